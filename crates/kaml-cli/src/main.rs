@@ -1,0 +1,2 @@
+//! The `kaml` command line.
+fn main() {}

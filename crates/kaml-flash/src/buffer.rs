@@ -1,0 +1,67 @@
+//! Buffers aligned for direct I/O.
+//!
+//! Lives here:       allocation at 4 KiB alignment.
+//! May be called by: everyone who moves bytes to or from a medium.
+
+use std::ops::{Deref, DerefMut};
+
+/// What the buffer is made of: the alignment that every kernel accepts for `O_DIRECT`.
+#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable)]
+#[repr(C, align(4096))]
+struct Frame([u8; AlignedBuf::ALIGN]);
+
+/// Bytes at 4 KiB alignment, zero-filled when new. The length may be anything up to the capacity.
+pub struct AlignedBuf {
+    frames: Box<[Frame]>,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// Alignment in bytes of the first byte.
+    pub const ALIGN: usize = 4096;
+
+    /// `len` zero bytes; the capacity is `len` rounded up to 4 KiB.
+    pub fn zeroed(len: usize) -> Self {
+        let count = len.div_ceil(Self::ALIGN);
+        let frames = <[Frame] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count)
+            .expect("buffer size overflows the address space");
+        Self { frames, len }
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
+    }
+
+    /// How far `set_len` may go.
+    pub fn capacity(&self) -> usize {
+        self.frames.len() * Self::ALIGN
+    }
+
+    /// Shows more or fewer of the bytes; what was hidden keeps its content.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes do not fit a buffer of {}", self.capacity());
+        self.len = len;
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &zerocopy::IntoBytes::as_bytes(&*self.frames)[..self.len]
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut zerocopy::IntoBytes::as_mut_bytes(&mut *self.frames)[..self.len]
+    }
+}
+
+impl std::fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}

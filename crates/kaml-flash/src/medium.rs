@@ -1,0 +1,194 @@
+//! The `Medium` contract: what flash, the commit ring and the root slots can do, as values.
+//!
+//! Lives here:       operations, their answers, and what each promises.
+//! Lives elsewhere:  when to issue them (`kaml-device`), how (`file`, `memory`, a simulator).
+//! Implements:       design section 3; paper:KAML IV.B (non-volatile buffer = commit ring).
+//!
+//! What is durable when an operation is done, and what a power cut may leave:
+//!
+//! | operation | durable when done | a power cut before that leaves |
+//! |---|---|---|
+//! | `Read` | – | – |
+//! | `Program` | no (yes if `durable`); all earlier programs are durable after a later `Flush` | any subset of its sectors, data and OOB apart |
+//! | `Erase` | no; after a later `Flush` | the block whole, erased, or in between |
+//! | `Persist` | yes | any subset of its sectors |
+//! | `WriteRoot` | yes | any subset of that slot's sectors; the other slot is untouched |
+//! | `Flush` | everything done before it was submitted | – |
+//!
+//! NAND rules, refused by every medium: a program starts at its block's next unprogrammed page (page 0 of a block
+//! that was not touched since the medium was opened is accepted), covers whole program units, and stays in one block;
+//! a block is programmed once between erases.
+
+use crate::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, PageAddr};
+use std::sync::Arc;
+
+/// Names an operation in flight; chosen by the caller.
+pub type IoId = u64;
+
+/// One operation. Buffers travel with it and come back in its [`Completion`].
+#[derive(Debug)]
+pub enum Io {
+    /// Reads `into.len()` bytes of page data starting at a chunk; stays within one block. Any length and chunk
+    /// alignment is accepted; the medium widens the read to its own sectors and trims the answer.
+    Read {
+        /// The first chunk.
+        at: ChunkAddr,
+        /// Receives the bytes; its length is how many are wanted.
+        into: AlignedBuf,
+    },
+    /// Reads the OOB bytes of `into.len() / oob_bytes` pages. A page never programmed, or whose OOB was lost in a
+    /// power cut, reads all zeroes or all ones.
+    ReadOob {
+        /// The first page.
+        at: PageAddr,
+        /// Receives the OOB bytes.
+        into: AlignedBuf,
+    },
+    /// Programs whole program units in order.
+    Program {
+        /// The first page.
+        at: PageAddr,
+        /// Page data, a multiple of the program unit.
+        data: AlignedBuf,
+        /// OOB bytes, `oob_bytes` for each page of `data`.
+        oob: Vec<u8>,
+        /// Durable, data and OOB, when done.
+        durable: bool,
+    },
+    /// Erases a block. With `release` the space is given back to what lies below (hole punching, discard).
+    Erase {
+        /// The block.
+        block: BlockIndex,
+        /// Give the space back.
+        release: bool,
+    },
+    /// Writes `len` bytes (a multiple of `sector_bytes`) at a byte offset of the commit ring, not wrapping; durable
+    /// when done.
+    Persist {
+        /// Byte offset in the ring, a multiple of `sector_bytes`.
+        offset: u64,
+        /// The bytes; may be longer than `len`.
+        data: AlignedBuf,
+        /// How many bytes of `data` to write.
+        len: usize,
+    },
+    /// Replaces the start of one of the two root slots; durable when done.
+    WriteRoot {
+        /// 0 or 1.
+        slot: u8,
+        /// The bytes, a multiple of `sector_bytes`.
+        data: AlignedBuf,
+    },
+    /// Makes every operation completed before it was submitted durable.
+    Flush,
+}
+
+/// What an operation came to; buffers are returned in `io`.
+#[derive(Debug)]
+pub struct Completion {
+    /// The caller's name for it.
+    pub id: IoId,
+    /// The operation with its buffers.
+    pub io: Io,
+    /// Done, or why not.
+    pub result: Result<(), MediumError>,
+}
+
+/// What the world may answer, or a rule that was broken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MediumError {
+    /// Our own FTL asserts that it never causes one.
+    #[error("{at}: program out of order, next programmable page is {expected}")]
+    OutOfOrder {
+        /// Where.
+        at: PageAddr,
+        /// The page that may be programmed next; `pages_per_block` when the block is full.
+        expected: u32,
+    },
+    /// Address or length outside the geometry.
+    #[error("{what}: outside the device or badly aligned")]
+    BadRange {
+        /// The operation and its numbers.
+        what: String,
+    },
+    /// Expected in the life of a device: the block is to be retired, its records go elsewhere.
+    #[error("{block}: {what} failed: {error}")]
+    BlockFailed {
+        /// The block.
+        block: BlockIndex,
+        /// "program" or "erase".
+        what: &'static str,
+        /// What the system said.
+        error: String,
+    },
+    /// The file system below has no space left.
+    #[error("no space left below the device ({what})")]
+    NoSpace {
+        /// The operation.
+        what: String,
+    },
+    /// Reading failed.
+    #[error("{what}: read failed: {error}")]
+    ReadFailed {
+        /// The address.
+        what: String,
+        /// What the system said.
+        error: String,
+    },
+    /// A ring, root or flush operation failed: nothing new can be made durable.
+    #[error("{what} failed: {error}")]
+    NotDurable {
+        /// "commit ring write", "root write" or "flush".
+        what: &'static str,
+        /// What the system said.
+        error: String,
+    },
+    /// The medium was cut off (power cut in a simulation, device unplugged).
+    #[error("the medium is gone")]
+    Gone,
+}
+
+/// How long [`Queue::reap`] may wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until one completion, a wake, or the time-out in nanoseconds.
+    ForNs(u64),
+}
+
+/// Ends the wait of a [`Queue`] from any thread.
+pub trait Wake: Send + Sync {
+    /// Makes a `reap` in progress, or else the next one, return at once.
+    fn wake(&self);
+}
+
+/// Operations in flight, owned by one thread.
+pub trait Queue: Send {
+    /// Accepts an operation; may start it now or at the next `reap`. Programs of one block start in this order.
+    fn submit(&mut self, id: IoId, io: Io);
+    /// Starts what was accepted and appends what is done, waiting as told if nothing is.
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>);
+    /// Operations accepted and not yet reaped.
+    fn in_flight(&self) -> usize;
+    /// A handle that ends waits.
+    fn waker(&self) -> Arc<dyn Wake>;
+}
+
+/// A flash array with a commit ring and two root slots.
+pub trait Medium: Send + Sync {
+    /// The shape.
+    fn geometry(&self) -> &Geometry;
+    /// Identifies the formatted device; ring frames and roots bear it, so that bytes of another life never count.
+    fn uuid(&self) -> [u8; 16];
+    /// Carries out one operation on the caller's thread. Safe from many threads at once.
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError>;
+    /// A new queue for many operations in flight.
+    fn queue(&self, depth: u32) -> Box<dyn Queue>;
+    /// Reads the start of a root slot.
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError>;
+    /// Reads the commit ring at a byte offset (multiple of `sector_bytes`, not wrapping).
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError>;
+    /// Words for a person: what it is, and any fallback it had to take.
+    fn describe(&self) -> String;
+}
