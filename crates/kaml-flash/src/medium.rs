@@ -48,8 +48,8 @@ pub enum Io {
     Program {
         /// The first page.
         at: PageAddr,
-        /// Page data, a multiple of the program unit.
-        data: AlignedBuf,
+        /// Page data, a multiple of the program unit; shared, so that the firmware can serve reads from it meanwhile.
+        data: Arc<AlignedBuf>,
         /// OOB bytes, `oob_bytes` for each page of `data`.
         oob: Vec<u8>,
         /// Durable, data and OOB, when done.
