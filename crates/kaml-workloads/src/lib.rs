@@ -1,1 +1,40 @@
-//! Under construction.
+//! The benchmark harness: floors, the raw device, and micro workloads over the `kaml` API.
+//!
+//! Lives here:       what is run, how it is timed, and the figures that come out.
+//! Lives elsewhere:  printing and flags (`kaml-cli`); everything that is measured (`kaml`).
+//! May be called by: `kaml-cli` and tests.
+//!
+//! Each workload returns a serialisable struct of figures; nothing here prints.
+
+pub mod figures;
+pub mod floor;
+pub mod keys;
+pub mod raw;
+pub mod scratch;
+mod uring;
+
+pub use figures::Figures;
+
+/// What may stop a workload.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// The operation and its object.
+        what: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Parameters that make no sense together.
+    #[error("{0}")]
+    Parameters(String),
+}
+
+impl Error {
+    /// Adds what was being done to what the system said.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+}

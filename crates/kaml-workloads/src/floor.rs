@@ -1,0 +1,454 @@
+//! The floor under durable puts: a bare group-commit append log, nothing behind it.
+//!
+//! Lives here:       the log for blocking callers (leader and followers) and the one for an event loop.
+//! Lives elsewhere:  what is compared with it (`micro`).
+//! Implements:       the control run that the bars on durable puts are ratios to.
+//!
+//! Records of `record_bytes` with a header and a CRC32C are packed into sector-padded frames, which are written with
+//! `O_DIRECT | O_DSYNC` round and round a pre-written file. There is no index, no page, no reading back.
+
+use crate::figures::{Meter, histogram, record};
+use crate::scratch::Scratch;
+use crate::uring::Loop;
+use crate::{Error, Figures};
+use hdrhistogram::Histogram;
+use kaml_flash::AlignedBuf;
+use rustix::thread::futex;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Bytes of the log file; written round and round.
+pub const LOG_BYTES: u64 = 256 << 20;
+/// Frames are padded to this; what the file system takes with `O_DIRECT` everywhere.
+pub const SECTOR_BYTES: usize = 4096;
+/// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
+const FRAME_HEADER_BYTES: usize = 32;
+/// Record header: key (8), length (4), CRC32C of the payload (4), zeroes (8).
+const RECORD_HEADER_BYTES: usize = 24;
+
+/// What the log is asked to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    /// Payload of a record.
+    pub record_bytes: usize,
+    /// Records per put.
+    pub batch_records: usize,
+    /// Blocking threads, or logical clients of the event loop.
+    pub clients: usize,
+    /// Writes in flight at most.
+    pub writes_in_flight: usize,
+    /// How long.
+    pub duration: Duration,
+}
+
+impl Floor {
+    fn batch_bytes(&self) -> usize {
+        self.batch_records * (RECORD_HEADER_BYTES + self.record_bytes)
+    }
+
+    /// Holds a put of every client at once, so that no put ever waits for room.
+    fn frame_bytes_max(&self) -> usize {
+        (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(SECTOR_BYTES)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        if self.clients == 0 || self.batch_records == 0 || self.writes_in_flight == 0 {
+            return Err(Error::Parameters("clients, records per put and writes in flight must not be 0".into()));
+        }
+        if self.frame_bytes_max() as u64 > LOG_BYTES / 4 {
+            return Err(Error::Parameters(format!(
+                "{} clients with {} records of {} B do not fit the floor's log of {LOG_BYTES} B",
+                self.clients, self.batch_records, self.record_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    fn figures(&self, meter: Meter, what: &str, latencies: &Histogram<u64>) -> Figures {
+        let records = latencies.len() * self.batch_records as u64;
+        let what = format!(
+            "{what}: {} clients, {} x {} B, {} writes in flight",
+            self.clients, self.batch_records, self.record_bytes, self.writes_in_flight
+        );
+        meter.stop(what, records, records * self.record_bytes as u64, latencies)
+    }
+}
+
+/// Blocking callers: whoever finds the disk free leads, the others sleep until their frame is written.
+pub fn blocking(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
+    floor.check()?;
+    let scratch = Scratch::create(dir, LOG_BYTES)?;
+    blocking_on(&scratch, floor)
+}
+
+/// The same over a file that exists.
+pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
+    floor.check()?;
+    let log = Log::new(scratch.open(true)?, floor);
+    let start = Barrier::new(floor.clients + 1);
+    let (meter, latencies) = std::thread::scope(|scope| {
+        let (log, start) = (&log, &start);
+        let clients: Vec<_> = (0..floor.clients).map(|client| scope.spawn(move || log.client(client, start))).collect();
+        start.wait();
+        let meter = Meter::start();
+        let mut all = histogram();
+        for client in clients {
+            all += client.join().expect("a client panicked")?;
+        }
+        Ok::<_, Error>((meter, all))
+    })?;
+    Ok(floor.figures(meter, "floor, blocking", &latencies))
+}
+
+/// The better of one and two writes in flight, each run for half the time: what the bars are measured against.
+pub fn better(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
+    let half = Floor { duration: floor.duration / 2, ..*floor };
+    let one = blocking_on(scratch, &Floor { writes_in_flight: 1, ..half })?;
+    if floor.clients == 1 {
+        return Ok(one);
+    }
+    let two = blocking_on(scratch, &Floor { writes_in_flight: 2, ..half })?;
+    Ok(if two.operations_per_s > one.operations_per_s { two } else { one })
+}
+
+/// One thread, many logical clients: each answered client puts again at once; the whole frame is one write.
+pub fn event_loop(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
+    floor.check()?;
+    let scratch = Scratch::create(dir, LOG_BYTES)?;
+    event_loop_on(&scratch, floor)
+}
+
+/// The same over a file that exists.
+pub fn event_loop_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
+    floor.check()?;
+    let slot_count = floor.writes_in_flight.min(floor.clients);
+    let mut ring = Loop::new(scratch.open(true)?, slot_count, floor.frame_bytes_max())?;
+    let payload = vec![0xa5u8; floor.record_bytes];
+    let mut cursor = Cursor::new();
+    let mut latencies = histogram();
+    let mut frames: Vec<Frame> = (0..slot_count).map(|_| Frame::default()).collect();
+    let mut done: Vec<usize> = (0..slot_count).collect();
+    let meter = Meter::start();
+    let end = Instant::now() + floor.duration;
+    loop {
+        let now = Instant::now();
+        for slot in done.drain(..) {
+            let frame = &mut frames[slot];
+            for begun in frame.begun.drain(..) {
+                record(&mut latencies, now - begun);
+            }
+            if now >= end {
+                continue;
+            }
+            let clients = floor.clients / slot_count + usize::from(slot < floor.clients % slot_count);
+            let mut packer = Packer::new(ring.slot_mut(slot));
+            for _ in 0..clients {
+                frame.begun.push(Instant::now());
+                for _ in 0..floor.batch_records {
+                    packer.append(&payload);
+                }
+            }
+            frame.len = packer.seal(cursor.sequence);
+            let offset = cursor.advance(frame.len, scratch.bytes());
+            ring.write(slot, offset, frame.len);
+        }
+        if ring.in_flight() == 0 {
+            break;
+        }
+        ring.wait(|slot| frames[slot].len, &mut done)?;
+    }
+    Ok(floor.figures(meter, "floor, event loop", &latencies))
+}
+
+/// A frame of the event loop: when its puts began, and its padded length.
+#[derive(Default)]
+struct Frame {
+    begun: Vec<Instant>,
+    len: usize,
+}
+
+/// Where the next frame goes.
+struct Cursor {
+    sequence: u64,
+    offset: u64,
+}
+
+impl Cursor {
+    fn new() -> Cursor {
+        Cursor { sequence: 1, offset: 0 }
+    }
+
+    /// Takes `len` bytes, wrapping before the end.
+    fn advance(&mut self, len: usize, log_bytes: u64) -> u64 {
+        let len = len as u64;
+        if self.offset + len > log_bytes {
+            self.offset = 0;
+        }
+        let offset = self.offset;
+        self.offset += len;
+        self.sequence += 1;
+        offset
+    }
+}
+
+/// Packs records into a frame.
+struct Packer<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Packer<'a> {
+    fn new(bytes: &'a mut [u8]) -> Packer<'a> {
+        Packer { bytes, len: FRAME_HEADER_BYTES }
+    }
+
+    fn append(&mut self, payload: &[u8]) {
+        self.len += write_record(&mut self.bytes[self.len..], self.len as u64, payload);
+    }
+
+    /// Pads to the sector and fills in the header.
+    fn seal(self, sequence: u64) -> usize {
+        seal(self.bytes, self.len, sequence)
+    }
+}
+
+fn write_record(into: &mut [u8], key: u64, payload: &[u8]) -> usize {
+    let len = RECORD_HEADER_BYTES + payload.len();
+    let (header, body) = into[..len].split_at_mut(RECORD_HEADER_BYTES);
+    body.copy_from_slice(payload);
+    header[..8].copy_from_slice(&key.to_le_bytes());
+    header[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    header[12..16].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    header[16..].fill(0);
+    len
+}
+
+fn seal(bytes: &mut [u8], len: usize, sequence: u64) -> usize {
+    let padded = len.next_multiple_of(SECTOR_BYTES);
+    bytes[len..padded].fill(0);
+    let header = &mut bytes[..FRAME_HEADER_BYTES];
+    header.fill(0);
+    header[..8].copy_from_slice(&sequence.to_le_bytes());
+    header[8..12].copy_from_slice(&(len as u32).to_le_bytes());
+    let crc = crc32c::crc32c(&header[..12]);
+    header[12..16].copy_from_slice(&crc.to_le_bytes());
+    padded
+}
+
+/// What a frame's word says, in its two lowest bits; the rest is the frame's number.
+const WAITING: u32 = 0;
+const LEAD: u32 = 1;
+const DONE: u32 = 2;
+const FAILED: u32 = 3;
+/// Words in use at once never exceed writes in flight + 1; a sleeper that slept through a reuse sees another number.
+const WORD_COUNT: u32 = 64;
+
+/// The log of blocking callers.
+struct Log<'a> {
+    file: File,
+    floor: &'a Floor,
+    state: Mutex<State>,
+    words: Vec<Word>,
+}
+
+/// The word that the callers of one frame sleep on, in a cache line of its own.
+#[repr(align(64))]
+struct Word(AtomicU32);
+
+/// The open frame and who is writing.
+struct State {
+    open: AlignedBuf,
+    /// Bytes packed into the open frame.
+    len: usize,
+    /// Number of the open frame.
+    number: u32,
+    /// Leaders, those appointed and not yet awake included.
+    leader_count: usize,
+    /// A waiting caller of the open frame has been appointed to write it and has not taken it yet.
+    heir: bool,
+    cursor: Cursor,
+    spare: Vec<AlignedBuf>,
+}
+
+impl<'a> Log<'a> {
+    fn new(file: File, floor: &'a Floor) -> Log<'a> {
+        let frame = || AlignedBuf::zeroed(floor.frame_bytes_max());
+        let state = State {
+            open: frame(),
+            len: FRAME_HEADER_BYTES,
+            number: 0,
+            leader_count: 0,
+            heir: false,
+            cursor: Cursor::new(),
+            spare: (0..floor.writes_in_flight).map(|_| frame()).collect(),
+        };
+        let words = (0..WORD_COUNT).map(|_| Word(AtomicU32::new(WAITING))).collect();
+        Log { file, floor, state: Mutex::new(state), words }
+    }
+
+    /// Puts until time is up.
+    fn client(&self, client: usize, start: &Barrier) -> Result<Histogram<u64>, Error> {
+        let payload = vec![client as u8; self.floor.record_bytes];
+        let mut batch = vec![0u8; self.floor.batch_bytes()];
+        let mut latencies = histogram();
+        start.wait();
+        let mut begun = Instant::now();
+        let end = begun + self.floor.duration;
+        while begun < end {
+            let mut len = 0;
+            for key in 0..self.floor.batch_records {
+                len += write_record(&mut batch[len..], key as u64, &payload);
+            }
+            self.put(&batch).map_err(Error::io("writing the floor's log"))?;
+            let now = Instant::now();
+            record(&mut latencies, now - begun);
+            begun = now;
+        }
+        Ok(latencies)
+    }
+
+    /// Durable when it returns.
+    fn put(&self, batch: &[u8]) -> std::io::Result<()> {
+        let mut state = self.lock();
+        let at = state.len;
+        state.open[at..at + batch.len()].copy_from_slice(batch);
+        state.len += batch.len();
+        let number = state.number;
+        if state.leader_count < self.floor.writes_in_flight && !state.heir {
+            state.leader_count += 1;
+            return self.lead(state);
+        }
+        drop(state);
+        self.follow(number)
+    }
+
+    /// Writes the open frame, hands the seat on, and wakes those who wait for this frame.
+    fn lead(&self, mut state: MutexGuard<'_, State>) -> std::io::Result<()> {
+        let number = state.number;
+        let spare = state.spare.pop().expect("a spare frame for each leader");
+        let mut frame = std::mem::replace(&mut state.open, spare);
+        let len = seal(&mut frame, state.len, state.cursor.sequence);
+        let offset = state.cursor.advance(len, LOG_BYTES);
+        state.len = FRAME_HEADER_BYTES;
+        state.number = number.wrapping_add(1) & (u32::MAX >> 2);
+        self.word(state.number).store(state.number << 2 | WAITING, Ordering::Release);
+        drop(state);
+
+        let result = self.file.write_all_at(&frame[..len], offset);
+
+        let mut state = self.lock();
+        state.spare.push(frame);
+        let open = state.number;
+        let appoint = state.len > FRAME_HEADER_BYTES && !state.heir;
+        if appoint {
+            state.heir = true; // who keeps this leader's seat
+            self.word(open).store(open << 2 | LEAD, Ordering::Release);
+        } else {
+            state.leader_count -= 1;
+        }
+        drop(state);
+        if appoint {
+            self.wake(open, 1);
+        }
+        self.word(number).store(number << 2 | if result.is_ok() { DONE } else { FAILED }, Ordering::Release);
+        self.wake(number, u32::MAX >> 1);
+        result
+    }
+
+    /// Sleeps until the frame is written, or its caller is appointed to write it.
+    fn follow(&self, number: u32) -> std::io::Result<()> {
+        let word = self.word(number);
+        loop {
+            let seen = word.load(Ordering::Acquire);
+            if seen >> 2 != number {
+                return Ok(());
+            }
+            match seen & 3 {
+                DONE => return Ok(()),
+                FAILED => return Err(std::io::Error::other("the leader's write failed")),
+                LEAD => {
+                    let taken = word.compare_exchange(seen, number << 2, Ordering::AcqRel, Ordering::Relaxed);
+                    if taken.is_ok() {
+                        let mut state = self.lock();
+                        state.heir = false;
+                        assert_eq!(state.number, number, "an appointed frame stays open until it is taken");
+                        return self.lead(state);
+                    }
+                }
+                _ => {
+                    let _ = futex::wait(word, futex::Flags::PRIVATE, seen, None);
+                }
+            }
+        }
+    }
+
+    fn word(&self, number: u32) -> &AtomicU32 {
+        &self.words[(number % WORD_COUNT) as usize].0
+    }
+
+    fn wake(&self, number: u32, count: u32) {
+        let _ = futex::wake(self.word(number), futex::Flags::PRIVATE, count);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("a client panicked while holding the log")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floor(clients: usize, batch_records: usize, writes_in_flight: usize) -> Floor {
+        Floor { record_bytes: 100, batch_records, clients, writes_in_flight, duration: Duration::from_millis(60) }
+    }
+
+    /// Goal:   every put of every caller returns, whatever the number of callers and writes in flight.
+    /// Method: run short floors of all shapes; a lost wake-up would hang, a lost put would change the counts.
+    #[test]
+    fn all_callers_are_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(dir.path(), LOG_BYTES).unwrap();
+        for (clients, batch_records, writes_in_flight) in [(1, 1, 1), (2, 1, 1), (8, 3, 2), (40, 1, 2), (16, 32, 1)] {
+            let figures = blocking_on(&scratch, &floor(clients, batch_records, writes_in_flight)).unwrap();
+            assert!(figures.operations >= clients as u64, "{figures:?}");
+            assert_eq!(figures.records, figures.operations * batch_records as u64);
+            let figures = event_loop_on(&scratch, &floor(clients, batch_records, writes_in_flight)).unwrap();
+            assert!(figures.operations >= clients as u64, "{figures:?}");
+            assert_eq!(figures.bytes, figures.records * 100);
+        }
+    }
+
+    /// Goal:   what the floor writes are whole frames: the work it is measured at is really done.
+    /// Method: run one caller, read the file back, and follow the frames' sequence, lengths and checksums.
+    #[test]
+    fn the_log_holds_whole_frames() {
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(dir.path(), LOG_BYTES).unwrap();
+        let figures = blocking_on(&scratch, &floor(1, 2, 1)).unwrap();
+        let mut bytes = AlignedBuf::zeroed(1 << 20);
+        scratch.open(false).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+        let frame_count = figures.operations.min((1 << 20) / SECTOR_BYTES as u64);
+        for (i, frame) in bytes.chunks(SECTOR_BYTES).take(frame_count as usize).enumerate() {
+            let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
+            assert_eq!(u64::from_le_bytes(frame[..8].try_into().unwrap()), i as u64 + 1);
+            assert_eq!(word(8) as usize, FRAME_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + 100));
+            let body = &frame[FRAME_HEADER_BYTES + RECORD_HEADER_BYTES..][..100];
+            assert_eq!(word(FRAME_HEADER_BYTES + 12), crc32c::crc32c(body));
+        }
+    }
+
+    /// Goal:   shapes that cannot be run are refused with words.
+    /// Method: no clients; frames larger than the log.
+    #[test]
+    fn impossible_floors_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(blocking(dir.path(), &floor(0, 1, 1)), Err(Error::Parameters(_))));
+        let huge = Floor { record_bytes: 1 << 20, ..floor(1000, 1, 1) };
+        assert!(matches!(event_loop(dir.path(), &huge), Err(Error::Parameters(_))));
+    }
+}
