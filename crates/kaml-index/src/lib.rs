@@ -3,7 +3,31 @@
 //! Lives here:       keys, length codes, the concurrent table, its growth, listing, snapshots.
 //! Lives elsewhere:  what an address means (`kaml-device`), where snapshots are stored (`kaml-device`).
 //! Implements:       paper:KAML IV.C (mapping tables); design section 5.
+//!
+//! Keys are *exact*: a key's bits are stored in full, most of them as its place (quotienting), so that neither a Put nor a
+//! Delete nor garbage collection ever reads flash to learn whose slot it found. One writer changes the table; any number
+//! of readers probe it on their own threads without locks.
+//!
+//! | module     | room                                                                    |
+//! |------------|-------------------------------------------------------------------------|
+//! | `mixed`    | keys to 64 evenly spread bits and back                                  |
+//! | `shape`    | a segment's header; mixed bits to bucket and remainder, and back        |
+//! | `bucket`   | the bits of a bucket                                                    |
+//! | `arena`    | memory, and all unsafe code                                             |
+//! | `table`    | reading                                                                 |
+//! | `writer`   | changing                                                                |
+//! | `index`    | the public types                                                        |
 
+mod arena;
+mod bucket;
+mod index;
 mod key;
+mod len_code;
+mod mixed;
+mod shape;
+mod table;
+mod writer;
 
+pub use index::{Cursor, IndexLayout, IndexReader, IndexWriter, Slot};
 pub use key::{Key, KeyError, KeyKind};
+pub use len_code::LenCode;

@@ -1,0 +1,187 @@
+//! The index against `std` maps.
+
+use std::collections::{HashMap, HashSet};
+
+use kaml_index::{IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot};
+use proptest::prelude::*;
+
+fn slot(at: u64, chunks: u32) -> Slot {
+    Slot { at, len: LenCode::of(chunks).unwrap() }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u16, u64, u32),
+    /// Many at once, so that segments fill, grow and split.
+    Fill(u16, u16),
+    Remove(u16),
+    Clear(u16, u16),
+    Replace(u16, u64, bool),
+    Get(u16),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (any::<u16>(), any::<u64>(), 1u32..100).prop_map(|(k, at, chunks)| Op::Insert(k % 64, at, chunks)),
+        1 => (any::<u16>(), 0u16..6000).prop_map(|(k, count)| Op::Fill(k, count)),
+        2 => any::<u16>().prop_map(|k| Op::Remove(k % 64)),
+        1 => (any::<u16>(), 0u16..6000).prop_map(|(k, count)| Op::Clear(k, count)),
+        2 => (any::<u16>(), any::<u64>(), any::<bool>()).prop_map(|(k, at, right)| Op::Replace(k % 64, at, right)),
+        2 => any::<u16>().prop_map(|k| Op::Get(k % 64)),
+    ];
+    prop::collection::vec(op, 1..60)
+}
+
+/// Keys of many patterns: dense, spaced, sharing low or high bits, short, long, differing in length only.
+fn key(kind: KeyKind, pattern: u8, i: u16) -> Key {
+    let n = u64::from(i);
+    let n = [n, n << 48, n << 20, n.wrapping_mul(0x0001_0001_0001_0001), !n][usize::from(pattern % 5)];
+    match kind {
+        KeyKind::U64 => Key::from(n),
+        KeyKind::Bytes => {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&n.to_be_bytes());
+            let len = match pattern {
+                0..5 => 8,
+                5..10 => {
+                    bytes.rotate_left(8);
+                    16
+                }
+                _ => 9 + usize::from(i % 7), // zeros behind 8 bytes: the length alone tells them apart
+            };
+            Key::new(&bytes[..len]).unwrap()
+        }
+    }
+}
+
+fn check(index: &IndexWriter, model: &HashMap<Key, Slot>) -> Result<(), TestCaseError> {
+    prop_assert_eq!(index.len(), model.len() as u64);
+    prop_assert!(index.load() <= 1.0);
+    let mut seen = HashMap::new();
+    index.for_each(|key, slot| assert!(seen.insert(key, slot).is_none(), "{key} twice"));
+    prop_assert_eq!(&seen, model);
+    let keys: Vec<Key> = model.keys().copied().collect();
+    let mut answers = vec![];
+    index.reader().get_batch(&keys, &mut answers);
+    let wanted: Vec<Option<Slot>> = model.values().map(|slot| Some(*slot)).collect();
+    prop_assert_eq!(answers, wanted);
+    let (mut listed, mut after) = (vec![], None);
+    loop {
+        let (keys, next) = index.list(after, 700);
+        prop_assert!(next.is_none() || keys.len() == 700);
+        listed.extend(keys);
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    prop_assert_eq!(listed.len(), model.len());
+    prop_assert_eq!(listed.into_iter().collect::<HashSet<_>>(), model.keys().copied().collect::<HashSet<_>>());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Goal:   the index answers as a map does, whatever its layout, while it grows, splits and shrinks.
+    /// Method: random operations on random layouts beside a `HashMap`, all answers compared, everything read back at the
+    ///         end in each of the ways there are.
+    #[test]
+    fn like_a_map(ops in ops(), bytes: bool, addr_bits in 1u32..=48, pattern in 0u8..12, seed: u64) {
+        let keys = if bytes { KeyKind::Bytes } else { KeyKind::U64 };
+        let mut index = IndexWriter::with_seed(IndexLayout { keys, addr_bits }, seed);
+        let mut model = HashMap::new();
+        let key = |i| key(keys, pattern, i);
+        let cut = |at: u64| at & ((1 << addr_bits) - 1);
+        for op in ops {
+            match op {
+                Op::Insert(k, at, chunks) => {
+                    let slot = slot(cut(at), chunks);
+                    prop_assert_eq!(index.insert(&key(k), slot), model.insert(key(k), slot));
+                }
+                Op::Fill(k, count) => for i in 0..count {
+                    let (key, slot) = (key(k.wrapping_add(i)), slot(cut(u64::from(i)), 1));
+                    prop_assert_eq!(index.insert(&key, slot), model.insert(key, slot));
+                },
+                Op::Remove(k) => prop_assert_eq!(index.remove(&key(k)), model.remove(&key(k))),
+                Op::Clear(k, count) => for i in 0..count {
+                    let key = key(k.wrapping_add(i));
+                    prop_assert_eq!(index.remove(&key), model.remove(&key));
+                },
+                Op::Replace(k, at, right) => {
+                    let old = model.get(&key(k)).copied().unwrap_or(slot(0, 1));
+                    let expected = if right { old } else { slot(old.at, 101) };
+                    let new = slot(cut(at), 7);
+                    let replaced = model.get(&key(k)) == Some(&expected);
+                    prop_assert_eq!(index.replace_if(&key(k), expected, new), replaced);
+                    if replaced {
+                        model.insert(key(k), new);
+                    }
+                }
+                Op::Get(k) => prop_assert_eq!(index.get(&key(k)), model.get(&key(k)).copied()),
+            }
+        }
+        check(&index, &model)?;
+    }
+}
+
+/// Goal:   exactness: no key is ever taken for another.
+/// Method: dense integers and integers that share low or high halves; of each pattern the even members are inserted, the
+///         odd ones must be absent, singly and in batches.
+#[test]
+fn absent_neighbours_are_absent() {
+    let patterns: [fn(u64) -> u64; 5] =
+        [|i| i, |i| i << 32, |i| i << 44 | 0x1234, |i| i.reverse_bits(), |i| (i << 32) | i];
+    for addr_bits in [20, 32, 48] {
+        for pattern in patterns {
+            let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
+            let last = 1 << 18;
+            for i in (0..last).step_by(2) {
+                assert_eq!(index.insert(&Key::from(pattern(i)), slot(i, 1)), None);
+            }
+            let keys: Vec<Key> = (0..last).map(|i| Key::from(pattern(i))).collect();
+            let mut answers = vec![];
+            index.get_batch(&keys, &mut answers);
+            for (i, (key, answer)) in (0..last).zip(keys.iter().zip(answers)) {
+                let wanted = (i % 2 == 0).then_some(slot(i, 1));
+                assert_eq!(answer, wanted, "{key}");
+                assert_eq!(index.get(key), wanted, "{key}");
+            }
+        }
+    }
+}
+
+/// Goal:   keys made to share one first bucket, and long keys, still find room.
+/// Method: `Bytes` keys that are the same but for the verbatim part or the length, thousands of them.
+#[test]
+fn alike_long_keys_find_room() {
+    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::Bytes, addr_bits: 36 });
+    let keys: Vec<Key> = (0..20_000u64)
+        .flat_map(|i| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&i.to_be_bytes());
+            [Key::new(&bytes).unwrap(), Key::new(&bytes[..8 + i as usize % 8]).unwrap()]
+        })
+        .collect();
+    for (i, key) in keys.iter().enumerate() {
+        assert_eq!(index.insert(key, slot(i as u64, 1)), None, "{key}");
+    }
+    for (i, key) in keys.iter().enumerate() {
+        assert_eq!(index.get(key), Some(slot(i as u64, 1)), "{key}");
+    }
+}
+
+/// Goal:   memory follows the keys down as well as up, and given-back pages are used again.
+/// Method: fill, empty, fill again with other keys: the second time nothing more is taken from the system.
+#[test]
+fn pages_are_used_again() {
+    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits: 32 });
+    assert!(index.memory_bytes() < 16 << 10, "{} bytes for an empty index", index.memory_bytes());
+    let count = 300_000;
+    (0..count).for_each(|i| assert!(index.insert(&Key::from(i), slot(i, 1)).is_none()));
+    let full = index.memory_bytes();
+    (0..count).for_each(|i| assert!(index.remove(&Key::from(i)).is_some()));
+    assert_eq!(index.len(), 0);
+    (count..2 * count).for_each(|i| assert!(index.insert(&Key::from(i), slot(i, 1)).is_none()));
+    assert!(index.memory_bytes() <= full + full / 20, "{full} bytes, then {}", index.memory_bytes());
+}
