@@ -4,10 +4,30 @@
 //! Lives elsewhere:  everything that gives bytes a meaning (`kaml-device`).
 //! Implements:       paper:KAML IV.A (flash array, non-volatile buffer); design section 3.
 
+mod blocks;
 mod buffer;
+mod error;
+mod file;
+mod format;
 mod geometry;
+mod inline;
+mod layout;
+#[allow(unsafe_code, reason = "a memory mapping")]
+mod map;
 mod medium;
+mod memory;
+mod plan;
+mod rules;
+mod superblock;
+mod sys;
+#[allow(unsafe_code, reason = "the kernel is handed buffers by address")]
+mod uring;
 
 pub use buffer::AlignedBuf;
+pub use error::{FormatError, OpenError};
+pub use file::{FileMedium, OpenOptions};
 pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, PageAddr};
+pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
 pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
+pub use memory::MemoryMedium;
+pub use superblock::Durability;

@@ -163,7 +163,8 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Operations in flight, owned by one thread.
+/// Operations in flight, owned by one thread at a time. When a queue is dropped, each operation it had accepted is
+/// carried out or not, as in a power cut, and none is afterwards.
 pub trait Queue: Send {
     /// Accepts an operation; may start it now or at the next `reap`. Programs of one block start in this order.
     fn submit(&mut self, id: IoId, io: Io);

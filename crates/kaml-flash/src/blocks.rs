@@ -1,0 +1,278 @@
+//! What the file medium remembers of each block: pages programmed, and OOB bytes not yet in the file.
+//!
+//! Lives here:       NAND state, OOB images of blocks being programmed, whose turn it is to write one.
+//! Lives elsewhere:  the writing (`plan`).
+//! May be called by: `plan`.
+//!
+//! OOB entries are far smaller than a sector. They are collected in an image in RAM and written when somebody needs
+//! them on the medium: a flush, a durable program, or the program that completes the block.
+//!
+//! Invariants
+//! - of each block at most one OOB write is under way, so an older image never lands on a newer one;
+//! - an image exists exactly for blocks with OOB bytes that are not all written;
+//! - bytes of an image below its written pages never change.
+
+use crate::rules::Programmed;
+use crate::{AlignedBuf, BlockIndex, Geometry, MediumError, PageAddr};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+/// How long a caller waits for another's OOB write. Only an owner that stopped reaping its queue is that slow.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Someone to tell that a turn ended.
+pub(crate) trait Poke: Send + Sync {
+    fn poke(&self);
+}
+
+pub(crate) struct Blocks {
+    table: Mutex<Table>,
+    turn_ended: Condvar,
+}
+
+struct Table {
+    blocks: Vec<Block>,
+    /// Blocks with an image, for flushes.
+    with_image: BTreeSet<BlockIndex>,
+    queues: Vec<Weak<dyn Poke>>,
+}
+
+#[derive(Clone)]
+struct Block {
+    programmed: Programmed,
+    /// Programs whose data is on its way.
+    programs_in_flight: u32,
+    turn: Turn,
+    /// Its range was allocated in the file since it was opened.
+    allocated: bool,
+    image: Option<Box<Image>>,
+}
+
+/// Who may write to a block's OOB area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Turn {
+    Free,
+    WritingOob,
+    Erasing,
+}
+
+#[derive(Clone)]
+struct Image {
+    /// The whole OOB area.
+    bytes: Box<[u8]>,
+    /// Pages whose OOB is in the file.
+    written_pages: u32,
+    /// Nothing is known of the area in the file: the first write covers all of it.
+    stale: bool,
+}
+
+/// The answer to who wants to write a block's OOB.
+pub(crate) enum OobTurn {
+    /// Nothing to do: they are in the file already.
+    Written,
+    /// Somebody else is at it; ask again after `wait_turn` or a poke.
+    Busy,
+    /// The caller's turn, until `oob_done`.
+    Write {
+        /// Whole sectors.
+        bytes: AlignedBuf,
+        /// Where in the OOB area.
+        at: u64,
+        /// Pages that are written when it is done.
+        pages: u32,
+    },
+}
+
+impl Blocks {
+    pub(crate) fn new(block_count: u32) -> Self {
+        let blank = Block {
+            programmed: Programmed::Unknown,
+            programs_in_flight: 0,
+            turn: Turn::Free,
+            allocated: false,
+            image: None,
+        };
+        let blocks = vec![blank; block_count as usize];
+        let table = Table { blocks, with_image: BTreeSet::new(), queues: Vec::new() };
+        Self { table: Mutex::new(table), turn_ended: Condvar::new() }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().expect("no panic under this lock")
+    }
+
+    /// Pokes `queue` whenever a turn ends, as long as it lives.
+    pub(crate) fn add_queue(&self, queue: Weak<dyn Poke>) {
+        let mut table = self.table();
+        table.queues.retain(|queue| queue.strong_count() > 0);
+        table.queues.push(queue);
+    }
+
+    /// Accepts a program and its OOB. `allocate` is asked once for a block and fails before anything has changed; it
+    /// runs under the lock so that the next program of the block finds this one accepted.
+    pub(crate) fn start_program(
+        &self,
+        geometry: &Geometry,
+        (at, data_len, oob): (PageAddr, usize, &[u8]),
+        oob_area_bytes: u64,
+        allocate: impl FnOnce() -> Result<(), MediumError>,
+    ) -> Result<u32, MediumError> {
+        let mut table = self.table();
+        let known = || table.blocks[at.block.0 as usize].programmed;
+        let end = geometry.check_program(at, data_len, oob.len(), known)?;
+        let Table { blocks, with_image, .. } = &mut *table;
+        let block = &mut blocks[at.block.0 as usize];
+        if block.turn == Turn::Erasing {
+            return Err(MediumError::OutOfOrder { at, expected: geometry.pages_per_block });
+        }
+        if !block.allocated {
+            allocate()?;
+            block.allocated = true;
+        }
+        let stale = block.programmed == Programmed::Unknown;
+        let image = block.image.get_or_insert_with(|| {
+            let bytes = vec![0; oob_area_bytes as usize].into_boxed_slice();
+            Box::new(Image { bytes, written_pages: at.page, stale })
+        });
+        let from = at.page as usize * geometry.oob_bytes as usize;
+        image.bytes[from..from + oob.len()].copy_from_slice(oob);
+        with_image.insert(at.block);
+        block.programmed = Programmed::Pages(end);
+        block.programs_in_flight += 1;
+        Ok(end)
+    }
+
+    /// The data of a program arrived or failed. Answers whether the block is completely programmed.
+    pub(crate) fn program_done(&self, geometry: &Geometry, block: BlockIndex) -> bool {
+        let mut table = self.table();
+        let block = &mut table.blocks[block.0 as usize];
+        assert!(block.programs_in_flight > 0, "a program ends once");
+        block.programs_in_flight -= 1;
+        block.programmed == Programmed::Pages(geometry.pages_per_block)
+    }
+
+    /// Asks for the turn to write the OOB of a block's first `pages` pages.
+    pub(crate) fn take_oob(&self, geometry: &Geometry, block: BlockIndex, pages: u32) -> OobTurn {
+        let mut table = self.table();
+        let block = &mut table.blocks[block.0 as usize];
+        let Some(image) = &block.image else { return OobTurn::Written };
+        // Fewer pages than asked for are programmed when the block was erased since: that ended the need for the others.
+        if image.written_pages >= pages.min(block.programmed.next()) && !image.stale {
+            return OobTurn::Written;
+        }
+        if block.turn != Turn::Free {
+            return OobTurn::Busy;
+        }
+        block.turn = Turn::WritingOob;
+        let (bytes, at) = image.unwritten(geometry, block.programmed.next());
+        OobTurn::Write { bytes, at, pages: block.programmed.next() }
+    }
+
+    /// Ends the turn to write OOB; `pages` are written now, or what was, if `None`.
+    pub(crate) fn oob_done(&self, geometry: &Geometry, at: BlockIndex, pages: Option<u32>) {
+        let mut table = self.table();
+        let block = &mut table.blocks[at.0 as usize];
+        assert_eq!(block.turn, Turn::WritingOob, "a turn ends once");
+        block.turn = Turn::Free;
+        if let (Some(pages), Some(image)) = (pages, &mut block.image) {
+            image.written_pages = pages;
+            image.stale = false;
+            if pages == geometry.pages_per_block {
+                block.image = None;
+                table.with_image.remove(&at);
+            }
+        }
+        self.end_turn(table);
+    }
+
+    fn end_turn(&self, table: MutexGuard<'_, Table>) {
+        let queues: Vec<Arc<dyn Poke>> = table.queues.iter().filter_map(Weak::upgrade).collect();
+        drop(table);
+        self.turn_ended.notify_all();
+        for queue in queues {
+            queue.poke();
+        }
+    }
+
+    /// Waits until nobody has the turn. Answers false when that takes unreasonably long.
+    pub(crate) fn wait_turn(&self, at: BlockIndex) -> bool {
+        let taken = |table: &mut Table| table.blocks[at.0 as usize].turn != Turn::Free;
+        let waited = self.turn_ended.wait_timeout_while(self.table(), TURN_WAIT_MAX, taken);
+        !waited.expect("no panic under this lock").1.timed_out()
+    }
+
+    /// Copies OOB bytes from a block's image. Answers false when it has none, so that the file has them.
+    pub(crate) fn read_oob(&self, block: BlockIndex, from: u64, into: &mut [u8]) -> bool {
+        let table = self.table();
+        let Some(image) = &table.blocks[block.0 as usize].image else { return false };
+        let from = from as usize;
+        into.copy_from_slice(&image.bytes[from..from + into.len()]);
+        true
+    }
+
+    /// Blocks with OOB to write, and how many pages each.
+    pub(crate) fn unwritten(&self) -> Vec<(BlockIndex, u32)> {
+        let table = self.table();
+        let blocks = table.with_image.iter().map(|&at| (at, &table.blocks[at.0 as usize]));
+        blocks
+            .filter(|(_, block)| {
+                let image = block.image.as_ref().expect("`with_image` lists blocks with an image");
+                image.stale || image.written_pages < block.programmed.next()
+            })
+            .map(|(at, block)| (at, block.programmed.next()))
+            .collect()
+    }
+
+    /// Asks for the turn to erase: `Ok(false)` when somebody is writing there.
+    pub(crate) fn start_erase(&self, at: BlockIndex) -> Result<bool, MediumError> {
+        let mut table = self.table();
+        let block = &mut table.blocks[at.0 as usize];
+        if block.programs_in_flight > 0 {
+            return Err(MediumError::BadRange { what: format!("erase of {at} while it is being programmed") });
+        }
+        if block.turn != Turn::Free {
+            return Ok(false);
+        }
+        block.turn = Turn::Erasing;
+        Ok(true)
+    }
+
+    /// Ends the turn to erase. A failed erase leaves the block as the firmware knew it.
+    pub(crate) fn erase_done(&self, at: BlockIndex, erased: bool, released: bool) {
+        let mut table = self.table();
+        let block = &mut table.blocks[at.0 as usize];
+        assert_eq!(block.turn, Turn::Erasing, "a turn ends once");
+        block.turn = Turn::Free;
+        if erased {
+            block.programmed = Programmed::Pages(0);
+            block.image = None;
+            block.allocated &= !released;
+            table.with_image.remove(&at);
+        }
+        self.end_turn(table);
+    }
+}
+
+impl Image {
+    /// The sectors with entries of pages that are not written, up to `pages`.
+    fn unwritten(&self, geometry: &Geometry, pages: u32) -> (AlignedBuf, u64) {
+        let entries = |pages: u32| pages as usize * geometry.oob_bytes as usize;
+        let sector = geometry.sector_bytes as usize;
+        let range = if self.stale {
+            0..self.bytes.len()
+        } else {
+            entries(self.written_pages) / sector * sector..entries(pages).next_multiple_of(sector)
+        };
+        (AlignedBuf::copy_of(&self.bytes[range.clone()]), range.start as u64)
+    }
+}
+
+/// How a program or erase that the system refused is answered.
+pub(crate) fn block_failure(block: BlockIndex, what: &'static str, errno: Errno) -> MediumError {
+    if crate::sys::is_no_space(errno) {
+        return MediumError::NoSpace { what: format!("{what} of {block}") };
+    }
+    MediumError::BlockFailed { block, what, error: errno.to_string() }
+}

@@ -1,0 +1,429 @@
+//! A file or block device as flash, commit ring and root slots.
+//!
+//! Lives here:       opening, the state all users of one device share, operations carried out one at a time.
+//! Lives elsewhere:  formatting (`format`), the steps of each operation (`plan`), many in flight (`uring`).
+//! Implements:       design section 3, "file / block device" and "process durability".
+//!
+//! What is used of the file system: `O_DIRECT` where it can be had, one DSYNC write for the ring (into bytes written
+//! before, a third of the cost of bytes merely allocated), `fdatasync` for flushes, holes for released blocks.
+
+use crate::blocks::{Blocks, block_failure};
+use crate::format;
+use crate::inline::InlineQueue;
+use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
+use crate::map::SharedMap;
+use crate::plan::{Need, Plan, ScratchPool};
+use crate::superblock::{BadCopy, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::uring::UringQueue;
+use crate::{
+    AlignedBuf, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
+    MediumError, OpenError, Queue, sys,
+};
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// How to open a formatted file or block device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenOptions {
+    /// Overrides the durability chosen when formatting.
+    pub durability: Option<Durability>,
+    /// Share the device with other readers and change nothing.
+    pub read_only: bool,
+    /// Use io_uring for queues, where the kernel has it.
+    pub io_uring: bool,
+    /// Bypass the page cache, where the file system can.
+    pub direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { durability: None, read_only: false, io_uring: true, direct: true }
+    }
+}
+
+/// A formatted file or block device. A clone is another handle; the device stays locked until all of them and all of
+/// their queues are gone.
+///
+/// `execute` of an erase, a flush or a program may wait for an OOB write that some queue has in flight. The owner of a
+/// queue reaps it before it calls `execute` for such an operation itself.
+#[derive(Clone)]
+pub struct FileMedium {
+    media: Arc<Media>,
+}
+
+/// What all users of one device share.
+pub(crate) struct Media {
+    pub(crate) file: File,
+    pub(crate) geometry: Geometry,
+    pub(crate) layout: Layout,
+    pub(crate) blocks: Blocks,
+    pub(crate) durability: Durability,
+    path: PathBuf,
+    superblock: Superblock,
+    read_only: bool,
+    io_uring: AtomicBool,
+    punches: AtomicBool,
+    /// The ring, when it is memory.
+    ring: Option<Mutex<SharedMap>>,
+    /// Fallbacks taken, for people.
+    notes: Mutex<Vec<String>>,
+}
+
+impl FileMedium {
+    /// Formats a file or block device and opens it.
+    pub fn create(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Self, FormatError> {
+        let path = path.as_ref();
+        let (file, superblock) = format::create(path, options)?;
+        Self::assemble(path, file, superblock, &OpenOptions::default()).map_err(|(what, errno)| FormatError::Io {
+            path: path.into(),
+            what,
+            source: errno.into(),
+        })
+    }
+
+    /// Opens a formatted file or block device.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let file = open_locked(path, options.read_only)?;
+        let superblock = read_superblocks(path, &file, options.read_only)?;
+        Self::assemble(path, file, superblock, options).map_err(|(what, errno)| OpenError::Io {
+            path: path.into(),
+            what,
+            source: errno.into(),
+        })
+    }
+
+    fn assemble(
+        path: &Path,
+        file: File,
+        superblock: Superblock,
+        options: &OpenOptions,
+    ) -> Result<Self, (&'static str, Errno)> {
+        let mut notes = Vec::new();
+        if options.direct {
+            if let Err(why) = use_direct(&file, &superblock.geometry) {
+                notes.push(format!("buffered I/O ({why})"));
+            }
+        }
+        let mut io_uring = options.io_uring;
+        if io_uring && let Err(error) = UringQueue::probe() {
+            notes.push(format!("no io_uring ({error})"));
+            io_uring = false;
+        }
+        for note in &notes {
+            tracing::warn!(path = %path.display(), "{note}");
+        }
+        let (geometry, layout) = (superblock.geometry.clone(), Layout::of(&superblock.geometry));
+        let durability = options.durability.unwrap_or(superblock.durability);
+        let ring = if durability == Durability::Process && !options.read_only {
+            let map = SharedMap::new(&file, layout.ring_offset, geometry.ring_bytes as usize);
+            Some(Mutex::new(map.map_err(|errno| ("mapping the commit ring", errno))?))
+        } else {
+            None
+        };
+        let media = Media {
+            file,
+            blocks: Blocks::new(geometry.block_count()),
+            geometry,
+            layout,
+            durability,
+            path: path.into(),
+            superblock,
+            read_only: options.read_only,
+            io_uring: io_uring.into(),
+            punches: true.into(),
+            ring,
+            notes: notes.into(),
+        };
+        Ok(Self { media: Arc::new(media) })
+    }
+
+    /// The durability in force.
+    pub fn durability(&self) -> Durability {
+        self.media.durability
+    }
+
+    /// When the device was formatted, in seconds since 1970.
+    pub fn created_s(&self) -> u64 {
+        self.media.superblock.created_s
+    }
+
+    /// Bytes of the file or device when it was formatted.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.media.superblock.capacity_bytes
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.media.path
+    }
+}
+
+/// Why an open file cannot be had for itself.
+pub(crate) enum LockError {
+    InUse,
+    Failed(Errno),
+}
+
+/// Locks an open file against everyone else, or, shared, against writers.
+pub(crate) fn lock(file: &File, shared: bool) -> Result<(), LockError> {
+    let operation =
+        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(LockError::InUse),
+        Err(errno) => Err(LockError::Failed(errno)),
+    }
+}
+
+fn open_locked(path: &Path, read_only: bool) -> Result<File, OpenError> {
+    let failed = |what, source| OpenError::Io { path: path.into(), what, source };
+    let kind = std::fs::metadata(path).map_err(|error| failed("opening", error))?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(OpenError::NotADevice { path: path.into() });
+    }
+    // The kernel refuses an exclusive opening of a block device that is mounted or otherwise claimed.
+    let exclusive = if kind.is_block_device() && !read_only { OFlags::EXCL } else { OFlags::empty() };
+    let mut how = File::options();
+    how.read(true).write(!read_only).custom_flags(exclusive.bits() as i32);
+    let file = how.open(path).map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::BUSY) => OpenError::InUse { path: path.into() },
+        _ => failed("opening", error),
+    })?;
+    match lock(&file, read_only) {
+        Ok(()) => Ok(file),
+        Err(LockError::InUse) => Err(OpenError::InUse { path: path.into() }),
+        Err(LockError::Failed(errno)) => Err(failed("locking", errno.into())),
+    }
+}
+
+/// Finds a good superblock copy and, if allowed, restores the other from it.
+fn read_superblocks(path: &Path, file: &File, read_only: bool) -> Result<Superblock, OpenError> {
+    let failed = |what, errno: Errno| OpenError::Io { path: path.into(), what, source: errno.into() };
+    let actual_bytes = sys::size_of(file).map_err(|errno| failed("asking for the size", errno))?;
+    if actual_bytes == 0 {
+        return Err(OpenError::TooSmall { path: path.into(), actual_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
+    }
+    let mut copies = Vec::new();
+    for offset in SUPERBLOCK_OFFSETS {
+        // What lies beyond the end of a truncated file counts as zeroes, which are no superblock.
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        let present = actual_bytes.saturating_sub(offset).min(SUPERBLOCK_BYTES as u64) as usize;
+        sys::read_exact(file, &mut bytes[..present], offset)
+            .map_err(|errno| failed("reading the superblocks", errno))?;
+        copies.push(Superblock::check(&bytes));
+    }
+    let [a, b] = [&copies[0], &copies[1]];
+    if let Some(found) = [a, b].into_iter().find_map(|copy| match copy {
+        Err(BadCopy::Newer { found }) => Some(*found),
+        _ => None,
+    }) {
+        return Err(OpenError::NewerVersion { path: path.into(), found, supported: VERSION });
+    }
+    let (good, other) = match (a, b) {
+        (Ok(good), Ok(other)) if good == other => (good, None),
+        (Ok(good), _) => (good, Some(1)),
+        (Err(_), Ok(good)) => (good, Some(0)),
+        (Err(a), Err(b)) => return Err(no_superblock(path, a, b, actual_bytes)),
+    };
+    if actual_bytes < good.capacity_bytes {
+        let expected_bytes = good.capacity_bytes;
+        return Err(OpenError::Truncated { path: path.into(), expected_bytes, actual_bytes });
+    }
+    if let Some(other) = other {
+        tracing::warn!(path = %path.display(), copy = other, "a superblock copy is damaged, the other one is used");
+        if !read_only {
+            sys::write_all(file, &good.encode(), SUPERBLOCK_OFFSETS[other], true)
+                .map_err(|errno| failed("restoring a superblock copy", errno))?;
+        }
+    }
+    Ok(good.clone())
+}
+
+fn no_superblock(path: &Path, a: &BadCopy, b: &BadCopy, actual_bytes: u64) -> OpenError {
+    let path = PathBuf::from(path);
+    let expected_bytes = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
+    let why = |copy: &BadCopy| match copy {
+        BadCopy::Foreign => "no superblock".to_owned(),
+        BadCopy::Newer { found } => format!("version {found}"),
+        BadCopy::Damaged { why } => why.clone(),
+    };
+    match (a, b) {
+        (BadCopy::Foreign, BadCopy::Foreign) => OpenError::NotADevice { path },
+        _ if actual_bytes < expected_bytes => OpenError::Truncated { path, expected_bytes, actual_bytes },
+        _ => {
+            let why = format!("A: {}; B: {}", why(a), why(b));
+            OpenError::Damaged { path, which: "both superblock copies", why }
+        }
+    }
+}
+
+fn use_direct(file: &File, geometry: &Geometry) -> Result<(), String> {
+    let sector_bytes = sys::sector_bytes(file);
+    if sector_bytes > geometry.sector_bytes {
+        return Err(format!(
+            "formatted for sectors of {} bytes, here direct I/O takes {sector_bytes}",
+            geometry.sector_bytes
+        ));
+    }
+    sys::set_direct(file).map_err(|errno| format!("direct I/O refused: {errno}"))
+}
+
+impl Media {
+    pub(crate) fn root(&self, slot: u8) -> u64 {
+        self.layout.roots_offset + u64::from(slot) * u64::from(self.geometry.root_bytes)
+    }
+
+    pub(crate) fn check_writable(&self, io: &Io) -> Result<(), MediumError> {
+        let what = match io {
+            Io::Read { .. } | Io::ReadOob { .. } => return Ok(()),
+            Io::Program { .. } => "program",
+            Io::Erase { .. } => "erase",
+            Io::Persist { .. } => "commit ring write",
+            Io::WriteRoot { .. } => "root write",
+            Io::Flush => "flush",
+        };
+        if self.read_only {
+            return Err(MediumError::NotDurable { what, error: "the device is opened read-only".into() });
+        }
+        Ok(())
+    }
+
+    /// Makes a block's range contiguous, and a full file system visible before the block is in use.
+    pub(crate) fn allocate(&self, block: BlockIndex) -> Result<(), MediumError> {
+        sys::allocate(&self.file, self.layout.block(block), self.layout.block_stride_bytes)
+            .map_err(|errno| block_failure(block, "program", errno))
+    }
+
+    pub(crate) fn can_punch(&self) -> bool {
+        self.punches.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that holes cannot be had here, and says so once.
+    pub(crate) fn note_no_punch(&self, errno: Errno) {
+        if self.punches.swap(false, Ordering::Relaxed) {
+            self.note(format!("erased blocks keep their space (no holes: {errno})"));
+        }
+    }
+
+    /// Puts bytes into the mapped ring, if there is one.
+    pub(crate) fn write_mapped(&self, offset: u64, bytes: &[u8]) -> bool {
+        let Some(ring) = &self.ring else { return false };
+        ring.lock().expect("no panic under this lock").write(offset as usize, bytes);
+        true
+    }
+
+    fn note(&self, note: String) {
+        tracing::warn!(path = %self.path.display(), "{note}");
+        self.notes.lock().expect("no panic under this lock").push(note);
+    }
+
+    /// Does one step's work on this thread.
+    pub(crate) fn carry_out(&self, need: Need, plan: &mut Plan, io: &mut Io) -> Result<(), Errno> {
+        match need {
+            Need::Read { at, len, place } => sys::read_exact(&self.file, &mut plan.read_buffer(io, place)[..len], at),
+            Need::Write { at, len, place, dsync } => {
+                sys::write_all(&self.file, &plan.write_buffer(io, place)[..len], at, dsync)
+            }
+            Need::Sync => sys::sync_data(&self.file),
+            Need::Punch { at, len } => sys::punch_hole(&self.file, at, len),
+            Need::Turn(block) => {
+                if self.blocks.wait_turn(block) {
+                    Ok(())
+                } else {
+                    Err(Errno::TIMEDOUT)
+                }
+            }
+            Need::Done => Ok(()),
+        }
+    }
+
+    fn read_region(&self, what: String, at: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        sys::read_exact(&self.file, into, at)
+            .map_err(|errno| MediumError::ReadFailed { what, error: errno.to_string() })
+    }
+}
+
+thread_local! {
+    static SCRATCH: RefCell<ScratchPool> = RefCell::default();
+}
+
+impl Medium for FileMedium {
+    fn geometry(&self) -> &Geometry {
+        &self.media.geometry
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.media.superblock.uuid
+    }
+
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        let mut plan = Plan::new();
+        let mut outcome = Ok(());
+        SCRATCH.with_borrow_mut(|pool| {
+            loop {
+                let need = plan.step(&self.media, io, outcome, pool)?;
+                if need == Need::Done {
+                    return Ok(());
+                }
+                outcome = self.media.carry_out(need, &mut plan, io);
+            }
+        })
+    }
+
+    fn queue(&self, depth: u32) -> Box<dyn Queue> {
+        if self.media.io_uring.load(Ordering::Relaxed) {
+            match UringQueue::new(Arc::clone(&self.media), depth) {
+                Ok(queue) => return Box::new(queue),
+                Err(error) => {
+                    // Rings can also run out: only the first refusal is news.
+                    if self.media.io_uring.swap(false, Ordering::Relaxed) {
+                        self.media.note(format!("no io_uring ({error})"));
+                    }
+                }
+            }
+        }
+        Box::new(InlineQueue::new(self.clone()))
+    }
+
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.media.geometry.check_root("read", slot, into)?;
+        self.media.read_region(format!("root slot {slot}"), self.media.root(slot), into)
+    }
+
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.media.geometry.check_ring("read", offset, into.len(), into.len())?;
+        if let Some(ring) = &self.media.ring {
+            ring.lock().expect("no panic under this lock").read(offset as usize, into);
+            return Ok(());
+        }
+        self.media.read_region(format!("commit ring at {offset}"), self.media.layout.ring_offset + offset, into)
+    }
+
+    fn describe(&self) -> String {
+        let media = &*self.media;
+        let kind = if sys::is_block_device(&media.file).unwrap_or(false) { "block device" } else { "file" };
+        let durable = match media.durability {
+            Durability::Power => "survives power loss",
+            Durability::Process => "survives the end of the process, not power loss",
+        };
+        let mode = if media.read_only { ", read-only" } else { "" };
+        let mut words = format!(
+            "{kind} {}, {} bytes, sectors of {}, {durable}{mode}",
+            media.path.display(),
+            media.superblock.capacity_bytes,
+            media.geometry.sector_bytes
+        );
+        for note in media.notes.lock().expect("no panic under this lock").iter() {
+            words += "; ";
+            words += note;
+        }
+        words
+    }
+}

@@ -1,0 +1,172 @@
+//! Formatting: from any file or block device to an empty KAML device.
+//!
+//! Lives here:       the order in which regions are written, so that a cut leaves either no device or a whole one.
+//! May be called by: `file`.
+//!
+//! 1. both superblock copies are overwritten with zeroes and synced: nothing is a device any more;
+//! 2. the file gets its length and the blocks become holes (or their OOB areas zeroes);
+//! 3. root slots and ring are *written* with zeroes: a ring merely allocated costs three times as much per write;
+//! 4. everything is synced, then copy B is written, then copy A, each durably; the directory is synced.
+
+use crate::file::{LockError, lock};
+use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
+use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
+use crate::{BlockIndex, FormatError, FormatOptions, Geometry, sys};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is written at a time when a region is filled with zeroes.
+const ZEROES_BYTES: usize = 1 << 20;
+
+/// Formats; the file comes back open and locked.
+pub(crate) fn create(path: &Path, options: &FormatOptions) -> Result<(File, Superblock), FormatError> {
+    let existing = std::fs::metadata(path).ok().map(|found| found.file_type());
+    let is_device = existing.is_some_and(|kind| kind.is_block_device());
+    if existing.is_some_and(|kind| !kind.is_file()) && !is_device {
+        return Err(FormatError::NotAFile { path: path.into() });
+    }
+    if !is_device {
+        // Before the file exists: a refusal leaves nothing behind.
+        Geometry::for_file(options.capacity_bytes, sys::SECTOR_BYTES_MAX, options)?;
+    }
+    let file = open(path, is_device)?;
+    let made = format(path, &file, is_device, options);
+    if made.is_err() && existing.is_none() {
+        let _ = std::fs::remove_file(path);
+    }
+    Ok((file, made?))
+}
+
+fn failed<'a>(path: &'a Path, what: &'static str) -> impl Fn(Errno) -> FormatError + 'a {
+    move |errno| FormatError::Io { path: path.into(), what, source: errno.into() }
+}
+
+fn open(path: &Path, is_device: bool) -> Result<File, FormatError> {
+    let mut how = File::options();
+    how.read(true).write(true).mode(0o600);
+    if is_device {
+        how.custom_flags(OFlags::EXCL.bits() as i32);
+    } else {
+        how.create(true).truncate(false);
+    }
+    let in_use = || FormatError::InUse { path: path.into() };
+    let file = how.open(path).map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::BUSY) => in_use(),
+        _ => FormatError::Io { path: path.into(), what: "opening", source },
+    })?;
+    match lock(&file, false) {
+        Ok(()) => Ok(file),
+        Err(LockError::InUse) => Err(in_use()),
+        Err(LockError::Failed(errno)) => Err(failed(path, "locking")(errno)),
+    }
+}
+
+fn format(path: &Path, file: &File, is_device: bool, options: &FormatOptions) -> Result<Superblock, FormatError> {
+    let actual_bytes = sys::size_of(file).map_err(failed(path, "asking for the size"))?;
+    let capacity_bytes = if is_device && options.capacity_bytes == 0 { actual_bytes } else { options.capacity_bytes };
+    if is_device && capacity_bytes > actual_bytes {
+        return Err(FormatError::DeviceTooSmall { path: path.into(), capacity_bytes, actual_bytes });
+    }
+    let geometry = Geometry::for_file(capacity_bytes, sys::sector_bytes(file), options)?;
+    if !options.force && !is_blank(file, is_device, actual_bytes).map_err(failed(path, "reading"))? {
+        return Err(FormatError::NotEmpty { path: path.into() });
+    }
+    let layout = Layout::of(&geometry);
+    clear(path, file, is_device, actual_bytes, capacity_bytes)?;
+    empty_blocks(file, is_device, &geometry, &layout).map_err(failed(path, "emptying the blocks"))?;
+    zero(file, 0, layout.blocks_offset).map_err(failed(path, "writing the commit ring"))?;
+    rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
+    let superblock = Superblock {
+        uuid: random_uuid(path)?,
+        created_s: now_s(),
+        capacity_bytes,
+        geometry,
+        durability: options.durability,
+    };
+    for offset in SUPERBLOCK_OFFSETS.into_iter().rev() {
+        sys::write_all(file, &superblock.encode(), offset, true).map_err(failed(path, "writing the superblock"))?;
+    }
+    rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
+    if !is_device {
+        sync_directory(path)?;
+    }
+    Ok(superblock)
+}
+
+/// A file is blank when empty; a block device when nothing stands where superblocks, file systems and partition tables
+/// begin.
+fn is_blank(file: &File, is_device: bool, actual_bytes: u64) -> Result<bool, Errno> {
+    if !is_device {
+        return Ok(actual_bytes == 0);
+    }
+    let mut start = vec![0; (64 << 10).min(actual_bytes as usize)];
+    sys::read_exact(file, &mut start, 0)?;
+    Ok(start.iter().all(|&byte| byte == 0))
+}
+
+/// Takes away the old superblocks, durably, before anything else changes; then a file's old content and length.
+fn clear(path: &Path, file: &File, is_device: bool, actual: u64, capacity: u64) -> Result<(), FormatError> {
+    if actual > 0 {
+        zero(file, 0, 2 * SUPERBLOCK_BYTES as u64).map_err(failed(path, "clearing the superblocks"))?;
+        rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
+    }
+    if !is_device {
+        rustix::fs::ftruncate(file, 0).map_err(failed(path, "truncating"))?;
+        rustix::fs::ftruncate(file, capacity).map_err(failed(path, "setting the length"))?;
+    }
+    Ok(())
+}
+
+/// A file's blocks are holes already. A device that cannot discard gets empty OOB areas, so that no page of another
+/// life looks programmed.
+fn empty_blocks(file: &File, is_device: bool, geometry: &Geometry, layout: &Layout) -> Result<(), Errno> {
+    if !is_device {
+        return Ok(());
+    }
+    match sys::punch_hole(file, layout.blocks_offset, layout.end - layout.blocks_offset) {
+        Err(errno) if sys::is_unsupported(errno) => (0..geometry.block_count())
+            .try_for_each(|block| zero(file, layout.oob(BlockIndex(block)), layout.oob_area_bytes)),
+        result => result,
+    }
+}
+
+fn zero(file: &File, at: u64, len: u64) -> Result<(), Errno> {
+    let zeroes = vec![0; ZEROES_BYTES];
+    let mut done = 0;
+    while done < len {
+        let count = (len - done).min(ZEROES_BYTES as u64);
+        sys::write_all(file, &zeroes[..count as usize], at + done, false)?;
+        done += count;
+    }
+    Ok(())
+}
+
+fn random_uuid(path: &Path) -> Result<[u8; 16], FormatError> {
+    let mut uuid = [0; 16];
+    File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut uuid))
+        .map_err(|source| FormatError::Io { path: path.into(), what: "drawing a uuid", source })?;
+    // The bits that RFC 9562 gives to a random uuid.
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}
+
+fn now_s() -> u64 {
+    // A clock before 1970 is wrong anyway; the time of creation is only for people.
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn sync_directory(path: &Path) -> Result<(), FormatError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent).and_then(|directory| directory.sync_all()).map_err(|source| FormatError::Io {
+        path: path.into(),
+        what: "syncing the directory",
+        source,
+    })
+}

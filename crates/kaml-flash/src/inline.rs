@@ -1,0 +1,71 @@
+//! A queue for media without asynchronous operations: carries everything out inside `reap`, in the order submitted.
+//!
+//! Lives here:       the waiting list and the waker.
+//! Lives elsewhere:  the operations themselves (`Medium::execute`).
+//! May be called by: `memory`; `file`, where the kernel has no io_uring.
+
+use crate::{Completion, Io, IoId, Medium, Queue, Wait, Wake};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Runs operations on the thread that reaps.
+pub(crate) struct InlineQueue<M> {
+    medium: M,
+    accepted: Vec<(IoId, Io)>,
+    waker: Arc<InlineWaker>,
+}
+
+#[derive(Default)]
+struct InlineWaker {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl<M: Medium> InlineQueue<M> {
+    pub(crate) fn new(medium: M) -> Self {
+        Self { medium, accepted: Vec::new(), waker: Arc::default() }
+    }
+}
+
+impl InlineWaker {
+    /// Takes the wake that came, waiting for it as told.
+    fn take(&self, wait: Wait) {
+        let mut woken = self.woken.lock().expect("no panic under this lock");
+        if let Wait::ForNs(ns) = wait {
+            let timeout = Duration::from_nanos(ns);
+            (woken, _) =
+                self.changed.wait_timeout_while(woken, timeout, |woken| !*woken).expect("no panic under this lock");
+        }
+        *woken = false;
+    }
+}
+
+impl Wake for InlineWaker {
+    fn wake(&self) {
+        *self.woken.lock().expect("no panic under this lock") = true;
+        self.changed.notify_all();
+    }
+}
+
+impl<M: Medium> Queue for InlineQueue<M> {
+    fn submit(&mut self, id: IoId, io: Io) {
+        self.accepted.push((id, io));
+    }
+
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        let wait = if self.accepted.is_empty() { wait } else { Wait::No };
+        for (id, mut io) in self.accepted.drain(..) {
+            let result = self.medium.execute(&mut io);
+            done.push(Completion { id, io, result });
+        }
+        self.waker.take(wait);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.accepted.len()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+}

@@ -1,0 +1,191 @@
+//! Where everything lies in a file or on a block device, and how big everything is by default.
+//!
+//! Lives here:       byte offsets of superblocks, root slots, commit ring, blocks; [`FormatOptions`] and the default shape.
+//! Lives elsewhere:  reading and writing there (`file`, `plan`).
+//! May be called by: `file`, `plan`, `superblock`.
+//!
+//! ```text
+//!  0      4K     8K … 64K                      64K-aligned      64K-aligned
+//!  ┌──────┬──────┬────┬───────────┬───────────┬────────────────┬───────────────┬───────────────┬──
+//!  │ sb A │ sb B │ 0… │ root 0    │ root 1    │ commit ring    │ block 0  │oob │ block 1  │oob │ …
+//!  └──────┴──────┴────┴───────────┴───────────┴────────────────┴───────────────┴───────────────┴──
+//! ```
+//! A block's pages are contiguous, so any record is one contiguous read.
+
+use crate::{BlockIndex, Durability, FormatError, Geometry, Packing};
+
+/// Roots and ring start at multiples of this, so that they can be mapped whatever the size of a memory page.
+const REGION_ALIGN: u64 = 64 << 10;
+/// The blocks and their OOB areas start at multiples of this.
+const AREA_ALIGN: u64 = 4096;
+/// Where the two superblock copies lie.
+pub(crate) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 4096];
+
+/// Smallest capacity that can be formatted: ring and roots take an eighth of it, a hundred blocks the rest.
+pub const CAPACITY_BYTES_MIN: u64 = 32 << 20;
+/// Fewer blocks leave the firmware no room to reclaim.
+pub const BLOCK_COUNT_MIN: u32 = 8;
+
+/// Byte offsets, all derived from the geometry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) roots_offset: u64,
+    pub(crate) ring_offset: u64,
+    pub(crate) blocks_offset: u64,
+    /// Data bytes of a block, which is where its OOB area begins.
+    pub(crate) data_bytes: u64,
+    /// Bytes of a block's OOB area.
+    pub(crate) oob_area_bytes: u64,
+    pub(crate) block_stride_bytes: u64,
+    /// Where the last block ends.
+    pub(crate) end: u64,
+}
+
+impl Layout {
+    pub(crate) fn of(geometry: &Geometry) -> Self {
+        let roots_offset = REGION_ALIGN;
+        let ring_offset = (roots_offset + 2 * u64::from(geometry.root_bytes)).next_multiple_of(REGION_ALIGN);
+        let blocks_offset = (ring_offset + geometry.ring_bytes).next_multiple_of(REGION_ALIGN);
+        let data_bytes = geometry.block_bytes().next_multiple_of(AREA_ALIGN);
+        let oob_bytes = u64::from(geometry.pages_per_block) * u64::from(geometry.oob_bytes);
+        let oob_area_bytes = oob_bytes.next_multiple_of(AREA_ALIGN);
+        let block_stride_bytes = data_bytes + oob_area_bytes;
+        // At most 2^24 blocks of at most 65 GiB with their OOB: no overflow.
+        let end = blocks_offset + block_stride_bytes * u64::from(geometry.block_count());
+        Self { roots_offset, ring_offset, blocks_offset, data_bytes, oob_area_bytes, block_stride_bytes, end }
+    }
+
+    /// The first data byte of a block.
+    pub(crate) fn block(&self, block: BlockIndex) -> u64 {
+        self.blocks_offset + u64::from(block.0) * self.block_stride_bytes
+    }
+
+    /// The first byte of a block's OOB area.
+    pub(crate) fn oob(&self, block: BlockIndex) -> u64 {
+        self.block(block) + self.data_bytes
+    }
+}
+
+/// How to format a file or block device; `None` means the default for the capacity.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FormatOptions {
+    /// Bytes of the whole file. 0 means the whole of a block device, and is too small for a file.
+    pub capacity_bytes: u64,
+    /// Data bytes of an erase block, a multiple of 4 KiB.
+    pub block_bytes: Option<u64>,
+    /// Dies, which is the number of logs.
+    pub die_count: Option<u32>,
+    /// Bytes of a chunk.
+    pub chunk_bytes: Option<u32>,
+    /// Bytes of the commit ring.
+    pub ring_bytes: Option<u64>,
+    /// What "durable" has to outlive, unless an opener says otherwise.
+    pub durability: Durability,
+    /// Format over a file that is not empty, or over a device.
+    pub force: bool,
+}
+
+impl Geometry {
+    /// The shape that fits a file of `capacity_bytes` whose device reads and writes sectors of `sector_bytes`.
+    pub fn for_file(capacity_bytes: u64, sector_bytes: u32, options: &FormatOptions) -> Result<Self, FormatError> {
+        const PAGE_BYTES: u32 = 4096;
+        if capacity_bytes < CAPACITY_BYTES_MIN {
+            return Err(FormatError::TooSmall { capacity_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
+        }
+        let block_bytes = options.block_bytes.unwrap_or_else(|| default_block_bytes(capacity_bytes));
+        if block_bytes % u64::from(PAGE_BYTES) != 0 || block_bytes == 0 || block_bytes > 1 << 30 {
+            let must = "a multiple of 4096, at most 1 GiB";
+            return Err(crate::GeometryError { what: "block_bytes", value: block_bytes, must }.into());
+        }
+        let ring_bytes = options
+            .ring_bytes
+            .unwrap_or_else(|| ((capacity_bytes / 16).clamp(4 << 20, 64 << 20)).next_multiple_of(4096));
+        let mut geometry = Self {
+            channel_count: 1,
+            dies_per_channel: 1,
+            blocks_per_die: 1,
+            pages_per_block: (block_bytes / u64::from(PAGE_BYTES)) as u32,
+            page_bytes: PAGE_BYTES,
+            oob_bytes: Self::OOB_BYTES_MIN,
+            chunk_bytes: options.chunk_bytes.unwrap_or(64),
+            pages_per_program: 1,
+            packing: Packing::Across,
+            ring_bytes,
+            sector_bytes,
+            root_bytes: if capacity_bytes < 256 << 20 { 256 << 10 } else { 1 << 20 },
+        };
+        geometry.check()?;
+        geometry.fill(capacity_bytes, options.die_count)?;
+        geometry.check()?;
+        Ok(geometry)
+    }
+
+    /// Sets dies and blocks to what fits.
+    fn fill(&mut self, capacity_bytes: u64, die_count: Option<u32>) -> Result<(), FormatError> {
+        let layout = Layout::of(self);
+        let fitting = capacity_bytes.saturating_sub(layout.blocks_offset) / layout.block_stride_bytes;
+        let fitting = fitting.min(1 << 24) as u32;
+        let die_count = die_count.unwrap_or((fitting / 512).clamp(1, 8));
+        if fitting < BLOCK_COUNT_MIN || fitting < die_count {
+            let minimum = BLOCK_COUNT_MIN.max(die_count);
+            return Err(FormatError::TooFewBlocks { block_count: fitting, minimum });
+        }
+        self.dies_per_channel = die_count;
+        self.blocks_per_die = fitting.checked_div(die_count).unwrap_or(1);
+        Ok(())
+    }
+}
+
+/// 17 MiB, so that a record of 16 MiB with its header fits in one block; on small devices about a 120th, so that there
+/// are blocks enough to reclaim.
+fn default_block_bytes(capacity_bytes: u64) -> u64 {
+    if capacity_bytes >= 2 << 30 { 17 << 20 } else { (capacity_bytes / 120 / 4096 * 4096).max(256 << 10) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   whatever the capacity, the default shape fits in it, wastes less than a block a die, and is legal.
+    /// Method: capacities from the smallest to 16 TiB in uneven steps.
+    #[test]
+    fn default_shapes_fit() {
+        let mut capacity_bytes = CAPACITY_BYTES_MIN;
+        while capacity_bytes < 16 << 40 {
+            let geometry = Geometry::for_file(capacity_bytes, 512, &FormatOptions::default()).unwrap();
+            geometry.check().unwrap();
+            let layout = Layout::of(&geometry);
+            assert!(layout.end <= capacity_bytes, "{capacity_bytes}");
+            let unused = capacity_bytes - layout.end;
+            assert!(unused < layout.block_stride_bytes * u64::from(geometry.die_count()), "{capacity_bytes}");
+            assert!(geometry.block_count() >= 60, "{capacity_bytes}");
+            capacity_bytes += capacity_bytes / 7 + 12_345;
+        }
+    }
+
+    /// Goal:   options that cannot be met are refused with their numbers.
+    /// Method: one bad option at a time.
+    #[test]
+    fn bad_options_are_refused() {
+        let of = |capacity_bytes, options| Geometry::for_file(capacity_bytes, 512, &options);
+        let defaults = FormatOptions::default;
+        assert_eq!(
+            of(CAPACITY_BYTES_MIN - 1, defaults()).unwrap_err().to_string(),
+            "33554431 bytes are too few, a device takes at least 33554432"
+        );
+        let refused = |options| of(64 << 20, options).unwrap_err();
+        for block_bytes in [0, 4095, 5000, 2 << 30, u64::MAX] {
+            let error = refused(FormatOptions { block_bytes: Some(block_bytes), ..defaults() });
+            assert!(matches!(error, FormatError::Geometry(error) if error.value == block_bytes), "{block_bytes}");
+        }
+        let error = refused(FormatOptions { block_bytes: Some(16 << 20), ..defaults() });
+        assert!(matches!(error, FormatError::TooFewBlocks { block_count: 3, .. }), "{error}");
+        for die_count in [0, 1000, u32::MAX] {
+            assert!(of(64 << 20, FormatOptions { die_count: Some(die_count), ..defaults() }).is_err());
+        }
+        assert!(matches!(refused(FormatOptions { chunk_bytes: Some(100), ..defaults() }), FormatError::Geometry(_)));
+        for ring_bytes in [0, 4097, 1 << 40] {
+            assert!(of(64 << 20, FormatOptions { ring_bytes: Some(ring_bytes), ..defaults() }).is_err());
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! A medium in RAM, for unit tests and speed ceilings, that can lose its power.
+//!
+//! Lives here:       the bytes, the NAND rules applied to them, what a power cut takes away.
+//! Lives elsewhere:  virtual time, bit errors, worn-out blocks (a simulator).
+//! Implements:       the power cut column of `medium`.
+
+use crate::inline::InlineQueue;
+use crate::rules::Programmed;
+use crate::{AlignedBuf, BlockIndex, Geometry, GeometryError, Io, Medium, MediumError, PageAddr, Queue};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Flash in RAM. A clone is another handle on the same bytes.
+#[derive(Clone)]
+pub struct MemoryMedium {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    geometry: Geometry,
+    uuid: [u8; 16],
+    state: Mutex<State>,
+}
+
+#[derive(Clone)]
+struct State {
+    blocks: Vec<Block>,
+    ring: Vec<u8>,
+    roots: [Vec<u8>; 2],
+    power: Power,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Power {
+    On,
+    /// On until this many more mutating operations; the last one is applied in part.
+    Failing(u64),
+    Off,
+}
+
+#[derive(Clone)]
+struct Block {
+    programmed: Programmed,
+    /// `None` reads as zeroes.
+    bytes: Option<Bytes>,
+    /// Pages whose data and OOB outlive a power cut; the others may or may not.
+    durable: Vec<bool>,
+    /// What the block held before an erase that was not flushed.
+    before_erase: Option<Option<Bytes>>,
+}
+
+#[derive(Clone)]
+struct Bytes {
+    data: Box<[u8]>,
+    oob: Box<[u8]>,
+}
+
+impl MemoryMedium {
+    /// Erased flash of this shape.
+    ///
+    /// # Panics
+    /// When [`Geometry::check`] refuses the geometry; [`MemoryMedium::try_new`] answers it.
+    pub fn new(geometry: Geometry) -> Self {
+        Self::try_new(geometry).expect("a geometry that `Geometry::check` accepts")
+    }
+
+    /// Erased flash of this shape, if it is a legal one.
+    pub fn try_new(geometry: Geometry) -> Result<Self, GeometryError> {
+        geometry.check()?;
+        let blank = Block { programmed: Programmed::Unknown, bytes: None, durable: Vec::new(), before_erase: None };
+        let state = State {
+            blocks: vec![blank; geometry.block_count() as usize],
+            ring: vec![0; geometry.ring_bytes as usize],
+            roots: std::array::from_fn(|_| vec![0; geometry.root_bytes as usize]),
+            power: Power::On,
+        };
+        let uuid = *b"KAML in memory\0\0";
+        Ok(Self { shared: Arc::new(Shared { geometry, uuid, state: Mutex::new(state) }) })
+    }
+
+    /// Other flash with the same bytes; what happens to one does not happen to the other.
+    pub fn clone_state(&self) -> Self {
+        let Shared { geometry, uuid, .. } = &*self.shared;
+        let state = Mutex::new(self.state().clone());
+        Self { shared: Arc::new(Shared { geometry: geometry.clone(), uuid: *uuid, state }) }
+    }
+
+    /// Forgets which pages were programmed, as a medium does that is opened again. Bytes stay.
+    pub fn reopen(&self) -> Self {
+        for block in &mut self.state().blocks {
+            block.programmed = Programmed::Unknown;
+        }
+        self.clone()
+    }
+
+    /// Power fails during the `count`-th mutating operation from now (program, erase, persist, root, flush): a prefix
+    /// of its sectors is applied, and it and every later operation answer [`MediumError::Gone`]. 0 means at once.
+    pub fn cut_after(&self, count: u64) {
+        self.state().power = if count == 0 { Power::Off } else { Power::Failing(count) };
+    }
+
+    /// Whether the power failed.
+    pub fn is_cut(&self) -> bool {
+        self.state().power == Power::Off
+    }
+
+    /// Restores power. Of what no flush covered, `seed` chooses what is left: for each page the data and the OOB, apart,
+    /// new or old; each erased block whole, erased, or in between.
+    pub fn power_on(&self, seed: u64) {
+        let geometry = &self.shared.geometry;
+        let mut choice = XorShift::new(seed);
+        let mut state = self.state();
+        for block in &mut state.blocks {
+            block.lose_power(geometry, &mut choice);
+        }
+        state.power = Power::On;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().expect("no panic under this lock")
+    }
+}
+
+impl State {
+    /// Counts a mutating operation. Answers whether it is the one during which power fails.
+    fn mutate(&mut self) -> bool {
+        match self.power {
+            Power::Failing(1) => {
+                self.power = Power::Off;
+                true
+            }
+            Power::Failing(left) => {
+                self.power = Power::Failing(left - 1);
+                false
+            }
+            Power::On | Power::Off => false,
+        }
+    }
+
+    fn program(
+        &mut self,
+        geometry: &Geometry,
+        at: PageAddr,
+        data: &[u8],
+        oob: &[u8],
+        durable: bool,
+    ) -> Result<(), MediumError> {
+        let end = geometry.check_program(at, data.len(), oob.len(), || self.blocks[at.block.0 as usize].programmed)?;
+        let torn = self.mutate();
+        let block = &mut self.blocks[at.block.0 as usize];
+        block.programmed = Programmed::Pages(end);
+        block.durable.resize(geometry.pages_per_block as usize, false);
+        // A torn program leaves its data in part and no OOB: OOB is written after.
+        let data = if torn { sector_prefix(geometry, data) } else { data };
+        let oob = if torn { &[] } else { oob };
+        let bytes = block.bytes.get_or_insert_with(|| Bytes::zeroed(geometry));
+        copy_at(&mut bytes.data, at.page as usize * geometry.page_bytes as usize, data);
+        copy_at(&mut bytes.oob, at.page as usize * geometry.oob_bytes as usize, oob);
+        block.durable[at.page as usize..end as usize].fill(durable && !torn);
+        gone_if(torn)
+    }
+
+    fn erase(&mut self, block: BlockIndex) -> Result<(), MediumError> {
+        let torn = self.mutate();
+        let block = &mut self.blocks[block.0 as usize];
+        let old = block.bytes.take();
+        // Of two erases without a flush between, the bytes before the first are the older ones and may come back too;
+        // the younger ones are as legal, and kept because they are what the firmware has most use for losing.
+        block.before_erase = Some(old);
+        block.durable.clear();
+        block.programmed = Programmed::Pages(0);
+        gone_if(torn)
+    }
+
+    fn flush(&mut self) -> Result<(), MediumError> {
+        if self.mutate() {
+            return Err(MediumError::Gone);
+        }
+        for block in &mut self.blocks {
+            block.before_erase = None;
+            block.durable.fill(true);
+        }
+        Ok(())
+    }
+
+    /// Overwrites part of the ring or a root slot.
+    fn overwrite(
+        &mut self,
+        geometry: &Geometry,
+        region: fn(&mut Self) -> &mut Vec<u8>,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), MediumError> {
+        let torn = self.mutate();
+        let bytes = if torn { sector_prefix(geometry, bytes) } else { bytes };
+        copy_at(region(self), at, bytes);
+        gone_if(torn)
+    }
+}
+
+impl Block {
+    fn lose_power(&mut self, geometry: &Geometry, choice: &mut XorShift) {
+        self.programmed = Programmed::Unknown;
+        let durable = std::mem::take(&mut self.durable);
+        let is_durable = |page: usize| durable.get(page).copied().unwrap_or(false);
+        let before = self.before_erase.take();
+        if before.is_none() && durable.is_empty() {
+            return;
+        }
+        let older = before.flatten().unwrap_or_else(|| Bytes::zeroed(geometry));
+        let mut bytes = self.bytes.take().unwrap_or_else(|| Bytes::zeroed(geometry));
+        // 0: all old, 1: all new, else page by page.
+        let mode = choice.below(4);
+        for page in (0..geometry.pages_per_block as usize).filter(|&page| !is_durable(page)) {
+            for (new, old, each) in [
+                (&mut bytes.data, &older.data, geometry.page_bytes as usize),
+                (&mut bytes.oob, &older.oob, geometry.oob_bytes as usize),
+            ] {
+                if mode == 0 || (mode > 1 && choice.below(2) == 0) {
+                    let range = page * each..(page + 1) * each;
+                    new[range.clone()].copy_from_slice(&old[range]);
+                }
+            }
+        }
+        self.bytes = Some(bytes);
+    }
+}
+
+impl Bytes {
+    fn zeroed(geometry: &Geometry) -> Self {
+        let zeroes = |each: u32| vec![0; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
+        Self { data: zeroes(geometry.page_bytes), oob: zeroes(geometry.oob_bytes) }
+    }
+}
+
+fn gone_if(torn: bool) -> Result<(), MediumError> {
+    if torn { Err(MediumError::Gone) } else { Ok(()) }
+}
+
+fn copy_at(to: &mut [u8], at: usize, from: &[u8]) {
+    to[at..at + from.len()].copy_from_slice(from);
+}
+
+/// Half of the sectors, from the first.
+fn sector_prefix<'a>(geometry: &Geometry, bytes: &'a [u8]) -> &'a [u8] {
+    let sector = geometry.sector_bytes as usize;
+    &bytes[..bytes.len() / sector / 2 * sector]
+}
+
+fn read_back(from: Option<&[u8]>, at: u64, into: &mut [u8]) {
+    match from {
+        Some(bytes) => into.copy_from_slice(&bytes[at as usize..at as usize + into.len()]),
+        None => into.fill(0),
+    }
+}
+
+/// Marsaglia's xorshift64: enough to choose among crash states, and the same everywhere.
+struct XorShift(u64);
+
+impl XorShift {
+    fn new(seed: u64) -> Self {
+        // Any seed will do except the fixed point zero; the multiplier spreads small seeds over all bits.
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 32) % bound
+    }
+}
+
+impl Medium for MemoryMedium {
+    fn geometry(&self) -> &Geometry {
+        &self.shared.geometry
+    }
+
+    fn uuid(&self) -> [u8; 16] {
+        self.shared.uuid
+    }
+
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        let geometry = &self.shared.geometry;
+        let mut state = self.state();
+        if state.power == Power::Off {
+            return Err(MediumError::Gone);
+        }
+        match io {
+            Io::Read { at, into } => {
+                let (block, from) = geometry.check_read(*at, into.len())?;
+                read_back(state.blocks[block.0 as usize].bytes.as_ref().map(|bytes| &*bytes.data), from, into);
+                Ok(())
+            }
+            Io::ReadOob { at, into } => {
+                let from = geometry.check_read_oob(*at, into.len())?;
+                read_back(state.blocks[at.block.0 as usize].bytes.as_ref().map(|bytes| &*bytes.oob), from, into);
+                Ok(())
+            }
+            Io::Program { at, data, oob, durable } => state.program(geometry, *at, data, oob, *durable),
+            Io::Erase { block, release: _ } => {
+                geometry.check_erase(*block)?;
+                state.erase(*block)
+            }
+            Io::Persist { offset, data, len } => {
+                geometry.check_ring("write", *offset, *len, data.len())?;
+                state.overwrite(geometry, |state| &mut state.ring, *offset as usize, &data[..*len])
+            }
+            Io::WriteRoot { slot, data } => {
+                geometry.check_root("write", *slot, data)?;
+                let region: fn(&mut State) -> &mut Vec<u8> =
+                    if *slot == 0 { |state| &mut state.roots[0] } else { |state| &mut state.roots[1] };
+                state.overwrite(geometry, region, 0, data)
+            }
+            Io::Flush => state.flush(),
+        }
+    }
+
+    fn queue(&self, _depth: u32) -> Box<dyn Queue> {
+        Box::new(InlineQueue::new(self.clone()))
+    }
+
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.shared.geometry.check_root("read", slot, into)?;
+        let state = self.state();
+        if state.power == Power::Off {
+            return Err(MediumError::Gone);
+        }
+        read_back(Some(&state.roots[usize::from(slot)]), 0, into);
+        Ok(())
+    }
+
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.shared.geometry.check_ring("read", offset, into.len(), into.len())?;
+        let state = self.state();
+        if state.power == Power::Off {
+            return Err(MediumError::Gone);
+        }
+        read_back(Some(&state.ring), offset, into);
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("memory, {} bytes", self.shared.geometry.block_bytes() * u64::from(self.shared.geometry.block_count()))
+    }
+}

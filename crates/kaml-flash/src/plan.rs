@@ -1,0 +1,401 @@
+//! One operation on a file, step by step: what it needs from the kernel next, and what its answer means.
+//!
+//! Lives here:       the steps of each operation, and how failures are named.
+//! Lives elsewhere:  the system calls, made one at a time (`file`) or many in flight (`uring`).
+//! May be called by: `file` and `uring`.
+//!
+//! ```text
+//!  Read      ── read ─▶ trimmed
+//!  ReadOob   ── from the image, or read ─▶ trimmed
+//!  Program   ── write data ─▶ [turn ▶ write OOB, if durable or the block is complete] ─▶ [sync, if durable]
+//!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
+//!  Persist   ── write (DSYNC), or a copy into the mapping
+//!  WriteRoot ── write (DSYNC)
+//!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
+//! ```
+//! With `Durability::Process` the syncs fall away.
+
+use crate::blocks::{OobTurn, block_failure};
+use crate::file::Media;
+use crate::{AlignedBuf, BlockIndex, Durability, Io, MediumError, sys};
+use rustix::io::Errno;
+
+/// Which buffer a transfer uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// The one in the operation.
+    Caller,
+    /// The plan's own.
+    Scratch,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    Read { at: u64, len: usize, place: Place },
+    Write { at: u64, len: usize, place: Place, dsync: bool },
+    Sync,
+    Punch { at: u64, len: u64 },
+    Turn(BlockIndex),
+    Done,
+}
+
+#[derive(Debug)]
+enum Step {
+    Start,
+    Read { skip: usize, len: usize, place: Place },
+    ReadOob { skip: usize },
+    ProgramData { block: BlockIndex, end: u32 },
+    ProgramTurn { block: BlockIndex, end: u32 },
+    ProgramOob { block: BlockIndex, pages: u32 },
+    ProgramSync { block: BlockIndex },
+    EraseTurn,
+    Punch,
+    EmptyOob,
+    Ring,
+    Root,
+    FlushTurn,
+    FlushOob { block: BlockIndex, pages: u32 },
+    FlushSync,
+}
+
+/// Where an operation is on its way.
+pub(crate) struct Plan {
+    step: Step,
+    scratch: Option<AlignedBuf>,
+    /// What a flush still has to write.
+    unwritten: Vec<(BlockIndex, u32)>,
+}
+
+/// Buffers for small reads that do not fit where they go.
+#[derive(Default)]
+pub(crate) struct ScratchPool(Vec<AlignedBuf>);
+
+impl ScratchPool {
+    /// A page and its neighbours; larger buffers are rare and not worth keeping.
+    const BUF_BYTES: usize = 16 << 10;
+    /// As many as one batch of reads is likely to use.
+    const BUF_COUNT_MAX: usize = 64;
+
+    fn take(&mut self, len: usize) -> AlignedBuf {
+        if len > Self::BUF_BYTES {
+            return AlignedBuf::zeroed(len);
+        }
+        let mut buf = self.0.pop().unwrap_or_else(|| AlignedBuf::zeroed(Self::BUF_BYTES));
+        buf.set_len(len);
+        buf
+    }
+
+    fn give(&mut self, buf: AlignedBuf) {
+        if buf.capacity() == Self::BUF_BYTES && self.0.len() < Self::BUF_COUNT_MAX {
+            self.0.push(buf);
+        }
+    }
+}
+
+impl Plan {
+    pub(crate) fn new() -> Self {
+        Self { step: Step::Start, scratch: None, unwritten: Vec::new() }
+    }
+
+    /// Where the read asked for goes.
+    pub(crate) fn read_buffer<'a>(&'a mut self, io: &'a mut Io, place: Place) -> &'a mut AlignedBuf {
+        match (place, io) {
+            (Place::Scratch, _) => self.scratch.as_mut().expect("a step that uses the scratch buffer has one"),
+            (Place::Caller, Io::Read { into, .. } | Io::ReadOob { into, .. }) => into,
+            (Place::Caller, _) => panic!("this operation reads nothing"),
+        }
+    }
+
+    /// Where the write asked for comes from.
+    pub(crate) fn write_buffer<'a>(&'a self, io: &'a Io, place: Place) -> &'a AlignedBuf {
+        match (place, io) {
+            (Place::Scratch, _) => self.scratch.as_ref().expect("a step that uses the scratch buffer has one"),
+            (Place::Caller, Io::Program { data, .. }) => data,
+            (Place::Caller, Io::Persist { data, .. } | Io::WriteRoot { data, .. }) => data,
+            (Place::Caller, _) => panic!("this operation writes nothing"),
+        }
+    }
+
+    /// Takes the outcome of what was needed last (anything, the first time) and says what is needed next. After an
+    /// error or [`Need::Done`] the operation is over.
+    pub(crate) fn step(
+        &mut self,
+        media: &Media,
+        io: &mut Io,
+        outcome: Result<(), Errno>,
+        pool: &mut ScratchPool,
+    ) -> Result<Need, MediumError> {
+        match std::mem::replace(&mut self.step, Step::Start) {
+            Step::Start => self.start(media, io, pool),
+            Step::Read { skip, len, place } => self.read_done(io, outcome, (skip, len, place), pool),
+            Step::ReadOob { skip } => self.read_oob_done(io, outcome, skip, pool),
+            Step::ProgramData { block, end } => {
+                let complete = media.blocks.program_done(&media.geometry, block);
+                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                let durable = matches!(io, Io::Program { durable: true, .. });
+                if durable || complete { self.program_turn(media, io, block, end) } else { Ok(Need::Done) }
+            }
+            Step::ProgramTurn { block, end } => {
+                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                self.program_turn(media, io, block, end)
+            }
+            Step::ProgramOob { block, pages } => {
+                media.blocks.oob_done(&media.geometry, block, outcome.is_ok().then_some(pages));
+                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                Ok(self.program_sync(media, io, block))
+            }
+            Step::ProgramSync { block } => {
+                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                Ok(Need::Done)
+            }
+            Step::EraseTurn => {
+                let Io::Erase { block, .. } = *io else { unreachable!("this step belongs to an erase") };
+                outcome.map_err(|errno| block_failure(block, "erase", errno))?;
+                self.erase(media, io)
+            }
+            Step::Punch => self.punch_done(media, io, outcome),
+            Step::EmptyOob => {
+                let Io::Erase { block, .. } = *io else { unreachable!("this step belongs to an erase") };
+                media.blocks.erase_done(block, outcome.is_ok(), false);
+                outcome.map_err(|errno| block_failure(block, "erase", errno))?;
+                Ok(Need::Done)
+            }
+            Step::Ring => durable_done("commit ring write", outcome),
+            Step::Root => durable_done("root write", outcome),
+            Step::FlushTurn => {
+                durable_done("flush", outcome)?;
+                self.flush(media)
+            }
+            Step::FlushOob { block, pages } => {
+                media.blocks.oob_done(&media.geometry, block, outcome.is_ok().then_some(pages));
+                durable_done("flush", outcome)?;
+                self.flush(media)
+            }
+            Step::FlushSync => durable_done("flush", outcome),
+        }
+    }
+
+    fn start(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {
+        media.check_writable(io)?;
+        match io {
+            Io::Read { .. } => self.read(media, io, pool),
+            Io::ReadOob { .. } => self.read_oob(media, io, pool),
+            Io::Program { .. } => self.program(media, io),
+            Io::Erase { block, .. } => {
+                media.geometry.check_erase(*block)?;
+                self.erase(media, io)
+            }
+            Io::Persist { .. } => self.persist(media, io),
+            Io::WriteRoot { slot, data } => {
+                media.geometry.check_root("write", *slot, data)?;
+                self.step = Step::Root;
+                Ok(Need::Write { at: media.root(*slot), len: data.len(), place: Place::Caller, dsync: media.syncs() })
+            }
+            Io::Flush => {
+                self.unwritten = media.blocks.unwritten();
+                self.flush(media)
+            }
+        }
+    }
+
+    fn read(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {
+        let Io::Read { at, into } = io else { unreachable!("called for reads") };
+        let len = into.len();
+        let (block, from) = media.geometry.check_read(*at, len)?;
+        if len == 0 {
+            return Ok(Need::Done);
+        }
+        let (at, skip, span) = media.widen(media.layout.block(block) + from, len);
+        // Widened reads mostly fit the caller's buffer, whose capacity is whole pages; then the bytes move at most once.
+        let place = if span <= into.capacity() {
+            into.set_len(span);
+            Place::Caller
+        } else {
+            self.scratch = Some(pool.take(span));
+            Place::Scratch
+        };
+        self.step = Step::Read { skip, len, place };
+        Ok(Need::Read { at, len: span, place })
+    }
+
+    fn read_done(
+        &mut self,
+        io: &mut Io,
+        outcome: Result<(), Errno>,
+        (skip, len, place): (usize, usize, Place),
+        pool: &mut ScratchPool,
+    ) -> Result<Need, MediumError> {
+        let Io::Read { at, into } = io else { unreachable!("this step belongs to a read") };
+        if place == Place::Caller {
+            if skip > 0 {
+                into.copy_within(skip..skip + len, 0);
+            }
+            into.set_len(len);
+        } else {
+            let scratch = self.scratch.take().expect("the read went to the scratch buffer");
+            into.copy_from_slice(&scratch[skip..skip + len]);
+            pool.give(scratch);
+        }
+        outcome.map_err(|errno| MediumError::ReadFailed { what: at.to_string(), error: errno.to_string() })?;
+        Ok(Need::Done)
+    }
+
+    fn read_oob(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {
+        let Io::ReadOob { at, into } = io else { unreachable!("called for OOB reads") };
+        let from = media.geometry.check_read_oob(*at, into.len())?;
+        if into.is_empty() || media.blocks.read_oob(at.block, from, into) {
+            return Ok(Need::Done);
+        }
+        let (at, skip, span) = media.widen(media.layout.oob(at.block) + from, into.len());
+        self.scratch = Some(pool.take(span));
+        self.step = Step::ReadOob { skip };
+        Ok(Need::Read { at, len: span, place: Place::Scratch })
+    }
+
+    fn read_oob_done(
+        &mut self,
+        io: &mut Io,
+        outcome: Result<(), Errno>,
+        skip: usize,
+        pool: &mut ScratchPool,
+    ) -> Result<Need, MediumError> {
+        let Io::ReadOob { at, into } = io else { unreachable!("this step belongs to an OOB read") };
+        let scratch = self.scratch.take().expect("the read went to the scratch buffer");
+        let len = into.len();
+        into.copy_from_slice(&scratch[skip..skip + len]);
+        pool.give(scratch);
+        outcome.map_err(|errno| MediumError::ReadFailed { what: format!("OOB of {at}"), error: errno.to_string() })?;
+        Ok(Need::Done)
+    }
+
+    fn program(&mut self, media: &Media, io: &mut Io) -> Result<Need, MediumError> {
+        let Io::Program { at, data, oob, .. } = io else { unreachable!("called for programs") };
+        let allocate = || media.allocate(at.block);
+        let program = (*at, data.len(), &oob[..]);
+        let end = media.blocks.start_program(&media.geometry, program, media.layout.oob_area_bytes, allocate)?;
+        self.step = Step::ProgramData { block: at.block, end };
+        let offset = media.layout.block(at.block) + u64::from(at.page) * u64::from(media.geometry.page_bytes);
+        Ok(Need::Write { at: offset, len: data.len(), place: Place::Caller, dsync: false })
+    }
+
+    fn program_turn(&mut self, media: &Media, io: &Io, block: BlockIndex, end: u32) -> Result<Need, MediumError> {
+        match media.blocks.take_oob(&media.geometry, block, end) {
+            OobTurn::Written => Ok(self.program_sync(media, io, block)),
+            OobTurn::Busy => {
+                self.step = Step::ProgramTurn { block, end };
+                Ok(Need::Turn(block))
+            }
+            OobTurn::Write { bytes, at, pages } => {
+                self.step = Step::ProgramOob { block, pages };
+                Ok(self.write_oob(media, block, bytes, at))
+            }
+        }
+    }
+
+    /// One sync for data and OOB. A DSYNC write of the OOB would not do: on a disk with FUA it makes its own bytes
+    /// durable and leaves the data in the disk's cache.
+    fn program_sync(&mut self, media: &Media, io: &Io, block: BlockIndex) -> Need {
+        if media.syncs() && matches!(io, Io::Program { durable: true, .. }) {
+            self.step = Step::ProgramSync { block };
+            return Need::Sync;
+        }
+        Need::Done
+    }
+
+    fn write_oob(&mut self, media: &Media, block: BlockIndex, bytes: AlignedBuf, at: u64) -> Need {
+        let len = bytes.len();
+        self.scratch = Some(bytes);
+        Need::Write { at: media.layout.oob(block) + at, len, place: Place::Scratch, dsync: false }
+    }
+
+    fn erase(&mut self, media: &Media, io: &Io) -> Result<Need, MediumError> {
+        let Io::Erase { block, release } = *io else { unreachable!("called for erases") };
+        if !media.blocks.start_erase(block)? {
+            self.step = Step::EraseTurn;
+            return Ok(Need::Turn(block));
+        }
+        if release && media.can_punch() {
+            self.step = Step::Punch;
+            return Ok(Need::Punch { at: media.layout.block(block), len: media.layout.block_stride_bytes });
+        }
+        Ok(self.empty_oob(media, block))
+    }
+
+    /// Overwriting a hundredth of the block is cheaper than changing its extents, and keeps them for the next life.
+    fn empty_oob(&mut self, media: &Media, block: BlockIndex) -> Need {
+        self.step = Step::EmptyOob;
+        self.write_oob(media, block, AlignedBuf::zeroed(media.layout.oob_area_bytes as usize), 0)
+    }
+
+    fn punch_done(&mut self, media: &Media, io: &Io, outcome: Result<(), Errno>) -> Result<Need, MediumError> {
+        let Io::Erase { block, .. } = *io else { unreachable!("this step belongs to an erase") };
+        match outcome {
+            Err(errno) if sys::is_unsupported(errno) => {
+                media.note_no_punch(errno);
+                Ok(self.empty_oob(media, block))
+            }
+            outcome => {
+                media.blocks.erase_done(block, outcome.is_ok(), true);
+                outcome.map_err(|errno| block_failure(block, "erase", errno))?;
+                Ok(Need::Done)
+            }
+        }
+    }
+
+    fn persist(&mut self, media: &Media, io: &Io) -> Result<Need, MediumError> {
+        let Io::Persist { offset, data, len } = io else { unreachable!("called for ring writes") };
+        media.geometry.check_ring("write", *offset, *len, data.len())?;
+        if media.write_mapped(*offset, &data[..*len]) {
+            return Ok(Need::Done);
+        }
+        self.step = Step::Ring;
+        let at = media.layout.ring_offset + offset;
+        Ok(Need::Write { at, len: *len, place: Place::Caller, dsync: media.syncs() })
+    }
+
+    fn flush(&mut self, media: &Media) -> Result<Need, MediumError> {
+        while let Some(&(block, pages)) = self.unwritten.last() {
+            match media.blocks.take_oob(&media.geometry, block, pages) {
+                OobTurn::Written => {}
+                OobTurn::Busy => {
+                    self.step = Step::FlushTurn;
+                    return Ok(Need::Turn(block));
+                }
+                OobTurn::Write { bytes, at, pages } => {
+                    self.unwritten.pop();
+                    self.step = Step::FlushOob { block, pages };
+                    return Ok(self.write_oob(media, block, bytes, at));
+                }
+            }
+            self.unwritten.pop();
+        }
+        if !media.syncs() {
+            return Ok(Need::Done);
+        }
+        self.step = Step::FlushSync;
+        Ok(Need::Sync)
+    }
+}
+
+fn durable_done(what: &'static str, outcome: Result<(), Errno>) -> Result<Need, MediumError> {
+    match outcome {
+        Ok(()) => Ok(Need::Done),
+        Err(errno) if sys::is_no_space(errno) => Err(MediumError::NoSpace { what: what.into() }),
+        Err(errno) => Err(MediumError::NotDurable { what, error: errno.to_string() }),
+    }
+}
+
+impl Media {
+    /// Whether durable means synced.
+    pub(crate) fn syncs(&self) -> bool {
+        self.durability == Durability::Power
+    }
+
+    /// The whole sectors around a range: where they start, how many bytes to skip, and how many there are.
+    fn widen(&self, at: u64, len: usize) -> (u64, usize, usize) {
+        let sector = u64::from(self.geometry.sector_bytes);
+        let skip = (at % sector) as usize;
+        (at - skip as u64, skip, (skip + len).next_multiple_of(sector as usize))
+    }
+}

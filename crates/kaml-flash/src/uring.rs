@@ -1,0 +1,380 @@
+//! Many operations in flight through io_uring.
+//!
+//! Lives here:       one ring per queue: submission, completion, waiting, waking.
+//! Lives elsewhere:  what each operation needs next (`plan`).
+//! May be called by: `file`.
+//!
+//! A queue may be handed from thread to thread with operations in flight, so the ring is set up plainly: a single-issuer
+//! ring refuses a second thread, and cooperative task work would wait for the thread that submitted to enter the kernel
+//! again. Registered buffers, polling threads and the rest were measured and gain nothing here.
+//!
+//! Invariants
+//! - an operation in flight has at most one entry in the ring, so a ring with room for `depth` never fills up;
+//! - a buffer the kernel may touch stays in its slot, unread, until its completion is seen; `Drop` waits for all.
+
+use crate::blocks::Poke;
+use crate::file::Media;
+use crate::plan::{Need, Plan, ScratchPool};
+use crate::{Completion, Io, IoId, Queue, Wait, Wake, sys};
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
+use io_uring::{IoUring, opcode, squeue};
+use rustix::event::EventfdFlags;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Operations in the ring at a time; what is accepted beyond waits in the queue. More than any disk makes use of.
+const DEPTH_MAX: u32 = 4096;
+/// Names the completions of the waker.
+const WAKER: u64 = u64::MAX;
+
+pub(crate) struct UringQueue {
+    ring: IoUring,
+    media: Arc<Media>,
+    slots: Vec<Option<Op>>,
+    free: Vec<usize>,
+    /// Accepted, but the ring is full.
+    backlog: VecDeque<(IoId, Io)>,
+    /// Waiting for another's OOB write.
+    turns: Vec<usize>,
+    finished: Vec<Completion>,
+    waker: Arc<UringWaker>,
+    waker_armed: bool,
+    pool: ScratchPool,
+    in_flight: usize,
+}
+
+struct Op {
+    id: IoId,
+    io: Io,
+    plan: Plan,
+    need: Need,
+    /// Bytes of the present transfer that are done.
+    done: usize,
+}
+
+impl UringQueue {
+    /// Whether rings can be had at all.
+    pub(crate) fn probe() -> io::Result<()> {
+        let ring = IoUring::new(2)?;
+        if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old"));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn new(media: Arc<Media>, depth: u32) -> io::Result<Self> {
+        let depth = depth.clamp(1, DEPTH_MAX);
+        // One more for the waker's entry.
+        let ring = IoUring::new((depth + 1).next_power_of_two())?;
+        let waker = Arc::new(UringWaker::new()?);
+        let poke: Arc<dyn Poke> = Arc::clone(&waker) as Arc<dyn Poke>;
+        media.blocks.add_queue(Arc::downgrade(&poke));
+        Ok(Self {
+            ring,
+            media,
+            slots: (0..depth).map(|_| None).collect(),
+            free: (0..depth as usize).rev().collect(),
+            backlog: VecDeque::new(),
+            turns: Vec::new(),
+            finished: Vec::new(),
+            waker,
+            waker_armed: false,
+            pool: ScratchPool::default(),
+            in_flight: 0,
+        })
+    }
+
+    /// Starts an operation in a free slot.
+    fn start(&mut self, id: IoId, io: Io) {
+        let slot = self.free.pop().expect("the caller saw a free slot");
+        self.slots[slot] = Some(Op { id, io, plan: Plan::new(), need: Need::Done, done: 0 });
+        self.advance(slot, Ok(()));
+    }
+
+    /// Takes an operation one step on.
+    fn advance(&mut self, slot: usize, outcome: Result<(), Errno>) {
+        let op = self.slots[slot].as_mut().expect("only operations in flight advance");
+        match op.plan.step(&self.media, &mut op.io, outcome, &mut self.pool) {
+            Ok(Need::Done) => self.finish(slot, Ok(())),
+            Err(error) => self.finish(slot, Err(error)),
+            Ok(need) => {
+                (op.need, op.done) = (need, 0);
+                if matches!(need, Need::Turn(_)) { self.turns.push(slot) } else { self.push(slot) }
+            }
+        }
+    }
+
+    fn finish(&mut self, slot: usize, result: Result<(), crate::MediumError>) {
+        let op = self.slots[slot].take().expect("an operation ends once");
+        self.free.push(slot);
+        self.finished.push(Completion { id: op.id, io: op.io, result });
+    }
+
+    /// Puts what an operation needs into the submission queue.
+    fn push(&mut self, slot: usize) {
+        let op = self.slots[slot].as_mut().expect("only operations in flight are pushed");
+        let entry = op.entry(Fd(self.media.file.as_raw_fd())).user_data(slot as u64);
+        // SAFETY: the entry points into a buffer owned by the operation in its slot. The slot keeps it, and nobody
+        // touches the bytes, until `handle` sees the completion; `Drop` waits for every completion.
+        unsafe { self.push_entry(&entry) }
+    }
+
+    /// # Safety
+    /// What the entry points to stays valid and otherwise unused until its completion is seen.
+    unsafe fn push_entry(&mut self, entry: &squeue::Entry) {
+        // SAFETY: passed on to the caller.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the ring has an entry for each slot and one for the waker");
+    }
+
+    /// Handles every completion that is there.
+    fn drain(&mut self) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { break };
+            if entry.user_data() == WAKER {
+                self.waker_armed = io_uring::cqueue::more(entry.flags());
+            } else {
+                self.handle(entry.user_data() as usize, entry.result());
+            }
+        }
+        for slot in std::mem::take(&mut self.turns) {
+            self.advance(slot, Ok(()));
+        }
+        while !self.free.is_empty() {
+            let Some((id, io)) = self.backlog.pop_front() else { break };
+            self.start(id, io);
+        }
+    }
+
+    fn handle(&mut self, slot: usize, result: i32) {
+        let op = self.slots[slot].as_mut().expect("completions come for operations in flight");
+        match op.take(result) {
+            Some(outcome) => self.advance(slot, outcome),
+            None => self.push(slot),
+        }
+    }
+
+    /// Submits what was pushed, and waits for at least one completion if told how long.
+    fn enter(&mut self, wait: Option<Duration>) {
+        let result = match wait {
+            None => self.ring.submit(),
+            Some(limit) => {
+                let limit = Timespec::new().sec(limit.as_secs()).nsec(limit.subsec_nanos());
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        match result.as_ref().map_err(|error| error.raw_os_error()) {
+            Ok(_) => {}
+            // The time is up; a signal came; completions must be taken before more can be submitted.
+            Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
+            Err(_) => panic!("io_uring_enter failed, which only a misused ring does: {result:?}"),
+        }
+    }
+
+    fn submit_pushed(&mut self) {
+        let mut submission = self.ring.submission();
+        submission.sync();
+        let pending = !submission.is_empty() || submission.cq_overflow();
+        drop(submission);
+        if pending {
+            self.enter(None);
+        }
+    }
+
+    fn arm_waker(&mut self) {
+        if self.waker_armed {
+            return;
+        }
+        let events = libc::POLLIN as u32;
+        let entry = opcode::PollAdd::new(Fd(self.waker.event.as_raw_fd()), events).multi(true).build();
+        // SAFETY: the entry points to nothing; its file descriptor lives as long as the waker, which the queue holds.
+        unsafe { self.push_entry(&entry.user_data(WAKER)) }
+        self.waker_armed = true;
+    }
+
+    /// Sleeps until a completion, a wake, a poke or the deadline. Answers false when there is no reason to sleep again.
+    fn sleep(&mut self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || !self.waker.fall_asleep() {
+            return false;
+        }
+        self.arm_waker();
+        // A turn may have ended after it was refused and before the waker could be poked: look again before sleeping.
+        let left = if self.turns.is_empty() { left } else { left.min(TURN_POLL) };
+        self.enter(Some(left));
+        !self.waker.get_up()
+    }
+}
+
+/// How long an operation that waits for another's OOB write goes without asking.
+const TURN_POLL: Duration = Duration::from_millis(1);
+
+impl Op {
+    fn entry(&mut self, file: Fd) -> squeue::Entry {
+        match self.need {
+            Need::Read { at, len, place } => {
+                let rest = &mut self.plan.read_buffer(&mut self.io, place)[self.done..len];
+                let len = rest.len().min(TRANSFER_BYTES_MAX) as u32;
+                opcode::Read::new(file, rest.as_mut_ptr(), len).offset(at + self.done as u64).build()
+            }
+            Need::Write { at, len, place, dsync } => {
+                let rest = &self.plan.write_buffer(&self.io, place)[self.done..len];
+                let flags = if dsync { libc::RWF_DSYNC } else { 0 };
+                let len = rest.len().min(TRANSFER_BYTES_MAX) as u32;
+                opcode::Write::new(file, rest.as_ptr(), len).offset(at + self.done as u64).rw_flags(flags).build()
+            }
+            Need::Sync => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
+            Need::Punch { at, len } => {
+                opcode::Fallocate::new(file, len).offset(at).mode(sys::PUNCH.bits() as i32).build()
+            }
+            Need::Turn(_) | Need::Done => unreachable!("nothing for the ring to do"),
+        }
+    }
+
+    /// What a completion means for the step: its outcome, or `None` when it has to be submitted again for the rest.
+    fn take(&mut self, result: i32) -> Option<Result<(), Errno>> {
+        let count = match usize::try_from(result) {
+            Ok(count) => count,
+            Err(_) => {
+                let errno = Errno::from_raw_os_error(-result);
+                return if sys::is_transient(errno) { None } else { Some(Err(errno)) };
+            }
+        };
+        let (Need::Read { len, .. } | Need::Write { len, .. }) = self.need else { return Some(Ok(())) };
+        if count == 0 {
+            return Some(Err(sys::CUT_SHORT));
+        }
+        self.done += count;
+        if self.done < len { None } else { Some(Ok(())) }
+    }
+}
+
+/// The kernel moves at most 2 GiB less one page at a time.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+impl Queue for UringQueue {
+    fn submit(&mut self, id: IoId, io: Io) {
+        self.in_flight += 1;
+        if self.backlog.is_empty() && !self.free.is_empty() {
+            self.start(id, io);
+        } else {
+            self.backlog.push_back((id, io));
+        }
+    }
+
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        let deadline = match wait {
+            Wait::No => None,
+            // A deadline beyond the clock's range is a century away, whatever it was.
+            Wait::ForNs(ns) => Some(Instant::now() + Duration::from_nanos(ns.min(CENTURY_NS))),
+        };
+        self.drain();
+        loop {
+            if !self.finished.is_empty() {
+                break;
+            }
+            let Some(deadline) = deadline else { break };
+            let go_on = self.sleep(deadline);
+            self.drain();
+            if !go_on {
+                break;
+            }
+        }
+        self.submit_pushed();
+        if self.finished.is_empty() {
+            self.drain();
+            self.submit_pushed();
+        }
+        self.waker.forget();
+        self.in_flight -= self.finished.len();
+        done.append(&mut self.finished);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+}
+
+const CENTURY_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+
+impl Drop for UringQueue {
+    /// What has not started never will. What has is brought to its end: the kernel may still write into buffers, and
+    /// others may wait for an OOB write.
+    fn drop(&mut self) {
+        self.in_flight -= self.backlog.len();
+        self.backlog.clear();
+        let mut done = Vec::new();
+        while self.in_flight > 0 {
+            self.reap(Wait::ForNs(1_000_000_000), &mut done);
+            done.clear();
+        }
+    }
+}
+
+/// Wakes a sleeper without a system call when nobody sleeps.
+///
+/// ```text
+///  AWAKE ──fall asleep──▶ ASLEEP        wake: any ──▶ WOKEN, and an event if it was ASLEEP
+///    ▲──────get up──────────┘           get up, forget: any ──▶ AWAKE
+/// ```
+struct UringWaker {
+    state: AtomicU32,
+    event: OwnedFd,
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
+const WOKEN: u32 = 2;
+
+impl UringWaker {
+    fn new() -> io::Result<Self> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { state: AWAKE.into(), event })
+    }
+
+    /// Answers false when a wake came already.
+    fn fall_asleep(&self) -> bool {
+        self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Answers whether a wake came.
+    fn get_up(&self) -> bool {
+        // A woken state is left for `forget`, so that the reap in progress is the one that ends.
+        self.state.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire).is_err()
+    }
+
+    fn forget(&self) {
+        self.state.swap(AWAKE, Ordering::AcqRel);
+    }
+
+    fn ring(&self) {
+        // The counter cannot overflow: it would take 2^64 wakes. A failed write could only mean that.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+impl Wake for UringWaker {
+    fn wake(&self) {
+        if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP {
+            self.ring();
+        }
+    }
+}
+
+impl Poke for UringWaker {
+    fn poke(&self) {
+        if self.state.load(Ordering::Acquire) == ASLEEP {
+            self.ring();
+        }
+    }
+}
