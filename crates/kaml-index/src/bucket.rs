@@ -129,11 +129,19 @@ pub(crate) fn value<const N: usize>(words: &Words, i: usize, remainder_bits: u32
     window(words, i * width::<N>() + 1 + remainder_bits as usize) & low_bits(LenCode::BITS + fields.addr_bits)
 }
 
+/// Which slots are empty.
+#[inline]
+pub(crate) fn empties<const N: usize>(words: &Words, remainder_bits: u32) -> u32 {
+    let mask = low_bits(LenCode::BITS);
+    let at = 1 + remainder_bits as usize;
+    (0..N).fold(0, |empty, i| empty | u32::from(window(words, i * width::<N>() + at) & mask == 0) << i)
+}
+
 /// The first empty slot.
 #[inline]
 pub(crate) fn empty<const N: usize>(words: &Words, remainder_bits: u32) -> Option<usize> {
-    let mask = low_bits(LenCode::BITS);
-    (0..N).find(|i| window(words, i * width::<N>() + 1 + remainder_bits as usize) & mask == 0)
+    let empties = empties::<N>(words, remainder_bits);
+    (empties != 0).then_some(empties.trailing_zeros() as usize)
 }
 
 /// Slot `i` as it is.

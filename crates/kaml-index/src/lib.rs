@@ -16,18 +16,24 @@
 //! | `arena`    | memory, and all unsafe code                                             |
 //! | `table`    | reading                                                                 |
 //! | `writer`   | changing                                                                |
+//! | `snapshot` | images of segments                                                      |
 //! | `index`    | the public types                                                        |
+//! | `measure`  | what it costs                                                           |
 
 mod arena;
 mod bucket;
 mod index;
 mod key;
 mod len_code;
+mod measure;
 mod mixed;
 mod shape;
+mod snapshot;
 mod table;
 mod writer;
 
 pub use index::{Cursor, IndexLayout, IndexReader, IndexWriter, Slot};
 pub use key::{Key, KeyError, KeyKind};
 pub use len_code::LenCode;
+pub use measure::{IndexFigures, measure};
+pub use snapshot::{SnapshotCursor, SnapshotError};

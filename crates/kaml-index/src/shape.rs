@@ -119,10 +119,15 @@ impl Shape {
         (prefix >> self.depth() == 0).then(|| prefix << (64 - self.depth()))
     }
 
+    #[inline]
+    pub(crate) fn first_bucket(self, m: u64) -> u32 {
+        scaled(m << self.depth(), self.buckets().into()) as u32
+    }
+
     /// Where a key belongs.
     #[inline]
     pub(crate) fn place(self, mixed: &Mixed, digest: u64) -> Place {
-        let first = (u128::from(mixed.m << self.depth()) * u128::from(self.buckets()) >> 64) as u32;
+        let first = self.first_bucket(mixed.m);
         let remainder = mixed.m & low_bits(self.remainder_bits());
         Place { first, second: self.forward(first, remainder, digest), remainder }
     }
@@ -149,8 +154,14 @@ impl Shape {
         let mut h = (remainder ^ digest ^ (buckets << 48)).wrapping_mul(0xa54f_f53a_5f1d_36f1);
         h ^= h >> 32;
         h = h.wrapping_mul(0x510e_527f_ade6_82d1);
-        (u128::from(h) * u128::from(buckets - 1) >> 64) as u32
+        scaled(h, buckets - 1) as u32
     }
+}
+
+/// An evenly spread number as an evenly spread number below `count`.
+#[inline]
+pub(crate) fn scaled(spread: u64, count: u64) -> u64 {
+    ((u128::from(spread) * u128::from(count)) >> 64) as u64
 }
 
 /// The top `count` bits.

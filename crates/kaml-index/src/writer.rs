@@ -15,7 +15,8 @@ use crate::arena::{Line, PAGE_LINES, Pages};
 use crate::bucket::{self, Raw, low_bits};
 use crate::mixed::Mixed;
 use crate::shape::{DEPTH_MAX, PAGES_MAX, Place, SHAPE, Shape, VERSION, header_words, page};
-use crate::table::{Entry, Table, bucket_line, by_slots, find};
+use crate::snapshot::Loading;
+use crate::table::{Entry, Table, by_slots, find};
 
 /// Buckets looked at for a free slot before a segment is grown: three kicks deep at six slots. At the loads below a search
 /// fails about never; in an index under attack it bounds an insert.
@@ -23,8 +24,9 @@ const SEARCH_MAX: usize = 256;
 /// Entries per page above which a segment grows, by slots per bucket. Two-choice buckets of 2, 3, 4 slots can be filled to
 /// 0.897, 0.959, 0.980; a few percent below that kicks stay short.
 const FULL_PER_PAGE: [u32; 7] = full_per_page([0, 0, 84, 92, 95, 95, 95]);
-/// Entries per page that a rebuilt segment may have at most.
-const REBUILT_PER_PAGE: [u32; 7] = full_per_page([0, 0, 76, 84, 90, 90, 90]);
+/// Entries per page that a rebuilt segment may have at most. At six slots that means growing by two pages at a time, which
+/// halves the moves per insert to five; with fewer slots memory is scarcer and a segment grows by one page.
+const REBUILT_PER_PAGE: [u32; 7] = full_per_page([0, 0, 76, 84, 90, 90, 82]);
 /// A segment that is less than 40 % full is rebuilt smaller.
 const SPARSE_PERCENT: u32 = 40;
 
@@ -69,9 +71,9 @@ struct Reached {
 }
 
 /// A rebuilt segment not yet published.
-struct Built {
-    shape: Shape,
-    pages: Vec<u32>,
+pub(crate) struct Built {
+    pub(crate) shape: Shape,
+    pub(crate) pages: Vec<u32>,
 }
 
 /// The writer's own state.
@@ -80,6 +82,8 @@ pub(crate) struct Owner {
     pub(crate) pages: Pages,
     /// The entries of the segment that is being rebuilt; kept for its memory.
     entries: Vec<Entry>,
+    /// Images of a snapshot that is being loaded.
+    pub(crate) loading: Loading,
 }
 
 impl Segment<'_> {
@@ -93,18 +97,32 @@ impl Segment<'_> {
         Segment { table, shape, pages: std::array::from_fn(|i| page(header, i as u32)) }
     }
 
-    /// A way to a free slot for a key: in its first bucket, in its second, or by moving others.
+    /// A free slot in one of a key's buckets: the choice, the bucket, the slot.
     #[inline]
-    fn path<const N: usize>(&self, place: &Place) -> Option<Path> {
+    fn room<const N: usize>(&self, place: &Place) -> Option<(u64, (u32, usize))> {
         let k = self.shape.remainder_bits();
-        for (choice, bucket) in [place.first, place.second].into_iter().enumerate() {
-            if let Some(slot) = bucket::empty::<N>(&self.line(bucket).load(), k) {
-                let mut path = Path { steps: Default::default(), len: 1, choice: choice as u64 };
-                path.steps[0] = (bucket, slot);
-                return Some(path);
-            }
+        let buckets = [place.first, place.second];
+        let empties = buckets.map(|bucket| bucket::empties::<N>(&self.line(bucket).load(), k));
+        // The emptier bucket, at a tie the first, which a look-up reads first.
+        let choice = usize::from(empties[1].count_ones() > empties[0].count_ones());
+        (empties[choice] != 0).then(|| (choice as u64, (buckets[choice], empties[choice].trailing_zeros() as usize)))
+    }
+
+    /// Writes an entry that is not there yet; whether there was room. Runs `around` around the writing.
+    #[inline]
+    fn add<const N: usize>(&self, mixed: &Mixed, place: &Place, value: u64, around: impl FnOnce(&dyn Fn())) -> bool {
+        let k = self.shape.remainder_bits();
+        let raw = |choice| self.table.fields.pack(k, place.remainder << 1 | choice, value, mixed);
+        if let Some((choice, at)) = self.room::<N>(place) {
+            around(&|| self.set::<N>(at, &raw(choice)));
+            return true;
         }
-        self.search::<N>(place)
+        let Some(path) = self.search::<N>(place) else { return false };
+        around(&|| {
+            self.make_way::<N>(&path);
+            self.set::<N>(path.steps[0], &raw(path.choice));
+        });
+        true
     }
 
     /// Breadth first, each bucket once, so that a path is shortest and never meets itself.
@@ -155,17 +173,14 @@ impl Segment<'_> {
         way(self.shape, bucket, remainder, digest)
     }
 
-    /// Moves the slots of a path and writes the new entry.
-    #[inline]
-    fn fill<const N: usize>(&self, path: &Path, place: &Place, value: u64, mixed: &Mixed) {
+    /// Moves the slots of a path, so that its first becomes free.
+    fn make_way<const N: usize>(&self, path: &Path) {
         for step in (1..path.len).rev() {
             let (from, slot) = path.steps[step - 1];
             let mut raw = bucket::raw::<N>(&self.line(from).load(), slot);
             raw[0] ^= 1; // what lay in one of its buckets now lies in the other
             self.set::<N>(path.steps[step], &raw);
         }
-        let tag = place.remainder << 1 | path.choice;
-        self.set::<N>(path.steps[0], &self.table.fields.pack(self.shape.remainder_bits(), tag, value, mixed));
     }
 
     #[inline]
@@ -173,7 +188,8 @@ impl Segment<'_> {
         let line = self.line(bucket);
         let mut words = line.load();
         bucket::set_raw::<N>(&mut words, slot, raw);
-        line.store(&words);
+        let touched = slot * bucket::width::<N>() / 64..=(slot * bucket::width::<N>() + bucket::width::<N>() - 1) / 64;
+        touched.for_each(|i| line.0[i].store(words[i], Relaxed));
     }
 
     /// The slot that holds a key: bucket, slot, choice, value.
@@ -187,14 +203,24 @@ impl Segment<'_> {
         })
     }
 
-    /// Places entries in empty pages; whether all found room.
+    /// Places entries in empty pages; whether all found room. A few places ahead are being fetched meanwhile.
     fn fill_all<const N: usize>(&self, entries: &[Entry]) -> bool {
-        entries.iter().all(|(mixed, value)| {
-            let place = self.shape.place(mixed, mixed.verbatim_digest());
-            let path = self.path::<N>(&place);
-            path.iter().for_each(|path| self.fill::<N>(path, &place, *value, mixed));
-            path.is_some()
+        const AHEAD: usize = 16;
+        let mut places = [Place::default(); AHEAD];
+        entries.chunks(AHEAD).all(|group| {
+            for (place, (mixed, _)) in places.iter_mut().zip(group) {
+                *place = self.shape.place(mixed, mixed.verbatim_digest());
+                self.prefetch(place);
+            }
+            places.iter().zip(group).all(|(place, (mixed, value))| self.add::<N>(mixed, place, *value, |write| write()))
         })
+    }
+
+    #[inline]
+    fn prefetch(&self, place: &Place) {
+        for bucket in [place.first, place.second] {
+            self.table.arena.prefetch(self.pages[(bucket / PAGE_LINES) as usize] + bucket % PAGE_LINES);
+        }
     }
 }
 
@@ -233,8 +259,7 @@ impl Table {
         let line = self.arena.line(header);
         let segment = Segment::of_header(self, line);
         let place = segment.shape.place(mixed, mixed.verbatim_digest());
-        self.arena.prefetch(bucket_line(line, place.first));
-        self.arena.prefetch(bucket_line(line, place.second));
+        segment.prefetch(&place);
         by_slots!(segment.shape.slots_per_bucket(), N => {
             if let Some((at, choice, old)) = segment.find::<N>(&place, mixed) {
                 segment.overwrite::<N>(line, at, choice, &place, value, mixed);
@@ -243,11 +268,13 @@ impl Table {
             if segment.shape.count() >= segment.shape.pages() * FULL_PER_PAGE[N] {
                 return Upsert::NoRoom;
             }
-            let Some(path) = segment.path::<N>(&place) else { return Upsert::NoRoom };
-            changing(line, || {
-                segment.fill::<N>(&path, &place, value, mixed);
+            let added = segment.add::<N>(mixed, &place, value, |write| changing(line, || {
+                write();
                 line.0[SHAPE].store(segment.shape.with_count(segment.shape.count() + 1).0, Relaxed);
-            });
+            }));
+            if !added {
+                return Upsert::NoRoom;
+            }
         });
         self.stats.key_count.store(self.stats.key_count.load(Relaxed) + 1, Relaxed);
         Upsert::Inserted
@@ -422,7 +449,7 @@ impl Owner {
     }
 
     /// Writes a header that nobody knows yet.
-    fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
+    pub(crate) fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
         let header = self.pages.take_lines(&table.arena, 1);
         table.arena.line(header).store(&header_words(built.shape, &built.pages));
         header
@@ -444,7 +471,7 @@ impl Owner {
 
     /// Writes a new directory and makes it the root. The old one stays: readers may be in it, and all old ones together are
     /// smaller than the new.
-    fn directory(&mut self, table: &Table, depth: u32, entry: impl Fn(u32) -> u32) {
+    pub(crate) fn directory(&mut self, table: &Table, depth: u32, mut entry: impl FnMut(u32) -> u32) {
         let first = self.pages.take_lines(&table.arena, (1 << depth) / 16);
         for index in (0..1u32 << depth).step_by(2) {
             let pair = u64::from(entry(index)) | u64::from(entry(index + 1)) << 32;
@@ -453,7 +480,7 @@ impl Owner {
         table.root.store(u64::from(first) << 8 | u64::from(depth), Release);
     }
 
-    fn count_memory(&self, table: &Table) {
+    pub(crate) fn count_memory(&self, table: &Table) {
         let own = size_of::<Table>() + self.entries.capacity() * size_of::<Entry>();
         table.stats.memory_bytes.store(self.pages.taken_bytes() + own as u64, Relaxed);
     }

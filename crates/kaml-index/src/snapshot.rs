@@ -1,0 +1,370 @@
+//! Snapshots: a segment's buckets as they are, with a head that says what they are.
+//!
+//! Lives here:       the image's format, saving one segment after another, checking and loading them.
+//! Lives elsewhere:  where images are kept, and what is replayed on top of them (`kaml-device`).
+//! May be called by: `IndexWriter`.
+//!
+//! A snapshot is *fuzzy*: the writer goes on between two images, so each is true for its own moment. Segments split but
+//! never merge, so the next image always begins where the last ended, and together they cover all keys exactly once;
+//! replaying every change since the first image gives the table of the end. Loading copies buckets back; no key is placed
+//! anew.
+//!
+//! An image is valid when its checksum is, when it continues the one before, and when every field and slot is one that this
+//! code could have written (only equal keys twice in a segment are not looked for). A cut leaves a short image, refused as
+//! such.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::arena::{LINE_BYTES, PAGE_LINES};
+use crate::bucket::{self, low_bits};
+use crate::mixed::Mixed;
+use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, Undo};
+use crate::table::{Table, bucket_line, by_slots};
+use crate::writer::{Built, Owner};
+use crate::{IndexLayout, IndexWriter, KeyKind};
+
+/// Before the buckets of each image.
+///
+/// | offset | bytes | field       | meaning                                                        |
+/// |-------:|------:|-------------|----------------------------------------------------------------|
+/// |      0 |     4 | `magic`     | `"KIX1"`                                                       |
+/// |      4 |     2 | `version`   | 1                                                              |
+/// |      6 |     1 | `keys`      | 0: 64-bit integers, 1: 1 to 16 bytes                           |
+/// |      7 |     1 | `addr_bits` | of a chunk number                                              |
+/// |      8 |     8 | `seed`      | that keys were mixed with                                      |
+/// |     16 |     4 | `prefix`    | the top `depth` bits of the mixed keys                         |
+/// |     20 |     1 | `depth`     | 0 to 24                                                        |
+/// |     21 |     1 | `slots`     | per bucket, 2 to 6; follows from the other fields              |
+/// |     22 |     2 | `buckets`   | a multiple of 64, to 768                                       |
+/// |     24 |     4 | `count`     | slots that are not empty                                       |
+/// |     28 |     4 | `bytes`     | of the image: 64 for the head and 64 a bucket                  |
+/// |     32 |    28 | `reserved`  | zero when written, refused when not zero                       |
+/// |     60 |     4 | `crc32c`    | over bytes 0..60, then the buckets                             |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 4],
+    version: U16,
+    keys: u8,
+    addr_bits: u8,
+    seed: U64,
+    prefix: U32,
+    depth: u8,
+    slots: u8,
+    buckets: U16,
+    count: U32,
+    bytes: U32,
+    reserved: [u8; 28],
+    crc32c: U32,
+}
+
+const HEAD_BYTES: usize = size_of::<Head>();
+const MAGIC: [u8; 4] = *b"KIX1";
+const VERSION: u16 = 1;
+
+const _: () = {
+    assert!(HEAD_BYTES == 64);
+    assert!(offset_of!(Head, seed) == 8 && offset_of!(Head, prefix) == 16 && offset_of!(Head, buckets) == 22);
+    assert!(offset_of!(Head, bytes) == 28 && offset_of!(Head, crc32c) == 60);
+};
+
+/// Where a snapshot goes on: the first mixed key of the next segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotCursor(u64);
+
+impl SnapshotCursor {
+    /// Where every snapshot begins.
+    pub const START: SnapshotCursor = SnapshotCursor(0);
+}
+
+/// Why an image was refused. Nothing of it is in the index then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The bytes end inside an image.
+    #[error("an image of {needed} bytes ends after {got}")]
+    Short {
+        /// What the image, or its head, takes.
+        needed: usize,
+        /// What there is.
+        got: usize,
+    },
+    /// Not an image of an index.
+    #[error("starts with {found:02x?}, which is no index image")]
+    Magic {
+        /// What stands in place of the magic.
+        found: [u8; 4],
+    },
+    /// Written by a later version.
+    #[error("version {found} is unknown; this is version {VERSION}")]
+    Version {
+        /// The image's version.
+        found: u16,
+    },
+    /// Of an index with other keys, other addresses, or another seed.
+    #[error("taken from an index with another layout or seed")]
+    Foreign,
+    /// A field has a value that no image has.
+    #[error("field {field} cannot be {found}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// Its value.
+        found: u64,
+    },
+    /// Some bit has changed since it was written.
+    #[error("checksum {found:#010x} instead of {computed:#010x}")]
+    Checksum {
+        /// As stored.
+        found: u32,
+        /// As it should be.
+        computed: u32,
+    },
+    /// A slot holds what no key would put there.
+    #[error("bucket {bucket} has an impossible slot {slot}")]
+    Slot {
+        /// Which bucket.
+        bucket: u32,
+        /// Which slot of it.
+        slot: u32,
+    },
+    /// Some image before this one is missing, or this one was loaded already.
+    #[error("begins at mixed key {found:#x}, not where the last image ended ({expected:#x?})")]
+    OutOfOrder {
+        /// Where the image must begin; none if nothing is missing any more.
+        expected: Option<u64>,
+        /// Where it begins.
+        found: u64,
+    },
+    /// Images can be loaded into a fresh index only.
+    #[error("the index already holds {keys} keys")]
+    NotEmpty {
+        /// How many it holds.
+        keys: u64,
+    },
+    /// Images are missing at the end.
+    #[error("no image of the mixed keys from {from:#x} on")]
+    Incomplete {
+        /// The first key of which nothing is known.
+        from: u64,
+    },
+}
+
+/// Images loaded so far.
+#[derive(Default)]
+pub(crate) struct Loading {
+    segments: Vec<Built>,
+}
+
+impl Loading {
+    /// Where the next image must begin.
+    fn next(&self) -> Option<u64> {
+        self.segments.last().map_or(Some(0), |last| last.shape.end())
+    }
+}
+
+impl IndexWriter {
+    /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
+    pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
+        let table = &self.table;
+        let line = table.arena.line(table.header(from.0));
+        let shape = Shape(line.0[SHAPE].load(Relaxed));
+        assert!(shape.start() == from.0, "cursors are where segments begin, and segments never merge");
+        let start = out.len();
+        let bytes = HEAD_BYTES + shape.buckets() as usize * LINE_BYTES;
+        out.reserve(bytes);
+        out.extend_from_slice(head(table, shape, bytes as u32).as_bytes());
+        for bucket in 0..shape.buckets() {
+            let words = table.arena.line(bucket_line(line, bucket)).load().map(U64::new);
+            out.extend_from_slice(words.as_bytes());
+        }
+        let crc32c = checksum(&out[start..]);
+        out[start + offset_of!(Head, crc32c)..][..4].copy_from_slice(&crc32c.to_le_bytes());
+        shape.end().map(SnapshotCursor)
+    }
+
+    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
+    /// they were taken; the keys appear with `finish_load`. An image that is refused leaves the index as it was.
+    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
+        let (head, _) =
+            Head::read_from_prefix(bytes).map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: bytes.len() })?;
+        let shape = check_head(&self.table, &head)?;
+        let taken = head.bytes.get() as usize;
+        let image = bytes.get(..taken).ok_or(SnapshotError::Short { needed: taken, got: bytes.len() })?;
+        let computed = checksum(image);
+        if computed != head.crc32c.get() {
+            return Err(SnapshotError::Checksum { found: head.crc32c.get(), computed });
+        }
+        let expected = self.owner.loading.next();
+        if expected != Some(shape.start()) {
+            return Err(SnapshotError::OutOfOrder { expected, found: shape.start() });
+        }
+        self.refuse_unless_empty()?;
+        let (buckets, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], shape.buckets() as usize)
+            .expect("the image has as many bytes as its buckets take");
+        by_slots!(shape.slots_per_bucket(), N => check_buckets::<N>(&self.table, shape, buckets)?);
+        let pages: Vec<u32> = (0..shape.pages()).map(|_| self.owner.pages.take(&self.table.arena)).collect();
+        for (buckets, &page) in buckets.chunks(PAGE_LINES as usize).zip(&pages) {
+            for (bucket, line) in buckets.iter().zip(page..) {
+                self.table.arena.line(line).store(&bucket.map(U64::get));
+            }
+        }
+        self.owner.loading.segments.push(Built { shape, pages });
+        Ok(taken)
+    }
+
+    /// Makes the loaded images the index, if they cover all keys.
+    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
+        self.refuse_unless_empty()?;
+        if let Some(from) = self.owner.loading.next() {
+            return Err(SnapshotError::Incomplete { from });
+        }
+        let loading = std::mem::take(&mut self.owner.loading);
+        self.owner.start_loaded(&self.table, &loading.segments);
+        Ok(())
+    }
+
+    fn refuse_unless_empty(&self) -> Result<(), SnapshotError> {
+        match self.len() {
+            0 => Ok(()),
+            keys => Err(SnapshotError::NotEmpty { keys }),
+        }
+    }
+}
+
+impl Owner {
+    /// Replaces the one empty segment of a fresh index: every header and the directory anew, then the root. The old segment
+    /// stays behind with its page, for readers who are in it; they see an index without keys.
+    fn start_loaded(&mut self, table: &Table, segments: &[Built]) {
+        let depth = segments.iter().map(|built| built.shape.depth()).max().expect("one segment at least");
+        let headers: Vec<u32> = segments.iter().map(|built| self.publish_header(table, built)).collect();
+        let depth = depth.max(4);
+        let mut at = 0;
+        self.directory(table, depth, |index| {
+            while !segments[at].shape.holds(u64::from(index) << (64 - depth)) {
+                at += 1;
+            }
+            headers[at]
+        });
+        let sum = |of: fn(Shape) -> u32| segments.iter().map(|built| u64::from(of(built.shape))).sum();
+        table.stats.key_count.store(sum(Shape::count), Relaxed);
+        table.stats.slot_count.store(sum(Shape::slots), Relaxed);
+        self.count_memory(table);
+    }
+}
+
+fn head(table: &Table, shape: Shape, bytes: u32) -> Head {
+    Head {
+        magic: MAGIC,
+        version: VERSION.into(),
+        keys: kind_code(table.layout),
+        addr_bits: table.layout.addr_bits as u8,
+        seed: table.seed.into(),
+        prefix: shape.prefix().into(),
+        depth: shape.depth() as u8,
+        slots: shape.slots_per_bucket() as u8,
+        buckets: (shape.buckets() as u16).into(),
+        count: shape.count().into(),
+        bytes: bytes.into(),
+        reserved: [0; 28],
+        crc32c: 0.into(),
+    }
+}
+
+fn kind_code(layout: IndexLayout) -> u8 {
+    match layout.keys {
+        KeyKind::U64 => 0,
+        KeyKind::Bytes => 1,
+    }
+}
+
+/// Over the whole image but the checksum's own four bytes.
+fn checksum(image: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&image[..offset_of!(Head, crc32c)]), &image[HEAD_BYTES..])
+}
+
+fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
+    if head.magic != MAGIC {
+        return Err(SnapshotError::Magic { found: head.magic });
+    }
+    if head.version.get() != VERSION {
+        return Err(SnapshotError::Version { found: head.version.get() });
+    }
+    let own = (kind_code(table.layout), table.layout.addr_bits, table.seed);
+    if (head.keys, u32::from(head.addr_bits), head.seed.get()) != own {
+        return Err(SnapshotError::Foreign);
+    }
+    let field =
+        |field, found: u64, valid: bool| if valid { Ok(()) } else { Err(SnapshotError::Field { field, found }) };
+    let (depth, prefix, buckets) = (u32::from(head.depth), head.prefix.get(), u32::from(head.buckets.get()));
+    let pages = buckets / PAGE_LINES;
+    field("depth", depth.into(), depth <= DEPTH_MAX)?;
+    field("prefix", prefix.into(), u64::from(prefix) <= low_bits(depth))?;
+    field("buckets", buckets.into(), buckets % PAGE_LINES == 0 && (1..=PAGES_MAX).contains(&pages))?;
+    let shape = Shape::new(&table.fields, prefix, depth, pages);
+    let (slots, count, bytes) = (u32::from(head.slots), head.count.get(), head.bytes.get());
+    field("slots", slots.into(), slots == shape.slots_per_bucket())?;
+    field("count", count.into(), count <= shape.slots())?;
+    field("bytes", bytes.into(), bytes as usize == HEAD_BYTES + buckets as usize * LINE_BYTES)?;
+    field("reserved", 1, head.reserved == [0; 28])?;
+    Ok(shape.with_count(count))
+}
+
+/// Refuses slots that are not where their key belongs, and a wrong count.
+fn check_buckets<const N: usize>(table: &Table, shape: Shape, buckets: &[[U64; 8]]) -> Result<(), SnapshotError> {
+    let (undo, k, mut count) = (Undo::new(shape), shape.remainder_bits(), 0);
+    for (bucket, words) in (0..).zip(buckets) {
+        let words = words.map(U64::get);
+        let mut full = !bucket::empties::<N>(&words, k) & low_bits(N as u32) as u32;
+        count += full.count_ones();
+        while full != 0 {
+            let slot = full.trailing_zeros();
+            full &= full - 1;
+            let tag = bucket::tag::<N>(&words, slot as usize);
+            let remainder = tag >> 1 & low_bits(k);
+            let (high, len_less_one) = table.fields.verbatim::<N>(&words, slot as usize, k);
+            let mut mixed = Mixed { m: 0, high, len_less_one };
+            let digest = mixed.verbatim_digest();
+            let first = if tag & 1 == 0 { bucket } else { shape.backward(bucket, remainder, digest) };
+            mixed.m = undo.mixed(first, remainder);
+            let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
+            if !shape.holds(mixed.m) || shape.first_bucket(mixed.m) != first || !key_is_whole {
+                return Err(SnapshotError::Slot { bucket, slot });
+            }
+        }
+    }
+    if count != shape.count() {
+        return Err(SnapshotError::Field { field: "count", found: shape.count().into() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Key, LenCode, Slot};
+
+    /// Goal:   the format does not drift: an image written today is read by every later version.
+    /// Method: head and checksum of a small index, byte by byte.
+    #[test]
+    fn golden_image() {
+        let mut index = IndexWriter::with_seed(IndexLayout { keys: KeyKind::U64, addr_bits: 36 }, 0x0102_0304);
+        for i in 0..100 {
+            index.insert(&Key::from(i), Slot { at: i * 7, len: LenCode::of(1 + i as u32).unwrap() });
+        }
+        let mut image = vec![];
+        assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
+        assert_eq!(image.len(), 64 + 64 * 64);
+        let mut wanted = vec![];
+        wanted.extend(b"KIX1\x01\0\0\x24\x04\x03\x02\x01\0\0\0\0");
+        wanted.extend(b"\0\0\0\0\0\x05\x40\0\x64\0\0\0\x40\x10\0\0");
+        wanted.extend([0; 28]);
+        assert_eq!(image[..60], wanted);
+        assert_eq!(crc32c::crc32c(&image[64..]), GOLDEN_BUCKETS, "places of keys, or fields of slots, have changed");
+    }
+
+    const GOLDEN_BUCKETS: u32 = 3_489_619_806;
+}

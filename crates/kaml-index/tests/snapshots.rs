@@ -1,0 +1,186 @@
+//! Snapshots: there and back, under changes, and out of damaged bytes.
+
+use std::collections::HashMap;
+
+use kaml_index::{IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor, SnapshotError};
+use proptest::prelude::*;
+
+const LAYOUT: IndexLayout = IndexLayout { keys: KeyKind::U64, addr_bits: 32 };
+const LONG: IndexLayout = IndexLayout { keys: KeyKind::Bytes, addr_bits: 40 };
+
+fn key(layout: IndexLayout, i: u64) -> Key {
+    match layout.keys {
+        KeyKind::U64 => Key::from(i),
+        KeyKind::Bytes => {
+            Key::new(&u128::from(i).wrapping_mul(0x0123_4567_89ab_cdef_0011).to_le_bytes()[..1 + i as usize % 16])
+                .unwrap()
+        }
+    }
+}
+
+fn slot(at: u64) -> Slot {
+    Slot { at: at % (1 << 32), len: LenCode::of(1 + at as u32 % 1000).unwrap() }
+}
+
+fn filled(layout: IndexLayout, count: u64) -> (IndexWriter, HashMap<Key, Slot>) {
+    let (mut index, mut model) = (IndexWriter::with_seed(layout, 5), HashMap::new());
+    for i in 0..count {
+        assert_eq!(index.insert(&key(layout, i), slot(i)), model.insert(key(layout, i), slot(i)));
+    }
+    (index, model)
+}
+
+fn images(index: &IndexWriter) -> Vec<Vec<u8>> {
+    let (mut images, mut next) = (vec![], Some(SnapshotCursor::START));
+    while let Some(cursor) = next {
+        images.push(vec![]);
+        next = index.snapshot_next(cursor, images.last_mut().unwrap());
+    }
+    images
+}
+
+fn contents(index: &IndexWriter) -> HashMap<Key, Slot> {
+    let mut seen = HashMap::new();
+    index.for_each(|key, slot| assert!(seen.insert(key, slot).is_none(), "{key} twice"));
+    assert_eq!(seen.len() as u64, index.len());
+    seen
+}
+
+/// Goal:   a snapshot brings back what was saved, and the loaded index goes on like any other.
+/// Method: indexes from empty to several segments, of both kinds of keys, saved, loaded from one run of bytes, compared, then
+///         doubled and emptied.
+#[test]
+fn there_and_back() {
+    for layout in [LAYOUT, LONG] {
+        for count in [0, 1, 300, 5_000, 100_000] {
+            let (index, mut model) = filled(layout, count);
+            let bytes = images(&index).concat();
+            let mut loaded = IndexWriter::with_seed(layout, 5);
+            let mut at = 0;
+            while at < bytes.len() {
+                at += loaded.load_segment(&bytes[at..]).unwrap();
+            }
+            assert_eq!(loaded.len(), 0, "keys appear together");
+            loaded.finish_load().unwrap();
+            assert_eq!(contents(&loaded), model);
+            assert_eq!(loaded.load(), index.load());
+            for i in count..2 * count {
+                assert_eq!(loaded.insert(&key(layout, i), slot(i)), model.insert(key(layout, i), slot(i)));
+            }
+            assert_eq!(contents(&loaded), model);
+            model.keys().for_each(|key| assert_eq!(loaded.remove(key), model.get(key).copied()));
+            assert_eq!(loaded.len(), 0);
+        }
+    }
+}
+
+/// Goal:   a fuzzy snapshot and all changes since its first image make the index of its end.
+/// Method: between any two images hundreds of inserts, updates and removes, so that segments split before and behind the
+///         cursor; load, replay, compare.
+#[test]
+fn fuzzy_snapshots_and_replay() {
+    let (mut index, mut model) = filled(LAYOUT, 50_000);
+    let (mut saved, mut next, mut replay, mut turn) = (vec![], Some(SnapshotCursor::START), vec![], 0u64);
+    while let Some(cursor) = next {
+        next = index.snapshot_next(cursor, &mut saved);
+        for _ in 0..3000 {
+            turn += 1;
+            let key = key(LAYOUT, turn.wrapping_mul(0x9e37_79b9) % 200_000);
+            let change = (turn % 4 != 0).then_some(slot(turn));
+            match change {
+                Some(slot) => assert_eq!(index.insert(&key, slot), model.insert(key, slot)),
+                None => assert_eq!(index.remove(&key), model.remove(&key)),
+            }
+            replay.push((key, change));
+        }
+    }
+    assert!(model.len() > 80_000, "the index grew by many segments meanwhile");
+    let mut loaded = IndexWriter::with_seed(LAYOUT, 5);
+    let mut at = 0;
+    while at < saved.len() {
+        at += loaded.load_segment(&saved[at..]).unwrap();
+    }
+    loaded.finish_load().unwrap();
+    assert_ne!(contents(&loaded), model);
+    for (key, change) in replay {
+        match change {
+            Some(slot) => loaded.insert(&key, slot),
+            None => loaded.remove(&key),
+        };
+    }
+    assert_eq!(contents(&loaded), model);
+}
+
+/// Goal:   images out of order, missing, foreign, cut or loaded into a used index are refused by name.
+/// Method: one of each; after every refusal the right image is still taken.
+#[test]
+fn refusals() {
+    let (index, model) = filled(LAYOUT, 20_000);
+    let images = images(&index);
+    assert!(images.len() >= 4);
+    let mut loaded = IndexWriter::with_seed(LAYOUT, 5);
+    assert_eq!(loaded.finish_load(), Err(SnapshotError::Incomplete { from: 0 }));
+    assert!(matches!(loaded.load_segment(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
+    loaded.load_segment(&images[0]).unwrap();
+    assert!(matches!(loaded.load_segment(&images[0]), Err(SnapshotError::OutOfOrder { found: 0, .. })));
+    assert!(matches!(loaded.load_segment(&images[2]), Err(SnapshotError::OutOfOrder { .. })));
+    assert!(matches!(loaded.finish_load(), Err(SnapshotError::Incomplete { from: 1.. })));
+    for cut in 0..images[1].len() {
+        assert!(matches!(loaded.load_segment(&images[1][..cut]), Err(SnapshotError::Short { got, .. }) if got == cut));
+    }
+    images[1..].iter().for_each(|image| assert_eq!(loaded.load_segment(image), Ok(image.len())));
+    assert!(matches!(loaded.load_segment(&images[0]), Err(SnapshotError::OutOfOrder { expected: None, .. })));
+    loaded.finish_load().unwrap();
+    assert_eq!(contents(&loaded), model);
+    assert_eq!(loaded.load_segment(&images[0]), Err(SnapshotError::NotEmpty { keys: 20_000 }));
+    for (layout, seed) in [(LONG, 5), (LAYOUT, 6), (IndexLayout { addr_bits: 33, ..LAYOUT }, 5)] {
+        assert_eq!(IndexWriter::with_seed(layout, seed).load_segment(&images[0]), Err(SnapshotError::Foreign));
+    }
+}
+
+fn checksum(image: &mut [u8]) {
+    let crc32c = crc32c::crc32c_append(crc32c::crc32c(&image[..60]), &image[64..]);
+    image[60..64].copy_from_slice(&crc32c.to_le_bytes());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Goal:   no damage is loaded, and no bytes at all cause a panic.
+    /// Method: change bytes of a valid image: it must be refused. Then mend the checksum, as an enemy would: it may be taken
+    ///         then, but the index must work.
+    #[test]
+    fn damaged_images(
+        long: bool,
+        changes in prop::collection::vec((prop_oneof![2 => 0usize..64, 1 => 0usize..1 << 14], 1u8..), 1..4),
+        count in 0u64..300,
+    ) {
+        let layout = if long { LONG } else { LAYOUT };
+        let (index, _) = filled(layout, count);
+        let mut image = images(&index).remove(0);
+        let intact = image.clone();
+        changes.iter().for_each(|&(at, flip)| { let at = at % image.len(); image[at] ^= flip; });
+        prop_assume!(image != intact);
+        let mut loaded = IndexWriter::with_seed(layout, 5);
+        prop_assert!(loaded.load_segment(&image).is_err());
+        checksum(&mut image);
+        if loaded.load_segment(&image).is_ok() && loaded.finish_load().is_ok() {
+            let mut seen = vec![];
+            loaded.for_each(|key, slot| seen.push((key, slot)));
+            prop_assert_eq!(seen.len() as u64, loaded.len());
+            (0..5000).for_each(|i| { loaded.insert(&key(layout, i), slot(i)); });
+            (0..5000).for_each(|i| assert!(loaded.get(&key(layout, i)).is_some()));
+        }
+    }
+
+    /// Goal:   as above, for bytes that never were an image.
+    /// Method: random bytes, with and without a valid beginning.
+    #[test]
+    fn foreign_bytes(mut bytes in prop::collection::vec(any::<u8>(), 0..300), begin in 0usize..=64) {
+        let (index, _) = filled(LAYOUT, 10);
+        let image = images(&index).remove(0);
+        let begin = begin.min(bytes.len());
+        bytes[..begin].copy_from_slice(&image[..begin]);
+        prop_assert!(IndexWriter::with_seed(LAYOUT, 5).load_segment(&bytes).is_err());
+    }
+}
