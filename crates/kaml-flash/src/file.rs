@@ -67,7 +67,9 @@ pub(crate) struct Media {
     path: PathBuf,
     superblock: Superblock,
     read_only: bool,
-    io_uring: AtomicBool,
+    io_uring: bool,
+    /// A queue was refused its ring, and this was said.
+    ring_refused: AtomicBool,
     punches: AtomicBool,
     /// The ring, when it is memory.
     ring: Option<Mutex<SharedMap>>,
@@ -106,10 +108,10 @@ impl FileMedium {
         options: &OpenOptions,
     ) -> Result<Self, (&'static str, Errno)> {
         let mut notes = Vec::new();
-        if options.direct {
-            if let Err(why) = use_direct(&file, &superblock.geometry) {
-                notes.push(format!("buffered I/O ({why})"));
-            }
+        if options.direct
+            && let Err(why) = use_direct(&file, &superblock.geometry)
+        {
+            notes.push(format!("buffered I/O ({why})"));
         }
         let mut io_uring = options.io_uring;
         if io_uring && let Err(error) = UringQueue::probe() {
@@ -136,7 +138,8 @@ impl FileMedium {
             path: path.into(),
             superblock,
             read_only: options.read_only,
-            io_uring: io_uring.into(),
+            io_uring,
+            ring_refused: false.into(),
             punches: true.into(),
             ring,
             notes: notes.into(),
@@ -378,15 +381,14 @@ impl Medium for FileMedium {
     }
 
     fn queue(&self, depth: u32) -> Box<dyn Queue> {
-        if self.media.io_uring.load(Ordering::Relaxed) {
+        if self.media.io_uring {
             match UringQueue::new(Arc::clone(&self.media), depth) {
                 Ok(queue) => return Box::new(queue),
-                Err(error) => {
-                    // Rings can also run out: only the first refusal is news.
-                    if self.media.io_uring.swap(false, Ordering::Relaxed) {
-                        self.media.note(format!("no io_uring ({error})"));
-                    }
+                // A process may run out of rings for a while: only the first refusal is news.
+                Err(error) if !self.media.ring_refused.swap(true, Ordering::Relaxed) => {
+                    self.media.note(format!("a queue without io_uring ({error})"));
                 }
+                Err(_) => {}
             }
         }
         Box::new(InlineQueue::new(self.clone()))

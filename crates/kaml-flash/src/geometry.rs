@@ -173,7 +173,7 @@ impl Geometry {
         if self.oob_bytes < Self::OOB_BYTES_MIN || self.oob_bytes > 4096 {
             return fail("oob_bytes", self.oob_bytes.into(), "32 to 4096");
         }
-        if self.pages_per_block % self.pages_per_program != 0 {
+        if !self.pages_per_block.is_multiple_of(self.pages_per_program) {
             return fail("pages_per_block", self.pages_per_block.into(), "a multiple of pages_per_program");
         }
         if self.block_bytes() > 1 << 30 {
@@ -182,10 +182,10 @@ impl Geometry {
         if !self.sector_bytes.is_power_of_two() || !(512..=4096).contains(&self.sector_bytes) {
             return fail("sector_bytes", self.sector_bytes.into(), "512 to 4096, a power of two");
         }
-        if self.ring_bytes % 4096 != 0 || !((1 << 20)..=(1 << 32)).contains(&self.ring_bytes) {
+        if !self.ring_bytes.is_multiple_of(4096) || !((1 << 20)..=(1 << 32)).contains(&self.ring_bytes) {
             return fail("ring_bytes", self.ring_bytes, "1 MiB to 4 GiB, a multiple of 4096");
         }
-        if self.root_bytes % 4096 != 0 || !((1 << 14)..=(1 << 24)).contains(&self.root_bytes) {
+        if !self.root_bytes.is_multiple_of(4096) || !((1 << 14)..=(1 << 24)).contains(&self.root_bytes) {
             return fail("root_bytes", self.root_bytes.into(), "16 KiB to 16 MiB, a multiple of 4096");
         }
         if self.chunk_count() > 1 << 40 {

@@ -93,7 +93,7 @@ impl Geometry {
             return Err(FormatError::TooSmall { capacity_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
         }
         let block_bytes = options.block_bytes.unwrap_or_else(|| default_block_bytes(capacity_bytes));
-        if block_bytes % u64::from(PAGE_BYTES) != 0 || block_bytes == 0 || block_bytes > 1 << 30 {
+        if !block_bytes.is_multiple_of(u64::from(PAGE_BYTES)) || block_bytes == 0 || block_bytes > 1 << 30 {
             let must = "a multiple of 4096, at most 1 GiB";
             return Err(crate::GeometryError { what: "block_bytes", value: block_bytes, must }.into());
         }

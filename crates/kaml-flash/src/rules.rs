@@ -44,7 +44,7 @@ impl Geometry {
     /// The byte offset of a page's OOB within its block's OOB area.
     pub(crate) fn check_read_oob(&self, at: PageAddr, len: usize) -> Result<u64, MediumError> {
         let pages = (len / self.oob_bytes as usize) as u64;
-        let whole = len % self.oob_bytes as usize == 0;
+        let whole = len.is_multiple_of(self.oob_bytes as usize);
         if !self.has_page(at) || !whole || pages > u64::from(self.pages_per_block - at.page) {
             return bad_range(format!("read of {len} OOB bytes at {at}"));
         }
@@ -62,7 +62,7 @@ impl Geometry {
         let unit = self.page_bytes as usize * self.pages_per_program as usize;
         let pages = data_len / self.page_bytes as usize;
         let fits = self.has_page(at) && pages as u64 <= u64::from(self.pages_per_block - at.page);
-        if !fits || data_len == 0 || data_len % unit != 0 || oob_len != pages * self.oob_bytes as usize {
+        if !fits || data_len == 0 || !data_len.is_multiple_of(unit) || oob_len != pages * self.oob_bytes as usize {
             return bad_range(format!("program of {data_len} bytes and {oob_len} OOB bytes at {at}"));
         }
         let expected = programmed().next();
@@ -78,7 +78,7 @@ impl Geometry {
 
     pub(crate) fn check_ring(&self, what: &str, offset: u64, len: usize, held: usize) -> Result<(), MediumError> {
         let sector = u64::from(self.sector_bytes);
-        let aligned = offset % sector == 0 && len as u64 % sector == 0;
+        let aligned = offset.is_multiple_of(sector) && (len as u64).is_multiple_of(sector);
         let inside = offset <= self.ring_bytes && len as u64 <= self.ring_bytes - offset;
         if !aligned || !inside || len == 0 || len > held {
             return bad_range(format!("commit ring {what} of {len} bytes ({held} given) at {offset}"));
@@ -88,7 +88,7 @@ impl Geometry {
 
     pub(crate) fn check_root(&self, what: &str, slot: u8, buf: &AlignedBuf) -> Result<(), MediumError> {
         let len = buf.len();
-        if slot > 1 || len == 0 || len % self.sector_bytes as usize != 0 || len > self.root_bytes as usize {
+        if slot > 1 || len == 0 || !len.is_multiple_of(self.sector_bytes as usize) || len > self.root_bytes as usize {
             return bad_range(format!("root {what} of {len} bytes in slot {slot}"));
         }
         Ok(())

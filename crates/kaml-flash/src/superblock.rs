@@ -234,6 +234,14 @@ impl Raw {
                 return damaged(format!("{what} is {found}, the geometry makes it {expected}"));
             }
         }
+        let geometry = &superblock.geometry;
+        let unit_bytes = u64::from(geometry.page_bytes) * u64::from(geometry.pages_per_program);
+        if !unit_bytes.is_multiple_of(geometry.sector_bytes.into()) {
+            return damaged(format!(
+                "a program of {unit_bytes} bytes is not whole sectors of {}",
+                geometry.sector_bytes
+            ));
+        }
         if superblock.capacity_bytes < layout.end || superblock.capacity_bytes > i64::MAX as u64 {
             return damaged(format!(
                 "capacity_bytes is {}, the blocks end at {}",

@@ -177,12 +177,14 @@ impl UringQueue {
         }
     }
 
+    /// Whether entering the kernel would do anything.
+    fn has_pushed(&mut self) -> bool {
+        let submission = self.ring.submission();
+        !submission.is_empty() || submission.cq_overflow()
+    }
+
     fn submit_pushed(&mut self) {
-        let mut submission = self.ring.submission();
-        submission.sync();
-        let pending = !submission.is_empty() || submission.cq_overflow();
-        drop(submission);
-        if pending {
+        if self.has_pushed() {
             self.enter(None);
         }
     }
@@ -274,23 +276,24 @@ impl Queue for UringQueue {
             // A deadline beyond the clock's range is a century away, whatever it was.
             Wait::ForNs(ns) => Some(Instant::now() + Duration::from_nanos(ns.min(CENTURY_NS))),
         };
-        self.drain();
-        loop {
-            if !self.finished.is_empty() {
-                break;
-            }
-            let Some(deadline) = deadline else { break };
-            let go_on = self.sleep(deadline);
+        // What is to be submitted costs a system call anyway, which may bring more completions: look after it.
+        if !self.has_pushed() {
             self.drain();
-            if !go_on {
+        }
+        loop {
+            let asleep = match deadline {
+                Some(deadline) if self.finished.is_empty() => self.sleep(deadline),
+                _ => {
+                    self.submit_pushed();
+                    false
+                }
+            };
+            self.drain();
+            if !asleep || !self.finished.is_empty() {
                 break;
             }
         }
         self.submit_pushed();
-        if self.finished.is_empty() {
-            self.drain();
-            self.submit_pushed();
-        }
         self.waker.forget();
         self.in_flight -= self.finished.len();
         done.append(&mut self.finished);
