@@ -7,18 +7,22 @@
 //! to a million chunks, so longer records are rounded up; a reader then fetches at most an eighth too much (a quarter
 //! above 2^15 chunks). Eight codes per doubling all the way would end at 2^17.8 chunks.
 //!
-//! | chunks           | codes per doubling | codes    | rounded up by less than |
-//! |-----------------:|-------------------:|---------:|------------------------:|
-//! |          1 .. 16 |              exact |  1 .. 16 |                       0 |
-//! |     16 .. 2^15   |                  8 | 17 .. 104 |                    1/8 |
-//! | 2^15 .. 1.75·2^20 |                 4 | 105 .. 127 |                   1/4 |
+//! | chunks                 | codes per doubling | codes     | rounded up by less than |
+//! |-----------------------:|-------------------:|----------:|------------------------:|
+//! |                1 .. 17 |              exact |   1 .. 17 |                       0 |
+//! |         17 .. 2^15 + 1 |                  8 | 18 .. 105 |                     1/8 |
+//! | 2^15 + 1 .. 1.5·2^20 + 1 |                4 | 106 .. 127 |                    1/4 |
+//!
+//! Steps end one chunk behind the round numbers: values like to have round sizes, and the header is one chunk more.
 
 /// A record's length in chunks as a code of 1 to 127. Codes order as the lengths do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LenCode(u8);
 
-/// The last code with eight steps per doubling: 16 exact ones, then 11 doublings from 2^4 to 2^15.
-const FINE_LAST: u32 = 16 + 11 * 8;
+/// Lengths up to this have codes of their own.
+const EXACT_MAX: u32 = 17;
+/// The last code with eight steps per doubling: the exact ones, then 11 doublings from 2^4 to 2^15.
+const FINE_LAST: u32 = EXACT_MAX + 11 * 8;
 const FINE_LAST_LOG2: u32 = 15;
 
 impl LenCode {
@@ -32,15 +36,16 @@ impl LenCode {
         if chunks == 0 || chunks > Self::LAST.chunks_max() {
             return None;
         }
-        if chunks <= 16 {
+        if chunks <= EXACT_MAX {
             return Some(LenCode(chunks as u8));
         }
-        // chunks - 1 keeps a power of two in the doubling that it ends.
-        let log2 = (chunks - 1).ilog2();
+        // One less for the header's chunk, one more to keep a power of two in the doubling that it ends.
+        let body = chunks - 2;
+        let log2 = body.ilog2();
         let code = if log2 < FINE_LAST_LOG2 {
-            17 + (log2 - 4) * 8 + (((chunks - 1) >> (log2 - 3)) & 7)
+            EXACT_MAX + 1 + (log2 - 4) * 8 + ((body >> (log2 - 3)) & 7)
         } else {
-            FINE_LAST + 1 + (log2 - FINE_LAST_LOG2) * 4 + (((chunks - 1) >> (log2 - 2)) & 3)
+            FINE_LAST + 1 + (log2 - FINE_LAST_LOG2) * 4 + ((body >> (log2 - 2)) & 3)
         };
         Some(LenCode(code as u8))
     }
@@ -48,14 +53,14 @@ impl LenCode {
     /// The largest number of chunks that has this code: what a reader must fetch and the firmware must account.
     pub fn chunks_max(self) -> u32 {
         let code = u32::from(self.0);
-        if code <= 16 {
+        if code <= EXACT_MAX {
             code
         } else if code <= FINE_LAST {
-            let step = code - 17;
-            (8 + step % 8 + 1) << (step / 8 + 1)
+            let step = code - EXACT_MAX - 1;
+            ((8 + step % 8 + 1) << (step / 8 + 1)) + 1
         } else {
             let step = code - FINE_LAST - 1;
-            (4 + step % 4 + 1) << (step / 4 + FINE_LAST_LOG2 - 2)
+            ((4 + step % 4 + 1) << (step / 4 + FINE_LAST_LOG2 - 2)) + 1
         }
     }
 
@@ -85,7 +90,7 @@ mod tests {
     #[test]
     fn codes_cover_lengths_tightly() {
         let longest = LenCode::LAST.chunks_max();
-        assert_eq!(longest, (1 << 20) / 4 * 7);
+        assert_eq!(longest, (1 << 20) / 2 * 3 + 1);
         let mut last = LenCode::of(1).unwrap();
         assert_eq!(last.get(), 1);
         for chunks in 2..=longest {
@@ -93,8 +98,8 @@ mod tests {
             let covered = code.chunks_max();
             assert!(covered >= chunks, "{chunks}: {code:?}");
             let slack = match chunks {
-                0..=16 => 0,
-                17..=32_768 => chunks / 8,
+                0..=17 => 0,
+                18..=32_769 => chunks / 8,
                 _ => chunks / 4,
             };
             assert!(covered - chunks <= slack, "{chunks}: {code:?}");
