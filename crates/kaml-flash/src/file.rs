@@ -23,10 +23,12 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::File;
+use std::ops::Deref;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// How to open a formatted file or block device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,7 +61,7 @@ pub struct FileMedium {
 
 /// What all users of one device share.
 pub(crate) struct Media {
-    pub(crate) file: File,
+    pub(crate) file: LockedFile,
     pub(crate) geometry: Geometry,
     pub(crate) layout: Layout,
     pub(crate) blocks: Blocks,
@@ -103,7 +105,7 @@ impl FileMedium {
 
     fn assemble(
         path: &Path,
-        file: File,
+        file: LockedFile,
         superblock: Superblock,
         options: &OpenOptions,
     ) -> Result<Self, (&'static str, Errno)> {
@@ -174,33 +176,70 @@ pub(crate) enum LockError {
     Failed(Errno),
 }
 
-/// Locks an open file against everyone else, or, shared, against writers.
-pub(crate) fn lock(file: &File, shared: bool) -> Result<(), LockError> {
-    let operation =
-        if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match rustix::fs::flock(file, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(LockError::InUse),
-        Err(errno) => Err(LockError::Failed(errno)),
+/// An open file that is locked against everyone else, or, shared, against writers.
+pub(crate) struct LockedFile(File);
+
+impl LockedFile {
+    pub(crate) fn new(file: File, shared: bool) -> Result<Self, LockError> {
+        let operation =
+            if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
+        match rustix::fs::flock(&file, operation) {
+            Ok(()) => Ok(Self(file)),
+            Err(Errno::WOULDBLOCK) => Err(LockError::InUse),
+            Err(errno) => Err(LockError::Failed(errno)),
+        }
     }
 }
 
-fn open_locked(path: &Path, read_only: bool) -> Result<File, OpenError> {
+impl Deref for LockedFile {
+    type Target = File;
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for LockedFile {
+    /// Closing the file would do, were it not that a child forked elsewhere in the process may hold a copy of the
+    /// descriptor until it executes its program.
+    fn drop(&mut self) {
+        // An unlock that fails leaves what closing does.
+        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
+/// Opens a file, and claims a block device: the kernel then refuses whoever mounts it, and refuses us if it is mounted or
+/// otherwise claimed. Copies of a descriptor (see `LockedFile`) and probes of new devices hold a claim for moments, so a
+/// refusal is not believed at once.
+pub(crate) fn open_claimed(path: &Path, how: &mut std::fs::OpenOptions, claim: bool) -> Result<File, LockError> {
+    const TRIES: u32 = 10;
+    if claim {
+        how.custom_flags(OFlags::EXCL.bits() as i32);
+    }
+    for _ in 0..TRIES {
+        match how.open(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
+            Ok(file) => return Ok(file),
+            Err(Errno::BUSY) if claim => std::thread::sleep(Duration::from_millis(10)),
+            Err(Errno::BUSY) => return Err(LockError::InUse),
+            Err(errno) => return Err(LockError::Failed(errno)),
+        }
+    }
+    Err(LockError::InUse)
+}
+
+fn open_locked(path: &Path, read_only: bool) -> Result<LockedFile, OpenError> {
     let failed = |what, source| OpenError::Io { path: path.into(), what, source };
     let kind = std::fs::metadata(path).map_err(|error| failed("opening", error))?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         return Err(OpenError::NotADevice { path: path.into() });
     }
-    // The kernel refuses an exclusive opening of a block device that is mounted or otherwise claimed.
-    let exclusive = if kind.is_block_device() && !read_only { OFlags::EXCL } else { OFlags::empty() };
     let mut how = File::options();
-    how.read(true).write(!read_only).custom_flags(exclusive.bits() as i32);
-    let file = how.open(path).map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::BUSY) => OpenError::InUse { path: path.into() },
-        _ => failed("opening", error),
+    how.read(true).write(!read_only);
+    let file = open_claimed(path, &mut how, kind.is_block_device() && !read_only).map_err(|error| match error {
+        LockError::InUse => OpenError::InUse { path: path.into() },
+        LockError::Failed(errno) => failed("opening", errno.into()),
     })?;
-    match lock(&file, read_only) {
-        Ok(()) => Ok(file),
+    match LockedFile::new(file, read_only) {
+        Ok(file) => Ok(file),
         Err(LockError::InUse) => Err(OpenError::InUse { path: path.into() }),
         Err(LockError::Failed(errno)) => Err(failed("locking", errno.into())),
     }

@@ -8,11 +8,10 @@
 //! 3. root slots and ring are *written* with zeroes: a ring merely allocated costs three times as much per write;
 //! 4. everything is synced, then copy B is written, then copy A, each durably; the directory is synced.
 
-use crate::file::{LockError, lock};
+use crate::file::{LockError, LockedFile, open_claimed};
 use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{BlockIndex, FormatError, FormatOptions, Geometry, sys};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
@@ -24,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const ZEROES_BYTES: usize = 1 << 20;
 
 /// Formats; the file comes back open and locked.
-pub(crate) fn create(path: &Path, options: &FormatOptions) -> Result<(File, Superblock), FormatError> {
+pub(crate) fn create(path: &Path, options: &FormatOptions) -> Result<(LockedFile, Superblock), FormatError> {
     let existing = std::fs::metadata(path).ok().map(|found| found.file_type());
     let is_device = existing.is_some_and(|kind| kind.is_block_device());
     if existing.is_some_and(|kind| !kind.is_file()) && !is_device {
@@ -46,21 +45,19 @@ fn failed<'a>(path: &'a Path, what: &'static str) -> impl Fn(Errno) -> FormatErr
     move |errno| FormatError::Io { path: path.into(), what, source: errno.into() }
 }
 
-fn open(path: &Path, is_device: bool) -> Result<File, FormatError> {
+fn open(path: &Path, is_device: bool) -> Result<LockedFile, FormatError> {
     let mut how = File::options();
     how.read(true).write(true).mode(0o600);
-    if is_device {
-        how.custom_flags(OFlags::EXCL.bits() as i32);
-    } else {
+    if !is_device {
         how.create(true).truncate(false);
     }
     let in_use = || FormatError::InUse { path: path.into() };
-    let file = how.open(path).map_err(|source| match Errno::from_io_error(&source) {
-        Some(Errno::BUSY) => in_use(),
-        _ => FormatError::Io { path: path.into(), what: "opening", source },
+    let file = open_claimed(path, &mut how, is_device).map_err(|error| match error {
+        LockError::InUse => in_use(),
+        LockError::Failed(errno) => failed(path, "opening")(errno),
     })?;
-    match lock(&file, false) {
-        Ok(()) => Ok(file),
+    match LockedFile::new(file, false) {
+        Ok(file) => Ok(file),
         Err(LockError::InUse) => Err(in_use()),
         Err(LockError::Failed(errno)) => Err(failed(path, "locking")(errno)),
     }
