@@ -1,1 +1,31 @@
-//! Under construction.
+//! The firmware of KAML as a deterministic state machine: commands and completions go in, medium operations and
+//! answers come out.
+//!
+//! Lives here:       logs, pages, the phases of an atomic Put, garbage collection, wear, checkpoints, recovery.
+//! Lives elsewhere:  flash itself (`kaml-flash`), the index (`kaml-index`), threads, waiting and time (`kaml`).
+//! Implements:       paper:KAML III.A-B, IV.B-E; design sections 2 to 6.
+
+mod audit;
+mod blocks;
+mod checkpoint;
+mod core;
+mod error;
+mod format;
+mod gc;
+mod journal;
+mod namespace;
+mod reader;
+mod recovery;
+mod ring;
+mod stats;
+mod writers;
+
+pub use crate::core::{Body, Condition, Core, DIRECT_BYTES, Op, StageError, buffer_bytes_max, encode_image};
+pub use audit::{BlockAudit, Judgement};
+pub use error::Error;
+pub use format::root::RootError;
+pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
+pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
+pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
+pub use recovery::OpenReport;
+pub use stats::CoreStats;

@@ -1,0 +1,145 @@
+//! Checking a block: are all live records in it whole, and is what is accounted for it there?
+//!
+//! Lives here:       reading one block outside the core, judging it against the index.
+//! May be called by: scrubbers, with the device in use or not.
+
+use crate::blocks::{BlockState, Pin};
+use crate::core::{Core, code};
+use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::record::{Record, RecordHeader};
+use crate::reader::Reader;
+use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError, PageAddr};
+use kaml_index::Slot;
+
+/// What was read of a block.
+pub struct BlockAudit {
+    block: u32,
+    records: Vec<(Extent, Seen)>,
+    errors: Vec<MediumError>,
+    _pin: Pin,
+}
+
+enum Seen {
+    Whole(Record),
+    BadValue(Record),
+    BadHeader,
+}
+
+/// What a block came to.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// Live records that are whole.
+    pub records: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// What is wrong.
+    pub problems: Vec<String>,
+}
+
+/// Bytes read at a time, unless a record is longer.
+const SLICE_BYTES: u32 = 1 << 20;
+
+impl BlockAudit {
+    /// Reads a block and checks every record's checksums. The block is not erased meanwhile.
+    pub fn read(reader: &Reader, medium: &dyn Medium, block: u32) -> BlockAudit {
+        let geometry = medium.geometry();
+        let pin = reader.pin_block(block);
+        let mut audit = BlockAudit { block, records: Vec::new(), errors: Vec::new(), _pin: pin };
+        let bytes = (geometry.pages_per_block * geometry.oob_bytes) as usize;
+        let at = PageAddr { block: BlockIndex(block), page: 0 };
+        let mut io = Io::ReadOob { at, into: AlignedBuf::zeroed(bytes) };
+        if let Err(error) = medium.execute(&mut io) {
+            audit.errors.push(error);
+            return audit;
+        }
+        let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
+        let pages: Vec<_> = into.chunks(geometry.oob_bytes as usize).map(PageOob::check).collect();
+        let found = extents(&pages, geometry.chunks_per_page());
+        let mut rest = found.as_slice();
+        while let Some(first) = rest.first() {
+            let limit = first.start + SLICE_BYTES / geometry.chunk_bytes;
+            let count = rest.iter().take_while(|e| e.start + e.chunk_count <= limit).count().max(1);
+            let (slice, others) = rest.split_at(count);
+            audit.read_slice(medium, slice);
+            rest = others;
+        }
+        audit
+    }
+
+    fn read_slice(&mut self, medium: &dyn Medium, slice: &[Extent]) {
+        let geometry = medium.geometry();
+        let chunk = geometry.chunk_bytes as usize;
+        let (first, last) = (slice[0], slice[slice.len() - 1]);
+        let bytes = (last.start + last.chunk_count - first.start) as usize * chunk;
+        let at = geometry.chunk_at(BlockIndex(self.block), first.start);
+        let mut io = Io::Read { at, into: AlignedBuf::zeroed(bytes) };
+        if let Err(error) = medium.execute(&mut io) {
+            self.errors.push(error);
+            return;
+        }
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        for extent in slice {
+            let start = (extent.start - first.start) as usize * chunk;
+            let bytes = &into[start..start + extent.chunk_count as usize * chunk];
+            let seen = match RecordHeader::check(bytes) {
+                None => Seen::BadHeader,
+                Some(record) => match bytes.get(RecordHeader::BYTES..record.page_bytes()) {
+                    Some(value) if crc32c::crc32c(value) == record.value_crc => Seen::Whole(record),
+                    _ => Seen::BadValue(record),
+                },
+            };
+            self.records.push((*extent, seen));
+        }
+    }
+
+    /// Judges what was read as the index stands now.
+    pub fn judge(self, core: &Core) -> Judgement {
+        let mut judgement = Judgement::default();
+        let mut live_chunks = 0;
+        let mut bad_headers = Vec::new();
+        for (extent, seen) in &self.records {
+            let at = core.geometry.chunk_at(BlockIndex(self.block), extent.start);
+            let slot = Slot { at: at.0, len: code(extent.chunk_count) };
+            match seen {
+                Seen::BadHeader => bad_headers.push(at),
+                Seen::Whole(record) | Seen::BadValue(record) => {
+                    if core.slot(record.namespace, &record.key) != Some(slot) {
+                        continue; // a newer one is elsewhere
+                    }
+                    live_chunks += slot.len.chunks_max();
+                    if matches!(seen, Seen::Whole(_)) {
+                        judgement.records += 1;
+                        judgement.value_bytes += u64::from(record.value_len);
+                    } else {
+                        let (namespace, key) = (record.namespace, record.key);
+                        judgement.problems.push(format!(
+                            "namespace {namespace}: key {key}: record at {at} is damaged (its value's checksum does not match)"
+                        ));
+                    }
+                }
+            }
+        }
+        let block = core.blocks.get(self.block);
+        let settled = block.holds == 0 && !core.writers.is_active(self.block) && !core.collector.is_running();
+        if settled && block.valid_chunks != live_chunks {
+            judgement
+                .problems
+                .extend(bad_headers.iter().map(|at| format!("record at {at}: its header's checksum does not match")));
+            judgement.problems.push(format!(
+                "block {}: {} chunks are accounted as live, {live_chunks} were found",
+                self.block, block.valid_chunks
+            ));
+        }
+        judgement.problems.extend(self.errors.iter().map(|error| error.to_string()));
+        judgement
+    }
+}
+
+impl Core {
+    /// Blocks that hold live records.
+    pub fn blocks_in_use(&self) -> Vec<u32> {
+        let used =
+            |state| matches!(state, BlockState::Open | BlockState::Full | BlockState::Draining | BlockState::Bad);
+        self.blocks.iter().filter(|(_, b)| b.valid_chunks > 0 && used(b.state)).map(|(block, _)| block).collect()
+    }
+}

@@ -1,0 +1,515 @@
+//! The block table: the state, wear and live data of every erase block, and which are free.
+//!
+//! Lives here:       block states and their legal moves, erase counts, valid chunks, free lists, reader pins.
+//! Lives elsewhere:  what is written into a block (`writers`), which one is collected (`gc`).
+//! Implements:       paper:KAML IV.E (free lists per log, blocks ordered by wear and valid data).
+//!
+//! Invariants
+//! - a block is on its die's free list exactly when it is `Dirty` or `Ready`;
+//! - `valid_chunks` is the sum of the length codes' chunks over the records that an index points at;
+//! - a block leaves `Full` only with no holds, and is erased only with no pins.
+
+use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a block is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BlockState {
+    /// Free; must be erased before use.
+    Dirty,
+    /// Being erased.
+    Erasing,
+    /// Free and erased.
+    Ready,
+    /// A log appends to it.
+    Open,
+    /// No longer appended to.
+    Full,
+    /// Its live records are being moved.
+    Draining,
+    /// Nothing in it is live; free once a root says so.
+    Reclaimed,
+    /// Never used again; what is in it may still be read.
+    Bad,
+}
+
+/// What may happen to a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BlockEvent {
+    EraseStarted,
+    Erased,
+    Opened,
+    Closed,
+    Picked,
+    Emptied,
+    Released,
+    Failed,
+}
+
+impl BlockState {
+    #[cfg(test)]
+    pub(crate) const ALL: [BlockState; 8] = [
+        BlockState::Dirty,
+        BlockState::Erasing,
+        BlockState::Ready,
+        BlockState::Open,
+        BlockState::Full,
+        BlockState::Draining,
+        BlockState::Reclaimed,
+        BlockState::Bad,
+    ];
+
+    //  Dirty ──erase──▶ Erasing ──erased──▶ Ready ──opened──▶ Open ──closed──▶ Full ──picked──▶ Draining
+    //    ▲                 │                                    │                │ emptied         │ emptied
+    //    └── released ── Reclaimed ◀──────────────────────────── │ ───────────────┴─────────────────┘
+    //                      failed ──▶ Bad ◀── emptied after a failure (`gc` retires instead of reclaiming)
+    /// The state after an event, or nothing where the event must not happen.
+    pub(crate) fn after(self, event: BlockEvent) -> Option<BlockState> {
+        use BlockEvent as E;
+        use BlockState as S;
+        match (self, event) {
+            (S::Dirty, E::EraseStarted) => Some(S::Erasing),
+            (S::Erasing, E::Erased) => Some(S::Ready),
+            (S::Ready, E::Opened) => Some(S::Open),
+            (S::Open, E::Closed) => Some(S::Full),
+            (S::Full, E::Picked) => Some(S::Draining),
+            (S::Full | S::Draining, E::Emptied) => Some(S::Reclaimed),
+            (S::Reclaimed, E::Released) => Some(S::Dirty),
+            (S::Erasing | S::Draining, E::Failed) => Some(S::Bad),
+            _ => None,
+        }
+    }
+
+    fn is_free(self) -> bool {
+        matches!(self, BlockState::Dirty | BlockState::Ready)
+    }
+}
+
+/// One block.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) state: BlockState,
+    pub(crate) erase_count: u32,
+    pub(crate) valid_chunks: u32,
+    /// Placements whose index entries are not there yet, and metadata pages in use.
+    pub(crate) holds: u32,
+    /// Device-wide page count when it was closed: its age.
+    pub(crate) closed_at: u64,
+    /// A program failed here: drain it, then never use it again.
+    pub(crate) failing: bool,
+    /// The newest ring frame that names a place in it: it must not be erased while opening would read that frame.
+    pub(crate) mapping_frame: u64,
+}
+
+/// What readers share with the firmware: pins against erase, and how much of a block is on the medium.
+#[derive(Debug)]
+pub(crate) struct BlockGate {
+    geometry: Geometry,
+    pins: Vec<AtomicU32>,
+    programmed_chunks: Vec<AtomicU32>,
+}
+
+/// Keeps a block from being erased.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    gate: Arc<BlockGate>,
+    block: u32,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.gate.pins[self.block as usize].fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl BlockGate {
+    fn new(geometry: &Geometry) -> BlockGate {
+        let count = geometry.block_count();
+        BlockGate {
+            geometry: geometry.clone(),
+            pins: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            programmed_chunks: (0..count).map(|_| AtomicU32::new(geometry.chunks_per_block())).collect(),
+        }
+    }
+
+    /// Pins the block of a chunk. The caller looks its key up again afterwards: if the index still says `at`, the
+    /// record stays readable until the pin is dropped.
+    pub(crate) fn pin(self: &Arc<Self>, at: ChunkAddr) -> Pin {
+        let block = self.geometry.split(at).0.0;
+        self.pins[block as usize].fetch_add(1, Ordering::SeqCst);
+        Pin { gate: self.clone(), block }
+    }
+
+    /// Whether chunks up to `end` of a block are on the medium rather than in a write buffer.
+    pub(crate) fn is_programmed(&self, block: BlockIndex, end: u32) -> bool {
+        end <= self.programmed_chunks[block.0 as usize].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_programmed(&self, block: u32, chunks: u32) {
+        self.programmed_chunks[block as usize].store(chunks, Ordering::Release);
+    }
+
+    fn is_pinned(&self, block: u32) -> bool {
+        self.pins[block as usize].load(Ordering::SeqCst) != 0
+    }
+}
+
+/// All blocks.
+pub(crate) struct BlockTable {
+    pub(crate) geometry: Geometry,
+    blocks: Vec<Block>,
+    /// Free blocks of each die, in no order that matters.
+    free: Vec<Vec<u32>>,
+    free_count: u32,
+    reclaimed: Vec<u32>,
+    erasing_count: u32,
+    bad_count: u32,
+    failing_count: u32,
+    live_chunks: u64,
+    pub(crate) gate: Arc<BlockGate>,
+}
+
+impl BlockTable {
+    /// A table of free blocks.
+    pub(crate) fn new(geometry: &Geometry) -> BlockTable {
+        let count = geometry.block_count();
+        let block = Block {
+            state: BlockState::Dirty,
+            erase_count: 0,
+            valid_chunks: 0,
+            holds: 0,
+            closed_at: 0,
+            failing: false,
+            mapping_frame: 0,
+        };
+        let mut table = BlockTable {
+            geometry: geometry.clone(),
+            blocks: vec![block; count as usize],
+            free: vec![Vec::new(); geometry.die_count() as usize],
+            free_count: 0,
+            reclaimed: Vec::new(),
+            erasing_count: 0,
+            bad_count: 0,
+            failing_count: 0,
+            live_chunks: 0,
+            gate: Arc::new(BlockGate::new(geometry)),
+        };
+        // Popped from the end: low numbers first.
+        (0..count).rev().for_each(|block| table.list_free(block));
+        table
+    }
+
+    pub(crate) fn get(&self, block: u32) -> &Block {
+        &self.blocks[block as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Block)> {
+        self.blocks.iter().enumerate().map(|(i, b)| (i as u32, b))
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.blocks.len() as u32
+    }
+
+    /// Blocks that can be used now or after an erase.
+    pub(crate) fn free_count(&self) -> u32 {
+        self.free_count + self.erasing_count
+    }
+
+    /// Blocks that become free with the next root.
+    pub(crate) fn reclaimed_count(&self) -> u32 {
+        self.reclaimed.len() as u32
+    }
+
+    /// Chunks that an index points at.
+    pub(crate) fn live_chunks(&self) -> u64 {
+        self.live_chunks
+    }
+
+    pub(crate) fn apply(&mut self, block: u32, event: BlockEvent) {
+        let entry = &mut self.blocks[block as usize];
+        let Some(next) = entry.state.after(event) else {
+            panic!("block {block}: {event:?} cannot happen to a block that is {:?}", entry.state);
+        };
+        entry.state = next;
+        self.bad_count += u32::from(next == BlockState::Bad);
+    }
+
+    fn list_free(&mut self, block: u32) {
+        assert!(self.get(block).state.is_free(), "only free blocks are listed");
+        let die = self.geometry.die_of(BlockIndex(block)) as usize;
+        self.free[die].push(block);
+        self.free_count += 1;
+    }
+
+    fn unlist_free(&mut self, die: usize, position: usize) -> u32 {
+        self.free_count -= 1;
+        self.free[die].swap_remove(position)
+    }
+
+    /// Takes an erased block of a die for appending; the least worn one, or for cold data the most worn one.
+    pub(crate) fn open(&mut self, die: u32, cold: bool) -> Option<u32> {
+        let ready = self.free[die as usize].iter().enumerate();
+        let ready = ready.filter(|(_, block)| self.get(**block).state == BlockState::Ready);
+        let worn = |&(_, block): &(usize, &u32)| (self.get(*block).erase_count, *block);
+        let position = match cold {
+            false => ready.min_by_key(worn),
+            true => ready.max_by_key(worn),
+        }?
+        .0;
+        let block = self.unlist_free(die as usize, position);
+        self.apply(block, BlockEvent::Opened);
+        self.gate.set_programmed(block, 0);
+        Some(block)
+    }
+
+    /// The die with the most free blocks that has an erased one.
+    pub(crate) fn roomiest_die(&self) -> Option<u32> {
+        let has_ready = |die: &usize| self.free[*die].iter().any(|b| self.get(*b).state == BlockState::Ready);
+        (0..self.free.len()).filter(has_ready).max_by_key(|die| self.free[*die].len()).map(|die| die as u32)
+    }
+
+    /// Erased blocks of a die.
+    pub(crate) fn ready_count(&self, die: u32) -> usize {
+        self.free[die as usize].iter().filter(|b| self.get(**b).state == BlockState::Ready).count()
+    }
+
+    /// Starts erasing blocks until each die has `target` erased ones (or none is left); answers them.
+    pub(crate) fn start_erases(&mut self, target: usize) -> Vec<u32> {
+        let mut started = Vec::new();
+        for die in 0..self.free.len() {
+            let ready = self.ready_count(die as u32);
+            for extra in ready..target {
+                // Both ends of the wear range are kept ready: fresh blocks for hot data, worn ones for cold.
+                let dirty = self.free[die]
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, block)| self.get(**block).state == BlockState::Dirty && !self.gate.is_pinned(**block));
+                let worn = |&(_, block): &(usize, &u32)| (self.get(*block).erase_count, *block);
+                let picked = match extra % 3 {
+                    2 => dirty.max_by_key(worn),
+                    _ => dirty.min_by_key(worn),
+                };
+                let Some((position, _)) = picked else { break };
+                let block = self.unlist_free(die, position);
+                self.apply(block, BlockEvent::EraseStarted);
+                self.erasing_count += 1;
+                started.push(block);
+            }
+        }
+        started
+    }
+
+    /// An erase is done; answers the new erase count.
+    pub(crate) fn erased(&mut self, block: u32) -> u32 {
+        self.apply(block, BlockEvent::Erased);
+        self.erasing_count -= 1;
+        self.blocks[block as usize].erase_count += 1;
+        self.list_free(block);
+        self.get(block).erase_count
+    }
+
+    /// An erase failed: the block is bad.
+    pub(crate) fn erase_failed(&mut self, block: u32) {
+        self.apply(block, BlockEvent::Failed);
+        self.erasing_count -= 1;
+    }
+
+    /// An index points at `chunks` in the block now.
+    pub(crate) fn add_valid(&mut self, block: u32, chunks: u32) {
+        self.blocks[block as usize].valid_chunks += chunks;
+        self.live_chunks += u64::from(chunks);
+    }
+
+    /// No index points at those `chunks` any more.
+    pub(crate) fn sub_valid(&mut self, block: u32, chunks: u32) {
+        let entry = &mut self.blocks[block as usize];
+        entry.valid_chunks = entry.valid_chunks.checked_sub(chunks).expect("valid chunks were added before");
+        self.live_chunks -= u64::from(chunks);
+        self.reclaim_if_empty(block);
+    }
+
+    pub(crate) fn hold(&mut self, block: u32) {
+        self.blocks[block as usize].holds += 1;
+    }
+
+    /// A record found in the ring while opening lies in this block: it holds data, whatever else is known of it.
+    pub(crate) fn hold_mapped(&mut self, block: u32) {
+        if self.get(block).state == BlockState::Dirty {
+            let die = self.geometry.die_of(BlockIndex(block)) as usize;
+            let position = self.free[die].iter().position(|b| *b == block).expect("dirty blocks are listed");
+            self.unlist_free(die, position);
+            self.blocks[block as usize].state = BlockState::Full;
+        }
+        self.hold(block);
+    }
+
+    pub(crate) fn unhold(&mut self, block: u32) {
+        let entry = &mut self.blocks[block as usize];
+        entry.holds = entry.holds.checked_sub(1).expect("holds were taken before");
+        self.reclaim_if_empty(block);
+    }
+
+    /// A log is done with the block.
+    pub(crate) fn close(&mut self, block: u32, now: u64) {
+        self.apply(block, BlockEvent::Closed);
+        self.blocks[block as usize].closed_at = now;
+        self.reclaim_if_empty(block);
+    }
+
+    /// A program failed in the block.
+    pub(crate) fn set_failing(&mut self, block: u32) {
+        self.blocks[block as usize].failing = true;
+        self.failing_count += 1;
+    }
+
+    /// Whether a block waits to be drained and retired.
+    pub(crate) fn has_failing(&self) -> bool {
+        self.failing_count > 0 && self.blocks.iter().any(|b| b.failing && b.state == BlockState::Full && b.holds == 0)
+    }
+
+    /// A ring frame names a place in the block.
+    pub(crate) fn set_mapping_frame(&mut self, block: u32, frame: u64) {
+        self.blocks[block as usize].mapping_frame = frame;
+    }
+
+    /// A full block with nothing live needs no collecting. A draining one is finished by `gc`.
+    fn reclaim_if_empty(&mut self, block: u32) {
+        let entry = self.get(block);
+        if entry.state == BlockState::Full && entry.valid_chunks == 0 && entry.holds == 0 {
+            self.emptied(block);
+        }
+    }
+
+    /// Nothing in the block is live any more.
+    pub(crate) fn emptied(&mut self, block: u32) {
+        let entry = self.get(block).clone();
+        assert!(entry.valid_chunks == 0 && entry.holds == 0, "block {block} is not empty: {entry:?}");
+        if entry.failing {
+            self.failing_count -= 1;
+            if entry.state == BlockState::Full {
+                self.apply(block, BlockEvent::Picked);
+            }
+            self.apply(block, BlockEvent::Failed);
+        } else {
+            self.apply(block, BlockEvent::Emptied);
+            self.reclaimed.push(block);
+        }
+    }
+
+    /// Live records are left that cannot be moved (their headers do not parse): the block is kept as it is.
+    pub(crate) fn quarantine(&mut self, block: u32) {
+        self.apply(block, BlockEvent::Failed);
+    }
+
+    /// The blocks reclaimed so far that no frame from `oldest_frame` on names; a root that no longer needs them is
+    /// about to be written.
+    pub(crate) fn take_reclaimed(&mut self, oldest_frame: u64) -> Vec<u32> {
+        let blocks = &self.blocks;
+        let (take, keep) = self.reclaimed.drain(..).partition(|b| blocks[*b as usize].mapping_frame < oldest_frame);
+        self.reclaimed = keep;
+        take
+    }
+
+    /// The root was not written.
+    pub(crate) fn put_back_reclaimed(&mut self, blocks: Vec<u32>) {
+        self.reclaimed.extend(blocks);
+    }
+
+    /// The root that no longer needs these blocks is durable.
+    pub(crate) fn release(&mut self, blocks: &[u32]) {
+        for &block in blocks {
+            self.apply(block, BlockEvent::Released);
+            self.list_free(block);
+        }
+    }
+
+    /// Smallest and largest erase count, and the mean, over blocks that are not bad.
+    pub(crate) fn erase_spread(&self) -> (u32, u32, f64) {
+        let counts = self.blocks.iter().filter(|b| b.state != BlockState::Bad).map(|b| b.erase_count);
+        let (mut min, mut max, mut sum, mut n) = (u32::MAX, 0, 0u64, 0u64);
+        for count in counts {
+            (min, max) = (min.min(count), max.max(count));
+            (sum, n) = (sum + u64::from(count), n + 1);
+        }
+        (min.min(max), max, sum as f64 / n.max(1) as f64)
+    }
+
+    /// Blocks that are never used again.
+    pub(crate) fn bad_count(&self) -> u32 {
+        self.bad_count
+    }
+
+    // --- opening a device -------------------------------------------------------------------------------------
+
+    /// Sets what a snapshot or the journal says of a block; `valid` where the snapshot was exact.
+    pub(crate) fn restore(&mut self, block: u32, erase_count: u32, bad: bool) {
+        let entry = &mut self.blocks[block as usize];
+        entry.erase_count = erase_count;
+        if bad && entry.state != BlockState::Bad {
+            entry.state = BlockState::Bad;
+            self.bad_count += 1;
+        }
+    }
+
+    /// Counts what the indexes point at while opening.
+    pub(crate) fn restore_valid(&mut self, block: u32, chunks: u32) {
+        self.blocks[block as usize].valid_chunks += chunks;
+        self.live_chunks += u64::from(chunks);
+    }
+
+    /// Counts metadata pages while opening.
+    pub(crate) fn restore_holds(&mut self, block: u32, pages: u32) {
+        self.blocks[block as usize].holds += pages;
+    }
+
+    /// Everything was restored: blocks with content are full, the others free.
+    pub(crate) fn finish_restore(&mut self) {
+        for list in &mut self.free {
+            list.clear();
+        }
+        self.free_count = 0;
+        for block in (0..self.count()).rev() {
+            let entry = &mut self.blocks[block as usize];
+            if entry.state == BlockState::Bad {
+                continue;
+            }
+            if entry.valid_chunks > 0 || entry.holds > 0 {
+                entry.state = BlockState::Full;
+            } else {
+                entry.state = BlockState::Dirty;
+                self.list_free(block);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the life of a block is what the table says, and a changed cell is seen.
+    /// Method: all states × all events, printed and compared.
+    #[test]
+    fn moves_of_a_block() {
+        use BlockEvent as E;
+        let events = [E::EraseStarted, E::Erased, E::Opened, E::Closed, E::Picked, E::Emptied, E::Released, E::Failed];
+        let row = |state: BlockState| {
+            let cells = events.map(|e| state.after(e).map_or("-".to_owned(), |next| format!("{next:?}")));
+            format!("{state:?}: {}", cells.join(" "))
+        };
+        let printed: Vec<String> = BlockState::ALL.map(row).to_vec();
+        let expected = [
+            "Dirty: Erasing - - - - - - -",
+            "Erasing: - Ready - - - - - Bad",
+            "Ready: - - Open - - - - -",
+            "Open: - - - Full - - - -",
+            "Full: - - - - Draining Reclaimed - -",
+            "Draining: - - - - - Reclaimed - Bad",
+            "Reclaimed: - - - - - - Dirty -",
+            "Bad: - - - - - - - -",
+        ];
+        assert_eq!(printed, expected);
+    }
+}

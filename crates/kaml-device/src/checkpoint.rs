@@ -1,0 +1,453 @@
+//! Roots and checkpoints: what makes ring space and blocks free again, and keeps opening short.
+//!
+//! Lives here:       the steps of committing a root, of taking index snapshots, of trimming the journal.
+//! Lives elsewhere:  reading them back (`recovery`), the formats (`format::root`, kaml-index snapshots).
+//! Implements:       paper:KAML IV.D phase 3 ("frees the buffers"); design section 6.
+//!
+//! Committing a root:  seal ──▶ drain (programs done) ──▶ flush ──▶ write root ──▶ release ring, blocks, old pages
+//!
+//! A snapshot is fuzzy: it is taken segment by segment while Puts go on. The journal from the entry at which it was
+//! begun is kept, and replaying it over the snapshot gives the index as of the root.
+
+use crate::core::{Core, Pending};
+use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
+use crate::writers::Class;
+use kaml_flash::{AlignedBuf, Io, IoId};
+use kaml_index::SnapshotCursor;
+
+/// Where committing a root stands.
+#[derive(Default)]
+enum Step {
+    #[default]
+    Idle,
+    /// Programs before `barrier` are under way.
+    Draining {
+        barrier: IoId,
+        prepared: Box<Prepared>,
+    },
+    Flushing(Box<Prepared>),
+    Writing(Box<Prepared>),
+}
+
+/// A root whose parts are in place, and what becomes free with it.
+struct Prepared {
+    root: Root,
+    /// Frames before this were committed, and so journaled, when the root was prepared.
+    committed: u64,
+    reclaimed: Vec<u32>,
+    retired: Vec<Run>,
+    /// Requests up to this one are answered with it.
+    request: u64,
+}
+
+/// Committing roots.
+#[derive(Default)]
+pub(crate) struct RootCommit {
+    step: Step,
+    /// Metadata pages that the next root no longer needs.
+    retired: Vec<Run>,
+    requested: u64,
+    done: u64,
+    /// Also program everything that waits in buffers.
+    settle: bool,
+    /// Metadata was lost with a failed block: no root until a checkpoint has replaced it.
+    awaits_checkpoint: bool,
+    clean: bool,
+    /// The request that must not be answered before the checkpoint is done.
+    after_checkpoint: u64,
+}
+
+impl RootCommit {
+    pub(crate) fn retire(&mut self, runs: Vec<Run>) {
+        self.retired.extend(runs);
+    }
+
+    /// Whether roots wait for a checkpoint to replace lost metadata.
+    pub(crate) fn awaits_checkpoint(&self) -> bool {
+        self.awaits_checkpoint
+    }
+
+    /// Whether the last root is being made.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.clean
+    }
+}
+
+/// An index being written out.
+struct Job {
+    namespace: u32,
+    cursor: Option<SnapshotCursor>,
+    /// Journal entries from here on are not part of it.
+    entry: u64,
+    out: StreamWriter,
+}
+
+/// A byte stream on its way into metadata pages.
+#[derive(Default)]
+struct StreamWriter {
+    stream: Stream,
+    /// Bytes that do not fill a page yet.
+    tail: Vec<u8>,
+}
+
+/// Taking checkpoints.
+#[derive(Default)]
+pub(crate) struct Checkpoint {
+    requested: bool,
+    running: bool,
+    todo: Vec<u32>,
+    job: Option<Job>,
+}
+
+impl Checkpoint {
+    /// A checkpoint is wanted soon.
+    pub(crate) fn request(&mut self) {
+        self.requested = true;
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running || self.requested
+    }
+
+    /// The namespace is gone.
+    pub(crate) fn forget(&mut self, namespace: u32, roots: &mut RootCommit) {
+        self.todo.retain(|id| *id != namespace);
+        if let Some(job) = self.job.take_if(|job| job.namespace == namespace) {
+            roots.retire(job.out.stream.runs);
+        }
+    }
+}
+
+/// Segments copied per step, so that no Put waits long: 48 KiB each.
+const SEGMENTS_PER_STEP: usize = 4;
+/// Snapshot programs under way beyond which a checkpoint waits.
+const PROGRAMMING_BYTES_MAX: u64 = 4 << 20;
+
+impl Core {
+    // --- roots ------------------------------------------------------------------------------------------------------
+
+    /// Asks for a root that includes everything committed so far; with `settle` all records are programmed too.
+    /// Answers a number that [`Core::roots_done`] reaches when it is durable.
+    pub fn request_root(&mut self, settle: bool) -> u64 {
+        self.root_commit.requested += 1;
+        self.root_commit.settle |= settle;
+        self.root_commit.requested
+    }
+
+    /// As [`Core::request_root`], for the last root before the device is closed: indexes are written out first.
+    pub fn request_close(&mut self) -> u64 {
+        self.root_commit.clean = true;
+        self.checkpoint.request();
+        self.request_root(true)
+    }
+
+    /// Requests up to this number are done.
+    pub fn roots_done(&self) -> u64 {
+        self.root_commit.done
+    }
+
+    /// One step towards the next root, if one is due.
+    pub(crate) fn step_root(&mut self) {
+        match std::mem::take(&mut self.root_commit.step) {
+            Step::Idle => {
+                if self.root_is_due() {
+                    self.prepare_root();
+                }
+            }
+            Step::Draining { barrier, prepared } => {
+                let programs = self.ops.range(..barrier).any(|(_, op)| matches!(op, Pending::Program));
+                if programs || !self.retry.is_empty() || !self.failed_blocks.is_empty() {
+                    self.root_commit.step = Step::Draining { barrier, prepared };
+                } else {
+                    self.drained(prepared);
+                }
+            }
+            other => self.root_commit.step = other,
+        }
+    }
+
+    fn root_is_due(&self) -> bool {
+        let commit = &self.root_commit;
+        if commit.awaits_checkpoint || self.journal.waiting().is_some() {
+            return false;
+        }
+        let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
+        let asked = commit.requested > commit.done && !waits;
+        let ring_filling = self.ring_is_filling();
+        let blocks_wanted = self.blocks.reclaimed_count() > 0
+            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8);
+        asked || ring_filling || blocks_wanted
+    }
+
+    /// Whether a good part of the ring could be released, or must be.
+    fn ring_is_filling(&self) -> bool {
+        let (used, ring_bytes) = (self.ring.used_bytes(), self.geometry.ring_bytes);
+        if used <= ring_bytes / 4 {
+            return false;
+        }
+        let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX);
+        self.ring.head() - self.ring.tail_before(oldest) + ring_bytes / 8 <= used || used > ring_bytes / 2
+    }
+
+    /// Seals what the root needs and notes what it will say.
+    fn prepare_root(&mut self) {
+        let mut out = Vec::new();
+        let settle = std::mem::take(&mut self.root_commit.settle);
+        if settle {
+            [Class::Host, Class::Cold].into_iter().for_each(|class| self.writers.seal_class(class, &mut out));
+        } else {
+            let old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
+            self.writers.seal_older_than(old, &mut out);
+        }
+        self.journal.seal_page();
+        self.emit_programs(out);
+        self.place_journal();
+        let mut out = Vec::new();
+        [Class::Journal, Class::Snapshot].into_iter().for_each(|class| self.writers.seal_class(class, &mut out));
+        self.emit_programs(out);
+        if self.journal.waiting().is_some() {
+            self.root_commit.settle |= settle;
+            return; // no block for the journal just now
+        }
+        let prepared = Prepared {
+            root: self.describe_root(),
+            committed: self.ring.committed(),
+            reclaimed: self.blocks.take_reclaimed(self.ring.oldest_kept()),
+            retired: std::mem::take(&mut self.root_commit.retired),
+            request: self.root_request_covered(),
+        };
+        self.root_commit.step = Step::Draining { barrier: self.next_io(), prepared: Box::new(prepared) };
+        self.step_root();
+    }
+
+    /// The last request that a root prepared now answers.
+    fn root_request_covered(&self) -> u64 {
+        let commit = &self.root_commit;
+        match self.checkpoint.is_running() {
+            true if commit.clean => commit.done,
+            true if commit.after_checkpoint > commit.done => commit.done,
+            true | false => commit.requested,
+        }
+    }
+
+    fn describe_root(&self) -> Root {
+        let clean = self.root_commit.clean
+            && !self.checkpoint.is_running()
+            && self.spaces.values().all(|space| !space.dirty)
+            && !self.ring.has_staged()
+            && self.ring.in_flight() == 0;
+        let clean = clean && self.root.blocks_entry == self.journal.next_entry();
+        Root {
+            generation: self.root.generation + 1,
+            epoch: self.recovering.map_or(self.ring.epoch, |(epoch, _)| epoch),
+            clean,
+            ring_tail: self.ring.head(),
+            next_sequence: self.sequence,
+            next_namespace: self.next_namespace,
+            namespaces: self.spaces.iter().map(|(id, space)| space.root(*id)).collect::<Vec<NamespaceRoot>>(),
+            blocks: self.root.blocks.clone(),
+            blocks_entry: self.root.blocks_entry,
+            journal: self.journal.runs(),
+            journal_entries_end: self.journal.next_entry(),
+            lifetime: self.counters.lifetime(),
+        }
+    }
+
+    /// Everything the root needs is programmed: the ring is needed only from the oldest record that is not.
+    fn drained(&mut self, mut prepared: Box<Prepared>) {
+        let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX);
+        let tail = self.ring.tail_before(oldest.min(prepared.committed));
+        prepared.root.ring_tail = self.recovering.map_or(tail, |(_, tail)| tail);
+        prepared.root.clean &= prepared.root.ring_tail == self.ring.head();
+        self.emit(Io::Flush, Pending::Flush);
+        self.root_commit.step = Step::Flushing(prepared);
+    }
+
+    pub(crate) fn flushed(&mut self) {
+        let Step::Flushing(prepared) = std::mem::take(&mut self.root_commit.step) else {
+            unreachable!("flushes are part of committing a root")
+        };
+        let bytes = prepared.root.encode(self.uuid);
+        let padded = bytes.len().next_multiple_of(self.geometry.sector_bytes as usize);
+        assert!(padded <= self.geometry.root_bytes as usize, "a root of {} bytes does not fit its slot", bytes.len());
+        let mut data = AlignedBuf::zeroed(padded);
+        data[..bytes.len()].copy_from_slice(&bytes);
+        self.counters.metadata_bytes += padded as u64;
+        let slot = (prepared.root.generation % 2) as u8;
+        self.root_commit.step = Step::Writing(prepared);
+        self.emit(Io::WriteRoot { slot, data }, Pending::Root);
+    }
+
+    pub(crate) fn root_written(&mut self) {
+        let Step::Writing(prepared) = std::mem::take(&mut self.root_commit.step) else {
+            unreachable!("root writes are part of committing a root")
+        };
+        let Prepared { root, reclaimed, retired, request, .. } = *prepared;
+        if self.recovering.is_none() {
+            self.ring.release(root.ring_tail);
+        }
+        self.blocks.release(&reclaimed);
+        self.release_pages(&retired);
+        // A block table finished meanwhile is not in this root.
+        let (blocks, blocks_entry) = (self.root.blocks.take(), self.root.blocks_entry);
+        self.root = Root { blocks, blocks_entry, ..root };
+        self.root_commit.done = self.root_commit.done.max(request);
+    }
+
+    /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
+    pub(crate) fn metadata_lost(&mut self) {
+        if let Step::Draining { prepared, .. } = std::mem::take(&mut self.root_commit.step) {
+            self.blocks.put_back_reclaimed(prepared.reclaimed);
+            self.root_commit.retired.extend(prepared.retired);
+        }
+        for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
+            space.dirty = true;
+        }
+        if let Some(job) = self.checkpoint.job.take() {
+            self.root_commit.retire(job.out.stream.runs);
+        }
+        self.checkpoint.running = false;
+        self.checkpoint.request();
+        self.root_commit.awaits_checkpoint = true;
+    }
+
+    // --- checkpoints ------------------------------------------------------------------------------------------------
+
+    /// Journal bytes after which a checkpoint is taken: replaying them takes well under a second.
+    pub(crate) fn checkpoint_journal_bytes(&self) -> u64 {
+        let index_bytes: u64 = self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum();
+        let device = self.geometry.block_bytes() * u64::from(self.blocks.count());
+        (64u64 << 20).min(device / 32).max(index_bytes / 2)
+    }
+
+    /// Asks for a checkpoint and the root behind it; as [`Core::request_root`].
+    pub fn request_checkpoint(&mut self) -> u64 {
+        self.checkpoint.request();
+        self.root_commit.requested += 1;
+        self.root_commit.after_checkpoint = self.root_commit.requested;
+        self.root_commit.requested
+    }
+
+    pub(crate) fn checkpoint_can_go_on(&self) -> bool {
+        self.checkpoint.running && self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX
+    }
+
+    /// One step of taking a checkpoint, if one is due.
+    pub(crate) fn step_checkpoint(&mut self) {
+        let journal = self.journal.pages_since_checkpoint * u64::from(self.geometry.page_bytes);
+        if !self.checkpoint.running {
+            if !self.checkpoint.requested && journal <= self.checkpoint_journal_bytes() {
+                return;
+            }
+            self.checkpoint.requested = false;
+            self.checkpoint.running = true;
+            self.checkpoint.todo = self.spaces.iter().filter(|(_, s)| s.dirty).map(|(id, _)| *id).collect();
+        }
+        while self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX {
+            let Some(mut job) = self.checkpoint.job.take().or_else(|| self.next_job()) else {
+                self.finish_checkpoint();
+                return;
+            };
+            let done = self.copy_segments(&mut job);
+            let placed = self.write_stream(&mut job.out, done);
+            if done && placed {
+                self.finish_job(job);
+            } else {
+                self.checkpoint.job = Some(job);
+                return;
+            }
+        }
+    }
+
+    fn next_job(&mut self) -> Option<Job> {
+        let namespace = self.checkpoint.todo.pop()?;
+        let space = self.spaces.get_mut(&namespace).expect("deleted namespaces leave the list");
+        space.dirty = false;
+        let entry = self.journal.next_entry();
+        Some(Job { namespace, cursor: Some(SnapshotCursor::START), entry, out: StreamWriter::default() })
+    }
+
+    /// Copies the next segments of an index; true when there are no more.
+    fn copy_segments(&mut self, job: &mut Job) -> bool {
+        let space = &self.spaces[&job.namespace];
+        let index = space.index.as_ref().expect("a changed index is loaded");
+        for _ in 0..SEGMENTS_PER_STEP {
+            let Some(cursor) = job.cursor.take() else { return true };
+            job.cursor = index.snapshot_next(cursor, &mut job.out.tail);
+        }
+        job.cursor.is_none()
+    }
+
+    /// Moves whole pages of a stream into metadata pages, with `end` the last partial one too; false if some had to
+    /// stay because there was no block.
+    fn write_stream(&mut self, out: &mut StreamWriter, end: bool) -> bool {
+        let page_bytes = self.geometry.page_bytes as usize;
+        let chunks = self.geometry.chunks_per_page();
+        let mut ios = Vec::new();
+        let mut written = 0;
+        while out.tail.len() - written >= page_bytes || (end && written < out.tail.len()) {
+            let Ok(block) = self.writers.ready(0, Class::Snapshot, chunks, &mut self.blocks, &mut ios) else { break };
+            let page = &out.tail[written..out.tail.len().min(written + page_bytes)];
+            let at = self.writers.append_pages(block, page, &mut ios);
+            self.blocks.hold(block);
+            self.counters.metadata_bytes += page_bytes as u64;
+            out.stream.crc32c = crc32c::crc32c_append(out.stream.crc32c, page);
+            out.stream.bytes += page.len() as u64;
+            written += page.len();
+            match out.stream.runs.last_mut() {
+                Some(last) if last.block == at.block.0 && last.page + last.page_count == at.page => {
+                    last.page_count += 1
+                }
+                _ => out.stream.runs.push(Run { block: at.block.0, page: at.page, page_count: 1 }),
+            }
+        }
+        out.tail.drain(..written);
+        self.emit_programs(ios);
+        out.tail.is_empty() || !end
+    }
+
+    fn finish_job(&mut self, job: Job) {
+        let space = self.spaces.get_mut(&job.namespace).expect("deleted namespaces drop their job");
+        let old = space.snapshot.replace(job.out.stream);
+        space.snapshot_entry = job.entry;
+        self.root_commit.retire(old.map(|s| s.runs).unwrap_or_default());
+    }
+
+    /// All indexes are written: the block table follows, the journal shrinks, a root makes it count.
+    fn finish_checkpoint(&mut self) {
+        let entry = self.journal.next_entry();
+        let mut table = StreamWriter { tail: self.encode_blocks(), ..StreamWriter::default() };
+        if !self.write_stream(&mut table, true) {
+            // No block just now: try again with a fresh table.
+            self.root_commit.retire(table.stream.runs);
+            return;
+        }
+        let old = self.root.blocks.replace(table.stream);
+        self.root.blocks_entry = entry;
+        self.root_commit.retire(old.map(|s| s.runs).unwrap_or_default());
+        let dirty = self.spaces.values().filter(|s| s.dirty).map(|s| s.snapshot_entry);
+        let trimmed = self.journal.trim(dirty.min().unwrap_or(entry).min(entry));
+        self.root_commit.retire(trimmed);
+        self.root_commit.awaits_checkpoint = false;
+        self.checkpoint.running = false;
+        // Changed while the last snapshot was taken: a clean close needs another round.
+        let dirty = self.spaces.values().any(|s| s.dirty);
+        self.checkpoint.requested |= self.root_commit.clean && dirty;
+        self.request_root(false);
+    }
+
+    /// The block table as a stream: for each block its erase count (u32), valid chunks (u32) and whether it is bad.
+    fn encode_blocks(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.blocks.count() as usize * 9);
+        for (_, block) in self.blocks.iter() {
+            bytes.extend_from_slice(&block.erase_count.to_le_bytes());
+            bytes.extend_from_slice(&block.valid_chunks.to_le_bytes());
+            bytes.push((block.state == crate::blocks::BlockState::Bad).into());
+        }
+        bytes
+    }
+}
+
+/// Bytes of a root slot that are read first: enough to know how many more there are.
+pub(crate) const ROOT_PEEK_BYTES: usize = 4096;
+const _: () = assert!(HEADER_BYTES <= ROOT_PEEK_BYTES);

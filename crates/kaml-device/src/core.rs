@@ -1,0 +1,1030 @@
+//! The firmware core: a deterministic single-writer state machine between commands and the medium.
+//!
+//! Lives here:       Put's three phases, completions, namespaces, admission, accounting.
+//! Lives elsewhere:  reads (`reader`, beside the core), collection (`gc`), roots and snapshots (`checkpoint`),
+//!                   opening (`recovery`), everything that waits (the drivers in `kaml`).
+//! Implements:       paper:KAML IV.D; design sections 2 and 4.
+//!
+//! The life of a Put: `stage` checks it, places its records in write buffers and appends them to the staging frame
+//! (phase 1); `begin_persist` hands the frame out as one durable ring write; its completion commits it: index entries
+//! swing to the records' places, which are still in write buffers (served from memory) until their pages are
+//! programmed (phase 2); a root then moves the ring's tail (phase 3).
+
+use crate::blocks::{BlockGate, BlockTable};
+use crate::checkpoint::Checkpoint;
+use crate::checkpoint::RootCommit;
+use crate::error::Error;
+use crate::format::journal::Change;
+use crate::format::record::{Record, RecordHeader, RecordKind};
+use crate::format::root::{Root, Run};
+use crate::gc::Collector;
+use crate::journal::Journal;
+use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
+use crate::ring::{self, CommitRing, Staged};
+use crate::stats::Counters;
+use crate::writers::{Class, Move, NoBlock, Writers};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError};
+use kaml_index::{IndexLayout, IndexWriter, Key, LenCode, Slot};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// When a record of a Put is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Condition {
+    /// Always.
+    #[default]
+    Always,
+    /// Only if the key is not there (spec:NVMe-KV Store option).
+    IfAbsent,
+    /// Only if the key is there.
+    IfPresent,
+}
+
+/// What a record of a Put does.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Stores a value.
+    Value {
+        /// Its bytes.
+        value: &'a [u8],
+        /// Their CRC32C, computed by the caller outside any lock.
+        crc32c: u32,
+    },
+    /// Stores a large value whose pages are programmed already.
+    Placed {
+        /// The answer to [`Core::place`], done.
+        ticket: u64,
+    },
+    /// Deletes the key.
+    Delete,
+}
+
+/// One record of a Put.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    /// The namespace.
+    pub namespace: u32,
+    /// The key.
+    pub key: Key,
+    /// What happens to it.
+    pub body: Body<'a>,
+    /// On what condition.
+    pub condition: Condition,
+}
+
+/// Why a Put was not staged.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StageError {
+    /// It never will be.
+    Refused(Error),
+    /// The index of this namespace must be loaded first ([`Core::load_index`]).
+    NeedIndex(u32),
+    /// Not now: wait until the firmware has made progress, then try again.
+    Busy,
+}
+
+impl From<Error> for StageError {
+    fn from(error: Error) -> Self {
+        StageError::Refused(error)
+    }
+}
+
+/// What an operation in flight is for.
+pub(crate) enum Pending {
+    Persist { frame: u64 },
+    Program,
+    Erase { block: u32 },
+    Flush,
+    Root,
+    GcOob { block: u32 },
+    GcRead { block: u32 },
+}
+
+/// A large value on its way to its pages.
+struct Ticket {
+    namespace: u32,
+    key: Key,
+    image: Arc<AlignedBuf>,
+    record: Record,
+    chunks: u32,
+    at: ChunkAddr,
+    done: bool,
+}
+
+/// The firmware.
+pub struct Core {
+    pub(crate) geometry: Geometry,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) ring: CommitRing,
+    pub(crate) blocks: BlockTable,
+    pub(crate) writers: Writers,
+    pub(crate) journal: Journal,
+    pub(crate) spaces: BTreeMap<u32, Namespace>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) next_namespace: u32,
+    pub(crate) sequence: u64,
+    pub(crate) collector: Collector,
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) root_commit: RootCommit,
+    /// The present root.
+    pub(crate) root: Root,
+    pub(crate) ops: BTreeMap<IoId, Pending>,
+    next_io: IoId,
+    outbox: VecDeque<(IoId, Io)>,
+    /// Programs that found no space below; tried again later.
+    pub(crate) retry: Vec<Io>,
+    pub(crate) failed_blocks: Vec<u32>,
+    tickets: BTreeMap<u64, Ticket>,
+    next_ticket: u64,
+    stopped: Option<MediumError>,
+    pub(crate) read_only: bool,
+    pub(crate) counters: Counters,
+    retry_at_ns: u64,
+    /// While the ring is replayed: the epoch and tail that roots must go on naming.
+    pub(crate) recovering: Option<(u64, u64)>,
+    /// [`Core::capacity_chunks`] as of the last poll.
+    capacity_cached: u64,
+}
+
+/// Values from this size on are programmed before they are committed, and only their place goes through the ring.
+pub const DIRECT_BYTES: usize = 32 << 10;
+/// Page programs under way beyond which Puts wait.
+pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
+/// How long to wait before a program that found no space below is tried again.
+const RETRY_NS: u64 = 100_000_000;
+/// Longest namespace name in bytes.
+const NAME_BYTES_MAX: usize = 255;
+
+impl Core {
+    pub(crate) fn assemble(
+        geometry: Geometry,
+        uuid: [u8; 16],
+        blocks: BlockTable,
+        journal: Journal,
+        root: Root,
+    ) -> Core {
+        let ring = CommitRing::new(&geometry, uuid, root.epoch, root.ring_tail);
+        let mut core = Core {
+            writers: Writers::new(&geometry),
+            uuid,
+            ring,
+            blocks,
+            journal,
+            spaces: BTreeMap::new(),
+            directory: Arc::default(),
+            next_namespace: root.next_namespace,
+            sequence: root.next_sequence,
+            collector: Collector::default(),
+            checkpoint: Checkpoint::default(),
+            root_commit: RootCommit::default(),
+            counters: Counters::restore(&root.lifetime),
+            root,
+            ops: BTreeMap::new(),
+            next_io: 1,
+            outbox: VecDeque::new(),
+            retry: Vec::new(),
+            failed_blocks: Vec::new(),
+            tickets: BTreeMap::new(),
+            next_ticket: 1,
+            stopped: None,
+            read_only: false,
+            retry_at_ns: 0,
+            recovering: None,
+            capacity_cached: 0,
+            geometry,
+        };
+        core.capacity_cached = core.capacity_chunks();
+        core
+    }
+
+    /// What readers share with the firmware.
+    pub(crate) fn gate(&self) -> Arc<BlockGate> {
+        self.blocks.gate.clone()
+    }
+
+    // --- Put ------------------------------------------------------------------------------------------------------
+
+    /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
+    /// visible once [`Core::committed`] is beyond that.
+    pub fn stage(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.check(ops)?;
+        let bytes = self.admit(ops)?;
+        if !self.ring.has_room(bytes) {
+            return Err(StageError::Busy);
+        }
+        let mark = self.ring.mark();
+        for op in ops {
+            if self.stage_one(op).is_err() {
+                self.unstage(mark);
+                return Err(StageError::Busy);
+            }
+        }
+        for op in ops {
+            if let Body::Placed { ticket } = op.body {
+                self.tickets.remove(&ticket);
+            }
+        }
+        Ok(self.ring.staging_number())
+    }
+
+    /// Everything that can be wrong with a Put and does not change by waiting.
+    fn check(&self, ops: &[Op<'_>]) -> Result<(), StageError> {
+        self.writable()?;
+        if ops.is_empty() {
+            return Err(Error::EmptyBatch.into());
+        }
+        let value_max = self.value_bytes_max();
+        for op in ops {
+            let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
+            op.key.check(space.keys).map_err(Error::Key)?;
+            match op.body {
+                Body::Value { value, .. } if value.len() as u64 > value_max => {
+                    return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
+                }
+                Body::Placed { ticket } => {
+                    let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
+                    assert!(placed.done && placed.namespace == op.namespace && placed.key == op.key);
+                }
+                Body::Value { .. } | Body::Delete => {}
+            }
+            let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
+            if op.condition == Condition::Always {
+                index.prefetch(&op.key);
+            } else {
+                self.check_condition(op, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_condition(&self, op: &Op<'_>, index: &IndexWriter) -> Result<(), Error> {
+        let same = |s: &&Staged| s.namespace == op.namespace && s.key == op.key;
+        let present = match self.ring.uncommitted().rev().find(same) {
+            Some(staged) => staged.to.is_some(),
+            None => index.get(&op.key).is_some(),
+        };
+        match (op.condition, present) {
+            (Condition::IfAbsent, true) | (Condition::IfPresent, false) => {
+                Err(Error::Conflict { namespace: op.namespace, key: op.key, present })
+            }
+            (Condition::Always, _) | (Condition::IfAbsent, false) | (Condition::IfPresent, true) => Ok(()),
+        }
+    }
+
+    /// Whether there is room for a Put; answers its ring bytes.
+    fn admit(&self, ops: &[Op<'_>]) -> Result<usize, StageError> {
+        let mut ring_bytes = 0;
+        let mut chunks = 0u64;
+        for op in ops {
+            let payload = match op.body {
+                Body::Value { value, .. } => {
+                    chunks += u64::from(self.chunks_of(value.len()));
+                    value.len()
+                }
+                Body::Placed { .. } => 8,
+                Body::Delete => 0,
+            };
+            ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(crate::format::record::RING_ALIGN);
+        }
+        let max = self.ring.payload_bytes_max();
+        if ring_bytes > max {
+            let direct_bytes = DIRECT_BYTES as u64;
+            return Err(Error::BatchTooLarge { bytes: ring_bytes, max, direct_bytes }.into());
+        }
+        if chunks > 0 {
+            self.admit_chunks(chunks)?;
+        }
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return Err(StageError::Busy);
+        }
+        Ok(ring_bytes)
+    }
+
+    /// Whether `chunks` of new data may be written now.
+    fn admit_chunks(&self, chunks: u64) -> Result<(), StageError> {
+        if let Some(error) = self.no_space_below() {
+            return Err(Error::Medium(error).into());
+        }
+        let capacity = self.capacity_cached;
+        if self.blocks.live_chunks() + chunks > capacity {
+            return Err(self.full(capacity).into());
+        }
+        if self.may_write() { Ok(()) } else { Err(StageError::Busy) }
+    }
+
+    pub(crate) fn full_now(&self) -> Error {
+        self.full(self.capacity_chunks())
+    }
+
+    fn full(&self, capacity: u64) -> Error {
+        let bytes = u64::from(self.geometry.chunk_bytes);
+        Error::Full { live_bytes: self.blocks.live_chunks() * bytes, capacity_bytes: capacity * bytes }
+    }
+
+    fn no_space_below(&self) -> Option<MediumError> {
+        let waiting = |what: &str| MediumError::NoSpace { what: what.to_owned() };
+        (!self.retry.is_empty()).then(|| waiting("page programs wait until there is space"))
+    }
+
+    fn stage_one(&mut self, op: &Op<'_>) -> Result<(), NoBlock> {
+        self.sequence += 1;
+        let mut record = Record {
+            namespace: op.namespace,
+            key: op.key,
+            kind: RecordKind::Tombstone,
+            value_len: 0,
+            value_crc: 0,
+            sequence: self.sequence,
+        };
+        let mapping;
+        let (payload, to): (&[u8], Option<Slot>) = match op.body {
+            Body::Delete => (&[], None),
+            Body::Value { value, crc32c } => {
+                record.kind = RecordKind::Value;
+                record.value_len = value.len() as u32;
+                record.value_crc = crc32c;
+                let at = self.place_record(&record, value)?;
+                (value, Some(at))
+            }
+            Body::Placed { ticket } => {
+                let placed = &self.tickets[&ticket];
+                record = Record { kind: RecordKind::Mapping, ..placed.record };
+                mapping = ring::mapping_payload(placed.at);
+                (&mapping, Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
+            }
+        };
+        let header = RecordHeader::encode(&record);
+        let is_mapping = record.kind == RecordKind::Mapping;
+        let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping };
+        self.ring.stage(&header, payload, staged);
+        match op.body {
+            Body::Delete => self.counters.deletes += 1,
+            Body::Value { .. } | Body::Placed { .. } => {
+                self.counters.puts += 1;
+                self.counters.host_bytes += u64::from(record.value_len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
+    fn place_record(&mut self, record: &Record, value: &[u8]) -> Result<Slot, NoBlock> {
+        let chunks = self.chunks_of(value.len());
+        let turn = u64::from(self.geometry.chunks_per_page()) * 64;
+        let log_count = self.geometry.die_count();
+        let space = self.spaces.get_mut(&record.namespace).expect("checked");
+        let log = space.next_log(chunks, log_count, turn);
+        let header = RecordHeader::encode(record);
+        let frame = self.ring.staging_number();
+        self.host_may_open(log, Class::Host, chunks)?;
+        let at = self.append(log, Class::Host, chunks, [&header, value], Some(frame))?;
+        self.counters.record_chunks += u64::from(chunks);
+        self.has_written(u64::from(chunks));
+        Ok(Slot { at: at.0, len: code(chunks) })
+    }
+
+    /// Host data may not take the last free blocks: those are for collection.
+    fn host_may_open(&self, log: u32, class: Class, chunks: u32) -> Result<(), NoBlock> {
+        let opens = self.writers.needs_block(log, class, chunks);
+        if opens && self.blocks.free_count() <= self.reserve_blocks() { Err(NoBlock) } else { Ok(()) }
+    }
+
+    /// Appends a record to a log and holds its block until its index entry is there.
+    pub(crate) fn append(
+        &mut self,
+        log: u32,
+        class: Class,
+        chunks: u32,
+        parts: [&[u8]; 2],
+        frame: Option<u64>,
+    ) -> Result<ChunkAddr, NoBlock> {
+        let mut out = Vec::new();
+        let block = self.writers.ready(log, class, chunks, &mut self.blocks, &mut out);
+        let at = block.map(|block| {
+            self.blocks.hold(block);
+            self.writers.append(block, chunks, parts, frame, &mut out)
+        });
+        self.emit_programs(out);
+        at
+    }
+
+    fn unstage(&mut self, mark: ring::Mark) {
+        for staged in self.ring.rewind(mark) {
+            // A ticket's place keeps its hold: the caller stages it again.
+            if let Some(to) = staged.to
+                && !self.tickets.values().any(|ticket| ticket.at.0 == to.at)
+            {
+                let block = self.block_of(to.at);
+                self.blocks.unhold(block);
+            }
+        }
+    }
+
+    /// Programs a large value ahead of its Put: `image` is the encoded record ([`encode_image`]). The answer's ticket
+    /// becomes usable in [`Body::Placed`] once [`Core::is_placed`].
+    pub fn place(&mut self, namespace: u32, key: Key, image: Arc<AlignedBuf>) -> Result<u64, StageError> {
+        self.writable()?;
+        let record = RecordHeader::check(&image).expect("an encoded record");
+        let chunks = self.chunks_of(record.value_len as usize);
+        let value_max = self.value_bytes_max();
+        if u64::from(record.value_len) > value_max {
+            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
+        }
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        key.check(space.keys).map_err(Error::Key)?;
+        self.admit_chunks(u64::from(chunks))?;
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return Err(StageError::Busy);
+        }
+        let id = self.next_ticket;
+        let at = self.place_image(namespace, chunks, &image, id).map_err(|NoBlock| StageError::Busy)?;
+        self.next_ticket += 1;
+        self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
+        Ok(id)
+    }
+
+    fn place_image(
+        &mut self,
+        namespace: u32,
+        chunks: u32,
+        image: &Arc<AlignedBuf>,
+        ticket: u64,
+    ) -> Result<ChunkAddr, NoBlock> {
+        let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
+        let whole = pages * self.geometry.chunks_per_page();
+        let log_count = self.geometry.die_count();
+        let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
+        let log = space.next_log(whole, log_count, 1);
+        self.host_may_open(log, Class::Direct, whole)?;
+        let mut out = Vec::new();
+        let placed = self.writers.ready(log, Class::Direct, whole, &mut self.blocks, &mut out).map(|block| {
+            self.blocks.hold(block);
+            self.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
+        });
+        self.emit_programs(out);
+        self.counters.record_chunks += u64::from(chunks);
+        self.has_written(u64::from(whole));
+        placed
+    }
+
+    /// Whether the pages of a ticket are programmed and durable.
+    pub fn is_placed(&self, ticket: u64) -> bool {
+        self.tickets.get(&ticket).is_some_and(|t| t.done)
+    }
+
+    /// Gives up a ticket that will not be staged.
+    pub fn forget(&mut self, ticket: u64) {
+        if let Some(placed) = self.tickets.remove(&ticket) {
+            let block = self.block_of(placed.at.0);
+            self.blocks.unhold(block);
+        }
+    }
+
+    /// Hands out the staging frame as one durable write, if there is one to make and it may be made now.
+    pub fn begin_persist(&mut self) -> Option<(IoId, Io)> {
+        if self.stopped.is_some() {
+            return None;
+        }
+        let (frame, io) = self.ring.begin_persist()?;
+        if let Io::Persist { len, .. } = &io {
+            self.counters.ring_bytes += *len as u64;
+        }
+        let id = self.next_io;
+        self.next_io += 1;
+        self.ops.insert(id, Pending::Persist { frame });
+        Some((id, io))
+    }
+
+    /// Frames before this one are committed.
+    pub fn committed(&self) -> u64 {
+        self.ring.committed()
+    }
+
+    /// Whether records are staged that no write has taken yet.
+    pub fn has_staged(&self) -> bool {
+        self.ring.has_staged()
+    }
+
+    /// The frame that is being filled.
+    pub fn staging_frame(&self) -> u64 {
+        self.ring.staging_number()
+    }
+
+    /// Whether [`Core::poll`] would go on at once, without waiting for a completion.
+    pub fn wants_poll(&self) -> bool {
+        self.has_background() || self.checkpoint_can_go_on()
+    }
+
+    /// The namespace whose index collection needs, if it does.
+    pub fn take_wanted_index(&mut self) -> Option<u32> {
+        self.collector.wants_index.take()
+    }
+
+    /// Ring writes under way.
+    pub fn persists_in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    /// The error that stopped the device, if one did.
+    pub fn stopped(&self) -> Option<Error> {
+        self.stopped.clone().map(Error::Stopped)
+    }
+
+    fn writable(&self) -> Result<(), Error> {
+        match &self.stopped {
+            _ if self.read_only => Err(Error::ReadOnly),
+            Some(error) => Err(Error::Stopped(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    // --- completions ----------------------------------------------------------------------------------------------
+
+    pub(crate) fn emit(&mut self, io: Io, pending: Pending) -> IoId {
+        let id = self.next_io;
+        self.next_io += 1;
+        self.ops.insert(id, pending);
+        self.outbox.push_back((id, io));
+        id
+    }
+
+    pub(crate) fn emit_programs(&mut self, ios: Vec<Io>) {
+        for io in ios {
+            if let Io::Program { data, oob, .. } = &io {
+                self.counters.page_bytes += data.len() as u64;
+                self.counters.oob_bytes += oob.len() as u64;
+            }
+            self.emit(io, Pending::Program);
+        }
+    }
+
+    /// The id that the next operation will get; all earlier ones are in `ops` until they complete.
+    pub(crate) fn next_io(&self) -> IoId {
+        self.next_io
+    }
+
+    /// Whether background operations wait to be started.
+    pub fn has_background(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Takes what an operation came to.
+    pub fn complete(&mut self, completion: Completion) {
+        let Completion { id, io, result } = completion;
+        let pending = self.ops.remove(&id).expect("a completion answers one operation in flight");
+        match (pending, result) {
+            (Pending::Persist { frame }, Ok(())) => {
+                let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
+                for (frame, records) in self.ring.persisted(frame, data) {
+                    records.into_iter().for_each(|staged| self.commit(frame, staged));
+                }
+            }
+            (Pending::Program, result) => self.program_done(io, result),
+            (Pending::Erase { block }, Ok(())) => {
+                let erase_count = self.blocks.erased(block);
+                self.counters.erases += 1;
+                self.journal.append(&Change::Block { block, erase_count, bad: false });
+            }
+            (Pending::Erase { block }, Err(MediumError::BlockFailed { .. })) => {
+                self.blocks.erase_failed(block);
+                self.retire(block);
+            }
+            (Pending::Flush, Ok(())) => self.flushed(),
+            (Pending::Root, Ok(())) => self.root_written(),
+            (Pending::GcOob { block }, result) => self.gc_oob_done(block, io, result),
+            (Pending::GcRead { block }, result) => self.gc_read_done(block, io, result),
+            (Pending::Persist { .. } | Pending::Erase { .. } | Pending::Flush | Pending::Root, Err(error)) => {
+                self.stop(error)
+            }
+        }
+    }
+
+    /// Nothing can be made durable any more.
+    pub(crate) fn stop(&mut self, error: MediumError) {
+        tracing::error!(%error, "the device stops accepting writes");
+        self.stopped.get_or_insert(error);
+    }
+
+    /// The commit point is passed: the index entry swings to the record's new place.
+    fn commit(&mut self, frame: u64, staged: Staged) {
+        if let Some(to) = staged.to {
+            let block = self.block_of(to.at);
+            if staged.is_mapping {
+                self.blocks.set_mapping_frame(block, frame);
+            }
+            if self.spaces.contains_key(&staged.namespace) {
+                self.blocks.add_valid(block, to.len.chunks_max());
+            }
+            self.blocks.unhold(block);
+        }
+        let Some(space) = self.spaces.get_mut(&staged.namespace) else { return };
+        let index = space.index.as_mut().expect("an index stays loaded while Puts of its namespace are staged");
+        space.dirty = true;
+        let (old, change) = match staged.to {
+            Some(to) => {
+                (index.insert(&staged.key, to), Change::Moved { namespace: staged.namespace, key: staged.key, to })
+            }
+            None => (index.remove(&staged.key), Change::Deleted { namespace: staged.namespace, key: staged.key }),
+        };
+        self.journal.append(&change);
+        if let Some(old) = old {
+            let block = self.block_of(old.at);
+            self.blocks.sub_valid(block, old.len.chunks_max());
+        }
+    }
+
+    /// The index entry of a record found in the ring while opening swings to its place.
+    pub(crate) fn apply_replayed(&mut self, namespace: u32, key: Key, to: Option<Slot>) {
+        self.commit(self.ring.staging_number(), Staged { namespace, key, to, is_mapping: false });
+    }
+
+    fn program_done(&mut self, io: Io, result: Result<(), MediumError>) {
+        let Io::Program { at, ref data, .. } = io else { unreachable!("the operation of a program") };
+        let bytes = data.len() as u64;
+        match result {
+            Ok(()) => {
+                drop(io);
+                let settled = self.writers.programmed(at, bytes, &mut self.blocks);
+                settled.moves.into_iter().for_each(|moved| self.install(moved));
+                for ticket in settled.tickets {
+                    if let Some(placed) = self.tickets.get_mut(&ticket) {
+                        placed.done = true;
+                    }
+                }
+            }
+            Err(MediumError::BlockFailed { block, error, .. }) => {
+                tracing::warn!(%block, error, "a program failed; the block is taken out of use");
+                self.writers.programming_bytes -= bytes;
+                self.counters.program_failures += 1;
+                if !self.failed_blocks.contains(&block.0) {
+                    self.failed_blocks.push(block.0);
+                }
+                self.writers.stop(block.0);
+            }
+            Err(MediumError::NoSpace { what }) => {
+                tracing::warn!(what, "no space below the device; the program is tried again");
+                self.retry.push(io);
+            }
+            Err(error) => self.stop(error),
+        }
+    }
+
+    /// A moved record's new page is programmed: the index entry swings if it still says the old place.
+    fn install(&mut self, moved: Move) {
+        let to_block = self.block_of(moved.to.at);
+        let from_block = self.block_of(moved.from.at);
+        let space = self.spaces.get_mut(&moved.namespace);
+        let index = space.and_then(|space| {
+            space.dirty = true;
+            space.index.as_mut()
+        });
+        let swung = index.is_some_and(|index| index.replace_if(&moved.key, moved.from, moved.to));
+        if swung {
+            self.blocks.add_valid(to_block, moved.to.len.chunks_max());
+            self.blocks.sub_valid(from_block, moved.from.len.chunks_max());
+            self.journal.append(&Change::Moved { namespace: moved.namespace, key: moved.key, to: moved.to });
+        }
+        self.blocks.unhold(to_block);
+        self.gc_moved(from_block);
+    }
+
+    /// A block will never be used again: tell the journal.
+    pub(crate) fn retire(&mut self, block: u32) {
+        let erase_count = self.blocks.get(block).erase_count;
+        self.journal.append(&Change::Block { block, erase_count, bad: true });
+    }
+
+    // --- failed blocks ----------------------------------------------------------------------------------------------
+
+    /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
+    fn rehome(&mut self) {
+        for block in std::mem::take(&mut self.failed_blocks) {
+            let die_ready = self.blocks.ready_count(self.geometry.die_of(BlockIndex(block)));
+            if die_ready < 2 || self.ops_on_block(block) {
+                self.failed_blocks.push(block);
+                continue;
+            }
+            self.rehome_block(block);
+        }
+    }
+
+    fn ops_on_block(&self, block: u32) -> bool {
+        self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
+    }
+
+    fn rehome_block(&mut self, block: u32) {
+        let Some(mut writer) = self.writers.abandon(block, &mut self.blocks) else { return };
+        let moves: Vec<Move> = writer.buffers.iter_mut().flat_map(|b| std::mem::take(&mut b.moves)).collect();
+        let (log, class) = (writer.log, writer.class);
+        let tickets: Vec<u64> = writer.buffers.iter().filter_map(|b| b.ticket).collect();
+        // The ring must keep these records until they are programmed at their new places.
+        let frame = writer.buffers.iter().map(|b| b.first_frame).min();
+        if class >= Class::Journal {
+            self.metadata_lost();
+            self.retire(block);
+            return;
+        }
+        for extent in writer.unprogrammed_records(&self.geometry) {
+            let mut bytes = vec![0; (extent.chunk_count * self.geometry.chunk_bytes) as usize];
+            assert!(writer.read(&self.geometry, extent.start, &mut bytes), "buffers are kept until programmed");
+            let record = RecordHeader::check(&bytes).expect("records in buffers are whole");
+            let from =
+                Slot { at: self.geometry.chunk_at(BlockIndex(block), extent.start).0, len: code(extent.chunk_count) };
+            if self.tickets.values().any(|t| t.at.0 == from.at) {
+                continue;
+            }
+            let at = self.append(log, class, extent.chunk_count, [&bytes[..record.page_bytes()], &[]], frame);
+            let at = at.expect("blocks were ready");
+            self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
+        }
+        for id in tickets {
+            let Some(ticket) = self.tickets.get(&id) else { continue };
+            let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
+            match self.place_image(namespace, chunks, &image, id) {
+                Ok(at) => {
+                    self.tickets.get_mut(&id).expect("just seen").at = at;
+                    let block = self.block_of(old.0);
+                    self.blocks.unhold(block);
+                }
+                Err(NoBlock) => self.stop(MediumError::BlockFailed {
+                    block: BlockIndex(block),
+                    what: "program",
+                    error: "no block left to place a large value again".to_owned(),
+                }),
+            }
+        }
+        self.retire(block);
+    }
+
+    /// A record of a failed block has a new place: whoever points at the old one is told.
+    fn rehomed(&mut self, record: &Record, from: Slot, to: Slot, moves: &[Move]) {
+        let from_block = self.block_of(from.at);
+        if let Some(moved) = moves.iter().find(|m| m.to == from) {
+            let block = self.block_of(to.at);
+            self.writers.attach_move(block, Move { to, ..*moved });
+            self.blocks.unhold(from_block);
+            return;
+        }
+        let staged = self.ring.uncommitted_mut().find(|s| s.to == Some(from));
+        if let Some(staged) = staged {
+            staged.to = Some(to);
+            self.blocks.unhold(from_block);
+            return;
+        }
+        let moved = Move { namespace: record.namespace, key: record.key, from, to };
+        self.install(moved);
+    }
+
+    // --- background -------------------------------------------------------------------------------------------------
+
+    /// Advances everything that goes on by itself and hands out the operations to be started. Call it when
+    /// [`Core::has_background`], after completions, and now and then; `now_ns` may have any origin.
+    pub fn poll(&mut self, now_ns: u64, out: &mut Vec<(IoId, Io)>) {
+        if self.stopped.is_none() && !self.read_only {
+            if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
+                self.retry_at_ns = now_ns + RETRY_NS;
+                for io in std::mem::take(&mut self.retry) {
+                    self.emit(io, Pending::Program);
+                }
+            }
+            if !self.failed_blocks.is_empty() {
+                self.rehome();
+            }
+            self.start_erases();
+            self.step_gc();
+            self.place_journal();
+            self.step_checkpoint();
+            self.step_root();
+        }
+        self.capacity_cached = self.capacity_chunks();
+        out.extend(self.outbox.drain(..));
+    }
+
+    fn start_erases(&mut self) {
+        if self.root_commit.is_closing() {
+            return;
+        }
+        // Space is given back only while there is plenty: a block about to be reused keeps its extents.
+        let release = self.blocks.free_count() > self.blocks.count() / 4;
+        for block in self.blocks.start_erases(3) {
+            let fresh = self.blocks.get(block).erase_count == 0;
+            self.emit(Io::Erase { block: BlockIndex(block), release: release && !fresh }, Pending::Erase { block });
+        }
+    }
+
+    /// Gives waiting journal pages their places.
+    pub(crate) fn place_journal(&mut self) {
+        let mut out = Vec::new();
+        while let Some(page) = self.journal.waiting() {
+            let chunks = self.geometry.chunks_per_page();
+            let Ok(block) = self.writers.ready(0, Class::Journal, chunks, &mut self.blocks, &mut out) else { break };
+            let at = self.writers.append_pages(block, page, &mut out);
+            self.blocks.hold(block);
+            self.journal.placed(at.block.0, at.page);
+            self.counters.metadata_bytes += u64::from(self.geometry.page_bytes);
+        }
+        self.emit_programs(out);
+    }
+
+    pub(crate) fn release_pages(&mut self, runs: &[Run]) {
+        for run in runs {
+            (0..run.page_count).for_each(|_| self.blocks.unhold(run.block));
+        }
+    }
+
+    /// Whether anything is under way or due: false means that nothing happens until the next command.
+    pub fn is_idle(&self) -> bool {
+        self.ops.is_empty() && self.outbox.is_empty() && !self.collector.is_running() && !self.checkpoint.is_running()
+    }
+
+    /// Whether some programs wait for space below.
+    pub fn is_waiting_for_space(&self) -> bool {
+        !self.retry.is_empty()
+    }
+
+    // --- namespaces ---------------------------------------------------------------------------------------------------
+
+    /// Creates a namespace. It is there to stay once a root was committed ([`Core::request_root`]).
+    pub fn create_namespace(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, Error> {
+        self.writable()?;
+        self.check_name(name)?;
+        self.check_logs(&options.logs)?;
+        let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
+        let max = self.geometry.root_bytes as usize * 3 / 4;
+        if root_bytes > max {
+            return Err(Error::TooManyNamespaces { bytes: root_bytes, max });
+        }
+        let id = self.next_namespace;
+        self.next_namespace += 1;
+        let mut space = Namespace::new(name.to_owned(), options.keys, options.logs.clone());
+        space.snapshot_entry = self.journal.next_entry();
+        space.install(IndexWriter::new(self.index_layout(options.keys)));
+        self.directory.insert(id, space.shared.clone());
+        self.spaces.insert(id, space);
+        Ok(id)
+    }
+
+    /// Deletes a namespace and everything in it; durable with the next root. Its index must be loaded.
+    pub fn delete_namespace(&mut self, id: u32) -> Result<(), StageError> {
+        self.writable()?;
+        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        let Some(index) = &space.index else { return Err(StageError::NeedIndex(id)) };
+        let blocks = &mut self.blocks;
+        let geometry = &self.geometry;
+        index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
+        let space = self.spaces.remove(&id).expect("just seen");
+        self.directory.remove(id);
+        *space.shared.index.write().expect("no panics under this lock") = None;
+        let runs = space.snapshot.map(|s| s.runs).unwrap_or_default();
+        self.root_commit.retire(runs);
+        self.checkpoint.forget(id, &mut self.root_commit);
+        Ok(())
+    }
+
+    /// Changes attributes of a namespace; durable with the next root.
+    pub fn set_namespace(&mut self, id: u32, change: &NamespaceChange) -> Result<(), Error> {
+        self.writable()?;
+        let Some(current) = self.spaces.get(&id).map(|s| s.name.clone()) else {
+            return Err(Error::UnknownNamespace(id));
+        };
+        if let Some(name) = change.name.as_ref().filter(|name| **name != current) {
+            self.check_name(name)?;
+        }
+        if let Some(logs) = &change.logs {
+            self.check_logs(logs)?;
+        }
+        let space = self.spaces.get_mut(&id).expect("just seen");
+        space.name = change.name.clone().unwrap_or(current);
+        space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());
+        Ok(())
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), Error> {
+        let bad = |why| Err(Error::BadName { name: name.to_owned(), why });
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return bad("must have 1 to 255 bytes");
+        }
+        if name.chars().any(char::is_control) {
+            return bad("must not contain control characters");
+        }
+        match self.spaces.values().any(|space| space.name == name) {
+            true => Err(Error::NamespaceExists(name.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    fn check_logs(&self, logs: &[u32]) -> Result<(), Error> {
+        let last = self.geometry.die_count() - 1;
+        logs.iter().find(|log| **log > last).map_or(Ok(()), |log| Err(Error::UnknownLog { log: *log, last }))
+    }
+
+    /// The id of a namespace.
+    pub fn namespace(&self, name: &str) -> Result<u32, Error> {
+        let found = self.spaces.iter().find(|(_, space)| space.name == name).map(|(id, _)| *id);
+        found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))
+    }
+
+    /// All namespaces in the order of their ids.
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.spaces.iter().map(|(id, space)| space.info(*id)).collect()
+    }
+
+    /// Takes an idle namespace's index out of memory; false while it cannot be (not snapshotted since it changed, or
+    /// Puts of it are under way).
+    pub fn unload_index(&mut self, id: u32) -> bool {
+        let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
+        let Some(space) = self.spaces.get_mut(&id).filter(|s| !s.dirty && !in_use && s.index.is_some()) else {
+            return false;
+        };
+        space.unload();
+        true
+    }
+
+    // --- sizes ----------------------------------------------------------------------------------------------------------
+
+    /// Bits of a chunk number.
+    pub(crate) fn index_layout(&self, keys: kaml_index::KeyKind) -> IndexLayout {
+        let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
+        IndexLayout { keys, addr_bits }
+    }
+
+    /// Chunks of a record with a value of so many bytes.
+    pub(crate) fn chunks_of(&self, value_bytes: usize) -> u32 {
+        (RecordHeader::BYTES + value_bytes).div_ceil(self.geometry.chunk_bytes as usize) as u32
+    }
+
+    pub(crate) fn block_of(&self, at: u64) -> u32 {
+        self.geometry.split(ChunkAddr(at)).0.0
+    }
+
+    /// Largest value in bytes: a record lies in one erase block, in whole program units.
+    pub fn value_bytes_max(&self) -> u64 {
+        value_bytes_max(&self.geometry)
+    }
+
+    /// Largest sum of ring bytes of one Put.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.ring.payload_bytes_max()
+    }
+
+    /// Free blocks that hosts must leave: for collection, the journal and snapshots.
+    pub(crate) fn reserve_blocks(&self) -> u32 {
+        self.geometry.die_count() + 2
+    }
+
+    /// Free blocks below which collection runs.
+    pub(crate) fn collect_below(&self) -> u32 {
+        self.reserve_blocks() + self.geometry.die_count() + self.blocks.count() / 64
+    }
+
+    /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.
+    pub fn capacity_chunks(&self) -> u64 {
+        let index_bytes: u64 = self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum();
+        let metadata = (index_bytes * 2 + self.checkpoint_journal_bytes()) / self.geometry.block_bytes() + 2;
+        let open = u64::from(self.geometry.die_count()) * 3;
+        let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
+        let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));
+        usable * u64::from(self.geometry.chunks_per_block()) / 100 * 98
+    }
+
+    /// The shape of the flash.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+}
+
+/// Memory that frames and write buffers take at most.
+pub fn buffer_bytes_max(geometry: &Geometry) -> u64 {
+    let frames = (ring::PERSISTS_IN_FLIGHT_MAX + 1) * ring::frame_bytes_max(geometry);
+    frames as u64 + Writers::memory_bytes_max(geometry, PROGRAMMING_BYTES_MAX)
+}
+
+/// Largest value that a device of this shape takes.
+pub(crate) fn value_bytes_max(geometry: &Geometry) -> u64 {
+    let code_max = u64::from(LenCode::LAST.chunks_max()) * u64::from(geometry.chunk_bytes);
+    (geometry.block_bytes().min(code_max) - RecordHeader::BYTES as u64).min(u64::from(u32::MAX))
+}
+
+/// The length code of a record that fits a block.
+pub(crate) fn code(chunks: u32) -> LenCode {
+    LenCode::of(chunks).expect("records are shorter than the longest length code")
+}
+
+/// Encodes a large record as whole program units, ready for [`Core::place`]. Done outside any lock.
+pub fn encode_image(geometry: &Geometry, namespace: u32, key: Key, value: &[u8]) -> Arc<AlignedBuf> {
+    let unit = (geometry.page_bytes * geometry.pages_per_program) as usize;
+    let len = (RecordHeader::BYTES + value.len()).next_multiple_of(unit);
+    let mut image = AlignedBuf::zeroed(len);
+    let record = Record {
+        namespace,
+        key,
+        kind: RecordKind::Value,
+        value_len: value.len() as u32,
+        value_crc: crc32c::crc32c(value),
+        // Large records are ordered by their ring entry alone.
+        sequence: 0,
+    };
+    image[..RecordHeader::BYTES].copy_from_slice(&RecordHeader::encode(&record));
+    image[RecordHeader::BYTES..RecordHeader::BYTES + value.len()].copy_from_slice(value);
+    Arc::new(image)
+}

@@ -1,0 +1,123 @@
+//! What commands are answered with when they cannot be carried out.
+
+use crate::format::root::RootError;
+use kaml_flash::{ChunkAddr, MediumError};
+use kaml_index::{Key, KeyError};
+
+/// Why a command was refused or failed. Data that was stored before is untouched in every case.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// No namespace of that id.
+    #[error("namespace {0} does not exist")]
+    UnknownNamespace(u32),
+    /// No namespace of that name.
+    #[error("namespace {0:?} does not exist")]
+    UnknownNamespaceName(String),
+    /// A namespace of that name exists.
+    #[error("namespace {0:?} exists already")]
+    NamespaceExists(String),
+    /// A name that cannot be given.
+    #[error("namespace name {name:?}: {why}")]
+    BadName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A log that the device does not have.
+    #[error("log {log} does not exist; the device has logs 0 to {last}")]
+    UnknownLog {
+        /// The number given.
+        log: u32,
+        /// The largest that exists.
+        last: u32,
+    },
+    /// Too many namespaces for a root.
+    #[error("no room for another namespace in the root ({bytes} of {max} bytes)")]
+    TooManyNamespaces {
+        /// What the root would take.
+        bytes: usize,
+        /// What it may take.
+        max: usize,
+    },
+    /// A key that no namespace, or not this one, takes.
+    #[error("{0}")]
+    Key(#[from] KeyError),
+    /// A value above the device's limit.
+    #[error("a value of {bytes} bytes; this device takes at most {max}")]
+    ValueTooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The records of one Put do not fit one frame of the commit ring.
+    #[error("a batch of {bytes} bytes; one Put takes at most {max} (values of {direct_bytes} bytes and more count 48)")]
+    BatchTooLarge {
+        /// Ring bytes of the batch.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+        /// Values from this size on bypass the ring.
+        direct_bytes: u64,
+    },
+    /// A batch without records.
+    #[error("an empty batch")]
+    EmptyBatch,
+    /// A conditional store whose condition does not hold; nothing of its batch was stored.
+    #[error("namespace {namespace}: key {key} {}", if *.present { "exists already" } else { "does not exist" })]
+    Conflict {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: Key,
+        /// Whether the key is there.
+        present: bool,
+    },
+    /// No space for new data. Deletes are still accepted and give space back.
+    #[error("the device is full: {live_bytes} of {capacity_bytes} bytes are live; delete something first")]
+    Full {
+        /// Bytes of live records, in whole chunks.
+        live_bytes: u64,
+        /// Bytes that may be live.
+        capacity_bytes: u64,
+    },
+    /// A record whose bytes do not match their checksums; it is never served.
+    #[error("namespace {namespace}: key {key}: record at {at} is damaged ({what})")]
+    Corrupt {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: Key,
+        /// Where it lies.
+        at: ChunkAddr,
+        /// What does not match.
+        what: &'static str,
+    },
+    /// The stored index of a namespace cannot be read.
+    #[error("namespace {namespace}: its index cannot be loaded: {what}")]
+    IndexDamaged {
+        /// The namespace.
+        namespace: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// Metadata that the root points at cannot be read.
+    #[error("metadata is damaged: {0}")]
+    MetadataDamaged(String),
+    /// No root can be read.
+    #[error(transparent)]
+    Root(#[from] RootError),
+    /// Flash or what lies below it said no.
+    #[error(transparent)]
+    Medium(#[from] MediumError),
+    /// A durable write failed earlier: nothing new is accepted until the device is opened again.
+    #[error("the device stopped accepting writes: {0}")]
+    Stopped(MediumError),
+    /// It was not closed cleanly, and opening it for reading only may not repair it.
+    #[error("the device was not closed cleanly; open it for writing once to recover it")]
+    NeedsRecovery,
+    /// Opened for reading only.
+    #[error("the device is open for reading only")]
+    ReadOnly,
+}

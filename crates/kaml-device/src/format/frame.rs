@@ -1,0 +1,121 @@
+//! A frame: one durable write of the commit ring, holding whole Puts.
+//!
+//! Lives here:       the header and its checks.
+//! Implements:       paper:KAML IV.D phase 1; docs/formats/ring.md.
+
+use super::record::{RING_ALIGN, Record, RecordHeader};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Stands at the start of each frame; records follow, each at a multiple of 8 bytes.
+///
+/// | offset | bytes | field          | meaning                                                                |
+/// |-------:|------:|----------------|------------------------------------------------------------------------|
+/// |      0 |     4 | `magic`        | `"KRF1"`                                                               |
+/// |      4 |     4 | `header_crc`   | CRC32C over bytes 8..80                                                |
+/// |      8 |    16 | `uuid`         | the device's; a frame of another device never counts                   |
+/// |     24 |     8 | `epoch`        | raised at each open; a frame of an earlier life never counts           |
+/// |     32 |     8 | `lsn`          | position in the endless ring; its place is `lsn % ring_bytes`          |
+/// |     40 |     8 | `previous_end` | `lsn` behind the frame before; differs from `lsn` where the ring wraps |
+/// |     48 |     4 | `payload_len`  | bytes of records                                                       |
+/// |     52 |     4 | `record_count` | records                                                                |
+/// |     56 |     4 | `records_crc`  | CRC32C over all record headers and mapping payloads, in order          |
+/// |     60 |    20 | `reserved`     | zero when written, refused when not zero                               |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct FrameHeader {
+    magic: [u8; 4],
+    header_crc: U32,
+    uuid: [u8; 16],
+    epoch: U64,
+    lsn: U64,
+    previous_end: U64,
+    payload_len: U32,
+    record_count: U32,
+    records_crc: U32,
+    reserved: [u8; 20],
+}
+
+const _: () = {
+    assert!(size_of::<FrameHeader>() == FrameHeader::BYTES);
+    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, reserved) == 60);
+};
+
+/// A checked header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Frame {
+    pub(crate) epoch: u64,
+    pub(crate) lsn: u64,
+    pub(crate) previous_end: u64,
+    pub(crate) payload_len: u32,
+    pub(crate) record_count: u32,
+    pub(crate) records_crc: u32,
+}
+
+impl FrameHeader {
+    pub(crate) const BYTES: usize = 80;
+    const MAGIC: [u8; 4] = *b"KRF1";
+
+    pub(crate) fn encode(frame: &Frame, uuid: [u8; 16]) -> [u8; Self::BYTES] {
+        let mut header = FrameHeader {
+            magic: Self::MAGIC,
+            header_crc: U32::ZERO,
+            uuid,
+            epoch: frame.epoch.into(),
+            lsn: frame.lsn.into(),
+            previous_end: frame.previous_end.into(),
+            payload_len: frame.payload_len.into(),
+            record_count: frame.record_count.into(),
+            records_crc: frame.records_crc.into(),
+            reserved: [0; 20],
+        };
+        header.header_crc = crc32c::crc32c(&header.as_bytes()[8..]).into();
+        zerocopy::transmute!(header)
+    }
+
+    /// The frame whose header stands at `bytes`, if it is whole and of this device.
+    pub(crate) fn check(bytes: &[u8], uuid: [u8; 16]) -> Option<Frame> {
+        let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
+        let whole = header.magic == Self::MAGIC
+            && header.header_crc.get() == crc32c::crc32c(&header.as_bytes()[8..])
+            && header.uuid == uuid
+            && header.reserved == [0; 20];
+        whole.then(|| Frame {
+            epoch: header.epoch.get(),
+            lsn: header.lsn.get(),
+            previous_end: header.previous_end.get(),
+            payload_len: header.payload_len.get(),
+            record_count: header.record_count.get(),
+            records_crc: header.records_crc.get(),
+        })
+    }
+}
+
+impl Frame {
+    /// Bytes the frame takes in the ring.
+    pub(crate) fn ring_bytes(&self, sector_bytes: u32) -> u64 {
+        (FrameHeader::BYTES as u64 + u64::from(self.payload_len)).next_multiple_of(sector_bytes.into())
+    }
+
+    /// The records of the frame with their payloads, or nothing unless every byte of it is whole.
+    pub(crate) fn records<'a>(&self, payload: &'a [u8]) -> Option<Vec<(Record, &'a [u8])>> {
+        let mut records = Vec::new();
+        let mut crc = 0;
+        let mut at = 0usize;
+        for _ in 0..self.record_count {
+            let header = payload.get(at..)?;
+            let record = RecordHeader::check(header)?;
+            let start = at + RecordHeader::BYTES;
+            let body = payload.get(start..start.checked_add(record.ring_payload_bytes())?)?;
+            crc = crc32c::crc32c_append(crc, &header[..RecordHeader::BYTES]);
+            match record.kind {
+                super::record::RecordKind::Mapping => crc = crc32c::crc32c_append(crc, body),
+                super::record::RecordKind::Value if crc32c::crc32c(body) != record.value_crc => return None,
+                super::record::RecordKind::Value | super::record::RecordKind::Tombstone => {}
+            }
+            records.push((record, body));
+            at = (start + body.len()).next_multiple_of(RING_ALIGN);
+        }
+        (crc == self.records_crc && at == self.payload_len as usize).then_some(records)
+    }
+}

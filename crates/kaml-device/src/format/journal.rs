@@ -1,0 +1,146 @@
+//! The journal: which key moved where, in commit order.
+//!
+//! Lives here:       entries and pages of them, checked decoding.
+//! Implements:       design section 6 (recovery); docs/formats/journal.md.
+
+use kaml_index::{Key, LenCode, Slot};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Stands at the start of each journal page.
+///
+/// | offset | bytes | field         | meaning                                        |
+/// |-------:|------:|---------------|------------------------------------------------|
+/// |      0 |     4 | `magic`       | `"KJP1"`                                       |
+/// |      4 |     4 | `crc32c`      | over bytes 8.. of the page                     |
+/// |      8 |     8 | `first_entry` | number of the first entry, counted from format |
+/// |     16 |     4 | `entry_count` | entries that follow                            |
+/// |     20 |    12 | `reserved`    | zero                                           |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct JournalPage {
+    magic: [u8; 4],
+    crc32c: U32,
+    first_entry: U64,
+    entry_count: U32,
+    reserved: [u8; 12],
+}
+
+/// | offset | bytes | field       | meaning                                                          |
+/// |-------:|------:|-------------|------------------------------------------------------------------|
+/// |      0 |     4 | `namespace` | the namespace; 0: the entry is about a block                     |
+/// |      4 |     1 | `key_len`   | 1..=16; for a block 0                                            |
+/// |      5 |     1 | `len_code`  | length code of the record, 0: deleted; for a block 1: bad        |
+/// |      6 |     6 | `at`        | chunk number; for a block its erase count                        |
+/// |     12 |    16 | `key`       | the key, zero-padded; for a block its number (u32)               |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct JournalEntry {
+    namespace: U32,
+    key_len: u8,
+    len_code: u8,
+    at: [u8; 6],
+    key: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<JournalPage>() == HEADER_BYTES);
+    assert!(size_of::<JournalEntry>() == ENTRY_BYTES);
+};
+
+const MAGIC: [u8; 4] = *b"KJP1";
+const HEADER_BYTES: usize = 32;
+const ENTRY_BYTES: usize = 28;
+
+/// One change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Change {
+    /// The key's record lies there now.
+    Moved { namespace: u32, key: Key, to: Slot },
+    /// The key is gone.
+    Deleted { namespace: u32, key: Key },
+    /// The block has been erased so often, or is bad.
+    Block { block: u32, erase_count: u32, bad: bool },
+}
+
+/// Entries that fit a page.
+pub(crate) fn entries_per_page(page_bytes: usize) -> usize {
+    (page_bytes - HEADER_BYTES) / ENTRY_BYTES
+}
+
+/// Writes entry `index` of a page.
+pub(crate) fn write_entry(page: &mut [u8], index: usize, change: &Change) {
+    let entry = match *change {
+        Change::Moved { namespace, key, to } => JournalEntry {
+            namespace: namespace.into(),
+            key_len: key.len() as u8,
+            len_code: to.len.get(),
+            at: to.at.to_le_bytes()[..6].try_into().expect("six bytes"),
+            key: *key.padded(),
+        },
+        Change::Deleted { namespace, key } => JournalEntry {
+            namespace: namespace.into(),
+            key_len: key.len() as u8,
+            len_code: 0,
+            at: [0; 6],
+            key: *key.padded(),
+        },
+        Change::Block { block, erase_count, bad } => {
+            let mut key = [0; 16];
+            key[..4].copy_from_slice(&block.to_le_bytes());
+            let at = u64::from(erase_count).to_le_bytes()[..6].try_into().expect("six bytes");
+            JournalEntry { namespace: U32::ZERO, key_len: 0, len_code: bad.into(), at, key }
+        }
+    };
+    let at = HEADER_BYTES + index * ENTRY_BYTES;
+    page[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+}
+
+/// Completes a page of `entry_count` entries.
+pub(crate) fn seal(page: &mut [u8], first_entry: u64, entry_count: usize) {
+    page[HEADER_BYTES + entry_count * ENTRY_BYTES..].fill(0);
+    let mut header = JournalPage {
+        magic: MAGIC,
+        crc32c: U32::ZERO,
+        first_entry: first_entry.into(),
+        entry_count: (entry_count as u32).into(),
+        reserved: [0; 12],
+    };
+    page[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+    header.crc32c = crc32c::crc32c(&page[8..]).into();
+    page[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+}
+
+/// The changes of a page and the number of the first, or nothing unless the page is whole.
+pub(crate) fn check(page: &[u8]) -> Option<(u64, Vec<Change>)> {
+    let (header, _) = JournalPage::read_from_prefix(page).ok()?;
+    let count = header.entry_count.get() as usize;
+    let whole = header.magic == MAGIC
+        && header.crc32c.get() == crc32c::crc32c(&page[8..])
+        && header.reserved == [0; 12]
+        && count <= entries_per_page(page.len());
+    if !whole {
+        return None;
+    }
+    let entries = page[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count);
+    let changes = entries.map(decode).collect::<Option<Vec<_>>>()?;
+    Some((header.first_entry.get(), changes))
+}
+
+fn decode(bytes: &[u8]) -> Option<Change> {
+    let entry = JournalEntry::read_from_bytes(bytes).ok()?;
+    let mut at = [0; 8];
+    at[..6].copy_from_slice(&entry.at);
+    let at = u64::from_le_bytes(at);
+    let namespace = entry.namespace.get();
+    if namespace == 0 {
+        let block = u32::from_le_bytes(entry.key[..4].try_into().expect("four bytes"));
+        return Some(Change::Block { block, erase_count: u32::try_from(at).ok()?, bad: entry.len_code == 1 });
+    }
+    let key = Key::new(entry.key.get(..usize::from(entry.key_len))?).ok()?;
+    match LenCode::from_stored(entry.len_code) {
+        Some(len) => Some(Change::Moved { namespace, key, to: Slot { at, len } }),
+        None if entry.len_code == 0 => Some(Change::Deleted { namespace, key }),
+        None => None,
+    }
+}

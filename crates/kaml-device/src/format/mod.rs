@@ -1,0 +1,13 @@
+//! Every byte format of the medium that the firmware owns, declared once. One page each in `docs/formats/`.
+//!
+//! Lives here:       layouts, encoders, checked decoders.
+//! Lives elsewhere:  the superblock (`kaml-flash`), index images (`kaml-index`).
+
+pub(crate) mod frame;
+pub(crate) mod journal;
+pub(crate) mod oob;
+pub(crate) mod record;
+pub(crate) mod root;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! The root: where everything else is found when the device is opened.
+//!
+//! Lives here:       the root's content, encoding, checked decoding.
+//! Implements:       design section 6; docs/formats/root.md.
+//!
+//! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
+
+use kaml_index::KeyKind;
+
+/// Pages of one block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    pub(crate) block: u32,
+    pub(crate) page: u32,
+    pub(crate) page_count: u32,
+}
+
+/// A byte stream kept in metadata pages.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Stream {
+    pub(crate) runs: Vec<Run>,
+    pub(crate) bytes: u64,
+    pub(crate) crc32c: u32,
+}
+
+/// A namespace as the root knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct NamespaceRoot {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) keys: KeyKind,
+    /// Dies the namespace appends to; empty: all.
+    pub(crate) logs: Vec<u32>,
+    /// Records when the snapshot was taken.
+    pub(crate) record_count: u64,
+    /// The index as it was at journal entry `snapshot_entry`, or nothing if it was empty then.
+    pub(crate) snapshot: Option<Stream>,
+    /// Journal entries before this are part of the snapshot.
+    pub(crate) snapshot_entry: u64,
+}
+
+/// Everything a root says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Root {
+    /// Counts roots; the larger of two whole ones is the present one.
+    pub(crate) generation: u64,
+    /// Counts openings for writing.
+    pub(crate) epoch: u64,
+    /// Nothing was written after this root.
+    pub(crate) clean: bool,
+    /// Ring frames before this are no longer needed.
+    pub(crate) ring_tail: u64,
+    pub(crate) next_sequence: u64,
+    pub(crate) next_namespace: u32,
+    pub(crate) namespaces: Vec<NamespaceRoot>,
+    /// The block table as it was at journal entry `blocks_entry`.
+    pub(crate) blocks: Option<Stream>,
+    pub(crate) blocks_entry: u64,
+    /// Durable journal pages, in order; the first entry that is kept and the number behind the last.
+    pub(crate) journal: Vec<Run>,
+    pub(crate) journal_entries_end: u64,
+    /// Bytes ever: host values, records, ring, pages, relocated.
+    pub(crate) lifetime: [u64; 8],
+}
+
+/// Why no root can be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RootError {
+    /// Neither slot holds a whole root.
+    #[error("both root slots are damaged: slot 0: {0}; slot 1: {1}")]
+    Damaged(String, String),
+    /// Written by a later version of this software.
+    #[error("root format version {found}; this version reads up to {supported}")]
+    NewerVersion {
+        /// In the root.
+        found: u32,
+        /// Here.
+        supported: u32,
+    },
+}
+
+const MAGIC: [u8; 4] = *b"KRT1";
+const VERSION: u32 = 1;
+/// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
+pub(crate) const HEADER_BYTES: usize = 32;
+
+impl Root {
+    /// The bytes, not padded.
+    pub(crate) fn encode(&self, uuid: [u8; 16]) -> Vec<u8> {
+        let mut w = Writer(Vec::with_capacity(4096));
+        w.0.resize(HEADER_BYTES, 0);
+        w.u64(self.generation);
+        w.u64(self.epoch);
+        w.u32(self.clean.into());
+        w.u64(self.ring_tail);
+        w.u64(self.next_sequence);
+        w.u32(self.next_namespace);
+        w.u32(self.namespaces.len() as u32);
+        for namespace in &self.namespaces {
+            namespace.encode(&mut w);
+        }
+        w.stream(self.blocks.as_ref());
+        w.u64(self.blocks_entry);
+        w.runs(&self.journal);
+        w.u64(self.journal_entries_end);
+        self.lifetime.iter().for_each(|value| w.u64(*value));
+        let body = crc32c::crc32c(&w.0[HEADER_BYTES..]);
+        let len = (w.0.len() - HEADER_BYTES) as u32;
+        w.0[..4].copy_from_slice(&MAGIC);
+        w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        w.0[8..12].copy_from_slice(&len.to_le_bytes());
+        w.0[12..16].copy_from_slice(&body.to_le_bytes());
+        w.0[16..32].copy_from_slice(&uuid);
+        w.0
+    }
+
+    /// Bytes of the whole root whose header is `header`, so that a reader knows how much to read.
+    pub(crate) fn total_bytes(header: &[u8]) -> usize {
+        header.get(8..12).map_or(0, |b| u32::from_le_bytes(b.try_into().expect("four bytes")) as usize) + HEADER_BYTES
+    }
+
+    /// The root that stands in `bytes`.
+    pub(crate) fn decode(bytes: &[u8], uuid: [u8; 16]) -> Result<Root, DecodeError> {
+        let header = bytes.get(..HEADER_BYTES).ok_or(DecodeError::Broken("cut short"))?;
+        if header[..4] != MAGIC {
+            return Err(DecodeError::Broken("no root here"));
+        }
+        let version = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
+        if version > VERSION {
+            return Err(DecodeError::Newer(version));
+        }
+        if header[16..32] != uuid {
+            return Err(DecodeError::Broken("belongs to another device"));
+        }
+        let body = bytes.get(HEADER_BYTES..Self::total_bytes(header)).ok_or(DecodeError::Broken("cut short"))?;
+        if crc32c::crc32c(body).to_le_bytes() != header[12..16] {
+            return Err(DecodeError::Broken("checksum does not match"));
+        }
+        let mut r = Reader(body);
+        Root::decode_body(&mut r).ok_or(DecodeError::Broken("fields out of range"))
+    }
+
+    fn decode_body(r: &mut Reader<'_>) -> Option<Root> {
+        let mut root = Root {
+            generation: r.u64()?,
+            epoch: r.u64()?,
+            clean: r.u32()? == 1,
+            ring_tail: r.u64()?,
+            next_sequence: r.u64()?,
+            next_namespace: r.u32()?,
+            ..Root::default()
+        };
+        for _ in 0..r.u32()? {
+            root.namespaces.push(NamespaceRoot::decode(r)?);
+        }
+        root.blocks = r.stream()?;
+        root.blocks_entry = r.u64()?;
+        root.journal = r.runs()?;
+        root.journal_entries_end = r.u64()?;
+        for value in &mut root.lifetime {
+            *value = r.u64()?;
+        }
+        r.0.is_empty().then_some(root)
+    }
+}
+
+/// Why one slot does not count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum DecodeError {
+    Broken(&'static str),
+    Newer(u32),
+}
+
+impl DecodeError {
+    /// The error of a device whose slots both fail.
+    pub(crate) fn both(a: &DecodeError, b: &DecodeError) -> RootError {
+        match (a, b) {
+            (DecodeError::Newer(found), _) | (_, DecodeError::Newer(found)) => {
+                RootError::NewerVersion { found: *found, supported: VERSION }
+            }
+            (DecodeError::Broken(a), DecodeError::Broken(b)) => RootError::Damaged(a.to_string(), b.to_string()),
+        }
+    }
+}
+
+impl NamespaceRoot {
+    fn encode(&self, w: &mut Writer) {
+        w.u32(self.id);
+        w.u32(match self.keys {
+            KeyKind::U64 => 0,
+            KeyKind::Bytes => 1,
+        });
+        w.u32(self.name.len() as u32);
+        w.0.extend_from_slice(self.name.as_bytes());
+        w.u32(self.logs.len() as u32);
+        self.logs.iter().for_each(|log| w.u32(*log));
+        w.u64(self.record_count);
+        w.stream(self.snapshot.as_ref());
+        w.u64(self.snapshot_entry);
+    }
+
+    fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
+        let id = r.u32()?;
+        let keys = match r.u32()? {
+            0 => KeyKind::U64,
+            1 => KeyKind::Bytes,
+            _ => return None,
+        };
+        let name_len = r.u32()? as usize;
+        let name = std::str::from_utf8(r.take(name_len)?).ok()?.to_owned();
+        let mut logs = Vec::new();
+        for _ in 0..r.u32()? {
+            logs.push(r.u32()?);
+        }
+        let record_count = r.u64()?;
+        Some(NamespaceRoot { id, name, keys, logs, record_count, snapshot: r.stream()?, snapshot_entry: r.u64()? })
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u32(&mut self, value: u32) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    fn runs(&mut self, runs: &[Run]) {
+        self.u32(runs.len() as u32);
+        for run in runs {
+            self.u32(run.block);
+            self.u32(run.page);
+            self.u32(run.page_count);
+        }
+    }
+    fn stream(&mut self, stream: Option<&Stream>) {
+        self.u32(stream.is_some().into());
+        if let Some(stream) = stream {
+            self.runs(&stream.runs);
+            self.u64(stream.bytes);
+            self.u32(stream.crc32c);
+        }
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(head)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().expect("four bytes")))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes")))
+    }
+    fn runs(&mut self) -> Option<Vec<Run>> {
+        let count = self.u32()?;
+        (0..count).map(|_| Some(Run { block: self.u32()?, page: self.u32()?, page_count: self.u32()? })).collect()
+    }
+    fn stream(&mut self) -> Option<Option<Stream>> {
+        match self.u32()? {
+            0 => Some(None),
+            1 => Some(Some(Stream { runs: self.runs()?, bytes: self.u64()?, crc32c: self.u32()? })),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Golden bytes and hostile bytes for every format of the firmware.
+
+use super::frame::{Frame, FrameHeader};
+use super::journal::{self, Change};
+use super::oob::{Extent, Oob, PageOob, extents};
+use super::record::{Record, RecordHeader, RecordKind};
+use super::root::{NamespaceRoot, Root, Run, Stream};
+use kaml_index::{Key, KeyKind, LenCode, Slot};
+use proptest::prelude::*;
+
+const UUID: [u8; 16] = *b"0123456789abcdef";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn record() -> Record {
+    Record {
+        namespace: 7,
+        key: Key::new(b"key").unwrap(),
+        kind: RecordKind::Value,
+        value_len: 5,
+        value_crc: crc32c::crc32c(b"value"),
+        sequence: 0x1234,
+    }
+}
+
+fn root() -> Root {
+    let stream = Stream { runs: vec![Run { block: 3, page: 4, page_count: 5 }], bytes: 20_000, crc32c: 9 };
+    Root {
+        generation: 11,
+        epoch: 2,
+        clean: true,
+        ring_tail: 4096,
+        next_sequence: 77,
+        next_namespace: 3,
+        namespaces: vec![NamespaceRoot {
+            id: 1,
+            name: "users".to_owned(),
+            keys: KeyKind::Bytes,
+            logs: vec![0, 2],
+            record_count: 42,
+            snapshot: Some(stream.clone()),
+            snapshot_entry: 6,
+        }],
+        blocks: Some(stream),
+        blocks_entry: 8,
+        journal: vec![Run { block: 1, page: 0, page_count: 2 }],
+        journal_entries_end: 290,
+        lifetime: [1, 2, 3, 4, 5, 6, 7, 8],
+    }
+}
+
+/// Goal:   the bytes of version 1 never change unnoticed.
+/// Method: encode fixed contents and compare with the stored bytes.
+#[test]
+fn golden_bytes() {
+    assert_eq!(
+        hex(&RecordHeader::encode(&record())),
+        "8a9fcdcca67bd33707000000050000003412000000000301\
+         6b657900000000000000000000000000"
+    );
+    let frame = Frame { epoch: 1, lsn: 512, previous_end: 512, payload_len: 48, record_count: 1, records_crc: 5 };
+    assert_eq!(
+        hex(&FrameHeader::encode(&frame, UUID)),
+        "4b524631a1ff2f1d30313233343536373839616263646566010000000000000000020000000000000002000000000000\
+         3000000001000000050000000000000000000000000000000000000000000000"
+    );
+    let mut entry = [0; 32];
+    PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
+    assert_eq!(hex(&entry), "4f4f42310a1f4f5f01800000000000000300000000000000020001010000000000");
+    assert_eq!(crc32c::crc32c(&root().encode(UUID)), 0);
+}
+
+/// Goal:   what is encoded is decoded; any flipped bit is noticed.
+/// Method: each format, each bit.
+#[test]
+fn flipped_bits_are_noticed() {
+    let header = RecordHeader::encode(&record());
+    assert_eq!(RecordHeader::check(&header), Some(record()));
+    each_bit(&header, |bytes| assert_eq!(RecordHeader::check(bytes), None));
+    let frame = Frame { epoch: 1, lsn: 512, previous_end: 512, payload_len: 48, record_count: 1, records_crc: 5 };
+    let bytes = FrameHeader::encode(&frame, UUID);
+    assert_eq!(FrameHeader::check(&bytes, UUID), Some(frame));
+    each_bit(&bytes, |bytes| assert_eq!(FrameHeader::check(bytes, UUID), None));
+    let oob = Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true };
+    let mut entry = [0; 32];
+    PageOob::encode(&oob, &mut entry);
+    assert_eq!(PageOob::check(&entry), Some(oob));
+    each_bit(&entry, |bytes| assert_eq!(PageOob::check(bytes), None));
+    let bytes = root().encode(UUID);
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root()));
+    each_bit(&bytes, |bytes| assert!(Root::decode(bytes, UUID).is_err()));
+    let mut page = vec![0; 4096];
+    let changes = [
+        Change::Moved { namespace: 1, key: Key::from(5), to: Slot { at: 1 << 40, len: LenCode::of(17).unwrap() } },
+        Change::Deleted { namespace: 2, key: Key::new(b"0123456789abcdef").unwrap() },
+        Change::Block { block: 9, erase_count: 1000, bad: true },
+    ];
+    changes.iter().enumerate().for_each(|(i, change)| journal::write_entry(&mut page, i, change));
+    journal::seal(&mut page, 100, 3);
+    assert_eq!(journal::check(&page), Some((100, changes.to_vec())));
+    each_bit(&page[..200].to_vec(), |bytes| {
+        let mut whole = page.clone();
+        whole[..200].copy_from_slice(bytes);
+        assert_eq!(journal::check(&whole), None);
+    });
+}
+
+fn each_bit(bytes: &[u8], check: impl Fn(&[u8])) {
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        check(&flipped);
+    }
+}
+
+/// Goal:   the records of a block are found from bitmaps alone, over pages and padding, and a lost page costs only
+///         the records that touch it.
+/// Method: a block with a record that spans pages and padding behind another.
+#[test]
+fn extents_follow_records_over_pages() {
+    // 8 chunks a page: page 0 holds 0..3 and the start of 3..12, page 1 its end and 12..14, then padding; page 2: 16..18
+    let page = |bitmap, continues| Some(Oob { bitmap, continues, ..Oob::default() });
+    let pages = [page(0b100, false), page(0b10_1000, true), page(0b10, false)];
+    let extent = |start, chunk_count| Extent { start, chunk_count };
+    assert_eq!(extents(&pages, 8), [extent(0, 3), extent(3, 9), extent(12, 2), extent(16, 2)]);
+    assert_eq!(extents(&[pages[0], None, pages[2]], 8), [extent(0, 3), extent(16, 2)]);
+    assert_eq!(extents(&[None, pages[1], pages[2]], 8), [extent(12, 2), extent(16, 2)]);
+}
+
+proptest! {
+    /// Goal:   no bytes make a decoder panic or allocate absurdly.
+    /// Method: random bytes, and valid ones with random bytes in them behind a repaired checksum.
+    #[test]
+    fn hostile_bytes_are_refused(
+        bytes in proptest::collection::vec(any::<u8>(), 0..5000),
+        at in 0usize..300,
+        with in proptest::collection::vec(any::<u8>(), 1..40),
+    ) {
+        let _ = RecordHeader::check(&bytes);
+        let _ = FrameHeader::check(&bytes, UUID);
+        let _ = PageOob::check(&bytes);
+        let _ = Root::decode(&bytes, UUID);
+        let _ = Root::total_bytes(&bytes);
+        if bytes.len() >= 32 {
+            let _ = journal::check(&bytes);
+        }
+        let frame = Frame { epoch: 1, lsn: 0, previous_end: 0, payload_len: bytes.len() as u32, record_count: 7, records_crc: 0 };
+        let _ = frame.records(&bytes);
+
+        let mut mutated = root().encode(UUID);
+        for (i, byte) in with.iter().enumerate() {
+            if let Some(target) = mutated.get_mut(super::root::HEADER_BYTES + at + i) {
+                *target = *byte;
+            }
+        }
+        let crc = crc32c::crc32c(&mutated[super::root::HEADER_BYTES..]).to_le_bytes();
+        mutated[12..16].copy_from_slice(&crc);
+        let _ = Root::decode(&mutated, UUID);
+    }
+}

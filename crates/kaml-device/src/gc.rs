@@ -1,0 +1,311 @@
+//! Garbage collection, hot/cold separation, static wear levelling, and the pace of hosts while it runs.
+//!
+//! Lives here:       which block is collected, finding and moving its live records, when it counts as empty.
+//! Lives elsewhere:  installing moved records (`core`), erasing (`core`, `blocks`), freeing (`checkpoint`).
+//! Implements:       paper:KAML IV.E; design section 6.
+//!
+//! A record is live when the index points at it. Live records go to cold logs of the same die; when their new pages
+//! are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it is
+//! erased once a root no longer needs it.
+
+use crate::blocks::BlockState;
+use crate::core::{Core, Pending, code};
+use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::record::{Record, RecordHeader};
+use crate::writers::{Class, Move, NoBlock};
+use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, PageAddr};
+use kaml_index::Slot;
+use std::collections::BTreeMap;
+
+/// The block being scanned.
+struct Victim {
+    block: u32,
+    /// Its records, once the OOB entries are read.
+    extents: Vec<Extent>,
+    next: usize,
+    /// Bytes read and not wholly worked off: first chunk, buffer.
+    slice: Option<(u32, AlignedBuf)>,
+    reading: bool,
+}
+
+/// What is left to do for a block whose records are on their way.
+#[derive(Default)]
+struct Drain {
+    moving: u32,
+    scanned: bool,
+}
+
+/// The state of collection.
+#[derive(Default)]
+pub(crate) struct Collector {
+    victim: Option<Victim>,
+    draining: BTreeMap<u32, Drain>,
+    /// Chunks that hosts may write before collection must have found more garbage.
+    budget: i64,
+    active: bool,
+    picks: u64,
+    /// The namespace whose index must be loaded before collection can go on.
+    pub(crate) wants_index: Option<u32>,
+}
+
+impl Collector {
+    pub(crate) fn is_running(&self) -> bool {
+        self.victim.is_some() || !self.draining.is_empty()
+    }
+}
+
+/// Bytes read at a time.
+const SLICE_BYTES: u32 = 256 << 10;
+/// Programs under way beyond which collection waits.
+const PROGRAMMING_BYTES_MAX: u64 = 8 << 20;
+/// Blocks that may be reclaimed while waiting for a root before collection waits for it.
+const RECLAIMED_MAX: u32 = 4;
+/// Static wear levelling keeps the spread of erase counts within this many erases, or 1/16 of the largest.
+const WEAR_SPREAD_MIN: u32 = 6;
+
+impl Core {
+    /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
+    /// garbage, so that it is never outrun and their latency grows by small steps.
+    pub(crate) fn may_write(&self) -> bool {
+        !self.collector.active || self.collector.budget > 0
+    }
+
+    /// A host has written `chunks`.
+    pub(crate) fn has_written(&mut self, chunks: u64) {
+        self.collector.budget -= chunks as i64;
+    }
+
+    /// One step of collection.
+    pub(crate) fn step_gc(&mut self) {
+        self.update_pace();
+        if self.collector.victim.is_none() && self.should_collect() {
+            self.pick_victim();
+        }
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return;
+        }
+        self.work_off_slice();
+        self.read_slice();
+        if self.collector.victim.is_none() && self.should_collect() {
+            self.pick_victim();
+        }
+        if self.collector.victim.is_none() && !self.should_collect() && !self.collector.draining.is_empty() {
+            // Nothing more will fill the cold buffers soon: what they hold would keep drained blocks.
+            let mut out = Vec::new();
+            self.writers.seal_class(Class::Cold, &mut out);
+            self.emit_programs(out);
+        }
+    }
+
+    fn update_pace(&mut self) {
+        let free = self.blocks.free_count() + self.blocks.reclaimed_count();
+        let short = free < self.collect_below();
+        if short && !self.collector.active {
+            // What may be written until only the reserve is left, less what is already lost to open blocks.
+            let spare = u64::from(self.blocks.free_count().saturating_sub(self.reserve_blocks()));
+            self.collector.budget = (spare * u64::from(self.geometry.chunks_per_block()) / 2) as i64;
+        }
+        let roomy = free > self.collect_below() + 1;
+        self.collector.active = short || (self.collector.active && !roomy);
+    }
+
+    fn should_collect(&self) -> bool {
+        let free = self.blocks.free_count() + self.blocks.reclaimed_count();
+        let wanted = self.collector.active || free <= self.collect_below();
+        let draining = self.collector.draining.len() as u32;
+        wanted && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX && !self.root_commit.awaits_checkpoint()
+            || self.blocks.has_failing()
+    }
+
+    fn pick_victim(&mut self) {
+        let Some(block) = self.choose_victim() else { return };
+        self.blocks.apply(block, crate::blocks::BlockEvent::Picked);
+        self.collector.picks += 1;
+        self.collector.draining.insert(block, Drain::default());
+        self.collector.victim = Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true });
+        let bytes = self.geometry.pages_per_block * self.geometry.oob_bytes;
+        let at = PageAddr { block: BlockIndex(block), page: 0 };
+        self.emit(Io::ReadOob { at, into: AlignedBuf::zeroed(bytes as usize) }, Pending::GcOob { block });
+    }
+
+    /// Failing blocks first; now and then the least worn block; else the best of garbage against age.
+    fn choose_victim(&self) -> Option<u32> {
+        let candidates = || self.blocks.iter().filter(|(_, b)| b.state == BlockState::Full && b.holds == 0);
+        if let Some((block, _)) = candidates().find(|(_, b)| b.failing) {
+            return Some(block);
+        }
+        let (_, max, _) = self.blocks.erase_spread();
+        if self.collector.picks.is_multiple_of(4)
+            && let Some((block, entry)) = candidates().min_by_key(|(block, b)| (b.erase_count, *block))
+            && max - entry.erase_count > WEAR_SPREAD_MIN.max(max / 16)
+        {
+            return Some(block);
+        }
+        let per_block = self.geometry.chunks_per_block();
+        let now = self.writers.sequence;
+        let score = |valid: u32, closed_at: u64| {
+            let live = f64::from(valid) / f64::from(per_block);
+            // Cost-benefit with the square root of age: between greedy (best for uniform overwrites) and the
+            // log-structured file system's rule (best for skewed ones).
+            let age = ((now - closed_at) as f64 + 1.0).sqrt();
+            (1.0 - live) / (1.0 + live) * age
+        };
+        let garbage = |valid: u32| valid < per_block - per_block / 64;
+        candidates()
+            .filter(|(_, b)| garbage(b.valid_chunks))
+            .max_by(|(_, a), (_, b)| score(a.valid_chunks, a.closed_at).total_cmp(&score(b.valid_chunks, b.closed_at)))
+            .map(|(block, _)| block)
+    }
+
+    pub(crate) fn gc_oob_done(&mut self, block: u32, io: Io, result: Result<(), MediumError>) {
+        let Io::ReadOob { into, .. } = io else { unreachable!("the operation of an OOB read") };
+        let victim = self.collector.victim.as_mut().filter(|v| v.block == block).expect("the block being scanned");
+        victim.reading = false;
+        if let Err(error) = result {
+            tracing::warn!(block, %error, "the OOB entries of a block cannot be read; the block is kept as it is");
+        } else {
+            let oob_bytes = self.geometry.oob_bytes as usize;
+            let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
+            victim.extents = extents(&pages, self.geometry.chunks_per_page());
+        }
+    }
+
+    /// Reads the next records of the victim, or ends its scan.
+    fn read_slice(&mut self) {
+        let Some(victim) = &mut self.collector.victim else { return };
+        if victim.reading || victim.slice.is_some() {
+            return;
+        }
+        let block = victim.block;
+        let Some(first) = victim.extents.get(victim.next).copied() else {
+            self.collector.victim = None;
+            self.collector.draining.get_mut(&block).expect("listed when picked").scanned = true;
+            self.gc_finish(block);
+            return;
+        };
+        let limit = first.start + SLICE_BYTES / self.geometry.chunk_bytes;
+        let rest = &victim.extents[victim.next..];
+        let last = rest.iter().take_while(|e| e.start + e.chunk_count <= limit).last().unwrap_or(&first);
+        let bytes = (last.start + last.chunk_count - first.start) * self.geometry.chunk_bytes;
+        victim.reading = true;
+        let at = self.geometry.chunk_at(BlockIndex(block), first.start);
+        self.emit(Io::Read { at, into: AlignedBuf::zeroed(bytes as usize) }, Pending::GcRead { block });
+    }
+
+    pub(crate) fn gc_read_done(&mut self, block: u32, io: Io, result: Result<(), MediumError>) {
+        let Io::Read { at, into } = io else { unreachable!("the operation of a read") };
+        let victim = self.collector.victim.as_mut().filter(|v| v.block == block).expect("the block being scanned");
+        victim.reading = false;
+        let start = self.geometry.split(at).1;
+        match result {
+            Ok(()) => victim.slice = Some((start, into)),
+            Err(error) => {
+                tracing::warn!(block, %error, "part of a block cannot be read; its records stay where they are");
+                let end = start + into.len() as u32 / self.geometry.chunk_bytes;
+                victim.next += victim.extents[victim.next..].iter().take_while(|e| e.start < end).count();
+            }
+        }
+    }
+
+    /// Moves the live records of the slice.
+    fn work_off_slice(&mut self) {
+        let Some(victim) = &mut self.collector.victim else { return };
+        let Some((start, bytes)) = victim.slice.take() else { return };
+        let block = victim.block;
+        let chunk_bytes = self.geometry.chunk_bytes as usize;
+        loop {
+            let victim = self.collector.victim.as_mut().expect("still scanned");
+            let Some(extent) = victim.extents.get(victim.next).copied() else { return };
+            let at = (extent.start - start) as usize * chunk_bytes;
+            let Some(record) = bytes.get(at..at + extent.chunk_count as usize * chunk_bytes) else { return };
+            match self.move_if_live(block, extent, record) {
+                Ok(live_chunks) => {
+                    self.collector.budget += i64::from(extent.chunk_count - live_chunks);
+                    self.collector.victim.as_mut().expect("still scanned").next += 1;
+                }
+                Err(NoBlock) => {
+                    self.collector.victim.as_mut().expect("still scanned").slice = Some((start, bytes));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Starts moving a record if the index points at it; answers its chunks if so, else 0.
+    fn move_if_live(&mut self, block: u32, extent: Extent, bytes: &[u8]) -> Result<u32, NoBlock> {
+        let Some(record) = RecordHeader::check(bytes) else {
+            self.counters.damaged_records += 1;
+            return Ok(0);
+        };
+        let from =
+            Slot { at: self.geometry.chunk_at(BlockIndex(block), extent.start).0, len: code(extent.chunk_count) };
+        let Some(space) = self.spaces.get(&record.namespace) else { return Ok(0) };
+        let Some(index) = &space.index else {
+            self.collector.wants_index = Some(record.namespace);
+            return Err(NoBlock);
+        };
+        if index.get(&record.key) != Some(from) {
+            return Ok(0);
+        }
+        self.check_moved_value(&record, bytes, from);
+        let log = self.geometry.die_of(BlockIndex(block));
+        let len = extent.chunk_count as usize * self.geometry.chunk_bytes as usize;
+        let whole = &bytes[..record.page_bytes().min(len)];
+        let to = self.append_cold(log, extent.chunk_count, whole)?;
+        let to = Slot { at: to, len: from.len };
+        let to_block = self.block_of(to.at);
+        self.writers.attach_move(to_block, Move { namespace: record.namespace, key: record.key, from, to });
+        self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
+        self.counters.relocated_chunks += u64::from(extent.chunk_count);
+        Ok(extent.chunk_count)
+    }
+
+    /// Appends to the cold log of a die, or of any die that has room.
+    fn append_cold(&mut self, log: u32, chunks: u32, bytes: &[u8]) -> Result<u64, NoBlock> {
+        let first = self.append(log, Class::Cold, chunks, [bytes, &[]], None);
+        let others = 0..self.geometry.die_count();
+        let at = others.filter(|other| *other != log).fold(first, |at, other| match at {
+            Ok(at) => Ok(at),
+            Err(NoBlock) => self.append(other, Class::Cold, chunks, [bytes, &[]], None),
+        })?;
+        Ok(at.0)
+    }
+
+    /// A damaged value is moved as it is, so that reading it goes on being refused rather than finding nothing.
+    fn check_moved_value(&mut self, record: &Record, bytes: &[u8], from: Slot) {
+        let value = bytes.get(RecordHeader::BYTES..record.page_bytes());
+        if value.is_none_or(|value| crc32c::crc32c(value) != record.value_crc) {
+            self.counters.damaged_records += 1;
+            tracing::warn!(key = %record.key, namespace = record.namespace, at = from.at, "a damaged record is moved");
+        }
+    }
+
+    /// One record that came from `block` has settled.
+    pub(crate) fn gc_moved(&mut self, block: u32) {
+        if let Some(drain) = self.collector.draining.get_mut(&block) {
+            drain.moving = drain.moving.saturating_sub(1);
+            self.gc_finish(block);
+        }
+    }
+
+    /// Reclaims a block when its scan is over and its records have left.
+    fn gc_finish(&mut self, block: u32) {
+        let drain = &self.collector.draining[&block];
+        if !drain.scanned || drain.moving > 0 {
+            return;
+        }
+        self.collector.draining.remove(&block);
+        let entry = self.blocks.get(block);
+        if entry.valid_chunks == 0 {
+            self.blocks.emptied(block);
+            return;
+        }
+        tracing::warn!(
+            block,
+            live_chunks = entry.valid_chunks,
+            "records of a block cannot be moved; the block is kept"
+        );
+        self.blocks.quarantine(block);
+        self.retire(block);
+    }
+}

@@ -1,0 +1,174 @@
+//! Namespaces: attributes, index, and what readers share of them.
+//!
+//! Lives here:       the per-namespace state of the firmware and the directory that readers look ids up in.
+//! Lives elsewhere:  creating and deleting them durably (`core`), index snapshots (`checkpoint`).
+//! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
+
+use crate::format::root::{NamespaceRoot, Stream};
+use kaml_index::{IndexReader, IndexWriter, KeyKind};
+use std::collections::BTreeMap;
+use std::sync::{Arc, RwLock};
+
+/// What a namespace is asked to be when it is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceOptions {
+    /// Which keys it takes.
+    pub keys: KeyKind,
+    /// The logs (dies) it appends to; empty: all of them.
+    pub logs: Vec<u32>,
+}
+
+impl Default for NamespaceOptions {
+    fn default() -> Self {
+        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new() }
+    }
+}
+
+/// What may be changed of a namespace while it is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceChange {
+    /// Its name.
+    pub name: Option<String>,
+    /// The logs it appends to from now on; empty: all. Records stay where they are until they are moved.
+    pub logs: Option<Vec<u32>>,
+}
+
+/// A namespace, for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    /// Its id, never given to another one.
+    pub id: u32,
+    /// Its name.
+    pub name: String,
+    /// Which keys it takes.
+    pub keys: KeyKind,
+    /// The logs it appends to; empty: all.
+    pub logs: Vec<u32>,
+    /// Records in it.
+    pub record_count: u64,
+    /// Memory of its index; 0 while it is not loaded.
+    pub index_bytes: u64,
+    /// Whether its index is in memory.
+    pub loaded: bool,
+}
+
+/// What readers share.
+pub(crate) struct NamespaceShared {
+    pub(crate) keys: KeyKind,
+    pub(crate) index: RwLock<Option<IndexReader>>,
+}
+
+/// All namespaces by id, for readers.
+#[derive(Default)]
+pub(crate) struct Directory {
+    spaces: RwLock<BTreeMap<u32, Arc<NamespaceShared>>>,
+}
+
+impl Directory {
+    pub(crate) fn get(&self, id: u32) -> Option<Arc<NamespaceShared>> {
+        self.spaces.read().expect("no panics under this lock").get(&id).cloned()
+    }
+
+    pub(crate) fn insert(&self, id: u32, shared: Arc<NamespaceShared>) {
+        self.spaces.write().expect("no panics under this lock").insert(id, shared);
+    }
+
+    pub(crate) fn remove(&self, id: u32) {
+        self.spaces.write().expect("no panics under this lock").remove(&id);
+    }
+}
+
+/// A namespace in the firmware.
+pub(crate) struct Namespace {
+    pub(crate) name: String,
+    pub(crate) keys: KeyKind,
+    pub(crate) logs: Vec<u32>,
+    pub(crate) index: Option<IndexWriter>,
+    pub(crate) shared: Arc<NamespaceShared>,
+    /// Records, as far as known without the index.
+    pub(crate) stored_count: u64,
+    pub(crate) snapshot: Option<Stream>,
+    pub(crate) snapshot_entry: u64,
+    /// Changed since the snapshot was begun.
+    pub(crate) dirty: bool,
+    /// Chunks appended, which picks the log.
+    pub(crate) appended_chunks: u64,
+}
+
+impl Namespace {
+    pub(crate) fn new(name: String, keys: KeyKind, logs: Vec<u32>) -> Namespace {
+        Namespace {
+            name,
+            keys,
+            logs,
+            index: None,
+            shared: Arc::new(NamespaceShared { keys, index: RwLock::new(None) }),
+            stored_count: 0,
+            snapshot: None,
+            snapshot_entry: 0,
+            dirty: false,
+            appended_chunks: 0,
+        }
+    }
+
+    pub(crate) fn restore(root: &NamespaceRoot) -> Namespace {
+        let mut space = Namespace::new(root.name.clone(), root.keys, root.logs.clone());
+        space.stored_count = root.record_count;
+        space.snapshot = root.snapshot.clone();
+        space.snapshot_entry = root.snapshot_entry;
+        space
+    }
+
+    pub(crate) fn root(&self, id: u32) -> NamespaceRoot {
+        NamespaceRoot {
+            id,
+            name: self.name.clone(),
+            keys: self.keys,
+            logs: self.logs.clone(),
+            record_count: self.record_count(),
+            snapshot: self.snapshot.clone(),
+            snapshot_entry: self.snapshot_entry,
+        }
+    }
+
+    pub(crate) fn record_count(&self) -> u64 {
+        self.index.as_ref().map_or(self.stored_count, |index| index.len())
+    }
+
+    /// Makes a loaded index visible to readers.
+    pub(crate) fn install(&mut self, index: IndexWriter) {
+        *self.shared.index.write().expect("no panics under this lock") = Some(index.reader());
+        self.index = Some(index);
+    }
+
+    /// Takes the index out of memory; it must not have changed since its snapshot.
+    pub(crate) fn unload(&mut self) {
+        assert!(!self.dirty, "an index that changed since its snapshot cannot be dropped");
+        *self.shared.index.write().expect("no panics under this lock") = None;
+        if let Some(index) = self.index.take() {
+            self.stored_count = index.len();
+        }
+    }
+
+    /// The log that takes the next `chunks`: the namespace's logs in turn, a buffer's worth each.
+    pub(crate) fn next_log(&mut self, chunks: u32, log_count: u32, chunks_per_turn: u64) -> u32 {
+        let turn = self.appended_chunks / chunks_per_turn;
+        self.appended_chunks += u64::from(chunks);
+        match self.logs.len() as u64 {
+            0 => (turn % u64::from(log_count)) as u32,
+            count => self.logs[(turn % count) as usize],
+        }
+    }
+
+    pub(crate) fn info(&self, id: u32) -> NamespaceInfo {
+        NamespaceInfo {
+            id,
+            name: self.name.clone(),
+            keys: self.keys,
+            logs: self.logs.clone(),
+            record_count: self.record_count(),
+            index_bytes: self.index.as_ref().map_or(0, |index| index.memory_bytes()),
+            loaded: self.index.is_some(),
+        }
+    }
+}

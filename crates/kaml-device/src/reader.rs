@@ -1,0 +1,181 @@
+//! Reads, beside the core: probe the index, pin the block, read the record, check it.
+//!
+//! Lives here:       where a key's record lies just now, and whether the bytes read are that record.
+//! Lives elsewhere:  the read itself (the drivers in `kaml`).
+//! Implements:       design sections 2 and 4 (Get: one probe, one read).
+//!
+//! Why a pin is enough: collection swings a record's index entry before it lets go of the block, and looks at the
+//! pins after that. A reader pins first and probes again: if the entry still names the block, collection has yet to
+//! see the pin.
+
+use crate::blocks::{BlockGate, Pin};
+use crate::core::Core;
+use crate::error::Error;
+use crate::format::record::{RecordHeader, RecordKind};
+use crate::namespace::Directory;
+use kaml_flash::{ChunkAddr, Geometry};
+use kaml_index::{Cursor, Key, Slot};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Where a key's record is.
+#[derive(Debug)]
+pub enum Found {
+    /// Nowhere.
+    Absent,
+    /// On the medium: one read gets it.
+    Flash(FlashRead),
+    /// In a write buffer: ask [`Core::read_buffered`].
+    Buffered,
+}
+
+/// The one read that a Get needs. The block is pinned until it is dropped.
+#[derive(Debug)]
+pub struct FlashRead {
+    /// The first chunk.
+    pub at: ChunkAddr,
+    /// Bytes to read: the record, rounded up to its length code.
+    pub bytes: usize,
+    namespace: u32,
+    key: Key,
+    _pin: Pin,
+}
+
+/// Why a key was not looked up.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FindError {
+    /// It makes no sense.
+    Refused(Error),
+    /// The namespace's index must be loaded first ([`Core::load_index`]).
+    NeedIndex,
+}
+
+/// What readers share with the core; cheap to clone.
+#[derive(Clone)]
+pub struct Reader {
+    geometry: Geometry,
+    gate: Arc<BlockGate>,
+    directory: Arc<Directory>,
+}
+
+impl Reader {
+    /// Finds a key's record.
+    pub fn find(&self, namespace: u32, key: &Key) -> Result<Found, FindError> {
+        self.with_index(namespace, key, |index| {
+            loop {
+                let Some(slot) = index.get(key) else { return Found::Absent };
+                let at = ChunkAddr(slot.at);
+                let pin = self.gate.pin(at);
+                if index.get(key) != Some(slot) {
+                    continue; // moved between the probe and the pin
+                }
+                let (block, start) = self.geometry.split(at);
+                let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
+                if !self.gate.is_programmed(block, end) {
+                    return Found::Buffered;
+                }
+                let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
+                return Found::Flash(FlashRead { at, bytes, namespace, key: *key, _pin: pin });
+            }
+        })
+    }
+
+    /// Whether a key is there; never reads flash.
+    pub fn exists(&self, namespace: u32, key: &Key) -> Result<bool, FindError> {
+        self.with_index(namespace, key, |index| index.get(key).is_some())
+    }
+
+    /// Keys of a namespace behind a cursor, in the order of the index; every key that is there all the time is listed
+    /// exactly once.
+    pub fn list(
+        &self,
+        namespace: u32,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<(Vec<Key>, Option<Cursor>), FindError> {
+        let space = self.directory.get(namespace).ok_or(FindError::Refused(Error::UnknownNamespace(namespace)))?;
+        let index = space.index.read().expect("no panics under this lock");
+        Ok(index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit))
+    }
+
+    /// Keeps a block from being erased.
+    pub(crate) fn pin_block(&self, block: u32) -> Pin {
+        self.gate.pin(self.geometry.chunk_at(kaml_flash::BlockIndex(block), 0))
+    }
+
+    fn with_index<T>(
+        &self,
+        namespace: u32,
+        key: &Key,
+        probe: impl FnOnce(&kaml_index::IndexReader) -> T,
+    ) -> Result<T, FindError> {
+        let space = self.directory.get(namespace).ok_or(FindError::Refused(Error::UnknownNamespace(namespace)))?;
+        key.check(space.keys).map_err(|e| FindError::Refused(e.into()))?;
+        let index = space.index.read().expect("no panics under this lock");
+        index.as_ref().map(probe).ok_or(FindError::NeedIndex)
+    }
+}
+
+impl FlashRead {
+    /// Where the value lies in the bytes that were read, if they are the record.
+    pub fn value(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
+        let corrupt = |what| Error::Corrupt { namespace: self.namespace, key: self.key, at: self.at, what };
+        let record = RecordHeader::check(bytes).ok_or_else(|| corrupt("its header's checksum does not match"))?;
+        if record.namespace != self.namespace || record.key != self.key || record.kind != RecordKind::Value {
+            return Err(corrupt("another record stands in its place"));
+        }
+        let range = RecordHeader::BYTES..record.page_bytes();
+        let value = bytes.get(range.clone()).ok_or_else(|| corrupt("its length does not match the index"))?;
+        if crc32c::crc32c(value) != record.value_crc {
+            return Err(corrupt("its value's checksum does not match"));
+        }
+        Ok(range)
+    }
+}
+
+/// What [`Core::read_buffered`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Buffered {
+    /// The key is not there.
+    Absent,
+    /// Its value.
+    Value(Vec<u8>),
+    /// It is on the medium by now, whole: one read of so many bytes gets it.
+    Programmed,
+}
+
+impl Core {
+    /// A handle for reading beside the core.
+    pub fn reader(&self) -> Reader {
+        Reader { geometry: self.geometry.clone(), gate: self.gate(), directory: self.directory.clone() }
+    }
+
+    /// Reads a record that stands in a write buffer. When it has left it, the answer says where it went.
+    pub fn read_buffered(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<FlashRead>), Error> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let Some(slot) = space.index.as_ref().and_then(|index| index.get(key)) else {
+            return Ok((Buffered::Absent, None));
+        };
+        let at = ChunkAddr(slot.at);
+        let (block, start) = self.geometry.split(at);
+        let read = |bytes| FlashRead { at, bytes, namespace, key: *key, _pin: self.gate().pin(at) };
+        let mut head = [0; RecordHeader::BYTES];
+        if !self.writers.read(block.0, start, &mut head) {
+            let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
+            let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
+            return Ok((Buffered::Programmed, Some(read(bytes))));
+        }
+        let record = RecordHeader::check(&head).expect("records in buffers are whole");
+        let mut bytes = vec![0; record.page_bytes()];
+        assert!(self.writers.read(block.0, start, &mut bytes), "a record's buffers are kept until all are programmed");
+        let range = read(bytes.len()).value(&bytes)?;
+        bytes.copy_within(range, 0);
+        bytes.truncate(record.value_len as usize);
+        Ok((Buffered::Value(bytes), None))
+    }
+
+    /// Where a key's record is said to be.
+    pub fn slot(&self, namespace: u32, key: &Key) -> Option<Slot> {
+        self.spaces.get(&namespace)?.index.as_ref()?.get(key)
+    }
+}

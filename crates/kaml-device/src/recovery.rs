@@ -1,0 +1,474 @@
+//! Opening a device: after a clean close at once, after a crash by replaying the journal and the ring.
+//!
+//! Lives here:       formatting, the steps of opening, loading an index.
+//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`).
+//! Implements:       design section 6; docs/formats/root.md.
+//!
+//! Steps: read roots → block table → (clean: done) → indexes → journal from each snapshot's entry → count live
+//! records → ring from the root's tail: records are placed again → one root that starts a new epoch.
+
+use crate::blocks::BlockTable;
+use crate::checkpoint::ROOT_PEEK_BYTES;
+use crate::core::{Core, code};
+use crate::error::Error;
+use crate::format::frame::{Frame, FrameHeader};
+use crate::format::journal::{self, Change};
+use crate::format::record::{Record, RecordHeader, RecordKind};
+use crate::format::root::{DecodeError, Root, Run, Stream};
+use crate::journal::{Journal, JournalRun};
+use crate::namespace::Namespace;
+use crate::writers::{Class, NoBlock};
+use kaml_flash::{AlignedBuf, BlockIndex, Completion, Io, Medium};
+use kaml_index::{IndexWriter, Key, Slot};
+use std::collections::BTreeMap;
+
+/// What opening found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenReport {
+    /// The device was closed cleanly.
+    pub clean: bool,
+    /// Journal entries replayed.
+    pub journal_entries: u64,
+    /// Ring frames replayed.
+    pub ring_frames: u64,
+    /// Records in them.
+    pub ring_records: u64,
+}
+
+/// Bytes read at a time from metadata pages.
+const READ_BYTES: usize = 1 << 20;
+
+impl Core {
+    /// Makes an empty device of a medium that was just created.
+    pub fn format(medium: &dyn Medium) -> Result<(), Error> {
+        let root = Root { generation: 1, clean: true, next_namespace: 1, next_sequence: 1, ..Root::default() };
+        write_root(medium, &root)
+    }
+
+    /// Opens a device; with `read_only` nothing is written, which needs a clean close before.
+    pub fn open(medium: &dyn Medium, read_only: bool) -> Result<(Core, OpenReport), Error> {
+        let root = read_root(medium)?;
+        let mut core = Core::restore(medium, root)?;
+        core.read_only = read_only;
+        let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
+        if read_only {
+            return match report.clean {
+                true => Ok((core, report)),
+                false => Err(Error::NeedsRecovery),
+            };
+        }
+        if report.clean {
+            core.ring.epoch += 1;
+            core.root.generation += 1;
+            core.root.epoch = core.ring.epoch;
+            core.root.clean = false;
+            write_root(medium, &core.root)?;
+        } else {
+            core.recover(medium, &mut report)?;
+        }
+        Ok((core, report))
+    }
+
+    /// The firmware as the root describes it, indexes not loaded.
+    fn restore(medium: &dyn Medium, root: Root) -> Result<Core, Error> {
+        let geometry = medium.geometry().clone();
+        let mut blocks = BlockTable::new(&geometry);
+        check_runs(&root, &geometry)?;
+        if let Some(stream) = &root.blocks {
+            restore_blocks(&mut blocks, &read_stream(medium, stream)?, root.clean)?;
+        }
+        let streams = root.namespaces.iter().filter_map(|n| n.snapshot.as_ref()).chain(&root.blocks);
+        for run in streams.flat_map(|s| &s.runs).chain(&root.journal) {
+            blocks.restore_holds(run.block, run.page_count);
+        }
+        let spaces: BTreeMap<u32, Namespace> = root.namespaces.iter().map(|n| (n.id, Namespace::restore(n))).collect();
+        if root.clean {
+            blocks.finish_restore();
+        }
+        let runs = root.journal.iter().map(|run| JournalRun { run: *run, entries_end: root.journal_entries_end });
+        let journal = Journal::new(geometry.page_bytes, root.journal_entries_end, runs.collect());
+        let mut core = Core::assemble(geometry, medium.uuid(), blocks, journal, root);
+        for (id, space) in &spaces {
+            core.directory.insert(*id, space.shared.clone());
+        }
+        core.spaces = spaces;
+        Ok(core)
+    }
+
+    /// Loads the index of a namespace from its snapshot, if it is not in memory.
+    pub fn load_index(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        if space.index.is_some() {
+            return Ok(());
+        }
+        let damaged = |what: String| Error::IndexDamaged { namespace: id, what };
+        let mut index = IndexWriter::new(self.index_layout(space.keys));
+        if let Some(stream) = &space.snapshot {
+            let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                let used = index.load_segment(rest).map_err(|e| damaged(e.to_string()))?;
+                rest = &rest[used..];
+            }
+            index.finish_load().map_err(|e| damaged(e.to_string()))?;
+        }
+        self.spaces.get_mut(&id).expect("just seen").install(index);
+        Ok(())
+    }
+
+    fn recover(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
+        let ids: Vec<u32> = self.spaces.keys().copied().collect();
+        for id in ids {
+            self.load_index(medium, id)?;
+        }
+        report.journal_entries = self.replay_journal(medium)?;
+        self.count_live();
+        self.replay_ring(medium, report)?;
+        let request = self.request_root(true);
+        self.drive(medium, |core| core.roots_done() >= request)
+    }
+
+    fn replay_journal(&mut self, medium: &dyn Medium) -> Result<u64, Error> {
+        let page_bytes = self.geometry.page_bytes as usize;
+        let mut runs = Vec::new();
+        let mut count = 0;
+        for run in self.root.journal.clone() {
+            let mut entries_end = 0;
+            let mut bad = None;
+            read_run(medium, &run, &mut |page, bytes| match journal::check(bytes) {
+                Some((first, changes)) => {
+                    count += changes.len() as u64;
+                    entries_end = first + changes.len() as u64;
+                    self.replay_page(first, &changes);
+                }
+                None => bad = bad.or(Some(page)),
+            })?;
+            if let Some(page) = bad {
+                return Err(Error::MetadataDamaged(format!("journal page {page} of block {}", run.block)));
+            }
+            runs.push(JournalRun { run, entries_end });
+        }
+        self.journal = Journal::new(page_bytes as u32, self.root.journal_entries_end, runs);
+        Ok(count)
+    }
+
+    fn replay_page(&mut self, first: u64, changes: &[Change]) {
+        for change in changes {
+            if let Change::Moved { namespace, key, .. } | Change::Deleted { namespace, key } = change
+                && let Some(index) = self.spaces.get(namespace).and_then(|s| s.index.as_ref())
+            {
+                index.prefetch(key);
+            }
+        }
+        let chunk_count = self.geometry.chunk_count();
+        for (entry, change) in (first..).zip(changes) {
+            match *change {
+                Change::Moved { namespace, key, to } if to.at < chunk_count => {
+                    self.replay(entry, namespace, key, Some(to));
+                }
+                Change::Deleted { namespace, key } => self.replay(entry, namespace, key, None),
+                Change::Block { block, erase_count, bad } if block < self.blocks.count() => {
+                    if entry >= self.root.blocks_entry {
+                        self.blocks.restore(block, erase_count, bad);
+                    }
+                }
+                Change::Moved { .. } | Change::Block { .. } => {
+                    tracing::warn!(?change, "a journal entry outside the device is ignored");
+                }
+            }
+        }
+    }
+
+    fn replay(&mut self, entry: u64, namespace: u32, key: Key, to: Option<Slot>) {
+        let Some(space) = self.spaces.get_mut(&namespace).filter(|s| entry >= s.snapshot_entry) else { return };
+        if key.check(space.keys).is_err() {
+            return;
+        }
+        space.dirty = true;
+        let index = space.index.as_mut().expect("all indexes are loaded");
+        match to {
+            Some(to) => index.insert(&key, to),
+            None => index.remove(&key),
+        };
+    }
+
+    fn count_live(&mut self) {
+        let (blocks, geometry) = (&mut self.blocks, &self.geometry);
+        for index in self.spaces.values().filter_map(|s| s.index.as_ref()) {
+            index.for_each(|_, slot| {
+                let block = geometry.split(kaml_flash::ChunkAddr(slot.at)).0;
+                blocks.restore_valid(block.0, slot.len.chunks_max());
+            });
+        }
+        blocks.finish_restore();
+    }
+
+    fn replay_ring(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
+        let epoch = self.root.epoch;
+        // Roots made meanwhile must still send the next opening to these frames.
+        self.recovering = Some((epoch, self.root.ring_tail));
+        // Records that are in their pages already must not be taken for free space while others are placed again.
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        while let Some((frame, payload)) = scan.next()? {
+            let Some(records) = frame.records(&payload) else { break };
+            for (record, body) in records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping) {
+                if !self.takes(record) {
+                    continue;
+                }
+                let block = self.block_of(self.mapped_at(record, body)?);
+                self.blocks.hold_mapped(block);
+                self.blocks.set_mapping_frame(block, self.ring.staging_number());
+            }
+            scan.accept(&frame);
+        }
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        while let Some((frame, payload)) = scan.next()? {
+            let Some(records) = frame.records(&payload) else { break };
+            report.ring_frames += 1;
+            for (record, body) in records {
+                report.ring_records += 1;
+                self.replay_record(medium, &record, body)?;
+            }
+            scan.accept(&frame);
+        }
+        // Chunks placed so far must count before the frames are given up: the root that follows settles them.
+        self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
+        self.recovering = None;
+        Ok(())
+    }
+
+    fn replay_record(&mut self, medium: &dyn Medium, record: &Record, body: &[u8]) -> Result<(), Error> {
+        self.sequence = self.sequence.max(record.sequence);
+        if !self.takes(record) {
+            return Ok(());
+        }
+        let to = match record.kind {
+            RecordKind::Tombstone => None,
+            RecordKind::Value => Some(self.place_again(medium, record, body)?),
+            RecordKind::Mapping => {
+                let at = self.mapped_at(record, body)?;
+                let chunks = self.chunks_of(record.value_len as usize);
+                Some(Slot { at, len: code(chunks) })
+            }
+        };
+        self.apply_replayed(record.namespace, record.key, to);
+        Ok(())
+    }
+
+    /// Whether the namespace of a record exists and takes its key.
+    fn takes(&self, record: &Record) -> bool {
+        self.spaces.get(&record.namespace).is_some_and(|space| record.key.check(space.keys).is_ok())
+    }
+
+    /// Where a mapping record says that its record lies.
+    fn mapped_at(&self, record: &Record, body: &[u8]) -> Result<u64, Error> {
+        let at = u64::from_le_bytes(body.try_into().expect("eight bytes"));
+        let fits = at < self.geometry.chunk_count() && u64::from(record.value_len) <= self.value_bytes_max();
+        match fits {
+            true => Ok(at),
+            false => Err(Error::MetadataDamaged(format!("the ring entry of key {} points outside", record.key))),
+        }
+    }
+
+    fn place_again(&mut self, medium: &dyn Medium, record: &Record, value: &[u8]) -> Result<Slot, Error> {
+        let chunks = self.chunks_of(value.len());
+        let header = RecordHeader::encode(record);
+        let turn = u64::from(self.geometry.chunks_per_page()) * 64;
+        let log_count = self.geometry.die_count();
+        let log = self.spaces.get_mut(&record.namespace).expect("checked").next_log(chunks, log_count, turn);
+        for _ in 0..PLACE_TRIES_MAX {
+            for other in (0..log_count).map(|i| (log + i) % log_count) {
+                match self.append(other, Class::Host, chunks, [&header, value], None) {
+                    Ok(at) => return Ok(Slot { at: at.0, len: code(chunks) }),
+                    Err(NoBlock) => {}
+                }
+            }
+            self.drive_once(medium)?;
+        }
+        Err(self.full_now())
+    }
+
+    // --- driving while nobody else does -----------------------------------------------------------------------------
+
+    /// Carries out background operations on this thread until `done`.
+    pub fn drive(&mut self, medium: &dyn Medium, done: impl Fn(&Core) -> bool) -> Result<(), Error> {
+        while !done(self) {
+            self.drive_once(medium)?;
+        }
+        Ok(())
+    }
+
+    fn drive_once(&mut self, medium: &dyn Medium) -> Result<(), Error> {
+        let mut started = Vec::new();
+        self.poll(0, &mut started);
+        for (id, mut io) in started {
+            let result = medium.execute(&mut io);
+            self.complete(Completion { id, io, result });
+        }
+        if let Some(id) = self.collector.wants_index.take() {
+            self.load_index(medium, id)?;
+        }
+        match (self.stopped(), self.is_waiting_for_space()) {
+            (Some(error), _) => Err(error),
+            (None, true) => Err(Error::Medium(kaml_flash::MediumError::NoSpace { what: "opening the device".into() })),
+            (None, false) => Ok(()),
+        }
+    }
+}
+
+/// Rounds of background work after which a record that was committed before the crash counts as not placeable.
+const PLACE_TRIES_MAX: u32 = 10_000;
+
+/// Walks the frames of the ring from its tail.
+struct RingScan<'a> {
+    medium: &'a dyn Medium,
+    epoch: u64,
+    /// Behind the last frame that was accepted.
+    end: u64,
+}
+
+impl<'a> RingScan<'a> {
+    fn new(medium: &'a dyn Medium, epoch: u64, tail: u64) -> Self {
+        RingScan { medium, epoch, end: tail }
+    }
+
+    /// The next frame with its payload: behind the last one, or at the start of the next lap.
+    fn next(&self) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+        let ring_bytes = self.medium.geometry().ring_bytes;
+        let next_lap = self.end.next_multiple_of(ring_bytes);
+        for lsn in [self.end, next_lap] {
+            if let Some(found) = self.frame_at(lsn)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn frame_at(&self, lsn: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+        let geometry = self.medium.geometry();
+        let offset = lsn % geometry.ring_bytes;
+        let mut head = AlignedBuf::zeroed(geometry.sector_bytes as usize);
+        self.medium.read_ring(offset, &mut head)?;
+        let Some(frame) = FrameHeader::check(&head, self.medium.uuid()) else { return Ok(None) };
+        let bytes = frame.ring_bytes(geometry.sector_bytes);
+        let expected = frame.epoch == self.epoch && frame.lsn == lsn && frame.previous_end == self.end;
+        if !expected || offset + bytes > geometry.ring_bytes {
+            return Ok(None);
+        }
+        let mut whole = AlignedBuf::zeroed(bytes as usize);
+        self.medium.read_ring(offset, &mut whole)?;
+        let end = FrameHeader::BYTES + frame.payload_len as usize;
+        whole.copy_within(FrameHeader::BYTES..end, 0);
+        whole.set_len(frame.payload_len as usize);
+        Ok(Some((frame, whole)))
+    }
+
+    fn accept(&mut self, frame: &Frame) {
+        self.end = frame.lsn + frame.ring_bytes(self.medium.geometry().sector_bytes);
+    }
+}
+
+fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
+    let bytes = root.encode(medium.uuid());
+    let sector = medium.geometry().sector_bytes as usize;
+    let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(sector));
+    data[..bytes.len()].copy_from_slice(&bytes);
+    medium.execute(&mut Io::WriteRoot { slot: (root.generation % 2) as u8, data })?;
+    Ok(())
+}
+
+/// The newer of the whole roots.
+fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
+    let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
+    match slots {
+        [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }),
+        [Err(DecodeError::Newer(found)), _] | [_, Err(DecodeError::Newer(found))] => {
+            let newer = DecodeError::Newer(found);
+            Err(DecodeError::both(&newer, &newer).into())
+        }
+        [Ok(root), Err(_)] | [Err(_), Ok(root)] => Ok(root),
+        [Err(a), Err(b)] => Err(DecodeError::both(&a, &b).into()),
+    }
+}
+
+fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
+    let max = medium.geometry().root_bytes as usize;
+    let mut bytes = AlignedBuf::zeroed(ROOT_PEEK_BYTES.min(max));
+    medium.read_root(slot, &mut bytes)?;
+    let total = Root::total_bytes(&bytes);
+    if total > max {
+        return Ok(Err(DecodeError::Broken("longer than its slot")));
+    }
+    if total > bytes.len() {
+        bytes = AlignedBuf::zeroed(total.next_multiple_of(4096).min(max));
+        medium.read_root(slot, &mut bytes)?;
+    }
+    Ok(Root::decode(&bytes, medium.uuid()))
+}
+
+/// Refuses a root that points outside the device.
+fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error> {
+    let streams = root.namespaces.iter().filter_map(|n| n.snapshot.as_ref()).chain(&root.blocks);
+    for run in streams.flat_map(|s| &s.runs).chain(&root.journal) {
+        let end = u64::from(run.page) + u64::from(run.page_count);
+        if run.block >= geometry.block_count() || end > u64::from(geometry.pages_per_block) {
+            return Err(Error::MetadataDamaged(format!("the root points at page {end} of block {}", run.block)));
+        }
+    }
+    Ok(())
+}
+
+/// Calls `each` with the page number and bytes of every page of a run.
+fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+    let geometry = medium.geometry();
+    let page_bytes = geometry.page_bytes as usize;
+    let step = (READ_BYTES / page_bytes).max(1) as u32;
+    let mut page = run.page;
+    let end = run.page + run.page_count;
+    while page < end {
+        let count = step.min(end - page);
+        let at = geometry.chunk_at(BlockIndex(run.block), page * geometry.chunks_per_page());
+        let mut io = Io::Read { at, into: AlignedBuf::zeroed(count as usize * page_bytes) };
+        medium.execute(&mut io)?;
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        into.chunks(page_bytes).zip(page..).for_each(|(bytes, page)| each(page, bytes));
+        page += count;
+    }
+    Ok(())
+}
+
+fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
+    let page_bytes = u64::from(medium.geometry().page_bytes);
+    let pages: u64 = stream.runs.iter().map(|r| u64::from(r.page_count)).sum();
+    if stream.bytes > pages * page_bytes {
+        return Err(Error::MetadataDamaged("a stream is longer than its pages".to_owned()));
+    }
+    let mut bytes = Vec::with_capacity((pages * page_bytes) as usize);
+    for run in &stream.runs {
+        read_run(medium, run, &mut |_, page| bytes.extend_from_slice(page))?;
+    }
+    bytes.truncate(stream.bytes as usize);
+    match crc32c::crc32c(&bytes) == stream.crc32c {
+        true => Ok(bytes),
+        false => {
+            let first = stream.runs.first().map_or(0, |r| r.block);
+            Err(Error::MetadataDamaged(format!("a stream from block {first} on does not match its checksum")))
+        }
+    }
+}
+
+/// As [`Core::encode_blocks`] wrote it.
+fn restore_blocks(blocks: &mut BlockTable, bytes: &[u8], exact: bool) -> Result<(), Error> {
+    if bytes.len() != blocks.count() as usize * 9 {
+        return Err(Error::MetadataDamaged(format!("a block table of {} bytes", bytes.len())));
+    }
+    for (block, entry) in (0..).zip(bytes.chunks(9)) {
+        let erase_count = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
+        let valid = u32::from_le_bytes(entry[4..8].try_into().expect("four bytes"));
+        blocks.restore(block, erase_count, entry[8] == 1);
+        if exact {
+            blocks.restore_valid(block, valid);
+        }
+    }
+    Ok(())
+}

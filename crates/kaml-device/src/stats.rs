@@ -1,0 +1,134 @@
+//! Counters of the firmware.
+//!
+//! Lives here:       what is counted, how it is kept over reopening.
+//! Lives elsewhere:  latencies and reads (the drivers in `kaml`).
+
+/// Counted by the core.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) puts: u64,
+    pub(crate) deletes: u64,
+    pub(crate) host_bytes: u64,
+    pub(crate) record_chunks: u64,
+    pub(crate) relocated_chunks: u64,
+    pub(crate) ring_bytes: u64,
+    pub(crate) page_bytes: u64,
+    pub(crate) oob_bytes: u64,
+    pub(crate) metadata_bytes: u64,
+    pub(crate) erases: u64,
+    pub(crate) program_failures: u64,
+    pub(crate) damaged_records: u64,
+    /// Totals of earlier openings, in the order of [`Counters::lifetime`].
+    before: [u64; 8],
+}
+
+impl Counters {
+    pub(crate) fn restore(lifetime: &[u64; 8]) -> Counters {
+        Counters { before: *lifetime, ..Counters::default() }
+    }
+
+    /// Totals since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes,
+    /// page bytes, erases.
+    pub(crate) fn lifetime(&self) -> [u64; 8] {
+        let now = [
+            self.puts,
+            self.deletes,
+            self.host_bytes,
+            self.record_chunks,
+            self.relocated_chunks,
+            self.ring_bytes,
+            self.page_bytes,
+            self.erases,
+        ];
+        std::array::from_fn(|i| self.before[i] + now[i])
+    }
+}
+
+/// What the firmware has done since the device was opened, and how it stands. Bytes unless said otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CoreStats {
+    /// Values stored.
+    pub put_count: u64,
+    /// Deletes stored.
+    pub delete_count: u64,
+    /// Values of hosts.
+    pub host_bytes: u64,
+    /// Records of hosts in whole chunks, headers included.
+    pub record_bytes: u64,
+    /// Records moved by garbage collection, in whole chunks.
+    pub relocated_bytes: u64,
+    /// Written to the commit ring.
+    pub ring_bytes: u64,
+    /// Programmed into pages, metadata included.
+    pub page_bytes: u64,
+    /// Programmed into OOB areas.
+    pub oob_bytes: u64,
+    /// Journal, snapshots and roots.
+    pub metadata_bytes: u64,
+    /// Chunks left empty at the end of program units and blocks.
+    pub padded_bytes: u64,
+    /// Live records in whole chunks.
+    pub live_bytes: u64,
+    /// How much may be live.
+    pub capacity_bytes: u64,
+    /// Memory of all loaded indexes.
+    pub index_bytes: u64,
+    /// Ring bytes not released yet.
+    pub ring_used_bytes: u64,
+    /// Blocks of the device.
+    pub block_count: u32,
+    /// Blocks free or about to be.
+    pub free_blocks: u32,
+    /// Blocks never used again.
+    pub bad_blocks: u32,
+    /// Blocks erased.
+    pub erase_count: u64,
+    /// Smallest erase count of a block.
+    pub erase_min: u32,
+    /// Largest erase count of a block.
+    pub erase_max: u32,
+    /// Mean erase count.
+    pub erase_mean: f64,
+    /// Programs that failed.
+    pub program_failures: u64,
+    /// Damaged records that collection came across.
+    pub damaged_records: u64,
+    /// Since the device was created: values, deletes, host bytes, record chunks, relocated chunks, ring bytes, page
+    /// bytes, erases.
+    pub lifetime: [u64; 8],
+}
+
+impl crate::core::Core {
+    /// How the firmware stands.
+    pub fn stats(&self) -> CoreStats {
+        let c = &self.counters;
+        let chunk = u64::from(self.geometry.chunk_bytes);
+        let (erase_min, erase_max, erase_mean) = self.blocks.erase_spread();
+        CoreStats {
+            put_count: c.puts,
+            delete_count: c.deletes,
+            host_bytes: c.host_bytes,
+            record_bytes: c.record_chunks * chunk,
+            relocated_bytes: c.relocated_chunks * chunk,
+            ring_bytes: c.ring_bytes,
+            page_bytes: c.page_bytes,
+            oob_bytes: c.oob_bytes,
+            metadata_bytes: c.metadata_bytes,
+            padded_bytes: self.writers.padded_chunks * chunk,
+            live_bytes: self.blocks.live_chunks() * chunk,
+            capacity_bytes: self.capacity_chunks() * chunk,
+            index_bytes: self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum(),
+            ring_used_bytes: self.ring.used_bytes(),
+            block_count: self.blocks.count(),
+            free_blocks: self.blocks.free_count() + self.blocks.reclaimed_count(),
+            bad_blocks: self.blocks.bad_count(),
+            erase_count: c.erases,
+            erase_min,
+            erase_max,
+            erase_mean,
+            program_failures: c.program_failures,
+            damaged_records: c.damaged_records,
+            lifetime: c.lifetime(),
+        }
+    }
+}

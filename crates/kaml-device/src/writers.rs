@@ -1,0 +1,556 @@
+//! Open blocks and their write buffers: where records are packed into pages.
+//!
+//! Lives here:       open blocks of each log and class, write positions, buffers until they are programmed.
+//! Lives elsewhere:  which log a record goes to (`core`), what a program's completion means (`core`).
+//! Implements:       paper:KAML IV.B (chunks, bitmap, buffering until a page's worth is there).
+//!
+//! Invariants
+//! - the buffers of a block follow each other without gaps, only the last one is filling;
+//! - a buffer is kept until it is programmed, and as long as a record that it ends with is not wholly programmed.
+
+use crate::blocks::BlockTable;
+use crate::format::oob::{Oob, PageOob};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, PageAddr};
+use kaml_index::{Key, Slot};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// What a block is filled with; records of different lifetimes do not share blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Class {
+    /// Records as hosts write them.
+    Host = 1,
+    /// Large records, programmed before they are committed.
+    Direct = 2,
+    /// Records that garbage collection moved.
+    Cold = 3,
+    /// The journal.
+    Journal = 4,
+    /// Index snapshots and block tables.
+    Snapshot = 5,
+}
+
+/// A record on its way from one place to another; installed when the buffer that ends it is programmed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Move {
+    pub(crate) namespace: u32,
+    pub(crate) key: Key,
+    pub(crate) from: Slot,
+    pub(crate) to: Slot,
+}
+
+/// Pages of a block that are not known to be programmed yet.
+pub(crate) struct Buffer {
+    pub(crate) first_page: u32,
+    capacity_pages: u32,
+    /// Chunks in use.
+    used_chunks: u32,
+    data: Arc<AlignedBuf>,
+    marks: Vec<Mark>,
+    /// The oldest frame with a record here; `u64::MAX` if there is none.
+    pub(crate) first_frame: u64,
+    pub(crate) moves: Vec<Move>,
+    /// The large put that waits for this buffer.
+    pub(crate) ticket: Option<u64>,
+    sealed: bool,
+    programmed: bool,
+    /// The last record goes on in the next buffer.
+    spills: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    bitmap: u64,
+    continues: bool,
+}
+
+/// A block being filled, or filled and not wholly programmed.
+pub(crate) struct BlockWriter {
+    pub(crate) class: Class,
+    pub(crate) log: u32,
+    next_chunk: u32,
+    closed: bool,
+    pub(crate) buffers: VecDeque<Buffer>,
+}
+
+/// What a completed program settled.
+pub(crate) struct Programmed {
+    pub(crate) moves: Vec<Move>,
+    pub(crate) tickets: Vec<u64>,
+    /// The block is full and wholly programmed.
+    pub(crate) block_done: bool,
+}
+
+/// All open blocks.
+pub(crate) struct Writers {
+    geometry: Geometry,
+    buffer_pages: u32,
+    /// The open block of each log and class; metadata uses log 0's places.
+    open: BTreeMap<(u32, Class), u32>,
+    active: BTreeMap<u32, BlockWriter>,
+    pool: Vec<AlignedBuf>,
+    /// Counts programmed pages over the device.
+    pub(crate) sequence: u64,
+    pub(crate) programming_bytes: u64,
+    /// Bytes of chunks that hold nothing.
+    pub(crate) padded_chunks: u64,
+}
+
+/// No erased block is to be had just now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NoBlock;
+
+/// Bytes of a write buffer: large enough that programming is cheap per byte.
+const BUFFER_BYTES: u32 = 256 << 10;
+
+impl Writers {
+    pub(crate) fn new(geometry: &Geometry) -> Writers {
+        let unit = geometry.pages_per_program;
+        let buffer_pages = (BUFFER_BYTES / geometry.page_bytes / unit).max(1) * unit;
+        Writers {
+            geometry: geometry.clone(),
+            buffer_pages: buffer_pages.min(geometry.pages_per_block),
+            open: BTreeMap::new(),
+            active: BTreeMap::new(),
+            pool: Vec::new(),
+            sequence: 0,
+            programming_bytes: 0,
+            padded_chunks: 0,
+        }
+    }
+
+    /// Most bytes that write buffers hold when `programming_bytes` stays under `in_flight_max`.
+    pub(crate) fn memory_bytes_max(geometry: &Geometry, in_flight_max: u64) -> u64 {
+        let buffers = u64::from(geometry.die_count()) * 2 + 3;
+        in_flight_max + buffers * u64::from(BUFFER_BYTES.max(geometry.page_bytes * geometry.pages_per_program))
+    }
+
+    /// The block that takes `chunks` more of a class; opens one if the present one has no room.
+    pub(crate) fn ready(
+        &mut self,
+        log: u32,
+        class: Class,
+        chunks: u32,
+        blocks: &mut BlockTable,
+        out: &mut Vec<Io>,
+    ) -> Result<u32, NoBlock> {
+        if let Some(&block) = self.open.get(&(log, class)) {
+            if self.start_for(block, chunks) + chunks <= self.geometry.chunks_per_block() {
+                return Ok(block);
+            }
+            let die = if class >= Class::Journal { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
+            let next = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
+            self.close(block, blocks, out);
+            self.begin(log, class, next);
+            return Ok(next);
+        }
+        let die = if class >= Class::Journal { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
+        let block = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
+        self.begin(log, class, block);
+        Ok(block)
+    }
+
+    /// Whether `ready` would have to open another block.
+    pub(crate) fn needs_block(&self, log: u32, class: Class, chunks: u32) -> bool {
+        match self.open.get(&(log, class)) {
+            Some(&block) => self.start_for(block, chunks) + chunks > self.geometry.chunks_per_block(),
+            None => true,
+        }
+    }
+
+    fn begin(&mut self, log: u32, class: Class, block: u32) {
+        self.open.insert((log, class), block);
+        let writer = BlockWriter { class, log, next_chunk: 0, closed: false, buffers: VecDeque::new() };
+        assert!(self.active.insert(block, writer).is_none(), "block {block} is opened while it is being written");
+    }
+
+    /// Where a record of `chunks` would start.
+    fn start_for(&self, block: u32, chunks: u32) -> u32 {
+        let writer = &self.active[&block];
+        let per_page = self.geometry.chunks_per_page();
+        let next = writer.next_chunk;
+        let in_page = next % per_page;
+        let must_align = match self.geometry.packing {
+            kaml_flash::Packing::Across => false,
+            kaml_flash::Packing::WithinPage => in_page + chunks > per_page,
+        };
+        if must_align && in_page != 0 { next + per_page - in_page } else { next }
+    }
+
+    /// Appends a record of `chunks` chunks made of `parts` to a block that has room for it.
+    pub(crate) fn append(
+        &mut self,
+        block: u32,
+        chunks: u32,
+        parts: [&[u8]; 2],
+        frame: Option<u64>,
+        out: &mut Vec<Io>,
+    ) -> ChunkAddr {
+        let start = self.start_for(block, chunks);
+        let chunk_bytes = self.geometry.chunk_bytes as usize;
+        let mut at = start as usize * chunk_bytes;
+        for part in parts {
+            let mut rest = part;
+            while !rest.is_empty() {
+                let chunk = (at / chunk_bytes) as u32;
+                let buffer = self.buffer_for(block, chunk, start, out);
+                let offset = at - buffer.first_page as usize * self.geometry.page_bytes as usize;
+                let writer = self.active.get_mut(&block).expect("the block is being written");
+                let buffer = writer.buffers.back_mut().expect("just made");
+                let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
+                let room = buffer.capacity_pages as usize * self.geometry.page_bytes as usize - offset;
+                let len = room.min(rest.len());
+                data[offset..offset + len].copy_from_slice(&rest[..len]);
+                rest = &rest[len..];
+                at += len;
+            }
+        }
+        self.finish_record(block, start, chunks, at, frame, out);
+        self.geometry.chunk_at(BlockIndex(block), start)
+    }
+
+    /// Pads the last chunk, marks the record's end, moves the write position.
+    fn finish_record(
+        &mut self,
+        block: u32,
+        start: u32,
+        chunks: u32,
+        end_byte: usize,
+        frame: Option<u64>,
+        out: &mut Vec<Io>,
+    ) {
+        let (per_page, chunk_bytes) = (self.geometry.chunks_per_page(), self.geometry.chunk_bytes as usize);
+        let page_bytes = self.geometry.page_bytes as usize;
+        let writer = self.active.get_mut(&block).expect("the block is being written");
+        if let Some(frame) = frame {
+            for buffer in writer.buffers.iter_mut().rev() {
+                buffer.first_frame = buffer.first_frame.min(frame);
+                if buffer.first_page * per_page <= start {
+                    break;
+                }
+            }
+        }
+        let last = start + chunks - 1;
+        let buffer = writer.buffers.back_mut().expect("holds the record's end");
+        buffer.mark_continuation(start, last / per_page, per_page);
+        let base = buffer.first_page * per_page;
+        buffer.marks[((last - base) / per_page) as usize].bitmap |= 1 << (last % per_page);
+        buffer.used_chunks = last + 1 - base;
+        let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
+        let tail = end_byte - buffer.first_page as usize * page_bytes;
+        data[tail..buffer.used_chunks as usize * chunk_bytes].fill(0);
+        writer.next_chunk = last + 1;
+        if buffer.used_chunks == buffer.capacity_pages * per_page {
+            self.seal(block, out);
+        }
+    }
+
+    /// The filling buffer that takes `chunk` of a record that began at `start`; seals a full one and starts the next.
+    fn buffer_for(&mut self, block: u32, chunk: u32, start: u32, out: &mut Vec<Io>) -> &Buffer {
+        let per_page = self.geometry.chunks_per_page();
+        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let filling = writer.buffers.back_mut().filter(|b| !b.sealed);
+        let have = match filling {
+            Some(buffer) if chunk < (buffer.first_page + buffer.capacity_pages) * per_page => true,
+            Some(buffer) => {
+                if start < chunk {
+                    buffer.spills = true;
+                    buffer.used_chunks = buffer.capacity_pages * per_page;
+                    buffer.mark_continuation(start, buffer.first_page + buffer.capacity_pages - 1, per_page);
+                }
+                self.seal(block, out);
+                false
+            }
+            None => false,
+        };
+        if !have {
+            let buffer = self.new_buffer(chunk / per_page);
+            self.active.get_mut(&block).expect("the block is being written").buffers.push_back(buffer);
+        }
+        self.active[&block].buffers.back().expect("just made")
+    }
+
+    fn new_buffer(&mut self, first_page: u32) -> Buffer {
+        let capacity_pages = self.buffer_pages.min(self.geometry.pages_per_block - first_page);
+        let mut data = self.pool.pop().unwrap_or_else(|| AlignedBuf::zeroed(self.buffer_bytes()));
+        data.set_len(capacity_pages as usize * self.geometry.page_bytes as usize);
+        Buffer {
+            first_page,
+            capacity_pages,
+            used_chunks: 0,
+            data: Arc::new(data),
+            marks: vec![Mark::default(); capacity_pages as usize],
+            first_frame: u64::MAX,
+            moves: Vec::new(),
+            ticket: None,
+            sealed: false,
+            programmed: false,
+            spills: false,
+        }
+    }
+
+    fn buffer_bytes(&self) -> usize {
+        self.buffer_pages as usize * self.geometry.page_bytes as usize
+    }
+
+    /// Appends an image of whole program units as a buffer of its own, programmed at once.
+    pub(crate) fn append_image(
+        &mut self,
+        block: u32,
+        chunks: u32,
+        image: Arc<AlignedBuf>,
+        ticket: u64,
+        out: &mut Vec<Io>,
+    ) -> ChunkAddr {
+        self.seal(block, out);
+        let per_page = self.geometry.chunks_per_page();
+        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let start = writer.next_chunk;
+        let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
+        let mut marks = vec![Mark { bitmap: 0, continues: true }; pages as usize];
+        marks[0].continues = false;
+        let last = chunks - 1;
+        for mark in &mut marks[(last / per_page) as usize + 1..] {
+            mark.continues = false;
+        }
+        marks[(last / per_page) as usize].bitmap |= 1 << (last % per_page);
+        writer.buffers.push_back(Buffer {
+            first_page: start / per_page,
+            capacity_pages: pages,
+            used_chunks: chunks,
+            data: image,
+            marks,
+            first_frame: u64::MAX,
+            moves: Vec::new(),
+            ticket: Some(ticket),
+            sealed: false,
+            programmed: false,
+            spills: false,
+        });
+        self.seal(block, out);
+        self.geometry.chunk_at(BlockIndex(block), start)
+    }
+
+    /// Appends whole metadata pages; answers the block and page of the first.
+    pub(crate) fn append_pages(&mut self, block: u32, bytes: &[u8], out: &mut Vec<Io>) -> PageAddr {
+        let page_bytes = self.geometry.page_bytes as usize;
+        let per_page = self.geometry.chunks_per_page();
+        let first = self.active[&block].next_chunk / per_page;
+        for page in bytes.chunks(page_bytes) {
+            let chunk = self.active[&block].next_chunk;
+            let buffer = self.buffer_for(block, chunk, chunk, out);
+            let offset = (chunk / per_page - buffer.first_page) as usize * page_bytes;
+            let writer = self.active.get_mut(&block).expect("the block is being written");
+            let buffer = writer.buffers.back_mut().expect("just made");
+            let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
+            data[offset..offset + page.len()].copy_from_slice(page);
+            data[offset + page.len()..offset + page_bytes].fill(0);
+            buffer.used_chunks += per_page;
+            writer.next_chunk += per_page;
+            if buffer.used_chunks == buffer.capacity_pages * per_page {
+                self.seal(block, out);
+            }
+        }
+        PageAddr { block: BlockIndex(block), page: first }
+    }
+
+    /// Programs what the filling buffer of a block holds, padded to whole program units.
+    pub(crate) fn seal(&mut self, block: u32, out: &mut Vec<Io>) {
+        let geometry = &self.geometry;
+        let per_page = geometry.chunks_per_page();
+        let unit = geometry.pages_per_program;
+        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let (log, class) = (writer.log, writer.class);
+        let Some(buffer) = writer.buffers.back_mut().filter(|b| !b.sealed && b.used_chunks > 0) else { return };
+        let pages = buffer.used_chunks.div_ceil(per_page).next_multiple_of(unit);
+        let bytes = pages as usize * geometry.page_bytes as usize;
+        if buffer.ticket.is_none() {
+            let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
+            let used = buffer.used_chunks as usize * geometry.chunk_bytes as usize;
+            data.set_len(bytes);
+            data[used..].fill(0);
+        }
+        self.padded_chunks += u64::from(pages * per_page - buffer.used_chunks);
+        buffer.sealed = true;
+        buffer.capacity_pages = pages;
+        buffer.marks.truncate(pages as usize);
+        writer.next_chunk = (buffer.first_page + pages) * per_page;
+        let oob_bytes = geometry.oob_bytes as usize;
+        let mut oob = vec![0; oob_bytes * pages as usize];
+        for (mark, entry) in buffer.marks.iter().zip(oob.chunks_mut(oob_bytes)) {
+            self.sequence += 1;
+            let fields = Oob {
+                bitmap: mark.bitmap,
+                sequence: self.sequence,
+                log: log as u16,
+                class: class as u8,
+                continues: mark.continues,
+            };
+            PageOob::encode(&fields, entry);
+        }
+        self.programming_bytes += bytes as u64;
+        out.push(Io::Program {
+            at: PageAddr { block: BlockIndex(block), page: buffer.first_page },
+            data: buffer.data.clone(),
+            oob,
+            durable: buffer.ticket.is_some(),
+        });
+    }
+
+    /// Programs everything of a class that waits in a buffer.
+    pub(crate) fn seal_class(&mut self, class: Class, out: &mut Vec<Io>) {
+        let open: Vec<u32> = self.open.iter().filter(|((_, c), _)| *c == class).map(|(_, block)| *block).collect();
+        open.into_iter().for_each(|block| self.seal(block, out));
+    }
+
+    /// Programs host buffers that hold records of frames before `frame`.
+    pub(crate) fn seal_older_than(&mut self, frame: u64, out: &mut Vec<Io>) {
+        let old = |b: &&u32| self.active[*b].buffers.back().is_some_and(|b| b.first_frame < frame);
+        let blocks: Vec<u32> = self.open.values().filter(old).copied().collect();
+        blocks.into_iter().for_each(|block| self.seal(block, out));
+    }
+
+    /// Stops appending to a block.
+    fn close(&mut self, block: u32, blocks: &mut BlockTable, out: &mut Vec<Io>) {
+        self.seal(block, out);
+        let writer = self.active.get_mut(&block).expect("the block is being written");
+        writer.closed = true;
+        self.padded_chunks += u64::from(self.geometry.chunks_per_block() - writer.next_chunk);
+        if writer.buffers.is_empty() {
+            self.active.remove(&block);
+            blocks.gate.set_programmed(block, self.geometry.chunks_per_block());
+            blocks.close(block, self.sequence);
+        }
+    }
+
+    /// A program is done: answers what it settles, in page order.
+    pub(crate) fn programmed(&mut self, at: PageAddr, bytes: u64, blocks: &mut BlockTable) -> Programmed {
+        self.programming_bytes -= bytes;
+        let mut settled = Programmed { moves: Vec::new(), tickets: Vec::new(), block_done: false };
+        let block = at.block.0;
+        let Some(writer) = self.active.get_mut(&block) else { return settled };
+        let found = writer.buffers.iter_mut().find(|b| b.first_page == at.page);
+        found.expect("buffers are kept until they are programmed").programmed = true;
+        let per_page = self.geometry.chunks_per_page();
+        for buffer in writer.buffers.iter_mut().take_while(|b| b.programmed) {
+            blocks.gate.set_programmed(block, (buffer.first_page + buffer.capacity_pages) * per_page);
+            settled.moves.append(&mut buffer.moves);
+            settled.tickets.extend(buffer.ticket.take());
+            buffer.first_frame = u64::MAX;
+        }
+        while writer.buffers.front().is_some_and(|b| b.programmed) {
+            let next_done = writer.buffers.get(1).is_none_or(|next| next.programmed);
+            let spills = writer.buffers[0].spills;
+            if spills && (writer.buffers.len() == 1 || !next_done) {
+                break;
+            }
+            let buffer = writer.buffers.pop_front().expect("checked");
+            if let Ok(data) = Arc::try_unwrap(buffer.data)
+                && data.capacity() == self.buffer_pages as usize * self.geometry.page_bytes as usize
+            {
+                self.pool.push(data);
+            }
+        }
+        if writer.closed && writer.buffers.is_empty() {
+            self.active.remove(&block);
+            blocks.gate.set_programmed(block, self.geometry.chunks_per_block());
+            blocks.close(block, self.sequence);
+            settled.block_done = true;
+        }
+        settled
+    }
+
+    /// Attaches a move to the buffer that holds the last chunk of its new place.
+    pub(crate) fn attach_move(&mut self, block: u32, moved: Move) {
+        let writer = self.active.get_mut(&block).expect("just appended to");
+        writer.buffers.back_mut().expect("just appended to").moves.push(moved);
+    }
+
+    /// Appends nothing more to a block whose program failed.
+    pub(crate) fn stop(&mut self, block: u32) {
+        self.open.retain(|_, open| *open != block);
+    }
+
+    /// Takes a block whose program failed out of use; answers its buffers that are not programmed, for placing their
+    /// records again, and closes it.
+    pub(crate) fn abandon(&mut self, block: u32, blocks: &mut BlockTable) -> Option<BlockWriter> {
+        let writer = self.active.remove(&block)?;
+        self.open.retain(|_, open| *open != block);
+        blocks.set_failing(block);
+        blocks.close(block, self.sequence);
+        Some(writer)
+    }
+
+    /// The oldest frame whose records are not all programmed.
+    pub(crate) fn oldest_frame(&self) -> Option<u64> {
+        let buffers = self.active.values().flat_map(|writer| &writer.buffers);
+        buffers.map(|b| b.first_frame).min().filter(|frame| *frame != u64::MAX)
+    }
+
+    /// Whether a block still has pages in buffers.
+    pub(crate) fn is_active(&self, block: u32) -> bool {
+        self.active.contains_key(&block)
+    }
+
+    /// Copies bytes that stand in buffers of a block; false if any of them has left them (and is programmed by now).
+    pub(crate) fn read(&self, block: u32, chunk: u32, into: &mut [u8]) -> bool {
+        let Some(writer) = self.active.get(&block) else { return false };
+        writer.read(&self.geometry, chunk, into)
+    }
+}
+
+impl Buffer {
+    /// A record that began at chunk `start` goes on in the pages behind its first, up to `last_page`.
+    fn mark_continuation(&mut self, start: u32, last_page: u32, chunks_per_page: u32) {
+        for page in self.first_page.max(start / chunks_per_page + 1)..=last_page {
+            self.marks[(page - self.first_page) as usize].continues = true;
+        }
+    }
+}
+
+impl BlockWriter {
+    /// As [`Writers::read`].
+    pub(crate) fn read(&self, geometry: &Geometry, chunk: u32, into: &mut [u8]) -> bool {
+        let page_bytes = geometry.page_bytes as usize;
+        let mut at = chunk as usize * geometry.chunk_bytes as usize;
+        let mut filled = 0;
+        for buffer in &self.buffers {
+            let start = buffer.first_page as usize * page_bytes;
+            let end = start + buffer.capacity_pages as usize * page_bytes;
+            if at < start {
+                return false;
+            }
+            if at < end {
+                let len = (end - at).min(into.len() - filled);
+                into[filled..filled + len].copy_from_slice(&buffer.data[at - start..at - start + len]);
+                filled += len;
+                at += len;
+            }
+            if filled == into.len() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The records that end in buffers which are not programmed: (first chunk, chunks).
+    pub(crate) fn unprogrammed_records(&self, geometry: &Geometry) -> Vec<crate::format::oob::Extent> {
+        let per_page = geometry.chunks_per_page();
+        let Some(first) = self.buffers.front().map(|b| b.first_page) else { return Vec::new() };
+        let pages: Vec<Option<Oob>> = self
+            .buffers
+            .iter()
+            .flat_map(|b| &b.marks)
+            .map(|m| Some(Oob { bitmap: m.bitmap, continues: m.continues, ..Oob::default() }))
+            .collect();
+        let unprogrammed = self.buffers.iter().find(|b| !b.programmed).map_or(u32::MAX, |b| b.first_page * per_page);
+        crate::format::oob::extents(&pages, per_page)
+            .into_iter()
+            .map(|mut e| {
+                e.start += first * per_page;
+                e
+            })
+            .filter(|e| e.start + e.chunk_count > unprogrammed)
+            .collect()
+    }
+}

@@ -1,0 +1,62 @@
+//! The housekeeping thread: page programs, erases, garbage collection, roots, checkpoints.
+//!
+//! Lives here:       one thread, one queue of operations in flight.
+//! Lives elsewhere:  what there is to do (`kaml_device::Core::poll`).
+//! Implements:       design section 2.
+
+use crate::driver::Shared;
+use crate::error::Error;
+use kaml_flash::{Queue, Wait};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Operations in flight.
+const DEPTH: u32 = 64;
+/// How long the thread sleeps when nothing is going on; a wake ends it.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long it sleeps while something waits for the world below.
+const RETRY: Duration = Duration::from_millis(100);
+
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
+    let queue = shared.medium.queue(DEPTH);
+    shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
+    let run = move || run(&shared, queue);
+    std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)
+}
+
+fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
+    let begin = Instant::now();
+    let mut started = Vec::new();
+    let mut done = Vec::new();
+    loop {
+        let mut core = shared.lock();
+        for completion in done.drain(..) {
+            core.complete(completion);
+        }
+        core.poll(begin.elapsed().as_nanos() as u64, &mut started);
+        if let Some(id) = core.take_wanted_index()
+            && let Err(error) = core.load_index(&*shared.medium, id)
+        {
+            tracing::error!(%error, "collection waits for an index that cannot be loaded");
+        }
+        let pause = match (core.is_idle(), core.is_waiting_for_space()) {
+            (_, true) => RETRY,
+            (true, false) => IDLE,
+            (false, false) => RETRY,
+        };
+        let news = shared.news(&core);
+        let again = core.wants_poll();
+        drop(core);
+        shared.spread(news, 0);
+        for (id, io) in started.drain(..) {
+            queue.submit(id, io);
+        }
+        if shared.closing.load(Ordering::Acquire) && queue.in_flight() == 0 {
+            return;
+        }
+        let wait = if again { Wait::No } else { Wait::ForNs(pause.as_nanos() as u64) };
+        queue.reap(wait, &mut done);
+    }
+}

@@ -1,0 +1,63 @@
+//! The scrubber: reads every block in use and checks every record.
+//!
+//! Lives here:       walking the device, totals, findings in words.
+//! Lives elsewhere:  what a record must look like (`kaml_device::BlockAudit`).
+
+use crate::driver::Shared;
+use crate::error::Error;
+use kaml_device::BlockAudit;
+use serde::Serialize;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Blocks read.
+    pub blocks: u64,
+    /// Live records found whole.
+    pub records: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// What is wrong, one sentence each; empty for a device in order.
+    pub problems: Vec<String>,
+}
+
+/// Problems beyond this are counted and not told one by one.
+const PROBLEMS_MAX: usize = 1000;
+
+pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
+    let mut report = CheckReport::default();
+    let mut untold = 0u64;
+    let (blocks, namespaces) = {
+        let mut core = shared.lock();
+        let ids: Vec<u32> = core.namespaces().iter().map(|n| n.id).collect();
+        for id in &ids {
+            if let Err(error) = core.load_index(&*shared.medium, *id) {
+                report.problems.push(error.to_string());
+            }
+        }
+        (core.blocks_in_use(), ids)
+    };
+    let total = blocks.len() as u64;
+    for (done, block) in blocks.into_iter().enumerate() {
+        progress(done as u64, total);
+        let audit = BlockAudit::read(&shared.reader, &*shared.medium, block);
+        let core = shared.lock();
+        let found = audit.judge(&core);
+        report.blocks += 1;
+        report.records += found.records;
+        report.value_bytes += found.value_bytes;
+        for problem in found.problems {
+            if report.problems.len() < PROBLEMS_MAX { report.problems.push(problem) } else { untold += 1 }
+        }
+    }
+    progress(total, total);
+    if untold > 0 {
+        report.problems.push(format!("and {untold} more"));
+    }
+    let core = shared.lock();
+    let indexed: u64 = core.namespaces().iter().filter(|n| namespaces.contains(&n.id)).map(|n| n.record_count).sum();
+    if report.problems.is_empty() && indexed != report.records && core.is_idle() {
+        report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
+    }
+    Ok(report)
+}

@@ -1,0 +1,393 @@
+//! The device: creating, opening, closing, and its command set.
+//!
+//! Lives here:       handles and the commands of paper:KAML Table I with their extensions.
+//! Lives elsewhere:  how commands run (`driver`, `queue`), what they do (`kaml-device`).
+
+use crate::batch::Batch;
+use crate::check::CheckReport;
+use crate::driver::Shared;
+use crate::error::Error;
+use crate::queue::AsyncQueue;
+use crate::stats::{DeviceInfo, Stats};
+use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
+use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, StageError};
+use kaml_flash::{Durability, FileMedium, FormatOptions, Geometry, Medium, MemoryMedium};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What a new device is to be. Sizes in bytes; what is not given is chosen by the capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateOptions {
+    /// Size of the file. 0: the whole of a block device.
+    pub capacity: u64,
+    /// Size of an erase block, which bounds the size of a value.
+    pub block_bytes: Option<u64>,
+    /// Dies, which is the number of logs.
+    pub die_count: Option<u32>,
+    /// Size of a chunk, the unit of space a record takes.
+    pub chunk_bytes: Option<u32>,
+    /// Size of the commit ring.
+    pub ring_bytes: Option<u64>,
+    /// What durable data has to outlive.
+    pub durability: Durability,
+    /// Overwrite what is there.
+    pub force: bool,
+}
+
+impl CreateOptions {
+    /// Defaults for a capacity.
+    pub fn new(capacity: u64) -> CreateOptions {
+        CreateOptions {
+            capacity,
+            block_bytes: None,
+            die_count: None,
+            chunk_bytes: None,
+            ring_bytes: None,
+            durability: Durability::Power,
+            force: false,
+        }
+    }
+
+    fn format(&self) -> FormatOptions {
+        FormatOptions {
+            capacity_bytes: self.capacity,
+            block_bytes: self.block_bytes,
+            die_count: self.die_count,
+            chunk_bytes: self.chunk_bytes,
+            ring_bytes: self.ring_bytes,
+            durability: self.durability,
+            force: self.force,
+        }
+    }
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Instead of the durability that the device was created with.
+    pub durability: Option<Durability>,
+    /// Change nothing; the device must have been closed cleanly.
+    pub read_only: bool,
+    /// Use io_uring, where the kernel has it.
+    pub io_uring: bool,
+    /// Bypass the page cache, where the file system can.
+    pub direct: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { durability: None, read_only: false, io_uring: true, direct: true }
+    }
+}
+
+/// Keys of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListPage {
+    /// In the order of the index, which is not that of the keys.
+    pub keys: Vec<Key>,
+    /// Where to go on, if there may be more.
+    pub next: Option<Cursor>,
+}
+
+/// A key-value SSD. Clones are further handles to the same one; all calls may be made from any thread at once.
+///
+/// The device is closed cleanly when the last handle is dropped; [`Device::close`] also says whether that worked.
+#[derive(Clone)]
+pub struct Device {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+    about: About,
+}
+
+/// What does not change while a device is open.
+struct About {
+    path: String,
+    durability: Durability,
+    report: OpenReport,
+    open: Duration,
+    read_only: bool,
+}
+
+impl Device {
+    /// Creates a device on a file (made sparse, of the given capacity) or a block device, and opens it.
+    pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Device, Error> {
+        let medium = FileMedium::create(path.as_ref(), &options.format())?;
+        Core::format(&medium)?;
+        let durability = medium.durability();
+        Device::start(Arc::new(medium), path.as_ref(), durability, false)
+    }
+
+    /// Opens a device. After a crash this brings back exactly what was acknowledged.
+    pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Device, Error> {
+        let flash = kaml_flash::OpenOptions {
+            durability: options.durability,
+            read_only: options.read_only,
+            io_uring: options.io_uring,
+            direct: options.direct,
+        };
+        let medium = FileMedium::open(path.as_ref(), &flash)?;
+        let durability = medium.durability();
+        Device::start(Arc::new(medium), path.as_ref(), durability, options.read_only)
+    }
+
+    /// A device in memory, gone when it is closed: for tests and for measuring what the medium costs.
+    pub fn in_memory(options: &CreateOptions) -> Result<Device, Error> {
+        let geometry = Geometry::for_file(options.capacity, 512, &options.format())?;
+        let medium = MemoryMedium::try_new(geometry).map_err(kaml_flash::FormatError::from)?;
+        Core::format(&medium)?;
+        Device::start(Arc::new(medium), Path::new(""), options.durability, false)
+    }
+
+    /// Opens a device on any medium that was formatted before.
+    pub fn on_medium(medium: Arc<dyn Medium>) -> Result<Device, Error> {
+        Device::start(medium, Path::new(""), Durability::Power, false)
+    }
+
+    fn start(medium: Arc<dyn Medium>, path: &Path, durability: Durability, read_only: bool) -> Result<Device, Error> {
+        let begin = Instant::now();
+        let (core, report) = Core::open(&*medium, read_only)?;
+        let shared = Arc::new(Shared::new(core, medium));
+        let background = background::start(shared.clone())?;
+        let path = path.display().to_string();
+        let about = About { path, durability, report, open: begin.elapsed(), read_only };
+        Ok(Device { inner: Arc::new(Inner { shared, background: Mutex::new(Some(background)), about }) })
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
+    }
+
+    /// Closes the device cleanly, so that it opens at once. Needs the last handle.
+    pub fn close(self) -> Result<(), Error> {
+        let inner = Arc::try_unwrap(self.inner).map_err(|inner| Error::HandlesInUse(Arc::strong_count(&inner) - 1))?;
+        inner.close()
+    }
+
+    // --- namespaces -----------------------------------------------------------------------------------------------------
+
+    /// Creates a namespace (paper:KAML CreateNamespace); durable when it returns.
+    pub fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
+        let mut core = self.shared().lock();
+        let id = core.create_namespace(name, options)?;
+        let request = core.request_root(false);
+        self.shared().wait_root(core, request)?;
+        Ok(id)
+    }
+
+    /// The id of a namespace.
+    pub fn namespace(&self, name: &str) -> Result<NamespaceId, Error> {
+        Ok(self.shared().lock().namespace(name)?)
+    }
+
+    /// All namespaces in the order of their ids.
+    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
+        self.shared().lock().namespaces()
+    }
+
+    /// Renames a namespace or maps it to other logs, while it is in use; durable when it returns.
+    pub fn set_namespace(&self, id: NamespaceId, change: &NamespaceChange) -> Result<(), Error> {
+        let mut core = self.shared().lock();
+        core.set_namespace(id, change)?;
+        let request = core.request_root(false);
+        self.shared().wait_root(core, request)
+    }
+
+    /// Deletes a namespace with everything in it (paper:KAML DeleteNamespace); durable when it returns.
+    pub fn delete_namespace(&self, id: NamespaceId) -> Result<(), Error> {
+        let mut core = self.shared().lock();
+        loop {
+            match core.delete_namespace(id) {
+                Ok(()) => break,
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.shared().medium, id)?,
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::Busy) => core = self.shared().make_room(core),
+            }
+        }
+        let request = core.request_root(false);
+        self.shared().wait_root(core, request)
+    }
+
+    /// Takes the index of an idle namespace out of memory; it is loaded again when it is next used. False if it is in
+    /// use just now.
+    pub fn unload_namespace(&self, id: NamespaceId) -> Result<bool, Error> {
+        for _ in 0..2 {
+            let mut core = self.shared().lock();
+            if core.unload_index(id) {
+                return Ok(true);
+            }
+            // Its snapshot is older than the index: take another one.
+            let request = core.request_checkpoint();
+            self.shared().wait_root(core, request)?;
+        }
+        Ok(self.shared().lock().unload_index(id))
+    }
+
+    // --- records --------------------------------------------------------------------------------------------------------
+
+    /// Reads a value (paper:KAML Get).
+    pub fn get(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Option<Vec<u8>>, Error> {
+        let mut value = Vec::new();
+        Ok(self.get_into(namespace, key, &mut value)?.then_some(value))
+    }
+
+    /// Reads a value into a buffer; false if the key is not there.
+    pub fn get_into(&self, namespace: NamespaceId, key: impl Into<Key>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.shared().get(namespace, &key.into(), value)
+    }
+
+    /// Whether a key is there; never reads flash.
+    pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, Error> {
+        let key = key.into();
+        loop {
+            match self.shared().reader.exists(namespace, &key) {
+                Ok(exists) => return Ok(exists),
+                Err(error) => self.load(namespace, error)?,
+            }
+        }
+    }
+
+    /// Stores a value; durable when it returns.
+    pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
+        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let op = Op { namespace, key: key.into(), body, condition: Condition::Always };
+        self.shared().write(&mut [op])
+    }
+
+    /// Deletes a key, whether it is there or not; durable when it returns.
+    pub fn delete(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
+        let op = Op { namespace, key: key.into(), body: Body::Delete, condition: Condition::Always };
+        self.shared().write(&mut [op])
+    }
+
+    /// Stores the records of a batch, over any namespaces, all or none (paper:KAML Put); durable when it returns.
+    pub fn write(&self, batch: &Batch) -> Result<(), Error> {
+        self.shared().write(&mut batch.ops())
+    }
+
+    /// Keys of a namespace behind a cursor. Every key that is there all the time is listed exactly once.
+    pub fn list(&self, namespace: NamespaceId, after: Option<Cursor>, limit: usize) -> Result<ListPage, Error> {
+        loop {
+            match self.shared().reader.list(namespace, after, limit.max(1)) {
+                Ok((keys, next)) => return Ok(ListPage { keys, next }),
+                Err(error) => self.load(namespace, error)?,
+            }
+        }
+    }
+
+    fn load(&self, namespace: NamespaceId, error: FindError) -> Result<(), Error> {
+        match error {
+            FindError::Refused(error) => Err(error.into()),
+            FindError::NeedIndex => Ok(self.shared().lock().load_index(&*self.shared().medium, namespace)?),
+        }
+    }
+
+    /// Many commands in flight from one thread.
+    pub fn queue(&self, depth: u32) -> AsyncQueue {
+        AsyncQueue::new(self.shared().clone(), depth)
+    }
+
+    // --- the device itself ------------------------------------------------------------------------------------------------
+
+    /// Programs everything that waits in write buffers and releases the commit ring. Puts are durable without it.
+    pub fn settle(&self) -> Result<(), Error> {
+        let mut core = self.shared().lock();
+        let request = core.request_root(true);
+        self.shared().wait_root(core, request)
+    }
+
+    /// Reads everything and checks it: records against their checksums and the index, live data against what is
+    /// accounted. `progress` is told blocks done and blocks in all.
+    pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
+        if !self.inner.about.read_only {
+            self.settle()?;
+        }
+        crate::check::check(self.shared(), progress)
+    }
+
+    /// What the device has done since it was opened, and how it stands.
+    pub fn stats(&self) -> Stats {
+        let shared = self.shared();
+        let mut stats = Stats::of_core(&shared.lock().stats());
+        stats.read_count = shared.read_count.load(Ordering::Relaxed);
+        stats.read_bytes = shared.read_bytes.load(Ordering::Relaxed);
+        stats.put_latency = shared.put_latency.stats();
+        stats.get_latency = shared.get_latency.stats();
+        stats.get_count = stats.get_latency.count;
+        stats.open_ns = self.inner.about.open.as_nanos() as u64;
+        stats.buffer_bytes_max = kaml_device::buffer_bytes_max(&shared.geometry);
+        stats
+    }
+
+    /// Forgets the latencies recorded so far.
+    pub fn reset_latencies(&self) {
+        self.shared().put_latency.reset();
+        self.shared().get_latency.reset();
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> DeviceInfo {
+        let shared = self.shared();
+        let geometry = &shared.geometry;
+        let about = &self.inner.about;
+        let core = shared.lock();
+        DeviceInfo {
+            path: about.path.clone(),
+            uuid: shared.medium.uuid().iter().map(|byte| format!("{byte:02x}")).collect(),
+            flash_bytes: geometry.block_bytes() * u64::from(geometry.block_count()),
+            channel_count: geometry.channel_count,
+            die_count: geometry.die_count(),
+            block_count: geometry.block_count(),
+            block_bytes: geometry.block_bytes(),
+            page_bytes: geometry.page_bytes,
+            chunk_bytes: geometry.chunk_bytes,
+            ring_bytes: geometry.ring_bytes,
+            sector_bytes: geometry.sector_bytes,
+            durability: match about.durability {
+                Durability::Power => "power".to_owned(),
+                Durability::Process => "process".to_owned(),
+            },
+            value_bytes_max: core.value_bytes_max(),
+            batch_bytes_max: core.batch_bytes_max() as u64,
+            description: shared.medium.describe(),
+            was_clean: about.report.clean,
+            replayed_journal_entries: about.report.journal_entries,
+            replayed_ring_records: about.report.ring_records,
+        }
+    }
+}
+
+impl Inner {
+    fn close(&self) -> Result<(), Error> {
+        let Some(thread) = self.background.lock().expect("no panics under this lock").take() else { return Ok(()) };
+        let closed = if self.about.read_only { Ok(()) } else { self.last_root() };
+        self.shared.closing.store(true, Ordering::Release);
+        self.shared.wake_background();
+        thread.join().expect("the housekeeping thread does not panic");
+        closed
+    }
+
+    /// Everything programmed, indexes written out, and a root that says so.
+    fn last_root(&self) -> Result<(), Error> {
+        let mut core = self.shared.lock();
+        let settled = core.request_root(true);
+        self.shared.wait_root(core, settled)?;
+        let mut core = self.shared.lock();
+        let last = core.request_close();
+        self.shared.wait_root(core, last)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "the device was not closed cleanly; it recovers when it is next opened");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Driver (i): blocked callers run the firmware. Who has something to commit and finds a free place writes
+//! everybody's frame; the others sleep until their frame is durable.
+//!
+//! Lives here:       the lock around the core, group commit, waking without herds, reads on the caller's thread.
+//! Lives elsewhere:  everything but ring writes and Gets (`background`), event loops (`queue`).
+//! Implements:       design section 2, driver (i).
+//!
+//! Why no wake-up is lost: a caller reads its frame's word under the core's lock, where it also sees that the frame
+//! is not committed, and sleeps only while the word has that value; whoever commits a frame changes the word after
+//! it has left the lock. When a place for a ring write becomes free while records are staged, one sleeper of the
+//! staged frame is woken to take it.
+
+use crate::error::Error;
+use crate::latency::Latency;
+use crate::{Key, NamespaceId};
+use kaml_device::{
+    Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image,
+};
+use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, Wake};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Words that callers sleep on; more than frames can be staged and in flight.
+const FRAME_WORDS: usize = 16;
+/// Waits for room are repeated after this, should the world below have changed without telling.
+const PROGRESS_WAIT: Duration = Duration::from_millis(50);
+
+/// A futex word on a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+struct Word(AtomicU32);
+
+/// What all handles, the housekeeping thread and the event loops of a device share.
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) reader: Reader,
+    pub(crate) geometry: Geometry,
+    words: [Word; FRAME_WORDS],
+    committed: AtomicU64,
+    /// Something that a caller may have waited for has happened: room, a placed value, a root.
+    progress: Condvar,
+    progress_waiters: AtomicUsize,
+    pub(crate) background: OnceLock<Arc<dyn Wake>>,
+    /// Wakers of event loops with uncommitted commands.
+    loops: Mutex<Vec<(u64, Arc<dyn Wake>)>>,
+    has_loops: AtomicBool,
+    pub(crate) closing: AtomicBool,
+    pub(crate) put_latency: Latency,
+    pub(crate) get_latency: Latency,
+    pub(crate) read_count: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(core: Core, medium: Arc<dyn Medium>) -> Shared {
+        Shared {
+            reader: core.reader(),
+            geometry: core.geometry().clone(),
+            committed: AtomicU64::new(core.committed()),
+            core: Mutex::new(core),
+            medium,
+            words: Default::default(),
+            progress: Condvar::new(),
+            progress_waiters: AtomicUsize::new(0),
+            background: OnceLock::new(),
+            loops: Mutex::new(Vec::new()),
+            has_loops: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            put_latency: Latency::new(),
+            get_latency: Latency::new(),
+            read_count: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().expect("the core does not panic")
+    }
+
+    // --- Put ------------------------------------------------------------------------------------------------------
+
+    /// Carries out an atomic Put and waits until it is durable.
+    pub(crate) fn write(&self, ops: &mut [Op<'_>]) -> Result<(), Error> {
+        let start = Instant::now();
+        let tickets = self.place_large(ops)?;
+        let written = self.stage(ops).and_then(|(core, frame)| self.wait_committed(core, frame));
+        if written.is_err() {
+            self.forget(&tickets);
+        }
+        self.put_latency.record_since(start);
+        written
+    }
+
+    /// Stages a Put, waiting for room if there is none just now.
+    fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
+        let mut core = self.lock();
+        loop {
+            match core.stage(ops) {
+                Ok(frame) => return Ok((core, frame)),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => core = self.make_room(core),
+            }
+        }
+    }
+
+    /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.
+    pub(crate) fn make_room<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        match core.begin_persist() {
+            Some((id, io)) => self.persist(core, id, io),
+            None => {
+                self.wake_background();
+                self.wait_progress(core)
+            }
+        }
+    }
+
+    /// Sleeps until something has happened that a caller may have waited for.
+    pub(crate) fn wait_progress<'a>(&'a self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        self.progress_waiters.fetch_add(1, Ordering::Relaxed);
+        let (core, _) = self.progress.wait_timeout(core, PROGRESS_WAIT).expect("the core does not panic");
+        self.progress_waiters.fetch_sub(1, Ordering::Relaxed);
+        core
+    }
+
+    fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
+        let word = &self.words[frame as usize % FRAME_WORDS].0;
+        loop {
+            if core.committed() > frame {
+                return Ok(());
+            }
+            if let Some(error) = core.stopped() {
+                return Err(error.into());
+            }
+            if let Some((id, io)) = core.begin_persist() {
+                core = self.persist(core, id, io);
+                continue;
+            }
+            let seen = word.load(Ordering::Relaxed);
+            let wake = core.has_background();
+            drop(core);
+            if wake {
+                self.wake_background();
+            }
+            atomic_wait::wait(word, seen);
+            if self.committed.load(Ordering::Acquire) > frame {
+                return Ok(());
+            }
+            core = self.lock();
+        }
+    }
+
+    /// Carries out a ring write outside the lock, then tells everyone whom it concerns.
+    fn persist<'a>(&'a self, core: MutexGuard<'a, Core>, id: IoId, mut io: Io) -> MutexGuard<'a, Core> {
+        let wake = core.has_background();
+        drop(core);
+        if wake {
+            self.wake_background();
+        }
+        if self.progress_waiters.load(Ordering::Relaxed) > 0 {
+            self.progress.notify_all(); // the staging frame is empty again
+        }
+        let result = self.medium.execute(&mut io);
+        let mut core = self.lock();
+        core.complete(Completion { id, io, result });
+        let news = self.news(&core);
+        drop(core);
+        self.spread(news, 0);
+        self.lock()
+    }
+
+    /// What has been committed since it was last told; call under the lock, then [`Shared::spread`] outside it.
+    pub(crate) fn news(&self, core: &Core) -> News {
+        let committed = core.committed();
+        let before = self.committed.swap(committed, Ordering::AcqRel);
+        // A frame waits for somebody to write it.
+        let orphan = core.has_staged() && core.persists_in_flight() < 2;
+        News { before, committed, orphan: orphan.then_some(core.staging_frame()), stopped: core.stopped().is_some() }
+    }
+
+    /// Wakes whom the news concern, except the event loop that brings them (0: none).
+    pub(crate) fn spread(&self, news: News, bringer: u64) {
+        if let Some(frame) = news.orphan {
+            let word = &self.words[frame as usize % FRAME_WORDS].0;
+            word.fetch_add(1, Ordering::Release);
+            atomic_wait::wake_one(word);
+        }
+        let frames = if news.stopped { 0..FRAME_WORDS as u64 } else { news.before..news.committed };
+        for frame in frames {
+            let word = &self.words[frame as usize % FRAME_WORDS].0;
+            word.fetch_add(1, Ordering::Release);
+            atomic_wait::wake_all(word);
+        }
+        if self.has_loops.load(Ordering::Relaxed)
+            && (news.before != news.committed || news.orphan.is_some() || news.stopped)
+        {
+            let loops = self.loops.lock().expect("no panics under this lock");
+            loops.iter().filter(|(id, _)| *id != bringer).for_each(|(_, wake)| wake.wake());
+        }
+        if self.progress_waiters.load(Ordering::Relaxed) > 0 {
+            self.progress.notify_all();
+        }
+    }
+
+    pub(crate) fn wake_background(&self) {
+        if let Some(wake) = self.background.get() {
+            wake.wake();
+        }
+    }
+
+    pub(crate) fn add_loop(&self, id: u64, wake: Arc<dyn Wake>) {
+        let mut loops = self.loops.lock().expect("no panics under this lock");
+        loops.push((id, wake));
+        self.has_loops.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove_loop(&self, id: u64) {
+        let mut loops = self.loops.lock().expect("no panics under this lock");
+        loops.retain(|(other, _)| *other != id);
+        self.has_loops.store(!loops.is_empty(), Ordering::Relaxed);
+    }
+
+    // --- large values ---------------------------------------------------------------------------------------------------
+
+    /// Programs the large values of a Put ahead of it and replaces them by their places.
+    fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Vec<u64>, Error> {
+        let mut tickets = Vec::new();
+        for op in ops.iter_mut() {
+            let Body::Value { value, .. } = op.body else { continue };
+            if value.len() < DIRECT_BYTES {
+                continue;
+            }
+            if value.len() as u64 > self.lock().value_bytes_max() {
+                self.forget(&tickets);
+                let max = self.lock().value_bytes_max();
+                return Err(kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
+            }
+            let image = encode_image(&self.geometry, op.namespace, op.key, value);
+            match self.place(op, image) {
+                Ok(ticket) => {
+                    tickets.push(ticket);
+                    op.body = Body::Placed { ticket };
+                }
+                Err(error) => {
+                    self.forget(&tickets);
+                    return Err(error);
+                }
+            }
+        }
+        let mut core = self.lock();
+        while !tickets.iter().all(|ticket| core.is_placed(*ticket)) {
+            if let Some(error) = core.stopped() {
+                drop(core);
+                self.forget(&tickets);
+                return Err(error.into());
+            }
+            core = self.wait_progress(core);
+        }
+        Ok(tickets)
+    }
+
+    fn place(&self, op: &Op<'_>, image: Arc<AlignedBuf>) -> Result<u64, Error> {
+        let mut core = self.lock();
+        let ticket = loop {
+            match core.place(op.namespace, op.key, image.clone()) {
+                Ok(ticket) => break ticket,
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => core = self.make_room(core),
+            }
+        };
+        drop(core);
+        self.wake_background();
+        Ok(ticket)
+    }
+
+    fn forget(&self, tickets: &[u64]) {
+        let mut core = self.lock();
+        tickets.iter().for_each(|ticket| core.forget(*ticket));
+    }
+
+    // --- Get ------------------------------------------------------------------------------------------------------------
+
+    /// Reads a value into `out`; false if the key is not there.
+    pub(crate) fn get(&self, namespace: NamespaceId, key: &Key, out: &mut Vec<u8>) -> Result<bool, Error> {
+        let start = Instant::now();
+        let answer = self.find(namespace, key, out).and_then(|found| match found {
+            Lookup::Absent => Ok(false),
+            Lookup::Value => Ok(true),
+            Lookup::Read(read) => self.read(&read, out).map(|()| true),
+        });
+        self.get_latency.record_since(start);
+        answer
+    }
+
+    /// Looks a key up, and answers it at once if its record is in a write buffer.
+    pub(crate) fn find(&self, namespace: NamespaceId, key: &Key, out: &mut Vec<u8>) -> Result<Lookup, Error> {
+        loop {
+            match self.reader.find(namespace, key) {
+                Ok(Found::Absent) => return Ok(Lookup::Absent),
+                Ok(Found::Flash(read)) => return Ok(Lookup::Read(read)),
+                Ok(Found::Buffered) => match self.lock().read_buffered(namespace, key)? {
+                    (Buffered::Absent, _) => return Ok(Lookup::Absent),
+                    (Buffered::Value(value), _) => {
+                        *out = value;
+                        return Ok(Lookup::Value);
+                    }
+                    (Buffered::Programmed, Some(read)) => return Ok(Lookup::Read(read)),
+                    (Buffered::Programmed, None) => {}
+                },
+                Err(FindError::Refused(error)) => return Err(error.into()),
+                Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
+            }
+        }
+    }
+
+    fn read(&self, read: &FlashRead, out: &mut Vec<u8>) -> Result<(), Error> {
+        thread_local! {
+            static SCRATCH: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(16 << 10));
+        }
+        SCRATCH.with_borrow_mut(|scratch| {
+            let mut buf = std::mem::replace(scratch, AlignedBuf::zeroed(0));
+            if buf.capacity() < read.bytes {
+                buf = AlignedBuf::zeroed(read.bytes);
+            }
+            buf.set_len(read.bytes);
+            let mut io = Io::Read { at: read.at, into: buf };
+            self.count_read(read.bytes);
+            let result = self.medium.execute(&mut io);
+            let Io::Read { into, .. } = io else { unreachable!("still a read") };
+            let parsed = result.map_err(Error::from).and_then(|()| Ok(read.value(&into)?));
+            if let Ok(range) = &parsed {
+                out.clear();
+                out.extend_from_slice(&into[range.clone()]);
+            }
+            *scratch = into;
+            parsed.map(|_| ())
+        })
+    }
+
+    pub(crate) fn count_read(&self, bytes: usize) {
+        self.read_count.fetch_add(1, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    // --- roots ------------------------------------------------------------------------------------------------------------
+
+    /// Waits for a root that was asked for.
+    pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
+        self.wake_background();
+        while core.roots_done() < request {
+            if let Some(error) = core.stopped() {
+                return Err(error.into());
+            }
+            core = self.make_room(core);
+        }
+        Ok(())
+    }
+}
+
+/// What a key was found to be.
+pub(crate) enum Lookup {
+    /// Not there.
+    Absent,
+    /// Copied out of a write buffer.
+    Value,
+    /// One read away.
+    Read(FlashRead),
+}
+
+/// What a completion changed for others.
+pub(crate) struct News {
+    before: u64,
+    committed: u64,
+    orphan: Option<u64>,
+    stopped: bool,
+}

@@ -1,0 +1,61 @@
+//! Latency histograms that many threads record into.
+//!
+//! Lives here:       sharded recording, merging.
+
+use crate::stats::LatencyStats;
+use hdrhistogram::Histogram;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+const SHARDS: usize = 16;
+
+/// Latencies in nanoseconds, two significant digits, up to 100 s.
+pub(crate) struct Latency {
+    shards: [Mutex<Histogram<u64>>; SHARDS],
+}
+
+impl Latency {
+    pub(crate) fn new() -> Latency {
+        let empty = || Histogram::new_with_bounds(1, 100_000_000_000, 2).expect("valid bounds");
+        Latency { shards: std::array::from_fn(|_| Mutex::new(empty())) }
+    }
+
+    pub(crate) fn record_since(&self, start: Instant) {
+        self.record(start.elapsed().as_nanos() as u64);
+    }
+
+    pub(crate) fn record(&self, ns: u64) {
+        let mut shard = self.shards[shard()].lock().expect("no panics under this lock");
+        shard.saturating_record(ns.max(1));
+    }
+
+    pub(crate) fn reset(&self) {
+        self.shards.iter().for_each(|s| s.lock().expect("no panics under this lock").reset());
+    }
+
+    pub(crate) fn stats(&self) -> LatencyStats {
+        let mut all = self.shards[0].lock().expect("no panics under this lock").clone();
+        for shard in &self.shards[1..] {
+            all.add(&*shard.lock().expect("no panics under this lock")).expect("same bounds");
+        }
+        LatencyStats {
+            count: all.len(),
+            mean_ns: all.mean(),
+            p50_ns: all.value_at_quantile(0.5),
+            p90_ns: all.value_at_quantile(0.9),
+            p99_ns: all.value_at_quantile(0.99),
+            p999_ns: all.value_at_quantile(0.999),
+            max_ns: all.max(),
+        }
+    }
+}
+
+/// Each thread keeps to a shard of its own as far as they go.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static MINE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+    }
+    MINE.with(|mine| *mine)
+}

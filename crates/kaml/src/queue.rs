@@ -1,0 +1,272 @@
+//! Driver (ii) in the caller's hands: many commands in flight from one thread.
+//!
+//! Lives here:       an event loop's ring writes and reads, tokens, answers.
+//! Lives elsewhere:  programs and collection (`background`), which go on beside it.
+//! Implements:       design section 2, driver (ii).
+
+use crate::batch::Batch;
+use crate::driver::{Lookup, Shared};
+use crate::error::Error;
+use crate::{Key, NamespaceId};
+use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
+use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+/// What a command came to.
+#[derive(Debug)]
+pub struct Answer {
+    /// The caller's name for the command.
+    pub token: u64,
+    /// For a Get the value, if the key is there; for a Put nothing.
+    pub result: Result<Option<Vec<u8>>, Error>,
+}
+
+struct WaitingPut {
+    frame: u64,
+    token: u64,
+    start: Instant,
+}
+
+struct WaitingGet {
+    token: u64,
+    read: FlashRead,
+    start: Instant,
+}
+
+/// Many commands in flight from one thread. Answers come in any order; Puts are durable when answered.
+///
+/// Values of 32 KiB and more are written before `put` or `write` returns.
+pub struct AsyncQueue {
+    shared: Arc<Shared>,
+    id: u64,
+    io: Box<dyn Queue>,
+    puts: VecDeque<WaitingPut>,
+    gets: HashMap<u64, WaitingGet>,
+    next_read: u64,
+    persisting: usize,
+    ready: Vec<Answer>,
+    done: Vec<Completion>,
+    buffers: Vec<AlignedBuf>,
+}
+
+/// Reads are told from ring writes by this bit of their id.
+const READ_BIT: u64 = 1 << 63;
+/// How long one wait may last.
+const WAIT_NS: u64 = 1_000_000_000;
+/// Read buffers kept for reuse.
+const BUFFERS_MAX: usize = 256;
+
+impl AsyncQueue {
+    pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> AsyncQueue {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let io = shared.medium.queue(depth.clamp(8, 4096));
+        shared.add_loop(id, io.waker());
+        AsyncQueue {
+            shared,
+            id,
+            io,
+            puts: VecDeque::new(),
+            gets: HashMap::new(),
+            next_read: 0,
+            persisting: 0,
+            ready: Vec::new(),
+            done: Vec::new(),
+            buffers: Vec::new(),
+        }
+    }
+
+    /// Commands not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.puts.len() + self.gets.len() + self.ready.len()
+    }
+
+    /// Starts an atomic Put. An error is the command's answer; nothing else will come for its token.
+    pub fn write(&mut self, token: u64, batch: &Batch) -> Result<(), Error> {
+        self.submit(token, &mut batch.ops())
+    }
+
+    /// Starts a Put of one record.
+    pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
+        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        self.submit(token, &mut [Op { namespace, key: key.into(), body, condition: Condition::Always }])
+    }
+
+    /// Starts a delete.
+    pub fn delete(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
+        self.submit(token, &mut [Op { namespace, key: key.into(), body: Body::Delete, condition: Condition::Always }])
+    }
+
+    fn submit(&mut self, token: u64, ops: &mut [Op<'_>]) -> Result<(), Error> {
+        let large = |op: &Op<'_>| matches!(op.body, Body::Value { value, .. } if value.len() >= DIRECT_BYTES);
+        if ops.iter().any(large) {
+            self.shared.write(ops)?;
+            self.ready.push(Answer { token, result: Ok(None) });
+            return Ok(());
+        }
+        let start = Instant::now();
+        let shared = self.shared.clone();
+        let mut core = shared.lock();
+        let frame = loop {
+            match core.stage(ops) {
+                Ok(frame) => break frame,
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*shared.medium, id)?,
+                Err(StageError::Busy) => core = self.make_room(&shared, core),
+            }
+        };
+        let wake = core.has_background();
+        drop(core);
+        if wake {
+            shared.wake_background();
+        }
+        self.puts.push_back(WaitingPut { frame, token, start });
+        Ok(())
+    }
+
+    /// Waits for room: by its own ring write if that is what it takes.
+    fn make_room<'a>(&mut self, shared: &'a Shared, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        self.start_persist(&mut core);
+        if self.persisting == 0 {
+            shared.wake_background();
+            return shared.wait_progress(core);
+        }
+        drop(core);
+        let wait = Wait::ForNs(WAIT_NS);
+        self.io.reap(wait, &mut self.done);
+        self.work_off();
+        shared.lock()
+    }
+
+    /// Starts a Get. An error is the command's answer.
+    pub fn get(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut value = Vec::new();
+        let result = match self.shared.find(namespace, &key.into(), &mut value)? {
+            Lookup::Absent => Ok(None),
+            Lookup::Value => Ok(Some(value)),
+            Lookup::Read(read) => {
+                self.start_read(token, read, start);
+                return Ok(());
+            }
+        };
+        self.shared.get_latency.record_since(start);
+        self.ready.push(Answer { token, result });
+        Ok(())
+    }
+
+    fn start_read(&mut self, token: u64, read: FlashRead, start: Instant) {
+        let mut into = self.buffers.pop().filter(|b| b.capacity() >= read.bytes);
+        let mut buf = into.take().unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + AlignedBuf::ALIGN));
+        buf.set_len(read.bytes);
+        self.next_read += 1;
+        let id = self.next_read | READ_BIT;
+        self.shared.count_read(read.bytes);
+        self.io.submit(id, Io::Read { at: read.at, into: buf });
+        self.gets.insert(id, WaitingGet { token, read, start });
+    }
+
+    /// Appends answers; with `wait` at least one, if anything is in flight.
+    pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
+        let before = out.len();
+        loop {
+            if !self.puts.is_empty() && self.persisting == 0 {
+                let shared = self.shared.clone();
+                let mut core = shared.lock();
+                self.start_persist(&mut core);
+                self.answer_puts(&core);
+            }
+            out.append(&mut self.ready);
+            let idle = self.puts.is_empty() && self.gets.is_empty();
+            let wait = if wait && out.len() == before && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
+            if !idle {
+                self.io.reap(wait, &mut self.done);
+                self.work_off();
+                out.append(&mut self.ready);
+            }
+            if wait == Wait::No || out.len() > before {
+                return;
+            }
+        }
+    }
+
+    /// Hands the staged frame to the medium; one at a time, so that the next one grows meanwhile.
+    fn start_persist(&mut self, core: &mut Core) {
+        if self.persisting == 0
+            && let Some((id, io)) = core.begin_persist()
+        {
+            self.persisting += 1;
+            self.io.submit(id, io);
+        }
+    }
+
+    fn work_off(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        let shared = self.shared.clone();
+        let mut core = None;
+        for completion in done.drain(..) {
+            if completion.id & READ_BIT != 0 {
+                self.answer_get(completion);
+            } else {
+                self.persisting -= 1;
+                core.get_or_insert_with(|| shared.lock()).complete(completion);
+            }
+        }
+        self.done = done;
+        // Others may have committed frames with commands of ours.
+        if core.is_none() && !self.puts.is_empty() && self.persisting == 0 {
+            core = Some(shared.lock());
+        }
+        if let Some(mut core) = core {
+            self.start_persist(&mut core);
+            self.answer_puts(&core);
+            let news = shared.news(&core);
+            drop(core);
+            shared.spread(news, self.id);
+        }
+    }
+
+    fn answer_puts(&mut self, core: &Core) {
+        let committed = core.committed();
+        while self.puts.front().is_some_and(|put| put.frame < committed) {
+            let put = self.puts.pop_front().expect("just seen");
+            self.shared.put_latency.record_since(put.start);
+            self.ready.push(Answer { token: put.token, result: Ok(None) });
+        }
+        if let Some(error) = core.stopped() {
+            let failed = self.puts.drain(..).map(|put| Answer { token: put.token, result: Err(error.clone().into()) });
+            self.ready.extend(failed);
+        }
+    }
+
+    fn answer_get(&mut self, completion: Completion) {
+        let Completion { id, io, result } = completion;
+        let Some(WaitingGet { token, read, start }) = self.gets.remove(&id) else { return };
+        let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
+        let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
+        if self.buffers.len() < BUFFERS_MAX {
+            self.buffers.push(into);
+        }
+        self.shared.get_latency.record_since(start);
+        self.ready.push(Answer { token, result: value.map(Some) });
+    }
+}
+
+impl Drop for AsyncQueue {
+    /// Waits for what is in flight: a ring write must not be forgotten, other callers' records are in it.
+    fn drop(&mut self) {
+        let mut answers = Vec::new();
+        while self.in_flight() > 0 || self.persisting > 0 {
+            if self.persisting > 0 && self.puts.is_empty() && self.gets.is_empty() {
+                self.io.reap(Wait::ForNs(WAIT_NS), &mut self.done);
+                self.work_off();
+            }
+            self.poll(true, &mut answers);
+            answers.clear();
+        }
+        self.shared.remove_loop(self.id);
+    }
+}

@@ -1,0 +1,188 @@
+//! The device on real files, as an application uses it.
+
+use kaml::{Batch, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
+use std::collections::BTreeMap;
+
+fn u64_keys() -> NamespaceOptions {
+    NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
+}
+
+fn value(seed: u64, len: usize) -> Vec<u8> {
+    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let next = |_| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as u8
+    };
+    (0..len).map(next).collect()
+}
+
+/// Goal:   what is put is got, over every size class, before and after reopening.
+/// Method: values of 0 B to the device's limit; read from buffers, from pages, after a clean close, after none.
+#[test]
+fn values_of_all_sizes_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.kaml");
+    let device = Device::create(&path, &CreateOptions::new(512 << 20)).unwrap();
+    let ns = device.create_namespace("n", &u64_keys()).unwrap();
+    let max = device.info().value_bytes_max as usize;
+    let sizes = [
+        0,
+        1,
+        23,
+        24,
+        25,
+        100,
+        512,
+        1000,
+        1048,
+        1049,
+        4000,
+        4096,
+        8192,
+        20000,
+        32767,
+        32768,
+        65536,
+        300_000,
+        1 << 20,
+        max,
+    ];
+    let check = |device: &Device| {
+        for (key, size) in (0u64..).zip(sizes) {
+            assert_eq!(device.get(ns, key).unwrap().as_deref(), Some(&value(key, size)[..]), "value of {size} bytes");
+        }
+        assert_eq!(device.get(ns, 999u64).unwrap(), None);
+    };
+    for (key, size) in (0u64..).zip(sizes) {
+        device.put(ns, key, &value(key, size)).unwrap();
+    }
+    check(&device);
+    device.settle().unwrap();
+    check(&device);
+    let report = device.check(&mut |_, _| {}).unwrap();
+    assert_eq!((report.records, report.problems), (sizes.len() as u64, vec![]));
+    device.close().unwrap();
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    assert!(device.info().was_clean);
+    check(&device);
+    device.close().unwrap();
+    let error = Device::open(&path, &OpenOptions::default()).unwrap().put(ns, 1u64, &vec![0; max + 1]).unwrap_err();
+    assert!(error.to_string().contains("at most"), "{error}");
+}
+
+/// Goal:   overwriting a small device for long keeps every record and reclaims space.
+/// Method: 40 000 random overwrites and deletes of 2 000 keys (several times the capacity) against a map; check;
+///         reopen; compare all.
+#[test]
+fn garbage_collection_keeps_every_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.kaml");
+    let device =
+        Device::create(&path, &CreateOptions { durability: kaml::Durability::Process, ..CreateOptions::new(64 << 20) })
+            .unwrap();
+    let ns = device.create_namespace("n", &u64_keys()).unwrap();
+    let mut model = BTreeMap::new();
+    let mut x = 88172645463325252u64;
+    for round in 0..40_000u64 {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        let key = x % 2000;
+        if x >> 60 == 0 {
+            device.delete(ns, key).unwrap();
+            model.remove(&key);
+        } else {
+            let len = (x >> 20) as usize % 12_000;
+            device.put(ns, key, &value(round, len)).unwrap();
+            model.insert(key, (round, len));
+        }
+    }
+    let stats = device.stats();
+    assert!(stats.erase_count > 0 && stats.relocated_bytes > 0, "{stats:?}");
+    let compare = |device: &Device| {
+        for key in 0..2000 {
+            let expected = model.get(&key).map(|(round, len)| value(*round, *len));
+            assert_eq!(device.get(ns, key).unwrap(), expected, "key {key}");
+        }
+    };
+    compare(&device);
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.close().unwrap();
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    compare(&device);
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().records, model.len() as u64);
+}
+
+/// Goal:   many threads and an event loop share one device.
+/// Method: 8 threads put and read back their own keys while a queue keeps 64 puts in flight.
+#[test]
+fn threads_and_queues_share_a_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("d.kaml"), &CreateOptions::new(256 << 20)).unwrap();
+    let ns = device.create_namespace("n", &u64_keys()).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let device = device.clone();
+            scope.spawn(move || {
+                for i in 0..300 {
+                    let key = thread << 32 | i;
+                    device.put(ns, key, &value(key, 700)).unwrap();
+                    assert_eq!(device.get(ns, key).unwrap().unwrap(), value(key, 700));
+                }
+            });
+        }
+        let mut queue = device.queue(64);
+        scope.spawn(move || {
+            let mut answers = Vec::new();
+            let mut answered = 0;
+            for i in 0..5000u64 {
+                while queue.in_flight() >= 64 {
+                    queue.poll(true, &mut answers);
+                    answered += answers.drain(..).map(|a| a.result.unwrap()).count();
+                }
+                queue.put(i, ns, 99 << 32 | i, &value(i, 512)).unwrap();
+            }
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut answers);
+                answered += answers.drain(..).map(|a| a.result.unwrap()).count();
+            }
+            assert_eq!(answered, 5000);
+            for i in 0..5000u64 {
+                queue.get(i, ns, 99 << 32 | i).unwrap();
+            }
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut answers);
+                for answer in answers.drain(..) {
+                    assert_eq!(answer.result.unwrap().unwrap(), value(answer.token, 512));
+                }
+            }
+        });
+    });
+    assert_eq!(device.namespaces()[0].record_count, 8 * 300 + 5000);
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Goal:   a batch with a condition that does not hold stores nothing; conditions see what is in flight.
+/// Method: conditional puts and deletes on absent and present keys, single and in batches.
+#[test]
+fn conditions_hold_for_whole_batches() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let a = device.create_namespace("a", &NamespaceOptions::default()).unwrap();
+    let b = device.create_namespace("b", &NamespaceOptions::default()).unwrap();
+    let key = |k: &str| Key::new(k.as_bytes()).unwrap();
+    let mut batch = Batch::new();
+    device.write(batch.put(b, key("free"), b"1").put_if_absent(a, key("k"), b"2")).unwrap();
+    batch.clear();
+    let error = device.write(batch.put(b, key("other"), b"3").put_if_absent(a, key("k"), b"4")).unwrap_err();
+    assert!(error.to_string().contains("exists already"), "{error}");
+    assert_eq!(device.get(b, key("other")).unwrap(), None);
+    assert_eq!(device.get(a, key("k")).unwrap().unwrap(), b"2");
+    batch.clear();
+    assert!(device.write(batch.delete_if_present(a, key("absent"))).is_err());
+    batch.clear();
+    device.write(batch.put_if_present(a, key("k"), b"5").delete(b, key("free"))).unwrap();
+    assert_eq!(device.get(a, key("k")).unwrap().unwrap(), b"5");
+    assert!(!device.exists(b, key("free")).unwrap());
+}
