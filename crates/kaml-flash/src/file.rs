@@ -170,6 +170,12 @@ impl FileMedium {
     }
 }
 
+/// How often a device is asked for, and how long is waited in between, before it counts as in use. Others hold it for
+/// moments: the kernel, until it has taken down the rings of a process that was killed; a child just forked, which has
+/// copies of all descriptors; probes of new block devices.
+const TRIES: u32 = 10;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+
 /// Why an open file cannot be had for itself.
 pub(crate) enum LockError {
     InUse,
@@ -183,11 +189,16 @@ impl LockedFile {
     pub(crate) fn new(file: File, shared: bool) -> Result<Self, LockError> {
         let operation =
             if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-        match rustix::fs::flock(&file, operation) {
-            Ok(()) => Ok(Self(file)),
-            Err(Errno::WOULDBLOCK) => Err(LockError::InUse),
-            Err(errno) => Err(LockError::Failed(errno)),
+        for attempt in 0..TRIES {
+            match rustix::fs::flock(&file, operation) {
+                Ok(()) => return Ok(Self(file)),
+                Err(Errno::WOULDBLOCK) if attempt + 1 < TRIES => std::thread::sleep(BETWEEN_TRIES),
+                Err(Errno::WOULDBLOCK) => {}
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(LockError::Failed(errno)),
+            }
         }
+        Err(LockError::InUse)
     }
 }
 
@@ -208,17 +219,15 @@ impl Drop for LockedFile {
 }
 
 /// Opens a file, and claims a block device: the kernel then refuses whoever mounts it, and refuses us if it is mounted or
-/// otherwise claimed. Copies of a descriptor (see `LockedFile`) and probes of new devices hold a claim for moments, so a
-/// refusal is not believed at once.
+/// otherwise claimed.
 pub(crate) fn open_claimed(path: &Path, how: &mut std::fs::OpenOptions, claim: bool) -> Result<File, LockError> {
-    const TRIES: u32 = 10;
     if claim {
         how.custom_flags(OFlags::EXCL.bits() as i32);
     }
     for _ in 0..TRIES {
         match how.open(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
             Ok(file) => return Ok(file),
-            Err(Errno::BUSY) if claim => std::thread::sleep(Duration::from_millis(10)),
+            Err(Errno::BUSY) if claim => std::thread::sleep(BETWEEN_TRIES),
             Err(Errno::BUSY) => return Err(LockError::InUse),
             Err(errno) => return Err(LockError::Failed(errno)),
         }
