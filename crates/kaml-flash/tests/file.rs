@@ -123,6 +123,62 @@ fn an_earlier_life_does_not_show() {
     look(&open(&path).unwrap());
 }
 
+/// Goal:   OOB writes of the same block by several users never undo each other.
+/// Method: four threads, two of them with queues, program blocks durably page by page while two more flush all the time; the
+///         OOB of every page must be in the file afterwards, which reopening shows.
+#[test]
+fn oob_writes_of_many_users_never_undo_each_other() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (_dir, path) = formatted();
+    let medium = open(&path).unwrap();
+    let pages = medium.geometry().pages_per_block - 1;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (medium, over) = (&medium, &over);
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    medium.execute(&mut Io::Flush).unwrap();
+                }
+            });
+        }
+        let writers: Vec<_> = (0..4)
+            .map(|block| {
+                scope.spawn(move || {
+                    let mut queue = medium.queue(8);
+                    for at in 0..pages {
+                        let (byte, durable) = (at as u8 + 1, at % 3 == 0);
+                        if block % 2 == 0 {
+                            program(medium, block, at, byte, durable).unwrap();
+                            continue;
+                        }
+                        queue.submit(0, program_io(block, at, byte, durable));
+                        let mut done = Vec::new();
+                        while queue.in_flight() > (at % 5) as usize {
+                            queue.reap(Wait::ForNs(1_000_000_000), &mut done);
+                        }
+                        assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+                    }
+                    while queue.in_flight() > 0 {
+                        queue.reap(Wait::ForNs(1_000_000_000), &mut Vec::new());
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        assert!(results.iter().all(Result::is_ok), "a writer failed");
+    });
+    medium.execute(&mut Io::Flush).unwrap();
+    drop(medium);
+    let medium = open(&path).unwrap();
+    for block in 0..4 {
+        for at in 0..pages {
+            assert_eq!(page(&medium, block, at), (at as u8 + 1, at as u8 + 1), "block {block} page {at}");
+        }
+    }
+}
+
 /// Goal:   every operation acknowledged as durable before a SIGKILL is there afterwards, with both durabilities.
 /// Method: a child writes a counter by each durable path in turn and prints it when acknowledged; kill it at some line.
 #[test]
