@@ -23,6 +23,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::bucket::Words;
 
 /// A cache line of eight words: a bucket, a segment header, or sixteen directory entries.
+#[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [AtomicU64; 8]);
 

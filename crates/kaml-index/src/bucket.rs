@@ -3,18 +3,23 @@
 //! Lives here:       bit positions; nothing here knows where a bucket lies.
 //! May be called by: the table, its writer, snapshots.
 //!
-//! A slot is `512 / n` bits wide, lowest bit first:
+//! A slot is `512 / n` bits wide. From the lowest bit up, then from the highest down, so that what is looked for first
+//! lies at the same bits whatever the other widths are:
 //!
 //! | bits            | field      | meaning                                                       |
 //! |-----------------|------------|---------------------------------------------------------------|
 //! | 1               | `choice`   | 0: the slot lies in the key's first bucket, 1: in its second  |
 //! | `remainder`     | `r`        | the low bits of the mixed key, which the bucket does not tell  |
-//! | 7               | `len`      | length code; 0 = the slot is empty, and all its bits are zero  |
-//! | `addr`          | `at`       | chunk number                                                   |
 //! | 0 or 68         | `verbatim` | `Bytes` keys: first 8 bytes, then length less one in 4 bits     |
+//! | (rest)          |            | zero                                                          |
+//! | `addr`          | `at`       | chunk number                                                   |
+//! | 7 (the highest) | `len`      | length code; 0 = the slot is empty, and all its bits are zero  |
 
+use crate::arena::Line;
 use crate::mixed::{Mixed, VERBATIM_BITS};
 use crate::{KeyKind, LenCode, Slot};
+
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The eight words of a bucket, read at one go.
 pub(crate) type Words = [u64; 8];
@@ -50,14 +55,13 @@ impl Fields {
 
     /// A slot's bits.
     #[inline]
-    pub(crate) fn pack(&self, remainder_bits: u32, tag: u64, value: u64, mixed: &Mixed) -> Raw {
+    pub(crate) fn pack<const N: usize>(&self, remainder_bits: u32, tag: u64, value: u64, mixed: &Mixed) -> Raw {
         let mut raw = [tag, 0, 0, 0];
-        or_bits(&mut raw, 1 + remainder_bits, value);
         if self.verbatim_bits != 0 {
-            let at = 1 + remainder_bits + LenCode::BITS + self.addr_bits;
-            or_bits(&mut raw, at, mixed.high);
-            or_bits(&mut raw, at + 64, u64::from(mixed.len_less_one));
+            or_bits(&mut raw, 1 + remainder_bits, mixed.high);
+            or_bits(&mut raw, 1 + remainder_bits + 64, u64::from(mixed.len_less_one));
         }
+        or_bits(&mut raw, width::<N>() as u32 - self.value_bits(), value);
         raw
     }
 
@@ -67,22 +71,33 @@ impl Fields {
         if self.verbatim_bits == 0 {
             return (0, 0);
         }
-        let at = i * width::<N>() + (1 + remainder_bits + LenCode::BITS + self.addr_bits) as usize;
+        let at = i * width::<N>() + 1 + remainder_bits as usize;
         (window(words, at), (window(words, at + 64) & 15) as u8)
     }
-}
 
-/// Length code and address as one number, as they lie in a slot.
-#[inline]
-pub(crate) fn value_of(slot: Slot) -> u64 {
-    slot.at << LenCode::BITS | u64::from(slot.len.get())
-}
+    /// Length code and address of slot `i`.
+    #[inline]
+    pub(crate) fn value<const N: usize>(&self, words: &Words, i: usize) -> u64 {
+        window(words, (i + 1) * width::<N>() - self.value_bits() as usize) & low_bits(self.value_bits())
+    }
 
-/// The reverse of `value_of`; none if the slot is empty.
-#[inline]
-pub(crate) fn slot_of(value: u64) -> Option<Slot> {
-    let len = LenCode::from_stored((value & low_bits(LenCode::BITS)) as u8)?;
-    Some(Slot { at: value >> LenCode::BITS, len })
+    /// Length code and address as one number, as they lie in a slot: 0 in an empty one, never else.
+    #[inline]
+    pub(crate) fn value_of(&self, slot: Slot) -> u64 {
+        u64::from(slot.len.get()) << self.addr_bits | slot.at
+    }
+
+    /// The reverse of `value_of`; none if the slot is empty.
+    #[inline]
+    pub(crate) fn slot_of(&self, value: u64) -> Option<Slot> {
+        let len = LenCode::from_stored((value >> self.addr_bits) as u8)?;
+        Some(Slot { at: value & self.addr_mask(), len })
+    }
+
+    #[inline]
+    fn value_bits(&self) -> u32 {
+        LenCode::BITS + self.addr_bits
+    }
 }
 
 #[inline]
@@ -123,25 +138,12 @@ pub(crate) fn tag<const N: usize>(words: &Words, i: usize) -> u64 {
     window(words, i * width::<N>())
 }
 
-/// Address and length code of slot `i`, 0 if it is empty.
-#[inline]
-pub(crate) fn value<const N: usize>(words: &Words, i: usize, remainder_bits: u32, fields: &Fields) -> u64 {
-    window(words, i * width::<N>() + 1 + remainder_bits as usize) & low_bits(LenCode::BITS + fields.addr_bits)
-}
-
 /// Which slots are empty.
 #[inline]
-pub(crate) fn empties<const N: usize>(words: &Words, remainder_bits: u32) -> u32 {
+pub(crate) fn empties<const N: usize>(words: &Words) -> u32 {
+    let at = width::<N>() - LenCode::BITS as usize;
     let mask = low_bits(LenCode::BITS);
-    let at = 1 + remainder_bits as usize;
     (0..N).fold(0, |empty, i| empty | u32::from(window(words, i * width::<N>() + at) & mask == 0) << i)
-}
-
-/// The first empty slot.
-#[inline]
-pub(crate) fn empty<const N: usize>(words: &Words, remainder_bits: u32) -> Option<usize> {
-    let empties = empties::<N>(words, remainder_bits);
-    (empties != 0).then_some(empties.trailing_zeros() as usize)
 }
 
 /// Slot `i` as it is.
@@ -154,15 +156,19 @@ pub(crate) fn raw<const N: usize>(words: &Words, i: usize) -> Raw {
     raw
 }
 
-/// Replaces slot `i`.
+/// Replaces slot `i` of a bucket.
 #[inline]
-pub(crate) fn set_raw<const N: usize>(words: &mut Words, i: usize, raw: &Raw) {
+pub(crate) fn set_raw<const N: usize>(line: &Line, i: usize, raw: &Raw) {
+    let change = |word: usize, mask: u64, bits: u64| {
+        line.0[word].store(line.0[word].load(Relaxed) & !mask | bits, Relaxed);
+    };
     for (part, bits) in parts::<N>() {
         let at = i * width::<N>() + part * 64;
         let (word, shift, mask) = (at >> 6, at & 63, low_bits(bits));
-        words[word] = words[word] & !(mask << shift) | (raw[part] & mask) << shift;
+        let value = raw[part] & mask;
+        change(word, mask << shift, value << shift);
         if shift as u32 + bits > 64 {
-            words[word + 1] = words[word + 1] & !(mask >> (64 - shift)) | (raw[part] & mask) >> (64 - shift);
+            change(word + 1, mask >> (64 - shift), value >> (64 - shift));
         }
     }
 }
@@ -179,16 +185,18 @@ mod tests {
     use proptest::prelude::*;
 
     fn write_and_read<const N: usize>(slots: &[Raw]) -> Result<(), TestCaseError> {
-        let mut words = [u64::MAX; 8];
+        let line = Line::default();
+        line.store(&[u64::MAX; 8]);
         let mut wanted = vec![];
         for (i, slot) in slots.iter().take(N).enumerate() {
-            set_raw::<N>(&mut words, i, slot);
+            set_raw::<N>(&line, i, slot);
             let mut want = *slot;
             (0..4).for_each(|part| {
                 want[part] &= parts::<N>().nth(part).map_or(0, |(_, bits)| low_bits(bits));
             });
             wanted.push(want);
         }
+        let words = line.load();
         for (i, want) in wanted.iter().enumerate() {
             prop_assert_eq!(&raw::<N>(&words, i), want);
         }
@@ -220,11 +228,12 @@ mod tests {
             let slot = Slot { at: at & fields.addr_mask(), len: LenCode::from_stored(code).unwrap() };
             let mixed = Mixed { m: 0, high, len_less_one };
             let tag_bits = tag & low_bits(remainder_bits + 1);
-            let mut words = [0; 8];
-            prop_assert_eq!(empty::<2>(&words, remainder_bits), Some(0));
-            set_raw::<2>(&mut words, i, &fields.pack(remainder_bits, tag_bits, value_of(slot), &mixed));
-            prop_assert_eq!(empty::<2>(&words, remainder_bits), Some(1 - i));
-            prop_assert_eq!(slot_of(value::<2>(&words, i, remainder_bits, &fields)), Some(slot));
+            let line = Line::default();
+            prop_assert_eq!(empties::<2>(&line.load()), 0b11);
+            set_raw::<2>(&line, i, &fields.pack::<2>(remainder_bits, tag_bits, fields.value_of(slot), &mixed));
+            let words = line.load();
+            prop_assert_eq!(empties::<2>(&words), 0b11 & !(1 << i));
+            prop_assert_eq!(fields.slot_of(fields.value::<2>(&words, i)), Some(slot));
             prop_assert_eq!(fields.verbatim::<2>(&words, i, remainder_bits), (high, len_less_one));
             prop_assert_ne!(matching::<2>(&words, tag_bits, low_bits(remainder_bits + 1)) & 1 << i, 0);
         }

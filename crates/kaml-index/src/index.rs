@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::arena::Arena;
-use crate::bucket::{Fields, slot_of, value_of};
+use crate::bucket::Fields;
 use crate::mixed::{Mixed, Mixer};
 use crate::table::{Stats, Table};
 use crate::writer::{Owner, Upsert};
@@ -171,7 +171,7 @@ impl IndexWriter {
         loop {
             let header = self.table.header(mixed.m);
             match self.table.upsert(header, &mixed, value) {
-                Upsert::Replaced(old) => return slot_of(old),
+                Upsert::Replaced(old) => return self.table.fields.slot_of(old),
                 Upsert::Inserted => return None,
                 Upsert::NoRoom => self.owner.grow(&self.table, header),
             }
@@ -181,7 +181,7 @@ impl IndexWriter {
     /// Forgets the key; where its record lay.
     pub fn remove(&mut self, key: &Key) -> Option<Slot> {
         let mixed = self.table.mixer.mixed(key)?;
-        let old = slot_of(self.table.remove(&mixed))?;
+        let old = self.table.fields.slot_of(self.table.remove(&mixed))?;
         self.owner.shrink_if_sparse(&self.table, mixed.m);
         Some(old)
     }
@@ -191,8 +191,8 @@ impl IndexWriter {
     /// # Panics
     /// When `new.at` has more than `addr_bits` bits.
     pub fn replace_if(&mut self, key: &Key, expected: Slot, new: Slot) -> bool {
-        let value = self.value(new);
-        self.table.mixer.mixed(key).is_some_and(|mixed| self.table.replace_if(&mixed, value_of(expected), value))
+        let (expected, value) = (self.table.fields.value_of(expected), self.value(new));
+        self.table.mixer.mixed(key).is_some_and(|mixed| self.table.replace_if(&mixed, expected, value))
     }
 
     /// Visits every entry once, in no promised order.
@@ -202,7 +202,7 @@ impl IndexWriter {
             next = self.table.collect(m, &mut entries).end();
             for (mixed, value) in &entries {
                 let key = self.table.mixer.key(mixed).expect("stored keys are keys");
-                visit(key, slot_of(*value).expect("collected slots are not empty"));
+                visit(key, self.table.fields.slot_of(*value).expect("collected slots are not empty"));
             }
         }
     }
@@ -214,7 +214,7 @@ impl IndexWriter {
             slot.at,
             self.layout().addr_bits
         );
-        value_of(slot)
+        self.table.fields.value_of(slot)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{IndexLayout, IndexReader, IndexWriter, Key, KeyKind, LenCode, Slot};
 /// Figures of one index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IndexFigures {
-    /// Keys in it: as many as asked for, and on to a load of 0.90.
+    /// Keys in it: as many as asked for, and on to a load of 0.90, or a quarter more if that is not met.
     pub key_count: u64,
     /// Keys per slot in the end.
     pub load: f64,
@@ -115,7 +115,7 @@ fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> IndexWriter {
     let start = Instant::now();
     let mut last = start;
     let mut i = 0;
-    while i < keys || index.load() < LOAD_MIN {
+    while i < keys || index.load() < LOAD_MIN && i < keys + keys / 4 {
         index.insert(&present(i), slot(i, addr_bits));
         let now = Instant::now();
         let ns = (now - last).as_nanos() as u64;

@@ -123,34 +123,29 @@ impl Table {
         self.arena.line(header).0[VERSION].load(Relaxed) == version
     }
 
-    #[inline]
-    fn prefetch_buckets(&self, aim: &Aim) {
-        aim.lines.iter().for_each(|&line| self.arena.prefetch(line));
-    }
-
     /// The value of the key, 0 if absent; none if the segment changed meanwhile.
     #[inline]
     fn read(&self, aim: &Aim, mixed: &Mixed) -> Option<u64> {
-        let value = by_slots!(Shape(aim.shape).slots_per_bucket(), N => self.search::<N>(aim, mixed));
+        let value = by_slots!(Shape(aim.shape).slots_per_bucket(), N => {
+            match self.search::<N>(aim, mixed, 0) {
+                0 => self.search::<N>(aim, mixed, 1),
+                value => value,
+            }
+        });
         self.stood(aim.header, aim.version).then_some(value)
     }
 
+    /// The value of the key if it lies in its first (0) or second (1) bucket, else 0.
     #[inline]
-    fn search<const N: usize>(&self, aim: &Aim, mixed: &Mixed) -> u64 {
-        let k = Shape(aim.shape).remainder_bits();
-        for choice in 0..2 {
-            let words = self.arena.line(aim.lines[choice]).load();
-            let tag = aim.place.remainder << 1 | choice as u64;
-            if let Some((_, value)) = find::<N>(&self.fields, &words, k, tag, mixed) {
-                return value;
-            }
-        }
-        0
+    fn search<const N: usize>(&self, aim: &Aim, mixed: &Mixed, choice: usize) -> u64 {
+        let words = self.arena.line(aim.lines[choice]).load();
+        let tag = aim.place.remainder << 1 | choice as u64;
+        find::<N>(&self.fields, &words, Shape(aim.shape).remainder_bits(), tag, mixed).map_or(0, |(_, value)| value)
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Slot> {
         let mixed = self.mixer.mixed(key)?;
-        bucket::slot_of(self.value(&mixed))
+        self.fields.slot_of(self.value(&mixed))
     }
 
     #[inline]
@@ -159,7 +154,7 @@ impl Table {
         let mut tries = 0;
         loop {
             if let Some(aim) = self.aim(self.header(mixed.m), mixed, digest) {
-                self.prefetch_buckets(&aim);
+                aim.lines.iter().for_each(|&line| self.arena.prefetch(line));
                 if let Some(value) = self.read(&aim, mixed) {
                     return value;
                 }
@@ -172,31 +167,51 @@ impl Table {
         if let Some(mixed) = self.mixer.mixed(key)
             && let Some(aim) = self.aim(self.header(mixed.m), &mixed, mixed.verbatim_digest())
         {
-            self.prefetch_buckets(&aim);
+            aim.lines.iter().for_each(|&line| self.arena.prefetch(line));
         }
     }
 
-    /// Appends one answer per key. Headers, then buckets of a whole group are under way before the first is read.
+    /// Appends one answer per key. Each step of a whole group is under way before the next step of any: directory,
+    /// header, first bucket, and the second only of the keys that need it, since lines from memory are what limits.
     pub(crate) fn get_batch(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
         answers.reserve(keys.len());
-        for group in keys.chunks(BATCH) {
-            let mut mixed = [None; BATCH];
-            let mut headers = [0; BATCH];
-            for (i, key) in group.iter().enumerate() {
-                mixed[i] = self.mixer.mixed(key);
-                headers[i] = mixed[i].map_or(0, |mixed: Mixed| self.header(mixed.m));
-                self.arena.prefetch(headers[i]);
+        keys.chunks(BATCH).for_each(|group| self.get_group(group, answers));
+    }
+
+    fn get_group(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
+        let mut mixed = [Mixed::default(); BATCH];
+        let mut headers = [0; BATCH];
+        for (i, key) in keys.iter().enumerate() {
+            // A key that the namespace does not take is looked up as some other, and its answer dropped.
+            mixed[i] = self.mixer.mixed(key).unwrap_or_default();
+            headers[i] = self.header(mixed[i].m);
+            self.arena.prefetch(headers[i]);
+        }
+        let mut aims = [Aim::default(); BATCH];
+        for i in 0..keys.len() {
+            // An aim that failed has version 1, which no header has when it stands.
+            let failed = Aim { header: headers[i], version: 1, ..Aim::default() };
+            aims[i] = self.aim(headers[i], &mixed[i], mixed[i].verbatim_digest()).unwrap_or(failed);
+            self.arena.prefetch(aims[i].lines[0]);
+        }
+        let mut values = [0; BATCH];
+        for i in 0..keys.len() {
+            values[i] =
+                by_slots!(Shape(aims[i].shape).slots_per_bucket(), N => self.search::<N>(&aims[i], &mixed[i], 0));
+            if values[i] == 0 {
+                self.arena.prefetch(aims[i].lines[1]);
             }
-            let mut aims = [None; BATCH];
-            for i in 0..group.len() {
-                aims[i] = mixed[i].and_then(|mixed| self.aim(headers[i], &mixed, mixed.verbatim_digest()));
-                aims[i].iter().for_each(|aim| self.prefetch_buckets(aim));
+        }
+        for i in 0..keys.len() {
+            if values[i] == 0 {
+                values[i] =
+                    by_slots!(Shape(aims[i].shape).slots_per_bucket(), N => self.search::<N>(&aims[i], &mixed[i], 1));
             }
-            answers.extend((0..group.len()).map(|i| {
-                let mixed = mixed[i]?;
-                let value = aims[i].and_then(|aim| self.read(&aim, &mixed));
-                bucket::slot_of(value.unwrap_or_else(|| self.value(&mixed)))
-            }));
+            if aims[i].version & 1 != 0 || !self.stood(aims[i].header, aims[i].version) {
+                values[i] = self.value(&mixed[i]);
+            }
+            let taken = keys[i].check(self.layout.keys).is_ok();
+            answers.push(self.fields.slot_of(values[i]).filter(|_| taken));
         }
     }
 
@@ -224,8 +239,8 @@ impl Table {
         for bucket in 0..shape.buckets() {
             let words = self.arena.line(bucket_line(header, bucket)).load();
             for i in 0..N {
-                let value = bucket::value::<N>(&words, i, k, &self.fields);
-                if value & low_bits(crate::LenCode::BITS) == 0 {
+                let value = self.fields.value::<N>(&words, i);
+                if value == 0 {
                     continue;
                 }
                 let tag = bucket::tag::<N>(&words, i);
@@ -263,9 +278,9 @@ pub(crate) fn find<const N: usize>(
     let mut found = bucket::matching::<N>(words, tag, low_bits(k + 1));
     while found != 0 {
         let i = found.trailing_zeros() as usize;
-        let value = bucket::value::<N>(words, i, k, fields);
+        let value = fields.value::<N>(words, i);
         // An empty slot looks like remainder 0 in its first bucket.
-        if value & low_bits(crate::LenCode::BITS) != 0
+        if value != 0
             && (fields.verbatim_bits == 0 || fields.verbatim::<N>(words, i, k) == (mixed.high, mixed.len_less_one))
         {
             return Some((i, value));

@@ -24,9 +24,10 @@ const SEARCH_MAX: usize = 256;
 /// Entries per page above which a segment grows, by slots per bucket. Two-choice buckets of 2, 3, 4 slots can be filled to
 /// 0.897, 0.959, 0.980; a few percent below that kicks stay short.
 const FULL_PER_PAGE: [u32; 7] = full_per_page([0, 0, 84, 92, 95, 95, 95]);
-/// Entries per page that a rebuilt segment may have at most. At six slots that means growing by two pages at a time, which
-/// halves the moves per insert to five; with fewer slots memory is scarcer and a segment grows by one page.
-const REBUILT_PER_PAGE: [u32; 7] = full_per_page([0, 0, 76, 84, 90, 90, 82]);
+/// Entries per page that a rebuilt segment may have at most. At four slots and more that means growing by one page at a
+/// time, so that the load stays between 0.81 and 0.95; it costs about ten moves per insert. Growing by two pages would
+/// halve the moves, but the load would average 0.84.
+const REBUILT_PER_PAGE: [u32; 7] = full_per_page([0, 0, 76, 84, 90, 90, 90]);
 /// A segment that is less than 40 % full is rebuilt smaller.
 const SPARSE_PERCENT: u32 = 40;
 
@@ -100,11 +101,10 @@ impl Segment<'_> {
     /// A free slot in one of a key's buckets: the choice, the bucket, the slot.
     #[inline]
     fn room<const N: usize>(&self, place: &Place) -> Option<(u64, (u32, usize))> {
-        let k = self.shape.remainder_bits();
         let buckets = [place.first, place.second];
-        let empties = buckets.map(|bucket| bucket::empties::<N>(&self.line(bucket).load(), k));
-        // The emptier bucket, at a tie the first, which a look-up reads first.
-        let choice = usize::from(empties[1].count_ones() > empties[0].count_ones());
+        let empties = buckets.map(|bucket| bucket::empties::<N>(&self.line(bucket).load()));
+        // The emptier bucket, unless it is nearly the first, which a look-up reads first.
+        let choice = usize::from(empties[0] == 0 || empties[1].count_ones() > empties[0].count_ones() + 1);
         (empties[choice] != 0).then(|| (choice as u64, (buckets[choice], empties[choice].trailing_zeros() as usize)))
     }
 
@@ -112,7 +112,7 @@ impl Segment<'_> {
     #[inline]
     fn add<const N: usize>(&self, mixed: &Mixed, place: &Place, value: u64, around: impl FnOnce(&dyn Fn())) -> bool {
         let k = self.shape.remainder_bits();
-        let raw = |choice| self.table.fields.pack(k, place.remainder << 1 | choice, value, mixed);
+        let raw = |choice| self.table.fields.pack::<N>(k, place.remainder << 1 | choice, value, mixed);
         if let Some((choice, at)) = self.room::<N>(place) {
             around(&|| self.set::<N>(at, &raw(choice)));
             return true;
@@ -135,7 +135,6 @@ impl Segment<'_> {
             seen[(bucket / 64) as usize] |= 1 << (bucket % 64);
             end += 1;
         }
-        let k = self.shape.remainder_bits();
         let mut next = 0;
         while next < end {
             let at = reached[next];
@@ -147,8 +146,9 @@ impl Segment<'_> {
                     continue;
                 }
                 seen[word] |= bit;
-                if let Some(free) = bucket::empty::<N>(&self.line(other).load(), k) {
-                    return Some(Path::new(&reached, next, slot, (other, free)));
+                let empties = bucket::empties::<N>(&self.line(other).load());
+                if empties != 0 {
+                    return Some(Path::new(&reached, next, slot, (other, empties.trailing_zeros() as usize)));
                 }
                 if end < SEARCH_MAX && at.depth < 8 {
                     reached[end] =
@@ -185,11 +185,7 @@ impl Segment<'_> {
 
     #[inline]
     fn set<const N: usize>(&self, (bucket, slot): (u32, usize), raw: &Raw) {
-        let line = self.line(bucket);
-        let mut words = line.load();
-        bucket::set_raw::<N>(&mut words, slot, raw);
-        let touched = slot * bucket::width::<N>() / 64..=(slot * bucket::width::<N>() + bucket::width::<N>() - 1) / 64;
-        touched.for_each(|i| line.0[i].store(words[i], Relaxed));
+        bucket::set_raw::<N>(self.line(bucket), slot, raw);
     }
 
     /// The slot that holds a key: bucket, slot, choice, value.
@@ -335,7 +331,7 @@ impl Segment<'_> {
         mixed: &Mixed,
     ) {
         let tag = place.remainder << 1 | choice;
-        let raw = self.table.fields.pack(self.shape.remainder_bits(), tag, value, mixed);
+        let raw = self.table.fields.pack::<N>(self.shape.remainder_bits(), tag, value, mixed);
         changing(header, || self.set::<N>(at, &raw));
     }
 }
