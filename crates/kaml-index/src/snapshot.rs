@@ -318,11 +318,11 @@ fn check_buckets<const N: usize>(table: &Table, shape: Shape, buckets: &[[U64; 8
     let (undo, k, mut count) = (Undo::new(shape), shape.remainder_bits(), 0);
     for (bucket, words) in (0..).zip(buckets) {
         let words = words.map(U64::get);
-        let mut full = !bucket::empties::<N>(&words) & low_bits(N as u32) as u32;
-        count += full.count_ones();
-        while full != 0 {
-            let slot = full.trailing_zeros();
-            full &= full - 1;
+        for slot in 0..N as u32 {
+            if bucket::raw::<N>(&words, slot as usize) == [0; 4] {
+                continue;
+            }
+            count += 1;
             let tag = bucket::tag::<N>(&words, slot as usize);
             let remainder = tag >> 1 & low_bits(k);
             let (high, len_less_one) = table.fields.verbatim::<N>(&words, slot as usize, k);
@@ -330,8 +330,9 @@ fn check_buckets<const N: usize>(table: &Table, shape: Shape, buckets: &[[U64; 8
             let digest = mixed.verbatim_digest();
             let first = if tag & 1 == 0 { bucket } else { shape.backward(bucket, remainder, digest) };
             mixed.m = undo.mixed(first, remainder);
+            let has_value = table.fields.slot_of(table.fields.value::<N>(&words, slot as usize)).is_some();
             let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
-            if !shape.holds(mixed.m) || shape.first_bucket(mixed.m) != first || !key_is_whole {
+            if !has_value || !shape.holds(mixed.m) || shape.first_bucket(mixed.m) != first || !key_is_whole {
                 return Err(SnapshotError::Slot { bucket, slot });
             }
         }
