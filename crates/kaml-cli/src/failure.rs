@@ -8,8 +8,10 @@
 //! | 1 | something failed: the device, a file, the system |
 //! | 2 | the command line made no sense |
 //! | 3 | the thing asked for is not there |
+//! | 4 | the condition of a conditional put or delete does not hold |
 //! | 130 | interrupted (Ctrl-C) |
 
+use kaml_device::Error as Command;
 use std::process::ExitCode;
 
 /// Why a command stopped.
@@ -24,6 +26,9 @@ pub enum Failure {
     /// The thing asked for is not there.
     #[error("{0}")]
     NotFound(String),
+    /// The condition of a conditional command does not hold.
+    #[error("{0}")]
+    Condition(String),
     /// Ctrl-C.
     #[error("interrupted{0}")]
     Interrupted(String),
@@ -57,6 +62,7 @@ impl Failure {
             Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NotFound(_) => 3,
+            Failure::Condition(_) => 4,
             Failure::Interrupted(_) => 130,
         })
     }
@@ -66,7 +72,25 @@ impl From<kaml_workloads::Error> for Failure {
     fn from(error: kaml_workloads::Error) -> Failure {
         match error {
             kaml_workloads::Error::Parameters(what) => Failure::Usage(what),
+            kaml_workloads::Error::Device(error) => error.into(),
             other => Failure::Failed(other.to_string()),
         }
     }
+}
+
+impl From<kaml::Error> for Failure {
+    fn from(error: kaml::Error) -> Failure {
+        let text = error.to_string();
+        match error.command() {
+            Some(Command::UnknownNamespace(_) | Command::UnknownNamespaceName(_)) => Failure::NotFound(text),
+            Some(Command::Key(_) | Command::BadName { .. } | Command::UnknownLog { .. }) => Failure::Usage(text),
+            Some(Command::Conflict { .. }) => Failure::Condition(text),
+            _ => Failure::Failed(text),
+        }
+    }
+}
+
+/// Whether a conditional command failed for its condition.
+pub fn is_conflict(error: &kaml::Error) -> bool {
+    matches!(error.command(), Some(Command::Conflict { .. }))
 }

@@ -6,8 +6,12 @@
 
 mod commands;
 mod failure;
+mod interrupt;
+mod keys;
 mod output;
 mod size;
+mod store;
+mod tree;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -18,10 +22,12 @@ use std::process::ExitCode;
 #[command(after_help = "Examples:
   kaml quickstart                       see it store a tree, be killed, and lose nothing
   kaml create data.kaml --capacity 1G   make a device on a file
+  kaml namespace create data.kaml notes make a namespace on it
   kaml put data.kaml notes hello world  store a record
   kaml get data.kaml notes hello        read it back
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 130 interrupted.")]
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found,
+4 condition not met, 130 interrupted.")]
 struct Arguments {
     #[command(subcommand)]
     command: commands::Command,

@@ -78,6 +78,11 @@ pub fn show_count(count: u64) -> String {
     groups.join(" ")
 }
 
+/// Shows a number with at least three digits.
+pub fn show_number(value: f64) -> String {
+    if value.fract() == 0.0 && value.abs() < 1e15 { format!("{value}") } else { digits(value) }
+}
+
 /// Three digits of a number.
 fn digits(value: f64) -> String {
     match value {

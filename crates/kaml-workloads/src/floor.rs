@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the log file; written round and round.
 pub const LOG_BYTES: u64 = 256 << 20;
-/// Frames are padded to this; what the file system takes with `O_DIRECT` everywhere.
+/// What frames are padded to unless told otherwise: what every file system takes with `O_DIRECT`.
 pub const SECTOR_BYTES: usize = 4096;
 /// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
 const FRAME_HEADER_BYTES: usize = 32;
@@ -41,6 +41,8 @@ pub struct Floor {
     pub clients: usize,
     /// Writes in flight at most.
     pub writes_in_flight: usize,
+    /// Frames are padded to this.
+    pub sector_bytes: usize,
     /// How long.
     pub duration: Duration,
 }
@@ -52,12 +54,15 @@ impl Floor {
 
     /// Holds a put of every client at once, so that no put ever waits for room.
     fn frame_bytes_max(&self) -> usize {
-        (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(SECTOR_BYTES)
+        (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(self.sector_bytes)
     }
 
     fn check(&self) -> Result<(), Error> {
         if self.clients == 0 || self.batch_records == 0 || self.writes_in_flight == 0 {
             return Err(Error::Parameters("clients, records per put and writes in flight must not be 0".into()));
+        }
+        if !self.sector_bytes.is_power_of_two() || !(512..=65536).contains(&self.sector_bytes) {
+            return Err(Error::Parameters(format!("{} B are no sector", self.sector_bytes)));
         }
         if self.frame_bytes_max() as u64 > LOG_BYTES / 4 {
             return Err(Error::Parameters(format!(
@@ -152,7 +157,7 @@ pub fn event_loop_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error>
                     packer.append(&payload);
                 }
             }
-            frame.len = packer.seal(cursor.sequence);
+            frame.len = packer.seal(cursor.sequence, floor.sector_bytes);
             let offset = cursor.advance(frame.len, scratch.bytes());
             ring.write(slot, offset, frame.len);
         }
@@ -211,8 +216,8 @@ impl<'a> Packer<'a> {
     }
 
     /// Pads to the sector and fills in the header.
-    fn seal(self, sequence: u64) -> usize {
-        seal(self.bytes, self.len, sequence)
+    fn seal(self, sequence: u64, sector_bytes: usize) -> usize {
+        seal(self.bytes, self.len, sequence, sector_bytes)
     }
 }
 
@@ -227,8 +232,8 @@ fn write_record(into: &mut [u8], key: u64, payload: &[u8]) -> usize {
     len
 }
 
-fn seal(bytes: &mut [u8], len: usize, sequence: u64) -> usize {
-    let padded = len.next_multiple_of(SECTOR_BYTES);
+fn seal(bytes: &mut [u8], len: usize, sequence: u64, sector_bytes: usize) -> usize {
+    let padded = len.next_multiple_of(sector_bytes);
     bytes[len..padded].fill(0);
     let header = &mut bytes[..FRAME_HEADER_BYTES];
     header.fill(0);
@@ -331,7 +336,7 @@ impl<'a> Log<'a> {
         let number = state.number;
         let spare = state.spare.pop().expect("a spare frame for each leader");
         let mut frame = std::mem::replace(&mut state.open, spare);
-        let len = seal(&mut frame, state.len, state.cursor.sequence);
+        let len = seal(&mut frame, state.len, state.cursor.sequence, self.floor.sector_bytes);
         let offset = state.cursor.advance(len, LOG_BYTES);
         state.len = FRAME_HEADER_BYTES;
         state.number = number.wrapping_add(1) & (u32::MAX >> 2);
@@ -404,7 +409,14 @@ mod tests {
     use super::*;
 
     fn floor(clients: usize, batch_records: usize, writes_in_flight: usize) -> Floor {
-        Floor { record_bytes: 100, batch_records, clients, writes_in_flight, duration: Duration::from_millis(60) }
+        Floor {
+            record_bytes: 100,
+            batch_records,
+            clients,
+            writes_in_flight,
+            sector_bytes: SECTOR_BYTES,
+            duration: Duration::from_millis(60),
+        }
     }
 
     /// Goal:   every put of every caller returns, whatever the number of callers and writes in flight.

@@ -6,11 +6,16 @@
 //!
 //! Each workload returns a serialisable struct of figures; nothing here prints.
 
+pub mod compare;
 pub mod figures;
 pub mod floor;
 pub mod keys;
+pub mod kill;
+pub mod micro;
 pub mod raw;
+pub mod reopen;
 pub mod scratch;
+pub mod steady;
 mod uring;
 
 pub use figures::Figures;
@@ -26,6 +31,12 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The device refused something.
+    #[error(transparent)]
+    Device(#[from] kaml::Error),
+    /// The device answered something that cannot be.
+    #[error("wrong: {0}")]
+    Wrong(String),
     /// Parameters that make no sense together.
     #[error("{0}")]
     Parameters(String),

@@ -158,7 +158,9 @@ fn sequential(
     let latencies = std::thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> = (0..run.depth).map(|thread| scope.spawn(move || one(thread))).collect();
-        threads.into_iter().try_fold(histogram(), |all, thread| Ok(all + thread.join().expect("a thread panicked")?))
+        threads
+            .into_iter()
+            .try_fold(histogram(), |all, thread| Ok::<_, Error>(all + thread.join().expect("a thread panicked")?))
     })?;
     Ok(figures(meter, what, run.bytes, run.depth, &latencies))
 }

@@ -3,14 +3,20 @@
 //! Lives here:       flags and tables.
 //! Lives elsewhere:  what is run and measured (`kaml-workloads`).
 
+use super::create::Durability;
 use crate::failure::Failure;
 use crate::{output, size};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
+use kaml::{CreateOptions, Device, NamespaceId};
+use kaml_workloads::compare::{self, Bar, Group, Options, Progress, Row};
 use kaml_workloads::floor::{self, Floor};
+use kaml_workloads::kill::{self, Cycles};
+use kaml_workloads::micro::{self, Gets, Puts, Records, Stop};
 use kaml_workloads::raw::{self, RandomReads, Sequential};
 use kaml_workloads::scratch::Scratch;
-use kaml_workloads::{Error, Figures};
-use std::path::PathBuf;
+use kaml_workloads::{Error, Figures, keys, reopen};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Flags of `kaml bench`.
@@ -28,6 +34,53 @@ enum Bench {
   kaml bench floor --bytes 1K --threads 1,8,32,128 --clients 32,128 --json
   kaml bench floor --batch 32 --threads 1,4,16 --clients none")]
     Floor(FloorArguments),
+    /// Durable puts on a new device
+    #[command(after_help = "Examples:
+  kaml bench put --bytes 1K --threads 32
+  kaml bench put --bytes 512 --in-flight 128 --keys 10000000 --distribution zipf")]
+    Put(DeviceArguments),
+    /// Uncached gets on a new device
+    #[command(after_help = "Examples:
+  kaml bench get --bytes 1K --in-flight 64
+  kaml bench get --threads 8 --keys 1000000")]
+    Get(DeviceArguments),
+    /// Gets and durable puts at once
+    #[command(after_help = "Examples:
+  kaml bench mixed --threads 16 --get-share 0.95 --distribution zipf")]
+    Mixed(DeviceArguments),
+    /// The index alone: memory, time, pauses
+    Index {
+        /// Keys, a list
+        #[arg(long, default_value = "10000000")]
+        keys: Counts,
+        /// Figures as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Every bar against its floor, side by side
+    #[command(after_help = "Examples:
+  kaml bench compare
+  kaml bench compare --only puts,get --seconds 1 --repeats 3 --dir /mnt/nvme
+  kaml bench compare --only steady --steady-capacity 8G --json > figures.json")]
+    Compare(Box<CompareArguments>),
+    /// Kill a writing process again and again; verify that nothing acknowledged is lost and no batch is half there
+    Kill {
+        /// How many times
+        #[arg(long, default_value_t = 300)]
+        cycles: u32,
+        /// Bytes of the device
+        #[arg(long, default_value = "256MiB", value_parser = size::parse)]
+        capacity: u64,
+        /// Of the moments of the kills [default: from the clock]
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Where the device is made
+        #[arg(long, default_value = ".")]
+        dir: PathBuf,
+        /// The outcome as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// The raw disk: random reads, durable sequential writes, sequential reads
     Raw(RawArguments),
 }
@@ -74,6 +127,9 @@ struct FloorArguments {
     /// Writes in flight; without it one and two are tried and the better is reported (event loop: one)
     #[arg(long)]
     in_flight: Option<usize>,
+    /// What writes are padded to
+    #[arg(long, default_value = "4KiB", value_parser = size::parse)]
+    sector: u64,
 }
 
 #[derive(Args)]
@@ -100,6 +156,100 @@ struct RawArguments {
     writes_per_sync: usize,
 }
 
+#[derive(Args)]
+struct DeviceArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Bytes of a value
+    #[arg(long, default_value = "1KiB", value_parser = size::parse)]
+    bytes: u64,
+    /// Records in one atomic Put
+    #[arg(long, default_value_t = 1)]
+    batch: usize,
+    /// Blocking threads
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// Operations in flight from one thread, instead of blocking threads
+    #[arg(long, conflicts_with = "threads")]
+    in_flight: Option<usize>,
+    /// Keys to choose from; for gets, records that are stored first
+    #[arg(long, default_value_t = 1_000_000)]
+    keys: u64,
+    /// How keys are chosen
+    #[arg(long, value_enum, default_value_t)]
+    distribution: Distribution,
+    /// Skew of zipf, below 1
+    #[arg(long, default_value_t = 0.99)]
+    theta: f64,
+    /// Share of gets, for `mixed`
+    #[arg(long, default_value_t = 0.5)]
+    get_share: f64,
+    /// Stop after so many operations
+    #[arg(long)]
+    count: Option<u64>,
+    /// Bytes of the new device [default: enough to see no garbage collection]
+    #[arg(long, value_parser = size::parse)]
+    capacity: Option<u64>,
+    /// What an acknowledged put survives
+    #[arg(long, value_enum, default_value_t)]
+    durability: Durability,
+}
+
+/// How keys are chosen.
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Distribution {
+    #[default]
+    Uniform,
+    Zipf,
+    Sequential,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Put,
+    Get,
+    Mixed,
+}
+
+#[derive(Args)]
+struct CompareArguments {
+    /// Only these rows: puts, async, batch, get, index, written, large, steady, reopen, kill, memory
+    #[arg(long, value_delimiter = ',', value_parser = group)]
+    only: Vec<Group>,
+    /// Turns of each side
+    #[arg(long, default_value_t = 5)]
+    repeats: usize,
+    /// Records of the uncached gets
+    #[arg(long, default_value_t = 1_000_000)]
+    get_records: u64,
+    /// Keys of the index rows, a list
+    #[arg(long, default_value = "10000000,100000000")]
+    index_keys: Counts,
+    /// Bytes of the device of the steady state
+    #[arg(long, default_value = "4GiB", value_parser = size::parse)]
+    steady_capacity: u64,
+    /// Seconds that each steady-state run may overwrite at most
+    #[arg(long, default_value_t = 300.0)]
+    steady_seconds_max: f64,
+    /// Records of the reopening
+    #[arg(long, default_value_t = 10_000_000)]
+    reopen_records: u64,
+    /// Kill cycles
+    #[arg(long, default_value_t = 300)]
+    kill_cycles: u32,
+    /// Bytes of values stored while the resident memory is watched
+    #[arg(long, default_value = "20GiB", value_parser = size::parse)]
+    memory_bytes: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+fn group(name: &str) -> Result<Group, String> {
+    let names = || Group::ALL.map(Group::name).join(", ");
+    let found = Group::ALL.into_iter().find(|group| group.name() == name);
+    found.ok_or_else(|| format!("no rows are called `{name}`; there are {}", names()))
+}
+
 /// A list of counts, or `none`.
 #[derive(Clone, Debug)]
 struct Counts(Vec<usize>);
@@ -124,6 +274,12 @@ impl Arguments {
         match self.bench {
             Bench::Floor(arguments) => arguments.run(),
             Bench::Raw(arguments) => arguments.run(),
+            Bench::Put(arguments) => arguments.run(Work::Put),
+            Bench::Get(arguments) => arguments.run(Work::Get),
+            Bench::Mixed(arguments) => arguments.run(Work::Mixed),
+            Bench::Index { keys, json } => index(&keys, json),
+            Bench::Compare(arguments) => arguments.run(),
+            Bench::Kill { cycles, capacity, seed, dir, json } => kill_cycles(cycles, capacity, seed, &dir, json),
         }
     }
 }
@@ -137,6 +293,7 @@ impl FloorArguments {
             batch_records: self.batch,
             clients,
             writes_in_flight,
+            sector_bytes: self.sector as usize,
             duration,
         };
         let mut figures = Vec::new();
@@ -174,6 +331,181 @@ impl RawArguments {
             figures.push(raw::sequential_reads(scratch, &run)?);
         }
         Ok(figures)
+    }
+}
+
+impl DeviceArguments {
+    fn run(self, work: Work) -> Result<(), Failure> {
+        let scratch = tempfile::Builder::new()
+            .prefix(".kaml-bench-")
+            .tempdir_in(&self.common.dir)
+            .map_err(Failure::io(self.common.dir.display()))?;
+        let capacity = self.capacity.unwrap_or((self.keys * (self.bytes + 256) * 2).max(32 << 30));
+        let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
+        let device = Device::create(&scratch.path().join("bench.kaml"), &options)?;
+        let namespace = micro::namespace(&device, "bench")?;
+        if work != Work::Put {
+            micro::fill(&device, namespace, self.bytes as usize, self.keys)?;
+            device.settle()?;
+        }
+        let figures = self.measure(work, &device, namespace)?;
+        device.close()?;
+        self.common.show(&figures)
+    }
+
+    fn measure(&self, work: Work, device: &Device, namespace: NamespaceId) -> Result<Vec<Figures>, Failure> {
+        let distribution = match self.distribution {
+            Distribution::Uniform => keys::Distribution::Uniform,
+            Distribution::Zipf if (0.0..1.0).contains(&self.theta) => keys::Distribution::Zipf(self.theta),
+            Distribution::Zipf => return Err(Failure::Usage(format!("--theta {}: must be in 0..1", self.theta))),
+            Distribution::Sequential => keys::Distribution::Sequential,
+        };
+        if self.keys == 0 || self.batch == 0 {
+            return Err(Failure::Usage("--keys and --batch must not be 0".into()));
+        }
+        let records = Records { value_bytes: self.bytes as usize, count: self.keys, distribution, seed: 1 };
+        let stop = Stop { duration: self.common.duration()?, operations: self.count.unwrap_or(u64::MAX) };
+        let in_flight = self.in_flight.unwrap_or(self.threads);
+        let puts = Puts { records, batch_records: self.batch, in_flight, stop };
+        let gets = Gets { records, in_flight, stop };
+        Ok(match (work, self.in_flight.is_some()) {
+            (Work::Put, false) => vec![micro::puts(device, namespace, &puts)?],
+            (Work::Put, true) => vec![micro::puts_in_flight(device, namespace, &puts)?],
+            (Work::Get, false) => vec![micro::gets(device, namespace, &gets)?],
+            (Work::Get, true) => vec![micro::gets_in_flight(device, namespace, &gets)?],
+            (Work::Mixed, false) => {
+                let (all, puts) = micro::mixed(device, namespace, &puts, self.get_share)?;
+                vec![all, puts]
+            }
+            (Work::Mixed, true) => return Err(Failure::Usage("mixed runs on --threads".into())),
+        })
+    }
+}
+
+impl CompareArguments {
+    fn options(&self) -> Result<Options, Failure> {
+        let seconds = Duration::try_from_secs_f64(self.steady_seconds_max);
+        Ok(Options {
+            dir: self.common.dir.clone(),
+            duration: self.common.duration()?,
+            repeats: self.repeats,
+            groups: if self.only.is_empty() { Group::ALL.to_vec() } else { self.only.clone() },
+            get_records: self.get_records.max(1),
+            index_keys: self.index_keys.0.iter().map(|keys| *keys as u64).collect(),
+            steady_capacity: self.steady_capacity,
+            steady_duration_max: seconds.map_err(|error| Failure::Usage(format!("--steady-seconds-max: {error}")))?,
+            reopen_records: self.reopen_records.max(1),
+            kill_cycles: self.kill_cycles,
+            memory_bytes: self.memory_bytes,
+            program: std::env::current_exe().map_err(Failure::io("finding our own program"))?,
+        })
+    }
+
+    fn run(self) -> Result<(), Failure> {
+        let options = self.options()?;
+        let told = |line: String| {
+            // Only for those who wait; a closed standard error is no reason to stop.
+            let _ = writeln!(std::io::stderr(), "{line}");
+        };
+        let rows = compare::run(&options, &mut |progress| match progress {
+            Progress::Step(step) => told(format!("... {step}")),
+            Progress::Row(row) => told(row_cells(row).join("  ")),
+        })?;
+        if self.common.json {
+            return output::json(&rows);
+        }
+        output::line(output::table(&["what", "floor", "kaml", "ratio", "bar", "met"], 1, rows.iter().map(row_cells)))
+    }
+}
+
+/// What, floor, kaml, ratio, bar, met.
+fn row_cells(row: &Row) -> Vec<String> {
+    let value = |value: f64| match row.unit.as_str() {
+        unit if unit.ends_with("/s") && unit != "MB/s" && unit != "M/s" => size::show_rate(value),
+        unit => format!("{} {unit}", size::show_number(value)).trim_end().to_owned(),
+    };
+    let dash = || "-".to_owned();
+    vec![
+        row.what.clone(),
+        row.floor.map_or_else(dash, value),
+        value(row.kaml),
+        row.ratio.map_or_else(dash, |ratio| format!("{ratio:.2}")),
+        match row.bar {
+            None => dash(),
+            Some(Bar::AtLeast(bar)) => format!(">= {}", size::show_number(bar)),
+            Some(Bar::AtMost(bar)) => format!("<= {}", size::show_number(bar)),
+        },
+        row.met.map_or_else(dash, |met| if met { "yes" } else { "NO" }.to_owned()),
+    ]
+}
+
+fn index(keys: &Counts, json: bool) -> Result<(), Failure> {
+    let options = Options { index_keys: keys.0.iter().map(|keys| *keys as u64).collect(), ..Options::default() };
+    let rows = compare::run(&Options { groups: vec![Group::Index], ..options }, &mut |_| {})?;
+    if json {
+        return output::json(&rows);
+    }
+    output::line(output::table(&["what", "floor", "kaml", "ratio", "bar", "met"], 1, rows.iter().map(row_cells)))
+}
+
+fn kill_cycles(count: u32, capacity: u64, seed: Option<u64>, dir: &Path, json: bool) -> Result<(), Failure> {
+    let clock = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
+    let scratch = tempfile::Builder::new().prefix(".kaml-kill-").tempdir_in(dir).map_err(Failure::io(dir.display()))?;
+    let cycles = Cycles {
+        count,
+        capacity,
+        seed: seed.unwrap_or_else(clock),
+        program: std::env::current_exe().map_err(Failure::io("finding our own program"))?,
+        arguments: vec![CHILD.into(), "batches".into()],
+    };
+    let bar = super::check::bytes_bar(count.into());
+    let outcome = kill::run(&scratch.path().join("kill.kaml"), &cycles, &mut |done| bar.set_position(done.into()))?;
+    bar.finish_and_clear();
+    if json {
+        output::json(&outcome)?;
+    } else {
+        let batches = size::show_count(outcome.acknowledged_batches);
+        output::line(format!("{} cycles, {batches} acknowledged batches, none lost or half there", outcome.cycles))?;
+        let (whole, early) = (outcome.unacknowledged_but_whole, outcome.killed_before_first);
+        output::line(format!("{whole} not yet acknowledged and whole; {early} killed before the first batch"))?;
+        let (slowest, seed) = (size::show_ns(outcome.reopen_ns_max), outcome.seed);
+        output::line(format!("slowest reopen {slowest}; again with --seed {seed}"))?;
+    }
+    match outcome.problems.as_slice() {
+        [] => Ok(()),
+        problems => {
+            // The device is the evidence.
+            let kept = scratch.keep();
+            Err(Failure::Failed(format!("{}; the device is kept in {}", problems.join("; "), kept.display())))
+        }
+    }
+}
+
+/// Name of the hidden subcommand that child processes run.
+pub const CHILD: &str = "bench-child";
+
+/// Flags of the child processes of `bench`.
+#[derive(Args)]
+pub struct ChildArguments {
+    #[command(subcommand)]
+    job: Job,
+}
+
+#[derive(Subcommand)]
+enum Job {
+    /// Puts batches until it is killed
+    Batches { device: PathBuf },
+    /// Puts small records, then kills itself
+    Load { device: PathBuf, records: u64 },
+}
+
+impl ChildArguments {
+    /// Works until it is killed.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.job {
+            Job::Batches { device } => Ok(kill::child(&device, &kill::tell_stdout)?),
+            Job::Load { device, records } => Ok(reopen::child(&device, records)?),
+        }
     }
 }
 

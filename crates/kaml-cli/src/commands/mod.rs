@@ -1,6 +1,15 @@
 //! One module for each subcommand.
 
 mod bench;
+mod check;
+mod create;
+mod export;
+mod import;
+mod info;
+mod list;
+mod namespace;
+mod quickstart;
+mod record;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -8,15 +17,57 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
+    /// Store a directory tree, be killed in the middle, recover, and verify every byte
+    Quickstart(quickstart::Arguments),
+    /// Make a device on a file or block device
+    Create(create::Arguments),
+    /// Show a device: geometry, space, wear, namespaces
+    Info(info::Arguments),
+    /// Create, list, change and delete namespaces
+    #[command(visible_alias = "ns")]
+    Namespace(namespace::Arguments),
+    /// Store a record, durably
+    Put(record::PutArguments),
+    /// Read a record
+    Get(record::GetArguments),
+    /// Delete a record, durably
+    Delete(record::DeleteArguments),
+    /// List the keys of a namespace
+    List(list::Arguments),
+    /// Store a directory tree or JSON Lines
+    Import(import::Arguments),
+    /// Restore a directory tree, or write JSON Lines
+    Export(export::Arguments),
+    /// Read everything on a device and verify its checksums
+    Check(check::Arguments),
     /// Measure this machine's floors, its raw disk, and KAML on it
     Bench(bench::Arguments),
+    /// The child processes of `bench`
+    #[command(hide = true, name = bench::CHILD)]
+    BenchChild(bench::ChildArguments),
+    /// The child process of `quickstart`
+    #[command(hide = true, name = quickstart::WRITER)]
+    QuickstartWriter(quickstart::WriterArguments),
 }
 
 impl Command {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         match self {
+            Command::Quickstart(arguments) => arguments.run(),
+            Command::Create(arguments) => arguments.run(),
+            Command::Info(arguments) => arguments.run(),
+            Command::Namespace(arguments) => arguments.run(),
+            Command::Put(arguments) => arguments.run(),
+            Command::Get(arguments) => arguments.run(),
+            Command::Delete(arguments) => arguments.run(),
+            Command::List(arguments) => arguments.run(),
+            Command::Import(arguments) => arguments.run(),
+            Command::Export(arguments) => arguments.run(),
+            Command::Check(arguments) => arguments.run(),
             Command::Bench(arguments) => arguments.run(),
+            Command::BenchChild(arguments) => arguments.run(),
+            Command::QuickstartWriter(arguments) => arguments.run(),
         }
     }
 }

@@ -1,0 +1,88 @@
+//! `kaml create`.
+
+use crate::failure::Failure;
+use crate::{output, size};
+use clap::{Args, ValueEnum};
+use kaml::{CreateOptions, Device};
+use std::path::PathBuf;
+
+/// Flags of `kaml create`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml create data.kaml --capacity 1GiB
+  kaml create cache.kaml --capacity 20G --durability process
+  kaml create /dev/nvme1n1 --capacity 200G --force")]
+pub struct Arguments {
+    /// Device file (made sparse) or block device
+    #[arg(value_name = "DEVICE")]
+    path: PathBuf,
+    /// Bytes of flash to offer, for example 64MiB or 1G
+    #[arg(long, short, value_parser = size::parse)]
+    capacity: u64,
+    /// What an acknowledged put survives
+    #[arg(long, value_enum, default_value_t)]
+    durability: Durability,
+    /// Overwrite whatever is there
+    #[arg(long)]
+    force: bool,
+    /// Bytes of an erase block [default: chosen from the capacity]
+    #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
+    block_bytes: Option<u64>,
+    /// Dies, each appended to by one log [default: chosen from the capacity]
+    #[arg(long, help_heading = "Geometry")]
+    dies: Option<u32>,
+    /// Bytes of a chunk, the unit of space of a record [default: chosen]
+    #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
+    chunk_bytes: Option<u64>,
+    /// Bytes of the commit ring [default: chosen from the capacity]
+    #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
+    ring_bytes: Option<u64>,
+    /// The new device as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What an acknowledged put survives.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub enum Durability {
+    /// Power loss
+    #[default]
+    Power,
+    /// The death of the process, but not power loss; much faster
+    Process,
+}
+
+impl From<Durability> for kaml::Durability {
+    fn from(durability: Durability) -> kaml::Durability {
+        match durability {
+            Durability::Power => kaml::Durability::Power,
+            Durability::Process => kaml::Durability::Process,
+        }
+    }
+}
+
+impl Arguments {
+    fn options(&self) -> Result<CreateOptions, Failure> {
+        let chunk_bytes = self.chunk_bytes.map(u32::try_from).transpose();
+        Ok(CreateOptions {
+            block_bytes: self.block_bytes,
+            die_count: self.dies,
+            chunk_bytes: chunk_bytes.map_err(|_| Failure::Usage("--chunk-bytes: 4 GiB or more".into()))?,
+            ring_bytes: self.ring_bytes,
+            durability: self.durability.into(),
+            force: self.force,
+            ..CreateOptions::new(self.capacity)
+        })
+    }
+
+    /// Makes the device and says what it is.
+    pub fn run(self) -> Result<(), Failure> {
+        let device = Device::create(&self.path, &self.options()?)?;
+        let info = device.info();
+        device.close()?;
+        if self.json {
+            return output::json(&info);
+        }
+        output::line(format!("created {}: {}", self.path.display(), info.description))
+    }
+}

@@ -1,0 +1,160 @@
+//! `kaml export`: restores a directory tree, or writes JSON Lines.
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::store::{self, DeviceArgument};
+use crate::tree::{self, Kind, Metadata, Tree};
+use crate::{keys, output, size};
+use clap::{Args, ValueEnum};
+use kaml::{Device, Key, NamespaceId};
+use serde::Serialize;
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Keys fetched from the device at a time.
+const PAGE_KEYS: usize = 4096;
+
+/// Flags of `kaml export`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml export data.kaml restored --namespace photos
+  kaml export data.kaml notes.jsonl --namespace notes
+  kaml export data.kaml - --namespace notes | gzip > notes.jsonl.gz
+
+A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and
+times, and every file is verified against the hash in its metadata; others are written as JSON Lines.")]
+pub struct Arguments {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Directory, file, or `-` for standard output
+    target: PathBuf,
+    /// Name of the namespace
+    #[arg(long, short)]
+    namespace: String,
+    /// As what [default: a tree if NAME.meta exists and the target is not `-`]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// What was done as JSON, on standard error if the records go to standard output
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A directory tree
+    Tree,
+    /// JSON Lines
+    Jsonl,
+}
+
+/// What was done.
+#[derive(Default, Serialize)]
+struct Report {
+    entries: u64,
+    value_bytes: u64,
+    seconds: f64,
+}
+
+impl Arguments {
+    /// Exports.
+    pub fn run(self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let started = Instant::now();
+        let device = self.device.open_to_read()?;
+        let to_stdout = self.target == Path::new("-");
+        let is_tree = device.namespace(&tree::namespace_names(&self.namespace).1).is_ok();
+        let format = self.format.unwrap_or(if is_tree && !to_stdout { Format::Tree } else { Format::Jsonl });
+        let mut report = Report::default();
+        match format {
+            Format::Tree => self.tree(&device, &interrupt, &mut report)?,
+            Format::Jsonl if to_stdout => self.lines(&device, std::io::stdout().lock(), &interrupt, &mut report)?,
+            Format::Jsonl => {
+                let file = File::create(&self.target).map_err(Failure::io(self.target.display()))?;
+                self.lines(&device, file, &interrupt, &mut report)?;
+            }
+        }
+        report.seconds = started.elapsed().as_secs_f64();
+        self.show(&report, to_stdout)
+    }
+
+    fn show(&self, report: &Report, to_stdout: bool) -> Result<(), Failure> {
+        match (self.json, to_stdout) {
+            (true, false) => output::json(report),
+            (true, true) => {
+                let text = serde_json::to_string(report).map_err(|error| Failure::Failed(error.to_string()))?;
+                writeln!(std::io::stderr(), "{text}").map_err(Failure::io("standard error"))
+            }
+            (false, true) => Ok(()),
+            (false, false) => {
+                let (count, bytes) = (size::show_count(report.entries), size::show(report.value_bytes));
+                output::line(format!("{count} entries, {bytes} in {:.2} s", report.seconds))
+            }
+        }
+    }
+
+    fn tree(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+        let (contents, metadata) = tree::namespace_names(&self.namespace);
+        let contents = store::namespace(device, &contents)?.id;
+        let info = store::namespace(device, &metadata)?;
+        let tree = Tree { device, contents, metadata: info.id };
+        std::fs::create_dir_all(&self.target).map_err(Failure::io(self.target.display()))?;
+        let bar = super::check::bytes_bar(info.record_count);
+        let mut directories: Vec<Metadata> = Vec::new();
+        for_each_key(device, info.id, |key| {
+            interrupt.check(|| format!("{} entries are restored", report.entries))?;
+            let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
+            report.value_bytes += tree.restore(&metadata, &self.target)?;
+            report.entries += 1;
+            bar.inc(1);
+            if metadata.kind == Kind::Directory {
+                directories.push(metadata);
+            }
+            Ok(())
+        })?;
+        // The deepest first: a time set on a directory must not be touched by what is done below it.
+        directories.sort_by_key(|metadata| std::cmp::Reverse(metadata.path.matches('/').count()));
+        directories.iter().try_for_each(|metadata| tree::finish_directory(metadata, &self.target))?;
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn lines(
+        &self,
+        device: &Device,
+        target: impl Write,
+        interrupt: &Interrupt,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        let info = store::namespace(device, &self.namespace)?;
+        let mut target = BufWriter::with_capacity(1 << 18, target);
+        for_each_key(device, info.id, |key| {
+            interrupt.check(|| format!("{} records are written", report.entries))?;
+            let value = device.get(info.id, key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
+            let object = super::record::to_json(keys::to_json(&key, info.keys), &value);
+            report.entries += 1;
+            report.value_bytes += value.len() as u64;
+            writeln!(target, "{}", Value::Object(object)).map_err(Failure::output)
+        })?;
+        target.flush().map_err(Failure::output)
+    }
+}
+
+/// Every key of a namespace, in the order of its listing.
+fn for_each_key(
+    device: &Device,
+    namespace: NamespaceId,
+    mut each: impl FnMut(Key) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut after = None;
+    loop {
+        let page = device.list(namespace, after, PAGE_KEYS)?;
+        page.keys.into_iter().try_for_each(&mut each)?;
+        match page.next {
+            None => return Ok(()),
+            next => after = next,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! `kaml import`: a directory tree, or JSON Lines.
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::store::{self, DeviceArgument};
+use crate::tree::{self, Tree};
+use crate::{keys, output, size};
+use clap::Args;
+use kaml::{Batch, Device};
+use serde::Serialize;
+use serde_json::Value;
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A batch of lines is put when it holds this many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// Flags of `kaml import`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml import data.kaml ~/photos --namespace photos
+  kaml import data.kaml records.jsonl --namespace notes
+  zcat dump.jsonl.gz | kaml import data.kaml - --namespace notes --batch 1000
+
+A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put
+(larger than 4 MiB: parts first, then the metadata that makes them visible). JSON Lines hold one object a line,
+{\"key\": …} or {\"key_u64\": …} or {\"key_hex\": …} with {\"value\": text} or {\"value_base64\": …}; each batch of lines is
+one atomic Put. Ctrl-C stops after the current Put.")]
+pub struct Arguments {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// A directory, a file of JSON Lines, or `-` for JSON Lines from standard input
+    source: PathBuf,
+    /// Name of the namespace, made if it is missing
+    #[arg(long, short)]
+    namespace: String,
+    /// Lines in one atomic Put
+    #[arg(long, default_value_t = 256)]
+    batch: usize,
+    /// What was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was done.
+#[derive(Default, Serialize)]
+struct Report {
+    entries: u64,
+    value_bytes: u64,
+    seconds: f64,
+}
+
+impl Arguments {
+    /// Imports.
+    pub fn run(self) -> Result<(), Failure> {
+        let interrupt = Interrupt::listen()?;
+        let started = Instant::now();
+        let is_tree = self.source.is_dir();
+        let device = if is_tree || self.source == Path::new("-") || self.source.exists() {
+            self.device.open()?
+        } else {
+            return Err(Failure::Failed(format!("{}: no such file or directory", self.source.display())));
+        };
+        let mut report = Report::default();
+        let outcome = if is_tree {
+            self.tree(&device, &interrupt, &mut report)
+        } else {
+            self.lines(&device, &interrupt, &mut report)
+        };
+        let closed = device.close();
+        outcome?;
+        closed?;
+        report.seconds = started.elapsed().as_secs_f64();
+        if self.json {
+            return output::json(&report);
+        }
+        let (count, bytes) = (size::show_count(report.entries), size::show(report.value_bytes));
+        output::line(format!("{count} entries, {bytes} in {:.2} s", report.seconds))
+    }
+
+    fn tree(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+        let (contents, metadata) = tree::namespace_names(&self.namespace);
+        let contents = store::namespace_or_new(device, &contents)?.id;
+        let metadata = store::namespace_or_new(device, &metadata)?.id;
+        let tree = Tree { device, contents, metadata };
+        let entries = tree::walk(&self.source, &[])?;
+        let bar = super::check::bytes_bar(entries.iter().map(|entry| entry.bytes).sum());
+        for entry in &entries {
+            interrupt.check(|| format!("{} entries are stored, each whole", report.entries))?;
+            report.value_bytes += tree.store(entry)?;
+            report.entries += 1;
+            bar.inc(entry.bytes);
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn lines(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+        let namespace = store::namespace_or_new(device, &self.namespace)?.id;
+        let (input, bytes) = self.open_lines()?;
+        let bar = if std::io::stderr().is_terminal() {
+            super::check::bytes_bar(bytes)
+        } else {
+            indicatif::ProgressBar::hidden()
+        };
+        let mut batch = Batch::new();
+        let mut batch_bytes = 0;
+        let mut put = |batch: &mut Batch, bytes: &mut usize| -> Result<(), Failure> {
+            device.write(batch)?;
+            report.entries += batch.len() as u64;
+            report.value_bytes += *bytes as u64;
+            batch.clear();
+            *bytes = 0;
+            interrupt.check(|| format!("{} records are stored", report.entries))
+        };
+        for (number, line) in input.lines().enumerate() {
+            let wrong =
+                |what: String| Failure::Failed(format!("{}, line {}: {what}", self.source.display(), number + 1));
+            let line = line.map_err(|error| wrong(error.to_string()))?;
+            bar.inc(line.len() as u64 + 1);
+            if line.trim().is_empty() {
+                continue;
+            }
+            let Ok(Value::Object(object)) = serde_json::from_str(&line) else {
+                return Err(wrong("not a JSON object".into()));
+            };
+            let key = keys::from_json(&object).map_err(wrong)?;
+            let value = super::record::value_from_json(&object).map_err(wrong)?;
+            batch.put(namespace, key, &value);
+            batch_bytes += value.len();
+            if batch.len() >= self.batch.max(1) || batch_bytes >= BATCH_BYTES {
+                put(&mut batch, &mut batch_bytes)?;
+            }
+        }
+        if batch.len() > 0 {
+            put(&mut batch, &mut batch_bytes)?;
+        }
+        bar.finish_and_clear();
+        Ok(())
+    }
+
+    fn open_lines(&self) -> Result<(Box<dyn BufRead>, u64), Failure> {
+        if self.source == Path::new("-") {
+            return Ok((Box::new(BufReader::new(std::io::stdin())), 0));
+        }
+        let file = File::open(&self.source).map_err(Failure::io(self.source.display()))?;
+        let bytes = file.metadata().map_or(0, |metadata| metadata.len());
+        Ok((Box::new(BufReader::with_capacity(1 << 18, file)), bytes))
+    }
+}

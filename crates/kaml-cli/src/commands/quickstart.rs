@@ -1,0 +1,419 @@
+//! `kaml quickstart`: store a tree, be killed in the middle of overwriting it, recover, verify every byte.
+//!
+//! Lives here:       the story, its child process, the screen.
+//! Lives elsewhere:  everything that is shown to work (`kaml`), the records of a tree (`tree`).
+//!
+//! The child overwrites every second file (by a bit of its key) with a second version from several threads and tells each acknowledged Put
+//! by one line on its standard output. When half of them are acknowledged it kills itself with SIGKILL while the other
+//! threads are inside a Put. So each file is afterwards one of: acknowledged (must be new), begun at most (old or new, but
+//! contents and metadata of the same version), not chosen (must be old).
+
+use crate::failure::Failure;
+use crate::keys;
+use crate::output::{self, Paint};
+use crate::size::{show, show_count, show_ns};
+use crate::store;
+use crate::tree::{self, Entry, Metadata, Tree};
+use clap::Args;
+use kaml::{CreateOptions, Device, NamespaceOptions, OpenOptions, Stats};
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Name of the hidden subcommand that the child process runs.
+pub const WRITER: &str = "quickstart-writer";
+/// Directories that are not worth storing.
+const SKIPPED: [&str; 2] = [".git", "target"];
+/// Files larger than this are passed over, and no more than this in all: the show is to be short.
+const FILE_BYTES_MAX: u64 = tree::PART_BYTES;
+/// See above.
+const TREE_BYTES_MAX: u64 = 512 << 20;
+/// See above.
+const TREE_FILES_MAX: usize = 20_000;
+/// Threads of the child that put at the same time.
+const WRITER_THREADS: usize = 4;
+/// Begins the second version of every file.
+const SECOND_VERSION: &[u8] = b"second version\n";
+
+/// Flags of `kaml quickstart`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml quickstart
+  kaml quickstart ~/documents
+  kaml quickstart --keep demo.kaml && kaml info demo.kaml")]
+pub struct Arguments {
+    /// The tree to store, without .git and target directories
+    #[arg(default_value = ".")]
+    dir: PathBuf,
+    /// Make the device here and keep it [default: a temporary file]
+    #[arg(long)]
+    keep: Option<PathBuf>,
+    /// What happened as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Flags of the child process.
+#[derive(Args)]
+pub struct WriterArguments {
+    device: PathBuf,
+    dir: PathBuf,
+}
+
+/// What happened.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    device: String,
+    description: String,
+    files: usize,
+    files_passed_over: usize,
+    value_bytes: u64,
+    store_seconds: f64,
+    put_p50_ns: u64,
+    put_p99_ns: u64,
+    get_p50_ns: u64,
+    get_p99_ns: u64,
+    ring_bytes_per_user_byte: f64,
+    page_bytes_per_user_byte: f64,
+    write_amplification: f64,
+    planned_overwrites: usize,
+    acknowledged_overwrites: usize,
+    killed_by_signal: Option<i32>,
+    reopen_ns: u64,
+    verified_files: usize,
+    verified_bytes: u64,
+    new_files: usize,
+    old_files: usize,
+    new_but_unacknowledged: usize,
+    changed_on_disk: usize,
+    checked_records: u64,
+    live_bytes: u64,
+    capacity_bytes: u64,
+    free_blocks: u64,
+    block_count: u64,
+    erase_min: u64,
+    erase_max: u64,
+    seconds: f64,
+    problems: Vec<String>,
+}
+
+impl Arguments {
+    /// Tells the story; fails if anything was lost.
+    pub fn run(self) -> Result<(), Failure> {
+        let started = Instant::now();
+        let scratch = tempfile::tempdir().map_err(Failure::io("making a temporary directory"))?;
+        let path = self.keep.clone().unwrap_or_else(|| scratch.path().join("quickstart.kaml"));
+        if self.keep.is_some() && path.exists() {
+            return Err(Failure::Failed(format!("{} exists; quickstart makes a new device", path.display())));
+        }
+        let (files, passed_over) = choose_files(&self.dir, &path)?;
+        let mut report = Report {
+            files: files.len(),
+            files_passed_over: passed_over,
+            planned_overwrites: files.iter().filter(|entry| chosen(entry)).count(),
+            ..Report::default()
+        };
+        let screen = Screen { quiet: self.json, paint: Paint::detect() };
+        store_all(&path, &files, &mut report)?;
+        screen.stored(&report)?;
+        let acknowledged = overwrite_in_child(&path, &self.dir, &mut report)?;
+        screen.killed(&report)?;
+        verify(&path, &files, &acknowledged, &mut report)?;
+        report.seconds = started.elapsed().as_secs_f64();
+        screen.verified(&report, self.keep.as_deref())?;
+        if self.json {
+            output::json(&report)?;
+        }
+        match report.problems.len() {
+            0 => Ok(()),
+            n => Err(Failure::Failed(format!("quickstart: {n} problems"))),
+        }
+    }
+}
+
+/// The regular files to store, and how many were passed over for their size.
+fn choose_files(dir: &Path, device: &Path) -> Result<(Vec<Entry>, usize), Failure> {
+    if !dir.is_dir() {
+        return Err(Failure::Failed(format!("{}: no such directory", dir.display())));
+    }
+    let mut passed_over = 0;
+    let mut bytes = 0;
+    let mut files = Vec::new();
+    for entry in tree::walk(dir, &SKIPPED)? {
+        if !std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file()) || entry.source == device
+        {
+            continue;
+        }
+        let fits = entry.bytes <= FILE_BYTES_MAX && bytes + entry.bytes <= TREE_BYTES_MAX;
+        if !fits || files.len() >= TREE_FILES_MAX || std::fs::File::open(&entry.source).is_err() {
+            passed_over += 1;
+            continue;
+        }
+        bytes += entry.bytes;
+        files.push(entry);
+    }
+    if files.is_empty() {
+        return Err(Failure::Failed(format!("{}: no files to store", dir.display())));
+    }
+    Ok((files, passed_over))
+}
+
+/// Whether the child overwrites a file: by a bit of its key, so that both processes agree even if files come or go.
+fn chosen(entry: &Entry) -> bool {
+    tree::path_key(&entry.path).as_bytes()[15] & 1 == 1
+}
+
+/// Opens the two namespaces.
+fn open_tree(device: &Device) -> Result<Tree<'_>, Failure> {
+    let contents = device.namespace("contents")?;
+    let metadata = device.namespace("metadata")?;
+    Ok(Tree { device, contents, metadata })
+}
+
+fn store_all(path: &Path, files: &[Entry], report: &mut Report) -> Result<(), Failure> {
+    let bytes: u64 = files.iter().map(|entry| entry.bytes).sum();
+    let capacity = (bytes * 3 + files.len() as u64 * 4096 + (256 << 20)).next_multiple_of(64 << 20);
+    let device = Device::create(path, &CreateOptions::new(capacity))?;
+    for name in ["contents", "metadata"] {
+        device.create_namespace(name, &NamespaceOptions::default())?;
+    }
+    let tree = open_tree(&device)?;
+    let started = Instant::now();
+    for entry in files {
+        let contents = std::fs::read(&entry.source).map_err(Failure::io(entry.source.display()))?;
+        let metadata = Metadata { version: 1, ..Metadata::of_file(entry)? };
+        report.value_bytes += tree.put_version(&entry.path, metadata, &contents)?;
+    }
+    report.store_seconds = started.elapsed().as_secs_f64();
+    device.settle()?;
+    let info = device.info();
+    (report.device, report.description) = (path.display().to_string(), info.description.clone());
+    report.take_put_figures(&device.stats());
+    Ok(device.close()?)
+}
+
+/// Runs the child until it has killed itself; answers the files whose Put it saw acknowledged.
+fn overwrite_in_child(path: &Path, dir: &Path, report: &mut Report) -> Result<BTreeSet<String>, Failure> {
+    use std::os::unix::process::ExitStatusExt;
+    let program = std::env::current_exe().map_err(Failure::io("finding our own program"))?;
+    let mut child = Command::new(program)
+        .arg(WRITER)
+        .arg("--")
+        .args([path, dir])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(Failure::io("starting the child process"))?;
+    let lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
+    // A line that was cut short by the kill was not told: it has no full stop.
+    let told = lines.map_while(Result::ok).filter_map(|line| Some(line.strip_suffix('.')?.to_owned()));
+    let acknowledged: BTreeSet<String> = told.collect();
+    let status = child.wait().map_err(Failure::io("waiting for the child process"))?;
+    report.acknowledged_overwrites = acknowledged.len();
+    report.killed_by_signal = status.signal();
+    if status.signal().is_none() && report.planned_overwrites > 0 {
+        return Err(Failure::Failed(format!("the child process ended with {status} instead of being killed")));
+    }
+    Ok(acknowledged)
+}
+
+impl WriterArguments {
+    /// Overwrites until half is acknowledged, then dies.
+    pub fn run(self) -> Result<(), Failure> {
+        let device = store::open(&self.device, &OpenOptions::default())?;
+        let (files, _) = choose_files(&self.dir, &self.device)?;
+        let work: Vec<&Entry> = files.iter().filter(|entry| chosen(entry)).collect();
+        let tree = open_tree(&device)?;
+        let next = AtomicUsize::new(0);
+        let acknowledged = AtomicUsize::new(0);
+        let fatal = work.len().div_ceil(2);
+        let overwrite = || -> Result<(), Failure> {
+            while let Some(entry) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let contents = second_version(entry)?;
+                let metadata = Metadata { version: 2, ..Metadata::of_file(entry)? };
+                tree.put_version(&entry.path, metadata, &contents)?;
+                output::text(&format!("{}.\n", hex_key(entry)))?;
+                if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == fatal {
+                    die();
+                }
+            }
+            Ok(())
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..WRITER_THREADS).map(|_| scope.spawn(overwrite)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("a writer panicked"))
+        })
+    }
+}
+
+fn hex_key(entry: &Entry) -> String {
+    keys::hex(tree::path_key(&entry.path).as_bytes())
+}
+
+fn die() {
+    // What follows does not matter if this succeeds, and the parent notices if it does not.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+}
+
+fn second_version(entry: &Entry) -> Result<Vec<u8>, Failure> {
+    let contents = std::fs::read(&entry.source).map_err(Failure::io(entry.source.display()))?;
+    Ok([SECOND_VERSION, &contents].concat())
+}
+
+fn verify(path: &Path, files: &[Entry], acknowledged: &BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
+    let started = Instant::now();
+    let device = store::open(path, &OpenOptions::default())?;
+    report.reopen_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let tree = open_tree(&device)?;
+    let mut problems = Vec::new();
+    for entry in files {
+        let outcome = verify_file(&tree, entry, acknowledged.contains(&hex_key(entry)), report);
+        problems.extend(outcome.err().map(|failure| failure.to_string()));
+    }
+    let stats = device.stats();
+    report.take_get_figures(&stats);
+    let check = device.check(&mut |_, _| {})?;
+    report.checked_records = check.records;
+    report.problems = problems;
+    report.problems.extend(check.problems.iter().map(ToString::to_string));
+    Ok(device.close()?)
+}
+
+/// Compares one file with what is on the disk; an error says what is wrong.
+fn verify_file(tree: &Tree<'_>, entry: &Entry, acknowledged: bool, report: &mut Report) -> Result<(), Failure> {
+    let wrong = |what: &str| Failure::Failed(format!("{}: {what}", entry.path.display()));
+    let metadata = tree.metadata(tree::path_key(&entry.path))?.ok_or_else(|| wrong("its metadata is gone"))?;
+    let mut stored = Vec::new();
+    tree.read(&metadata, |piece| {
+        stored.extend_from_slice(piece);
+        Ok(())
+    })?;
+    let (version, contents) = match stored.strip_prefix(SECOND_VERSION) {
+        Some(contents) if metadata.version == 2 => (2, contents),
+        _ => (1, stored.as_slice()),
+    };
+    match (metadata.version, version) {
+        (1, 1) if acknowledged => return Err(wrong("its acknowledged new version is lost")),
+        (1, 1) => report.old_files += 1,
+        (2, 2) if !chosen(entry) => return Err(wrong("is new and was never overwritten")),
+        (2, 2) => {
+            report.new_files += 1;
+            report.new_but_unacknowledged += usize::from(!acknowledged);
+        }
+        _ => return Err(wrong("contents and metadata are of different versions")),
+    }
+    let now = std::fs::read(&entry.source).unwrap_or_default();
+    if now != contents {
+        let then = Metadata::of_file(entry)?;
+        if (then.mtime_s, then.mtime_ns) == (metadata.mtime_s, metadata.mtime_ns) {
+            return Err(wrong("its bytes are not those of the file"));
+        }
+        report.changed_on_disk += 1; // by someone else, since; the hash in its metadata holds
+    }
+    report.verified_files += 1;
+    report.verified_bytes += stored.len() as u64;
+    Ok(())
+}
+
+impl Report {
+    fn take_put_figures(&mut self, stats: &Stats) {
+        let user = stats.host_bytes.max(1) as f64;
+        self.ring_bytes_per_user_byte = stats.ring_bytes as f64 / user;
+        self.page_bytes_per_user_byte = stats.page_bytes as f64 / user;
+        self.write_amplification = stats.write_amplification();
+        (self.put_p50_ns, self.put_p99_ns) = (stats.put_latency.p50_ns, stats.put_latency.p99_ns);
+    }
+
+    fn take_get_figures(&mut self, stats: &Stats) {
+        (self.get_p50_ns, self.get_p99_ns) = (stats.get_latency.p50_ns, stats.get_latency.p99_ns);
+        (self.live_bytes, self.capacity_bytes) = (stats.live_bytes, stats.capacity_bytes);
+        (self.free_blocks, self.block_count) = (stats.free_blocks.into(), stats.block_count.into());
+        (self.erase_min, self.erase_max) = (stats.erase_min.into(), stats.erase_max.into());
+    }
+}
+
+/// Where the story is told.
+struct Screen {
+    quiet: bool,
+    paint: Paint,
+}
+
+impl Screen {
+    fn row(&self, name: &str, text: impl std::fmt::Display) -> Result<(), Failure> {
+        if self.quiet { Ok(()) } else { output::line(format!("  {}  {text}", self.paint.bold(format!("{name:<11}")))) }
+    }
+
+    fn stored(&self, r: &Report) -> Result<(), Failure> {
+        let paint = self.paint;
+        if !self.quiet {
+            output::line(format!("\n  {}  {}\n", paint.bold("KAML quickstart"), paint.dim(&r.description)))?;
+        }
+        let (files, bytes) = (paint.figure(show_count(r.files as u64)), paint.figure(show(r.value_bytes)));
+        self.row("stored", format!("{files} files, {bytes}; contents and metadata of each in one atomic Put"))?;
+        let rate = show((r.value_bytes as f64 / r.store_seconds.max(1e-9)) as u64);
+        let latency = format!("p50 {}, p99 {}", show_ns(r.put_p50_ns), show_ns(r.put_p99_ns));
+        self.row(
+            "",
+            format!("{:.2} s, {rate}/s, each on stable storage when acknowledged: {latency}", r.store_seconds),
+        )?;
+        if r.files_passed_over > 0 {
+            self.row("", paint.dim(format!("{} more passed over, to keep this short", r.files_passed_over)))?;
+        }
+        let chosen = show_count(r.planned_overwrites as u64);
+        self.row("overwriting", format!("{chosen} of them, in a child process, {WRITER_THREADS} threads at once"))
+    }
+
+    fn killed(&self, r: &Report) -> Result<(), Failure> {
+        if r.planned_overwrites == 0 {
+            return self.row("killed", "nobody: too few files to overwrite half of them");
+        }
+        let signal = r.killed_by_signal.map_or("nothing".into(), |signal| match signal {
+            9 => "SIGKILL".to_owned(),
+            other => format!("signal {other}"),
+        });
+        let count = show_count(r.acknowledged_overwrites as u64);
+        let text = format!("by {} after {} acknowledged Puts", self.paint.bad(signal), self.paint.figure(count));
+        self.row("killed", format!("{text}, in the middle of others"))
+    }
+
+    fn verified(&self, r: &Report, kept: Option<&Path>) -> Result<(), Failure> {
+        let paint = self.paint;
+        self.row("recovered", format!("in {}", paint.figure(show_ns(r.reopen_ns))))?;
+        let (files, bytes) = (show_count(r.verified_files as u64), show(r.verified_bytes));
+        let text = format!("{} files, {}, every byte", paint.figure(files), paint.figure(bytes));
+        self.row("verified", format!("{text}; get p50 {}, p99 {}", show_ns(r.get_p50_ns), show_ns(r.get_p99_ns)))?;
+        let unsaid = match r.new_but_unacknowledged {
+            0 => String::new(),
+            n => format!(" ({n} not yet acknowledged, and whole)"),
+        };
+        self.row("", format!("{} new{unsaid}, {} old, none in between", r.new_files, r.old_files))?;
+        if r.changed_on_disk > 0 {
+            self.row("", paint.dim(format!("{} were changed on disk meanwhile by someone else", r.changed_on_disk)))?;
+        }
+        self.row("checked", format!("{} records on the medium", show_count(r.checked_records)))?;
+        let (ring, page) = (r.ring_bytes_per_user_byte, r.page_bytes_per_user_byte);
+        self.row("written", format!("{ring:.2} bytes to the ring and {page:.2} to pages for each byte stored"))?;
+        let blocks = format!("{} of {} blocks free", show_count(r.free_blocks), show_count(r.block_count));
+        let used = format!("{} of {}", show(r.live_bytes), show(r.capacity_bytes));
+        self.row("space", format!("{used}, {blocks}, erase counts {} to {}", r.erase_min, r.erase_max))?;
+        if self.quiet {
+            return Ok(());
+        }
+        r.problems.iter().take(10).try_for_each(|problem| self.row("problem", paint.bad(problem)))?;
+        let end = match r.problems.len() {
+            0 => paint.good("Nothing acknowledged was lost, nothing is half there."),
+            n => paint.bad(format!("{n} problems.")),
+        };
+        let took = paint.dim(format!("{:.1} s in all", Duration::from_secs_f64(r.seconds).as_secs_f64()));
+        output::line(format!("\n  {end}  {took}"))?;
+        let next = match kept {
+            Some(path) => format!("kaml info {}", path.display()),
+            None => "kaml quickstart --keep demo.kaml, then kaml info demo.kaml".into(),
+        };
+        output::line(format!("  {}\n", paint.dim(format!("Next: {next}; kaml --help"))))
+    }
+}

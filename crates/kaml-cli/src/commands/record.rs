@@ -1,0 +1,196 @@
+//! `kaml put`, `kaml get`, `kaml delete`: one record.
+
+use crate::failure::{Failure, is_conflict};
+use crate::keys::{self, KeyArgument};
+use crate::output;
+use crate::store::{self, DeviceArgument};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::Args;
+use kaml::Batch;
+use serde_json::{Map, Value, json};
+use std::io::Read;
+use std::path::PathBuf;
+
+/// Which record.
+#[derive(Args)]
+struct Record {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Name of the namespace
+    namespace: String,
+    #[command(flatten)]
+    key: KeyArgument,
+    /// The answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Flags of `kaml put`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml put data.kaml notes hello world
+  kaml put data.kaml notes photo --file photo.jpg
+  date | kaml put data.kaml notes today -
+  kaml put data.kaml counters 42 --u64 one --if-absent")]
+pub struct PutArguments {
+    #[command(flatten)]
+    record: Record,
+    /// The value as text; `-` reads standard input
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    value: Option<String>,
+    /// Take the value from a file
+    #[arg(long, short)]
+    file: Option<PathBuf>,
+    /// Only if the key is not there yet
+    #[arg(long, conflicts_with = "if_present")]
+    if_absent: bool,
+    /// Only if the key is there already
+    #[arg(long)]
+    if_present: bool,
+}
+
+/// Flags of `kaml get`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml get data.kaml notes hello
+  kaml get data.kaml notes photo --output photo.jpg
+  kaml get data.kaml notes 0x00ff --hex --json
+
+The value is written as it is, without a newline. An absent key ends with exit code 3.")]
+pub struct GetArguments {
+    #[command(flatten)]
+    record: Record,
+    /// Write the value to a file
+    #[arg(long, short, conflicts_with = "json")]
+    output: Option<PathBuf>,
+}
+
+/// Flags of `kaml delete`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml delete data.kaml notes hello
+  kaml delete data.kaml notes hello --must-exist
+
+Deleting an absent key is fine unless --must-exist is given; then it ends with exit code 3.")]
+pub struct DeleteArguments {
+    #[command(flatten)]
+    record: Record,
+    /// Fail if the key is not there
+    #[arg(long)]
+    must_exist: bool,
+}
+
+impl PutArguments {
+    fn value(&self) -> Result<Vec<u8>, Failure> {
+        match (&self.file, self.value.as_deref()) {
+            (Some(path), _) => std::fs::read(path).map_err(Failure::io(path.display())),
+            (None, Some("-")) => {
+                let mut value = Vec::new();
+                std::io::stdin().lock().read_to_end(&mut value).map_err(Failure::io("standard input"))?;
+                Ok(value)
+            }
+            (None, text) => Ok(text.unwrap_or_default().as_bytes().to_vec()),
+        }
+    }
+
+    /// Stores the record.
+    pub fn run(self) -> Result<(), Failure> {
+        let value = self.value()?;
+        let device = self.record.device.open()?;
+        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let key = self.record.key.key(namespace.keys)?;
+        let mut batch = Batch::new();
+        match (self.if_absent, self.if_present) {
+            (true, _) => batch.put_if_absent(namespace.id, key, &value),
+            (_, true) => batch.put_if_present(namespace.id, key, &value),
+            _ => batch.put(namespace.id, key, &value),
+        };
+        device.write(&batch).map_err(|error| {
+            if !is_conflict(&error) {
+                return error.into();
+            }
+            let is = if self.if_absent { "is there already" } else { "is not there" };
+            Failure::Condition(format!("{}: key `{}` {is}", namespace.name, self.record.key.text()))
+        })?;
+        device.close()?;
+        if self.record.json {
+            let mut answer = keys::to_json(&key, namespace.keys);
+            answer.insert("bytes".into(), json!(value.len()));
+            return output::json(&answer);
+        }
+        Ok(())
+    }
+}
+
+impl GetArguments {
+    /// Writes the value.
+    pub fn run(self) -> Result<(), Failure> {
+        let device = self.record.device.open_to_read()?;
+        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let key = self.record.key.key(namespace.keys)?;
+        let absent = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
+        let value = device.get(namespace.id, key)?.ok_or_else(absent)?;
+        if let Some(path) = &self.output {
+            return std::fs::write(path, &value).map_err(Failure::io(path.display()));
+        }
+        if self.record.json {
+            return output::json(&to_json(keys::to_json(&key, namespace.keys), &value));
+        }
+        output::bytes(&value)
+    }
+}
+
+impl DeleteArguments {
+    /// Deletes the record.
+    pub fn run(self) -> Result<(), Failure> {
+        let device = self.record.device.open()?;
+        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let key = self.record.key.key(namespace.keys)?;
+        let mut batch = Batch::new();
+        match self.must_exist {
+            true => batch.delete_if_present(namespace.id, key),
+            false => batch.delete(namespace.id, key),
+        };
+        device.write(&batch).map_err(|error| match is_conflict(&error) {
+            true => Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text())),
+            false => error.into(),
+        })?;
+        device.close()?;
+        if self.record.json { output::json(&keys::to_json(&key, namespace.keys)) } else { Ok(()) }
+    }
+}
+
+/// Adds the value: `value` for text, `value_base64` for other bytes.
+pub fn to_json(mut object: Map<String, Value>, value: &[u8]) -> Map<String, Value> {
+    match std::str::from_utf8(value) {
+        Ok(text) => object.insert("value".into(), json!(text)),
+        Err(_) => object.insert("value_base64".into(), json!(BASE64.encode(value))),
+    };
+    object
+}
+
+/// The value of a JSON object with one of those fields.
+pub fn value_from_json(object: &Map<String, Value>) -> Result<Vec<u8>, String> {
+    match (object.get("value"), object.get("value_base64")) {
+        (Some(Value::String(text)), None) => Ok(text.as_bytes().to_vec()),
+        (None, Some(Value::String(text))) => BASE64.decode(text).map_err(|error| format!("value_base64: {error}")),
+        _ => Err("needs `value` (text) or `value_base64`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   a value survives JSON, text or not.
+    /// Method: text, the empty value, and bytes that are no text, there and back.
+    #[test]
+    fn values_survive_json() {
+        for value in [&b"text \"quoted\"\n"[..], b"", &[0, 159, 146, 150]] {
+            assert_eq!(value_from_json(&to_json(Map::new(), value)).as_deref(), Ok(value));
+        }
+        assert!(value_from_json(&Map::new()).is_err());
+        assert!(value_from_json(&Map::from_iter([("value_base64".into(), json!("?"))])).is_err());
+    }
+}

@@ -1,0 +1,438 @@
+//! A directory tree as records: contents in one namespace, metadata in another.
+//!
+//! Lives here:       walking a tree, the metadata record, which keys a file's contents have, storing and restoring it.
+//! Lives elsewhere:  flags and progress (`commands::import`, `commands::export`, `commands::quickstart`).
+//!
+//! The key of a path is the 128-bit XXH3 of its bytes, relative to the root; its metadata record keeps the path. A file
+//! that fits one Put has its contents under the same key, and contents and metadata are one atomic Put. A larger file is
+//! split into parts whose keys also hash its contents; they are put first, and the metadata record last: until that
+//! Put the old version stands, and a crash leaves only parts that nothing refers to, which the next import of the same
+//! contents uses again.
+
+use crate::failure::Failure;
+use kaml::{Batch, Device, Key, NamespaceId};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata as FileMetadata};
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, SystemTime};
+use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+
+/// Contents up to this go in one Put with their metadata, parts of larger files are this long, if the device takes it.
+pub const PART_BYTES: u64 = 4 << 20;
+
+/// What is known about a path; stored as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Metadata {
+    /// The path in hexadecimal digits of its bytes if it is no text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_hex: Option<String>,
+    /// The path relative to the root; for a person only if `path_hex` is there.
+    pub path: String,
+    /// What is there.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Modified, in seconds since 1970.
+    pub mtime_s: i64,
+    /// Nanoseconds of that.
+    pub mtime_ns: u32,
+    /// Bytes of contents (of a link: of its target).
+    pub bytes: u64,
+    /// XXH3 of the contents, 32 hexadecimal digits.
+    pub xxh3_128: String,
+    /// Bytes of each part but the last; 0 if the contents are one record beside this one.
+    pub part_bytes: u64,
+    /// Which version of the file this is, for those that count.
+    #[serde(default)]
+    pub version: u32,
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link; its contents are the target.
+    Link,
+}
+
+/// The two namespaces of a tree.
+#[derive(Clone, Copy)]
+pub struct Tree<'a> {
+    /// The device.
+    pub device: &'a Device,
+    /// Contents.
+    pub contents: NamespaceId,
+    /// Metadata.
+    pub metadata: NamespaceId,
+}
+
+/// The names of the two namespaces of a tree.
+pub fn namespace_names(name: &str) -> (String, String) {
+    (name.to_owned(), format!("{name}.meta"))
+}
+
+/// A path to be stored.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Where it is now.
+    pub source: PathBuf,
+    /// Relative to the root.
+    pub path: PathBuf,
+    /// Bytes of contents when it was found.
+    pub bytes: u64,
+}
+
+/// Everything under `root` but the root itself, in a fixed order; directories whose name is in `skip` are passed over.
+pub fn walk(root: &Path, skip: &[&str]) -> Result<Vec<Entry>, Failure> {
+    let skipped = |entry: &walkdir::DirEntry| {
+        entry.depth() > 0 && entry.file_type().is_dir() && skip.iter().any(|name| entry.file_name() == OsStr::new(name))
+    };
+    let walk = walkdir::WalkDir::new(root).min_depth(1).sort_by_file_name();
+    let mut entries = Vec::new();
+    for entry in walk.into_iter().filter_entry(|entry| !skipped(entry)) {
+        let entry = entry.map_err(|error| Failure::Failed(error.to_string()))?;
+        let kind = entry.file_type();
+        if !kind.is_file() && !kind.is_dir() && !kind.is_symlink() {
+            continue; // sockets, pipes and devices have no contents to keep
+        }
+        let bytes = if kind.is_file() { entry.metadata().map_or(0, |metadata| metadata.len()) } else { 0 };
+        let path = entry.path().strip_prefix(root).expect("walked from the root").to_owned();
+        entries.push(Entry { source: entry.into_path(), path, bytes });
+    }
+    Ok(entries)
+}
+
+/// The key of a path.
+pub fn path_key(path: &Path) -> Key {
+    hash_key(xxh3_128(path.as_os_str().as_bytes()))
+}
+
+fn hash_key(hash: u128) -> Key {
+    Key::new(&hash.to_be_bytes()).expect("16 bytes are a key")
+}
+
+fn part_key(path: &Path, contents_hash: &str, part: u64) -> Key {
+    let mut hash = Xxh3::new();
+    for piece in [path.as_os_str().as_bytes(), b"\0", contents_hash.as_bytes(), &part.to_le_bytes()] {
+        hash.update(piece);
+    }
+    hash_key(hash.digest128())
+}
+
+/// XXH3 in hexadecimal digits.
+pub fn content_hash(bytes: &[u8]) -> String {
+    format!("{:032x}", xxh3_128(bytes))
+}
+
+impl Metadata {
+    fn new(path: &Path, kind: Kind, metadata: &FileMetadata) -> Metadata {
+        let bytes = path.as_os_str().as_bytes();
+        Metadata {
+            path_hex: std::str::from_utf8(bytes).is_err().then(|| crate::keys::hex(bytes)),
+            path: path.to_string_lossy().into_owned(),
+            kind,
+            mode: metadata.mode() & 0o7777,
+            mtime_s: metadata.mtime(),
+            mtime_ns: metadata.mtime_nsec() as u32,
+            bytes: 0,
+            xxh3_128: String::new(),
+            part_bytes: 0,
+            version: 0,
+        }
+    }
+
+    /// With contents in one record.
+    pub fn with_contents(mut self, contents: &[u8]) -> Metadata {
+        self.bytes = contents.len() as u64;
+        self.xxh3_128 = content_hash(contents);
+        self
+    }
+
+    /// What is known about a file, its contents aside.
+    pub fn of_file(entry: &Entry) -> Result<Metadata, Failure> {
+        let metadata = std::fs::symlink_metadata(&entry.source).map_err(Failure::io(entry.source.display()))?;
+        Ok(Metadata::new(&entry.path, Kind::File, &metadata))
+    }
+
+    /// The record.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("metadata is plain data")
+    }
+
+    /// Reads the record.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Metadata, Failure> {
+        serde_json::from_slice(bytes).map_err(|error| Failure::Failed(format!("not a metadata record: {error}")))
+    }
+
+    /// The path relative to the root; refused if it would lead out of it.
+    pub fn relative_path(&self) -> Result<PathBuf, Failure> {
+        let path = match &self.path_hex {
+            None => PathBuf::from(&self.path),
+            Some(digits) => PathBuf::from(std::ffi::OsString::from_vec(crate::keys::parse_hex(digits)?)),
+        };
+        let inside = path.components().all(|component| matches!(component, Component::Normal(_)));
+        if !inside || path.as_os_str().is_empty() {
+            return Err(Failure::Failed(format!("`{}` leads out of the tree", path.display())));
+        }
+        Ok(path)
+    }
+
+    fn part_count(&self) -> u64 {
+        if self.part_bytes == 0 { 0 } else { self.bytes.div_ceil(self.part_bytes) }
+    }
+}
+
+impl Tree<'_> {
+    /// Stores a path: all of it, or, if this fails or the process dies, nothing of it. Answers the bytes of contents.
+    pub fn store(&self, entry: &Entry) -> Result<u64, Failure> {
+        let source = &entry.source;
+        let found = std::fs::symlink_metadata(source).map_err(Failure::io(source.display()))?;
+        if found.is_dir() {
+            return self.put(&entry.path, Metadata::new(&entry.path, Kind::Directory, &found), None);
+        }
+        if found.is_symlink() {
+            let target = std::fs::read_link(source).map_err(Failure::io(source.display()))?;
+            let metadata = Metadata::new(&entry.path, Kind::Link, &found);
+            return self.put(&entry.path, metadata, Some(target.as_os_str().as_bytes()));
+        }
+        let metadata = Metadata::new(&entry.path, Kind::File, &found);
+        if found.len() > self.part_bytes() {
+            return self.store_parts(entry, metadata);
+        }
+        let contents = std::fs::read(source).map_err(Failure::io(source.display()))?;
+        if contents.len() as u64 > self.part_bytes() {
+            return self.store_parts(entry, metadata); // it has grown since
+        }
+        self.put(&entry.path, metadata, Some(&contents))
+    }
+
+    /// One atomic Put of metadata and, if there are any, contents.
+    pub fn put(&self, path: &Path, metadata: Metadata, contents: Option<&[u8]>) -> Result<u64, Failure> {
+        let key = path_key(path);
+        let old = self.metadata(key)?;
+        let metadata = metadata.with_contents(contents.unwrap_or_default());
+        let mut batch = Batch::new();
+        batch.put(self.metadata, key, &metadata.to_bytes());
+        match contents {
+            Some(contents) => batch.put(self.contents, key, contents),
+            None => batch.delete(self.contents, key),
+        };
+        self.device.write(&batch)?;
+        self.delete_parts(path, old.as_ref())?;
+        Ok(metadata.bytes)
+    }
+
+    /// One atomic Put of contents and metadata where no parts have ever been.
+    pub fn put_version(&self, path: &Path, metadata: Metadata, contents: &[u8]) -> Result<u64, Failure> {
+        let key = path_key(path);
+        let metadata = metadata.with_contents(contents);
+        let mut batch = Batch::new();
+        batch.put(self.contents, key, contents).put(self.metadata, key, &metadata.to_bytes());
+        self.device.write(&batch)?;
+        Ok(metadata.bytes)
+    }
+
+    /// Parts first, the metadata record that makes them the file's contents last.
+    fn store_parts(&self, entry: &Entry, mut metadata: Metadata) -> Result<u64, Failure> {
+        let (bytes, hash) = self.hash_file(&entry.source)?;
+        (metadata.bytes, metadata.xxh3_128, metadata.part_bytes) = (bytes, hash, self.part_bytes());
+        let mut file = File::open(&entry.source).map_err(Failure::io(entry.source.display()))?;
+        let mut part = Vec::new();
+        let mut check = Xxh3::new();
+        for number in 0..metadata.part_count() {
+            part.clear();
+            let read = Read::take(&mut file, metadata.part_bytes).read_to_end(&mut part);
+            read.map_err(Failure::io(entry.source.display()))?;
+            check.update(&part);
+            self.device.put(self.contents, part_key(&entry.path, &metadata.xxh3_128, number), &part)?;
+        }
+        if format!("{:032x}", check.digest128()) != metadata.xxh3_128 {
+            self.delete_parts(&entry.path, Some(&metadata))?;
+            return Err(Failure::Failed(format!("{}: changed while it was read", entry.source.display())));
+        }
+        let key = path_key(&entry.path);
+        let old = self.metadata(key)?.filter(|old| old.xxh3_128 != metadata.xxh3_128);
+        let mut batch = Batch::new();
+        batch.put(self.metadata, key, &metadata.to_bytes()).delete(self.contents, key);
+        self.device.write(&batch)?;
+        self.delete_parts(&entry.path, old.as_ref())?;
+        Ok(metadata.bytes)
+    }
+
+    fn hash_file(&self, path: &Path) -> Result<(u64, String), Failure> {
+        let mut file = File::open(path).map_err(Failure::io(path.display()))?;
+        let mut hash = Xxh3::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut bytes = 0;
+        loop {
+            match file.read(&mut buffer).map_err(Failure::io(path.display()))? {
+                0 => return Ok((bytes, format!("{:032x}", hash.digest128()))),
+                n => {
+                    hash.update(&buffer[..n]);
+                    bytes += n as u64;
+                }
+            }
+        }
+    }
+
+    fn delete_parts(&self, path: &Path, old: Option<&Metadata>) -> Result<(), Failure> {
+        let Some(old) = old else { return Ok(()) };
+        for number in 0..old.part_count() {
+            self.device.delete(self.contents, part_key(path, &old.xxh3_128, number))?;
+        }
+        Ok(())
+    }
+
+    fn part_bytes(&self) -> u64 {
+        PART_BYTES.min(self.device.info().value_bytes_max)
+    }
+
+    /// The metadata record of a key.
+    pub fn metadata(&self, key: Key) -> Result<Option<Metadata>, Failure> {
+        self.device.get(self.metadata, key)?.map(|bytes| Metadata::from_bytes(&bytes)).transpose()
+    }
+
+    /// The contents that a metadata record promises, piece by piece; fails if any byte differs from what was stored.
+    pub fn read(&self, metadata: &Metadata, mut take: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
+        let path = metadata.relative_path()?;
+        let missing = || Failure::Failed(format!("{}: contents are missing", path.display()));
+        let mut hash = Xxh3::new();
+        let mut bytes = 0;
+        let mut piece = |key| {
+            let contents = self.device.get(self.contents, key)?.ok_or_else(missing)?;
+            hash.update(&contents);
+            bytes += contents.len() as u64;
+            take(&contents)
+        };
+        match metadata.part_count() {
+            0 => piece(path_key(&path))?,
+            count => (0..count).try_for_each(|part| piece(part_key(&path, &metadata.xxh3_128, part)))?,
+        }
+        if bytes != metadata.bytes || format!("{:032x}", hash.digest128()) != metadata.xxh3_128 {
+            return Err(Failure::Failed(format!("{}: contents do not match the metadata", path.display())));
+        }
+        Ok(())
+    }
+
+    /// Restores a path under `root`; answers the bytes of contents. Directories get their mode and time later, from
+    /// [`finish_directory`], when nothing is made in them any more.
+    pub fn restore(&self, metadata: &Metadata, root: &Path) -> Result<u64, Failure> {
+        let path = root.join(metadata.relative_path()?);
+        if metadata.kind == Kind::Directory {
+            refuse_links_above(root, &path.join("inside"))?;
+            std::fs::create_dir_all(&path).map_err(Failure::io(path.display()))?;
+            return Ok(0);
+        }
+        refuse_links_above(root, &path)?;
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(Failure::io(parent.display()))?;
+        }
+        if metadata.kind == Kind::Link {
+            let mut target = Vec::new();
+            self.read(metadata, |piece| {
+                target.extend_from_slice(piece);
+                Ok(())
+            })?;
+            let _ = std::fs::remove_file(&path); // an old link would be in the way
+            std::os::unix::fs::symlink(OsStr::from_bytes(&target), &path).map_err(Failure::io(path.display()))?;
+            return Ok(metadata.bytes);
+        }
+        let _ = std::fs::remove_file(&path); // never through an old link
+        let mut file = File::create_new(&path).map_err(Failure::io(path.display()))?;
+        self.read(metadata, |piece| std::io::Write::write_all(&mut file, piece).map_err(Failure::io(path.display())))?;
+        file.set_permissions(std::fs::Permissions::from_mode(metadata.mode)).map_err(Failure::io(path.display()))?;
+        file.set_modified(metadata.modified()).map_err(Failure::io(path.display()))?;
+        Ok(metadata.bytes)
+    }
+}
+
+impl Metadata {
+    fn modified(&self) -> SystemTime {
+        let nanoseconds = Duration::from_nanos(u64::from(self.mtime_ns));
+        let seconds = Duration::from_secs(self.mtime_s.unsigned_abs());
+        let whole = if self.mtime_s < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(seconds)
+        };
+        whole.and_then(|time| time.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+/// Gives a restored directory its mode and time.
+pub fn finish_directory(metadata: &Metadata, root: &Path) -> Result<(), Failure> {
+    let path = root.join(metadata.relative_path()?);
+    let directory = File::open(&path).map_err(Failure::io(path.display()))?;
+    directory.set_permissions(std::fs::Permissions::from_mode(metadata.mode)).map_err(Failure::io(path.display()))?;
+    directory.set_modified(metadata.modified()).map_err(Failure::io(path.display()))
+}
+
+/// A tree that holds `a -> /elsewhere` and `a/b` must not make us write elsewhere.
+fn refuse_links_above(root: &Path, path: &Path) -> Result<(), Failure> {
+    let above = path.ancestors().skip(1).take_while(|above| *above != root);
+    for above in above {
+        if std::fs::symlink_metadata(above).is_ok_and(|metadata| metadata.is_symlink()) {
+            return Err(Failure::Failed(format!("{}: lies below a symbolic link", path.display())));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn metadata(path: &str) -> Metadata {
+        let found = std::fs::symlink_metadata(".").unwrap();
+        Metadata::new(Path::new(path), Kind::File, &found)
+    }
+
+    /// Goal:   a metadata record gives back what was put in, paths that are no text included.
+    /// Method: encode and decode; compare.
+    #[test]
+    fn metadata_survives_its_record() {
+        let odd = Path::new(OsStr::from_bytes(b"dir/\xff.bin"));
+        let found = std::fs::symlink_metadata(".").unwrap();
+        let record = Metadata::new(odd, Kind::File, &found).with_contents(b"abc");
+        let back = Metadata::from_bytes(&record.to_bytes()).unwrap();
+        assert_eq!(back, record);
+        assert_eq!(back.relative_path().unwrap(), odd);
+        assert!(Metadata::from_bytes(b"{}").is_err());
+    }
+
+    /// Goal:   a record from a foreign hand cannot make an export write outside its root.
+    /// Method: absolute paths, `..`, the empty path; then a path below a symbolic link.
+    #[test]
+    fn paths_stay_inside_the_root() {
+        for path in ["/etc/passwd", "../x", "a/../../x", "", "."] {
+            assert!(metadata(path).relative_path().is_err(), "{path}");
+        }
+        assert!(metadata("a/b.txt").relative_path().is_ok());
+        let dir = tempfile::tempdir().unwrap();
+        symlink("/tmp", dir.path().join("link")).unwrap();
+        assert!(refuse_links_above(dir.path(), &dir.path().join("link/x")).is_err());
+        assert!(refuse_links_above(dir.path(), &dir.path().join("plain/x")).is_ok());
+    }
+
+    /// Goal:   parts of different versions, numbers and paths never share a key.
+    /// Method: vary one at a time.
+    #[test]
+    fn part_keys_differ() {
+        let key = part_key(Path::new("a"), "00", 0);
+        for other in
+            [part_key(Path::new("b"), "00", 0), part_key(Path::new("a"), "01", 0), part_key(Path::new("a"), "00", 1)]
+        {
+            assert_ne!(key, other);
+        }
+        assert_ne!(key, path_key(Path::new("a")));
+    }
+}

@@ -1,0 +1,434 @@
+//! The whole life of a device through the `kaml` program: every subcommand, its JSON, its errors and exit codes.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A directory with a device in it, and the program run there.
+struct World {
+    dir: TempDir,
+}
+
+impl World {
+    fn empty() -> World {
+        World { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With `data.kaml`, 64 MiB, and a namespace `notes`.
+    fn new() -> World {
+        let world = World::empty();
+        world.ok(&["create", "data.kaml", "--capacity", "64MiB"]);
+        world.ok(&["namespace", "create", "data.kaml", "notes"]);
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kaml"));
+        command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG");
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs, demands success, answers standard output.
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.ok(arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// Runs, demands this exit code and one line on standard error, answers the line.
+    fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(complaint.starts_with("kaml: ") && complaint.lines().count() == 1, "{arguments:?}: {complaint}");
+        complaint
+    }
+
+    fn pipe(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+/// Goal:   what is put is got, byte for byte, whatever the door it came in by; deleting removes it.
+/// Method: values by argument, by standard input and by file; read back to standard output and to a file; delete.
+#[test]
+fn records_come_and_go() {
+    let world = World::new();
+    world.ok(&["put", "data.kaml", "notes", "hello", "world"]);
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "hello"]), "world");
+    let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 7) as u8).collect();
+    assert!(world.pipe(&["put", "data.kaml", "notes", "piped", "-"], &bytes).status.success());
+    world.ok(&["get", "data.kaml", "notes", "piped", "--output", "out.bin"]);
+    assert_eq!(fs::read(world.path("out.bin")).unwrap(), bytes);
+    world.ok(&["put", "data.kaml", "notes", "00ff", "--hex", "--file", "out.bin"]);
+    assert_eq!(world.run(&["get", "data.kaml", "notes", "0x00ff", "--hex"]).stdout, bytes);
+    world.ok(&["put", "data.kaml", "notes", "empty", ""]);
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "empty"]), "");
+
+    let mut keys: Vec<String> = world.ok(&["list", "data.kaml", "notes"]).lines().map(str::to_owned).collect();
+    keys.sort();
+    assert_eq!(keys, ["0x00ff", "empty", "hello", "piped"]);
+    assert_eq!(world.ok(&["list", "data.kaml", "notes", "--limit", "2"]).lines().count(), 2);
+
+    world.ok(&["delete", "data.kaml", "notes", "hello"]);
+    world.ok(&["delete", "data.kaml", "notes", "hello"]);
+    assert!(world.fails(3, &["get", "data.kaml", "notes", "hello"]).contains("hello"));
+    world.fails(3, &["delete", "data.kaml", "notes", "hello", "--must-exist"]);
+    world.ok(&["check", "data.kaml"]);
+}
+
+/// Goal:   conditions hold or end with their own exit code, and change nothing then.
+/// Method: put if absent twice, put if present on an absent key.
+#[test]
+fn conditions_are_kept() {
+    let world = World::new();
+    world.ok(&["put", "data.kaml", "notes", "a", "first", "--if-absent"]);
+    assert!(world.fails(4, &["put", "data.kaml", "notes", "a", "second", "--if-absent"]).contains('a'));
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "a"]), "first");
+    world.ok(&["put", "data.kaml", "notes", "a", "third", "--if-present"]);
+    world.fails(4, &["put", "data.kaml", "notes", "b", "x", "--if-present"]);
+    world.fails(3, &["get", "data.kaml", "notes", "b"]);
+}
+
+/// Goal:   namespaces can be made, listed, renamed, moved and deleted; integer keys are integers.
+/// Method: do each, look at the JSON after each.
+#[test]
+fn namespaces_come_and_go() {
+    let world = World::new();
+    world.ok(&["ns", "create", "data.kaml", "counters", "--keys", "u64", "--logs", "0"]);
+    world.ok(&["put", "data.kaml", "counters", "42", "one"]);
+    assert_eq!(world.ok(&["get", "data.kaml", "counters", "42", "--u64"]), "one");
+    assert_eq!(world.ok(&["list", "data.kaml", "counters"]), "42\n");
+    assert!(world.fails(2, &["put", "data.kaml", "counters", "word", "x"]).contains("8-byte"));
+
+    let list = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    let names: Vec<_> = list.as_array().unwrap().iter().map(|ns| ns["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["notes", "counters"]);
+    assert_eq!((&list[1]["keys"], &list[1]["record_count"]), (&"u64".into(), &1.into()));
+    assert_eq!(list[1]["logs"], serde_json::json!([0]));
+
+    world.fails(1, &["namespace", "create", "data.kaml", "notes"]);
+    world.fails(2, &["namespace", "create", "data.kaml", "x", "--logs", "9999"]);
+    world.ok(&["namespace", "set", "data.kaml", "counters", "--rename", "numbers", "--logs", "all"]);
+    world.fails(2, &["namespace", "set", "data.kaml", "numbers"]);
+    assert_eq!(world.ok(&["get", "data.kaml", "numbers", "42"]), "one");
+    world.ok(&["namespace", "delete", "data.kaml", "numbers"]);
+    assert!(world.fails(3, &["get", "data.kaml", "numbers", "42"]).contains("numbers"));
+}
+
+/// Goal:   every `--json` is one JSON document (`list`: one a line) with the promised fields.
+/// Method: run each and look at a field of each.
+#[test]
+fn json_everywhere() {
+    let world = World::empty();
+    let created = world.json(&["create", "data.kaml", "--capacity", "64MiB", "--json"]);
+    assert_eq!(created["durability"], "power");
+    assert_eq!(world.json(&["namespace", "create", "data.kaml", "notes", "--json"])["name"], "notes");
+    assert_eq!(world.json(&["put", "data.kaml", "notes", "k", "value", "--json"])["bytes"], 5);
+    assert_eq!(world.json(&["get", "data.kaml", "notes", "k", "--json"])["value"], "value");
+    assert!(world.pipe(&["put", "data.kaml", "notes", "raw", "-"], &[255, 0]).status.success());
+    assert_eq!(world.json(&["get", "data.kaml", "notes", "raw", "--json"])["value_base64"], "/wA=");
+    for line in world.ok(&["list", "data.kaml", "notes", "--json"]).lines() {
+        assert!(serde_json::from_str::<Value>(line).unwrap()["key"].is_string(), "{line}");
+    }
+    let info = world.json(&["info", "data.kaml", "--json"]);
+    assert_eq!(info["namespaces"][0]["record_count"], 2);
+    assert!(info["stats"]["capacity_bytes"].as_u64().unwrap() > 0 && info["device"]["uuid"].is_string());
+    assert!(world.ok(&["info", "data.kaml"]).contains("notes"));
+    let check = world.json(&["check", "data.kaml", "--json"]);
+    assert_eq!((&check["records"], &check["problems"]), (&2.into(), &serde_json::json!([])));
+    assert_eq!(world.json(&["delete", "data.kaml", "notes", "k", "--json"])["key"], "k");
+}
+
+fn tree_of(root: &Path) {
+    fs::create_dir_all(root.join("deep/er/empty")).unwrap();
+    fs::write(root.join("a.txt"), "text").unwrap();
+    fs::write(root.join("empty.txt"), "").unwrap();
+    fs::write(root.join("deep/er/b.bin"), vec![7; 300_000]).unwrap();
+    let large: Vec<u8> = (0..9_500_000u32).map(|i| (i ^ i >> 9) as u8).collect();
+    fs::write(root.join("large.bin"), large).unwrap();
+    fs::set_permissions(root.join("a.txt"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("a.txt", root.join("link")).unwrap();
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    fs::File::open(root.join("deep/er/b.bin")).unwrap().set_modified(long_ago).unwrap();
+    fs::File::open(root.join("deep")).unwrap().set_modified(long_ago).unwrap();
+}
+
+/// Path, mode, modification time, contents or link target of everything below.
+fn picture(root: &Path) -> Vec<(PathBuf, u32, std::time::SystemTime, Vec<u8>)> {
+    let mut rows = Vec::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let contents = match metadata.file_type() {
+            kind if kind.is_dir() => {
+                todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                Vec::new()
+            }
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            _ => fs::read(&path).unwrap(),
+        };
+        let is_plain = !metadata.is_symlink() && path != root;
+        let mode = if is_plain { metadata.permissions().mode() } else { 0 };
+        let time = if is_plain { metadata.modified().unwrap() } else { std::time::UNIX_EPOCH };
+        rows.push((path.strip_prefix(root).unwrap().to_owned(), mode, time, contents));
+    }
+    rows.sort();
+    rows
+}
+
+/// Goal:   a tree that is imported and exported is the same tree: contents, modes, times, links, empty directories;
+///         files larger than one Put takes included. Importing again replaces.
+/// Method: import, export, compare; change a large and a small file, import again, export elsewhere, compare.
+#[test]
+fn trees_survive() {
+    let world = World::empty();
+    world.ok(&["create", "data.kaml", "--capacity", "256MiB"]);
+    let source = world.path("source");
+    tree_of(&source);
+    let report = world.json(&["import", "data.kaml", "source", "--namespace", "files", "--json"]);
+    assert_eq!(report["entries"], 8);
+    world.ok(&["export", "data.kaml", "copy", "--namespace", "files"]);
+    assert_eq!(picture(&source), picture(&world.path("copy")));
+
+    fs::write(source.join("large.bin"), vec![3; 5_000_000]).unwrap();
+    fs::write(source.join("deep/er/b.bin"), "small now").unwrap();
+    world.ok(&["import", "data.kaml", "source", "-n", "files"]);
+    world.ok(&["export", "data.kaml", "again", "-n", "files"]);
+    assert_eq!(picture(&source), picture(&world.path("again")));
+    // The parts of the old large file are gone: those of the new one, and one record for each other file and link.
+    let info = world.json(&["info", "data.kaml", "--json"]);
+    let parts = 5_000_000u64.div_ceil(info["device"]["value_bytes_max"].as_u64().unwrap().min(4 << 20));
+    assert_eq!(info["namespaces"][0]["record_count"], parts + 4, "{info}");
+    world.ok(&["check", "data.kaml"]);
+}
+
+/// Goal:   JSON Lines survive a round trip, and a bad line is named, with what came before it stored.
+/// Method: import, export, import into another namespace, compare as sets; then a bad third line.
+#[test]
+fn json_lines_survive() {
+    let world = World::new();
+    let lines = "{\"key\":\"a\",\"value\":\"1\"}\n\n{\"key_hex\":\"ff00\",\"value_base64\":\"/wA=\"}\n{\"key\":7,\"value\":\"x\"}\n";
+    let output = world.pipe(&["import", "data.kaml", "-", "--namespace", "notes", "--json"], lines.as_bytes());
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["entries"], 3, "{output:?}");
+    world.ok(&["export", "data.kaml", "notes.jsonl", "--namespace", "notes"]);
+    world.ok(&["import", "data.kaml", "notes.jsonl", "--namespace", "others", "--batch", "2"]);
+    let sorted = |namespace: &str| {
+        let text = world.ok(&["export", "data.kaml", "-", "--namespace", namespace]);
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    assert_eq!(sorted("notes"), sorted("others"));
+    assert_eq!(sorted("notes").len(), 3);
+
+    fs::write(world.path("bad.jsonl"), "{\"key\":\"p\",\"value\":\"1\"}\n{\"key\":\"q\",\"value\":\"2\"}\nrubbish\n")
+        .unwrap();
+    let complaint = world.fails(1, &["import", "data.kaml", "bad.jsonl", "-n", "bad", "--batch", "1"]);
+    assert!(complaint.contains("bad.jsonl, line 3"), "{complaint}");
+    assert_eq!(sorted("bad").len(), 2);
+}
+
+/// Goal:   what cannot be done ends with the right exit code and one clear line.
+/// Method: one of each kind of mistake.
+#[test]
+fn mistakes_are_answered() {
+    let world = World::new();
+    assert!(world.fails(1, &["info", "absent.kaml"]).contains("absent.kaml"));
+    fs::write(world.path("foreign"), vec![b'x'; 1 << 20]).unwrap();
+    assert!(world.fails(1, &["info", "foreign"]).contains("foreign"));
+    world.fails(1, &["create", "data.kaml", "--capacity", "64MiB"]);
+    world.fails(1, &["create", "tiny.kaml", "--capacity", "4096"]);
+    world.fails(3, &["put", "data.kaml", "nowhere", "k", "v"]);
+    world.fails(2, &["put", "data.kaml", "notes", "seventeen-bytes!!", "v"]);
+    world.fails(2, &["put", "data.kaml", "notes", "", "v"]);
+    world.fails(2, &["get", "data.kaml", "notes", "xyz", "--hex"]);
+    world.fails(1, &["put", "data.kaml", "notes", "k", "--file", "absent"]);
+    world.fails(1, &["import", "data.kaml", "absent", "-n", "notes"]);
+    for usage in [&["create", "x.kaml"][..], &["create", "x.kaml", "--capacity", "12 parsecs"], &["frobnicate"], &[]] {
+        assert_eq!(world.run(usage).status.code(), Some(2), "{usage:?}");
+    }
+    // Force is force.
+    world.ok(&["create", "data.kaml", "--capacity", "64MiB", "--force"]);
+    world.fails(3, &["list", "data.kaml", "notes"]);
+}
+
+/// Goal:   a second process is refused while a first has the device, and says so.
+/// Method: leave an import waiting on its standard input, then put.
+#[test]
+fn a_second_opener_is_refused() {
+    let world = World::new();
+    let mut first = world
+        .command(&["import", "data.kaml", "-", "--namespace", "notes"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = first.stdin.take().unwrap();
+    input.write_all(b"{\"key\":\"a\",\"value\":\"1\"}\n").unwrap();
+    let second = (0..500).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let output = world.run(&["put", "data.kaml", "notes", "b", "2"]);
+        (!output.status.success()).then_some(output)
+    });
+    let second = second.expect("the first never had the device");
+    assert_eq!(second.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("in use"), "{second:?}");
+    drop(input);
+    assert!(first.wait().unwrap().success());
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "a"]), "1");
+}
+
+/// Goal:   damage is found and named, never served, and the rest stays readable.
+/// Method: store a recognisable value and others, flip a bit of every copy of it in the file, get it, get another, check.
+#[test]
+fn damage_is_named() {
+    let world = World::new();
+    let needle: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8 ^ 0x5a).collect();
+    assert!(world.pipe(&["put", "data.kaml", "notes", "victim", "-"], &needle).status.success());
+    world.ok(&["put", "data.kaml", "notes", "other", "fine"]);
+    let mut bytes = fs::read(world.path("data.kaml")).unwrap();
+    let piece = &needle[2000..2064];
+    let places: Vec<usize> = (0..bytes.len() - 64).filter(|at| &bytes[*at..at + 64] == piece).collect();
+    assert!(!places.is_empty(), "the value is nowhere in the file");
+    places.iter().for_each(|at| bytes[*at] ^= 1);
+    fs::write(world.path("data.kaml"), &bytes).unwrap();
+
+    assert!(world.fails(1, &["get", "data.kaml", "notes", "victim"]).contains("victim"));
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "other"]), "fine");
+    let check = world.run(&["check", "data.kaml", "--json"]);
+    assert_eq!(check.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(report["problems"].as_array().unwrap().len(), 1, "{report}");
+    assert!(report["problems"][0].as_str().unwrap().contains("victim"), "{report}");
+}
+
+/// Goal:   a reader that goes away is no panic.
+/// Method: list many keys into a pipe that is closed at once.
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let world = World::new();
+    let lines: String = (0..20_000).map(|i| format!("{{\"key\":\"{i}\",\"value\":\"x\"}}\n")).collect();
+    assert!(world.pipe(&["import", "data.kaml", "-", "-n", "notes"], lines.as_bytes()).status.success());
+    let mut child =
+        world.command(&["list", "data.kaml", "notes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+/// Goal:   Ctrl-C ends an import with 130 after a whole batch, and what it stored is there.
+/// Method: keep an import busy with an endless input, interrupt it, count the records.
+#[test]
+fn an_interrupted_import_is_whole() {
+    let world = World::new();
+    let mut child = world
+        .command(&["import", "data.kaml", "-", "-n", "notes", "--batch", "10"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let pid = rustix::process::Pid::from_child(&child);
+    let feeder = std::thread::spawn(move || {
+        (0..).find(|i| writeln!(input, "{{\"key\":\"{}\",\"value\":\"{i}\"}}", i % 5000).is_err());
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    feeder.join().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let records = world.json(&["namespace", "list", "data.kaml", "--json"])[0]["record_count"].as_u64().unwrap();
+    assert!(records > 0 && records % 10 == 0, "{records}");
+}
+
+/// Goal:   quickstart tells its story, loses nothing, and its JSON carries the figures.
+/// Method: run it on a small tree, with and without `--json`, once keeping the device, which must then be whole.
+#[test]
+fn quickstart_loses_nothing() {
+    let world = World::empty();
+    for i in 0..60u32 {
+        let path = world.path(&format!("tree/{}/{i}.txt", i % 7));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, vec![i as u8; (i * i * 11) as usize]).unwrap();
+    }
+    fs::create_dir_all(world.path("tree/.git")).unwrap();
+    fs::write(world.path("tree/.git/skipped"), "x").unwrap();
+    let report = world.json(&["quickstart", "tree", "--json", "--keep", "kept.kaml"]);
+    assert_eq!((&report["files"], &report["verified_files"]), (&60.into(), &60.into()), "{report}");
+    assert_eq!(report["killed_by_signal"], 9, "{report}");
+    assert_eq!(report["problems"], serde_json::json!([]));
+    let planned = report["planned_overwrites"].as_u64().unwrap();
+    let acknowledged = report["acknowledged_overwrites"].as_u64().unwrap();
+    assert!(acknowledged >= planned.div_ceil(2) && report["new_files"].as_u64().unwrap() >= acknowledged, "{report}");
+    let count = world.json(&["namespace", "list", "kept.kaml", "--json"])[0]["record_count"].clone();
+    assert_eq!(count, 60);
+    world.fails(1, &["quickstart", "tree", "--keep", "kept.kaml"]);
+
+    let screen = world.ok(&["quickstart", "tree"]);
+    for words in ["60 files", "SIGKILL", "recovered", "every byte", "Nothing acknowledged was lost"] {
+        assert!(screen.contains(words), "{words}: {screen}");
+    }
+    assert!(!screen.contains('\x1b'), "colour without a terminal");
+    assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 2, "something was left behind");
+}
+
+/// Goal:   the benches run and their JSON has figures; so they cannot rot.
+/// Method: each at its smallest.
+#[test]
+fn benches_run_small() {
+    let world = World::empty();
+    let quick = ["--seconds", "0.05", "--json", "--dir", "."];
+    let bench = |arguments: &[&str]| world.json(&[&["bench"], arguments, &quick].concat());
+    assert_eq!(bench(&["floor", "--threads", "1,4", "--clients", "8"]).as_array().unwrap().len(), 3);
+    assert_eq!(bench(&["raw", "--file", "16M", "--depths", "1,4", "--transfers", "1"]).as_array().unwrap().len(), 5);
+    let small = ["--keys", "2000", "--capacity", "256M"];
+    let quick = ["--seconds", "20", "--json", "--dir", "."];
+    let bench = |arguments: &[&str]| world.json(&[&["bench"], arguments, &quick].concat());
+    assert_eq!(bench(&[&["put", "--threads", "4", "--count", "100"][..], &small].concat())[0]["operations"], 100);
+    assert_eq!(bench(&[&["put", "--in-flight", "8", "--count", "100"][..], &small].concat())[0]["operations"], 100);
+    assert_eq!(bench(&[&["get", "--in-flight", "8", "--count", "100"][..], &small].concat())[0]["operations"], 100);
+    assert_eq!(
+        bench(&[&["mixed", "--threads", "2", "--count", "100"][..], &small].concat()).as_array().unwrap().len(),
+        2
+    );
+    assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
+}
+
+/// Goal:   killed again and again, a device loses nothing that was acknowledged.
+/// Method: twelve kill cycles (`kaml bench kill` runs hundreds).
+#[test]
+fn kill_cycles_lose_nothing() {
+    let world = World::empty();
+    let outcome = world.json(&["bench", "kill", "--cycles", "12", "--json"]);
+    assert_eq!(outcome["cycles"], 12, "{outcome}");
+    assert!(outcome["acknowledged_batches"].as_u64().unwrap() > 0, "{outcome}");
+    assert_eq!(outcome["problems"], serde_json::json!([]));
+}

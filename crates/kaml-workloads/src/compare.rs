@@ -1,0 +1,652 @@
+//! The bars: each measured against the floor or the raw device in turns, in one run, on one machine.
+//!
+//! Lives here:       what is compared with what, and the bar.
+//! Lives elsewhere:  how each side is run (`floor`, `raw`, `micro`, `steady`, `reopen`, `kill`), the table (`kaml-cli`).
+//!
+//! The two sides of a ratio alternate several times; the ratio is the median of the ratios of neighbours, so that a disk
+//! that has slow and fast minutes does not decide it.
+
+use crate::floor::{self, Floor};
+use crate::keys::Distribution;
+use crate::kill::{self, Cycles};
+use crate::micro::{self, Gets, Puts, Records, Stop};
+use crate::raw::{self, RandomReads, Sequential};
+use crate::reopen::{self, Reopen};
+use crate::scratch::Scratch;
+use crate::steady::{self, Steady};
+use crate::{Error, figures};
+use kaml::{CreateOptions, Device, NamespaceId};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Rows that are measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Durable 1 KiB puts by blocking threads.
+    Puts,
+    /// Durable 512 B puts from one thread, many in flight.
+    Async,
+    /// Puts of 32 records.
+    Batch,
+    /// Uncached gets.
+    Get,
+    /// Values of 1 MiB.
+    Large,
+    /// The index alone.
+    Index,
+    /// Bytes written per byte of values.
+    Written,
+    /// A full device.
+    Steady,
+    /// Opening.
+    Reopen,
+    /// Kill cycles.
+    Kill,
+    /// Resident memory.
+    Memory,
+}
+
+impl Group {
+    /// All of them, in the order of the table.
+    pub const ALL: [Group; 11] = [
+        Group::Puts,
+        Group::Async,
+        Group::Batch,
+        Group::Get,
+        Group::Index,
+        Group::Written,
+        Group::Large,
+        Group::Steady,
+        Group::Reopen,
+        Group::Kill,
+        Group::Memory,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Puts => "puts",
+            Group::Async => "async",
+            Group::Batch => "batch",
+            Group::Get => "get",
+            Group::Large => "large",
+            Group::Index => "index",
+            Group::Written => "written",
+            Group::Steady => "steady",
+            Group::Reopen => "reopen",
+            Group::Kill => "kill",
+            Group::Memory => "memory",
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where devices and scratch files are made.
+    pub dir: PathBuf,
+    /// Each run of one side.
+    pub duration: Duration,
+    /// Turns of each side.
+    pub repeats: usize,
+    /// Which rows.
+    pub groups: Vec<Group>,
+    /// Records of the uncached gets.
+    pub get_records: u64,
+    /// Keys of the index rows.
+    pub index_keys: Vec<u64>,
+    /// Bytes of the device of the steady state.
+    pub steady_capacity: u64,
+    /// An end to each steady-state run.
+    pub steady_duration_max: Duration,
+    /// Records of the reopening.
+    pub reopen_records: u64,
+    /// Kill cycles.
+    pub kill_cycles: u32,
+    /// Bytes of values stored while the resident memory is watched.
+    pub memory_bytes: u64,
+    /// This program, whose `bench-child` runs the children.
+    pub program: PathBuf,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            dir: ".".into(),
+            duration: Duration::from_secs(2),
+            repeats: 5,
+            groups: Group::ALL.to_vec(),
+            get_records: 1_000_000,
+            index_keys: vec![10_000_000, 100_000_000],
+            steady_capacity: 4 << 30,
+            steady_duration_max: Duration::from_secs(300),
+            reopen_records: 10_000_000,
+            kill_cycles: 300,
+            memory_bytes: 20 << 30,
+            program: "kaml".into(),
+        }
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The group it belongs to.
+    pub group: Group,
+    /// What was measured.
+    pub what: String,
+    /// In which unit.
+    pub unit: String,
+    /// The floor or the raw device, where there is one.
+    pub floor: Option<f64>,
+    /// KAML.
+    pub kaml: f64,
+    /// KAML over floor, the median of neighbours.
+    pub ratio: Option<f64>,
+    /// What is demanded of the ratio, or of the figure where there is none.
+    pub bar: Option<Bar>,
+    /// Whether it is met.
+    pub met: Option<bool>,
+}
+
+/// What is demanded.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bar {
+    /// Not less.
+    AtLeast(f64),
+    /// Not more.
+    AtMost(f64),
+}
+
+impl Bar {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Bar::AtLeast(bar) => value >= bar,
+            Bar::AtMost(bar) => value <= bar,
+        }
+    }
+}
+
+impl Row {
+    /// A ratio to a floor; pairs of (floor, kaml) from neighbouring runs.
+    fn ratio(group: Group, what: String, unit: &str, pairs: &[(f64, f64)], bar: Bar) -> Row {
+        let ratio = median(pairs.iter().map(|(floor, kaml)| kaml / floor));
+        Row {
+            group,
+            what,
+            unit: unit.into(),
+            floor: Some(median(pairs.iter().map(|pair| pair.0))),
+            kaml: median(pairs.iter().map(|pair| pair.1)),
+            ratio: Some(ratio),
+            bar: Some(bar),
+            met: Some(bar.is_met(ratio)),
+        }
+    }
+
+    /// A figure that has a bar of its own.
+    fn figure(group: Group, what: impl Into<String>, unit: &str, kaml: f64, bar: Option<Bar>) -> Row {
+        let met = bar.map(|bar| bar.is_met(kaml));
+        Row { group, what: what.into(), unit: unit.into(), floor: None, kaml, ratio: None, bar, met }
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+    }
+}
+
+/// Measures the groups in turn; `progress` is told each row when it is there, and each step with its words.
+pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>, Error> {
+    let mut rows = Vec::new();
+    for group in &options.groups {
+        progress(Progress::Step(group.name()));
+        let bench = Bench { options, group: *group };
+        let found = match group {
+            Group::Puts => bench.puts(),
+            Group::Async => bench.puts_in_flight(),
+            Group::Batch => bench.batches(),
+            Group::Get => bench.gets(),
+            Group::Large => bench.large(),
+            Group::Index => Ok(bench.index()),
+            Group::Written => bench.written(),
+            Group::Steady => bench.steady(&mut |step| progress(Progress::Step(step))),
+            Group::Reopen => bench.reopen(),
+            Group::Kill => bench.kill(),
+            Group::Memory => bench.memory(),
+        }?;
+        found.iter().for_each(|row| progress(Progress::Row(row)));
+        rows.extend(found);
+    }
+    Ok(rows)
+}
+
+/// What there is to tell meanwhile.
+pub enum Progress<'a> {
+    /// What is being done.
+    Step(&'a str),
+    /// A row is there.
+    Row(&'a Row),
+}
+
+/// A device file that is removed when dropped.
+struct DeviceFile {
+    path: PathBuf,
+}
+
+impl DeviceFile {
+    fn new(dir: &Path) -> DeviceFile {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        DeviceFile { path: dir.join(format!(".kaml-bench-{}-{number}.kaml", std::process::id())) }
+    }
+
+    fn create(&self, capacity: u64) -> Result<(Device, NamespaceId), Error> {
+        let device = Device::create(&self.path, &CreateOptions { force: true, ..CreateOptions::new(capacity) })?;
+        let namespace = micro::namespace(&device, "bench")?;
+        Ok((device, namespace))
+    }
+}
+
+impl Drop for DeviceFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Large enough that no run of a few seconds sees garbage collection.
+const ROOMY: u64 = 32 << 30;
+/// Keys that puts choose from.
+const PUT_KEYS: u64 = 1_000_000;
+
+struct Bench<'a> {
+    options: &'a Options,
+    group: Group,
+}
+
+impl Bench<'_> {
+    fn stop(&self) -> Stop {
+        Stop::after(self.options.duration)
+    }
+
+    fn put(&self, value_bytes: usize, batch_records: usize, in_flight: usize, turn: usize) -> Puts {
+        let records =
+            Records { value_bytes, count: PUT_KEYS, distribution: Distribution::Uniform, seed: (turn as u64) << 32 };
+        Puts { records, batch_records, in_flight, stop: self.stop() }
+    }
+
+    fn floor(&self, record_bytes: usize, batch_records: usize, clients: usize) -> Floor {
+        Floor {
+            record_bytes,
+            batch_records,
+            clients,
+            writes_in_flight: 1,
+            sector_bytes: floor::SECTOR_BYTES,
+            duration: self.options.duration,
+        }
+    }
+
+    /// Runs both sides in turns; the device is a new one for each row, so that rows do not see each other's data.
+    fn in_turns(
+        &self,
+        mut floor: impl FnMut() -> Result<f64, Error>,
+        mut kaml: impl FnMut(&Device, NamespaceId, usize) -> Result<f64, Error>,
+    ) -> Result<Vec<(f64, f64)>, Error> {
+        let file = DeviceFile::new(&self.options.dir);
+        let (device, namespace) = file.create(ROOMY)?;
+        let turns = (0..self.options.repeats.max(1)).map(|turn| Ok((floor()?, kaml(&device, namespace, turn)?)));
+        let pairs = turns.collect::<Result<Vec<_>, Error>>()?;
+        device.close()?;
+        Ok(pairs)
+    }
+
+    fn puts(&self) -> Result<Vec<Row>, Error> {
+        let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
+        let row = |threads: usize| {
+            let pairs = self.in_turns(
+                || Ok(floor::better(&scratch, &self.floor(1024, 1, threads))?.records_per_s),
+                |device, namespace, turn| {
+                    Ok(micro::puts(device, namespace, &self.put(1024, 1, threads, turn))?.records_per_s)
+                },
+            )?;
+            let what = format!("durable 1 KiB puts, {threads} threads");
+            Ok(Row::ratio(self.group, what, "puts/s", &pairs, Bar::AtLeast(0.85)))
+        };
+        [1, 8, 32, 128].into_iter().map(row).collect()
+    }
+
+    fn puts_in_flight(&self) -> Result<Vec<Row>, Error> {
+        let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
+        let row = |depth: usize| {
+            let pairs = self.in_turns(
+                || Ok(floor::event_loop_on(&scratch, &self.floor(512, 1, depth))?.records_per_s),
+                |device, namespace, turn| {
+                    Ok(micro::puts_in_flight(device, namespace, &self.put(512, 1, depth, turn))?.records_per_s)
+                },
+            )?;
+            let what = format!("durable 512 B puts, one thread, {depth} in flight");
+            Ok(Row::ratio(self.group, what, "puts/s", &pairs, Bar::AtLeast(0.5)))
+        };
+        [32, 128].into_iter().map(row).collect()
+    }
+
+    /// The bars are those on the reference machine (300, 600 and 800 K records/s) over its floors (505 K, 1.03 M, 2.18 M).
+    fn batches(&self) -> Result<Vec<Row>, Error> {
+        let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
+        let row = |(threads, bar): (usize, f64)| {
+            let pairs = self.in_turns(
+                || Ok(floor::better(&scratch, &self.floor(512, 32, threads))?.records_per_s),
+                |device, namespace, turn| {
+                    Ok(micro::puts(device, namespace, &self.put(512, 32, threads, turn))?.records_per_s)
+                },
+            )?;
+            let what = format!("Put of 32 x 512 B, {threads} threads");
+            Ok(Row::ratio(self.group, what, "records/s", &pairs, Bar::AtLeast(bar)))
+        };
+        [(1, 300.0 / 505.0), (4, 600.0 / 1030.0), (16, 800.0 / 2180.0)].into_iter().map(row).collect()
+    }
+
+    fn gets(&self) -> Result<Vec<Row>, Error> {
+        let file = DeviceFile::new(&self.options.dir);
+        let (device, namespace) = file.create(ROOMY)?;
+        micro::fill(&device, namespace, 1024, self.options.get_records)?;
+        device.settle()?;
+        let scratch = Scratch::create(&self.options.dir, self.options.get_records * 1024)?;
+        let mut rows = Vec::new();
+        for depth in [1, 16, 64] {
+            rows.extend(self.gets_at(depth, &device, namespace, &scratch)?);
+        }
+        rows.push(self.absent_gets(&device, namespace)?);
+        device.close()?;
+        Ok(rows)
+    }
+
+    fn gets_at(
+        &self,
+        depth: usize,
+        device: &Device,
+        namespace: NamespaceId,
+        scratch: &Scratch,
+    ) -> Result<Vec<Row>, Error> {
+        let mut pairs = Vec::new();
+        let mut cpu = Vec::new();
+        let (mut reads, mut gets) = (0, 0);
+        for turn in 0..self.options.repeats.max(1) {
+            let seed = (turn as u64) << 32 | 1;
+            let records = Records {
+                value_bytes: 1024,
+                count: self.options.get_records,
+                distribution: Distribution::Uniform,
+                seed,
+            };
+            let get = Gets { records, in_flight: depth, stop: self.stop() };
+            let before = device.stats();
+            let kaml = match depth {
+                1 => micro::gets(device, namespace, &get)?,
+                _ => micro::gets_in_flight(device, namespace, &get)?,
+            };
+            let after = device.stats();
+            reads += after.read_count - before.read_count;
+            gets += kaml.operations;
+            // What a Get reads is whole sectors; the raw side reads as much.
+            let read_bytes = (after.read_bytes - before.read_bytes) / (after.read_count - before.read_count).max(1);
+            let bytes = (read_bytes as usize).clamp(1024, 1 << 20).next_multiple_of(512);
+            let raw = RandomReads { bytes, depth, duration: self.options.duration, seed };
+            pairs.push((raw::random_reads(scratch, &raw)?.operations_per_s, kaml.operations_per_s));
+            cpu.push(kaml.cpu_us_per_operation);
+        }
+        let what = format!("uncached 1 KiB Get, {depth} in flight");
+        let cpu_bar = (depth >= 16).then_some(Bar::AtMost(3.0));
+        let per_get = reads as f64 / gets.max(1) as f64;
+        let mut per_get_row = Row::figure(self.group, format!("{what}: reads per Get"), "reads", per_get, None);
+        (per_get_row.bar, per_get_row.met) = (Some(Bar::AtMost(1.0)), Some(reads == gets));
+        Ok(vec![
+            Row::ratio(self.group, what.clone(), "gets/s", &pairs, Bar::AtLeast(0.95)),
+            Row::figure(self.group, format!("{what}: CPU"), "µs", median(cpu.into_iter()), cpu_bar),
+            per_get_row,
+        ])
+    }
+
+    fn absent_gets(&self, device: &Device, namespace: NamespaceId) -> Result<Row, Error> {
+        const ABSENT: u64 = 100_000;
+        let before = device.stats().read_count;
+        for number in 0..ABSENT {
+            if device.get(namespace, self.options.get_records + number)?.is_some() {
+                return Err(Error::Wrong(format!("record {number} beyond the last is there")));
+            }
+        }
+        let reads = (device.stats().read_count - before) as f64;
+        let what = format!("reads for {ABSENT} absent keys");
+        Ok(Row::figure(self.group, what, "reads", reads, Some(Bar::AtMost(0.0))))
+    }
+
+    fn large(&self) -> Result<Vec<Row>, Error> {
+        const BYTES: usize = 1 << 20;
+        const KEYS: u64 = 512;
+        let scratch = Scratch::create(&self.options.dir, KEYS * BYTES as u64)?;
+        let records = |seed| Records { value_bytes: BYTES, count: KEYS, distribution: Distribution::Sequential, seed };
+        let raw = |depth| Sequential { bytes: BYTES, depth, writes_per_sync: 1, duration: self.options.duration };
+        let mut rows = Vec::new();
+        for threads in [1, 4] {
+            let pairs = self.in_turns(
+                || Ok(raw::sequential_writes(&scratch, &raw(threads))?.megabytes_per_s),
+                |device, namespace, _| {
+                    let puts = Puts { records: records(0), batch_records: 1, in_flight: threads, stop: self.stop() };
+                    Ok(micro::puts(device, namespace, &puts)?.megabytes_per_s)
+                },
+            )?;
+            let what = format!("durable 1 MiB puts, {threads} threads");
+            rows.push(Row::ratio(self.group, what, "MB/s", &pairs, Bar::AtLeast(0.8)));
+        }
+        for threads in [1, 4] {
+            let mut filled = false;
+            let pairs = self.in_turns(
+                || Ok(raw::sequential_reads(&scratch, &raw(threads))?.megabytes_per_s),
+                |device, namespace, _| {
+                    if !std::mem::replace(&mut filled, true) {
+                        micro::fill(device, namespace, BYTES, KEYS)?;
+                        device.settle()?;
+                    }
+                    let gets = Gets { records: records(0), in_flight: threads, stop: self.stop() };
+                    Ok(micro::gets(device, namespace, &gets)?.megabytes_per_s)
+                },
+            )?;
+            let what = format!("1 MiB gets, {threads} threads");
+            rows.push(Row::ratio(self.group, what, "MB/s", &pairs, Bar::AtLeast(0.9)));
+        }
+        Ok(rows)
+    }
+
+    fn index(&self) -> Vec<Row> {
+        const ADDRESS_BITS: u32 = 36;
+        let mut rows = Vec::new();
+        for keys in &self.options.index_keys {
+            let f = kaml_index::measure(*keys, ADDRESS_BITS);
+            let mut row = |what: &str, unit: &str, value: f64, bar: Option<Bar>| {
+                let what = format!("index, {} M keys: {what}", keys / 1_000_000);
+                rows.push(Row::figure(self.group, what, unit, value, bar));
+            };
+            row("load", "", f.load, Some(Bar::AtLeast(0.9)));
+            row("single hit", "ns", f.hit_ns, Some(Bar::AtMost(120.0)));
+            row("single miss", "ns", f.miss_ns, Some(Bar::AtMost(120.0)));
+            row("batched hits", "M/s", f.hit_batch_mps, Some(Bar::AtLeast(20.0)));
+            row("batched misses", "M/s", f.miss_batch_mps, Some(Bar::AtLeast(20.0)));
+            row("two readers over one", "", f.readers_scale(), Some(Bar::AtLeast(1.8)));
+            row("the same beside a writer", "", f.readers_updating_scale(), Some(Bar::AtLeast(1.8)));
+            row("memory per key", "B", f.bytes_per_key, Some(Bar::AtMost(12.5)));
+            row("the same, mean of growth", "B", f.bytes_per_key_mean, Some(Bar::AtMost(14.0)));
+            row("the same, highest", "B", f.bytes_per_key_max, Some(Bar::AtMost(16.0)));
+            row("longest insert", "ms", f.insert_ns_max as f64 / 1e6, Some(Bar::AtMost(0.5)));
+        }
+        rows
+    }
+
+    fn written(&self) -> Result<Vec<Row>, Error> {
+        let mut rows = Vec::new();
+        for (value_bytes, threads, bar) in [(1024, 32, 2.4), (64 << 10, 32, 1.1)] {
+            let file = DeviceFile::new(&self.options.dir);
+            let (device, namespace) = file.create(ROOMY)?;
+            let (before, disk_before) = (device.stats(), figures::DiskBytes::now());
+            let run = micro::puts(&device, namespace, &self.put(value_bytes, 1, threads, 0))?;
+            device.settle()?;
+            let (after, disk_after) = (device.stats(), figures::DiskBytes::now());
+            let per_byte = |bytes: u64| bytes as f64 / run.bytes.max(1) as f64;
+            let what = format!("bytes written per byte, {value_bytes} B puts, {threads} threads");
+            let counted = after.ring_bytes - before.ring_bytes + after.page_bytes - before.page_bytes;
+            let counted = counted + after.metadata_bytes - before.metadata_bytes + after.oob_bytes - before.oob_bytes;
+            let bar = Some(Bar::AtMost(bar));
+            rows.push(Row::figure(self.group, format!("{what}, counted by the device"), "B", per_byte(counted), bar));
+            if let Some((before, after)) = disk_before.zip(disk_after) {
+                let what = format!("{what}, counted by the system");
+                rows.push(Row::figure(self.group, what, "B", per_byte(after.written - before.written), bar));
+            }
+            device.close()?;
+        }
+        Ok(rows)
+    }
+
+    fn steady(&self, progress: &mut dyn FnMut(&str)) -> Result<Vec<Row>, Error> {
+        let mut rows = Vec::new();
+        for (name, distribution, bar) in
+            [("uniform", Distribution::Uniform, 2.7), ("zipf 0.99", Distribution::Zipf(0.99), 1.7)]
+        {
+            let file = DeviceFile::new(&self.options.dir);
+            let steady = Steady {
+                capacity: self.options.steady_capacity,
+                live_share: 0.8,
+                value_bytes: 1024,
+                distribution,
+                threads: 32,
+                settle_capacities: 1.0,
+                measured_capacities: 1.0,
+                duration_max: self.options.steady_duration_max,
+            };
+            let f = steady::run(&file.path, &steady, progress)?;
+            let what = |what: &str| format!("{:.0} % live, {name} overwrites: {what}", f.live_share * 100.0);
+            let mut row = |name: &str, unit: &str, value, bar| {
+                rows.push(Row::figure(self.group, what(name), unit, value, bar));
+            };
+            row("page bytes per record byte", "", f.write_amplification, Some(Bar::AtMost(bar)));
+            row("page bytes per value byte", "", f.page_bytes_per_value_byte, None);
+            row("overwritten, in capacities", "", f.overwritten_capacities, Some(Bar::AtLeast(2.0)));
+            row("puts/s before", "puts/s", f.before.operations_per_s, None);
+            row("puts/s", "puts/s", f.steady.operations_per_s, None);
+            row("p99.9 before", "µs", f.before.latency.p999_ns as f64 / 1e3, None);
+            row("p99.9", "µs", f.steady.latency.p999_ns as f64 / 1e3, None);
+            row("p99.9 over p99.9 before", "", f.p999_ratio, Some(Bar::AtMost(10.0)));
+            let spread = (f.erase_max - f.erase_min) as f64;
+            let spread_max = (f.erase_max as f64 * 0.1).max(16.0);
+            let spread_name = format!("erase counts {} to {}, spread", f.erase_min, f.erase_max);
+            row(&spread_name, "erases", spread, Some(Bar::AtMost(spread_max)));
+        }
+        Ok(rows)
+    }
+
+    fn child(&self, job: &str) -> Vec<String> {
+        vec!["bench-child".into(), job.into()]
+    }
+
+    fn reopen(&self) -> Result<Vec<Row>, Error> {
+        let mut rows = Vec::new();
+        let records = self.options.reopen_records;
+        let few = records.min(100_000);
+        // Room for the records four times over; then the same few records on a small and on a large device.
+        let roomy = (records * 512).max(1 << 30);
+        for (capacity, records) in [(roomy, records), (1 << 30, few), (200 << 30, few)] {
+            let file = DeviceFile::new(&self.options.dir);
+            let program = self.options.program.clone();
+            let f = reopen::run(&file.path, &Reopen { capacity, records, program, arguments: self.child("load") })?;
+            let mut row = |what: &str, value: f64, bar: Option<f64>| {
+                let what = format!("{records} records on {} GiB: {what}", capacity >> 30);
+                rows.push(Row::figure(self.group, what, "s", value, bar.map(Bar::AtMost)));
+            };
+            row("open after SIGKILL", f.after_kill_seconds, Some(2.0));
+            row("and the first Get", f.first_get_after_kill_seconds, None);
+            row("open after a clean close", f.after_close_seconds, Some(0.3));
+            row("and the first Get after that", f.first_get_after_close_seconds, None);
+        }
+        Ok(rows)
+    }
+
+    fn kill(&self) -> Result<Vec<Row>, Error> {
+        let file = DeviceFile::new(&self.options.dir);
+        let cycles = Cycles {
+            count: self.options.kill_cycles,
+            capacity: 256 << 20,
+            seed: 1,
+            program: self.options.program.clone(),
+            arguments: self.child("batches"),
+        };
+        let outcome = kill::run(&file.path, &cycles, &mut |_| {})?;
+        if let Some(problem) = outcome.problems.first() {
+            return Err(Error::Wrong(problem.clone()));
+        }
+        let what = format!("kill cycles, {} acknowledged batches: problems", outcome.acknowledged_batches);
+        let problems = Row::figure(self.group, what, "", outcome.problems.len() as f64, Some(Bar::AtMost(0.0)));
+        let slowest = outcome.reopen_ns_max as f64 / 1e6;
+        Ok(vec![
+            Row::figure(self.group, "kill cycles", "", f64::from(outcome.cycles), None),
+            problems,
+            Row::figure(self.group, "kill cycles: slowest reopen", "ms", slowest, None),
+        ])
+    }
+
+    /// Resident memory beyond that at the start, less the index, while values of 4 KiB are stored.
+    fn memory(&self) -> Result<Vec<Row>, Error> {
+        const VALUE_BYTES: usize = 4096;
+        let Some((before, _)) = figures::resident_bytes() else { return Ok(Vec::new()) };
+        let file = DeviceFile::new(&self.options.dir);
+        let capacity = (self.options.memory_bytes + self.options.memory_bytes / 3).max(1 << 30);
+        let (device, namespace) = file.create(capacity)?;
+        let records = self.options.memory_bytes / VALUE_BYTES as u64;
+        let mut beyond_index = Vec::new();
+        const STEPS: u64 = 20;
+        for step in 1..=STEPS {
+            micro::fill_range(&device, namespace, VALUE_BYTES, records * (step - 1) / STEPS..records * step / STEPS)?;
+            let (now, _) = figures::resident_bytes().unwrap_or((before, before));
+            beyond_index.push((now - before.min(now)) as f64 - device.stats().index_bytes as f64);
+        }
+        let mib = f64::from(1 << 20);
+        let (first, last) = (beyond_index[STEPS as usize / 4] / mib, beyond_index[STEPS as usize - 1] / mib);
+        let index = device.stats().index_bytes as f64 / mib;
+        device.close()?;
+        let gib = self.options.memory_bytes >> 30;
+        Ok(vec![
+            Row::figure(self.group, format!("index after {gib} GiB of 4 KiB values"), "MiB", index, None),
+            Row::figure(self.group, "resident beyond the index, after a quarter", "MiB", first, None),
+            Row::figure(self.group, "resident beyond the index, at the end", "MiB", last, None),
+            Row::figure(self.group, "growth of that", "MiB", last - first, Some(Bar::AtMost(16.0))),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the ratio is that of neighbours, and a bar is met when it is reached.
+    /// Method: pairs whose medians divide to something else than the median ratio.
+    #[test]
+    fn ratios_are_of_neighbours() {
+        let pairs = [(100.0, 90.0), (200.0, 100.0), (50.0, 45.0)];
+        let row = Row::ratio(Group::Puts, "x".into(), "puts/s", &pairs, Bar::AtLeast(0.9));
+        assert_eq!((row.floor, row.kaml, row.ratio, row.met), (Some(100.0), 90.0, Some(0.9), Some(true)));
+        assert!(!Bar::AtMost(2.0).is_met(2.1) && Bar::AtMost(2.0).is_met(2.0));
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0].into_iter()), 2.5);
+    }
+
+    /// Goal:   every group can be asked for by its name, once.
+    /// Method: names of all groups are different.
+    #[test]
+    fn group_names_differ() {
+        let names: std::collections::BTreeSet<_> = Group::ALL.iter().map(|group| group.name()).collect();
+        assert_eq!(names.len(), Group::ALL.len());
+    }
+}

@@ -1,0 +1,210 @@
+//! The steady state of a full device: overwrites at a share of live data, long enough that garbage collection has settled.
+//!
+//! Lives here:       filling to a share, overwriting, the figures before and after garbage collection sets in.
+//! Lives elsewhere:  the bars on them (`compare`).
+
+use crate::figures::Latency;
+use crate::keys::Distribution;
+use crate::micro::{self, Puts, Records, Stop};
+use crate::{Error, Figures};
+use kaml::{CreateOptions, Device, Stats};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Steady {
+    /// Bytes of the device.
+    pub capacity: u64,
+    /// Live data as a share of the capacity.
+    pub live_share: f64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// How overwrites are chosen.
+    pub distribution: Distribution,
+    /// Blocking threads.
+    pub threads: usize,
+    /// Overwritten before the steady state is measured, in capacities.
+    pub settle_capacities: f64,
+    /// Overwritten while it is measured, in capacities.
+    pub measured_capacities: f64,
+    /// An end to the overwriting as a whole, whatever was reached.
+    pub duration_max: Duration,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SteadyFigures {
+    /// Records on the device.
+    pub records: u64,
+    /// Live bytes as a share of the capacity, after filling.
+    pub live_share: f64,
+    /// Overwrites before any record was relocated.
+    pub before: Figures,
+    /// Overwrites in the steady state.
+    pub steady: Figures,
+    /// Bytes overwritten in all, in capacities of the device.
+    pub overwritten_capacities: f64,
+    /// Bytes of pages programmed per byte of records accepted, in the steady state.
+    pub write_amplification: f64,
+    /// Bytes of pages programmed per byte of values, in the steady state.
+    pub page_bytes_per_value_byte: f64,
+    /// The p99.9 of puts in the steady state over that before.
+    pub p999_ratio: f64,
+    /// Of all blocks, at the end.
+    pub erase_min: u64,
+    /// Of all blocks, at the end.
+    pub erase_max: u64,
+}
+
+/// Overwrites are done in slices of this long, between which the device's counters are looked at.
+const SLICE: Duration = Duration::from_millis(500);
+
+/// Makes a device at `path`, fills it, overwrites it; the file is left to the caller.
+pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Result<SteadyFigures, Error> {
+    let device = Device::create(path, &CreateOptions { force: true, ..CreateOptions::new(steady.capacity) })?;
+    let namespace = micro::namespace(&device, "bench")?;
+    let (records, live_share) = fill_to(&device, namespace, steady, progress)?;
+    device.settle()?;
+    device.reset_latencies();
+    let mut overwriting = Overwriting::new(&device, namespace, steady, records);
+    overwriting.until(|begun, now| now.relocated_bytes > begun.relocated_bytes)?;
+    let before = overwriting.take("before garbage collection")?;
+    progress(&format!("before garbage collection: {:.0} puts/s", before.0.operations_per_s));
+    let capacity = steady.capacity as f64;
+    overwriting.until_overwritten(steady.settle_capacities * capacity)?;
+    overwriting.take("settling")?;
+    overwriting.until_overwritten((steady.settle_capacities + steady.measured_capacities) * capacity)?;
+    let (figures, begun) = overwriting.take("steady state")?;
+    let now = device.stats();
+    let pages = (now.page_bytes - begun.page_bytes) as f64;
+    let result = SteadyFigures {
+        records,
+        live_share,
+        overwritten_capacities: overwriting.value_bytes() / capacity,
+        write_amplification: pages / (now.record_bytes - begun.record_bytes).max(1) as f64,
+        page_bytes_per_value_byte: pages / (now.host_bytes - begun.host_bytes).max(1) as f64,
+        p999_ratio: figures.latency.p999_ns as f64 / before.0.latency.p999_ns.max(1) as f64,
+        before: before.0,
+        steady: figures,
+        erase_min: now.erase_min.into(),
+        erase_max: now.erase_max.into(),
+    };
+    device.close()?;
+    Ok(result)
+}
+
+/// Fills until the live share is reached; answers the number of records and the share.
+fn fill_to(
+    device: &Device,
+    namespace: kaml::NamespaceId,
+    steady: &Steady,
+    progress: &mut dyn FnMut(&str),
+) -> Result<(u64, f64), Error> {
+    const PROBE: u64 = 20_000;
+    let live = |stats: &Stats| stats.live_bytes as f64;
+    let empty = live(&device.stats());
+    micro::fill(device, namespace, steady.value_bytes, PROBE)?;
+    let record_bytes = (live(&device.stats()) - empty) / PROBE as f64;
+    let stats = device.stats();
+    let wanted = steady.live_share * stats.capacity_bytes as f64 - empty;
+    let records = (wanted / record_bytes) as u64;
+    progress(&format!("filling {records} records of {record_bytes:.0} B on the medium"));
+    micro::fill(device, namespace, steady.value_bytes, records)?;
+    let stats = device.stats();
+    Ok((records, live(&stats) / stats.capacity_bytes as f64))
+}
+
+/// Slices of overwriting, gathered into stages.
+struct Overwriting<'a> {
+    device: &'a Device,
+    namespace: kaml::NamespaceId,
+    steady: &'a Steady,
+    records: u64,
+    slice: u64,
+    end: Instant,
+    put_count: u64,
+    stage: Vec<Figures>,
+    stage_begun: Stats,
+}
+
+impl<'a> Overwriting<'a> {
+    fn new(device: &'a Device, namespace: kaml::NamespaceId, steady: &'a Steady, records: u64) -> Overwriting<'a> {
+        let end = Instant::now() + steady.duration_max;
+        let stage_begun = device.stats();
+        let (slice, put_count, stage) = (0, 0, Vec::new());
+        Overwriting { device, namespace, steady, records, slice, end, put_count, stage, stage_begun }
+    }
+
+    fn value_bytes(&self) -> f64 {
+        (self.put_count * self.steady.value_bytes as u64) as f64
+    }
+
+    /// Overwrites, at least one slice, until the counters say so or time is up.
+    fn until(&mut self, done: impl Fn(&Stats, &Stats) -> bool) -> Result<(), Error> {
+        loop {
+            self.one_slice()?;
+            if done(&self.stage_begun, &self.device.stats()) || Instant::now() >= self.end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn until_overwritten(&mut self, bytes: f64) -> Result<(), Error> {
+        while self.value_bytes() < bytes && Instant::now() < self.end || self.stage.is_empty() {
+            self.one_slice()?;
+        }
+        Ok(())
+    }
+
+    fn one_slice(&mut self) -> Result<(), Error> {
+        self.slice += 1;
+        let steady = self.steady;
+        let records = Records {
+            value_bytes: steady.value_bytes,
+            count: self.records,
+            distribution: steady.distribution,
+            seed: self.slice << 20,
+        };
+        let puts = Puts { records, batch_records: 1, in_flight: steady.threads, stop: Stop::after(SLICE) };
+        let figures = micro::puts(self.device, self.namespace, &puts)?;
+        self.put_count += figures.operations;
+        self.stage.push(figures);
+        Ok(())
+    }
+
+    /// Ends a stage; answers its figures and the counters at its beginning. Percentiles are the device's own over the
+    /// whole stage.
+    fn take(&mut self, what: &str) -> Result<(Figures, Stats), Error> {
+        let stage = std::mem::take(&mut self.stage);
+        let sum = |field: fn(&Figures) -> f64| stage.iter().map(field).sum::<f64>();
+        let (operations, seconds) = (sum(|f| f.operations as f64), sum(|f| f.seconds));
+        let now = self.device.stats();
+        let latency = Latency {
+            p50_ns: now.put_latency.p50_ns,
+            p90_ns: now.put_latency.p90_ns,
+            p99_ns: now.put_latency.p99_ns,
+            p999_ns: now.put_latency.p999_ns,
+            max_ns: now.put_latency.max_ns,
+        };
+        let bytes = operations * self.steady.value_bytes as f64;
+        let figures = Figures {
+            what: format!("{what}: {} threads, {} B", self.steady.threads, self.steady.value_bytes),
+            operations: operations as u64,
+            records: operations as u64,
+            bytes: bytes as u64,
+            seconds,
+            operations_per_s: operations / seconds,
+            records_per_s: operations / seconds,
+            megabytes_per_s: bytes / seconds / 1e6,
+            latency,
+            cpu_us_per_operation: sum(|f| f.cpu_us_per_operation * f.operations as f64) / operations.max(1.0),
+            disk_write_bytes: stage.iter().map(|f| f.disk_write_bytes).sum(),
+            disk_read_bytes: stage.iter().map(|f| f.disk_read_bytes).sum(),
+        };
+        self.device.reset_latencies();
+        let begun = std::mem::replace(&mut self.stage_begun, now);
+        Ok((figures, begun))
+    }
+}
