@@ -126,6 +126,9 @@ impl Root {
             return Err(DecodeError::Broken("no root here"));
         }
         let version = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
+        if version == 0 {
+            return Err(DecodeError::Broken("version 0 never was"));
+        }
         if version > VERSION {
             return Err(DecodeError::Newer(version));
         }

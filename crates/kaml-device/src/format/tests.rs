@@ -57,19 +57,19 @@ fn root() -> Root {
 fn golden_bytes() {
     assert_eq!(
         hex(&RecordHeader::encode(&record())),
-        "8a9fcdcca67bd33707000000050000003412000000000301\
+        "4489c88d6303e0e107000000050000003412000000000301\
          6b657900000000000000000000000000"
     );
     let frame = Frame { epoch: 1, lsn: 512, previous_end: 512, payload_len: 48, record_count: 1, records_crc: 5 };
     assert_eq!(
         hex(&FrameHeader::encode(&frame, UUID)),
-        "4b524631a1ff2f1d30313233343536373839616263646566010000000000000000020000000000000002000000000000\
+        "4b524631ec7a5dcb30313233343536373839616263646566010000000000000000020000000000000002000000000000\
          3000000001000000050000000000000000000000000000000000000000000000"
     );
     let mut entry = [0; 32];
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
-    assert_eq!(hex(&entry), "4f4f42310a1f4f5f01800000000000000300000000000000020001010000000000");
-    assert_eq!(crc32c::crc32c(&root().encode(UUID)), 0);
+    assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
+    assert_eq!(crc32c::crc32c(&root().encode(UUID)), 3_892_935_238);
 }
 
 /// Goal:   what is encoded is decoded; any flipped bit is noticed.

@@ -1,0 +1,250 @@
+//! The firmware on flash that fails: bad programs and erases, no space below, a full device, a ring that cannot be
+//! written.
+
+use kaml_device::{Body, Buffered, Condition, Core, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError};
+use kaml_flash::{AlignedBuf, BlockIndex, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn geometry() -> Geometry {
+    Geometry {
+        channel_count: 1,
+        dies_per_channel: 2,
+        blocks_per_die: 40,
+        pages_per_block: 32,
+        page_bytes: 4096,
+        oob_bytes: 32,
+        chunk_bytes: 64,
+        pages_per_program: 1,
+        packing: Packing::Across,
+        ring_bytes: 1 << 20,
+        sector_bytes: 512,
+        root_bytes: 1 << 16,
+    }
+}
+
+/// What the world does to operations before they reach the medium.
+#[derive(Default)]
+struct World {
+    bad_blocks: BTreeSet<u32>,
+    /// The block that is programmed next goes bad.
+    wear_out: bool,
+    no_space: bool,
+    no_ring: bool,
+}
+
+/// The firmware on one thread, with a world in between.
+struct Rig {
+    core: Core,
+    medium: MemoryMedium,
+    world: World,
+    now_ns: u64,
+    namespace: u32,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let medium = MemoryMedium::new(geometry());
+        Core::format(&medium).unwrap();
+        let (core, _) = Core::open(&medium, false).unwrap();
+        let mut rig = Rig { core, medium, world: World::default(), now_ns: 0, namespace: 0 };
+        let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        rig.namespace = rig.core.create_namespace("n", &options).unwrap();
+        rig.settle();
+        rig
+    }
+
+    fn execute(&mut self, id: u64, mut io: Io) {
+        if let Io::Program { at, .. } = &io
+            && std::mem::take(&mut self.world.wear_out)
+        {
+            self.world.bad_blocks.insert(at.block.0);
+        }
+        let failed = |block: BlockIndex, what| MediumError::BlockFailed { block, what, error: "worn out".into() };
+        let result = match &io {
+            Io::Program { at, .. } if self.world.bad_blocks.contains(&at.block.0) => Err(failed(at.block, "program")),
+            Io::Erase { block, .. } if self.world.bad_blocks.contains(&block.0) => Err(failed(*block, "erase")),
+            Io::Program { at, .. } if self.world.no_space => Err(MediumError::NoSpace { what: at.to_string() }),
+            Io::Persist { .. } if self.world.no_ring => {
+                Err(MediumError::NotDurable { what: "commit ring write", error: "EIO".into() })
+            }
+            _ => self.medium.execute(&mut io),
+        };
+        self.core.complete(Completion { id, io, result });
+    }
+
+    fn background(&mut self) {
+        self.now_ns += 200_000_000;
+        let mut started = Vec::new();
+        self.core.poll(self.now_ns, &mut started);
+        for (id, io) in started {
+            self.execute(id, io);
+        }
+    }
+
+    fn settle(&mut self) {
+        let request = self.core.request_root(true);
+        for _ in 0..10_000 {
+            if self.core.roots_done() >= request {
+                return;
+            }
+            self.background();
+        }
+        panic!("no root is made");
+    }
+
+    fn put(&mut self, key: u64, value: Option<&[u8]>) -> Result<(), Error> {
+        let body = match value {
+            Some(value) => Body::Value { value, crc32c: crc32c::crc32c(value) },
+            None => Body::Delete,
+        };
+        let op = Op { namespace: self.namespace, key: Key::from(key), body, condition: Condition::Always };
+        for _ in 0..10_000 {
+            match self.core.stage(&[op]) {
+                Ok(_) => {
+                    let (id, io) = self.core.begin_persist().expect("one at a time");
+                    self.execute(id, io);
+                    self.background();
+                    return self.core.stopped().map_or(Ok(()), Err);
+                }
+                Err(StageError::Refused(error)) => return Err(error),
+                Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id)?,
+                Err(StageError::Busy) => self.background(),
+            }
+        }
+        panic!("a Put waits for ever");
+    }
+
+    fn get(&mut self, key: u64) -> Option<Vec<u8>> {
+        self.core.load_index(&self.medium, self.namespace).unwrap();
+        let key = Key::from(key);
+        let read = match self.core.reader().find(self.namespace, &key).unwrap() {
+            Found::Absent => return None,
+            Found::Flash(read) => read,
+            Found::Buffered => match self.core.read_buffered(self.namespace, &key).unwrap() {
+                (Buffered::Value(value), _) => return Some(value),
+                (Buffered::Programmed, Some(read)) => read,
+                other => panic!("{other:?}"),
+            },
+        };
+        let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+        self.medium.execute(&mut io).unwrap();
+        let Io::Read { into, .. } = io else { unreachable!() };
+        Some(into[read.value(&into).unwrap()].to_vec())
+    }
+
+    fn compare(&mut self, model: &BTreeMap<u64, Vec<u8>>, keys: u64) {
+        for key in 0..keys {
+            assert_eq!(self.get(key).as_ref(), model.get(&key), "key {key}");
+        }
+    }
+
+    fn reopen(&mut self) {
+        self.core = Core::open(&self.medium, false).unwrap().0;
+    }
+}
+
+fn value(key: u64, round: u64) -> Vec<u8> {
+    vec![(key ^ round) as u8; 200 + (key * 31 + round * 7) as usize % 4000]
+}
+
+/// Goal:   blocks that fail are retired with nothing lost, for good, and the device goes on.
+/// Method: overwrite while now and then the block programmed next goes bad, whatever it is for; compare, reopen,
+///         compare.
+#[test]
+fn failing_blocks_lose_nothing() {
+    let mut rig = Rig::new();
+    let mut model = BTreeMap::new();
+    for round in 0..20_000u64 {
+        rig.world.wear_out |= round % 1500 == 700;
+        let key = (round * round.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % 2500;
+        rig.put(key, Some(&value(key, round))).unwrap();
+        model.insert(key, value(key, round));
+    }
+    rig.settle();
+    let stats = rig.core.stats();
+    assert!(stats.bad_blocks >= 10 && stats.program_failures >= 5 && stats.relocated_bytes > 0, "{stats:?}");
+    rig.compare(&model, 2500);
+    rig.reopen();
+    rig.compare(&model, 2500);
+    assert!(rig.core.stats().bad_blocks >= stats.bad_blocks);
+}
+
+/// Goal:   no space below is said, loses nothing, and ends by itself.
+/// Method: fail all programs with no space; puts are refused while reads and deletes work; then let them succeed.
+#[test]
+fn no_space_below_is_survived() {
+    let mut rig = Rig::new();
+    let mut model = BTreeMap::new();
+    for key in 0..100 {
+        rig.put(key, Some(&value(key, 0))).unwrap();
+        model.insert(key, value(key, 0));
+    }
+    rig.world.no_space = true;
+    let refused = (0..2000).find_map(|i| match rig.put(i % 100, Some(&value(i % 100, 1))) {
+        Ok(()) => {
+            model.insert(i % 100, value(i % 100, 1));
+            None
+        }
+        Err(error) => Some(error),
+    });
+    assert!(matches!(refused, Some(Error::Medium(MediumError::NoSpace { .. }))), "{refused:?}");
+    rig.compare(&model, 100);
+    rig.put(5, None).unwrap();
+    model.remove(&5);
+    rig.world.no_space = false;
+    rig.background();
+    rig.put(6, Some(b"again")).unwrap();
+    model.insert(6, b"again".to_vec());
+    rig.settle();
+    rig.compare(&model, 100);
+    rig.reopen();
+    rig.compare(&model, 100);
+}
+
+/// Goal:   a ring that cannot be written stops the device: nothing is acknowledged, what was stays readable.
+/// Method: fail one ring write; puts are refused from then on, reads go on, reopening brings back the rest.
+#[test]
+fn a_failed_ring_write_stops_the_device() {
+    let mut rig = Rig::new();
+    rig.put(1, Some(b"kept")).unwrap();
+    rig.world.no_ring = true;
+    assert!(matches!(rig.put(1, Some(b"lost")), Err(Error::Stopped(MediumError::NotDurable { .. }))));
+    rig.world.no_ring = false;
+    assert!(matches!(rig.put(2, Some(b"refused")), Err(Error::Stopped(_))));
+    assert_eq!(rig.get(1).unwrap(), b"kept");
+    rig.reopen();
+    assert_eq!(rig.get(1).unwrap(), b"kept");
+    rig.put(2, Some(b"taken")).unwrap();
+}
+
+/// Goal:   a full device refuses new data early and clearly, takes deletes, and gets its space back.
+/// Method: fill until refused; delete half; fill again; overwrite at the limit for long.
+#[test]
+fn a_full_device_recovers_its_space() {
+    let mut rig = Rig::new();
+    let big = vec![7u8; 5000];
+    let fill = |rig: &mut Rig, from: u64| {
+        (from..).find(|key| match rig.put(*key, Some(&big)) {
+            Ok(()) => false,
+            Err(Error::Full { .. }) => true,
+            Err(error) => panic!("{error}"),
+        })
+    };
+    let count = fill(&mut rig, 0).unwrap();
+    let stats = rig.core.stats();
+    assert!(stats.live_bytes > stats.capacity_bytes * 9 / 10, "{stats:?}");
+    assert!(stats.capacity_bytes > 80 * 131_072 / 2, "{stats:?}");
+    for key in (0..count).step_by(2) {
+        rig.put(key, None).unwrap();
+    }
+    let more = fill(&mut rig, count).unwrap() - count;
+    assert!(more >= count / 2 - count / 50, "{count} {more}");
+    rig.put(1, None).unwrap();
+    for round in 0..3000u64 {
+        let key = count + round * 31 % more;
+        rig.put(key, None).unwrap();
+        rig.put(key, Some(&vec![round as u8; 4900])).unwrap();
+    }
+    rig.settle();
+    assert_eq!(rig.get(3).unwrap(), vec![7; 5000]);
+}
