@@ -147,6 +147,8 @@ pub(crate) struct Pages {
     given_back: Vec<u32>,
     /// The first line never handed out.
     frontier: u32,
+    /// Behind the last line whose huge page was written to ahead of need.
+    warm: u32,
     /// Single lines still free in the newest page of headers and directories.
     singles: std::ops::Range<u32>,
 }
@@ -192,10 +194,34 @@ impl Pages {
         first
     }
 
-    /// Memory taken from the system: everything below the frontier, and the rest of its huge page.
+    /// Whether the next huge page should be written to soon.
+    #[inline]
+    pub(crate) fn wants_warming(&self) -> bool {
+        self.frontier > self.warm
+    }
+
+    /// Writes to the huge page behind the frontier, so that the system clears it now (a fraction of a millisecond) and
+    /// not in the middle of a rebuild.
+    #[cold]
+    pub(crate) fn warm(&mut self, arena: &Arena) {
+        let (huge, small) = ((HUGE_BYTES / LINE_BYTES) as u32, (SMALL_BYTES / LINE_BYTES) as u32);
+        if self.frontier + huge <= small {
+            self.warm = self.frontier + huge / 2;
+        } else {
+            let next = self.frontier.max(small).div_ceil(huge) * huge;
+            if next < arena.line_count {
+                arena.line(next).0[0].store(0, Relaxed);
+            }
+            self.warm = next;
+        }
+    }
+
+    /// Memory taken from the system: everything below the frontier, the rest of its huge page, and the
+    /// one written to ahead.
     pub(crate) fn taken_bytes(&self) -> u64 {
         let bytes = self.frontier as usize * LINE_BYTES;
+        let ahead = if self.warm as usize * LINE_BYTES >= SMALL_BYTES { HUGE_BYTES } else { 0 };
         let unit = if bytes <= SMALL_BYTES { PAGE_BYTES } else { HUGE_BYTES };
-        (bytes.next_multiple_of(unit) + self.given_back.capacity() * size_of::<u32>()) as u64
+        (bytes.next_multiple_of(unit) + ahead + self.given_back.capacity() * size_of::<u32>()) as u64
     }
 }

@@ -168,12 +168,21 @@ impl IndexWriter {
     pub fn insert(&mut self, key: &Key, slot: Slot) -> Option<Slot> {
         let mixed = self.table.mixer.mixed(key).expect("callers check keys");
         let value = self.value(slot);
+        let mut grown = false;
         loop {
             let header = self.table.header(mixed.m);
             match self.table.upsert(header, &mixed, value) {
                 Upsert::Replaced(old) => return self.table.fields.slot_of(old),
-                Upsert::Inserted => return None,
-                Upsert::NoRoom => self.owner.grow(&self.table, header),
+                Upsert::Inserted => {
+                    if !grown && self.owner.pages.wants_warming() {
+                        self.owner.pages.warm(&self.table.arena);
+                    }
+                    return None;
+                }
+                Upsert::NoRoom => {
+                    self.owner.grow(&self.table, header);
+                    grown = true;
+                }
             }
         }
     }

@@ -90,7 +90,12 @@ pub(crate) struct Owner {
 impl Segment<'_> {
     #[inline]
     fn line(&self, bucket: u32) -> &Line {
-        self.table.arena.line(self.pages[(bucket / PAGE_LINES) as usize] + bucket % PAGE_LINES)
+        self.table.arena.line(self.line_number(bucket))
+    }
+
+    #[inline]
+    fn line_number(&self, bucket: u32) -> u32 {
+        self.pages[(bucket / PAGE_LINES) as usize] + bucket % PAGE_LINES
     }
 
     fn of_header<'a>(table: &'a Table, header: &Line) -> Segment<'a> {
@@ -139,8 +144,9 @@ impl Segment<'_> {
         while next < end {
             let at = reached[next];
             let words = self.line(at.bucket).load();
-            for slot in 0..N {
-                let other = self.other::<N>(at.bucket, &words, slot);
+            let others: [u32; N] = std::array::from_fn(|slot| self.other::<N>(at.bucket, &words, slot));
+            others.iter().for_each(|&other| self.table.arena.prefetch(self.line_number(other)));
+            for (slot, other) in others.into_iter().enumerate() {
                 let (word, bit) = ((other / 64) as usize, 1 << (other % 64));
                 if seen[word] & bit != 0 {
                     continue;
@@ -215,7 +221,7 @@ impl Segment<'_> {
     #[inline]
     fn prefetch(&self, place: &Place) {
         for bucket in [place.first, place.second] {
-            self.table.arena.prefetch(self.pages[(bucket / PAGE_LINES) as usize] + bucket % PAGE_LINES);
+            self.table.arena.prefetch(self.line_number(bucket));
         }
     }
 }
