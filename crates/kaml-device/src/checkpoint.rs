@@ -97,6 +97,8 @@ pub(crate) struct Checkpoint {
     running: bool,
     todo: Vec<u32>,
     job: Option<Job>,
+    /// There was no block for the snapshot; something must complete before it can go on.
+    stalled: bool,
 }
 
 impl Checkpoint {
@@ -107,6 +109,11 @@ impl Checkpoint {
 
     pub(crate) fn is_running(&self) -> bool {
         self.running || self.requested
+    }
+
+    /// An operation has completed: there may be a block now.
+    pub(crate) fn may_go_on(&mut self) {
+        self.stalled = false;
     }
 
     /// The namespace is gone.
@@ -315,9 +322,8 @@ impl Core {
 
     /// Journal bytes after which a checkpoint is taken: replaying them takes well under a second.
     pub(crate) fn checkpoint_journal_bytes(&self) -> u64 {
-        let index_bytes: u64 = self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum();
         let device = self.geometry.block_bytes() * u64::from(self.blocks.count());
-        (64u64 << 20).min(device / 32).max(index_bytes / 2)
+        (64u64 << 20).min(device / 32).max(self.index_bytes / 2)
     }
 
     /// Asks for a checkpoint and the root behind it; as [`Core::request_root`].
@@ -329,7 +335,7 @@ impl Core {
     }
 
     pub(crate) fn checkpoint_can_go_on(&self) -> bool {
-        self.checkpoint.running && self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX
+        self.checkpoint.running && !self.checkpoint.stalled && self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX
     }
 
     /// One step of taking a checkpoint, if one is due.
@@ -386,7 +392,12 @@ impl Core {
         let mut ios = Vec::new();
         let mut written = 0;
         while out.tail.len() - written >= page_bytes || (end && written < out.tail.len()) {
-            let Ok(block) = self.writers.ready(0, Class::Snapshot, chunks, &mut self.blocks, &mut ios) else { break };
+            let floor = self.floor(Class::Snapshot);
+            let ready = self.writers.ready(0, Class::Snapshot, chunks, floor, &mut self.blocks, &mut ios);
+            let Ok(block) = ready else {
+                self.checkpoint.stalled = true;
+                break;
+            };
             let page = &out.tail[written..out.tail.len().min(written + page_bytes)];
             let at = self.writers.append_pages(block, page, &mut ios);
             self.blocks.hold(block);

@@ -142,6 +142,8 @@ pub struct Core {
     retry_at_ns: u64,
     /// While the ring is replayed: the epoch and tail that roots must go on naming.
     pub(crate) recovering: Option<(u64, u64)>,
+    /// Memory of all indexes as of the last poll.
+    pub(crate) index_bytes: u64,
     /// [`Core::capacity_chunks`] as of the last poll.
     capacity_cached: u64,
 }
@@ -190,10 +192,11 @@ impl Core {
             read_only: false,
             retry_at_ns: 0,
             recovering: None,
+            index_bytes: 0,
             capacity_cached: 0,
             geometry,
         };
-        core.capacity_cached = core.capacity_chunks();
+        core.update_sizes();
         core
     }
 
@@ -376,17 +379,11 @@ impl Core {
         let log = space.next_log(chunks, log_count, turn);
         let header = RecordHeader::encode(record);
         let frame = self.ring.staging_number();
-        self.host_may_open(log, Class::Host, chunks)?;
-        let at = self.append(log, Class::Host, chunks, [&header, value], Some(frame))?;
+        let floor = self.floor(Class::Host);
+        let at = self.append(log, Class::Host, floor, chunks, [&header, value], Some(frame))?;
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(chunks));
         Ok(Slot { at: at.0, len: code(chunks) })
-    }
-
-    /// Host data may not take the last free blocks: those are for collection.
-    fn host_may_open(&self, log: u32, class: Class, chunks: u32) -> Result<(), NoBlock> {
-        let opens = self.writers.needs_block(log, class, chunks);
-        if opens && self.blocks.free_count() <= self.reserve_blocks() { Err(NoBlock) } else { Ok(()) }
     }
 
     /// Appends a record to a log and holds its block until its index entry is there.
@@ -394,12 +391,13 @@ impl Core {
         &mut self,
         log: u32,
         class: Class,
+        floor: u32,
         chunks: u32,
         parts: [&[u8]; 2],
         frame: Option<u64>,
     ) -> Result<ChunkAddr, NoBlock> {
         let mut out = Vec::new();
-        let block = self.writers.ready(log, class, chunks, &mut self.blocks, &mut out);
+        let block = self.writers.ready(log, class, chunks, floor, &mut self.blocks, &mut out);
         let at = block.map(|block| {
             self.blocks.hold(block);
             self.writers.append(block, chunks, parts, frame, &mut out)
@@ -455,9 +453,9 @@ impl Core {
         let log_count = self.geometry.die_count();
         let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
         let log = space.next_log(whole, log_count, 1);
-        self.host_may_open(log, Class::Direct, whole)?;
+        let floor = self.floor(Class::Direct);
         let mut out = Vec::new();
-        let placed = self.writers.ready(log, Class::Direct, whole, &mut self.blocks, &mut out).map(|block| {
+        let placed = self.writers.ready(log, Class::Direct, whole, floor, &mut self.blocks, &mut out).map(|block| {
             self.blocks.hold(block);
             self.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
         });
@@ -500,9 +498,9 @@ impl Core {
         self.ring.committed()
     }
 
-    /// Whether records are staged that no write has taken yet.
-    pub fn has_staged(&self) -> bool {
-        self.ring.has_staged()
+    /// Whether [`Core::begin_persist`] has something to hand out, if the ring has room for it.
+    pub fn wants_persist(&self) -> bool {
+        self.ring.wants_persist()
     }
 
     /// The frame that is being filled.
@@ -518,11 +516,6 @@ impl Core {
     /// The namespace whose index collection needs, if it does.
     pub fn take_wanted_index(&mut self) -> Option<u32> {
         self.collector.wants_index.take()
-    }
-
-    /// Ring writes under way.
-    pub fn persists_in_flight(&self) -> usize {
-        self.ring.in_flight()
     }
 
     /// The error that stopped the device, if one did.
@@ -571,6 +564,7 @@ impl Core {
     /// Takes what an operation came to.
     pub fn complete(&mut self, completion: Completion) {
         let Completion { id, io, result } = completion;
+        self.checkpoint.may_go_on();
         let pending = self.ops.remove(&id).expect("a completion answers one operation in flight");
         match (pending, result) {
             (Pending::Persist { frame }, Ok(())) => {
@@ -733,7 +727,7 @@ impl Core {
             if self.tickets.values().any(|t| t.at.0 == from.at) {
                 continue;
             }
-            let at = self.append(log, class, extent.chunk_count, [&bytes[..record.page_bytes()], &[]], frame);
+            let at = self.append(log, class, 1, extent.chunk_count, [&bytes[..record.page_bytes()], &[]], frame);
             let at = at.expect("blocks were ready");
             self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
         }
@@ -796,7 +790,7 @@ impl Core {
             self.step_checkpoint();
             self.step_root();
         }
-        self.capacity_cached = self.capacity_chunks();
+        self.update_sizes();
         out.extend(self.outbox.drain(..));
     }
 
@@ -817,7 +811,9 @@ impl Core {
         let mut out = Vec::new();
         while let Some(page) = self.journal.waiting() {
             let chunks = self.geometry.chunks_per_page();
-            let Ok(block) = self.writers.ready(0, Class::Journal, chunks, &mut self.blocks, &mut out) else { break };
+            let floor = self.floor(Class::Journal);
+            let ready = self.writers.ready(0, Class::Journal, chunks, floor, &mut self.blocks, &mut out);
+            let Ok(block) = ready else { break };
             let at = self.writers.append_pages(block, page, &mut out);
             self.blocks.hold(block);
             self.journal.placed(at.block.0, at.page);
@@ -967,9 +963,21 @@ impl Core {
         self.ring.payload_bytes_max()
     }
 
-    /// Free blocks that hosts must leave: for collection, the journal and snapshots.
+    /// Free blocks that a class must leave to those that need them more: the journal may take the last one, or no
+    /// root could be made; collection the last but one, or no space would come back; snapshots wait for collection.
+    pub(crate) fn floor(&self, class: Class) -> u32 {
+        match class {
+            Class::Journal => 0,
+            Class::Cold => 1,
+            Class::Snapshot => 3,
+            Class::Host | Class::Direct => self.reserve_blocks(),
+        }
+    }
+
+    /// Free blocks that hosts must leave: for collection, the journal and a snapshot of all indexes.
     pub(crate) fn reserve_blocks(&self) -> u32 {
-        self.geometry.die_count() + 2
+        let snapshot = self.index_bytes / self.geometry.block_bytes() + 1;
+        self.geometry.die_count() + 3 + snapshot as u32
     }
 
     /// Free blocks below which collection runs.
@@ -977,10 +985,16 @@ impl Core {
         self.reserve_blocks() + self.geometry.die_count() + self.blocks.count() / 64
     }
 
+    /// What admission looks at, worked out now and then.
+    fn update_sizes(&mut self) {
+        let indexes = self.spaces.values().filter_map(|s| s.index.as_ref());
+        self.index_bytes = indexes.map(|index| index.memory_bytes()).sum();
+        self.capacity_cached = self.capacity_chunks();
+    }
+
     /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.
     pub fn capacity_chunks(&self) -> u64 {
-        let index_bytes: u64 = self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum();
-        let metadata = (index_bytes * 2 + self.checkpoint_journal_bytes()) / self.geometry.block_bytes() + 2;
+        let metadata = (self.index_bytes + self.checkpoint_journal_bytes()) / self.geometry.block_bytes() + 2;
         let open = u64::from(self.geometry.die_count()) * 3;
         let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
         let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));

@@ -91,10 +91,14 @@ impl Core {
         }
         if self.collector.victim.is_none() && !self.should_collect() && !self.collector.draining.is_empty() {
             // Nothing more will fill the cold buffers soon: what they hold would keep drained blocks.
-            let mut out = Vec::new();
-            self.writers.seal_class(Class::Cold, &mut out);
-            self.emit_programs(out);
+            self.seal_cold();
         }
+    }
+
+    fn seal_cold(&mut self) {
+        let mut out = Vec::new();
+        self.writers.seal_class(Class::Cold, &mut out);
+        self.emit_programs(out);
     }
 
     fn update_pace(&mut self) {
@@ -113,7 +117,12 @@ impl Core {
         let free = self.blocks.free_count() + self.blocks.reclaimed_count();
         let wanted = self.collector.active || free <= self.collect_below();
         let draining = self.collector.draining.len() as u32;
-        wanted && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX && !self.root_commit.awaits_checkpoint()
+        // Another victim may need a block of its own before the ones on their way give theirs back.
+        let room = draining == 0 || self.blocks.free_count() > self.floor(Class::Cold) + 1;
+        wanted
+            && room
+            && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX
+            && !self.root_commit.awaits_checkpoint()
             || self.blocks.has_failing()
     }
 
@@ -225,6 +234,8 @@ impl Core {
                 }
                 Err(NoBlock) => {
                     self.collector.victim.as_mut().expect("still scanned").slice = Some((start, bytes));
+                    // What has been moved so far may be all that keeps earlier victims from becoming free.
+                    self.seal_cold();
                     return;
                 }
             }
@@ -262,11 +273,12 @@ impl Core {
 
     /// Appends to the cold log of a die, or of any die that has room.
     fn append_cold(&mut self, log: u32, chunks: u32, bytes: &[u8]) -> Result<u64, NoBlock> {
-        let first = self.append(log, Class::Cold, chunks, [bytes, &[]], None);
+        let floor = self.floor(Class::Cold);
+        let first = self.append(log, Class::Cold, floor, chunks, [bytes, &[]], None);
         let others = 0..self.geometry.die_count();
         let at = others.filter(|other| *other != log).fold(first, |at, other| match at {
             Ok(at) => Ok(at),
-            Err(NoBlock) => self.append(other, Class::Cold, chunks, [bytes, &[]], None),
+            Err(NoBlock) => self.append(other, Class::Cold, floor, chunks, [bytes, &[]], None),
         })?;
         Ok(at.0)
     }

@@ -278,7 +278,7 @@ impl Core {
         let log = self.spaces.get_mut(&record.namespace).expect("checked").next_log(chunks, log_count, turn);
         for _ in 0..PLACE_TRIES_MAX {
             for other in (0..log_count).map(|i| (log + i) % log_count) {
-                match self.append(other, Class::Host, chunks, [&header, value], None) {
+                match self.append(other, Class::Host, 1, chunks, [&header, value], None) {
                     Ok(at) => return Ok(Slot { at: at.0, len: code(chunks) }),
                     Err(NoBlock) => {}
                 }

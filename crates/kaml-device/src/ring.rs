@@ -30,6 +30,7 @@ struct Kept {
     lsn: u64,
     end: u64,
     durable: bool,
+    record_count: usize,
     records: Vec<Staged>,
 }
 
@@ -64,6 +65,8 @@ pub(crate) struct CommitRing {
     spare: Vec<AlignedBuf>,
     kept: VecDeque<Kept>,
     in_flight: usize,
+    /// Records of the frames in flight.
+    in_flight_records: usize,
     /// Frames before this one are committed.
     committed: u64,
     frame_bytes_max: usize,
@@ -91,6 +94,7 @@ impl CommitRing {
             spare: (0..PERSISTS_IN_FLIGHT_MAX).map(|_| AlignedBuf::zeroed(frame_bytes_max)).collect(),
             kept: VecDeque::new(),
             in_flight: 0,
+            in_flight_records: 0,
             committed: 1,
             frame_bytes_max,
         }
@@ -152,10 +156,17 @@ impl CommitRing {
         staging.records.push(staged);
     }
 
+    /// Whether the staging frame should be written now. A second write in flight must carry half as many records as the
+    /// first: smaller ones would cost the frames behind them more than they gain.
+    pub(crate) fn wants_persist(&self) -> bool {
+        let staged = self.staging.records.len();
+        staged > 0 && self.in_flight < PERSISTS_IN_FLIGHT_MAX && staged * 2 >= self.in_flight_records
+    }
+
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
     /// room in the ring until its tail moves.
     pub(crate) fn begin_persist(&mut self) -> Option<(u64, Io)> {
-        if !self.has_staged() || self.in_flight >= PERSISTS_IN_FLIGHT_MAX || self.spare.is_empty() {
+        if !self.wants_persist() {
             return None;
         }
         let payload_len = self.staging.len - FrameHeader::BYTES;
@@ -183,7 +194,9 @@ impl CommitRing {
         self.head = lsn + len;
         self.previous_end = self.head;
         self.in_flight += 1;
-        self.kept.push_back(Kept { number, lsn, end: self.head, durable: false, records: full.records });
+        self.in_flight_records += full.records.len();
+        let record_count = full.records.len();
+        self.kept.push_back(Kept { number, lsn, end: self.head, durable: false, record_count, records: full.records });
         Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize }))
     }
 
@@ -206,7 +219,10 @@ impl CommitRing {
         let mut committed = Vec::new();
         let first = self.committed;
         for kept in self.kept.iter_mut().skip_while(|k| k.number < first) {
-            kept.durable |= kept.number == number;
+            if kept.number == number {
+                kept.durable = true;
+                self.in_flight_records -= kept.record_count;
+            }
             if kept.durable && kept.number == self.committed {
                 self.committed += 1;
                 committed.push((kept.number, std::mem::take(&mut kept.records)));

@@ -125,37 +125,33 @@ impl Writers {
         in_flight_max + buffers * u64::from(BUFFER_BYTES.max(geometry.page_bytes * geometry.pages_per_program))
     }
 
-    /// The block that takes `chunks` more of a class; opens one if the present one has no room.
+    /// The block that takes `chunks` more of a class; opens one if the present one has no room and more than `floor`
+    /// blocks are free.
     pub(crate) fn ready(
         &mut self,
         log: u32,
         class: Class,
         chunks: u32,
+        floor: u32,
         blocks: &mut BlockTable,
         out: &mut Vec<Io>,
     ) -> Result<u32, NoBlock> {
-        if let Some(&block) = self.open.get(&(log, class)) {
-            if self.start_for(block, chunks) + chunks <= self.geometry.chunks_per_block() {
-                return Ok(block);
-            }
-            let die = if class >= Class::Journal { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
-            let next = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
-            self.close(block, blocks, out);
-            self.begin(log, class, next);
-            return Ok(next);
+        let present = self.open.get(&(log, class)).copied();
+        if let Some(block) = present
+            && self.start_for(block, chunks) + chunks <= self.geometry.chunks_per_block()
+        {
+            return Ok(block);
+        }
+        if blocks.free_count() <= floor {
+            return Err(NoBlock);
         }
         let die = if class >= Class::Journal { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
-        let block = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
-        self.begin(log, class, block);
-        Ok(block)
-    }
-
-    /// Whether `ready` would have to open another block.
-    pub(crate) fn needs_block(&self, log: u32, class: Class, chunks: u32) -> bool {
-        match self.open.get(&(log, class)) {
-            Some(&block) => self.start_for(block, chunks) + chunks > self.geometry.chunks_per_block(),
-            None => true,
+        let next = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
+        if let Some(block) = present {
+            self.close(block, blocks, out);
         }
+        self.begin(log, class, next);
+        Ok(next)
     }
 
     fn begin(&mut self, log: u32, class: Class, block: u32) {

@@ -110,7 +110,10 @@ impl Shared {
     /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.
     pub(crate) fn make_room<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         match core.begin_persist() {
-            Some((id, io)) => self.persist(core, id, io),
+            Some((id, io)) => {
+                self.persist(core, id, io);
+                self.lock()
+            }
             None => {
                 self.wake_background();
                 self.wait_progress(core)
@@ -136,7 +139,11 @@ impl Shared {
                 return Err(error.into());
             }
             if let Some((id, io)) = core.begin_persist() {
-                core = self.persist(core, id, io);
+                self.persist(core, id, io);
+                if self.committed.load(Ordering::Acquire) > frame {
+                    return Ok(());
+                }
+                core = self.lock();
                 continue;
             }
             let seen = word.load(Ordering::Relaxed);
@@ -154,7 +161,7 @@ impl Shared {
     }
 
     /// Carries out a ring write outside the lock, then tells everyone whom it concerns.
-    fn persist<'a>(&'a self, core: MutexGuard<'a, Core>, id: IoId, mut io: Io) -> MutexGuard<'a, Core> {
+    fn persist(&self, core: MutexGuard<'_, Core>, id: IoId, mut io: Io) {
         let wake = core.has_background();
         drop(core);
         if wake {
@@ -169,7 +176,6 @@ impl Shared {
         let news = self.news(&core);
         drop(core);
         self.spread(news, 0);
-        self.lock()
     }
 
     /// What has been committed since it was last told; call under the lock, then [`Shared::spread`] outside it.
@@ -177,7 +183,7 @@ impl Shared {
         let committed = core.committed();
         let before = self.committed.swap(committed, Ordering::AcqRel);
         // A frame waits for somebody to write it.
-        let orphan = core.has_staged() && core.persists_in_flight() < 2;
+        let orphan = core.wants_persist();
         News { before, committed, orphan: orphan.then_some(core.staging_frame()), stopped: core.stopped().is_some() }
     }
 
