@@ -88,7 +88,8 @@ fn digits(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
-        v => format!("{v:.2}"),
+        v if v >= 0.1 || v <= 0.0 => format!("{v:.2}"),
+        v => format!("{v:.4}"),
     }
 }
 

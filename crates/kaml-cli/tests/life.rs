@@ -309,7 +309,7 @@ fn a_second_opener_is_refused() {
 #[test]
 fn damage_is_named() {
     let world = World::new();
-    let needle: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8 ^ 0x5a).collect();
+    let needle: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8 ^ 0x5a).collect();
     assert!(world.pipe(&["put", "data.kaml", "notes", "victim", "-"], &needle).status.success());
     world.ok(&["put", "data.kaml", "notes", "other", "fine"]);
     let mut bytes = fs::read(world.path("data.kaml")).unwrap();
@@ -366,7 +366,7 @@ fn an_interrupted_import_is_whole() {
     feeder.join().unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let records = world.json(&["namespace", "list", "data.kaml", "--json"])[0]["record_count"].as_u64().unwrap();
-    assert!(records > 0 && records % 10 == 0, "{records}");
+    assert!(records > 0 && records.is_multiple_of(10), "{records}");
 }
 
 /// Goal:   quickstart tells its story, loses nothing, and its JSON carries the figures.

@@ -9,6 +9,7 @@
 use crate::floor::{self, Floor};
 use crate::keys::Distribution;
 use crate::kill::{self, Cycles};
+use crate::memory::{self, Memory};
 use crate::micro::{self, Gets, Puts, Records, Stop};
 use crate::raw::{self, RandomReads, Sequential};
 use crate::reopen::{self, Reopen};
@@ -186,6 +187,13 @@ impl Row {
         }
     }
 
+    /// A group that could not be measured to its end.
+    fn failure(group: Group, error: &Error) -> Row {
+        let what = format!("{}: failed: {error}", group.name());
+        let unit = String::new();
+        Row { group, what, unit, floor: None, kaml: f64::NAN, ratio: None, bar: None, met: Some(false) }
+    }
+
     /// A figure that has a bar of its own.
     fn figure(group: Group, what: impl Into<String>, unit: &str, kaml: f64, bar: Option<Bar>) -> Row {
         let met = bar.map(|bar| bar.is_met(kaml));
@@ -204,7 +212,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Measures the groups in turn; `progress` is told each row when it is there, and each step with its words.
-pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Row>, Error> {
+pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Vec<Row> {
     let mut rows = Vec::new();
     for group in &options.groups {
         progress(Progress::Step(group.name()));
@@ -221,11 +229,13 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Result<
             Group::Reopen => bench.reopen(),
             Group::Kill => bench.kill(),
             Group::Memory => bench.memory(),
-        }?;
+        };
+        // One group that fails does not take the figures of the others with it.
+        let found = found.unwrap_or_else(|error| vec![Row::failure(*group, &error)]);
         found.iter().for_each(|row| progress(Progress::Row(row)));
         rows.extend(found);
     }
-    Ok(rows)
+    rows
 }
 
 /// What there is to tell meanwhile.
@@ -301,7 +311,14 @@ impl Bench<'_> {
     ) -> Result<Vec<(f64, f64)>, Error> {
         let file = DeviceFile::new(&self.options.dir);
         let (device, namespace) = file.create(ROOMY)?;
-        let turns = (0..self.options.repeats.max(1)).map(|turn| Ok((floor()?, kaml(&device, namespace, turn)?)));
+        // Each side goes first in every second turn.
+        let turns = (0..self.options.repeats.max(1)).map(|turn| match turn % 2 {
+            0 => Ok((floor()?, kaml(&device, namespace, turn)?)),
+            _ => {
+                let kaml = kaml(&device, namespace, turn)?;
+                Ok((floor()?, kaml))
+            }
+        });
         let pairs = turns.collect::<Result<Vec<_>, Error>>()?;
         device.close()?;
         Ok(pairs)
@@ -399,19 +416,19 @@ impl Bench<'_> {
             let read_bytes = (after.read_bytes - before.read_bytes) / (after.read_count - before.read_count).max(1);
             let bytes = (read_bytes as usize).clamp(1024, 1 << 20).next_multiple_of(512);
             let raw = RandomReads { bytes, depth, duration: self.options.duration, seed };
-            pairs.push((raw::random_reads(scratch, &raw)?.operations_per_s, kaml.operations_per_s));
-            cpu.push(kaml.cpu_us_per_operation);
+            let raw = raw::random_reads(scratch, &raw)?;
+            pairs.push((raw.operations_per_s, kaml.operations_per_s));
+            cpu.push((raw.cpu_us_per_operation, kaml.cpu_us_per_operation));
         }
         let what = format!("uncached 1 KiB Get, {depth} in flight");
         let cpu_bar = (depth >= 16).then_some(Bar::AtMost(3.0));
         let per_get = reads as f64 / gets.max(1) as f64;
         let mut per_get_row = Row::figure(self.group, format!("{what}: reads per Get"), "reads", per_get, None);
         (per_get_row.bar, per_get_row.met) = (Some(Bar::AtMost(1.0)), Some(reads == gets));
-        Ok(vec![
-            Row::ratio(self.group, what.clone(), "gets/s", &pairs, Bar::AtLeast(0.95)),
-            Row::figure(self.group, format!("{what}: CPU"), "µs", median(cpu.into_iter()), cpu_bar),
-            per_get_row,
-        ])
+        let kaml_cpu = median(cpu.iter().map(|pair| pair.1));
+        let mut cpu_row = Row::figure(self.group, format!("{what}: CPU"), "µs", kaml_cpu, cpu_bar);
+        cpu_row.floor = Some(median(cpu.iter().map(|pair| pair.0)));
+        Ok(vec![Row::ratio(self.group, what, "gets/s", &pairs, Bar::AtLeast(0.95)), cpu_row, per_get_row])
     }
 
     fn absent_gets(&self, device: &Device, namespace: NamespaceId) -> Result<Row, Error> {
@@ -498,7 +515,7 @@ impl Bench<'_> {
             device.settle()?;
             let (after, disk_after) = (device.stats(), figures::DiskBytes::now());
             let per_byte = |bytes: u64| bytes as f64 / run.bytes.max(1) as f64;
-            let what = format!("bytes written per byte, {value_bytes} B puts, {threads} threads");
+            let what = format!("bytes written per byte, {} KiB puts, {threads} threads", value_bytes >> 10);
             let counted = after.ring_bytes - before.ring_bytes + after.page_bytes - before.page_bytes;
             let counted = counted + after.metadata_bytes - before.metadata_bytes + after.oob_bytes - before.oob_bytes;
             let bar = Some(Bar::AtMost(bar));
@@ -565,11 +582,11 @@ impl Bench<'_> {
             let f = reopen::run(&file.path, &Reopen { capacity, records, program, arguments: self.child("load") })?;
             let mut row = |what: &str, value: f64, bar: Option<f64>| {
                 let what = format!("{records} records on {} GiB: {what}", capacity >> 30);
-                rows.push(Row::figure(self.group, what, "s", value, bar.map(Bar::AtMost)));
+                rows.push(Row::figure(self.group, what, "ms", value * 1e3, bar.map(Bar::AtMost)));
             };
-            row("open after SIGKILL", f.after_kill_seconds, Some(2.0));
+            row("open after SIGKILL", f.after_kill_seconds, Some(2000.0));
             row("and the first Get", f.first_get_after_kill_seconds, None);
-            row("open after a clean close", f.after_close_seconds, Some(0.3));
+            row("open after a clean close", f.after_close_seconds, Some(300.0));
             row("and the first Get after that", f.first_get_after_close_seconds, None);
         }
         Ok(rows)
@@ -598,31 +615,25 @@ impl Bench<'_> {
         ])
     }
 
-    /// Resident memory beyond that at the start, less the index, while values of 4 KiB are stored.
     fn memory(&self) -> Result<Vec<Row>, Error> {
-        const VALUE_BYTES: usize = 4096;
-        let Some((before, _)) = figures::resident_bytes() else { return Ok(Vec::new()) };
         let file = DeviceFile::new(&self.options.dir);
-        let capacity = (self.options.memory_bytes + self.options.memory_bytes / 3).max(1 << 30);
-        let (device, namespace) = file.create(capacity)?;
-        let records = self.options.memory_bytes / VALUE_BYTES as u64;
-        let mut beyond_index = Vec::new();
-        const STEPS: u64 = 20;
-        for step in 1..=STEPS {
-            micro::fill_range(&device, namespace, VALUE_BYTES, records * (step - 1) / STEPS..records * step / STEPS)?;
-            let (now, _) = figures::resident_bytes().unwrap_or((before, before));
-            beyond_index.push((now - before.min(now)) as f64 - device.stats().index_bytes as f64);
-        }
-        let mib = f64::from(1 << 20);
-        let (first, last) = (beyond_index[STEPS as usize / 4] / mib, beyond_index[STEPS as usize - 1] / mib);
-        let index = device.stats().index_bytes as f64 / mib;
-        device.close()?;
+        let memory = Memory {
+            bytes: self.options.memory_bytes,
+            value_bytes: 4096,
+            program: self.options.program.clone(),
+            arguments: self.child("memory"),
+        };
+        let f = memory::run(&file.path, &memory)?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let last = |values: &[u64]| mib(values.last().copied().unwrap_or(0));
         let gib = self.options.memory_bytes >> 30;
+        let row = |what: &str, value, bar| Row::figure(self.group, what, "MiB", value, bar);
+        let beyond = "resident beyond start and index, highest; the bar is the buffers' limit";
         Ok(vec![
-            Row::figure(self.group, format!("index after {gib} GiB of 4 KiB values"), "MiB", index, None),
-            Row::figure(self.group, "resident beyond the index, after a quarter", "MiB", first, None),
-            Row::figure(self.group, "resident beyond the index, at the end", "MiB", last, None),
-            Row::figure(self.group, "growth of that", "MiB", last - first, Some(Bar::AtMost(16.0))),
+            row(&format!("resident after {gib} GiB of 4 KiB values"), last(&f.resident_bytes), None),
+            row("of this, before there was a device", mib(f.start_bytes), None),
+            row("of this, index", last(&f.index_bytes), None),
+            row(beyond, mib(f.beyond_index_bytes_max()), Some(Bar::AtMost(mib(f.buffer_bytes_max)))),
         ])
     }
 }

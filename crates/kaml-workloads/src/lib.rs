@@ -11,6 +11,7 @@ pub mod figures;
 pub mod floor;
 pub mod keys;
 pub mod kill;
+pub mod memory;
 pub mod micro;
 pub mod raw;
 pub mod reopen;

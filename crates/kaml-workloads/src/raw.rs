@@ -12,8 +12,10 @@ use kaml_flash::AlignedBuf;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// Reads start at multiples of this, the strictest alignment that direct I/O asks for.
+/// Pages of the file; transfers of whole pages start at multiples of it, others at any sector, as records do.
 const ALIGN_BYTES: u64 = 4096;
+/// The smallest sector.
+const SECTOR_BYTES: u64 = 512;
 
 /// Random reads.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +43,8 @@ pub fn random_reads(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, E
 }
 
 fn random_offset(rng: &mut Rng, scratch: &Scratch, bytes: usize) -> u64 {
-    rng.below((scratch.bytes() - bytes as u64) / ALIGN_BYTES) * ALIGN_BYTES
+    let align = if (bytes as u64).is_multiple_of(ALIGN_BYTES) { ALIGN_BYTES } else { SECTOR_BYTES };
+    rng.below((scratch.bytes() - bytes as u64) / align) * align
 }
 
 fn pread(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Error> {

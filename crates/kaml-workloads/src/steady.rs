@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Steady {
     /// Bytes of the device.
     pub capacity: u64,
-    /// Live data as a share of the capacity.
+    /// Live data as a share of all flash, spare included.
     pub live_share: f64,
     /// Bytes of each value.
     pub value_bytes: usize,
@@ -38,7 +38,7 @@ pub struct Steady {
 pub struct SteadyFigures {
     /// Records on the device.
     pub records: u64,
-    /// Live bytes as a share of the capacity, after filling.
+    /// Live bytes as a share of all flash, after filling.
     pub live_share: f64,
     /// Overwrites before any record was relocated.
     pub before: Figures,
@@ -95,25 +95,22 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(result)
 }
 
-/// Fills until the live share is reached; answers the number of records and the share.
+/// Fills until records take the share of all flash; answers their number and the share.
 fn fill_to(
     device: &Device,
     namespace: kaml::NamespaceId,
     steady: &Steady,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(u64, f64), Error> {
-    const PROBE: u64 = 20_000;
-    let live = |stats: &Stats| stats.live_bytes as f64;
-    let empty = live(&device.stats());
+    const PROBE: u64 = 1000;
+    let before = device.stats().record_bytes;
     micro::fill(device, namespace, steady.value_bytes, PROBE)?;
-    let record_bytes = (live(&device.stats()) - empty) / PROBE as f64;
-    let stats = device.stats();
-    let wanted = steady.live_share * stats.capacity_bytes as f64 - empty;
-    let records = (wanted / record_bytes) as u64;
-    progress(&format!("filling {records} records of {record_bytes:.0} B on the medium"));
-    micro::fill(device, namespace, steady.value_bytes, records)?;
-    let stats = device.stats();
-    Ok((records, live(&stats) / stats.capacity_bytes as f64))
+    let record_bytes = (device.stats().record_bytes - before) as f64 / PROBE as f64;
+    let flash_bytes = device.info().flash_bytes as f64;
+    let records = (steady.live_share * flash_bytes / record_bytes) as u64;
+    progress(&format!("filling {records} records of {record_bytes:.0} B in flash"));
+    micro::fill_range(device, namespace, steady.value_bytes, PROBE..records.max(PROBE))?;
+    Ok((records, records as f64 * record_bytes / flash_bytes))
 }
 
 /// Slices of overwriting, gathered into stages.

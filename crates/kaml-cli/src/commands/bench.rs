@@ -14,7 +14,7 @@ use kaml_workloads::kill::{self, Cycles};
 use kaml_workloads::micro::{self, Gets, Puts, Records, Stop};
 use kaml_workloads::raw::{self, RandomReads, Sequential};
 use kaml_workloads::scratch::Scratch;
-use kaml_workloads::{Error, Figures, keys, reopen};
+use kaml_workloads::{Error, Figures, keys, memory, reopen};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -342,7 +342,7 @@ impl DeviceArguments {
             .map_err(Failure::io(self.common.dir.display()))?;
         let capacity = self.capacity.unwrap_or((self.keys * (self.bytes + 256) * 2).max(32 << 30));
         let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
-        let device = Device::create(&scratch.path().join("bench.kaml"), &options)?;
+        let device = Device::create(scratch.path().join("bench.kaml"), &options)?;
         let namespace = micro::namespace(&device, "bench")?;
         if work != Work::Put {
             micro::fill(&device, namespace, self.bytes as usize, self.keys)?;
@@ -410,7 +410,7 @@ impl CompareArguments {
         let rows = compare::run(&options, &mut |progress| match progress {
             Progress::Step(step) => told(format!("... {step}")),
             Progress::Row(row) => told(row_cells(row).join("  ")),
-        })?;
+        });
         if self.common.json {
             return output::json(&rows);
         }
@@ -441,7 +441,7 @@ fn row_cells(row: &Row) -> Vec<String> {
 
 fn index(keys: &Counts, json: bool) -> Result<(), Failure> {
     let options = Options { index_keys: keys.0.iter().map(|keys| *keys as u64).collect(), ..Options::default() };
-    let rows = compare::run(&Options { groups: vec![Group::Index], ..options }, &mut |_| {})?;
+    let rows = compare::run(&Options { groups: vec![Group::Index], ..options }, &mut |_| {});
     if json {
         return output::json(&rows);
     }
@@ -497,6 +497,8 @@ enum Job {
     Batches { device: PathBuf },
     /// Puts small records, then kills itself
     Load { device: PathBuf, records: u64 },
+    /// Fills a new device and tells its own memory
+    Memory { device: PathBuf, bytes: u64, value_bytes: usize },
 }
 
 impl ChildArguments {
@@ -504,6 +506,7 @@ impl ChildArguments {
     pub fn run(self) -> Result<(), Failure> {
         match self.job {
             Job::Batches { device } => Ok(kill::child(&device, &kill::tell_stdout)?),
+            Job::Memory { device, bytes, value_bytes } => output::json(&memory::child(&device, bytes, value_bytes)?),
             Job::Load { device, records } => Ok(reopen::child(&device, records)?),
         }
     }

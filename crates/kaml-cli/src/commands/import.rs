@@ -134,7 +134,7 @@ impl Arguments {
                 put(&mut batch, &mut batch_bytes)?;
             }
         }
-        if batch.len() > 0 {
+        if !batch.is_empty() {
             put(&mut batch, &mut batch_bytes)?;
         }
         bar.finish_and_clear();
