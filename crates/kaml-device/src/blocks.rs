@@ -270,6 +270,11 @@ impl BlockTable {
         (0..self.free.len()).filter(has_ready).max_by_key(|die| self.free[*die].len()).map(|die| die as u32)
     }
 
+    /// Free blocks of a die.
+    pub(crate) fn free_on(&self, die: u32) -> usize {
+        self.free[die as usize].len()
+    }
+
     /// Erased blocks of a die.
     pub(crate) fn ready_count(&self, die: u32) -> usize {
         self.free[die as usize].iter().filter(|b| self.get(**b).state == BlockState::Ready).count()

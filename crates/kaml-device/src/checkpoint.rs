@@ -16,7 +16,7 @@ use kaml_flash::{AlignedBuf, Io, IoId};
 use kaml_index::SnapshotCursor;
 
 /// Where committing a root stands.
-#[derive(Default)]
+#[derive(Debug, Default)]
 enum Step {
     #[default]
     Idle,
@@ -30,6 +30,7 @@ enum Step {
 }
 
 /// A root whose parts are in place, and what becomes free with it.
+#[derive(Debug)]
 struct Prepared {
     root: Root,
     /// Frames before this were committed, and so journaled, when the root was prepared.
@@ -41,7 +42,7 @@ struct Prepared {
 }
 
 /// Committing roots.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct RootCommit {
     step: Step,
     /// Metadata pages that the next root no longer needs.
@@ -66,14 +67,10 @@ impl RootCommit {
     pub(crate) fn awaits_checkpoint(&self) -> bool {
         self.awaits_checkpoint
     }
-
-    /// Whether the last root is being made.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.clean
-    }
 }
 
 /// An index being written out.
+#[derive(Debug)]
 struct Job {
     namespace: u32,
     cursor: Option<SnapshotCursor>,
@@ -83,7 +80,7 @@ struct Job {
 }
 
 /// A byte stream on its way into metadata pages.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct StreamWriter {
     stream: Stream,
     /// Bytes that do not fill a page yet.
@@ -91,7 +88,7 @@ struct StreamWriter {
 }
 
 /// Taking checkpoints.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
     requested: bool,
     running: bool,
@@ -111,7 +108,7 @@ impl Checkpoint {
         self.running || self.requested
     }
 
-    /// An operation has completed: there may be a block now.
+    /// An operation has completed or a block has become free: there may be a block now.
     pub(crate) fn may_go_on(&mut self) {
         self.stalled = false;
     }
@@ -151,6 +148,11 @@ impl Core {
     /// Requests up to this number are done.
     pub fn roots_done(&self) -> u64 {
         self.root_commit.done
+    }
+
+    /// Whether no root is being committed.
+    pub(crate) fn root_is_idle(&self) -> bool {
+        matches!(self.root_commit.step, Step::Idle)
     }
 
     /// One step towards the next root, if one is due.
@@ -243,7 +245,7 @@ impl Core {
             && self.spaces.values().all(|space| !space.dirty)
             && !self.ring.has_staged()
             && self.ring.in_flight() == 0;
-        let clean = clean && self.root.blocks_entry == self.journal.next_entry();
+        let clean = clean && self.table_is_exact;
         Root {
             generation: self.root.generation + 1,
             epoch: self.recovering.map_or(self.ring.epoch, |(epoch, _)| epoch),
@@ -435,6 +437,7 @@ impl Core {
         }
         let old = self.root.blocks.replace(table.stream);
         self.root.blocks_entry = entry;
+        self.table_is_exact = true;
         self.root_commit.retire(old.map(|s| s.runs).unwrap_or_default());
         let dirty = self.spaces.values().filter(|s| s.dirty).map(|s| s.snapshot_entry);
         let trimmed = self.journal.trim(dirty.min().unwrap_or(entry).min(entry));

@@ -142,6 +142,8 @@ pub struct Core {
     retry_at_ns: u64,
     /// While the ring is replayed: the epoch and tail that roots must go on naming.
     pub(crate) recovering: Option<(u64, u64)>,
+    /// No record has moved since the block table was written.
+    pub(crate) table_is_exact: bool,
     /// Memory of all indexes as of the last poll.
     pub(crate) index_bytes: u64,
     /// [`Core::capacity_chunks`] as of the last poll.
@@ -192,6 +194,7 @@ impl Core {
             read_only: false,
             retry_at_ns: 0,
             recovering: None,
+            table_is_exact: false,
             index_bytes: 0,
             capacity_cached: 0,
             geometry,
@@ -378,12 +381,23 @@ impl Core {
         let space = self.spaces.get_mut(&record.namespace).expect("checked");
         let log = space.next_log(chunks, log_count, turn);
         let header = RecordHeader::encode(record);
-        let frame = self.ring.staging_number();
+        let frame = Some(self.ring.staging_number());
         let floor = self.floor(Class::Host);
-        let at = self.append(log, Class::Host, floor, chunks, [&header, value], Some(frame))?;
+        let at =
+            self.on_some_log(log, |core, log| core.append(log, Class::Host, floor, chunks, [&header, value], frame))?;
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(chunks));
         Ok(Slot { at: at.0, len: code(chunks) })
+    }
+
+    /// Tries a log first and the others after it: a die without free blocks must not hold up what fits elsewhere.
+    pub(crate) fn on_some_log<T>(
+        &mut self,
+        log: u32,
+        mut append: impl FnMut(&mut Core, u32) -> Result<T, NoBlock>,
+    ) -> Result<T, NoBlock> {
+        let count = self.geometry.die_count();
+        (0..count).find_map(|i| append(self, (log + i) % count).ok()).ok_or(NoBlock)
     }
 
     /// Appends a record to a log and holds its block until its index entry is there.
@@ -454,15 +468,19 @@ impl Core {
         let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
         let log = space.next_log(whole, log_count, 1);
         let floor = self.floor(Class::Direct);
-        let mut out = Vec::new();
-        let placed = self.writers.ready(log, Class::Direct, whole, floor, &mut self.blocks, &mut out).map(|block| {
-            self.blocks.hold(block);
-            self.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
-        });
-        self.emit_programs(out);
+        let at = self.on_some_log(log, |core, log| {
+            let mut out = Vec::new();
+            let block = core.writers.ready(log, Class::Direct, whole, floor, &mut core.blocks, &mut out);
+            let at = block.map(|block| {
+                core.blocks.hold(block);
+                core.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
+            });
+            core.emit_programs(out);
+            at
+        })?;
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(whole));
-        placed
+        Ok(at)
     }
 
     /// Whether the pages of a ticket are programmed and durable.
@@ -612,6 +630,7 @@ impl Core {
             self.blocks.unhold(block);
         }
         let Some(space) = self.spaces.get_mut(&staged.namespace) else { return };
+        self.table_is_exact = false;
         let index = space.index.as_mut().expect("an index stays loaded while Puts of its namespace are staged");
         space.dirty = true;
         let (old, change) = match staged.to {
@@ -668,6 +687,7 @@ impl Core {
         let to_block = self.block_of(moved.to.at);
         let from_block = self.block_of(moved.from.at);
         let space = self.spaces.get_mut(&moved.namespace);
+        self.table_is_exact = false;
         let index = space.and_then(|space| {
             space.dirty = true;
             space.index.as_mut()
@@ -795,9 +815,6 @@ impl Core {
     }
 
     fn start_erases(&mut self) {
-        if self.root_commit.is_closing() {
-            return;
-        }
         // Space is given back only while there is plenty: a block about to be reused keeps its extents.
         let release = self.blocks.free_count() > self.blocks.count() / 4;
         for block in self.blocks.start_erases(3) {
@@ -869,6 +886,7 @@ impl Core {
         let geometry = &self.geometry;
         index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
         let space = self.spaces.remove(&id).expect("just seen");
+        self.table_is_exact = false;
         self.directory.remove(id);
         *space.shared.index.write().expect("no panics under this lock") = None;
         let runs = space.snapshot.map(|s| s.runs).unwrap_or_default();

@@ -18,6 +18,7 @@ use kaml_index::Slot;
 use std::collections::BTreeMap;
 
 /// The block being scanned.
+#[derive(Debug)]
 struct Victim {
     block: u32,
     /// Its records, once the OOB entries are read.
@@ -29,14 +30,14 @@ struct Victim {
 }
 
 /// What is left to do for a block whose records are on their way.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Drain {
     moving: u32,
     scanned: bool,
 }
 
 /// The state of collection.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Collector {
     victim: Option<Victim>,
     draining: BTreeMap<u32, Drain>,
@@ -160,9 +161,12 @@ impl Core {
             (1.0 - live) / (1.0 + live) * age
         };
         let garbage = |valid: u32| valid < per_block - per_block / 64;
+        // Dies that are short of free blocks come first.
+        let need = |block: u32| 1.0 + 1.0 / (1.0 + self.blocks.free_on(self.geometry.die_of(BlockIndex(block))) as f64);
         candidates()
             .filter(|(_, b)| garbage(b.valid_chunks))
-            .max_by(|(_, a), (_, b)| score(a.valid_chunks, a.closed_at).total_cmp(&score(b.valid_chunks, b.closed_at)))
+            .map(|(block, b)| (block, score(b.valid_chunks, b.closed_at) * need(block)))
+            .max_by(|(_, a), (_, b)| a.total_cmp(b))
             .map(|(block, _)| block)
     }
 
@@ -274,13 +278,8 @@ impl Core {
     /// Appends to the cold log of a die, or of any die that has room.
     fn append_cold(&mut self, log: u32, chunks: u32, bytes: &[u8]) -> Result<u64, NoBlock> {
         let floor = self.floor(Class::Cold);
-        let first = self.append(log, Class::Cold, floor, chunks, [bytes, &[]], None);
-        let others = 0..self.geometry.die_count();
-        let at = others.filter(|other| *other != log).fold(first, |at, other| match at {
-            Ok(at) => Ok(at),
-            Err(NoBlock) => self.append(other, Class::Cold, floor, chunks, [bytes, &[]], None),
-        })?;
-        Ok(at.0)
+        let at = self.on_some_log(log, |core, log| core.append(log, Class::Cold, floor, chunks, [bytes, &[]], None));
+        Ok(at?.0)
     }
 
     /// A damaged value is moved as it is, so that reading it goes on being refused rather than finding nothing.

@@ -17,7 +17,7 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::namespace::Namespace;
-use crate::writers::{Class, NoBlock};
+use crate::writers::Class;
 use kaml_flash::{AlignedBuf, BlockIndex, Completion, Io, Medium};
 use kaml_index::{IndexWriter, Key, Slot};
 use std::collections::BTreeMap;
@@ -53,11 +53,17 @@ impl Core {
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         if read_only {
             return match report.clean {
-                true => Ok((core, report)),
+                true => {
+                    core.blocks.finish_restore();
+                    Ok((core, report))
+                }
                 false => Err(Error::NeedsRecovery),
             };
         }
         if report.clean {
+            // Only erases can have been journaled since the block table was written.
+            core.replay_journal(medium)?;
+            core.blocks.finish_restore();
             core.ring.epoch += 1;
             core.root.generation += 1;
             core.root.epoch = core.ring.epoch;
@@ -82,9 +88,6 @@ impl Core {
             blocks.restore_holds(run.block, run.page_count);
         }
         let spaces: BTreeMap<u32, Namespace> = root.namespaces.iter().map(|n| (n.id, Namespace::restore(n))).collect();
-        if root.clean {
-            blocks.finish_restore();
-        }
         let runs = root.journal.iter().map(|run| JournalRun { run: *run, entries_end: root.journal_entries_end });
         let journal = Journal::new(geometry.page_bytes, root.journal_entries_end, runs.collect());
         let mut core = Core::assemble(geometry, medium.uuid(), blocks, journal, root);
@@ -181,11 +184,8 @@ impl Core {
 
     fn replay(&mut self, entry: u64, namespace: u32, key: Key, to: Option<Slot>) {
         let Some(space) = self.spaces.get_mut(&namespace).filter(|s| entry >= s.snapshot_entry) else { return };
-        if key.check(space.keys).is_err() {
-            return;
-        }
+        let Some(index) = space.index.as_mut().filter(|_| key.check(space.keys).is_ok()) else { return };
         space.dirty = true;
-        let index = space.index.as_mut().expect("all indexes are loaded");
         match to {
             Some(to) => index.insert(&key, to),
             None => index.remove(&key),
@@ -231,7 +231,9 @@ impl Core {
             }
             scan.accept(&frame);
         }
-        // Chunks placed so far must count before the frames are given up: the root that follows settles them.
+        // A root begun meanwhile was prepared for the old tail; the one that gives the frames up comes after it and
+        // settles what was placed.
+        self.drive(medium, Core::root_is_idle)?;
         self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
         self.recovering = None;
         Ok(())
@@ -277,11 +279,10 @@ impl Core {
         let log_count = self.geometry.die_count();
         let log = self.spaces.get_mut(&record.namespace).expect("checked").next_log(chunks, log_count, turn);
         for _ in 0..PLACE_TRIES_MAX {
-            for other in (0..log_count).map(|i| (log + i) % log_count) {
-                match self.append(other, Class::Host, 1, chunks, [&header, value], None) {
-                    Ok(at) => return Ok(Slot { at: at.0, len: code(chunks) }),
-                    Err(NoBlock) => {}
-                }
+            let placed =
+                self.on_some_log(log, |core, log| core.append(log, Class::Host, 1, chunks, [&header, value], None));
+            if let Ok(at) = placed {
+                return Ok(Slot { at: at.0, len: code(chunks) });
             }
             self.drive_once(medium)?;
         }

@@ -6,7 +6,8 @@
 //!
 //! Invariants
 //! - frames commit in the order of their numbers, whatever order their writes complete in;
-//! - `tail <= lsn of every kept frame <= head`, and `head - tail <= ring_bytes`.
+//! - `tail <= start of every kept frame <= head`, and `head - tail <= ring_bytes`;
+//! - the tail is the end of a frame, so that the next one is found by it wherever it starts.
 
 use crate::format::frame::{Frame, FrameHeader};
 use crate::format::record::{RING_ALIGN, RecordHeader};
@@ -27,7 +28,8 @@ pub(crate) struct Staged {
 
 struct Kept {
     number: u64,
-    lsn: u64,
+    /// The end of the frame before; the frame itself may start in the next lap.
+    start: u64,
     end: u64,
     durable: bool,
     record_count: usize,
@@ -191,12 +193,20 @@ impl CommitRing {
         full.buf[full.len..len as usize].fill(0);
         let number = self.staging_number;
         self.staging_number += 1;
+        let start = self.previous_end;
         self.head = lsn + len;
         self.previous_end = self.head;
         self.in_flight += 1;
         self.in_flight_records += full.records.len();
         let record_count = full.records.len();
-        self.kept.push_back(Kept { number, lsn, end: self.head, durable: false, record_count, records: full.records });
+        self.kept.push_back(Kept {
+            number,
+            start,
+            end: self.head,
+            durable: false,
+            record_count,
+            records: full.records,
+        });
         Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize }))
     }
 
@@ -251,7 +261,7 @@ impl CommitRing {
     /// Where the tail may move if frames before `frame` are no longer needed.
     pub(crate) fn tail_before(&self, frame: u64) -> u64 {
         let needed = frame.min(self.committed);
-        self.kept.iter().find(|kept| kept.number >= needed).map_or(self.head, |kept| kept.lsn)
+        self.kept.iter().find(|kept| kept.number >= needed).map_or(self.head, |kept| kept.start)
     }
 
     /// The frame number at which a good part of the ring has been written since.

@@ -132,3 +132,26 @@ impl crate::core::Core {
         }
     }
 }
+
+impl std::fmt::Debug for crate::core::Core {
+    /// Where everything stands that a Put may wait for.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut states = std::collections::BTreeMap::new();
+        for (_, block) in self.blocks.iter() {
+            *states.entry(format!("{:?}", block.state)).or_insert(0) += 1;
+        }
+        f.debug_struct("Core")
+            .field("stats", &self.stats())
+            .field("blocks", &states)
+            .field("reserve_blocks", &self.reserve_blocks())
+            .field("collect_below", &self.collect_below())
+            .field("programming_bytes", &self.writers.programming_bytes)
+            .field("operations", &self.ops.len())
+            .field("oldest_frame", &self.writers.oldest_frame())
+            .field("committed", &self.committed())
+            .field("collector", &self.collector)
+            .field("root_commit", &self.root_commit)
+            .field("checkpoint", &self.checkpoint)
+            .finish_non_exhaustive()
+    }
+}

@@ -48,7 +48,7 @@ type Model = BTreeMap<(u32, u64), (u64, usize)>;
 /// What a Put does to each key; nothing: delete.
 type Changes = BTreeMap<(u32, u64), Option<(u64, usize)>>;
 
-const KEYS: u64 = 60;
+const KEYS: u64 = 300;
 
 fn value(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng(seed | 1);
@@ -99,7 +99,10 @@ impl World {
 
     /// An atomic Put, until it is acknowledged.
     fn put(&mut self, ops: &[Op<'_>]) -> Result<Result<(), Error>, Cut> {
+        let mut tries = 0;
         let frame = loop {
+            tries += 1;
+            assert!(tries < 100_000, "a Put waits for ever: {:?}", self.core);
             match self.core.stage(ops) {
                 Ok(frame) => break frame,
                 Err(StageError::Refused(error)) => return Ok(Err(error)),
@@ -120,7 +123,10 @@ impl World {
     /// Programs a large value ahead of its Put.
     fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
         let image = encode_image(self.medium.geometry(), namespace, key, bytes);
+        let mut tries = 0;
         let ticket = loop {
+            tries += 1;
+            assert!(tries < 100_000, "a large value waits for ever: {:?}", self.core);
             match self.core.place(namespace, key, image.clone()) {
                 Ok(ticket) => break ticket,
                 Err(StageError::Refused(error)) => return Ok(Err(error)),
