@@ -51,8 +51,10 @@ pub(crate) struct Mark {
     records_crc: u32,
 }
 
-/// Frames in flight at once: a second one gains 10 to 50 % for 2 to 32 callers, a third nothing.
+/// Frames in flight at once. A second one gains 10 to 50 % for a few callers and costs as much for many.
 pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 2;
+/// Records in flight up to which a second write may join.
+const SECOND_PERSIST_RECORDS_MAX: usize = 8;
 
 pub(crate) struct CommitRing {
     ring_bytes: u64,
@@ -159,10 +161,11 @@ impl CommitRing {
     }
 
     /// Whether the staging frame should be written now. A second write in flight must carry half as many records as the
-    /// first: smaller ones would cost the frames behind them more than they gain.
+    /// first, and that one few: batches that are split cost more than the overlap gains.
     pub(crate) fn wants_persist(&self) -> bool {
         let staged = self.staging.records.len();
-        staged > 0 && self.in_flight < PERSISTS_IN_FLIGHT_MAX && staged * 2 >= self.in_flight_records
+        let second = staged * 2 >= self.in_flight_records && self.in_flight_records <= SECOND_PERSIST_RECORDS_MAX;
+        staged > 0 && (self.in_flight == 0 || (self.in_flight < PERSISTS_IN_FLIGHT_MAX && second))
     }
 
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no

@@ -59,7 +59,8 @@ pub(crate) struct Root {
     /// Durable journal pages, in order; the first entry that is kept and the number behind the last.
     pub(crate) journal: Vec<Run>,
     pub(crate) journal_entries_end: u64,
-    /// Bytes ever: host values, records, ring, pages, relocated.
+    /// Since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes, page bytes,
+    /// erases.
     pub(crate) lifetime: [u64; 8],
 }
 

@@ -72,6 +72,29 @@ fn golden_bytes() {
     assert_eq!(crc32c::crc32c(&root().encode(UUID)), 3_892_935_238);
 }
 
+/// Goal:   the same for a page of the journal.
+/// Method: one entry of each kind, written out byte by byte; and the stored bytes are decoded.
+#[test]
+fn golden_journal_page() {
+    let key = Key::new(b"key").unwrap();
+    let changes = [
+        Change::Moved { namespace: 0x1234, key, to: Slot { at: 0x01_0203_0405, len: LenCode::of(3).unwrap() } },
+        Change::Deleted { namespace: 0x1234, key: Key::from(42) },
+        Change::Block { block: 9, erase_count: 17, bad: true },
+    ];
+    let mut page = vec![0; 128];
+    changes.iter().enumerate().for_each(|(i, change)| journal::write_entry(&mut page, i, change));
+    journal::seal(&mut page, 7, 3);
+    assert_eq!(
+        hex(&page),
+        "4b4a5031513d32aa070000000000000003000000000000000000000000000000\
+         3412000003030504030201006b65790000000000000000000000000034120000\
+         0800000000000000000000000000002a00000000000000000000000001110000\
+         0000000900000000000000000000000000000000000000000000000000000000"
+    );
+    assert_eq!(journal::check(&page), Some((7, changes.to_vec())));
+}
+
 /// Goal:   what is encoded is decoded; any flipped bit is noticed.
 /// Method: each format, each bit.
 #[test]
