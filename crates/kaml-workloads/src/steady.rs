@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Steady {
     /// Bytes of the device.
     pub capacity: u64,
-    /// Live data as a share of all flash, spare included.
+    /// Live data as a share of the capacity that the device reports.
     pub live_share: f64,
     /// Bytes of each value.
     pub value_bytes: usize,
@@ -38,7 +38,7 @@ pub struct Steady {
 pub struct SteadyFigures {
     /// Records on the device.
     pub records: u64,
-    /// Live bytes as a share of all flash, after filling.
+    /// Live bytes as a share of the capacity that the device reports, after filling.
     pub live_share: f64,
     /// Overwrites before any record was relocated.
     pub before: Figures,
@@ -95,7 +95,7 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(result)
 }
 
-/// Fills until records take the share of all flash; answers their number and the share.
+/// Fills until records take the share of the reported capacity; answers their number and the share.
 fn fill_to(
     device: &Device,
     namespace: kaml::NamespaceId,
@@ -106,11 +106,11 @@ fn fill_to(
     let before = device.stats().record_bytes;
     micro::fill(device, namespace, steady.value_bytes, PROBE)?;
     let record_bytes = (device.stats().record_bytes - before) as f64 / PROBE as f64;
-    let flash_bytes = device.info().flash_bytes as f64;
-    let records = (steady.live_share * flash_bytes / record_bytes) as u64;
+    let capacity_bytes = device.stats().capacity_bytes as f64;
+    let records = (steady.live_share * capacity_bytes / record_bytes) as u64;
     progress(&format!("filling {records} records of {record_bytes:.0} B in flash"));
     micro::fill_range(device, namespace, steady.value_bytes, PROBE..records.max(PROBE))?;
-    Ok((records, records as f64 * record_bytes / flash_bytes))
+    Ok((records, records as f64 * record_bytes / device.stats().capacity_bytes as f64))
 }
 
 /// Slices of overwriting, gathered into stages.
