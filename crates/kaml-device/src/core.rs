@@ -498,10 +498,19 @@ impl Core {
 
     /// Hands out the staging frame as one durable write, if there is one to make and it may be made now.
     pub fn begin_persist(&mut self) -> Option<(IoId, Io)> {
+        self.hand_out(CommitRing::begin_persist)
+    }
+
+    /// As [`Core::begin_persist`], beside a write in flight, for an event loop with half as many records staged.
+    pub fn begin_overlapping_persist(&mut self) -> Option<(IoId, Io)> {
+        self.hand_out(CommitRing::begin_overlapping_persist)
+    }
+
+    fn hand_out(&mut self, begin: impl FnOnce(&mut CommitRing) -> Option<(u64, Io)>) -> Option<(IoId, Io)> {
         if self.stopped.is_some() {
             return None;
         }
-        let (frame, io) = self.ring.begin_persist()?;
+        let (frame, io) = begin(&mut self.ring)?;
         if let Io::Persist { len, .. } = &io {
             self.counters.ring_bytes += *len as u64;
         }

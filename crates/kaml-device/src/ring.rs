@@ -171,9 +171,17 @@ impl CommitRing {
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
     /// room in the ring until its tail moves.
     pub(crate) fn begin_persist(&mut self) -> Option<(u64, Io)> {
-        if !self.wants_persist() {
-            return None;
-        }
+        if self.wants_persist() { self.begin() } else { None }
+    }
+
+    /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so that a second write of half a
+    /// batch gains at any size.
+    pub(crate) fn begin_overlapping_persist(&mut self) -> Option<(u64, Io)> {
+        let half = self.staging.records.len() * 2 >= self.in_flight_records;
+        if self.in_flight == 1 && half && self.has_staged() { self.begin() } else { None }
+    }
+
+    fn begin(&mut self) -> Option<(u64, Io)> {
         let payload_len = self.staging.len - FrameHeader::BYTES;
         let len = (self.staging.len as u64).next_multiple_of(self.sector_bytes.into());
         let lsn = self.place(len)?;

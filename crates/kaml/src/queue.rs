@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::{Key, NamespaceId};
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -44,8 +44,9 @@ pub struct AsyncQueue {
     id: u64,
     io: Box<dyn Queue>,
     puts: VecDeque<WaitingPut>,
-    gets: HashMap<u64, WaitingGet>,
-    next_read: u64,
+    /// Gets in flight; a read's id is its place here.
+    gets: Vec<Option<WaitingGet>>,
+    free_places: Vec<usize>,
     persisting: usize,
     ready: Vec<Answer>,
     done: Vec<Completion>,
@@ -70,8 +71,8 @@ impl AsyncQueue {
             id,
             io,
             puts: VecDeque::new(),
-            gets: HashMap::new(),
-            next_read: 0,
+            gets: Vec::new(),
+            free_places: Vec::new(),
             persisting: 0,
             ready: Vec::new(),
             done: Vec::new(),
@@ -81,7 +82,11 @@ impl AsyncQueue {
 
     /// Commands not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.puts.len() + self.gets.len() + self.ready.len()
+        self.puts.len() + self.reads_in_flight() + self.ready.len()
+    }
+
+    fn reads_in_flight(&self) -> usize {
+        self.gets.len() - self.free_places.len()
     }
 
     /// Starts an atomic Put. An error is the command's answer; nothing else will come for its token.
@@ -119,7 +124,14 @@ impl AsyncQueue {
             }
         };
         let wake = core.has_background();
+        // Half of what is in flight is staged: its write overlaps with what the caller does next.
+        let second = if self.persisting == 1 { core.begin_overlapping_persist() } else { None };
         drop(core);
+        if let Some((id, io)) = second {
+            self.persisting += 1;
+            self.io.submit(id, io);
+            self.io.reap(Wait::No, &mut self.done);
+        }
         if wake {
             shared.wake_background();
         }
@@ -162,11 +174,13 @@ impl AsyncQueue {
         let mut into = self.buffers.pop().filter(|b| b.capacity() >= read.bytes);
         let mut buf = into.take().unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + AlignedBuf::ALIGN));
         buf.set_len(read.bytes);
-        self.next_read += 1;
-        let id = self.next_read | READ_BIT;
+        let place = self.free_places.pop().unwrap_or_else(|| {
+            self.gets.push(None);
+            self.gets.len() - 1
+        });
         self.shared.count_read(read.bytes);
-        self.io.submit(id, Io::Read { at: read.at, into: buf });
-        self.gets.insert(id, WaitingGet { token, read, start });
+        self.io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
+        self.gets[place] = Some(WaitingGet { token, read, start });
     }
 
     /// Appends answers; with `wait` at least one, if anything is in flight.
@@ -180,20 +194,21 @@ impl AsyncQueue {
                 self.answer_puts(&core);
             }
             out.append(&mut self.ready);
-            let idle = self.puts.is_empty() && self.gets.is_empty();
-            let wait = if wait && out.len() == before && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
+            let idle = self.puts.is_empty() && self.reads_in_flight() == 0;
+            let sleep = wait && out.len() == before && self.done.is_empty();
+            let pause = if sleep { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle {
-                self.io.reap(wait, &mut self.done);
+                self.io.reap(pause, &mut self.done);
                 self.work_off();
                 out.append(&mut self.ready);
             }
-            if wait == Wait::No || out.len() > before {
+            if !wait || idle || out.len() > before {
                 return;
             }
         }
     }
 
-    /// Hands the staged frame to the medium; one at a time, so that the next one grows meanwhile.
+    /// Hands the staged frame to the medium.
     fn start_persist(&mut self, core: &mut Core) {
         if self.persisting == 0
             && let Some((id, io)) = core.begin_persist()
@@ -244,7 +259,9 @@ impl AsyncQueue {
 
     fn answer_get(&mut self, completion: Completion) {
         let Completion { id, io, result } = completion;
-        let Some(WaitingGet { token, read, start }) = self.gets.remove(&id) else { return };
+        let place = (id & !READ_BIT) as usize;
+        let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
+        self.free_places.push(place);
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
         let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
         if self.buffers.len() < BUFFERS_MAX {
@@ -260,7 +277,7 @@ impl Drop for AsyncQueue {
     fn drop(&mut self) {
         let mut answers = Vec::new();
         while self.in_flight() > 0 || self.persisting > 0 {
-            if self.persisting > 0 && self.puts.is_empty() && self.gets.is_empty() {
+            if self.persisting > 0 && self.puts.is_empty() && self.reads_in_flight() == 0 {
                 self.io.reap(Wait::ForNs(WAIT_NS), &mut self.done);
                 self.work_off();
             }
