@@ -140,13 +140,13 @@ fn threads_and_queues_share_a_device() {
             for i in 0..5000u64 {
                 while queue.in_flight() >= 64 {
                     queue.poll(true, &mut answers);
-                    answered += answers.drain(..).map(|a| a.result.unwrap()).count();
+                    answered += puts_answered(&mut answers);
                 }
                 queue.put(i, ns, 99 << 32 | i, &value(i, 512)).unwrap();
             }
             while queue.in_flight() > 0 {
                 queue.poll(true, &mut answers);
-                answered += answers.drain(..).map(|a| a.result.unwrap()).count();
+                answered += puts_answered(&mut answers);
             }
             assert_eq!(answered, 5000);
             for i in 0..5000u64 {
@@ -162,6 +162,15 @@ fn threads_and_queues_share_a_device() {
     });
     assert_eq!(device.namespaces()[0].record_count, 8 * 300 + 5000);
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Takes the answers of Puts, each of which must have been stored, and counts them.
+fn puts_answered(answers: &mut Vec<kaml::Answer>) -> usize {
+    let count = answers.len();
+    for answer in answers.drain(..) {
+        assert_eq!(answer.result.expect("the Put is stored"), None, "a Put is answered without a value");
+    }
+    count
 }
 
 /// Goal:   a batch with a condition that does not hold stores nothing; conditions see what is in flight.
