@@ -123,7 +123,7 @@ fn flipped_bits_are_noticed() {
     changes.iter().enumerate().for_each(|(i, change)| journal::write_entry(&mut page, i, change));
     journal::seal(&mut page, 100, 3);
     assert_eq!(journal::check(&page), Some((100, changes.to_vec())));
-    each_bit(&page[..200].to_vec(), |bytes| {
+    each_bit(&page[..200], |bytes| {
         let mut whole = page.clone();
         whole[..200].copy_from_slice(bytes);
         assert_eq!(journal::check(&whole), None);
