@@ -458,6 +458,11 @@ impl BlockTable {
         }
     }
 
+    /// All blocks count as closed at `now`: their true ages are not kept.
+    pub(crate) fn set_age(&mut self, now: u64) {
+        self.blocks.iter_mut().for_each(|block| block.closed_at = now);
+    }
+
     /// Counts what the indexes point at while opening.
     pub(crate) fn restore_valid(&mut self, block: u32, chunks: u32) {
         self.blocks[block as usize].valid_chunks += chunks;

@@ -35,6 +35,8 @@ pub struct OpenReport {
     pub ring_records: u64,
 }
 
+/// Pages that one opening may program: at 4 KiB more than any flash endures.
+const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 
@@ -95,6 +97,9 @@ impl Core {
             core.directory.insert(*id, space.shared.clone());
         }
         core.spaces = spaces;
+        // Later openings program later pages: the order of page sequences holds over all of them.
+        core.writers.sequence = (core.root.epoch + 1) << SEQUENCES_PER_EPOCH_LOG2;
+        core.blocks.set_age(core.writers.sequence);
         Ok(core)
     }
 

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |      0 |     4 | `magic`    | `"OOB1"`; an erased page reads all ones or zeroes, never this     |
 /// |      4 |     4 | `crc32c`   | over bytes 8..32                                                  |
 /// |      8 |     8 | `bitmap`   | bit `i`: chunk `i` is the last of a record                        |
-/// |     16 |     8 | `sequence` | program order, increasing over the pages of one opening           |
+/// |     16 |     8 | `sequence` | program order over the life of the device; the opening above bit 40 |
 /// |     24 |     2 | `log`      | the log this page was appended to                                 |
 /// |     26 |     1 | `class`    | 1 host, 2 direct, 3 cold, 4 journal, 5 snapshot                   |
 /// |     27 |     1 | `flags`    | bit 0: the first chunk continues a record that began in an earlier page |
