@@ -11,7 +11,7 @@ use crate::queue::AsyncQueue;
 use crate::stats::{DeviceInfo, Stats};
 use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
 use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, StageError};
-use kaml_flash::{Durability, FileMedium, FormatOptions, Geometry, Medium, MemoryMedium};
+use kaml_flash::{Durability, FileMedium, FormatOptions, Geometry, Medium, MemoryMedium, OpenOptions};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -64,25 +64,6 @@ impl CreateOptions {
     }
 }
 
-/// How a device is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenOptions {
-    /// Instead of the durability that the device was created with.
-    pub durability: Option<Durability>,
-    /// Change nothing; the device must have been closed cleanly.
-    pub read_only: bool,
-    /// Use io_uring, where the kernel has it.
-    pub io_uring: bool,
-    /// Bypass the page cache, where the file system can.
-    pub direct: bool,
-}
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        OpenOptions { durability: None, read_only: false, io_uring: true, direct: true }
-    }
-}
-
 /// Keys of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListPage {
@@ -126,13 +107,7 @@ impl Device {
 
     /// Opens a device. After a crash this brings back exactly what was acknowledged.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Device, Error> {
-        let flash = kaml_flash::OpenOptions {
-            durability: options.durability,
-            read_only: options.read_only,
-            io_uring: options.io_uring,
-            direct: options.direct,
-        };
-        let medium = FileMedium::open(path.as_ref(), &flash)?;
+        let medium = FileMedium::open(path.as_ref(), options)?;
         let durability = medium.durability();
         Device::start(Arc::new(medium), path.as_ref(), durability, options.read_only)
     }
