@@ -482,7 +482,8 @@ impl Bench<'_> {
     }
 
     fn index(&self) -> Vec<Row> {
-        const ADDRESS_BITS: u32 = 36;
+        // Addresses of a device of 512 GiB in chunks of 64 B; larger ones need wider slots until there are more keys.
+        const ADDRESS_BITS: u32 = 33;
         let mut rows = Vec::new();
         for keys in &self.options.index_keys {
             let f = kaml_index::measure(*keys, ADDRESS_BITS);
