@@ -92,7 +92,7 @@ struct StreamWriter {
 pub(crate) struct Checkpoint {
     requested: bool,
     running: bool,
-    todo: Vec<u32>,
+    waiting: Vec<u32>,
     job: Option<Job>,
     /// There was no block for the snapshot; something must complete before it can go on.
     stalled: bool,
@@ -115,7 +115,7 @@ impl Checkpoint {
 
     /// The namespace is gone.
     pub(crate) fn forget(&mut self, namespace: u32, roots: &mut RootCommit) {
-        self.todo.retain(|id| *id != namespace);
+        self.waiting.retain(|id| *id != namespace);
         if let Some(job) = self.job.take_if(|job| job.namespace == namespace) {
             roots.retire(job.out.stream.runs);
         }
@@ -349,7 +349,7 @@ impl Core {
             }
             self.checkpoint.requested = false;
             self.checkpoint.running = true;
-            self.checkpoint.todo = self.spaces.iter().filter(|(_, s)| s.dirty).map(|(id, _)| *id).collect();
+            self.checkpoint.waiting = self.spaces.iter().filter(|(_, s)| s.dirty).map(|(id, _)| *id).collect();
         }
         while self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX {
             let Some(mut job) = self.checkpoint.job.take().or_else(|| self.next_job()) else {
@@ -368,7 +368,7 @@ impl Core {
     }
 
     fn next_job(&mut self) -> Option<Job> {
-        let namespace = self.checkpoint.todo.pop()?;
+        let namespace = self.checkpoint.waiting.pop()?;
         let space = self.spaces.get_mut(&namespace).expect("deleted namespaces leave the list");
         space.dirty = false;
         let entry = self.journal.next_entry();

@@ -101,14 +101,14 @@ pub(crate) enum Pending {
 }
 
 /// A large value on its way to its pages.
-struct Ticket {
-    namespace: u32,
-    key: Key,
-    image: Arc<AlignedBuf>,
-    record: Record,
-    chunks: u32,
-    at: ChunkAddr,
-    done: bool,
+pub(crate) struct Ticket {
+    pub(crate) namespace: u32,
+    pub(crate) key: Key,
+    pub(crate) image: Arc<AlignedBuf>,
+    pub(crate) record: Record,
+    pub(crate) chunks: u32,
+    pub(crate) at: ChunkAddr,
+    pub(crate) done: bool,
 }
 
 /// The firmware.
@@ -130,11 +130,11 @@ pub struct Core {
     pub(crate) root: Root,
     pub(crate) ops: BTreeMap<IoId, Pending>,
     next_io: IoId,
-    outbox: VecDeque<(IoId, Io)>,
+    pub(crate) outbox: VecDeque<(IoId, Io)>,
     /// Programs that found no space below; tried again later.
     pub(crate) retry: Vec<Io>,
     pub(crate) failed_blocks: Vec<u32>,
-    tickets: BTreeMap<u64, Ticket>,
+    pub(crate) tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
     stopped: Option<MediumError>,
     pub(crate) read_only: bool,
@@ -455,7 +455,7 @@ impl Core {
         Ok(id)
     }
 
-    fn place_image(
+    pub(crate) fn place_image(
         &mut self,
         namespace: u32,
         chunks: u32,
@@ -692,7 +692,7 @@ impl Core {
     }
 
     /// A moved record's new page is programmed: the index entry swings if it still says the old place.
-    fn install(&mut self, moved: Move) {
+    pub(crate) fn install(&mut self, moved: Move) {
         let to_block = self.block_of(moved.to.at);
         let from_block = self.block_of(moved.from.at);
         let space = self.spaces.get_mut(&moved.namespace);
@@ -715,87 +715,6 @@ impl Core {
     pub(crate) fn retire(&mut self, block: u32) {
         let erase_count = self.blocks.get(block).erase_count;
         self.journal.append(&Change::Block { block, erase_count, bad: true });
-    }
-
-    // --- failed blocks ----------------------------------------------------------------------------------------------
-
-    /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
-    fn rehome(&mut self) {
-        for block in std::mem::take(&mut self.failed_blocks) {
-            let die_ready = self.blocks.ready_count(self.geometry.die_of(BlockIndex(block)));
-            if die_ready < 2 || self.ops_on_block(block) {
-                self.failed_blocks.push(block);
-                continue;
-            }
-            self.rehome_block(block);
-        }
-    }
-
-    fn ops_on_block(&self, block: u32) -> bool {
-        self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
-    }
-
-    fn rehome_block(&mut self, block: u32) {
-        let Some(mut writer) = self.writers.abandon(block, &mut self.blocks) else { return };
-        let moves: Vec<Move> = writer.buffers.iter_mut().flat_map(|b| std::mem::take(&mut b.moves)).collect();
-        let (log, class) = (writer.log, writer.class);
-        let tickets: Vec<u64> = writer.buffers.iter().filter_map(|b| b.ticket).collect();
-        // The ring must keep these records until they are programmed at their new places.
-        let frame = writer.buffers.iter().map(|b| b.first_frame).min();
-        if class >= Class::Journal {
-            self.metadata_lost();
-            self.retire(block);
-            return;
-        }
-        for extent in writer.unprogrammed_records(&self.geometry) {
-            let mut bytes = vec![0; (extent.chunk_count * self.geometry.chunk_bytes) as usize];
-            assert!(writer.read(&self.geometry, extent.start, &mut bytes), "buffers are kept until programmed");
-            let record = RecordHeader::check(&bytes).expect("records in buffers are whole");
-            let from =
-                Slot { at: self.geometry.chunk_at(BlockIndex(block), extent.start).0, len: code(extent.chunk_count) };
-            if self.tickets.values().any(|t| t.at.0 == from.at) {
-                continue;
-            }
-            let at = self.append(log, class, 1, extent.chunk_count, [&bytes[..record.page_bytes()], &[]], frame);
-            let at = at.expect("blocks were ready");
-            self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
-        }
-        for id in tickets {
-            let Some(ticket) = self.tickets.get(&id) else { continue };
-            let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
-            match self.place_image(namespace, chunks, &image, id) {
-                Ok(at) => {
-                    self.tickets.get_mut(&id).expect("just seen").at = at;
-                    let block = self.block_of(old.0);
-                    self.blocks.unhold(block);
-                }
-                Err(NoBlock) => self.stop(MediumError::BlockFailed {
-                    block: BlockIndex(block),
-                    what: "program",
-                    error: "no block left to place a large value again".to_owned(),
-                }),
-            }
-        }
-        self.retire(block);
-    }
-
-    /// A record of a failed block has a new place: whoever points at the old one is told.
-    fn rehomed(&mut self, record: &Record, from: Slot, to: Slot, moves: &[Move]) {
-        let from_block = self.block_of(from.at);
-        if let Some(moved) = moves.iter().find(|m| m.to == from) {
-            let block = self.block_of(to.at);
-            self.writers.attach_move(block, Move { to, ..*moved });
-            self.blocks.unhold(from_block);
-            return;
-        }
-        let staged = self.ring.uncommitted_mut().find(|s| s.to == Some(from));
-        if let Some(staged) = staged {
-            staged.to = Some(to);
-            self.blocks.unhold(from_block);
-            return;
-        }
-        let moved = Move { namespace: record.namespace, key: record.key, from, to };
-        self.install(moved);
     }
 
     // --- background -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ mod journal;
 mod namespace;
 mod reader;
 mod recovery;
+mod rehome;
 mod ring;
 mod stats;
 mod writers;
