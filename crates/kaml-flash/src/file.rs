@@ -82,8 +82,18 @@ pub(crate) struct Media {
 impl FileMedium {
     /// Formats a file or block device and opens it.
     pub fn create(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Self, FormatError> {
+        Self::create_with(path, options, &mut |_, _| {})
+    }
+
+    /// As [`FileMedium::create`]; `progress` is told bytes written and bytes in all while blocks are written ahead
+    /// ([`FormatOptions::prewrite`]).
+    pub fn create_with(
+        path: impl AsRef<Path>,
+        options: &FormatOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, FormatError> {
         let path = path.as_ref();
-        let (file, superblock) = format::create(path, options)?;
+        let (file, superblock) = format::create(path, options, progress)?;
         Self::assemble(path, file, superblock, &OpenOptions::default()).map_err(|(what, errno)| FormatError::Io {
             path: path.into(),
             what,
@@ -133,6 +143,7 @@ impl FileMedium {
         };
         let media = Media {
             file,
+            punches: (!superblock.prewritten).into(),
             blocks: Blocks::new(geometry.block_count()),
             geometry,
             layout,
@@ -142,7 +153,6 @@ impl FileMedium {
             read_only: options.read_only,
             io_uring,
             ring_refused: false.into(),
-            punches: true.into(),
             ring,
             notes: notes.into(),
         };
@@ -348,6 +358,9 @@ impl Media {
 
     /// Makes a block's range contiguous, and a full file system visible before the block is in use.
     pub(crate) fn allocate(&self, block: BlockIndex) -> Result<(), MediumError> {
+        if self.superblock.prewritten {
+            return Ok(());
+        }
         sys::allocate(&self.file, self.layout.block(block), self.layout.block_stride_bytes)
             .map_err(|errno| block_failure(block, "program", errno))
     }

@@ -6,12 +6,13 @@
 //! 1. both superblock copies are overwritten with zeroes and synced: nothing is a device any more;
 //! 2. the file gets its length and the blocks become holes (or their OOB areas zeroes);
 //! 3. root slots and ring are *written* with zeroes: a ring merely allocated costs three times as much per write;
+//!    with `prewrite` the blocks too, so that no block's space is merely reserved;
 //! 4. everything is synced, then copy B is written, then copy A, each durably; the directory is synced.
 
 use crate::file::{LockError, LockedFile, open_claimed};
 use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
-use crate::{BlockIndex, FormatError, FormatOptions, Geometry, sys};
+use crate::{AlignedBuf, BlockIndex, FormatError, FormatOptions, Geometry, sys};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
@@ -21,9 +22,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What is written at a time when a region is filled with zeroes.
 const ZEROES_BYTES: usize = 1 << 20;
+/// What is written at a time when the blocks are.
+const PREWRITE_BYTES: usize = 8 << 20;
 
 /// Formats; the file comes back open and locked.
-pub(crate) fn create(path: &Path, options: &FormatOptions) -> Result<(LockedFile, Superblock), FormatError> {
+pub(crate) fn create(
+    path: &Path,
+    options: &FormatOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(LockedFile, Superblock), FormatError> {
     let existing = std::fs::metadata(path).ok().map(|found| found.file_type());
     let is_device = existing.is_some_and(|kind| kind.is_block_device());
     if existing.is_some_and(|kind| !kind.is_file()) && !is_device {
@@ -34,7 +41,7 @@ pub(crate) fn create(path: &Path, options: &FormatOptions) -> Result<(LockedFile
         Geometry::for_file(options.capacity_bytes, sys::SECTOR_BYTES_MAX, options)?;
     }
     let file = open(path, is_device)?;
-    let made = format(path, &file, is_device, options);
+    let made = format(path, &file, is_device, options, progress);
     if made.is_err() && existing.is_none() {
         let _ = std::fs::remove_file(path);
     }
@@ -63,7 +70,13 @@ fn open(path: &Path, is_device: bool) -> Result<LockedFile, FormatError> {
     }
 }
 
-fn format(path: &Path, file: &File, is_device: bool, options: &FormatOptions) -> Result<Superblock, FormatError> {
+fn format(
+    path: &Path,
+    file: &File,
+    is_device: bool,
+    options: &FormatOptions,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Superblock, FormatError> {
     let actual_bytes = sys::size_of(file).map_err(failed(path, "asking for the size"))?;
     let capacity_bytes = if is_device && options.capacity_bytes == 0 { actual_bytes } else { options.capacity_bytes };
     if is_device && capacity_bytes > actual_bytes {
@@ -77,6 +90,9 @@ fn format(path: &Path, file: &File, is_device: bool, options: &FormatOptions) ->
     clear(path, file, is_device, actual_bytes, capacity_bytes)?;
     empty_blocks(file, is_device, &geometry, &layout).map_err(failed(path, "emptying the blocks"))?;
     zero(file, 0, layout.blocks_offset).map_err(failed(path, "writing the commit ring"))?;
+    if options.prewrite {
+        prewrite(file, &layout, progress).map_err(failed(path, "writing the blocks once"))?;
+    }
     rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
     let superblock = Superblock {
         uuid: random_uuid(path)?,
@@ -84,6 +100,7 @@ fn format(path: &Path, file: &File, is_device: bool, options: &FormatOptions) ->
         capacity_bytes,
         geometry,
         durability: options.durability,
+        prewritten: options.prewrite,
     };
     for offset in SUPERBLOCK_OFFSETS.into_iter().rev() {
         sys::write_all(file, &superblock.encode(), offset, true).map_err(failed(path, "writing the superblock"))?;
@@ -130,6 +147,23 @@ fn empty_blocks(file: &File, is_device: bool, geometry: &Geometry, layout: &Layo
             .try_for_each(|block| zero(file, layout.oob(BlockIndex(block)), layout.oob_area_bytes)),
         result => result,
     }
+}
+
+/// Writes zeroes over all blocks, past the page cache where that can be had: they are far more than it holds.
+fn prewrite(file: &File, layout: &Layout, progress: &mut dyn FnMut(u64, u64)) -> Result<(), Errno> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    // A file system without direct I/O gets the same bytes more slowly.
+    let _ = sys::set_direct(file);
+    let total = layout.end - layout.blocks_offset;
+    let zeroes = AlignedBuf::zeroed(PREWRITE_BYTES);
+    let mut done = 0;
+    while done < total {
+        let count = (total - done).min(PREWRITE_BYTES as u64);
+        sys::write_all(file, &zeroes[..count as usize], layout.blocks_offset + done, false)?;
+        done += count;
+        progress(done, total);
+    }
+    rustix::fs::fcntl_setfl(file, flags)
 }
 
 fn zero(file: &File, at: u64, len: u64) -> Result<(), Errno> {

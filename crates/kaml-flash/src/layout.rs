@@ -81,8 +81,19 @@ pub struct FormatOptions {
     pub ring_bytes: Option<u64>,
     /// What "durable" has to outlive, unless an opener says otherwise.
     pub durability: Durability,
+    /// Write every block once while formatting, and keep its space when it is erased. Takes as long as writing the whole
+    /// capacity; afterwards no write has to turn reserved space into written space, which on a file system slows durable
+    /// puts by a quarter until each block has been used once.
+    pub prewrite: bool,
     /// Format over a file that is not empty, or over a device.
     pub force: bool,
+}
+
+impl FormatOptions {
+    /// Defaults for a capacity.
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self { capacity_bytes, ..Self::default() }
+    }
 }
 
 impl Geometry {

@@ -44,7 +44,8 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// |    124 |     4 | `pages_per_program`  | geometry                                                         |
 /// |    128 |     1 | `packing`            | 0 across pages, 1 within a page                                  |
 /// |    129 |     1 | `durability`         | 0 power, 1 process                                               |
-/// |    130 |  3962 | `reserved1`          | zero when written, refused when not zero                         |
+/// |    130 |     1 | `prewritten`         | 1 when every block was written once and keeps its space          |
+/// |    131 |  3961 | `reserved1`          | zero when written, refused when not zero                         |
 /// |   4092 |     4 | `crc32c`             | over bytes 0..4092; in every version                             |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -72,7 +73,8 @@ struct Raw {
     pages_per_program: U32,
     packing: u8,
     durability: u8,
-    reserved1: [u8; 3962],
+    prewritten: u8,
+    reserved1: [u8; 3961],
     crc32c: U32,
 }
 
@@ -86,7 +88,7 @@ const _: () = {
     assert!(offset_of!(Raw, block_stride_bytes) == 72 && offset_of!(Raw, ring_bytes) == 80);
     assert!(offset_of!(Raw, root_bytes) == 88 && offset_of!(Raw, sector_bytes) == 92);
     assert!(offset_of!(Raw, channel_count) == 96 && offset_of!(Raw, pages_per_program) == 124);
-    assert!(offset_of!(Raw, packing) == 128 && offset_of!(Raw, reserved1) == 130);
+    assert!(offset_of!(Raw, packing) == 128 && offset_of!(Raw, prewritten) == 130);
     assert!(CRC_OFFSET == 4092, "every version keeps its checksum here");
 };
 
@@ -108,6 +110,8 @@ pub(crate) struct Superblock {
     pub(crate) capacity_bytes: u64,
     pub(crate) geometry: Geometry,
     pub(crate) durability: Durability,
+    /// Every block was written once and keeps its space.
+    pub(crate) prewritten: bool,
 }
 
 /// What one copy turned out to be.
@@ -154,6 +158,7 @@ impl Superblock {
             Durability::Power => 0,
             Durability::Process => 1,
         };
+        raw.prewritten = self.prewritten.into();
         raw.crc32c = crc32c::crc32c(&raw.as_bytes()[..CRC_OFFSET]).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
@@ -188,6 +193,11 @@ impl Superblock {
                 0 => Durability::Power,
                 1 => Durability::Process,
                 other => return damaged(format!("durability is {other}, must be 0 or 1")),
+            },
+            prewritten: match raw.prewritten {
+                0 => false,
+                1 => true,
+                other => return damaged(format!("prewritten is {other}, must be 0 or 1")),
             },
         };
         raw.check_layout(&superblock)?;
@@ -270,6 +280,7 @@ mod tests {
             capacity_bytes: 64 << 20,
             geometry: Geometry::for_file(64 << 20, 512, &options).unwrap(),
             durability: Durability::Process,
+            prewritten: false,
         }
     }
 
@@ -305,7 +316,7 @@ mod tests {
             "20000000",                         // oob_bytes
             "40000000",                         // chunk_bytes
             "01000000",                         // pages_per_program
-            "00010000",                         // packing, durability, reserved
+            "00010000",                         // packing, durability, prewritten, reserved
         );
         assert_eq!(hex, golden);
         assert!(bytes[132..CRC_OFFSET].iter().all(|&byte| byte == 0));

@@ -263,6 +263,17 @@ impl DeviceFile {
         let namespace = micro::namespace(&device, "bench")?;
         Ok((device, namespace))
     }
+
+    /// A device as it is after a while in use: every block was written before and, if asked, the keys are there. The
+    /// floors write into bytes written before too.
+    fn create_used(&self, value_bytes: usize, keys: u64) -> Result<(Device, NamespaceId), Error> {
+        let options = CreateOptions { force: true, prewrite: true, ..CreateOptions::new(USED) };
+        let device = Device::create(&self.path, &options)?;
+        let namespace = micro::namespace(&device, "bench")?;
+        micro::fill(&device, namespace, value_bytes, keys)?;
+        device.settle()?;
+        Ok((device, namespace))
+    }
 }
 
 impl Drop for DeviceFile {
@@ -273,6 +284,8 @@ impl Drop for DeviceFile {
 
 /// Large enough that no run of a few seconds sees garbage collection.
 const ROOMY: u64 = 32 << 30;
+/// The same for a device whose blocks are all written before the run.
+const USED: u64 = 12 << 30;
 /// Keys that puts choose from.
 const PUT_KEYS: u64 = 1_000_000;
 
@@ -306,11 +319,12 @@ impl Bench<'_> {
     /// Runs both sides in turns; the device is a new one for each row, so that rows do not see each other's data.
     fn in_turns(
         &self,
+        (value_bytes, keys): (usize, u64),
         mut floor: impl FnMut() -> Result<f64, Error>,
         mut kaml: impl FnMut(&Device, NamespaceId, usize) -> Result<f64, Error>,
     ) -> Result<Vec<(f64, f64)>, Error> {
         let file = DeviceFile::new(&self.options.dir);
-        let (device, namespace) = file.create(ROOMY)?;
+        let (device, namespace) = file.create_used(value_bytes, keys)?;
         // Each side goes first in every second turn.
         let turns = (0..self.options.repeats.max(1)).map(|turn| match turn % 2 {
             0 => Ok((floor()?, kaml(&device, namespace, turn)?)),
@@ -328,6 +342,7 @@ impl Bench<'_> {
         let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
         let row = |threads: usize| {
             let pairs = self.in_turns(
+                (1024, PUT_KEYS),
                 || Ok(floor::better(&scratch, &self.floor(1024, 1, threads))?.records_per_s),
                 |device, namespace, turn| {
                     Ok(micro::puts(device, namespace, &self.put(1024, 1, threads, turn))?.records_per_s)
@@ -343,6 +358,7 @@ impl Bench<'_> {
         let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
         let row = |depth: usize| {
             let pairs = self.in_turns(
+                (512, PUT_KEYS),
                 || Ok(floor::event_loop_on(&scratch, &self.floor(512, 1, depth))?.records_per_s),
                 |device, namespace, turn| {
                     Ok(micro::puts_in_flight(device, namespace, &self.put(512, 1, depth, turn))?.records_per_s)
@@ -359,6 +375,7 @@ impl Bench<'_> {
         let scratch = Scratch::create(&self.options.dir, floor::LOG_BYTES)?;
         let row = |(threads, bar): (usize, f64)| {
             let pairs = self.in_turns(
+                (512, PUT_KEYS),
                 || Ok(floor::better(&scratch, &self.floor(512, 32, threads))?.records_per_s),
                 |device, namespace, turn| {
                     Ok(micro::puts(device, namespace, &self.put(512, 32, threads, turn))?.records_per_s)
@@ -453,6 +470,7 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         for threads in [1, 4] {
             let pairs = self.in_turns(
+                (BYTES, 0),
                 || Ok(raw::sequential_writes(&scratch, &raw(threads))?.megabytes_per_s),
                 |device, namespace, _| {
                     let puts = Puts { records: records(0), batch_records: 1, in_flight: threads, stop: self.stop() };
@@ -465,6 +483,7 @@ impl Bench<'_> {
         for threads in [1, 4] {
             let mut filled = false;
             let pairs = self.in_turns(
+                (BYTES, 0),
                 || Ok(raw::sequential_reads(&scratch, &raw(threads))?.megabytes_per_s),
                 |device, namespace, _| {
                     if !std::mem::replace(&mut filled, true) {

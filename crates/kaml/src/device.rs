@@ -11,58 +11,12 @@ use crate::queue::AsyncQueue;
 use crate::stats::{DeviceInfo, Stats};
 use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
 use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, StageError};
-use kaml_flash::{Durability, FileMedium, FormatOptions, Geometry, Medium, MemoryMedium, OpenOptions};
+use kaml_flash::{Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// What a new device is to be. Sizes in bytes; what is not given is chosen by the capacity.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CreateOptions {
-    /// Size of the file. 0: the whole of a block device.
-    pub capacity: u64,
-    /// Size of an erase block, which bounds the size of a value.
-    pub block_bytes: Option<u64>,
-    /// Dies, which is the number of logs.
-    pub die_count: Option<u32>,
-    /// Size of a chunk, the unit of space a record takes.
-    pub chunk_bytes: Option<u32>,
-    /// Size of the commit ring.
-    pub ring_bytes: Option<u64>,
-    /// What durable data has to outlive.
-    pub durability: Durability,
-    /// Overwrite what is there.
-    pub force: bool,
-}
-
-impl CreateOptions {
-    /// Defaults for a capacity.
-    pub fn new(capacity: u64) -> CreateOptions {
-        CreateOptions {
-            capacity,
-            block_bytes: None,
-            die_count: None,
-            chunk_bytes: None,
-            ring_bytes: None,
-            durability: Durability::Power,
-            force: false,
-        }
-    }
-
-    fn format(&self) -> FormatOptions {
-        FormatOptions {
-            capacity_bytes: self.capacity,
-            block_bytes: self.block_bytes,
-            die_count: self.die_count,
-            chunk_bytes: self.chunk_bytes,
-            ring_bytes: self.ring_bytes,
-            durability: self.durability,
-            force: self.force,
-        }
-    }
-}
 
 /// Keys of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +53,17 @@ struct About {
 impl Device {
     /// Creates a device on a file (made sparse, of the given capacity) or a block device, and opens it.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Device, Error> {
-        let medium = FileMedium::create(path.as_ref(), &options.format())?;
+        Device::create_with(path, options, &mut |_, _| {})
+    }
+
+    /// As [`Device::create`]; `progress` is told bytes written and bytes in all while the blocks are written ahead
+    /// ([`CreateOptions::prewrite`]).
+    pub fn create_with(
+        path: impl AsRef<Path>,
+        options: &CreateOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Device, Error> {
+        let medium = FileMedium::create_with(path.as_ref(), options, progress)?;
         Core::format(&medium)?;
         let durability = medium.durability();
         Device::start(Arc::new(medium), path.as_ref(), durability, false)
@@ -114,7 +78,7 @@ impl Device {
 
     /// A device in memory, gone when it is closed: for tests and for measuring what the medium costs.
     pub fn in_memory(options: &CreateOptions) -> Result<Device, Error> {
-        let geometry = Geometry::for_file(options.capacity, 512, &options.format())?;
+        let geometry = Geometry::for_file(options.capacity_bytes, 512, options)?;
         let medium = MemoryMedium::try_new(geometry).map_err(kaml_flash::FormatError::from)?;
         Core::format(&medium)?;
         Device::start(Arc::new(medium), Path::new(""), options.durability, false)

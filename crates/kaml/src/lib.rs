@@ -33,10 +33,10 @@ mod stats;
 
 pub use batch::Batch;
 pub use check::CheckReport;
-pub use device::{CreateOptions, Device, ListPage};
+pub use device::{Device, ListPage};
 pub use error::Error;
 pub use kaml_device::{Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport};
-pub use kaml_flash::{Durability, OpenOptions};
+pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use queue::{Answer, AsyncQueue};
 pub use stats::{DeviceInfo, LatencyStats, Stats};
 

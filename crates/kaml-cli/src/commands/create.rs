@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::{output, size};
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
 use kaml::{CreateOptions, Device};
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   kaml create data.kaml --capacity 1GiB
   kaml create cache.kaml --capacity 20G --durability process
+  kaml create busy.kaml --capacity 64G --prewrite
   kaml create /dev/nvme1n1 --capacity 200G --force")]
 pub struct Arguments {
     /// Device file (made sparse) or block device
@@ -22,6 +24,9 @@ pub struct Arguments {
     /// What an acknowledged put survives
     #[arg(long, value_enum, default_value_t)]
     durability: Durability,
+    /// Write every block once now: durable puts are faster until the device has been filled once
+    #[arg(long)]
+    prewrite: bool,
     /// Overwrite whatever is there
     #[arg(long)]
     force: bool,
@@ -70,6 +75,7 @@ impl Arguments {
             chunk_bytes: chunk_bytes.map_err(|_| Failure::Usage("--chunk-bytes: 4 GiB or more".into()))?,
             ring_bytes: self.ring_bytes,
             durability: self.durability.into(),
+            prewrite: self.prewrite,
             force: self.force,
             ..CreateOptions::new(self.capacity)
         })
@@ -77,7 +83,13 @@ impl Arguments {
 
     /// Makes the device and says what it is.
     pub fn run(self) -> Result<(), Failure> {
-        let device = Device::create(&self.path, &self.options()?)?;
+        let bar = bar(self.json);
+        let device = Device::create_with(&self.path, &self.options()?, &mut |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        let device = device?;
         let info = device.info();
         device.close()?;
         if self.json {
@@ -85,4 +97,12 @@ impl Arguments {
         }
         output::line(format!("created {}: {}", self.path.display(), info.description))
     }
+}
+
+fn bar(hidden: bool) -> ProgressBar {
+    if hidden {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes} written once {elapsed}, {eta} to go");
+    ProgressBar::new(0).with_style(style.expect("a fixed template"))
 }
