@@ -210,6 +210,14 @@ impl Device {
         self.shared().write(&mut batch.ops())
     }
 
+    /// Fixes the place of a batch in the order in which Puts become durable, and returns without waiting until it is:
+    /// whatever is submitted or written later is durable later or at the same time. The batch can be read once it is
+    /// durable; it certainly is when [`Commit::wait`] returns, and may never be if nobody waits for it.
+    pub fn submit(&self, batch: &Batch) -> Result<Commit, Error> {
+        let frame = self.shared().submit(&mut batch.ops())?;
+        Ok(Commit { shared: self.shared().clone(), frame })
+    }
+
     /// Keys of a namespace behind a cursor. Every key that is there all the time is listed exactly once.
     pub fn list(&self, namespace: NamespaceId, after: Option<Cursor>, limit: usize) -> Result<ListPage, Error> {
         loop {
@@ -299,6 +307,20 @@ impl Device {
             replayed_journal_entries: about.report.journal_entries,
             replayed_ring_records: about.report.ring_records,
         }
+    }
+}
+
+/// A batch whose place in the order of Puts is fixed.
+#[must_use = "it may never be durable if nobody waits for it"]
+pub struct Commit {
+    shared: Arc<Shared>,
+    frame: u64,
+}
+
+impl Commit {
+    /// Waits until the batch, and everything submitted before it, is durable.
+    pub fn wait(self) -> Result<(), Error> {
+        self.shared.wait_committed(self.shared.lock(), self.frame)
     }
 }
 

@@ -94,6 +94,16 @@ impl Shared {
         written
     }
 
+    /// Fixes the place of an atomic Put in the order of commits; answers the frame that carries it.
+    pub(crate) fn submit(&self, ops: &mut [Op<'_>]) -> Result<u64, Error> {
+        let tickets = self.place_large(ops)?;
+        let staged = self.stage(ops).map(|(_, frame)| frame);
+        if staged.is_err() {
+            self.forget(&tickets);
+        }
+        staged
+    }
+
     /// Stages a Put, waiting for room if there is none just now.
     fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
         let mut core = self.lock();
@@ -129,7 +139,7 @@ impl Shared {
         core
     }
 
-    fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
+    pub(crate) fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
         let word = &self.words[frame as usize % FRAME_WORDS].0;
         loop {
             if core.committed() > frame {

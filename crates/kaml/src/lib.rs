@@ -33,7 +33,7 @@ mod stats;
 
 pub use batch::Batch;
 pub use check::CheckReport;
-pub use device::{Device, ListPage};
+pub use device::{Commit, Device, ListPage};
 pub use error::Error;
 pub use kaml_device::{Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport};
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};

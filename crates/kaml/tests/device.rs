@@ -195,3 +195,38 @@ fn conditions_hold_for_whole_batches() {
     assert_eq!(device.get(a, key("k")).unwrap().unwrap(), b"5");
     assert!(!device.exists(b, key("free")).unwrap());
 }
+
+/// Goal:   what is submitted is durable when waited for, in the order of submission, and visible then.
+/// Method: several threads submit batches, wait in turn and out of turn, and read back; a refused batch is told at once.
+#[test]
+fn submitted_batches_commit_in_order() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let space = device.create_namespace("s", &NamespaceOptions { keys: KeyKind::U64, ..Default::default() }).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let device = &device;
+            scope.spawn(move || {
+                for turn in 0..200u64 {
+                    let commits: Vec<_> = (0..3u64)
+                        .map(|i| {
+                            let mut batch = Batch::new();
+                            batch.put(space, thread, &(turn * 3 + i).to_le_bytes());
+                            device.submit(&batch).unwrap()
+                        })
+                        .collect();
+                    let last_first = turn % 2 == 0;
+                    let ordered: Vec<_> = if last_first { commits.into_iter().rev().collect() } else { commits };
+                    for (i, commit) in ordered.into_iter().enumerate() {
+                        commit.wait().unwrap();
+                        let value = device.get(space, thread).unwrap().expect("it is durable");
+                        let least = if last_first { turn * 3 + 2 } else { turn * 3 + i as u64 };
+                        assert!(u64::from_le_bytes(value.try_into().unwrap()) >= least);
+                    }
+                }
+            });
+        }
+    });
+    let mut batch = Batch::new();
+    batch.put_if_absent(space, 0u64, b"no");
+    assert!(device.submit(&batch).is_err());
+}
