@@ -21,7 +21,9 @@ mod ring;
 mod stats;
 mod writers;
 
-pub use crate::core::{Body, Condition, Core, DIRECT_BYTES, Op, StageError, buffer_bytes_max, encode_image};
+pub use crate::core::{
+    Body, Condition, Core, DIRECT_BYTES, Op, StageError, buffer_bytes_max, encode_image, image_bytes,
+};
 pub use audit::{BlockAudit, Judgement};
 pub use error::Error;
 pub use format::root::RootError;

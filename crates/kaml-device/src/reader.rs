@@ -9,7 +9,7 @@
 //! see the pin.
 
 use crate::blocks::{BlockGate, Pin};
-use crate::core::Core;
+use crate::core::{Core, copy_checked};
 use crate::error::Error;
 use crate::format::record::{RecordHeader, RecordKind};
 use crate::namespace::Directory;
@@ -119,17 +119,41 @@ impl Reader {
 impl FlashRead {
     /// Where the value lies in the bytes that were read, if they are the record.
     pub fn value(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
-        let corrupt = |what| Error::Corrupt { namespace: self.namespace, key: self.key, at: self.at, what };
+        let (range, value_crc) = self.claimed(bytes)?;
+        match crc32c::crc32c(&bytes[range.clone()]) == value_crc {
+            true => Ok(range),
+            false => Err(self.corrupt("its value's checksum does not match")),
+        }
+    }
+
+    /// Copies the value out of the bytes that were read, if they are the record; `into` is left empty if they are not.
+    pub fn copy_value(&self, bytes: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
+        into.clear();
+        let (range, value_crc) = self.claimed(bytes)?;
+        into.reserve(range.len());
+        if copy_checked(&bytes[range], |piece| into.extend_from_slice(piece)) != value_crc {
+            into.clear();
+            return Err(self.corrupt("its value's checksum does not match"));
+        }
+        Ok(())
+    }
+
+    fn corrupt(&self, what: &'static str) -> Error {
+        Error::Corrupt { namespace: self.namespace, key: self.key, at: self.at, what }
+    }
+
+    /// Where the value lies and its checksum, if the header is the record's.
+    fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, u32), Error> {
+        let corrupt = |what| self.corrupt(what);
         let record = RecordHeader::check(bytes).ok_or_else(|| corrupt("its header's checksum does not match"))?;
         if record.namespace != self.namespace || record.key != self.key || record.kind != RecordKind::Value {
             return Err(corrupt("another record stands in its place"));
         }
         let range = RecordHeader::BYTES..record.page_bytes();
-        let value = bytes.get(range.clone()).ok_or_else(|| corrupt("its length does not match the index"))?;
-        if crc32c::crc32c(value) != record.value_crc {
-            return Err(corrupt("its value's checksum does not match"));
+        if range.end > bytes.len() {
+            return Err(corrupt("its length does not match the index"));
         }
-        Ok(range)
+        Ok((range, record.value_crc))
     }
 }
 

@@ -13,14 +13,16 @@ use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
 use crate::format::journal::{self, Change};
+use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::namespace::Namespace;
+use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::writers::Class;
-use kaml_flash::{AlignedBuf, BlockIndex, Completion, Io, Medium};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexWriter, Key, Slot};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// What opening found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -212,9 +214,10 @@ impl Core {
         let epoch = self.root.epoch;
         // Roots made meanwhile must still send the next opening to these frames.
         self.recovering = Some((epoch, self.root.ring_tail));
+        let end = self.ring_end(medium, epoch)?;
         // Records that are in their pages already must not be taken for free space while others are placed again.
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
-        while let Some((frame, payload)) = scan.next()? {
+        while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let Some(records) = frame.records(&payload) else { break };
             for (record, body) in records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping) {
                 if !self.takes(record) {
@@ -227,7 +230,7 @@ impl Core {
             scan.accept(&frame);
         }
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
-        while let Some((frame, payload)) = scan.next()? {
+        while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let Some(records) = frame.records(&payload) else { break };
             report.ring_frames += 1;
             for (record, body) in records {
@@ -242,6 +245,58 @@ impl Core {
         self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
         self.recovering = None;
         Ok(())
+    }
+
+    /// Where the frames that count end. Of those in flight when power failed, which are the last two at most, the ring
+    /// write may be whole while pages that it relies on are not: such a frame was not acknowledged.
+    fn ring_end(&self, medium: &dyn Medium, epoch: u64) -> Result<u64, Error> {
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        let mut last: VecDeque<(u64, Vec<(Record, u64)>)> = VecDeque::new();
+        while let Some((frame, payload)) = scan.next()? {
+            let Some(records) = frame.records(&payload) else { break };
+            let mappings = records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping && self.takes(r));
+            let mappings =
+                mappings.map(|(r, body)| Ok((*r, self.mapped_at(r, body)?))).collect::<Result<_, Error>>()?;
+            last.push_back((frame.lsn, mappings));
+            if last.len() > PERSISTS_IN_FLIGHT_MAX {
+                last.pop_front();
+            }
+            scan.accept(&frame);
+        }
+        let broken = last.iter().find(|(_, mappings)| !mappings.iter().all(|(r, at)| self.is_in_place(medium, r, *at)));
+        Ok(broken.map_or(u64::MAX, |(lsn, _)| *lsn))
+    }
+
+    /// Whether the pages that a mapping record names hold its record, data and OOB. A failed read decides nothing: the
+    /// record may have been acknowledged, and a Get tells of the failure.
+    fn is_in_place(&self, medium: &dyn Medium, record: &Record, at: u64) -> bool {
+        let chunks = self.chunks_of(record.value_len as usize);
+        let (block, start) = self.geometry.split(ChunkAddr(at));
+        let per_page = self.geometry.chunks_per_page();
+        if start + chunks > self.geometry.chunks_per_block() || !start.is_multiple_of(per_page) {
+            return false;
+        }
+        let bytes = RecordHeader::BYTES + record.value_len as usize;
+        let mut io = Io::Read { at: ChunkAddr(at), into: AlignedBuf::zeroed(bytes) };
+        if medium.execute(&mut io).is_err() {
+            return true;
+        }
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        let found = RecordHeader::check(&into);
+        let same = |r: &Record| (r.namespace, r.key, r.value_crc) == (record.namespace, record.key, record.value_crc);
+        if !found.is_some_and(|r| same(&r)) || crc32c::crc32c(&into[RecordHeader::BYTES..]) != record.value_crc {
+            return false;
+        }
+        let page = PageAddr { block, page: start / per_page };
+        let oob_bytes = self.geometry.oob_bytes as usize;
+        let into = AlignedBuf::zeroed(chunks.div_ceil(per_page) as usize * oob_bytes);
+        let mut io = Io::ReadOob { at: page, into };
+        if medium.execute(&mut io).is_err() {
+            return true;
+        }
+        let Io::ReadOob { into, .. } = io else { unreachable!("still a read") };
+        let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
+        extents(&pages, per_page).first() == Some(&Extent { start: 0, chunk_count: chunks })
     }
 
     fn replay_record(&mut self, medium: &dyn Medium, record: &Record, body: &[u8]) -> Result<(), Error> {

@@ -42,6 +42,8 @@ struct Staging {
     len: usize,
     records: Vec<Staged>,
     records_crc: u32,
+    /// Mapping records among them: the frame must not be durable before their pages are.
+    mapping_count: usize,
 }
 
 /// What a staging frame looked like before a Put, so that the Put can be taken back.
@@ -84,6 +86,7 @@ impl CommitRing {
             len: FrameHeader::BYTES,
             records: Vec::new(),
             records_crc: 0,
+            mapping_count: 0,
         };
         CommitRing {
             ring_bytes: geometry.ring_bytes,
@@ -140,7 +143,9 @@ impl CommitRing {
     pub(crate) fn rewind(&mut self, mark: Mark) -> Vec<Staged> {
         self.staging.len = mark.len;
         self.staging.records_crc = mark.records_crc;
-        self.staging.records.split_off(mark.record_count)
+        let back = self.staging.records.split_off(mark.record_count);
+        self.staging.mapping_count -= back.iter().filter(|staged| staged.is_mapping).count();
+        back
     }
 
     /// Appends a record to the staging frame, which has room for it.
@@ -157,6 +162,7 @@ impl CommitRing {
             staging.records_crc = crc32c::crc32c_append(staging.records_crc, payload);
         }
         staging.len = end;
+        staging.mapping_count += usize::from(staged.is_mapping);
         staging.records.push(staged);
     }
 
@@ -165,7 +171,7 @@ impl CommitRing {
     pub(crate) fn wants_persist(&self) -> bool {
         let staged = self.staging.records.len();
         let second = staged * 2 >= self.in_flight_records && self.in_flight_records <= SECOND_PERSIST_RECORDS_MAX;
-        staged > 0 && (self.in_flight == 0 || (self.in_flight < PERSISTS_IN_FLIGHT_MAX && second))
+        staged > 0 && (self.in_flight == 0 || (self.in_flight < PERSISTS_IN_FLIGHT_MAX && second)) && self.is_next()
     }
 
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
@@ -178,7 +184,13 @@ impl CommitRing {
     /// batch gains at any size.
     pub(crate) fn begin_overlapping_persist(&mut self) -> Option<(u64, Io)> {
         let half = self.staging.records.len() * 2 >= self.in_flight_records;
-        if self.in_flight == 1 && half && self.has_staged() { self.begin() } else { None }
+        if self.in_flight == 1 && half && self.has_staged() && self.is_next() { self.begin() } else { None }
+    }
+
+    /// Whether at most one frame before the staging one is uncommitted: opening has to doubt the pages of the last two
+    /// frames only.
+    fn is_next(&self) -> bool {
+        self.staging_number < self.committed + PERSISTS_IN_FLIGHT_MAX as u64
     }
 
     fn begin(&mut self) -> Option<(u64, Io)> {
@@ -198,6 +210,7 @@ impl CommitRing {
             len: FrameHeader::BYTES,
             records: Vec::with_capacity(self.staging.records.len()),
             records_crc: 0,
+            mapping_count: 0,
         };
         let mut full = std::mem::replace(&mut self.staging, next);
         full.buf[..FrameHeader::BYTES].copy_from_slice(&FrameHeader::encode(&frame, self.uuid));
@@ -210,6 +223,7 @@ impl CommitRing {
         self.in_flight += 1;
         self.in_flight_records += full.records.len();
         let record_count = full.records.len();
+        let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
             number,
             start,
@@ -218,7 +232,7 @@ impl CommitRing {
             record_count,
             records: full.records,
         });
-        Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize }))
+        Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize, barrier }))
     }
 
     /// Where a frame of `len` bytes goes: at the head, or at the start of the next lap if it would wrap.

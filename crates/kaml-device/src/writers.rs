@@ -389,7 +389,7 @@ impl Writers {
             at: PageAddr { block: BlockIndex(block), page: buffer.first_page },
             data: buffer.data.clone(),
             oob,
-            durable: buffer.ticket.is_some(),
+            urgent: buffer.ticket.is_some(),
         });
     }
 

@@ -2,6 +2,7 @@
 
 use kaml_device::{
     Body, Buffered, Condition, Core, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError, encode_image,
+    image_bytes,
 };
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
 use std::collections::BTreeMap;
@@ -122,7 +123,9 @@ impl World {
 
     /// Programs a large value ahead of its Put.
     fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
-        let image = encode_image(self.medium.geometry(), namespace, key, bytes);
+        let geometry = self.medium.geometry();
+        let buf = AlignedBuf::zeroed(image_bytes(geometry, bytes.len()));
+        let image = encode_image(geometry, namespace, key, bytes, buf);
         let mut tries = 0;
         let ticket = loop {
             tries += 1;

@@ -80,9 +80,7 @@ fn filled(path: &std::path::Path, capacity_bytes: u64) -> FileMedium {
     for block in 0..geometry.block_count() {
         let oob = vec![1; (geometry.pages_per_block * geometry.oob_bytes) as usize];
         let at = PageAddr { block: BlockIndex(block), page: 0 };
-        medium
-            .execute(&mut Io::Program { at, data: Arc::clone(&data), oob, durable: false })
-            .expect("room on the disk");
+        medium.execute(&mut Io::Program { at, data: Arc::clone(&data), oob, urgent: false }).expect("room on the disk");
     }
     medium.execute(&mut Io::Flush).expect("a working disk");
     medium
@@ -191,7 +189,12 @@ fn queue_read(medium: &FileMedium, depth: u32, count: u64) {
 
 fn queue_persist(medium: &FileMedium, depth: u32, count: u64) {
     let slots = medium.geometry().ring_bytes / 4096;
-    run_queue(medium, depth, count, |at, data| Io::Persist { offset: at % slots * 4096, data, len: 4096 });
+    run_queue(medium, depth, count, |at, data| Io::Persist {
+        offset: at % slots * 4096,
+        data,
+        len: 4096,
+        barrier: false,
+    });
 }
 
 fn run_queue(medium: &FileMedium, depth: u32, count: u64, make: impl Fn(u64, AlignedBuf) -> Io) {
@@ -228,7 +231,7 @@ fn raw_dsync(file: &File, at: u64, count: u64) {
 }
 
 fn execute_persist(medium: &FileMedium, count: u64) {
-    let mut io = Io::Persist { offset: 0, data: AlignedBuf::zeroed(4096), len: 4096 };
+    let mut io = Io::Persist { offset: 0, data: AlignedBuf::zeroed(4096), len: 4096, barrier: false };
     for number in 0..count {
         if let Io::Persist { offset, .. } = &mut io {
             *offset = number % 64 * 4096;

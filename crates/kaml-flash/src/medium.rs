@@ -9,9 +9,9 @@
 //! | operation | durable when done | a power cut before that leaves |
 //! |---|---|---|
 //! | `Read` | – | – |
-//! | `Program` | no (yes if `durable`); all earlier programs are durable after a later `Flush` | any subset of its sectors, data and OOB apart |
+//! | `Program` | no; after a later `Flush`, or if `urgent` a later `Persist` with `barrier` | any subset of its sectors, data and OOB apart |
 //! | `Erase` | no; after a later `Flush` | the block whole, erased, or in between |
-//! | `Persist` | yes | any subset of its sectors |
+//! | `Persist` | yes; with `barrier` also the urgent programs completed before it was submitted | any subset of its sectors, and of those programs |
 //! | `WriteRoot` | yes | any subset of that slot's sectors; the other slot is untouched |
 //! | `Flush` | everything done before it was submitted | – |
 //!
@@ -52,8 +52,8 @@ pub enum Io {
         data: Arc<AlignedBuf>,
         /// OOB bytes, `oob_bytes` for each page of `data`.
         oob: Vec<u8>,
-        /// Durable, data and OOB, when done.
-        durable: bool,
+        /// Data and OOB are made durable by the next `Persist` with `barrier`, not only by a `Flush`.
+        urgent: bool,
     },
     /// Erases a block. With `release` the space is given back to what lies below (hole punching, discard).
     Erase {
@@ -71,6 +71,8 @@ pub enum Io {
         data: AlignedBuf,
         /// How many bytes of `data` to write.
         len: usize,
+        /// Urgent programs completed before this was submitted become durable with it.
+        barrier: bool,
     },
     /// Replaces the start of one of the two root slots; durable when done.
     WriteRoot {

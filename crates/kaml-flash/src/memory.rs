@@ -42,10 +42,19 @@ struct Block {
     programmed: Programmed,
     /// `None` reads as zeroes.
     bytes: Option<Bytes>,
-    /// Pages whose data and OOB outlive a power cut; the others may or may not.
-    durable: Vec<bool>,
+    /// What a power cut may do to the data and OOB of each page.
+    pages: Vec<Fate>,
     /// What the block held before an erase that was not flushed.
     before_erase: Option<Option<Bytes>>,
+}
+
+/// What becomes of a page's data and OOB in a power cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Uncertain,
+    /// Uncertain until the next barrier.
+    Urgent,
+    Durable,
 }
 
 #[derive(Clone)]
@@ -66,7 +75,7 @@ impl MemoryMedium {
     /// Erased flash of this shape, if it is a legal one.
     pub fn try_new(geometry: Geometry) -> Result<Self, GeometryError> {
         geometry.check()?;
-        let blank = Block { programmed: Programmed::Unknown, bytes: None, durable: Vec::new(), before_erase: None };
+        let blank = Block { programmed: Programmed::Unknown, bytes: None, pages: Vec::new(), before_erase: None };
         let state = State {
             blocks: vec![blank; geometry.block_count() as usize],
             ring: vec![0; geometry.ring_bytes as usize],
@@ -142,20 +151,21 @@ impl State {
         at: PageAddr,
         data: &[u8],
         oob: &[u8],
-        durable: bool,
+        urgent: bool,
     ) -> Result<(), MediumError> {
         let end = geometry.check_program(at, data.len(), oob.len(), || self.blocks[at.block.0 as usize].programmed)?;
         let torn = self.mutate();
         let block = &mut self.blocks[at.block.0 as usize];
         block.programmed = Programmed::Pages(end);
-        block.durable.resize(geometry.pages_per_block as usize, false);
+        block.pages.resize(geometry.pages_per_block as usize, Fate::Uncertain);
         // A torn program leaves its data in part and no OOB: OOB is written after.
         let data = if torn { sector_prefix(geometry, data) } else { data };
         let oob = if torn { &[] } else { oob };
         let bytes = block.bytes.get_or_insert_with(|| Bytes::zeroed(geometry));
         copy_at(&mut bytes.data, at.page as usize * geometry.page_bytes as usize, data);
         copy_at(&mut bytes.oob, at.page as usize * geometry.oob_bytes as usize, oob);
-        block.durable[at.page as usize..end as usize].fill(durable && !torn);
+        let fate = if urgent && !torn { Fate::Urgent } else { Fate::Uncertain };
+        block.pages[at.page as usize..end as usize].fill(fate);
         gone_if(torn)
     }
 
@@ -166,7 +176,7 @@ impl State {
         // Of two erases without a flush between, the bytes before the first are the older ones and may come back too;
         // the younger ones are as legal, and kept because they are what the firmware has most use for losing.
         block.before_erase = Some(old);
-        block.durable.clear();
+        block.pages.clear();
         block.programmed = Programmed::Pages(0);
         gone_if(torn)
     }
@@ -177,9 +187,22 @@ impl State {
         }
         for block in &mut self.blocks {
             block.before_erase = None;
-            block.durable.fill(true);
+            block.pages.fill(Fate::Durable);
         }
         Ok(())
+    }
+
+    /// When power fails during it, the bytes are there and what they rely on may not be: the worst that can happen.
+    fn persist_barrier(&mut self, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
+        let torn = self.mutate();
+        copy_at(&mut self.ring, at, bytes);
+        if !torn {
+            let urgent = |fate: &&mut Fate| **fate == Fate::Urgent;
+            self.blocks.iter_mut().flat_map(|block| block.pages.iter_mut().filter(urgent)).for_each(|fate| {
+                *fate = Fate::Durable;
+            });
+        }
+        gone_if(torn)
     }
 
     /// Overwrites part of the ring or a root slot.
@@ -200,10 +223,10 @@ impl State {
 impl Block {
     fn lose_power(&mut self, geometry: &Geometry, choice: &mut XorShift) {
         self.programmed = Programmed::Unknown;
-        let durable = std::mem::take(&mut self.durable);
-        let is_durable = |page: usize| durable.get(page).copied().unwrap_or(false);
+        let pages = std::mem::take(&mut self.pages);
+        let is_durable = |page: usize| pages.get(page) == Some(&Fate::Durable);
         let before = self.before_erase.take();
-        if before.is_none() && durable.is_empty() {
+        if before.is_none() && pages.is_empty() {
             return;
         }
         let older = before.flatten().unwrap_or_else(|| Bytes::zeroed(geometry));
@@ -296,13 +319,16 @@ impl Medium for MemoryMedium {
                 read_back(state.blocks[at.block.0 as usize].bytes.as_ref().map(|bytes| &*bytes.oob), from, into);
                 Ok(())
             }
-            Io::Program { at, data, oob, durable } => state.program(geometry, *at, data, oob, *durable),
+            Io::Program { at, data, oob, urgent } => state.program(geometry, *at, data, oob, *urgent),
             Io::Erase { block, release: _ } => {
                 geometry.check_erase(*block)?;
                 state.erase(*block)
             }
-            Io::Persist { offset, data, len } => {
+            Io::Persist { offset, data, len, barrier } => {
                 geometry.check_ring("write", *offset, *len, data.len())?;
+                if *barrier {
+                    return state.persist_barrier(*offset as usize, &data[..*len]);
+                }
                 state.overwrite(geometry, |state| &mut state.ring, *offset as usize, &data[..*len])
             }
             Io::WriteRoot { slot, data } => {

@@ -7,9 +7,9 @@
 //! ```text
 //!  Read      ── read ─▶ trimmed
 //!  ReadOob   ── from the image, or read ─▶ trimmed
-//!  Program   ── write data ─▶ [turn ▶ write OOB, if durable or the block is complete] ─▶ [sync, if durable]
+//!  Program   ── write data ─▶ [turn ▶ write OOB, if urgent or the block is complete]
 //!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
-//!  Persist   ── write (DSYNC), or a copy into the mapping
+//!  Persist   ── write (DSYNC), or with barrier write ─▶ sync, or a copy into the mapping
 //!  WriteRoot ── write (DSYNC)
 //!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
 //! ```
@@ -48,11 +48,11 @@ enum Step {
     ProgramData { block: BlockIndex, end: u32 },
     ProgramTurn { block: BlockIndex, end: u32 },
     ProgramOob { block: BlockIndex, pages: u32 },
-    ProgramSync { block: BlockIndex },
     EraseTurn,
     Punch,
     EmptyOob,
     Ring,
+    RingBarrier,
     Root,
     FlushTurn,
     FlushOob { block: BlockIndex, pages: u32 },
@@ -133,19 +133,15 @@ impl Plan {
             Step::ProgramData { block, end } => {
                 let complete = media.blocks.program_done(&media.geometry, block);
                 outcome.map_err(|errno| block_failure(block, "program", errno))?;
-                let durable = matches!(io, Io::Program { durable: true, .. });
-                if durable || complete { self.program_turn(media, io, block, end) } else { Ok(Need::Done) }
+                let urgent = matches!(io, Io::Program { urgent: true, .. });
+                if urgent || complete { self.program_turn(media, block, end) } else { Ok(Need::Done) }
             }
             Step::ProgramTurn { block, end } => {
                 outcome.map_err(|errno| block_failure(block, "program", errno))?;
-                self.program_turn(media, io, block, end)
+                self.program_turn(media, block, end)
             }
             Step::ProgramOob { block, pages } => {
                 media.blocks.oob_done(&media.geometry, block, outcome.is_ok().then_some(pages));
-                outcome.map_err(|errno| block_failure(block, "program", errno))?;
-                Ok(self.program_sync(media, io, block))
-            }
-            Step::ProgramSync { block } => {
                 outcome.map_err(|errno| block_failure(block, "program", errno))?;
                 Ok(Need::Done)
             }
@@ -162,6 +158,11 @@ impl Plan {
                 Ok(Need::Done)
             }
             Step::Ring => durable_done("commit ring write", outcome),
+            Step::RingBarrier => {
+                durable_done("commit ring write", outcome)?;
+                self.step = Step::Ring;
+                Ok(Need::Sync)
+            }
             Step::Root => durable_done("root write", outcome),
             Step::FlushTurn => {
                 durable_done("flush", outcome)?;
@@ -279,9 +280,9 @@ impl Plan {
         Ok(Need::Write { at: offset, len: data.len(), place: Place::Caller, dsync: false })
     }
 
-    fn program_turn(&mut self, media: &Media, io: &Io, block: BlockIndex, end: u32) -> Result<Need, MediumError> {
+    fn program_turn(&mut self, media: &Media, block: BlockIndex, end: u32) -> Result<Need, MediumError> {
         match media.blocks.take_oob(&media.geometry, block, end) {
-            OobTurn::Written => Ok(self.program_sync(media, io, block)),
+            OobTurn::Written => Ok(Need::Done),
             OobTurn::Busy => {
                 self.step = Step::ProgramTurn { block, end };
                 Ok(Need::Turn(block))
@@ -291,16 +292,6 @@ impl Plan {
                 Ok(self.write_oob(media, block, bytes, at))
             }
         }
-    }
-
-    /// One sync for data and OOB. A DSYNC write of the OOB would not do: on a disk with FUA it makes its own bytes
-    /// durable and leaves the data in the disk's cache.
-    fn program_sync(&mut self, media: &Media, io: &Io, block: BlockIndex) -> Need {
-        if media.syncs() && matches!(io, Io::Program { durable: true, .. }) {
-            self.step = Step::ProgramSync { block };
-            return Need::Sync;
-        }
-        Need::Done
     }
 
     fn write_oob(&mut self, media: &Media, block: BlockIndex, bytes: AlignedBuf, at: u64) -> Need {
@@ -344,14 +335,17 @@ impl Plan {
     }
 
     fn persist(&mut self, media: &Media, io: &Io) -> Result<Need, MediumError> {
-        let Io::Persist { offset, data, len } = io else { unreachable!("called for ring writes") };
+        let Io::Persist { offset, data, len, barrier } = io else { unreachable!("called for ring writes") };
         media.geometry.check_ring("write", *offset, *len, data.len())?;
         if media.write_mapped(*offset, &data[..*len]) {
             return Ok(Need::Done);
         }
-        self.step = Step::Ring;
+        // A barrier takes one sync for ring and pages. A DSYNC write of the ring would not do: on a disk with FUA it makes
+        // its own bytes durable and leaves the pages in the disk's cache.
+        let barrier = *barrier && media.syncs();
+        self.step = if barrier { Step::RingBarrier } else { Step::Ring };
         let at = media.layout.ring_offset + offset;
-        Ok(Need::Write { at, len: *len, place: Place::Caller, dsync: media.syncs() })
+        Ok(Need::Write { at, len: *len, place: Place::Caller, dsync: media.syncs() && !barrier })
     }
 
     fn flush(&mut self, media: &Media) -> Result<Need, MediumError> {

@@ -59,11 +59,11 @@ fn page(block: u32, page: u32) -> PageAddr {
     PageAddr { block: BlockIndex(block), page }
 }
 
-fn program_io(medium: &dyn Medium, at: PageAddr, pages: u32, seed: u64, durable: bool) -> Io {
+fn program_io(medium: &dyn Medium, at: PageAddr, pages: u32, seed: u64, urgent: bool) -> Io {
     let geometry = medium.geometry();
     let data = Arc::new(pattern(seed, (pages * geometry.page_bytes) as usize));
     let oob = pattern(seed + 1, (pages * geometry.oob_bytes) as usize).to_vec();
-    Io::Program { at, data, oob, durable }
+    Io::Program { at, data, oob, urgent }
 }
 
 fn program(medium: &dyn Medium, at: PageAddr, pages: u32, seed: u64) -> Result<(), MediumError> {
@@ -135,23 +135,23 @@ fn bad_ranges_are_refused() {
             Io::ReadOob { at: page(0, pages), into: buf(32) },
             Io::ReadOob { at: page(0, pages - 1), into: buf(64) },
             Io::ReadOob { at: page(0, 0), into: buf(33) },
-            Io::Program { at: page(blocks, 0), data: data(page_bytes), oob: oob(1), durable: false },
-            Io::Program { at: page(0, 0), data: data(page_bytes + 1), oob: oob(1), durable: false },
-            Io::Program { at: page(0, 0), data: data(0), oob: oob(0), durable: false },
-            Io::Program { at: page(0, 0), data: data(page_bytes), oob: oob(2), durable: true },
+            Io::Program { at: page(blocks, 0), data: data(page_bytes), oob: oob(1), urgent: false },
+            Io::Program { at: page(0, 0), data: data(page_bytes + 1), oob: oob(1), urgent: false },
+            Io::Program { at: page(0, 0), data: data(0), oob: oob(0), urgent: false },
+            Io::Program { at: page(0, 0), data: data(page_bytes), oob: oob(2), urgent: true },
             Io::Program {
                 at: page(0, 0),
                 data: data(page_bytes * (pages as usize + 1)),
                 oob: oob(pages + 1),
-                durable: false,
+                urgent: false,
             },
             Io::Erase { block: BlockIndex(blocks), release: true },
-            Io::Persist { offset: ring_end, data: buf(4096), len: 4096 },
-            Io::Persist { offset: u64::MAX - 511, data: buf(4096), len: 4096 },
-            Io::Persist { offset: 0, data: buf(4096), len: 8192 },
-            Io::Persist { offset: 1, data: buf(4096), len: 4096 },
-            Io::Persist { offset: 0, data: buf(4096), len: 100 },
-            Io::Persist { offset: 0, data: buf(4096), len: 0 },
+            Io::Persist { offset: ring_end, data: buf(4096), len: 4096, barrier: false },
+            Io::Persist { offset: u64::MAX - 511, data: buf(4096), len: 4096, barrier: false },
+            Io::Persist { offset: 0, data: buf(4096), len: 8192, barrier: false },
+            Io::Persist { offset: 1, data: buf(4096), len: 4096, barrier: false },
+            Io::Persist { offset: 0, data: buf(4096), len: 100, barrier: false },
+            Io::Persist { offset: 0, data: buf(4096), len: 0, barrier: false },
             Io::WriteRoot { slot: 2, data: buf(4096) },
             Io::WriteRoot { slot: 0, data: buf(100) },
             Io::WriteRoot { slot: 0, data: buf(0) },
@@ -185,7 +185,7 @@ fn any_range_reads_back() {
             let pages = data.len() / geometry.page_bytes as usize;
             let oob = vec![1; pages * geometry.oob_bytes as usize];
             let data = Arc::new(AlignedBuf::copy_of(data));
-            let mut io = Io::Program { at: page(3, at as u32 * 17), data, oob, durable: false };
+            let mut io = Io::Program { at: page(3, at as u32 * 17), data, oob, urgent: false };
             medium.execute(&mut io).unwrap();
         }
         let chunk_bytes = geometry.chunk_bytes as usize;
@@ -222,7 +222,7 @@ fn reap_all(queue: &mut dyn kaml_flash::Queue) -> Vec<Completion> {
 }
 
 /// Goal:   OOB bytes are there as soon as a program is done and stay the same until the erase, whatever writes them.
-/// Method: program a block in uneven steps, with flushes and durable programs between, comparing all OOB each time.
+/// Method: program a block in uneven steps, with flushes and urgent programs between, comparing all OOB each time.
 #[test]
 fn oob_reads_back_at_every_stage() {
     for Subject { name, medium, .. } in subjects() {
@@ -287,7 +287,7 @@ fn ring_and_roots_keep_their_bytes() {
         {
             let data = pattern(step as u64, len + 4096);
             ring[offset as usize..offset as usize + len].copy_from_slice(&data[..len]);
-            medium.execute(&mut Io::Persist { offset, data, len }).unwrap();
+            medium.execute(&mut Io::Persist { offset, data, len, barrier: false }).unwrap();
         }
         let mut found = AlignedBuf::zeroed(ring.len());
         medium.read_ring(0, &mut found).unwrap();
@@ -324,14 +324,17 @@ fn queues_complete_everything_once() {
         let mut submitted = 0;
         for at in 0..pages {
             for block in 0..blocks {
-                let durable = (at + block) % 29 == 0;
+                let urgent = (at + block) % 29 == 0;
                 let seed = u64::from(block * 1000 + at) * 2;
-                queue.submit(submitted, program_io(medium, page(block, at), 1, seed, durable));
+                queue.submit(submitted, program_io(medium, page(block, at), 1, seed, urgent));
                 submitted += 1;
             }
             if at % 16 == 5 {
                 queue.submit(submitted, Io::Flush);
-                queue.submit(submitted + 1, Io::Persist { offset: 4096, data: pattern(at.into(), 4096), len: 4096 });
+                queue.submit(
+                    submitted + 1,
+                    Io::Persist { offset: 4096, data: pattern(at.into(), 4096), len: 4096, barrier: false },
+                );
                 queue.submit(submitted + 2, Io::ReadOob { at: page(0, 0), into: AlignedBuf::zeroed(32) });
                 submitted += 3;
             }
@@ -436,7 +439,9 @@ fn many_threads_execute() {
                         let mut io = program_io(medium, page(thread, at), 1, seed, at % 10 == 9);
                         medium.execute(&mut io).unwrap();
                         let offset = u64::from(thread * 40 + at) * 512;
-                        medium.execute(&mut Io::Persist { offset, data: pattern(seed, 512), len: 512 }).unwrap();
+                        medium
+                            .execute(&mut Io::Persist { offset, data: pattern(seed, 512), len: 512, barrier: false })
+                            .unwrap();
                         if at % 16 == 7 {
                             medium.execute(&mut Io::Flush).unwrap();
                         }
@@ -468,7 +473,7 @@ fn a_queue_moves_between_threads() {
                             queue.submit(id.into(), Io::Read { at, into: AlignedBuf::zeroed(70_000) });
                         }
                         let data = pattern(round.into(), 4096);
-                        queue.submit(8, Io::Persist { offset: 0, data, len: 4096 });
+                        queue.submit(8, Io::Persist { offset: 0, data, len: 4096, barrier: false });
                         queue.submit(9, program_io(medium, page(round, 0), 3, 1, true));
                         queue.reap(Wait::No, &mut Vec::new());
                         queue

@@ -33,13 +33,13 @@ fn refusal(path: &Path) -> String {
     open(path).err().expect("opening is refused").to_string().replace(&path.display().to_string(), "P")
 }
 
-fn program_io(block: u32, page: u32, byte: u8, durable: bool) -> Io {
+fn program_io(block: u32, page: u32, byte: u8, urgent: bool) -> Io {
     let data = Arc::new(AlignedBuf::copy_of(&[byte; PAGE_BYTES]));
-    Io::Program { at: PageAddr { block: BlockIndex(block), page }, data, oob: vec![byte; 32], durable }
+    Io::Program { at: PageAddr { block: BlockIndex(block), page }, data, oob: vec![byte; 32], urgent }
 }
 
-fn program(medium: &dyn Medium, block: u32, page: u32, byte: u8, durable: bool) -> Result<(), MediumError> {
-    medium.execute(&mut program_io(block, page, byte, durable))
+fn program(medium: &dyn Medium, block: u32, page: u32, byte: u8, urgent: bool) -> Result<(), MediumError> {
+    medium.execute(&mut program_io(block, page, byte, urgent))
 }
 
 fn page(medium: &dyn Medium, block: u32, page: u32) -> (u8, u8) {
@@ -56,7 +56,7 @@ fn page(medium: &dyn Medium, block: u32, page: u32) -> (u8, u8) {
 }
 
 fn persist(medium: &dyn Medium, offset: u64, byte: u8) -> Result<(), MediumError> {
-    medium.execute(&mut Io::Persist { offset, data: AlignedBuf::copy_of(&[byte; 4096]), len: 4096 })
+    medium.execute(&mut Io::Persist { offset, data: AlignedBuf::copy_of(&[byte; 4096]), len: 4096, barrier: false })
 }
 
 fn ring_byte(medium: &dyn Medium, offset: u64) -> u8 {
@@ -147,12 +147,12 @@ fn oob_writes_of_many_users_never_undo_each_other() {
                 scope.spawn(move || {
                     let mut queue = medium.queue(8);
                     for at in 0..pages {
-                        let (byte, durable) = (at as u8 + 1, at % 3 == 0);
+                        let (byte, urgent) = (at as u8 + 1, at % 3 == 0);
                         if block % 2 == 0 {
-                            program(medium, block, at, byte, durable).unwrap();
+                            program(medium, block, at, byte, urgent).unwrap();
                             continue;
                         }
-                        queue.submit(0, program_io(block, at, byte, durable));
+                        queue.submit(0, program_io(block, at, byte, urgent));
                         let mut done = Vec::new();
                         while queue.in_flight() > (at % 5) as usize {
                             queue.reap(Wait::ForNs(1_000_000_000), &mut done);
@@ -228,7 +228,6 @@ fn child_that_is_killed() {
     let mut queue = medium.queue(4);
     for number in 0..60 {
         let byte = number as u8 + 1;
-        persist(&medium, u64::from(number) * 4096, byte).unwrap();
         medium.execute(&mut Io::WriteRoot { slot: 0, data: AlignedBuf::copy_of(&[byte; 512]) }).unwrap();
         queue.submit(0, program_io(0, number, byte, true));
         program(&medium, 1, number, byte, false).unwrap();
@@ -236,6 +235,8 @@ fn child_that_is_killed() {
         while queue.in_flight() > 0 {
             queue.reap(Wait::ForNs(1_000_000_000), &mut done);
         }
+        let (offset, data) = (u64::from(number) * 4096, AlignedBuf::copy_of(&[byte; 4096]));
+        medium.execute(&mut Io::Persist { offset, data, len: 4096, barrier: true }).unwrap();
         queue.submit(1, Io::Flush);
         while queue.in_flight() > 0 {
             queue.reap(Wait::ForNs(1_000_000_000), &mut done);
@@ -413,7 +414,7 @@ fn read_only_devices_refuse_changes() {
         for mut io in [
             program_io(0, 0, 1, false),
             Io::Erase { block: BlockIndex(0), release: true },
-            Io::Persist { offset: 0, data: AlignedBuf::zeroed(4096), len: 4096 },
+            Io::Persist { offset: 0, data: AlignedBuf::zeroed(4096), len: 4096, barrier: false },
             Io::WriteRoot { slot: 0, data: AlignedBuf::zeroed(4096) },
             Io::Flush,
         ] {

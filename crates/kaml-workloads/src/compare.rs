@@ -285,7 +285,7 @@ impl Drop for DeviceFile {
 /// Large enough that no run of a few seconds sees garbage collection.
 const ROOMY: u64 = 32 << 30;
 /// The same for a device whose blocks are all written before the run.
-const USED: u64 = 12 << 30;
+const USED: u64 = 8 << 30;
 /// Keys that puts choose from.
 const PUT_KEYS: u64 = 1_000_000;
 

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::latency::Latency;
 use crate::{Key, NamespaceId};
 use kaml_device::{
-    Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image,
+    Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image, image_bytes,
 };
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, Wake};
 use std::cell::RefCell;
@@ -52,6 +52,7 @@ pub(crate) struct Shared {
     pub(crate) get_latency: Latency,
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
+    images: ImagePool,
 }
 
 impl Shared {
@@ -73,6 +74,7 @@ impl Shared {
             get_latency: Latency::new(),
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
+            images: ImagePool::default(),
         }
     }
 
@@ -85,22 +87,18 @@ impl Shared {
     /// Carries out an atomic Put and waits until it is durable.
     pub(crate) fn write(&self, ops: &mut [Op<'_>]) -> Result<(), Error> {
         let start = Instant::now();
-        let tickets = self.place_large(ops)?;
+        let placed = self.place_large(ops)?;
         let written = self.stage(ops).and_then(|(core, frame)| self.wait_committed(core, frame));
-        if written.is_err() {
-            self.forget(&tickets);
-        }
+        self.finish(placed, written.is_ok());
         self.put_latency.record_since(start);
         written
     }
 
     /// Fixes the place of an atomic Put in the order of commits; answers the frame that carries it.
     pub(crate) fn submit(&self, ops: &mut [Op<'_>]) -> Result<u64, Error> {
-        let tickets = self.place_large(ops)?;
+        let placed = self.place_large(ops)?;
         let staged = self.stage(ops).map(|(_, frame)| frame);
-        if staged.is_err() {
-            self.forget(&tickets);
-        }
+        self.finish(placed, staged.is_ok());
         staged
     }
 
@@ -242,40 +240,43 @@ impl Shared {
     // --- large values ---------------------------------------------------------------------------------------------------
 
     /// Programs the large values of a Put ahead of it and replaces them by their places.
-    fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Vec<u64>, Error> {
-        let mut tickets = Vec::new();
+    fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Placed, Error> {
+        let mut large = Placed::default();
         for op in ops.iter_mut() {
             let Body::Value { value, .. } = op.body else { continue };
             if value.len() < DIRECT_BYTES {
                 continue;
             }
             if value.len() as u64 > self.lock().value_bytes_max() {
-                self.forget(&tickets);
+                self.finish(large, false);
                 let max = self.lock().value_bytes_max();
                 return Err(kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
             }
-            let image = encode_image(&self.geometry, op.namespace, op.key, value);
-            match self.place(op, image) {
+            let buf = self.images.take(image_bytes(&self.geometry, value.len()));
+            let image = encode_image(&self.geometry, op.namespace, op.key, value, buf);
+            let placed = self.place(op, image.clone());
+            large.images.push(image);
+            match placed {
                 Ok(ticket) => {
-                    tickets.push(ticket);
+                    large.tickets.push(ticket);
                     op.body = Body::Placed { ticket };
                 }
                 Err(error) => {
-                    self.forget(&tickets);
+                    self.finish(large, false);
                     return Err(error);
                 }
             }
         }
         let mut core = self.lock();
-        while !tickets.iter().all(|ticket| core.is_placed(*ticket)) {
+        while !large.tickets.iter().all(|ticket| core.is_placed(*ticket)) {
             if let Some(error) = core.stopped() {
                 drop(core);
-                self.forget(&tickets);
+                self.finish(large, false);
                 return Err(error.into());
             }
             core = self.wait_progress(core);
         }
-        Ok(tickets)
+        Ok(large)
     }
 
     fn place(&self, op: &Op<'_>, image: Arc<AlignedBuf>) -> Result<u64, Error> {
@@ -293,9 +294,16 @@ impl Shared {
         Ok(ticket)
     }
 
-    fn forget(&self, tickets: &[u64]) {
-        let mut core = self.lock();
-        tickets.iter().for_each(|ticket| core.forget(*ticket));
+    /// Gives up what a Put that was not staged had placed, and takes the buffers back.
+    fn finish(&self, placed: Placed, staged: bool) {
+        if placed.images.is_empty() {
+            return;
+        }
+        if !staged {
+            let mut core = self.lock();
+            placed.tickets.iter().for_each(|ticket| core.forget(*ticket));
+        }
+        placed.images.into_iter().for_each(|image| self.images.give(image));
     }
 
     // --- Get ------------------------------------------------------------------------------------------------------------
@@ -347,13 +355,9 @@ impl Shared {
             self.count_read(read.bytes);
             let result = self.medium.execute(&mut io);
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            let parsed = result.map_err(Error::from).and_then(|()| Ok(read.value(&into)?));
-            if let Ok(range) = &parsed {
-                out.clear();
-                out.extend_from_slice(&into[range.clone()]);
-            }
+            let copied = result.map_err(Error::from).and_then(|()| Ok(read.copy_value(&into, out)?));
             *scratch = into;
-            parsed.map(|_| ())
+            copied
         })
     }
 
@@ -374,6 +378,39 @@ impl Shared {
             core = self.make_room(core);
         }
         Ok(())
+    }
+}
+
+/// The large values of a Put, on their way to their pages.
+#[derive(Default)]
+struct Placed {
+    tickets: Vec<u64>,
+    images: Vec<Arc<AlignedBuf>>,
+}
+
+/// Buffers for large values, kept because fresh memory costs as much as copying into it.
+#[derive(Default)]
+struct ImagePool(Mutex<Vec<AlignedBuf>>);
+
+/// Bytes kept.
+const IMAGE_POOL_BYTES: usize = 8 << 20;
+
+impl ImagePool {
+    fn take(&self, bytes: usize) -> AlignedBuf {
+        let mut kept = self.0.lock().expect("no panics under this lock");
+        let fits = kept.iter().rposition(|buf| buf.capacity() >= bytes && buf.capacity() / 2 <= bytes);
+        let found = fits.map(|at| kept.swap_remove(at));
+        drop(kept);
+        found.unwrap_or_else(|| AlignedBuf::zeroed(bytes))
+    }
+
+    /// Takes a buffer back, if nobody else reads it any more.
+    fn give(&self, image: Arc<AlignedBuf>) {
+        let Ok(buf) = Arc::try_unwrap(image) else { return };
+        let mut kept = self.0.lock().expect("no panics under this lock");
+        if kept.iter().map(AlignedBuf::capacity).sum::<usize>() + buf.capacity() <= IMAGE_POOL_BYTES {
+            kept.push(buf);
+        }
     }
 }
 
