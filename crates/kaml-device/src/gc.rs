@@ -1,12 +1,13 @@
-//! Garbage collection, hot/cold separation, static wear levelling, and the pace of hosts while it runs.
+//! Garbage collection, static wear levelling, and the pace of hosts while it runs.
 //!
 //! Lives here:       which block is collected, finding and moving its live records, when it counts as empty.
-//! Lives elsewhere:  installing moved records (`core`), erasing (`core`, `blocks`), freeing (`checkpoint`).
+//! Lives elsewhere:  which class a moved record belongs to (`lifetime`), installing it (`core`), erasing (`core`,
+//!                   `blocks`), freeing (`checkpoint`).
 //! Implements:       paper:KAML IV.E; design section 6.
 //!
-//! A record is live when the index points at it. Live records go to cold logs of the same die; when their new pages
-//! are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it is
-//! erased once a root no longer needs it.
+//! A record is live when the index points at it. Live records go to logs of their age on the same die; when their new
+//! pages are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it
+//! is erased once a root no longer needs it.
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending, code};
