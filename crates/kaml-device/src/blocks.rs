@@ -1,7 +1,8 @@
 //! The block table: the state, wear and live data of every erase block, and which are free.
 //!
-//! Lives here:       block states and their legal moves, erase counts, valid chunks, free lists, reader pins.
-//! Lives elsewhere:  what is written into a block (`writers`), which one is collected (`gc`).
+//! Lives here:       block states and their legal moves, erase counts, valid chunks, ages, free lists, reader pins.
+//! Lives elsewhere:  what is written into a block (`writers`), which one is collected (`gc`), what ages mean
+//!                   (`lifetime`).
 //! Implements:       paper:KAML IV.E (free lists per log, blocks ordered by wear and valid data).
 //!
 //! Invariants
@@ -9,6 +10,7 @@
 //! - `valid_chunks` is the sum of the length codes' chunks over the records that an index points at;
 //! - a block leaves `Full` only with no holds, and is erased only with no pins.
 
+use crate::lifetime::{Class, Lifetimes};
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -96,6 +98,14 @@ pub(crate) struct Block {
     pub(crate) holds: u32,
     /// Device-wide page count when it was closed: its age.
     pub(crate) closed_at: u64,
+    /// It was opened for hot records.
+    hot: bool,
+    /// The newest record's sequence when it was opened.
+    opened_at: u64,
+    /// Sum of its records' sequences, each less `opened_at`.
+    written_offsets: i64,
+    /// How many records that sum is of.
+    written_count: u32,
     /// A program failed here: drain it, then never use it again.
     pub(crate) failing: bool,
     /// The newest ring frame that names a place in it: it must not be erased while opening would read that frame.
@@ -157,6 +167,7 @@ impl BlockGate {
 
 /// All blocks.
 pub(crate) struct BlockTable {
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) geometry: Geometry,
     blocks: Vec<Block>,
     /// Free blocks of each die, in no order that matters.
@@ -180,10 +191,15 @@ impl BlockTable {
             valid_chunks: 0,
             holds: 0,
             closed_at: 0,
+            hot: false,
+            opened_at: 0,
+            written_offsets: 0,
+            written_count: 0,
             failing: false,
             mapping_frame: 0,
         };
         let mut table = BlockTable {
+            lifetimes: Lifetimes::new(geometry),
             geometry: geometry.clone(),
             blocks: vec![block; count as usize],
             free: vec![Vec::new(); geometry.die_count() as usize],
@@ -249,17 +265,21 @@ impl BlockTable {
     }
 
     /// Takes an erased block of a die for appending; the least worn one, or for cold data the most worn one.
-    pub(crate) fn open(&mut self, die: u32, cold: bool) -> Option<u32> {
+    pub(crate) fn open(&mut self, die: u32, class: Class) -> Option<u32> {
         let ready = self.free[die as usize].iter().enumerate();
         let ready = ready.filter(|(_, block)| self.get(**block).state == BlockState::Ready);
         let worn = |&(_, block): &(usize, &u32)| (self.get(*block).erase_count, *block);
-        let position = match cold {
-            false => ready.min_by_key(worn),
-            true => ready.max_by_key(worn),
+        let position = match class {
+            Class::Cold => ready.max_by_key(worn),
+            _ => ready.min_by_key(worn),
         }?
         .0;
         let block = self.unlist_free(die as usize, position);
         self.apply(block, BlockEvent::Opened);
+        let opened_at = self.lifetimes.now();
+        let entry = &mut self.blocks[block as usize];
+        (entry.hot, entry.opened_at) = (class == Class::Hot, opened_at);
+        (entry.written_offsets, entry.written_count) = (0, 0);
         self.gate.set_programmed(block, 0);
         Some(block)
     }
@@ -335,6 +355,21 @@ impl BlockTable {
         self.reclaim_if_empty(block);
     }
 
+    /// A record that a host wrote as its `sequence`th stands in the block now.
+    pub(crate) fn note_written(&mut self, block: u32, sequence: u64) {
+        self.lifetimes.advance(sequence);
+        let entry = &mut self.blocks[block as usize];
+        let offset = sequence as i64 - entry.opened_at as i64;
+        entry.written_offsets = entry.written_offsets.saturating_add(offset);
+        entry.written_count += 1;
+    }
+
+    /// When hosts wrote the records of a block, on average; the opening of the device if they did before that.
+    pub(crate) fn written_at(&self, block: u32) -> u64 {
+        let entry = self.get(block);
+        entry.opened_at.saturating_add_signed(entry.written_offsets / i64::from(entry.written_count.max(1)))
+    }
+
     pub(crate) fn hold(&mut self, block: u32) {
         self.blocks[block as usize].holds += 1;
     }
@@ -398,6 +433,9 @@ impl BlockTable {
             }
             self.apply(block, BlockEvent::Failed);
         } else {
+            if entry.hot {
+                self.lifetimes.hot_block_emptied(entry.opened_at);
+            }
             self.apply(block, BlockEvent::Emptied);
             self.reclaimed.push(block);
         }
@@ -458,9 +496,10 @@ impl BlockTable {
         }
     }
 
-    /// All blocks count as closed at `now`: their true ages are not kept.
-    pub(crate) fn set_age(&mut self, now: u64) {
-        self.blocks.iter_mut().for_each(|block| block.closed_at = now);
+    /// All blocks count as closed at page `page` and written at record `record`: their true ages are not kept.
+    pub(crate) fn set_age(&mut self, page: u64, record: u64) {
+        self.lifetimes.advance(record);
+        self.blocks.iter_mut().for_each(|block| (block.closed_at, block.opened_at) = (page, record));
     }
 
     /// Counts what the indexes point at while opening.

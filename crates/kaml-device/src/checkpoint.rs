@@ -11,7 +11,7 @@
 
 use crate::core::{Core, Pending};
 use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
-use crate::writers::Class;
+use crate::lifetime::{Class, record_classes};
 use kaml_flash::{AlignedBuf, Io, IoId};
 use kaml_index::SnapshotCursor;
 
@@ -203,7 +203,7 @@ impl Core {
         let mut out = Vec::new();
         let settle = std::mem::take(&mut self.root_commit.settle);
         if settle {
-            [Class::Host, Class::Cold].into_iter().for_each(|class| self.writers.seal_class(class, &mut out));
+            record_classes(&self.geometry).iter().for_each(|class| self.writers.seal_class(*class, &mut out));
         } else {
             let old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
             self.writers.seal_older_than(old, &mut out);

@@ -19,10 +19,11 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Run};
 use crate::gc::Collector;
 use crate::journal::Journal;
+use crate::lifetime::{Class, record_classes};
 use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
-use crate::writers::{Class, Move, NoBlock, Writers};
+use crate::writers::{Move, NoBlock, Writers};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError};
 use kaml_index::{IndexLayout, IndexWriter, Key, LenCode, Slot};
 use std::collections::{BTreeMap, VecDeque};
@@ -378,16 +379,28 @@ impl Core {
         let chunks = self.chunks_of(value.len());
         let turn = u64::from(self.geometry.chunks_per_page()) * 64;
         let log_count = self.geometry.die_count();
+        let class = self.class_of_put(record);
         let space = self.spaces.get_mut(&record.namespace).expect("checked");
         let log = space.next_log(chunks, log_count, turn);
         let header = RecordHeader::encode(record);
         let frame = Some(self.ring.staging_number());
-        let floor = self.floor(Class::Host);
-        let at =
-            self.on_some_log(log, |core, log| core.append(log, Class::Host, floor, chunks, [&header, value], frame))?;
+        let floor = self.floor(class);
+        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [&header, value], frame))?;
+        self.blocks.note_written(self.block_of(at.0), record.sequence);
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(chunks));
         Ok(Slot { at: at.0, len: code(chunks) })
+    }
+
+    /// The record that a put replaces tells how long the new one will live. Its block's mean has to do: its own time
+    /// stands in flash. One that is still uncommitted does not count, the one before it is young as well.
+    fn class_of_put(&self, record: &Record) -> Class {
+        let lifetimes = &self.blocks.lifetimes;
+        if !lifetimes.tells_puts_apart() {
+            return lifetimes.of_put(None);
+        }
+        let index = self.spaces[&record.namespace].index.as_ref().expect("checked");
+        lifetimes.of_put(index.get(&record.key).map(|old| self.blocks.written_at(self.block_of(old.at))))
     }
 
     /// Tries a log first and the others after it: a die without free blocks must not hold up what fits elsewhere.
@@ -909,14 +922,13 @@ impl Core {
         self.ring.payload_bytes_max()
     }
 
-    /// Free blocks that a class must leave to those that need them more: the journal may take the last one, or no
-    /// root could be made; collection the last but one, or no space would come back; snapshots wait for collection.
+    /// Free blocks that puts and metadata of a class must leave to those that need them more: the journal may take the
+    /// last one, or no root could be made; snapshots wait for collection (`gc`), which has a floor of its own.
     pub(crate) fn floor(&self, class: Class) -> u32 {
         match class {
             Class::Journal => 0,
-            Class::Cold => 1,
             Class::Snapshot => 3,
-            Class::Host | Class::Direct => self.reserve_blocks(),
+            Class::Hot | Class::Warm | Class::Cool | Class::Cold | Class::Direct => self.reserve_blocks(),
         }
     }
 
@@ -941,7 +953,7 @@ impl Core {
     /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.
     pub fn capacity_chunks(&self) -> u64 {
         let metadata = (self.index_bytes + self.checkpoint_journal_bytes()) / self.geometry.block_bytes() + 2;
-        let open = u64::from(self.geometry.die_count()) * 3;
+        let open = u64::from(self.geometry.die_count()) * (record_classes(&self.geometry).len() as u64 + 1);
         let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
         let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));
         usable * u64::from(self.geometry.chunks_per_block()) / 100 * 98

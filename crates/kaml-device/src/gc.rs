@@ -1,18 +1,19 @@
-//! Garbage collection, hot/cold separation, static wear levelling, and the pace of hosts while it runs.
+//! Garbage collection, static wear levelling, and the pace of hosts while it runs.
 //!
 //! Lives here:       which block is collected, finding and moving its live records, when it counts as empty.
-//! Lives elsewhere:  installing moved records (`core`), erasing (`core`, `blocks`), freeing (`checkpoint`).
+//! Lives elsewhere:  which class a moved record belongs to (`lifetime`), installing it (`core`), erasing (`core`,
+//!                   `blocks`), freeing (`checkpoint`).
 //! Implements:       paper:KAML IV.E; design section 6.
 //!
-//! A record is live when the index points at it. Live records go to cold logs of the same die; when their new pages
-//! are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it is
-//! erased once a root no longer needs it.
+//! A record is live when the index points at it. Live records go to logs of their age on the same die; when their new
+//! pages are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it
+//! is erased once a root no longer needs it.
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
-use crate::writers::{Class, Move, NoBlock};
+use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, PageAddr};
 use kaml_index::Slot;
 use std::collections::BTreeMap;
@@ -61,6 +62,8 @@ const SLICE_BYTES: u32 = 256 << 10;
 const PROGRAMMING_BYTES_MAX: u64 = 8 << 20;
 /// Blocks that may be reclaimed while waiting for a root before collection waits for it.
 const RECLAIMED_MAX: u32 = 4;
+/// Free blocks that collection leaves: the journal may take the last one, or no root could be made.
+const COLLECTION_FLOOR: u32 = 1;
 /// Static wear levelling keeps the spread of erase counts within this many erases, or 1/16 of the largest.
 const WEAR_SPREAD_MIN: u32 = 6;
 
@@ -91,14 +94,14 @@ impl Core {
             self.pick_victim();
         }
         if self.collector.victim.is_none() && !self.should_collect() && !self.collector.draining.is_empty() {
-            // Nothing more will fill the cold buffers soon: what they hold would keep drained blocks.
-            self.seal_cold();
+            // Nothing more will fill the buffers soon: what they hold would keep drained blocks.
+            self.seal_moves();
         }
     }
 
-    fn seal_cold(&mut self) {
+    fn seal_moves(&mut self) {
         let mut out = Vec::new();
-        self.writers.seal_class(Class::Cold, &mut out);
+        self.writers.seal_moves(&mut out);
         self.emit_programs(out);
     }
 
@@ -119,7 +122,7 @@ impl Core {
         let wanted = self.collector.active || free <= self.collect_below();
         let draining = self.collector.draining.len() as u32;
         // Another victim may need a block of its own before the ones on their way give theirs back.
-        let room = draining == 0 || self.blocks.free_count() > self.floor(Class::Cold) + 1;
+        let room = draining == 0 || self.blocks.free_count() > COLLECTION_FLOOR + 1;
         wanted
             && room
             && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX
@@ -239,7 +242,7 @@ impl Core {
                 Err(NoBlock) => {
                     self.collector.victim.as_mut().expect("still scanned").slice = Some((start, bytes));
                     // What has been moved so far may be all that keeps earlier victims from becoming free.
-                    self.seal_cold();
+                    self.seal_moves();
                     return;
                 }
             }
@@ -266,19 +269,28 @@ impl Core {
         let log = self.geometry.die_of(BlockIndex(block));
         let len = extent.chunk_count as usize * self.geometry.chunk_bytes as usize;
         let whole = &bytes[..record.page_bytes().min(len)];
-        let to = self.append_cold(log, extent.chunk_count, whole)?;
-        let to = Slot { at: to, len: from.len };
+        // Large records do not know their time.
+        let written = if record.sequence == 0 { self.blocks.written_at(block) } else { record.sequence };
+        let to = Slot { at: self.append_moved(log, extent.chunk_count, whole, written)?, len: from.len };
         let to_block = self.block_of(to.at);
+        self.blocks.note_written(to_block, written);
         self.writers.attach_move(to_block, Move { namespace: record.namespace, key: record.key, from, to });
         self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
         self.counters.relocated_chunks += u64::from(extent.chunk_count);
         Ok(extent.chunk_count)
     }
 
-    /// Appends to the cold log of a die, or of any die that has room.
-    fn append_cold(&mut self, log: u32, chunks: u32, bytes: &[u8]) -> Result<u64, NoBlock> {
-        let floor = self.floor(Class::Cold);
-        let at = self.on_some_log(log, |core, log| core.append(log, Class::Cold, floor, chunks, [bytes, &[]], None));
+    /// Appends to the log of a die, or of any die that has room, in the class of the record's age. If blocks are too
+    /// short to open one for it, any class will do: else a victim whose records are of many ages could need more
+    /// blocks than there are, and none would come back.
+    fn append_moved(&mut self, log: u32, chunks: u32, bytes: &[u8], written: u64) -> Result<u64, NoBlock> {
+        let wanted = self.blocks.lifetimes.of_moved(written);
+        let mut alternatives = self.blocks.lifetimes.alternatives(wanted);
+        let mut append = |class| {
+            let parts = [bytes, &[]];
+            self.on_some_log(log, |core, log| core.append(log, class, COLLECTION_FLOOR, chunks, parts, None))
+        };
+        let at = append(wanted).or_else(|NoBlock| alternatives.find_map(|class| append(class).ok()).ok_or(NoBlock));
         Ok(at?.0)
     }
 

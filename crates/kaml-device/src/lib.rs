@@ -13,6 +13,7 @@ mod error;
 mod format;
 mod gc;
 mod journal;
+mod lifetime;
 mod namespace;
 mod reader;
 mod recovery;

@@ -17,9 +17,9 @@ use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
+use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
-use crate::writers::Class;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexWriter, Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
@@ -101,7 +101,7 @@ impl Core {
         core.spaces = spaces;
         // Later openings program later pages: the order of page sequences holds over all of them.
         core.writers.sequence = (core.root.epoch + 1) << SEQUENCES_PER_EPOCH_LOG2;
-        core.blocks.set_age(core.writers.sequence);
+        core.blocks.set_age(core.writers.sequence, core.sequence);
         Ok(core)
     }
 
@@ -340,8 +340,9 @@ impl Core {
         let log = self.spaces.get_mut(&record.namespace).expect("checked").next_log(chunks, log_count, turn);
         for _ in 0..PLACE_TRIES_MAX {
             let placed =
-                self.on_some_log(log, |core, log| core.append(log, Class::Host, 1, chunks, [&header, value], None));
+                self.on_some_log(log, |core, log| core.append(log, Class::Hot, 1, chunks, [&header, value], None));
             if let Ok(at) = placed {
+                self.blocks.note_written(self.block_of(at.0), record.sequence);
                 return Ok(Slot { at: at.0, len: code(chunks) });
             }
             self.drive_once(medium)?;

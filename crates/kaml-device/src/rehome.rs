@@ -6,7 +6,7 @@
 
 use crate::core::{Core, code};
 use crate::format::record::{Record, RecordHeader};
-use crate::writers::{Class, Move, NoBlock};
+use crate::writers::{Move, NoBlock};
 use kaml_flash::{BlockIndex, Io, MediumError};
 use kaml_index::Slot;
 
@@ -34,7 +34,7 @@ impl Core {
         let tickets: Vec<u64> = writer.buffers.iter().filter_map(|b| b.ticket).collect();
         // The ring must keep these records until they are programmed at their new places.
         let frame = writer.buffers.iter().map(|b| b.first_frame).min();
-        if class >= Class::Journal {
+        if class.is_metadata() {
             self.metadata_lost();
             self.retire(block);
             return;

@@ -10,25 +10,11 @@
 
 use crate::blocks::BlockTable;
 use crate::format::oob::{Oob, PageOob};
+use crate::lifetime::{Class, record_classes};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, PageAddr};
 use kaml_index::{Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-
-/// What a block is filled with; records of different lifetimes do not share blocks.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Class {
-    /// Records as hosts write them.
-    Host = 1,
-    /// Large records, programmed before they are committed.
-    Direct = 2,
-    /// Records that garbage collection moved.
-    Cold = 3,
-    /// The journal.
-    Journal = 4,
-    /// Index snapshots and block tables.
-    Snapshot = 5,
-}
 
 /// A record on its way from one place to another; installed when the buffer that ends it is programmed.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +107,8 @@ impl Writers {
 
     /// Most bytes that write buffers hold when `programming_bytes` stays under `in_flight_max`.
     pub(crate) fn memory_bytes_max(geometry: &Geometry, in_flight_max: u64) -> u64 {
-        let buffers = u64::from(geometry.die_count()) * 2 + 3;
+        // Of each log: one of each class of records, and large ones. The journal, snapshots, one to spare.
+        let buffers = u64::from(geometry.die_count()) * (record_classes(geometry).len() as u64 + 1) + 3;
         in_flight_max + buffers * u64::from(BUFFER_BYTES.max(geometry.page_bytes * geometry.pages_per_program))
     }
 
@@ -145,8 +132,8 @@ impl Writers {
         if blocks.free_count() <= floor {
             return Err(NoBlock);
         }
-        let die = if class >= Class::Journal { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
-        let next = blocks.open(die, class == Class::Cold).ok_or(NoBlock)?;
+        let die = if class.is_metadata() { blocks.roomiest_die().ok_or(NoBlock)? } else { log };
+        let next = blocks.open(die, class).ok_or(NoBlock)?;
         if let Some(block) = present {
             self.close(block, blocks, out);
         }
@@ -397,6 +384,13 @@ impl Writers {
     pub(crate) fn seal_class(&mut self, class: Class, out: &mut Vec<Io>) {
         let open: Vec<u32> = self.open.iter().filter(|((_, c), _)| *c == class).map(|(_, block)| *block).collect();
         open.into_iter().for_each(|block| self.seal(block, out));
+    }
+
+    /// Programs what waits in a buffer with records that collection moved.
+    pub(crate) fn seal_moves(&mut self, out: &mut Vec<Io>) {
+        let has_moves = |b: &&u32| self.active[*b].buffers.back().is_some_and(|b| !b.sealed && !b.moves.is_empty());
+        let blocks: Vec<u32> = self.open.values().filter(has_moves).copied().collect();
+        blocks.into_iter().for_each(|block| self.seal(block, out));
     }
 
     /// Programs host buffers that hold records of frames before `frame`.

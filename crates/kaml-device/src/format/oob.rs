@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |      8 |     8 | `bitmap`   | bit `i`: chunk `i` is the last of a record                        |
 /// |     16 |     8 | `sequence` | program order over the life of the device; the opening above bit 40 |
 /// |     24 |     2 | `log`      | the log this page was appended to                                 |
-/// |     26 |     1 | `class`    | 1 host, 2 direct, 3 cold, 4 journal, 5 snapshot                   |
+/// |     26 |     1 | `class`    | 1 hot, 2 direct, 3 cold, 4 journal, 5 snapshot, 6 warm, 7 cool    |
 /// |     27 |     1 | `flags`    | bit 0: the first chunk continues a record that began in an earlier page |
 /// |     28 |     4 | `reserved` | zero when written, refused when not zero                          |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
