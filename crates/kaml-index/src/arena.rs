@@ -39,6 +39,8 @@ const HUGE_BYTES: usize = 2 << 20;
 /// Up to here memory is taken 4 KiB at a time: a huge page that is just begun then is at most 3 % of the index.
 const SMALL_BYTES: usize = 64 << 20;
 const HUGE_LINES: u32 = (HUGE_BYTES / LINE_BYTES) as u32;
+/// How long before its end the next huge page is made ready: tens of thousands of inserts.
+const LEAD_LINES: u32 = HUGE_LINES / 4;
 const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
 /// The longest range: what 24-bit page numbers reach.
 pub(crate) const RESERVED_BYTES_MAX: usize = 1 << 36;
@@ -126,14 +128,18 @@ impl Arena {
         unsafe { madvise(self.lines.as_ptr().add(first as usize).cast(), lines * LINE_BYTES, advice) }.is_ok()
     }
 
-    /// Has the huge page behind the frontier ready. Whoever writes there meanwhile gets small pages, no worse.
-    fn make_ready(&self) {
-        let next = self.frontier.load(Relaxed).max(SMALL_LINES).next_multiple_of(HUGE_LINES);
-        if next > self.ready.load(Relaxed).saturating_sub(HUGE_LINES) && next + HUGE_LINES <= self.line_count {
-            self.advise(next, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage);
-            self.advise(next, HUGE_BYTES / LINE_BYTES, Advice::LinuxPopulateWrite);
-            self.ready.store(next + HUGE_LINES, Release);
-        }
+    /// Where the next huge page begins that should be ready; none if there is time.
+    fn wanted(&self) -> Option<u32> {
+        let frontier = self.frontier.load(Relaxed);
+        let next = self.ready.load(Relaxed).max(SMALL_LINES).max(frontier / HUGE_LINES * HUGE_LINES);
+        (frontier + LEAD_LINES > next && next + HUGE_LINES <= self.line_count).then_some(next)
+    }
+
+    /// Has a huge page ready. Whoever writes there meanwhile gets small pages, no worse.
+    fn make_ready(&self, first: u32) {
+        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage);
+        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxPopulateWrite);
+        self.ready.store(first + HUGE_LINES, Release);
     }
 
     /// Makes a huge page of small ones.
@@ -239,7 +245,7 @@ impl Pages {
         assert!(end <= u64::from(arena.line_count), "the index has outgrown the {} lines reserved", arena.line_count);
         self.frontier = first + pages;
         arena.frontier.store(end as u32, Relaxed);
-        if end as u32 + HUGE_LINES > SMALL_LINES.max(arena.ready.load(Relaxed)) {
+        if arena.wanted().is_some() {
             self.preparer.get_or_insert_with(|| Preparer::start(arena)).wake();
         }
         first
@@ -290,7 +296,9 @@ fn prepare(arena: &Weak<Arena>, woken: &AtomicBool) {
             thread::park();
         }
         let Some(arena) = arena.upgrade() else { return };
-        arena.make_ready();
+        while let Some(first) = arena.wanted() {
+            arena.make_ready(first);
+        }
         if arena.frontier.load(Relaxed) > SMALL_LINES {
             small.by_ref().take(2).for_each(|first| arena.collapse(first));
         }

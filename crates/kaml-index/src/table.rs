@@ -257,7 +257,8 @@ impl Table {
             | matching::<N>(&buckets[1], self.fields.tag::<N>(second, 1), mask) << N;
         while found != 0 {
             let i = found.trailing_zeros() as usize;
-            let (choice, i) = if i < N { (0, i) } else { (1, i - N) };
+            let choice = usize::from(i >= N);
+            let i = i - choice * N;
             if self.fields.holds::<N>(&buckets[choice], i, aim.place.remainders[choice], mixed) {
                 return self.fields.value::<N>(&buckets[choice], i);
             }

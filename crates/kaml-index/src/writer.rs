@@ -19,10 +19,10 @@ const SEARCH_MAX: usize = 256;
 const DEPTH_MAX: u8 = 8;
 /// Percent of slots above which a segment grows, by slots per bucket. Two-choice buckets of 2, 3, 4 slots can be filled to
 /// 0.897, 0.959, 0.980; a few percent below that kicks stay short.
-const FULL_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 94, 94];
+const FULL_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 95, 94];
 /// Percent less while so many eighths of the pages are split. Just after the first, the others still get twice the keys, and
 /// the two that are split fill up with all that could go elsewhere.
-const UNEVEN_PERCENT: [u32; 8] = [0, 4, 2, 1, 0, 0, 0, 0];
+const UNEVEN_PERCENT: [u32; 8] = [0, 3, 2, 1, 0, 0, 0, 0];
 
 /// Entries above which a segment grows, by slots per bucket and pages.
 static FULL: [[u16; PAGES_MAX as usize]; 7] = full();
@@ -34,7 +34,7 @@ const fn full() -> [[u16; PAGES_MAX as usize]; 7] {
         let mut pages = 1;
         while pages < PAGES_MAX {
             let base = pages.ilog2();
-            let split_eighths = (pages - (1 << base)) * 8 >> base;
+            let split_eighths = ((pages - (1 << base)) * 8) >> base;
             let percent = FULL_PERCENT[slots] - UNEVEN_PERCENT[split_eighths as usize];
             result[slots][pages as usize] = (PAGE_LINES * pages * slots as u32 * percent / 100) as u16;
             pages += 1;
@@ -131,9 +131,7 @@ impl Segment<'_> {
         true
     }
 
-    /// Breadth first, each bucket once, so that a path is shortest and never meets itself. All buckets of a level are being
-    /// fetched before the first is looked at.
-    #[cold]
+    /// Breadth first, each bucket once, so that a path is shortest and never meets itself.
     fn search<const N: usize>(&self, place: &Place) -> Option<Path> {
         let mut reached = [Reached::default(); SEARCH_MAX];
         let mut seen = [0u64; PAGES_MAX as usize];
@@ -141,23 +139,23 @@ impl Segment<'_> {
             reached.bucket = bucket;
             seen[(bucket / 64) as usize] |= 1 << (bucket % 64);
         }
-        let (mut level, mut end) = (0..2, 2);
-        while !level.is_empty() {
-            for parent in level.clone() {
-                end = self.reach::<N>(&mut reached, &mut seen, end, parent);
-            }
-            level = level.end..end;
-            for next in level.clone() {
+        let (mut parent, mut end) = (0, 2);
+        while parent < end {
+            let first = end;
+            end = self.reach::<N>(&mut reached, &mut seen, end, parent);
+            for next in first..end {
                 let empties = self.empties::<N>(reached[next].bucket);
                 if empties != 0 {
                     return Some(Path::new(&reached, next, empties.trailing_zeros() as usize));
                 }
             }
+            parent += 1;
         }
         None
     }
 
-    /// Adds the other buckets of a full bucket's entries behind `end`, and answers where they end.
+    /// Adds the other buckets of a full bucket's entries behind `end`, and answers where they end. All of them are being
+    /// fetched before the first is looked at.
     #[inline]
     fn reach<const N: usize>(
         &self,
