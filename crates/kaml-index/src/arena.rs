@@ -1,7 +1,7 @@
-//! Memory of an index: one reserved range of 64-byte lines, handed out in pages of 4 KiB.
+//! Memory of an index: one reserved range of 64-byte lines, handed out in pages of 64 lines, or a few more.
 //!
-//! Lives here:       the mapping, pages taken and given back, what counts as used memory.
-//! Lives elsewhere:  what a line means (`table`, `directory`).
+//! Lives here:       the mapping, pages taken and given back, huge pages, what counts as used memory.
+//! Lives elsewhere:  what a line means (`table`, `shape`).
 //! May be called by: the table and its writer.
 //!
 //! - The whole range is reserved at once and never moves, so that a line number is an address and a reader needs no
@@ -9,18 +9,22 @@
 //! - Nothing is unmapped before the arena is dropped. A reader may look at a page that was given back and is another
 //!   segment's by now; what it reads are atomics, and its segment's version tells it to start again.
 //! - Segments are lists of pages, not runs, so given-back pages fit every later segment: there is no fragmentation.
-//! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so that a small namespace is small; above, in huge pages, and once
-//!   the small part is outgrown it is offered to the kernel for collapsing as well.
+//! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so that a small namespace is small; above, in huge pages, which make
+//!   look-ups a quarter faster.
+//!
+//! Clearing a huge page takes the system up to a millisecond, too long for an insert. So a thread of its own, the only one
+//! of this crate, has the next huge page ready before it is wanted, and turns the small part into huge pages once it is
+//! outgrown. It touches memory and decides nothing: without it, or where it comes late, memory comes in small pages.
 //!
 //! All of this crate's unsafe code is here: mapping memory, and turning a line number into a reference.
 #![allow(unsafe_code, reason = "mapping memory and referring to it cannot be said in safe Rust")]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::*};
+use std::sync::{Arc, Weak};
+use std::thread::{self, Thread};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-
-use crate::bucket::Words;
 
 /// A cache line of eight words: a bucket, a segment header, or sixteen directory entries.
 #[derive(Default)]
@@ -28,24 +32,35 @@ use crate::bucket::Words;
 pub(crate) struct Line(pub(crate) [AtomicU64; 8]);
 
 pub(crate) const LINE_BYTES: usize = 64;
-/// Lines of a page.
+/// Buckets of a page.
 pub(crate) const PAGE_LINES: u32 = 64;
-const PAGE_BYTES: usize = PAGE_LINES as usize * LINE_BYTES;
+const SYSTEM_PAGE_BYTES: usize = 4096;
 const HUGE_BYTES: usize = 2 << 20;
 /// Up to here memory is taken 4 KiB at a time: a huge page that is just begun then is at most 3 % of the index.
 const SMALL_BYTES: usize = 64 << 20;
-/// The longest range: what 32-bit line numbers reach.
-const RESERVED_BYTES_MAX: usize = 1 << 38;
+const HUGE_LINES: u32 = (HUGE_BYTES / LINE_BYTES) as u32;
+/// How long before its end the next huge page is made ready: tens of thousands of inserts.
+const LEAD_LINES: u32 = HUGE_LINES / 4;
+const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
+/// The longest range: what 24-bit page numbers reach.
+pub(crate) const RESERVED_BYTES_MAX: usize = 1 << 36;
 
 impl Line {
+    /// A line that nobody else knows.
+    pub(crate) fn of(words: &[u64; 8]) -> Line {
+        let line = Line::default();
+        line.store(words);
+        line
+    }
+
     /// All words. Whoever reads beside the writer validates the segment's version afterwards.
     #[inline]
-    pub(crate) fn load(&self) -> Words {
+    pub(crate) fn load(&self) -> [u64; 8] {
         std::array::from_fn(|i| self.0[i].load(Relaxed))
     }
 
     #[inline]
-    pub(crate) fn store(&self, words: &Words) {
+    pub(crate) fn store(&self, words: &[u64; 8]) {
         self.0.iter().zip(words).for_each(|(word, &value)| word.store(value, Relaxed));
     }
 }
@@ -56,6 +71,10 @@ pub(crate) struct Arena {
     line_count: u32,
     mapping: NonNull<u8>,
     mapping_bytes: usize,
+    /// Behind the last line that was ever handed out.
+    frontier: AtomicU32,
+    /// Behind the last huge page that was made ready, 0 before the first.
+    ready: AtomicU32,
 }
 
 // SAFETY: the mapping belongs to the arena alone and is given out only as `&Line`, which are atomics.
@@ -95,19 +114,48 @@ impl Arena {
             line_count: u32::try_from(bytes / LINE_BYTES).expect("RESERVED_BYTES_MAX fits 32-bit line numbers"),
             mapping: NonNull::new(mapping).expect("mmap never answers null"),
             mapping_bytes,
+            frontier: AtomicU32::new(0),
+            ready: AtomicU32::new(0),
         };
-        let small = SMALL_BYTES.min(bytes);
-        arena.advise(0..small, Advice::LinuxNoHugepage);
-        arena.advise(small..bytes, Advice::LinuxHugepage);
+        arena.advise(0, bytes / LINE_BYTES, Advice::LinuxNoHugepage);
         arena
     }
 
-    /// Advice is a wish: without huge pages the index is slower, not wrong.
-    fn advise(&self, bytes: std::ops::Range<usize>, advice: Advice) {
-        if !bytes.is_empty() {
-            // SAFETY: the range lies in our mapping, and this advice does not change what memory holds.
-            let _ = unsafe { madvise(self.lines.as_ptr().cast::<u8>().add(bytes.start).cast(), bytes.len(), advice) };
+    /// Advice is a wish: without huge pages the index is slower, not wrong. Whether it was granted.
+    fn advise(&self, first: u32, lines: usize, advice: Advice) -> bool {
+        assert!(first as usize + lines <= self.line_count as usize, "advice is for lines of this arena");
+        // SAFETY: the range lies in our mapping, and the advice given here does not change what memory holds.
+        unsafe { madvise(self.lines.as_ptr().add(first as usize).cast(), lines * LINE_BYTES, advice) }.is_ok()
+    }
+
+    /// Where the next huge page begins that should be ready; none if there is time.
+    fn wanted(&self) -> Option<u32> {
+        let frontier = self.frontier.load(Relaxed);
+        let next = self.ready.load(Relaxed).max(SMALL_LINES).max(frontier / HUGE_LINES * HUGE_LINES);
+        (frontier + LEAD_LINES > next && next + HUGE_LINES <= self.line_count).then_some(next)
+    }
+
+    /// Has a huge page ready. Whoever writes there meanwhile gets small pages, no worse.
+    fn make_ready(&self, first: u32) {
+        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage);
+        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxPopulateWrite);
+        self.ready.store(first + HUGE_LINES, Release);
+    }
+
+    /// Makes a huge page of small ones.
+    fn collapse(&self, first: u32) {
+        if self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage) {
+            // SAFETY: the range lies in our mapping, or the advice before would have panicked; what memory holds stays.
+            let _ = unsafe {
+                libc::madvise(self.lines.as_ptr().add(first as usize).cast(), HUGE_BYTES, libc::MADV_COLLAPSE)
+            };
         }
+    }
+
+    /// Memory taken from the system: everything below the frontier, and what is ready behind it.
+    fn taken_bytes(&self) -> usize {
+        let lines = self.frontier.load(Relaxed).max(self.ready.load(Acquire)) as usize;
+        (lines * LINE_BYTES).next_multiple_of(SYSTEM_PAGE_BYTES)
     }
 
     /// The line with this number.
@@ -140,29 +188,38 @@ impl Drop for Arena {
     }
 }
 
-/// Which lines are taken: the writer's side of an arena.
-#[derive(Default)]
+/// Which pages are taken: the writer's side of an arena.
 pub(crate) struct Pages {
-    /// Pages given back, by the number of their first line.
+    /// Lines of a page.
+    lines: u32,
+    /// Numbers of the pages given back.
     given_back: Vec<u32>,
-    /// The first line never handed out.
+    /// The number of the first page never handed out.
     frontier: u32,
-    /// Behind the last line whose huge page was written to ahead of need.
-    warm: u32,
     /// Single lines still free in the newest page of headers and directories.
     singles: std::ops::Range<u32>,
+    preparer: Option<Preparer>,
 }
 
 impl Pages {
-    /// A page of zeros, by its first line.
-    pub(crate) fn take(&mut self, arena: &Arena) -> u32 {
-        match self.given_back.pop() {
-            Some(page) => {
-                (page..page + PAGE_LINES).for_each(|line| arena.line(line).store(&[0; 8]));
-                page
-            }
-            None => self.take_run(arena, 1),
+    /// All pages are free; each has so many lines.
+    pub(crate) fn new(lines: u32) -> Pages {
+        Pages { lines, given_back: vec![], frontier: 0, singles: 0..0, preparer: None }
+    }
+
+    /// The number of a page that holds anything. Pages fresh from the system hold zeros; others what was left in them.
+    pub(crate) fn take(&mut self, arena: &Arc<Arena>) -> u32 {
+        self.given_back.pop().unwrap_or_else(|| self.take_run(arena, 1))
+    }
+
+    /// The number of a page of zeros.
+    pub(crate) fn take_zeroed(&mut self, arena: &Arc<Arena>) -> u32 {
+        let fresh = self.given_back.is_empty();
+        let page = self.take(arena);
+        if !fresh {
+            (page * self.lines..(page + 1) * self.lines).for_each(|line| arena.line(line).store(&[0; 8]));
         }
+        page
     }
 
     /// A page that no segment of today refers to; readers of yesterday may still look at it.
@@ -171,57 +228,79 @@ impl Pages {
     }
 
     /// Lines of zeros that are never given back: segment headers and directories.
-    pub(crate) fn take_lines(&mut self, arena: &Arena, count: u32) -> u32 {
+    pub(crate) fn take_lines(&mut self, arena: &Arc<Arena>, count: u32) -> u32 {
         if self.singles.len() < count as usize {
-            let pages = count.div_ceil(PAGE_LINES);
-            let first = self.take_run(arena, pages);
-            self.singles = first..first + pages * PAGE_LINES;
+            let pages = count.div_ceil(self.lines);
+            let first = self.take_run(arena, pages) * self.lines;
+            self.singles = first..first + pages * self.lines;
         }
         let first = self.singles.start;
         self.singles.start += count;
         first
     }
 
-    fn take_run(&mut self, arena: &Arena, pages: u32) -> u32 {
+    fn take_run(&mut self, arena: &Arc<Arena>, pages: u32) -> u32 {
         let first = self.frontier;
-        let end = u64::from(first) + u64::from(pages) * u64::from(PAGE_LINES);
+        let end = (u64::from(first) + u64::from(pages)) * u64::from(self.lines);
         assert!(end <= u64::from(arena.line_count), "the index has outgrown the {} lines reserved", arena.line_count);
-        self.frontier = end as u32;
-        let small_lines = (SMALL_BYTES / LINE_BYTES) as u32;
-        if first < small_lines && self.frontier >= small_lines {
-            arena.advise(0..SMALL_BYTES.min(arena.line_count as usize * LINE_BYTES), Advice::LinuxHugepage);
+        self.frontier = first + pages;
+        arena.frontier.store(end as u32, Relaxed);
+        if arena.wanted().is_some() {
+            self.preparer.get_or_insert_with(|| Preparer::start(arena)).wake();
         }
         first
     }
 
-    /// Whether the next huge page should be written to soon.
-    #[inline]
-    pub(crate) fn wants_warming(&self) -> bool {
-        self.frontier > self.warm
+    /// Memory taken from the system.
+    pub(crate) fn taken_bytes(&self, arena: &Arena) -> u64 {
+        (arena.taken_bytes() + self.given_back.capacity() * size_of::<u32>()) as u64
+    }
+}
+
+/// The thread that has huge pages ready.
+struct Preparer {
+    thread: Option<Thread>,
+    woken: Arc<AtomicBool>,
+}
+
+impl Preparer {
+    /// Without a thread, if the system gives none: then all pages are small.
+    fn start(arena: &Arc<Arena>) -> Preparer {
+        let (woken, arena) = (Arc::new(AtomicBool::new(true)), Arc::downgrade(arena));
+        let seen = Arc::clone(&woken);
+        let started = thread::Builder::new().name("index memory".into()).spawn(move || prepare(&arena, &seen));
+        Preparer { thread: started.ok().map(|handle| handle.thread().clone()), woken }
     }
 
-    /// Writes to the huge page behind the frontier, so that the system clears it now (a fraction of a millisecond) and
-    /// not in the middle of a rebuild.
-    #[cold]
-    pub(crate) fn warm(&mut self, arena: &Arena) {
-        let (huge, small) = ((HUGE_BYTES / LINE_BYTES) as u32, (SMALL_BYTES / LINE_BYTES) as u32);
-        if self.frontier + huge <= small {
-            self.warm = self.frontier + huge / 2;
-        } else {
-            let next = self.frontier.max(small).div_ceil(huge) * huge;
-            if next < arena.line_count {
-                arena.line(next).0[0].store(0, Relaxed);
-            }
-            self.warm = next;
+    fn wake(&self) {
+        if let Some(thread) = &self.thread
+            && !self.woken.swap(true, AcqRel)
+        {
+            thread.unpark();
         }
     }
+}
 
-    /// Memory taken from the system: everything below the frontier, the rest of its huge page, and the
-    /// one written to ahead.
-    pub(crate) fn taken_bytes(&self) -> u64 {
-        let bytes = self.frontier as usize * LINE_BYTES;
-        let ahead = if self.warm as usize * LINE_BYTES >= SMALL_BYTES { HUGE_BYTES } else { 0 };
-        let unit = if bytes <= SMALL_BYTES { PAGE_BYTES } else { HUGE_BYTES };
-        (bytes.next_multiple_of(unit) + ahead + self.given_back.capacity() * size_of::<u32>()) as u64
+impl Drop for Preparer {
+    fn drop(&mut self) {
+        self.woken.store(true, Release);
+        self.thread.iter().for_each(Thread::unpark);
+    }
+}
+
+/// Until the arena is no more: one huge page ahead, and one of the small part for each.
+fn prepare(arena: &Weak<Arena>, woken: &AtomicBool) {
+    let mut small = (0..SMALL_LINES).step_by(HUGE_LINES as usize);
+    loop {
+        while !woken.swap(false, AcqRel) {
+            thread::park();
+        }
+        let Some(arena) = arena.upgrade() else { return };
+        while let Some(first) = arena.wanted() {
+            arena.make_ready(first);
+        }
+        if arena.frontier.load(Relaxed) > SMALL_LINES {
+            small.by_ref().take(2).for_each(|first| arena.collapse(first));
+        }
     }
 }

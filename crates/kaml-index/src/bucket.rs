@@ -3,49 +3,110 @@
 //! Lives here:       bit positions; nothing here knows where a bucket lies.
 //! May be called by: the table, its writer, snapshots.
 //!
-//! A slot is `512 / n` bits wide. From the lowest bit up, then from the highest down, so that what is looked for first
-//! lies at the same bits whatever the other widths are:
+//! A bucket of `n` slots has `n` *heads*, its first `n` words, and the other `512 - 64 n` bits cut into `n` *tails*. A look-up
+//! compares whole words, one a slot, and opens a tail only of the slot that it found.
 //!
-//! | bits            | field      | meaning                                                       |
-//! |-----------------|------------|---------------------------------------------------------------|
-//! | 1               | `choice`   | 0: the slot lies in the key's first bucket, 1: in its second  |
-//! | `remainder`     | `r`        | the low bits of the mixed key, which the bucket does not tell  |
-//! | 0 or 68         | `verbatim` | `Bytes` keys: first 8 bytes, then length less one in 4 bits     |
-//! | (rest)          |            | zero                                                          |
-//! | `addr`          | `at`       | chunk number                                                   |
-//! | 7 (the highest) | `len`      | length code; 0 = the slot is empty, and all its bits are zero  |
+//! | bits of a head    | field     | meaning                                                       |
+//! |-------------------|-----------|---------------------------------------------------------------|
+//! | 0                 | `choice`  | 0: the slot lies in the key's first bucket, 1: in its second  |
+//! | 1 .. 1 + H        | `tag`     | the low `H = min(R, 56)` bits of the remainder                |
+//! | 1 + H .. 57       | `payload` | its low bits; the tail has the others                         |
+//! | 57 .. 64          | `len`     | length code; 0 = the slot is empty, and all its bits are zero |
+//!
+//! The payload is, from the lowest bit up: the chunk number; the other `R - H` bits of the remainder, if any; for `Bytes` keys
+//! their first 8 bytes and, in 4 bits, their length less one.
+//!
+//! `R` is what is left: as many bits of the remainder as a slot has room for. Slots so keep more than they must, and do
+//! not change while their segment grows (`shape`).
+//!
+//! Six slots have tails of 21 bits, too few for wide chunk numbers until an index has very many keys. Indexes with such
+//! numbers have 3 bits more for each slot in three lines behind each page: 4.7 % of memory instead of the 20 % that five
+//! slots would take. Only a look-up that found its key reads them.
 
-use crate::arena::Line;
 use crate::mixed::{Mixed, VERBATIM_BITS};
 use crate::{KeyKind, LenCode, Slot};
 
-use std::sync::atomic::Ordering::Relaxed;
+/// The eight words of a bucket, and the bits that it has behind its page.
+pub(crate) type Words = [u64; 9];
+const EXTRA: usize = 8;
 
-/// The eight words of a bucket, read at one go.
-pub(crate) type Words = [u64; 8];
 /// A slot's bits, moved as they are.
-pub(crate) type Raw = [u64; 4];
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Raw {
+    pub(crate) head: u64,
+    pub(crate) tail: u128,
+}
 
 /// Slots of the sparsest and the densest bucket.
 pub(crate) const SLOTS_MIN: u32 = 2;
 pub(crate) const SLOTS_MAX: u32 = 6;
+/// Bits of the remainder that a head has room for, beside choice and length code.
+const TAG_BITS_MAX: u32 = 63 - LenCode::BITS;
+/// Where a head has its length code.
+const LEN_AT: u32 = 64 - LenCode::BITS;
+/// Bits that each of six slots may have behind the page.
+const EXTRA_BITS: u32 = 3;
+/// Bits that a bucket has behind its page: 18 are used, and three buckets share a word.
+pub(crate) const EXTRA_BUCKET_BITS: u32 = 21;
+/// Chunk numbers for which that is worth its memory: narrower ones do without from two million keys on, wider ones do
+/// not fit six slots with it before there are fifty million.
+const EXTRA_ADDR_BITS: std::ops::RangeInclusive<u32> = 34..=38;
+/// Bits of a remainder with nothing implied but the bucket in a page of 64.
+pub(crate) const REMAINDER_BITS_MAX: u32 = 58;
+
+/// A bucket to be read, wherever it is.
+pub(crate) trait Bucket {
+    /// One of its eight words.
+    fn word(&self, i: usize) -> u64;
+    /// What it has behind its page.
+    fn extra(&self) -> u64;
+}
+
+impl Bucket for Words {
+    #[inline]
+    fn word(&self, i: usize) -> u64 {
+        self[i]
+    }
+
+    #[inline]
+    fn extra(&self) -> u64 {
+        self[EXTRA]
+    }
+}
 
 /// Field widths that hold for a whole index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fields {
     pub(crate) addr_bits: u32,
     pub(crate) verbatim_bits: u32,
+    /// Whether pages have lines with more bits behind them.
+    pub(crate) extra: bool,
+    /// `R` by slots per bucket.
+    remainder_bits: [u32; SLOTS_MAX as usize + 1],
 }
 
 impl Fields {
     pub(crate) fn new(kind: KeyKind, addr_bits: u32) -> Fields {
-        Fields { addr_bits, verbatim_bits: if kind == KeyKind::Bytes { VERBATIM_BITS } else { 0 } }
+        let verbatim_bits = if kind == KeyKind::Bytes { VERBATIM_BITS } else { 0 };
+        let extra = kind == KeyKind::U64 && EXTRA_ADDR_BITS.contains(&addr_bits);
+        let mut remainder_bits = [0; SLOTS_MAX as usize + 1];
+        for slots in SLOTS_MIN..=SLOTS_MAX {
+            let extra_bits = if extra && slots == SLOTS_MAX { EXTRA_BITS } else { 0 };
+            let others = 1 + LenCode::BITS + addr_bits + verbatim_bits;
+            remainder_bits[slots as usize] = (512 / slots + extra_bits).saturating_sub(others).min(REMAINDER_BITS_MAX);
+        }
+        Fields { addr_bits, verbatim_bits, extra, remainder_bits }
     }
 
     /// The most slots per bucket that have room for `remainder_bits`.
     pub(crate) fn slots_for(&self, remainder_bits: u32) -> u32 {
-        let width = 1 + remainder_bits + LenCode::BITS + self.addr_bits + self.verbatim_bits;
-        (512 / width).clamp(SLOTS_MIN, SLOTS_MAX)
+        (SLOTS_MIN..=SLOTS_MAX).rev().find(|&slots| self.remainder_bits(slots) >= remainder_bits).unwrap_or(SLOTS_MIN)
+    }
+
+    /// Bits of the remainder that each of so many slots keeps.
+    #[inline]
+    pub(crate) fn remainder_bits(&self, slots: u32) -> u32 {
+        self.remainder_bits[slots as usize]
     }
 
     #[inline]
@@ -53,35 +114,127 @@ impl Fields {
         low_bits(self.addr_bits)
     }
 
+    /// `H` and `R`.
+    #[inline]
+    fn widths<const N: usize>(&self) -> (u32, u32) {
+        let remainder_bits = self.remainder_bits[N];
+        (remainder_bits.min(TAG_BITS_MAX), remainder_bits)
+    }
+
+    /// The bits of a head that tell keys apart.
+    #[inline]
+    pub(crate) fn tag_mask<const N: usize>(&self) -> u64 {
+        low_bits(1 + self.widths::<N>().0)
+    }
+
+    /// Those bits, of a key.
+    #[inline]
+    pub(crate) fn tag<const N: usize>(&self, remainder: u64, choice: u64) -> u64 {
+        (remainder << 1 | choice) & self.tag_mask::<N>()
+    }
+
+    /// The rest of what tells keys apart: it stands in the payload, above the chunk number.
+    #[inline]
+    pub(crate) fn upper<const N: usize>(&self, remainder: u64, mixed: &Mixed) -> u128 {
+        let (head, all) = self.widths::<N>();
+        let verbatim = u128::from(mixed.len_less_one) << 64 | u128::from(mixed.high);
+        u128::from((remainder & low_bits(all)) >> head) | verbatim << (all - head)
+    }
+
+    /// Whether keys have such a rest.
+    #[inline]
+    pub(crate) fn has_upper<const N: usize>(&self) -> bool {
+        self.verbatim_bits != 0 || self.remainder_bits[N] > TAG_BITS_MAX
+    }
+
     /// A slot's bits.
     #[inline]
-    pub(crate) fn pack<const N: usize>(&self, remainder_bits: u32, tag: u64, value: u64, mixed: &Mixed) -> Raw {
-        let mut raw = [tag, 0, 0, 0];
-        if self.verbatim_bits != 0 {
-            or_bits(&mut raw, 1 + remainder_bits, mixed.high);
-            or_bits(&mut raw, 1 + remainder_bits + 64, u64::from(mixed.len_less_one));
-        }
-        or_bits(&mut raw, width::<N>() as u32 - self.value_bits(), value);
-        raw
+    pub(crate) fn pack<const N: usize>(&self, remainder: u64, choice: u64, value: u64, mixed: &Mixed) -> Raw {
+        let head_bits = self.widths::<N>().0;
+        let payload = u128::from(value & self.addr_mask()) | self.upper::<N>(remainder, mixed) << self.addr_bits;
+        let in_head = TAG_BITS_MAX - head_bits;
+        let low = (payload as u64 & low_bits(in_head)) << (1 + head_bits);
+        let head = self.tag::<N>(remainder, choice) | low | (value >> self.addr_bits) << LEN_AT;
+        Raw { head, tail: payload >> in_head }
     }
 
-    /// The verbatim part of slot `i`.
+    /// Length code and chunk number of slot `i`.
     #[inline]
-    pub(crate) fn verbatim<const N: usize>(&self, words: &Words, i: usize, remainder_bits: u32) -> (u64, u8) {
-        if self.verbatim_bits == 0 {
-            return (0, 0);
-        }
-        let at = i * width::<N>() + 1 + remainder_bits as usize;
-        (window(words, at), (window(words, at + 64) & 15) as u8)
+    pub(crate) fn value<const N: usize>(&self, bucket: &impl Bucket, i: usize) -> u64 {
+        let head = bucket.word(i);
+        let head_bits = self.widths::<N>().0;
+        let in_head = TAG_BITS_MAX - head_bits;
+        let low = head >> (1 + head_bits) & low_bits(in_head);
+        let at = (low | tail_low::<N>(bucket, i) << in_head) & self.addr_mask();
+        head >> LEN_AT << self.addr_bits | at
     }
 
-    /// Length code and address of slot `i`.
+    /// What slot `i` has above its chunk number.
     #[inline]
-    pub(crate) fn value<const N: usize>(&self, words: &Words, i: usize) -> u64 {
-        window(words, (i + 1) * width::<N>() - self.value_bits() as usize) & low_bits(self.value_bits())
+    pub(crate) fn upper_of<const N: usize>(&self, bucket: &impl Bucket, i: usize) -> u128 {
+        let head_bits = self.widths::<N>().0;
+        let in_head = TAG_BITS_MAX - head_bits;
+        let low = bucket.word(i) >> (1 + head_bits) & low_bits(in_head);
+        (u128::from(low) | tail::<N>(bucket, i) << in_head) >> self.addr_bits
     }
 
-    /// Length code and address as one number, as they lie in a slot: 0 in an empty one, never else.
+    /// Choice, remainder (its low `R` bits) and verbatim part of slot `i`.
+    #[inline]
+    pub(crate) fn key_of<const N: usize>(&self, bucket: &impl Bucket, i: usize) -> (u64, u64, Mixed) {
+        let (head_bits, all) = self.widths::<N>();
+        let tag = bucket.word(i) & self.tag_mask::<N>();
+        let mut mixed = Mixed::default();
+        let mut remainder = tag >> 1;
+        if self.has_upper::<N>() {
+            let upper = self.upper_of::<N>(bucket, i);
+            remainder |= (upper as u64 & low_bits(all - head_bits)) << head_bits;
+            let verbatim = upper >> (all - head_bits);
+            if self.verbatim_bits != 0 {
+                // Damaged images may have more bits there; `snapshot` refuses them.
+                (mixed.high, mixed.len_less_one) = (verbatim as u64, (verbatim >> 64) as u8 & 15);
+            }
+        }
+        (tag & 1, remainder, mixed)
+    }
+
+    /// A bit of the remainder that slot `i` keeps; 0 in an empty slot.
+    #[inline]
+    pub(crate) fn remainder_bit<const N: usize>(&self, bucket: &impl Bucket, i: usize, bit: u32) -> bool {
+        if bit < self.widths::<N>().0 {
+            bucket.word(i) >> (1 + bit) & 1 != 0
+        } else {
+            self.key_of::<N>(bucket, i).1 >> bit & 1 != 0
+        }
+    }
+
+    /// The slot that has this key, and its value.
+    #[inline]
+    pub(crate) fn find<const N: usize>(
+        &self,
+        bucket: &impl Bucket,
+        remainder: u64,
+        choice: u64,
+        mixed: &Mixed,
+    ) -> Option<(usize, u64)> {
+        let mut found = matching::<N>(bucket, self.tag::<N>(remainder, choice), self.tag_mask::<N>());
+        while found != 0 {
+            let i = found.trailing_zeros() as usize;
+            if self.holds::<N>(bucket, i, remainder, mixed) {
+                return Some((i, self.value::<N>(bucket, i)));
+            }
+            found &= found - 1;
+        }
+        None
+    }
+
+    /// Whether slot `i`, whose tag is the key's, is the key's: an empty slot looks like remainder 0 in its first bucket.
+    #[inline]
+    pub(crate) fn holds<const N: usize>(&self, bucket: &impl Bucket, i: usize, remainder: u64, mixed: &Mixed) -> bool {
+        bucket.word(i) >> LEN_AT != 0
+            && (!self.has_upper::<N>() || self.upper_of::<N>(bucket, i) == self.upper::<N>(remainder, mixed))
+    }
+
+    /// Length code and address as one number: 0 for an empty slot, never else.
     #[inline]
     pub(crate) fn value_of(&self, slot: Slot) -> u64 {
         u64::from(slot.len.get()) << self.addr_bits | slot.at
@@ -93,11 +246,6 @@ impl Fields {
         let len = LenCode::from_stored((value >> self.addr_bits) as u8)?;
         Some(Slot { at: value & self.addr_mask(), len })
     }
-
-    #[inline]
-    fn value_bits(&self) -> u32 {
-        LenCode::BITS + self.addr_bits
-    }
 }
 
 #[inline]
@@ -105,78 +253,101 @@ pub(crate) const fn low_bits(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Bits of one of `N` slots.
-pub(crate) const fn width<const N: usize>() -> usize {
-    512 / N
+/// Where tail `i` begins.
+const fn tail_at<const N: usize>(i: usize) -> usize {
+    64 * N + i * ((512 - 64 * N) / N)
+}
+
+/// Bits of a tail in the bucket itself. Two or three slots have more than anybody needs.
+const fn tail_bits<const N: usize>() -> u32 {
+    let bits = (512 - 64 * N) / N;
+    if bits < 128 { bits as u32 } else { 128 }
 }
 
 /// 64 bits from bit `at` on. Past the end the bucket repeats; callers mask what they do not mean.
 #[inline]
-fn window(words: &Words, at: usize) -> u64 {
+fn window(bucket: &impl Bucket, at: usize) -> u64 {
     let (word, shift) = (at >> 6, at & 63);
-    words[word & 7] >> shift | (words[(word + 1) & 7] << 1) << (63 - shift)
+    bucket.word(word & 7) >> shift | (bucket.word((word + 1) & 7) << 1) << (63 - shift)
+}
+
+/// The low 64 bits of tail `i`.
+#[inline]
+fn tail_low<const N: usize>(bucket: &impl Bucket, i: usize) -> u64 {
+    let low = window(bucket, tail_at::<N>(i)) & low_bits(tail_bits::<N>());
+    if N as u32 == SLOTS_MAX { low | extra_of(bucket.extra(), i) << tail_bits::<N>() } else { low }
 }
 
 #[inline]
-fn or_bits(raw: &mut Raw, at: u32, value: u64) {
-    let (word, shift) = ((at >> 6) as usize, at & 63);
-    raw[word] |= value << shift;
-    if shift != 0 && word + 1 < raw.len() {
-        raw[word + 1] |= value >> (64 - shift);
+fn tail<const N: usize>(bucket: &impl Bucket, i: usize) -> u128 {
+    let low = u128::from(tail_low::<N>(bucket, i));
+    match tail_bits::<N>() {
+        bits @ 65.. => low | u128::from(window(bucket, tail_at::<N>(i) + 64) & low_bits(bits - 64)) << 64,
+        _ => low,
     }
 }
 
-/// Which slots carry `tag` in their bits under `mask`. Empty ones may be among them, if the tag is 0.
 #[inline]
-pub(crate) fn matching<const N: usize>(words: &Words, tag: u64, mask: u64) -> u32 {
-    (0..N).fold(0, |found, i| found | u32::from((window(words, i * width::<N>()) ^ tag) & mask == 0) << i)
+fn extra_of(extra: u64, i: usize) -> u64 {
+    extra >> (EXTRA_BITS as usize * i) & low_bits(EXTRA_BITS)
 }
 
-/// The low 64 bits of slot `i`: choice and remainder, then others.
+/// Which slots carry `tag` in their head under `mask`. Empty ones may be among them, if the tag is 0.
 #[inline]
-pub(crate) fn tag<const N: usize>(words: &Words, i: usize) -> u64 {
-    window(words, i * width::<N>())
+pub(crate) fn matching<const N: usize>(bucket: &impl Bucket, tag: u64, mask: u64) -> u32 {
+    let mut found = 0;
+    for i in 0..N {
+        found |= u32::from((bucket.word(i) ^ tag) & mask == 0) << i;
+    }
+    found
 }
 
 /// Which slots are empty.
 #[inline]
-pub(crate) fn empties<const N: usize>(words: &Words) -> u32 {
-    let at = width::<N>() - LenCode::BITS as usize;
-    let mask = low_bits(LenCode::BITS);
-    (0..N).fold(0, |empty, i| empty | u32::from(window(words, i * width::<N>() + at) & mask == 0) << i)
+pub(crate) fn empties<const N: usize>(bucket: &impl Bucket) -> u32 {
+    let mut empty = 0;
+    for i in 0..N {
+        empty |= u32::from(bucket.word(i) >> LEN_AT == 0) << i;
+    }
+    empty
 }
 
 /// Slot `i` as it is.
 #[inline]
-pub(crate) fn raw<const N: usize>(words: &Words, i: usize) -> Raw {
-    let mut raw = [0; 4];
-    for (part, bits) in parts::<N>() {
-        raw[part] = window(words, i * width::<N>() + part * 64) & low_bits(bits);
-    }
-    raw
+pub(crate) fn raw<const N: usize>(bucket: &impl Bucket, i: usize) -> Raw {
+    Raw { head: bucket.word(i), tail: tail::<N>(bucket, i) }
 }
 
 /// Replaces slot `i` of a bucket.
 #[inline]
-pub(crate) fn set_raw<const N: usize>(line: &Line, i: usize, raw: &Raw) {
-    let change = |word: usize, mask: u64, bits: u64| {
-        line.0[word].store(line.0[word].load(Relaxed) & !mask | bits, Relaxed);
-    };
-    for (part, bits) in parts::<N>() {
-        let at = i * width::<N>() + part * 64;
-        let (word, shift, mask) = (at >> 6, at & 63, low_bits(bits));
-        let value = raw[part] & mask;
-        change(word, mask << shift, value << shift);
-        if shift as u32 + bits > 64 {
-            change(word + 1, mask >> (64 - shift), value >> (64 - shift));
+pub(crate) fn set_raw<const N: usize>(words: &mut Words, i: usize, raw: &Raw) {
+    words[i] = raw.head;
+    let (at, bits) = (tail_at::<N>(i), tail_bits::<N>());
+    let (word, shift) = (at >> 6, at as u32 & 63);
+    let mask = u128::MAX >> (128 - bits);
+    let tail = raw.tail & mask;
+    let mut change = |word: usize, mask: u64, bits: u64| {
+        if mask != 0 {
+            words[word] = words[word] & !mask | bits;
         }
+    };
+    change(word, (mask << shift) as u64, (tail << shift) as u64);
+    change(word + 1, (mask << shift >> 64) as u64, (tail << shift >> 64) as u64);
+    if shift != 0 {
+        change(word + 2, (mask >> (128 - shift)) as u64, (tail >> (128 - shift)) as u64);
+    }
+    if N as u32 == SLOTS_MAX {
+        let (shift, extra) = (EXTRA_BITS as usize * i, (raw.tail >> bits) as u64 & low_bits(EXTRA_BITS));
+        change(EXTRA, low_bits(EXTRA_BITS) << shift, extra << shift);
     }
 }
 
-/// The 64-bit parts of a slot and how many bits each has.
+/// All bits of slot `i`.
 #[inline]
-fn parts<const N: usize>() -> impl Iterator<Item = (usize, u32)> {
-    (0..width::<N>().div_ceil(64)).map(|part| (part, (width::<N>() - part * 64).min(64) as u32))
+pub(crate) fn slot_mask<const N: usize>(i: usize) -> Words {
+    let mut words = [0; 9];
+    set_raw::<N>(&mut words, i, &Raw { head: u64::MAX, tail: u128::MAX });
+    words
 }
 
 #[cfg(test)]
@@ -184,32 +355,54 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn write_and_read<const N: usize>(slots: &[Raw]) -> Result<(), TestCaseError> {
-        let line = Line::default();
-        line.store(&[u64::MAX; 8]);
-        let mut wanted = vec![];
+    fn write_and_read<const N: usize>(slots: &[(u64, u128)]) -> Result<(), TestCaseError> {
+        let mut words = [u64::MAX; 9];
+        let bits = tail_bits::<N>() + if N == 6 { EXTRA_BITS } else { 0 };
+        let slots: Vec<Raw> =
+            slots.iter().map(|&(head, tail)| Raw { head, tail: tail & u128::MAX >> (128 - bits) }).collect();
+        slots.iter().take(N).enumerate().for_each(|(i, slot)| set_raw::<N>(&mut words, i, slot));
         for (i, slot) in slots.iter().take(N).enumerate() {
-            set_raw::<N>(&line, i, slot);
-            let mut want = *slot;
-            (0..4).for_each(|part| {
-                want[part] &= parts::<N>().nth(part).map_or(0, |(_, bits)| low_bits(bits));
-            });
-            wanted.push(want);
+            prop_assert_eq!(&raw::<N>(&words, i), slot);
         }
-        let words = line.load();
-        for (i, want) in wanted.iter().enumerate() {
-            prop_assert_eq!(&raw::<N>(&words, i), want);
+        let mut masks = [0u64; 9];
+        for i in 0..N {
+            for (all, mask) in masks.iter_mut().zip(slot_mask::<N>(i)) {
+                prop_assert_eq!(*all & mask, 0, "slots overlap");
+                *all |= mask;
+            }
         }
-        let used = N * width::<N>();
-        prop_assert_eq!(window(&words, used.min(511)) & 1, if used < 512 { 1 } else { words[7] >> 63 });
+        for (word, mask) in words.iter().zip(masks) {
+            prop_assert_eq!(word | mask, u64::MAX, "bits of no slot are left alone");
+        }
         Ok(())
+    }
+
+    fn pack_and_unpack<const N: usize>(fields: &Fields, slot: Slot, random: u64, len_less_one: u8) {
+        let remainder = random & low_bits(fields.remainder_bits(N as u32));
+        let mut mixed = Mixed::default();
+        if fields.verbatim_bits != 0 {
+            (mixed.high, mixed.len_less_one) = (random.rotate_left(17), len_less_one);
+        }
+        for i in 0..N {
+            let mut words = [0; 9];
+            assert_eq!(empties::<N>(&words), low_bits(N as u32) as u32);
+            let raw = fields.pack::<N>(remainder, random >> 63, fields.value_of(slot), &mixed);
+            set_raw::<N>(&mut words, i, &raw);
+            assert_eq!(super::raw::<N>(&words, i), raw, "nothing of a slot is cut off");
+            assert_eq!(empties::<N>(&words), low_bits(N as u32) as u32 & !(1 << i));
+            assert_eq!(fields.slot_of(fields.value::<N>(&words, i)), Some(slot));
+            assert_eq!(fields.key_of::<N>(&words, i), (random >> 63, remainder, mixed));
+            let found = fields.find::<N>(&words, remainder, random >> 63, &mixed);
+            assert_eq!(found, Some((i, fields.value_of(slot))));
+            assert_eq!(fields.find::<N>(&words, remainder ^ 1, random >> 63, &mixed), None);
+        }
     }
 
     proptest! {
         /// Goal:   slots of every width lie side by side without touching each other or the bits left over.
-        /// Method: fill a bucket of ones with random slots, read each back.
+        /// Method: fill a bucket of ones with random slots, read each back; masks are apart and cover what was written.
         #[test]
-        fn slots_do_not_touch(slots in prop::collection::vec(any::<Raw>(), 6)) {
+        fn slots_do_not_touch(slots in prop::collection::vec(any::<(u64, u128)>(), 6)) {
             write_and_read::<2>(&slots)?;
             write_and_read::<3>(&slots)?;
             write_and_read::<4>(&slots)?;
@@ -218,24 +411,16 @@ mod tests {
         }
 
         /// Goal:   each field comes back from a packed slot, at all widths.
-        /// Method: pack random fields cut to size, read them from the bucket.
+        /// Method: pack random fields in every slot, for all numbers of slots that leave 31 bits of remainder at least.
         #[test]
-        fn fields_come_back(
-            remainder_bits in 30u32..=58, addr_bits in 1u32..=48, tag: u64, at: u64, code in 1u8..=127, high: u64,
-            len_less_one in 0u8..16, i in 0usize..2,
-        ) {
-            let fields = Fields::new(KeyKind::Bytes, addr_bits);
-            let slot = Slot { at: at & fields.addr_mask(), len: LenCode::from_stored(code).unwrap() };
-            let mixed = Mixed { m: 0, high, len_less_one };
-            let tag_bits = tag & low_bits(remainder_bits + 1);
-            let line = Line::default();
-            prop_assert_eq!(empties::<2>(&line.load()), 0b11);
-            set_raw::<2>(&line, i, &fields.pack::<2>(remainder_bits, tag_bits, fields.value_of(slot), &mixed));
-            let words = line.load();
-            prop_assert_eq!(empties::<2>(&words), 0b11 & !(1 << i));
-            prop_assert_eq!(fields.slot_of(fields.value::<2>(&words, i)), Some(slot));
-            prop_assert_eq!(fields.verbatim::<2>(&words, i, remainder_bits), (high, len_less_one));
-            prop_assert_ne!(matching::<2>(&words, tag_bits, low_bits(remainder_bits + 1)) & 1 << i, 0);
+        fn fields_come_back(addr_bits in 1u32..=48, at: u64, code in 1u8..=127, random: u64, len_less_one in 0u8..16) {
+            for kind in [KeyKind::U64, KeyKind::Bytes] {
+                let fields = Fields::new(kind, addr_bits);
+                let slot = Slot { at: at & fields.addr_mask(), len: LenCode::from_stored(code).unwrap() };
+                for slots in (SLOTS_MIN..=SLOTS_MAX).filter(|&slots| fields.remainder_bits(slots) >= 31) {
+                    crate::table::by_slots!(slots, N => pack_and_unpack::<N>(&fields, slot, random, len_less_one));
+                }
+            }
         }
     }
 }

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::arena::Arena;
 use crate::bucket::Fields;
+use crate::growth::Owner;
 use crate::mixed::{Mixed, Mixer};
 use crate::table::{Stats, Table};
-use crate::writer::{Owner, Upsert};
+use crate::writer::Upsert;
 use crate::{Key, KeyKind, LenCode};
 
 /// What an index must have room for.
@@ -143,7 +144,7 @@ impl IndexWriter {
         let valid = 1..=IndexLayout::ADDR_BITS_MAX;
         assert!(valid.contains(&layout.addr_bits), "addr_bits {} is not in {valid:?}", layout.addr_bits);
         let table = Arc::new(Table {
-            arena: Arena::reserve(reserved_bytes(layout)),
+            arena: Arc::new(Arena::reserve(reserved_bytes(layout))),
             fields: Fields::new(layout.keys, layout.addr_bits),
             mixer: Mixer::new(layout.keys, seed),
             layout,
@@ -151,8 +152,7 @@ impl IndexWriter {
             root: AtomicU64::new(0),
             stats: Stats::default(),
         });
-        let mut owner = Owner::default();
-        owner.start(&table);
+        let owner = Owner::start(&table);
         IndexWriter { table, owner }
     }
 
@@ -168,21 +168,12 @@ impl IndexWriter {
     pub fn insert(&mut self, key: &Key, slot: Slot) -> Option<Slot> {
         let mixed = self.table.mixer.mixed(key).expect("callers check keys");
         let value = self.value(slot);
-        let mut grown = false;
         loop {
             let header = self.table.header(mixed.m);
             match self.table.upsert(header, &mixed, value) {
                 Upsert::Replaced(old) => return self.table.fields.slot_of(old),
-                Upsert::Inserted => {
-                    if !grown && self.owner.pages.wants_warming() {
-                        self.owner.pages.warm(&self.table.arena);
-                    }
-                    return None;
-                }
-                Upsert::NoRoom => {
-                    self.owner.grow(&self.table, header);
-                    grown = true;
-                }
+                Upsert::Inserted => return None,
+                Upsert::NoRoom => self.owner.grow(&self.table, header),
             }
         }
     }

@@ -15,13 +15,15 @@
 //! | `bucket`   | the bits of a bucket                                                    |
 //! | `arena`    | memory, and all unsafe code                                             |
 //! | `table`    | reading                                                                 |
-//! | `writer`   | changing                                                                |
+//! | `writer`   | changing entries                                                        |
+//! | `growth`   | changing segments                                                       |
 //! | `snapshot` | images of segments                                                      |
 //! | `index`    | the public types                                                        |
 //! | `measure`  | what it costs                                                           |
 
 mod arena;
 mod bucket;
+mod growth;
 mod index;
 mod key;
 mod len_code;

@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
+use crate::arena::LINE_BYTES;
 use crate::mixed::mix;
 use crate::shape::scaled;
 use crate::{IndexLayout, IndexReader, IndexWriter, Key, KeyKind, LenCode, Slot};
@@ -27,7 +28,7 @@ pub struct IndexFigures {
     pub bytes_per_key_mean: f64,
     /// The most memory per key at any moment from 1 M keys on; 0 for smaller indexes.
     pub bytes_per_key_max: f64,
-    /// One insert while growing from nothing.
+    /// One insert while growing from nothing, growth included, in a second index that is filled without looking at clocks.
     pub insert_ns: f64,
     /// The longest single insert by the clock on the wall, time given to others included.
     pub insert_ns_max: u64,
@@ -41,8 +42,10 @@ pub struct IndexFigures {
     pub miss_ns: f64,
     /// The same when each key depends on the answer before, so that the processor cannot begin early: latency.
     pub hit_latency_ns: f64,
-    /// The floor of that: one dependent load from as much memory, in the same minute.
+    /// The floor of that: one load from the index's own memory, where the load before told.
     pub memory_latency_ns: f64,
+    /// The floor of batches: pairs of lines of the index's own memory per second, each known before, in millions.
+    pub memory_pairs_mps: f64,
     /// Present keys per second, in batches of 32, in millions.
     pub hit_batch_mps: f64,
     /// Absent keys per second, in batches of 32, in millions.
@@ -93,11 +96,13 @@ fn slot(i: u64, addr_bits: u32) -> Slot {
 /// Fills an index of 64-bit keys to at least `keys`, and a load of 0.90, and measures it.
 pub fn measure(keys: u64, addr_bits: u32) -> IndexFigures {
     let mut figures = IndexFigures::default();
+    figures.insert_ns = insert_ns(keys, addr_bits);
     let mut index = fill(keys, addr_bits, &mut figures);
     let count = figures.key_count;
     let ops = OPS.min(keys);
     let reader = index.reader();
-    figures.memory_latency_ns = memory_latency_ns(index.memory_bytes(), ops);
+    figures.memory_latency_ns = memory_latency_ns(&index, ops);
+    figures.memory_pairs_mps = memory_pairs_mps(&index, ops);
     figures.hit_latency_ns = 1e3 / singles(&reader, ops, |i, turn| present(below(count, i + turn)), true);
     figures.hit_ns = 1e3 / singles(&reader, ops, |i, _| present(below(count, i)), true);
     figures.miss_ns = 1e3 / singles(&reader, ops, |i, _| absent(below(count, i)), false);
@@ -112,10 +117,9 @@ pub fn measure(keys: u64, addr_bits: u32) -> IndexFigures {
 fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> IndexWriter {
     let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
     let (mut weighted, mut measured) = (0.0, 0u64);
-    // Pauses by powers of two. Reading clocks costs about 50 ns per insert, which the mean below includes.
+    // Pauses by powers of two.
     let mut slower = [0u64; 64];
-    let start = Instant::now();
-    let (mut last, mut cpu_last) = (start, cpu_ns());
+    let (mut last, mut cpu_last) = (Instant::now(), cpu_ns());
     let mut i = 0;
     while i < keys || index.load() < LOAD_MIN && i < keys + keys / 4 {
         index.insert(&present(i), slot(i, addr_bits));
@@ -138,7 +142,6 @@ fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> IndexWriter {
             measured += 1;
         }
     }
-    figures.insert_ns = start.elapsed().as_nanos() as f64 / i as f64;
     let mut rest = i / 1000;
     for log2 in (0..64).rev() {
         if slower[log2] > rest {
@@ -161,15 +164,38 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+fn insert_ns(keys: u64, addr_bits: u32) -> f64 {
+    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
+    let start = Instant::now();
+    for i in 0..keys {
+        index.insert(&present(i), slot(i, addr_bits));
+    }
+    start.elapsed().as_nanos() as f64 / keys as f64
+}
+
 /// One load after another, each from where the last one told.
-fn memory_latency_ns(bytes: u64, ops: u64) -> f64 {
-    let words = bytes / 8;
-    let zeros: Vec<u64> = (0..words).map(|i| black_box(i) >> 63).collect();
+fn memory_latency_ns(index: &IndexWriter, ops: u64) -> f64 {
+    let lines = index.memory_bytes() / LINE_BYTES as u64;
     let mut turn = 0;
     let start = Instant::now();
-    (0..ops).for_each(|i| turn = zeros[below(words, i + turn) as usize]);
+    // The highest bit of a bucket's first word is that of a length code, and none is so large here.
+    (0..ops).for_each(|i| turn = first_word(index, below(lines, i + turn)) >> 63);
+    let ns = start.elapsed().as_nanos() as f64 / ops as f64;
     black_box(turn);
-    start.elapsed().as_nanos() as f64 / ops as f64
+    ns
+}
+
+fn memory_pairs_mps(index: &IndexWriter, ops: u64) -> f64 {
+    let lines = index.memory_bytes() / LINE_BYTES as u64;
+    let start = Instant::now();
+    let pair = |i: u64| first_word(index, below(lines, i)) ^ first_word(index, below(lines, i + (1 << 40)));
+    black_box((0..ops).fold(0, |all, i| all ^ pair(i)));
+    ops as f64 / start.elapsed().as_nanos() as f64 * 1e3
+}
+
+#[inline]
+fn first_word(index: &IndexWriter, line: u64) -> u64 {
+    index.table.arena.line(line as u32).0[0].load(Relaxed)
 }
 
 /// Millions of single `get`s per second. The key may depend on a number from the answer before, which is always 0.

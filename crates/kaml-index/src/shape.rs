@@ -1,60 +1,81 @@
-//! The shape of a segment: which keys it holds, in how many buckets of how many slots; and where a key goes in it.
+//! The shape of a segment: which keys it holds, in how many pages of how many slots; and where a key goes in it.
 //!
 //! Lives here:       the header's layout, bucket choices, and how they are undone.
 //! May be called by: the table, its writer, snapshots.
 //!
-//! A segment of depth `d` holds the keys whose top `d` mixed bits are its prefix. Of the other `X = 64 - d` bits, as an
-//! integer `x`, the first bucket is `floor(x * B / 2^X)`: any `B` will do, so a segment grows by a page at a time. The
-//! bucket says in which interval of `x` a key lies, and an interval is no longer than `2^k`; so the low `k` bits of `x`, the
-//! remainder, are all that a slot must keep. The second bucket is the first plus an offset that depends on the
-//! remainder (and the verbatim part), so that it can be undone without knowing `x`.
+//! The 64 mixed bits of a key, from the lowest: 6 bits name a bucket in a page, 3 bits name one of eight pages, and of the
+//! other 55, the *rest*, a segment of depth `d` holds the keys whose top `d` bits are its prefix. Bucket and page bits
+//! together are the key's *cell*. Its second cell is the first XOR a number that depends on the rest (and the verbatim
+//! part), so either gives the other.
+//!
+//! Pages are added one at a time, by linear hashing: of `p` pages with `2^b <= p < 2^(b+1)`, the first `p - 2^b` are split,
+//! each with its partner `2^b` behind it. What splits a page is the next page bit of the cell while there are fewer than
+//! eight, then the next bit of the rest; so with sixteen pages the segment falls into two of eight, and no slot moves.
+//!
+//! What a slot must keep of its key is what place and segment do not tell: the rest without the prefix, from eight pages on;
+//! rest and page bits before. That is the *remainder*: the rest, with the page bits of the slot's own cell above it; a slot
+//! keeps its low `R` bits (`bucket`), no fewer than it must.
 
 use crate::arena::{Line, PAGE_LINES};
-use crate::bucket::{Fields, low_bits};
+use crate::bucket::{Fields, REMAINDER_BITS_MAX, low_bits};
 use crate::mixed::Mixed;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pages of the largest segment: 768 buckets, 4608 of the narrowest slots. What fits a one-line header; rebuilding that
-/// many entries is the longest an insert may take.
-pub(crate) const PAGES_MAX: u32 = 12;
-/// Segments of at most 2^24: 6 * 10^10 keys. Bounds the directory.
+/// A segment with so many pages becomes two: 1024 buckets, 6144 of the narrowest slots.
+pub(crate) const PAGES_MAX: u32 = 16;
+/// From so many pages on, they tell all page bits of their keys.
+pub(crate) const PAGES_FULL: u32 = 8;
+/// Segments of at most 2^24: 8 * 10^10 keys. Bounds the directory.
 pub(crate) const DEPTH_MAX: u32 = 24;
+const CELL_BITS: u32 = 9;
+const REST_BITS: u32 = 64 - CELL_BITS;
+const LINE_BITS: u32 = PAGE_LINES.ilog2();
 
 /// Word 1 of a segment header, in one word so that a torn read cannot mix two shapes.
 ///
 /// | bits     | field     |
 /// |----------|-----------|
 /// | 0 .. 16  | `count`   | entries
-/// | 16 .. 20 | `pages`   | 1 to 12; buckets = 64 times that
-/// | 20 .. 24 | `slots`   | per bucket, 2 to 6
-/// | 24 .. 30 | `k`       | remainder bits
-/// | 30 .. 40 | `depth`   | 0 to 24
+/// | 16 .. 21 | `pages`   | 1 to 16
+/// | 21 .. 24 | `slots`   | per bucket, 2 to 6
+/// | 24 .. 32 | `depth`   | 0 to 24
+/// | 32 .. 40 |           | zero
 /// | 40 .. 64 | `prefix`  | the top `depth` bits of its keys
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape(pub(crate) u64);
 
-/// Words of a header line: version, shape, then the first lines of up to 12 pages, two a word.
+/// Words of a header line: version, shape, then the numbers of 16 pages: the low 16 bits of each in four words, the high
+/// 8 bits in two. Numbers of 24 bits are enough for 64 GiB (`arena`).
 pub(crate) const VERSION: usize = 0;
 pub(crate) const SHAPE: usize = 1;
-const FIRST_PAGE: usize = 2;
+const PAGES_LOW: usize = 2;
+const PAGES_HIGH: usize = 6;
 
-/// A key's two buckets and its remainder.
+/// Where a key belongs: by its first and by its second choice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Place {
-    pub(crate) first: u32,
-    pub(crate) second: u32,
-    pub(crate) remainder: u64,
+    /// Page << 6 | line of the page.
+    pub(crate) buckets: [u32; 2],
+    pub(crate) remainders: [u64; 2],
 }
 
 impl Shape {
-    /// The densest shape with so many pages.
+    /// An empty segment with the densest buckets that so many pages can have.
     pub(crate) fn new(fields: &Fields, prefix: u32, depth: u32, pages: u32) -> Shape {
+        let slots = fields.slots_for(remainder_bits(depth, pages));
+        Self::with_slots(prefix, depth, pages, slots)
+    }
+
+    pub(crate) fn with_slots(prefix: u32, depth: u32, pages: u32, slots: u32) -> Shape {
         assert!(depth <= DEPTH_MAX && u64::from(prefix) <= low_bits(depth), "prefix {prefix} of {depth} bits");
         assert!((1..=PAGES_MAX).contains(&pages), "{pages} pages");
-        let k = remainder_bits(depth, pages * PAGE_LINES);
-        let slots = u64::from(fields.slots_for(k));
-        let shape = Shape(u64::from(prefix) << 40 | u64::from(depth) << 30 | u64::from(k) << 24 | slots << 20);
-        Shape(shape.0 | u64::from(pages) << 16)
+        let (prefix, depth, slots, pages) = (u64::from(prefix), u64::from(depth), u64::from(slots), u64::from(pages));
+        Shape(prefix << 40 | depth << 24 | slots << 21 | pages << 16)
+    }
+
+    /// The slots per bucket that the segment could have as it is.
+    pub(crate) fn slots_possible(self, fields: &Fields) -> u32 {
+        fields.slots_for(remainder_bits(self.depth(), self.pages()))
     }
 
     #[inline]
@@ -70,7 +91,7 @@ impl Shape {
 
     #[inline]
     pub(crate) fn pages(self) -> u32 {
-        (self.0 >> 16) as u32 & 15
+        (self.0 >> 16) as u32 & 31
     }
 
     #[inline]
@@ -80,7 +101,7 @@ impl Shape {
 
     #[inline]
     pub(crate) fn slots_per_bucket(self) -> u32 {
-        (self.0 >> 20) as u32 & 15
+        (self.0 >> 21) as u32 & 7
     }
 
     pub(crate) fn slots(self) -> u32 {
@@ -88,13 +109,8 @@ impl Shape {
     }
 
     #[inline]
-    pub(crate) fn remainder_bits(self) -> u32 {
-        (self.0 >> 24) as u32 & 63
-    }
-
-    #[inline]
     pub(crate) fn depth(self) -> u32 {
-        (self.0 >> 30) as u32 & 63
+        (self.0 >> 24) as u32 & 0xff
     }
 
     #[inline]
@@ -119,43 +135,87 @@ impl Shape {
         (prefix >> self.depth() == 0).then(|| prefix << (64 - self.depth()))
     }
 
-    #[inline]
-    pub(crate) fn first_bucket(self, m: u64) -> u32 {
-        scaled(m << self.depth(), self.buckets().into()) as u32
-    }
-
     /// Where a key belongs.
     #[inline]
-    pub(crate) fn place(self, mixed: &Mixed, digest: u64) -> Place {
-        let first = self.first_bucket(mixed.m);
-        let remainder = mixed.m & low_bits(self.remainder_bits());
-        Place { first, second: self.forward(first, remainder, digest), remainder }
+    pub(crate) fn place(self, mixed: &Mixed) -> Place {
+        let rest = mixed.m >> CELL_BITS;
+        let first = mixed.m as u32 & CELL_MASK;
+        let second = first ^ between(rest, mixed);
+        Place {
+            buckets: [self.bucket(first, rest), self.bucket(second, rest)],
+            remainders: [remainder(first, rest), remainder(second, rest)],
+        }
     }
 
-    /// The second bucket of a key whose first is `first`. Never the same.
     #[inline]
-    pub(crate) fn forward(self, first: u32, remainder: u64, digest: u64) -> u32 {
-        let to = first + 1 + self.offset(remainder, digest);
-        if to >= self.buckets() { to - self.buckets() } else { to }
+    fn bucket(self, cell: u32, rest: u64) -> u32 {
+        let split_bit = (rest >> (REST_BITS - 1 - self.depth())) as u32 & 1;
+        let number = cell >> LINE_BITS | split_bit << (CELL_BITS - LINE_BITS);
+        let base = self.base_log2();
+        let wide = number & ((2 << base) - 1);
+        let page = if wide < self.pages() { wide } else { wide & ((1 << base) - 1) };
+        page << LINE_BITS | cell & (PAGE_LINES - 1)
     }
 
-    /// The first bucket of a key whose second is `second`.
+    /// `b`: pages up to `2^b` have no partner before them.
     #[inline]
-    pub(crate) fn backward(self, second: u32, remainder: u64, digest: u64) -> u32 {
-        let by = 1 + self.offset(remainder, digest);
-        if second >= by { second - by } else { second + self.buckets() - by }
+    pub(crate) fn base_log2(self) -> u32 {
+        self.pages().ilog2()
     }
 
-    /// 0 to `buckets - 2`. The number of buckets goes in as well, so that keys which share both buckets part when the
-    /// segment grows.
+    /// Which bit of remainders decides whether a slot moves from its page to the partner that is added now.
     #[inline]
-    fn offset(self, remainder: u64, digest: u64) -> u32 {
-        let buckets = u64::from(self.buckets());
-        let mut h = (remainder ^ digest ^ (buckets << 48)).wrapping_mul(0xa54f_f53a_5f1d_36f1);
-        h ^= h >> 32;
-        h = h.wrapping_mul(0x510e_527f_ade6_82d1);
-        scaled(h, buckets - 1) as u32
+    pub(crate) fn splitting_bit(self) -> u32 {
+        if self.pages() < PAGES_FULL { REST_BITS + self.base_log2() } else { REST_BITS - 1 - self.depth() }
     }
+
+    /// The mixed key of a slot, from its bucket, choice, and what it keeps of its remainder.
+    #[inline]
+    pub(crate) fn mixed(self, bucket: u32, choice: u64, kept: u64, verbatim: &Mixed) -> Mixed {
+        let rest = self.rest(kept);
+        let cell = self.cell(bucket, kept);
+        let first = if choice == 0 { cell } else { cell ^ between(rest, verbatim) };
+        Mixed { m: rest << CELL_BITS | u64::from(first), ..*verbatim }
+    }
+
+    /// The other bucket of a slot, and its remainder there.
+    #[inline]
+    pub(crate) fn other(self, bucket: u32, kept: u64, verbatim: &Mixed) -> (u32, u64) {
+        let rest = self.rest(kept);
+        let cell = self.cell(bucket, kept) ^ between(rest, verbatim);
+        (self.bucket(cell, rest), remainder(cell, rest))
+    }
+
+    #[inline]
+    fn rest(self, kept: u64) -> u64 {
+        let own = REST_BITS - self.depth();
+        u64::from(self.prefix()) << own | kept & low_bits(own)
+    }
+
+    #[inline]
+    fn cell(self, bucket: u32, kept: u64) -> u32 {
+        let page = if self.pages() < PAGES_FULL {
+            (kept >> REST_BITS) as u32
+        } else {
+            (bucket >> LINE_BITS) & (PAGES_FULL - 1)
+        };
+        page << LINE_BITS | bucket & (PAGE_LINES - 1)
+    }
+}
+
+const CELL_MASK: u32 = (1 << CELL_BITS) - 1;
+
+/// The rest and the page bits of a cell.
+#[inline]
+fn remainder(cell: u32, rest: u64) -> u64 {
+    rest | u64::from(cell >> LINE_BITS) << REST_BITS
+}
+
+/// One cell of a key XOR its other: 1 to 511.
+#[inline]
+fn between(rest: u64, mixed: &Mixed) -> u32 {
+    let h = (rest ^ mixed.verbatim_digest()).wrapping_mul(0xa54f_f53a_5f1d_36f1);
+    1 + scaled(h, u64::from(CELL_MASK)) as u32
 }
 
 /// An evenly spread number as an evenly spread number below `count`.
@@ -170,53 +230,27 @@ pub(crate) fn top_bits(m: u64, count: u32) -> u64 {
     (m >> 1) >> (63 - count)
 }
 
-/// Bits that tell apart all `x` of one bucket: `ceil(log2(ceil(2^X / B)))`.
-fn remainder_bits(depth: u32, buckets: u32) -> u32 {
-    let longest = (1u128 << (64 - depth)).div_ceil(u128::from(buckets));
-    u128::BITS - (longest - 1).leading_zeros()
+/// Bits that slots must keep.
+fn remainder_bits(depth: u32, pages: u32) -> u32 {
+    if pages < PAGES_FULL { REMAINDER_BITS_MAX } else { REST_BITS - depth }
 }
 
-/// Finds mixed keys again from bucket and remainder, with one division by a small number.
-pub(crate) struct Undo {
-    shape: Shape,
-    whole: u64,
-    rest: u32,
-}
-
-impl Undo {
-    pub(crate) fn new(shape: Shape) -> Undo {
-        let (range, buckets) = (1u128 << (64 - shape.depth()), u128::from(shape.buckets()));
-        Undo { shape, whole: (range / buckets) as u64, rest: (range % buckets) as u32 }
-    }
-
-    /// The smallest `x` of a bucket: `ceil(b * 2^X / B)`, with `2^X = whole * B + rest`.
-    #[inline]
-    fn low(&self, bucket: u32) -> u64 {
-        u64::from(bucket)
-            .wrapping_mul(self.whole)
-            .wrapping_add(u64::from((bucket * self.rest).div_ceil(self.shape.buckets())))
-    }
-
-    /// The mixed key with this first bucket and remainder.
-    #[inline]
-    pub(crate) fn mixed(&self, first: u32, remainder: u64) -> u64 {
-        let low = self.low(first);
-        let x = low.wrapping_add(remainder.wrapping_sub(low) & low_bits(self.shape.remainder_bits()));
-        self.shape.start() | x & low_bits(64 - self.shape.depth())
-    }
-}
-
-/// The `i`th page number of a header.
+/// The number of a header's `i`th page.
 #[inline]
 pub(crate) fn page(header: &Line, i: u32) -> u32 {
-    (header.0[FIRST_PAGE + (i >> 1) as usize].load(Relaxed) >> (32 * (i & 1))) as u32
+    let low = header.0[PAGES_LOW + (i >> 2) as usize].load(Relaxed) >> (16 * (i & 3));
+    let high = header.0[PAGES_HIGH + (i >> 3) as usize].load(Relaxed) >> (8 * (i & 7));
+    low as u32 & 0xffff | (high as u32 & 0xff) << 16
 }
 
 /// A header's words but the version.
 pub(crate) fn header_words(shape: Shape, pages: &[u32]) -> [u64; 8] {
     let mut words = [0; 8];
     words[SHAPE] = shape.0;
-    pages.iter().enumerate().for_each(|(i, &page)| words[FIRST_PAGE + i / 2] |= u64::from(page) << (32 * (i % 2)));
+    for (i, &page) in pages.iter().enumerate() {
+        words[PAGES_LOW + i / 4] |= u64::from(page & 0xffff) << (16 * (i % 4));
+        words[PAGES_HIGH + i / 8] |= u64::from(page >> 16) << (8 * (i % 8));
+    }
     words
 }
 
@@ -227,27 +261,50 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Goal:   a key comes back from its first bucket and remainder, and its first bucket from its second.
-        /// Method: random keys and shapes; and both ends of each bucket's interval, where rounding could go wrong.
+        /// Goal:   a key comes back from either of its places and what a slot keeps there, and each place from the other.
+        /// Method: random keys and shapes, remainders cut to what slots must keep.
         #[test]
-        fn places_are_undone(m: u64, digest: u64, depth in 0u32..=DEPTH_MAX, pages in 1u32..=PAGES_MAX, near in -1i64..=1) {
-            let fields = Fields::new(KeyKind::U64, 36);
+        fn places_are_undone(m: u64, high: u64, len_less_one in 0u8..16, depth in 0u32..=DEPTH_MAX, pages in 1u32..=PAGES_MAX) {
+            let fields = Fields::new(KeyKind::Bytes, 36);
             let shape = Shape::new(&fields, top_bits(m, depth) as u32, depth, pages);
-            let undo = Undo::new(shape);
-            let bucket = shape.place(&Mixed { m, high: 0, len_less_one: 0 }, digest).first;
-            let edge = shape.start() | undo.low(bucket).wrapping_add_signed(near) & low_bits(64 - depth);
-            for m in [m, edge] {
-                prop_assert!(shape.holds(m));
-                let place = shape.place(&Mixed { m, high: 0, len_less_one: 0 }, digest);
-                prop_assert!(place.first < shape.buckets() && place.second < shape.buckets());
-                prop_assert_ne!(place.first, place.second);
-                prop_assert_eq!(undo.mixed(place.first, place.remainder), m);
-                prop_assert_eq!(shape.backward(place.second, place.remainder, digest), place.first);
+            let mixed = Mixed { m, high, len_less_one };
+            prop_assert!(shape.holds(m));
+            let place = shape.place(&mixed);
+            let verbatim = Mixed { m: 0, ..mixed };
+            for choice in 0..2 {
+                let bucket = place.buckets[choice];
+                prop_assert!(bucket < shape.buckets());
+                let kept = place.remainders[choice] & low_bits(remainder_bits(depth, pages));
+                prop_assert_eq!(shape.mixed(bucket, choice as u64, kept, &verbatim), mixed);
+                let other = (place.buckets[1 - choice], place.remainders[1 - choice]);
+                prop_assert_eq!(shape.other(bucket, kept, &verbatim), other);
             }
+        }
+
+        /// Goal:   adding a page moves only the keys that go to it, all of them from the page that is split and by the one
+        ///         bit; sixteen pages are two segments of eight.
+        /// Method: random keys, each number of pages and one more.
+        #[test]
+        fn growth_is_linear(m: u64, depth in 0u32..DEPTH_MAX, pages in 1u32..PAGES_MAX) {
+            let fields = Fields::new(KeyKind::U64, 36);
+            let mixed = Mixed { m, ..Mixed::default() };
+            let shape = |depth, pages| Shape::new(&fields, top_bits(m, depth) as u32, depth, pages);
+            let (small, large) = (shape(depth, pages), shape(depth, pages + 1));
+            let (before, after) = (small.place(&mixed), large.place(&mixed));
+            prop_assert_eq!(before.remainders, after.remainders);
+            for (i, (from, to)) in before.buckets.into_iter().zip(after.buckets).enumerate() {
+                let page = from / PAGE_LINES;
+                let moves = page == pages - (1 << small.base_log2()) && before.remainders[i] >> small.splitting_bit() & 1 == 1;
+                prop_assert_eq!(to, if moves { from + (PAGE_LINES << small.base_log2()) } else { from });
+            }
+            let (whole, half) = (shape(depth, PAGES_MAX).place(&mixed), shape(depth + 1, PAGES_FULL).place(&mixed));
+            let half_of = (m >> (63 - depth)) as u32 & 1;
+            prop_assert_eq!(whole.buckets, half.buckets.map(|bucket| bucket + half_of * PAGES_FULL * PAGE_LINES));
         }
     }
 
-    /// Goal:   the widths of the module's promise: six slots for 32-bit addresses from about three million keys on.
+    /// Goal:   the widths of the module's promise: six slots for 33-bit addresses from about five million keys on, for
+    ///         36-bit ones as well.
     /// Method: shapes at the depths in question.
     #[test]
     fn shapes_are_dense() {
@@ -255,9 +312,11 @@ mod tests {
             Shape::new(&Fields::new(kind, addr_bits), 0, depth, pages).slots_per_bucket()
         };
         assert_eq!(slots(KeyKind::U64, 32, 0, 1), 5);
-        assert_eq!(slots(KeyKind::U64, 32, 10, 8), 6);
-        assert_eq!(slots(KeyKind::U64, 36, 14, 8), 6);
-        assert_eq!(slots(KeyKind::U64, 36, 13, 12), 5);
+        assert_eq!(slots(KeyKind::U64, 36, 0, 1), 5);
+        assert_eq!(slots(KeyKind::U64, 33, 10, 15), 5);
+        assert_eq!(slots(KeyKind::U64, 33, 11, 8), 6);
+        assert_eq!(slots(KeyKind::U64, 36, 11, 8), 6);
+        assert_eq!(slots(KeyKind::U64, 36, 11, 7), 5, "a segment that has shrunk");
         assert_eq!(slots(KeyKind::Bytes, 36, 0, 1), 3);
         assert_eq!(slots(KeyKind::Bytes, 48, 0, 1), 2);
     }

@@ -20,11 +20,10 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::arena::{LINE_BYTES, PAGE_LINES};
-use crate::bucket::{self, low_bits};
-use crate::mixed::Mixed;
-use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, Undo};
-use crate::table::{Table, bucket_line, by_slots};
-use crate::writer::{Built, Owner};
+use crate::bucket::{self, EXTRA_BUCKET_BITS, SLOTS_MIN, Words, low_bits};
+use crate::growth::{Built, Owner};
+use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, page};
+use crate::table::{Table, by_slots, extra_at};
 use crate::{IndexLayout, IndexWriter, KeyKind};
 
 /// Before the buckets of each image.
@@ -32,18 +31,18 @@ use crate::{IndexLayout, IndexWriter, KeyKind};
 /// | offset | bytes | field       | meaning                                                        |
 /// |-------:|------:|-------------|----------------------------------------------------------------|
 /// |      0 |     4 | `magic`     | `"KIX1"`                                                       |
-/// |      4 |     2 | `version`   | 1                                                              |
+/// |      4 |     2 | `version`   | 2                                                              |
 /// |      6 |     1 | `keys`      | 0: 64-bit integers, 1: 1 to 16 bytes                           |
 /// |      7 |     1 | `addr_bits` | of a chunk number                                              |
 /// |      8 |     8 | `seed`      | that keys were mixed with                                      |
 /// |     16 |     4 | `prefix`    | the top `depth` bits of the mixed keys                         |
 /// |     20 |     1 | `depth`     | 0 to 24                                                        |
-/// |     21 |     1 | `slots`     | per bucket, 2 to 6; follows from the other fields              |
-/// |     22 |     2 | `buckets`   | a multiple of 64, to 768                                       |
+/// |     21 |     1 | `slots`     | per bucket, 2 to 6, no more than depth and pages allow          |
+/// |     22 |     2 | `pages`     | 1 to 15                                                        |
 /// |     24 |     4 | `count`     | slots that are not empty                                       |
-/// |     28 |     4 | `bytes`     | of the image: 64 for the head and 64 a bucket                  |
+/// |     28 |     4 | `bytes`     | of the image: 64 for the head, 4096 or 4288 a page             |
 /// |     32 |    28 | `reserved`  | zero when written, refused when not zero                       |
-/// |     60 |     4 | `crc32c`    | over bytes 0..60, then the buckets                             |
+/// |     60 |     4 | `crc32c`    | over bytes 0..60, then the pages                               |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
@@ -55,7 +54,7 @@ struct Head {
     prefix: U32,
     depth: u8,
     slots: u8,
-    buckets: U16,
+    pages: U16,
     count: U32,
     bytes: U32,
     reserved: [u8; 28],
@@ -64,11 +63,11 @@ struct Head {
 
 const HEAD_BYTES: usize = size_of::<Head>();
 const MAGIC: [u8; 4] = *b"KIX1";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const _: () = {
     assert!(HEAD_BYTES == 64);
-    assert!(offset_of!(Head, seed) == 8 && offset_of!(Head, prefix) == 16 && offset_of!(Head, buckets) == 22);
+    assert!(offset_of!(Head, seed) == 8 && offset_of!(Head, prefix) == 16 && offset_of!(Head, pages) == 22);
     assert!(offset_of!(Head, bytes) == 28 && offset_of!(Head, crc32c) == 60);
 };
 
@@ -98,7 +97,7 @@ pub enum SnapshotError {
         /// What stands in place of the magic.
         found: [u8; 4],
     },
-    /// Written by a later version.
+    /// Written by another version.
     #[error("version {found} is unknown; this is version {VERSION}")]
     Version {
         /// The image's version.
@@ -174,12 +173,13 @@ impl IndexWriter {
         let shape = Shape(line.0[SHAPE].load(Relaxed));
         assert!(shape.start() == from.0, "cursors are where segments begin, and segments never merge");
         let start = out.len();
-        let bytes = HEAD_BYTES + shape.buckets() as usize * LINE_BYTES;
+        let bytes = image_bytes(table, shape);
         out.reserve(bytes);
         out.extend_from_slice(head(table, shape, bytes as u32).as_bytes());
-        for bucket in 0..shape.buckets() {
-            let words = table.arena.line(bucket_line(line, bucket)).load().map(U64::new);
-            out.extend_from_slice(words.as_bytes());
+        for number in (0..shape.pages()).map(|i| page(line, i)) {
+            for line in number * table.page_lines()..(number + 1) * table.page_lines() {
+                out.extend_from_slice(table.arena.line(line).load().map(U64::new).as_bytes());
+            }
         }
         let crc32c = checksum(&out[start..]);
         out[start + offset_of!(Head, crc32c)..][..4].copy_from_slice(&crc32c.to_le_bytes());
@@ -203,13 +203,15 @@ impl IndexWriter {
             return Err(SnapshotError::OutOfOrder { expected, found: shape.start() });
         }
         self.refuse_unless_empty()?;
-        let (buckets, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], shape.buckets() as usize)
-            .expect("the image has as many bytes as its buckets take");
-        by_slots!(shape.slots_per_bucket(), N => check_buckets::<N>(&self.table, shape, buckets)?);
+        let lines = (shape.pages() * self.table.page_lines()) as usize;
+        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], lines)
+            .expect("the image has as many bytes as its pages take");
+        by_slots!(shape.slots_per_bucket(), N => check_buckets::<N>(&self.table, shape, lines)?);
+        let page_lines = self.table.page_lines();
         let pages: Vec<u32> = (0..shape.pages()).map(|_| self.owner.pages.take(&self.table.arena)).collect();
-        for (buckets, &page) in buckets.chunks(PAGE_LINES as usize).zip(&pages) {
-            for (bucket, line) in buckets.iter().zip(page..) {
-                self.table.arena.line(line).store(&bucket.map(U64::get));
+        for (lines, &page) in lines.chunks(page_lines as usize).zip(&pages) {
+            for (words, line) in lines.iter().zip(page * page_lines..) {
+                self.table.arena.line(line).store(&words.map(U64::get));
             }
         }
         self.owner.loading.segments.push(Built { shape, pages });
@@ -266,7 +268,7 @@ fn head(table: &Table, shape: Shape, bytes: u32) -> Head {
         prefix: shape.prefix().into(),
         depth: shape.depth() as u8,
         slots: shape.slots_per_bucket() as u8,
-        buckets: (shape.buckets() as u16).into(),
+        pages: (shape.pages() as u16).into(),
         count: shape.count().into(),
         bytes: bytes.into(),
         reserved: [0; 28],
@@ -299,48 +301,79 @@ fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
     }
     let field =
         |field, found: u64, valid: bool| if valid { Ok(()) } else { Err(SnapshotError::Field { field, found }) };
-    let (depth, prefix, buckets) = (u32::from(head.depth), head.prefix.get(), u32::from(head.buckets.get()));
-    let pages = buckets / PAGE_LINES;
+    let (depth, prefix, pages) = (u32::from(head.depth), head.prefix.get(), u32::from(head.pages.get()));
     field("depth", depth.into(), depth <= DEPTH_MAX)?;
     field("prefix", prefix.into(), u64::from(prefix) <= low_bits(depth))?;
-    field("buckets", buckets.into(), buckets % PAGE_LINES == 0 && (1..=PAGES_MAX).contains(&pages))?;
-    let shape = Shape::new(&table.fields, prefix, depth, pages);
+    field("pages", pages.into(), (1..PAGES_MAX).contains(&pages))?;
     let (slots, count, bytes) = (u32::from(head.slots), head.count.get(), head.bytes.get());
-    field("slots", slots.into(), slots == shape.slots_per_bucket())?;
+    let possible = Shape::new(&table.fields, prefix, depth, pages).slots_per_bucket();
+    field("slots", slots.into(), (SLOTS_MIN..=possible).contains(&slots))?;
+    let shape = Shape::with_slots(prefix, depth, pages, slots);
     field("count", count.into(), count <= shape.slots())?;
-    field("bytes", bytes.into(), bytes as usize == HEAD_BYTES + buckets as usize * LINE_BYTES)?;
+    field("bytes", bytes.into(), bytes as usize == image_bytes(table, shape))?;
     field("reserved", 1, head.reserved == [0; 28])?;
     Ok(shape.with_count(count))
 }
 
-/// Refuses slots that are not where their key belongs, and a wrong count.
-fn check_buckets<const N: usize>(table: &Table, shape: Shape, buckets: &[[U64; 8]]) -> Result<(), SnapshotError> {
-    let (undo, k, mut count) = (Undo::new(shape), shape.remainder_bits(), 0);
-    for (bucket, words) in (0..).zip(buckets) {
-        let words = words.map(U64::get);
-        for slot in 0..N as u32 {
-            if bucket::raw::<N>(&words, slot as usize) == [0; 4] {
+fn image_bytes(table: &Table, shape: Shape) -> usize {
+    HEAD_BYTES + (shape.pages() * table.page_lines()) as usize * LINE_BYTES
+}
+
+/// Refuses slots that are not where their key belongs, bits outside of slots, and a wrong count.
+fn check_buckets<const N: usize>(table: &Table, shape: Shape, lines: &[[U64; 8]]) -> Result<(), SnapshotError> {
+    let mut count = 0;
+    for bucket in 0..shape.buckets() {
+        let words = bucket_of_image(table, lines, bucket);
+        let mut others = words;
+        for slot in 0..N {
+            let mask = bucket::slot_mask::<N>(slot);
+            let is_zero = (0..9).all(|word| words[word] & mask[word] == 0);
+            (0..9).for_each(|word| others[word] &= !mask[word]);
+            if is_zero {
                 continue;
             }
             count += 1;
-            let tag = bucket::tag::<N>(&words, slot as usize);
-            let remainder = tag >> 1 & low_bits(k);
-            let (high, len_less_one) = table.fields.verbatim::<N>(&words, slot as usize, k);
-            let mut mixed = Mixed { m: 0, high, len_less_one };
-            let digest = mixed.verbatim_digest();
-            let first = if tag & 1 == 0 { bucket } else { shape.backward(bucket, remainder, digest) };
-            mixed.m = undo.mixed(first, remainder);
-            let has_value = table.fields.slot_of(table.fields.value::<N>(&words, slot as usize)).is_some();
-            let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
-            if !has_value || !shape.holds(mixed.m) || shape.first_bucket(mixed.m) != first || !key_is_whole {
-                return Err(SnapshotError::Slot { bucket, slot });
+            if !is_at_home::<N>(table, shape, bucket, &words, slot) {
+                return Err(SnapshotError::Slot { bucket, slot: slot as u32 });
             }
+        }
+        if others != [0; 9] {
+            return Err(SnapshotError::Slot { bucket, slot: N as u32 });
         }
     }
     if count != shape.count() {
         return Err(SnapshotError::Field { field: "count", found: shape.count().into() });
     }
     Ok(())
+}
+
+/// A bucket with its bits behind the page.
+fn bucket_of_image(table: &Table, lines: &[[U64; 8]], bucket: u32) -> Words {
+    let (first, line) = (bucket / PAGE_LINES * table.page_lines(), bucket % PAGE_LINES);
+    let words = &lines[(first + line) as usize];
+    std::array::from_fn(|i| match words.get(i) {
+        Some(word) => word.get(),
+        None if table.fields.extra => {
+            let (extra_line, word, shift) = extra_at(line);
+            lines[(first + extra_line) as usize][word].get() >> shift & low_bits(EXTRA_BUCKET_BITS)
+        }
+        None => 0,
+    })
+}
+
+/// Whether a slot holds what the writer would put there, and nothing else.
+fn is_at_home<const N: usize>(table: &Table, shape: Shape, bucket: u32, words: &Words, slot: usize) -> bool {
+    let fields = &table.fields;
+    let (choice, kept, verbatim) = fields.key_of::<N>(words, slot);
+    let mixed = shape.mixed(bucket, choice, kept, &verbatim);
+    let place = shape.place(&mixed);
+    let value = fields.value::<N>(words, slot);
+    let raw = fields.pack::<N>(place.remainders[choice as usize], choice, value, &verbatim);
+    let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
+    fields.slot_of(value).is_some()
+        && place.buckets[choice as usize] == bucket
+        && bucket::raw::<N>(words, slot) == raw
+        && key_is_whole
 }
 
 #[cfg(test)]
@@ -358,14 +391,14 @@ mod tests {
         }
         let mut image = vec![];
         assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
-        assert_eq!(image.len(), 64 + 64 * 64);
+        assert_eq!(image.len(), 64 + 67 * 64);
         let mut wanted = vec![];
-        wanted.extend(b"KIX1\x01\0\0\x24\x04\x03\x02\x01\0\0\0\0");
-        wanted.extend(b"\0\0\0\0\0\x05\x40\0\x64\0\0\0\x40\x10\0\0");
+        wanted.extend(b"KIX1\x02\0\0\x24\x04\x03\x02\x01\0\0\0\0");
+        wanted.extend(b"\0\0\0\0\0\x05\x01\0\x64\0\0\0\x00\x11\0\0");
         wanted.extend([0; 28]);
         assert_eq!(image[..60], wanted);
         assert_eq!(crc32c::crc32c(&image[64..]), GOLDEN_BUCKETS, "places of keys, or fields of slots, have changed");
     }
 
-    const GOLDEN_BUCKETS: u32 = 3_756_949_432;
+    const GOLDEN_BUCKETS: u32 = 565_895_171;
 }

@@ -501,18 +501,22 @@ impl Bench<'_> {
     }
 
     fn index(&self) -> Vec<Row> {
-        // Addresses of a device of 512 GiB in chunks of 64 B; larger ones need wider slots until there are more keys.
-        const ADDRESS_BITS: u32 = 33;
+        // Addresses of devices of 512 GiB and of 4 TiB in chunks of 64 B.
+        const ADDRESS_BITS: [u32; 2] = [33, 36];
         let mut rows = Vec::new();
-        for keys in &self.options.index_keys {
-            let f = kaml_index::measure(*keys, ADDRESS_BITS);
+        let sizes = self.options.index_keys.iter().flat_map(|&keys| ADDRESS_BITS.map(|bits| (keys, bits)));
+        for (keys, address_bits) in sizes {
+            let f = kaml_index::measure(keys, address_bits);
             let mut row = |what: &str, unit: &str, value: f64, bar: Option<Bar>| {
-                let what = format!("index, {} M keys: {what}", keys / 1_000_000);
+                let what = format!("index, {} M keys, {address_bits}-bit addresses: {what}", keys / 1_000_000);
                 rows.push(Row::figure(self.group, what, unit, value, bar));
             };
             row("load", "", f.load, Some(Bar::AtLeast(0.9)));
+            row("dependent load from its memory", "ns", f.memory_latency_ns, None);
             row("single hit", "ns", f.hit_ns, Some(Bar::AtMost(120.0)));
             row("single miss", "ns", f.miss_ns, Some(Bar::AtMost(120.0)));
+            row("dependent hit", "ns", f.hit_latency_ns, None);
+            row("pairs of lines from its memory", "M/s", f.memory_pairs_mps, None);
             row("batched hits", "M/s", f.hit_batch_mps, Some(Bar::AtLeast(20.0)));
             row("batched misses", "M/s", f.miss_batch_mps, Some(Bar::AtLeast(20.0)));
             row("two readers over one", "", f.readers_scale(), Some(Bar::AtLeast(1.8)));
@@ -520,7 +524,9 @@ impl Bench<'_> {
             row("memory per key", "B", f.bytes_per_key, Some(Bar::AtMost(12.5)));
             row("the same, mean of growth", "B", f.bytes_per_key_mean, Some(Bar::AtMost(14.0)));
             row("the same, highest", "B", f.bytes_per_key_max, Some(Bar::AtMost(16.0)));
+            row("insert, growth included", "ns", f.insert_ns, None);
             row("longest insert", "ms", f.insert_ns_max as f64 / 1e6, Some(Bar::AtMost(0.5)));
+            row("longest insert, processor time", "ms", f.insert_cpu_ns_max as f64 / 1e6, None);
         }
         rows
     }

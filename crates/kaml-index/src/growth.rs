@@ -1,0 +1,280 @@
+//! Growing and shrinking of segments, one at a time and in small steps.
+//!
+//! Lives here:       adding a page, splitting a segment, denser buckets, the directory.
+//! Lives elsewhere:  where a key belongs (`shape`), single entries (`writer`).
+//! May be called by: `IndexWriter`, snapshots.
+//!
+//! | step    | when                                       | what moves                                                   |
+//! |---------|--------------------------------------------|--------------------------------------------------------------|
+//! | denser  | buckets could have one slot more           | slots of a bucket are cut anew, none leaves its bucket       |
+//! | add     | a segment is full, or a key found no place | half of one page goes to a new one, to the same buckets there |
+//! | split   | a segment has sixteen pages                | nothing: eight pages get a header of their own               |
+//! | rebuild | a segment is sparse                        | all entries are placed anew in fewer pages                   |
+//!
+//! An insert so moves less than one entry on average and never waits longer than one step takes, some tens of
+//! microseconds for the first and one or two for the others; the last is only for removes. Publishing a split: the new header
+//! first, then the directory, then the old header gives its keys away (`table` says why readers are never misled).
+
+use std::sync::atomic::Ordering::*;
+
+use crate::arena::{Line, PAGE_LINES, Pages};
+use crate::bucket::{self, Fields, SLOTS_MIN, Words};
+use crate::shape::{DEPTH_MAX, PAGES_FULL, PAGES_MAX, SHAPE, Shape, header_words};
+use crate::snapshot::Loading;
+use crate::table::{Entry, Table, by_slots};
+use crate::writer::{Segment, changing};
+
+/// Percent of its slots that a rebuilt segment may use at most, so that it does not grow again at once.
+const REBUILT_PERCENT: u32 = 70;
+/// A segment that is less than 40 % full is rebuilt smaller.
+const SPARSE_PERCENT: u32 = 40;
+
+/// A segment's new pages, not yet published.
+pub(crate) struct Built {
+    pub(crate) shape: Shape,
+    pub(crate) pages: Vec<u32>,
+}
+
+/// The writer's own state.
+pub(crate) struct Owner {
+    pub(crate) pages: Pages,
+    /// The entries of the segment that is being rebuilt; kept for its memory.
+    entries: Vec<Entry>,
+    /// Images of a snapshot that is being loaded.
+    pub(crate) loading: Loading,
+}
+
+impl Owner {
+    /// The first segment, of one page, and a directory of sixteen entries that all name it: one page of each is the
+    /// least that an index takes.
+    pub(crate) fn start(table: &Table) -> Owner {
+        let mut owner = Owner { pages: Pages::new(table.page_lines()), entries: vec![], loading: Loading::default() };
+        let built = Built { shape: Shape::new(&table.fields, 0, 0, 1), pages: vec![owner.pages.take(&table.arena)] };
+        let header = owner.publish_header(table, &built);
+        owner.directory(table, 4, |_| header);
+        table.stats.slot_count.store(u64::from(built.shape.slots()), Relaxed);
+        owner.count_memory(table);
+        owner
+    }
+
+    /// Gives a full segment more slots.
+    #[cold]
+    pub(crate) fn grow(&mut self, table: &Table, header: u32) {
+        let segment = Segment::of_header(table, table.arena.line(header));
+        let slots = segment.shape.slots_per_bucket();
+        if segment.shape.slots_possible(&table.fields) > slots {
+            match slots {
+                SLOTS_MIN => self.denser::<2, 3>(&segment, header),
+                3 => self.denser::<3, 4>(&segment, header),
+                4 => self.denser::<4, 5>(&segment, header),
+                _ => self.denser::<5, 6>(&segment, header),
+            }
+        } else {
+            by_slots!(slots, N => self.add_page::<N>(&segment, header));
+            if segment.shape.pages() + 1 == PAGES_MAX {
+                self.split(table, header);
+            }
+        }
+        self.count_memory(table);
+    }
+
+    /// Cuts buckets of `N` slots into `M`. In fresh pages, since it takes too long for readers to wait.
+    fn denser<const N: usize, const M: usize>(&mut self, segment: &Segment, header: u32) {
+        let (table, old) = (segment.table, segment.shape);
+        let shape = Shape::with_slots(old.prefix(), old.depth(), old.pages(), M as u32).with_count(old.count());
+        let pages: Vec<u32> = (0..old.pages()).map(|_| self.pages.take(&table.arena)).collect();
+        for bucket in 0..old.buckets() {
+            let words = table.load_bucket(segment.at(bucket));
+            let words = recut::<N, M>(&table.fields, &words);
+            table.store_bucket(table.at(pages[(bucket / PAGE_LINES) as usize], bucket), &words);
+        }
+        self.republish(segment, header, &Built { shape, pages });
+    }
+
+    /// Adds a page: half of another, and the same buckets there.
+    fn add_page<const N: usize>(&mut self, segment: &Segment, header: u32) {
+        let (table, old) = (segment.table, segment.shape);
+        let (count, bit) = (old.pages(), old.splitting_bit());
+        let from = (count - (1 << old.base_log2())) * PAGE_LINES;
+        let mut pages = segment.pages();
+        let to = self.pages.take(&table.arena);
+        pages.push(to);
+        let mut staying = [[0; 9]; PAGE_LINES as usize];
+        for (line, staying) in (0..).zip(&mut staying) {
+            let words = table.load_bucket(segment.at(from + line));
+            let mask = moving::<N>(&table.fields, &words, bit);
+            let mut gone = [0; 9];
+            for i in 0..9 {
+                (staying[i], gone[i]) = (words[i] & !mask[i], words[i] & mask[i]);
+            }
+            table.store_bucket(table.at(to, line), &gone);
+        }
+        let shape = Shape::with_slots(old.prefix(), old.depth(), count + 1, N as u32).with_count(old.count());
+        let header = table.arena.line(header);
+        changing(header, || {
+            (0..).zip(&staying).for_each(|(line, words)| table.store_bucket(segment.at(from + line), words));
+            set_header(header, shape, &pages);
+        });
+        add_slots(table, old, shape);
+    }
+
+    /// Makes two segments of sixteen pages.
+    fn split(&mut self, table: &Table, header: u32) {
+        let whole = Segment::of_header(table, table.arena.line(header));
+        let (shape, depth) = (whole.shape, whole.shape.depth() + 1);
+        assert!(
+            depth <= DEPTH_MAX,
+            "segments split {DEPTH_MAX} times: more keys than an index holds, or keys chosen against its seed"
+        );
+        let (slots, pages) = (shape.slots_per_bucket(), whole.pages());
+        let high_count = by_slots!(slots, N => (PAGES_FULL * PAGE_LINES..PAGES_MAX * PAGE_LINES)
+            .map(|bucket| N as u32 - bucket::empties::<N>(&table.bucket(whole.at(bucket))).count_ones())
+            .sum::<u32>());
+        let half = |high: u32, count: u32| {
+            Shape::with_slots(shape.prefix() << 1 | high, depth, PAGES_FULL, slots).with_count(count)
+        };
+        let (low_pages, high_pages) = pages.split_at(PAGES_FULL as usize);
+        let (low, high) = (half(0, shape.count() - high_count), half(1, high_count));
+        self.deepen(table, depth);
+        let high_header = self.publish_header(table, &Built { shape: high, pages: high_pages.to_vec() });
+        table.point_to(high_header, high);
+        let header = table.arena.line(header);
+        changing(header, || set_header(header, low, low_pages));
+    }
+
+    /// Rebuilds a sparse segment smaller.
+    pub(crate) fn shrink_if_sparse(&mut self, table: &Table, m: u64) {
+        let header = table.header(m);
+        let shape = Shape(table.arena.line(header).0[SHAPE].load(Relaxed));
+        if shape.pages() > 1 && shape.count() * 100 < shape.slots() * SPARSE_PERCENT {
+            self.rebuild(table, header);
+            self.count_memory(table);
+        }
+    }
+
+    /// Places a segment's entries anew in the fewest pages that hold them, if those are fewer.
+    #[cold]
+    fn rebuild(&mut self, table: &Table, header: u32) {
+        let segment = Segment::of_header(table, table.arena.line(header));
+        let old = segment.shape;
+        let mut entries = std::mem::take(&mut self.entries);
+        let collected = table.collect(old.start(), &mut entries);
+        assert!(collected == old && entries.len() == old.count() as usize, "a segment counts its entries");
+        for pages in 1..old.pages() {
+            let shape = Shape::new(&table.fields, old.prefix(), old.depth(), pages);
+            if entries.len() as u32 * 100 <= shape.slots() * REBUILT_PERCENT
+                && let Some(built) = self.fill(table, shape, &entries)
+            {
+                self.republish(&segment, header, &built);
+                break;
+            }
+        }
+        self.entries = entries;
+    }
+
+    /// Fresh pages with the entries; none if some found no room.
+    fn fill(&mut self, table: &Table, shape: Shape, entries: &[Entry]) -> Option<Built> {
+        let pages: Vec<u32> = (0..shape.pages()).map(|_| self.pages.take_zeroed(&table.arena)).collect();
+        let segment = Segment { table, shape, header: &Line::of(&header_words(shape, &pages)) };
+        if by_slots!(shape.slots_per_bucket(), N => segment.fill_all::<N>(entries)) {
+            return Some(Built { shape: shape.with_count(entries.len() as u32), pages });
+        }
+        pages.into_iter().for_each(|page| self.pages.give_back(page));
+        None
+    }
+
+    /// Gives a segment other pages with the same entries.
+    fn republish(&mut self, segment: &Segment, header: u32, built: &Built) {
+        let (line, old_pages) = (segment.table.arena.line(header), segment.pages());
+        changing(line, || set_header(line, built.shape, &built.pages));
+        old_pages.into_iter().for_each(|page| self.pages.give_back(page));
+        add_slots(segment.table, segment.shape, built.shape);
+    }
+
+    /// Writes a header that nobody knows yet.
+    pub(crate) fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
+        let header = self.pages.take_lines(&table.arena, 1);
+        table.arena.line(header).store(&header_words(built.shape, &built.pages));
+        header
+    }
+
+    /// Doubles the directory until it has the depth.
+    fn deepen(&mut self, table: &Table, depth: u32) {
+        let root = table.root.load(Relaxed);
+        let (first, old_depth) = ((root >> 8) as u32, (root & 0xff) as u32);
+        if depth > old_depth {
+            let entry = |index: u32| {
+                let index = index >> (depth - old_depth);
+                let word = table.arena.line(first + (index >> 4)).0[(index >> 1 & 7) as usize].load(Relaxed);
+                (word >> (32 * (index & 1))) as u32
+            };
+            self.directory(table, depth, entry);
+        }
+    }
+
+    /// Writes a new directory and makes it the root. The old one stays: readers may be in it, and all old ones together are
+    /// smaller than the new.
+    pub(crate) fn directory(&mut self, table: &Table, depth: u32, mut entry: impl FnMut(u32) -> u32) {
+        let first = self.pages.take_lines(&table.arena, (1 << depth) / 16);
+        for index in (0..1u32 << depth).step_by(2) {
+            let pair = u64::from(entry(index)) | u64::from(entry(index + 1)) << 32;
+            table.arena.line(first + (index >> 4)).0[(index >> 1 & 7) as usize].store(pair, Relaxed);
+        }
+        table.root.store(u64::from(first) << 8 | u64::from(depth), Release);
+    }
+
+    pub(crate) fn count_memory(&self, table: &Table) {
+        let own = size_of::<Table>() + self.entries.capacity() * size_of::<Entry>();
+        table.stats.memory_bytes.store(self.pages.taken_bytes(&table.arena) + own as u64, Relaxed);
+    }
+}
+
+impl Table {
+    /// Makes every directory entry of a segment's keys name its header.
+    fn point_to(&self, header: u32, shape: Shape) {
+        let root = self.root.load(Relaxed);
+        let (first, depth) = ((root >> 8) as u32, (root & 0xff) as u32);
+        let span = depth - shape.depth();
+        for index in shape.prefix() << span..(shape.prefix() + 1) << span {
+            set_entry(self.arena.line(first + (index >> 4)), index, header);
+        }
+    }
+}
+
+fn set_entry(line: &Line, index: u32, header: u32) {
+    let word = &line.0[(index >> 1 & 7) as usize];
+    let shift = 32 * (index & 1);
+    word.store(word.load(Relaxed) & !(u64::from(u32::MAX) << shift) | u64::from(header) << shift, Release);
+}
+
+fn set_header(header: &Line, shape: Shape, pages: &[u32]) {
+    let words = header_words(shape, pages);
+    header.0.iter().zip(words).skip(SHAPE).for_each(|(to, word)| to.store(word, Relaxed));
+}
+
+fn add_slots(table: &Table, old: Shape, new: Shape) {
+    let slots = table.stats.slot_count.load(Relaxed) + u64::from(new.slots()) - u64::from(old.slots());
+    table.stats.slot_count.store(slots, Relaxed);
+}
+
+/// The bits of all slots whose remainder has the bit set.
+fn moving<const N: usize>(fields: &Fields, words: &Words, bit: u32) -> Words {
+    let mut mask = [0; 9];
+    for i in 0..N {
+        if fields.remainder_bit::<N>(words, i, bit) {
+            mask.iter_mut().zip(bucket::slot_mask::<N>(i)).for_each(|(all, own)| *all |= own);
+        }
+    }
+    mask
+}
+
+/// The entries of a bucket of `N` slots in a bucket of `M`.
+fn recut<const N: usize, const M: usize>(fields: &Fields, words: &Words) -> Words {
+    let mut cut = [0; 9];
+    for i in (0..N).filter(|&i| bucket::empties::<N>(words) >> i & 1 == 0) {
+        let (choice, kept, verbatim) = fields.key_of::<N>(words, i);
+        let raw = fields.pack::<M>(kept, choice, fields.value::<N>(words, i), &verbatim);
+        bucket::set_raw::<M>(&mut cut, i, &raw);
+    }
+    cut
+}
