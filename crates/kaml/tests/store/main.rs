@@ -1,0 +1,6 @@
+//! The record cache and its transactions over a real device.
+
+mod cache;
+mod txn;
+mod world;
+mod write_back;
