@@ -46,7 +46,7 @@ const FOREVER: Duration = Duration::from_secs(1 << 20);
 
 impl Space {
     fn new(locks: usize, transactions: usize) -> Space {
-        let shard = || Shard { word: LockWord::Free, queues: Queues::default(), readers: 0, writers: 0 };
+        let shard = || Shard { word: LockWord::FREE, queues: Queues::default(), readers: 0, writers: 0 };
         Space {
             shards: (0..locks).map(|_| Mutex::new(shard())).collect(),
             waits: Waits::new(transactions),
@@ -146,7 +146,7 @@ fn explore(locks: usize, programs: &'static [&'static [(u32, Mode)]]) -> u64 {
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         for shard in &space.shards {
-            assert_eq!(shard.lock().unwrap().word, LockWord::Free, "everything was given back");
+            assert_eq!(shard.lock().unwrap().word, LockWord::FREE, "everything was given back");
         }
         sum.fetch_add(u64::from(space.deadlocks.load(Ordering::Relaxed)), Ordering::Relaxed);
     };

@@ -3,7 +3,7 @@
 //! Lives here:       the trait, and how [`Device`] keeps it.
 //! Implements:       design section 7 (the cache runs on anything that is a device).
 
-use crate::{Batch, Device, Error, Key, NamespaceId};
+use crate::{Batch, Commit, Device, Error, Key, NamespaceId};
 
 /// What the device below takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +49,9 @@ pub trait Backing: Send + Sync + 'static {
     fn limits(&self) -> Limits;
 }
 
-/// A Put that was durable at once.
-struct Durable;
-
-impl PendingPut for Durable {
+impl PendingPut for Commit {
     fn wait(self: Box<Self>) -> Result<(), Error> {
-        Ok(())
+        Commit::wait(*self)
     }
 }
 
@@ -101,8 +98,7 @@ impl Backing for Device {
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
-        Device::write(self, batch)?;
-        Ok(Box::new(Durable))
+        Ok(Box::new(Device::submit(self, batch)?))
     }
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use super::evict::{ListName, USES_MAX};
 use super::line::{Line, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::record::{RecordId, heap_bytes, value_bytes};
-use super::shard::{Content, Shard};
+use super::shard::{Content, Shard, View};
 use super::waits::{LockAddr, LockSpace, Refused, Waits};
 use super::xcb::Xcbs;
 use crate::{Key, NamespaceId};
@@ -25,7 +25,8 @@ use std::time::Duration;
 
 /// Memory for each shard, so that its two queues have enough records to tell hot from cold.
 const SHARD_BYTES_MIN: usize = 256 << 10;
-/// More shards would only spread locks that hardly anybody waits for.
+/// Shards for each processor: two threads seldom meet in one, and their heads stay in the processor's cache.
+const SHARDS_PER_CPU: usize = 64;
 const SHARDS_MAX: usize = 1024;
 /// A record above this share of the budget is not cached: it would drive out everything else.
 const RECORD_SHARE: usize = 8;
@@ -148,7 +149,8 @@ impl LockSpace for Cache {
 impl Cache {
     pub(super) fn new(backing: Arc<dyn Backing>, options: &StoreOptions) -> Result<Cache, StoreError> {
         let budget = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX / 2);
-        let shard_count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let shard_count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX.min(cpus * SHARDS_PER_CPU));
         let shard_count = if shard_count.is_power_of_two() { shard_count } else { shard_count.next_power_of_two() / 2 };
         let xcb_count = options.transactions_max.saturating_add(1); // and the cleaner
         let xcb_bytes = xcb_count as usize * (Waits::CELL_BYTES + Xcbs::BLOCK_BYTES);
@@ -228,8 +230,8 @@ impl Cache {
         let hash = id.hash();
         let lock = id.lock_record(self.records_per_lock(namespace));
         let lock_hash = if lock == id { hash } else { lock.hash() };
-        // Tables use the lowest and the highest 7 bits, ghosts those from 16 on.
-        let shard = (lock_hash >> 40) as u32 & (self.shards.len() as u32 - 1);
+        // Tables use the upper half.
+        let shard = lock_hash as u32 & (self.shards.len() as u32 - 1);
         Place { id, hash, lock, lock_hash, shard }
     }
 
@@ -290,15 +292,15 @@ impl Cache {
         if held {
             shard.unpin(lock_slot);
         }
-        while mode == Mode::Exclusive && matches!(shard.entry(slot).content, Content::Loading(_)) {
+        while mode == Mode::Exclusive && matches!(shard.entry(slot).view(), View::Loading(_)) {
             shard = self.wait_loaded(place.shard, shard);
         }
         let grip = Grip { shard: place.shard, slot, lock_slot: (!held).then_some(lock_slot) };
         let entry = shard.entry(slot);
-        if !matches!(entry.content, Content::Unknown) {
+        if !matches!(entry.view(), View::Unknown) {
             entry.uses = (entry.uses + 1).min(USES_MAX); // else this use is what brings it in
         }
-        let seen = Seen { content: entry.content.clone(), ticket: entry.ticket, dirty: entry.dirty };
+        let seen = Seen { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
         let grown = self.used() > self.budget;
         drop(shard);
         if grown {
@@ -330,8 +332,7 @@ impl Cache {
         };
         shard.set_clean(slot);
         // Until it is durable the device has an older content, so that the cache must answer for it.
-        shard.set_content(slot, if cachable || ticket > 0 { content } else { Content::Unknown });
-        shard.entry(slot).ticket = ticket;
+        shard.set_content(slot, if cachable || ticket > 0 { content } else { Content::Unknown }, ticket);
     }
 
     /// Gives back a lock and its pin; the answer goes to [`Waits::wake`].
@@ -347,12 +348,11 @@ impl Cache {
     pub(super) fn forget(&self, place: &Place, ticket: Ticket) {
         let mut shard = self.shard(place.shard);
         let Some(slot) = shard.find(&place.id, place.hash) else { return };
-        if shard.entry(slot).ticket != ticket {
+        if shard.entry(slot).ticket() != ticket {
             return;
         }
         shard.set_clean(slot);
-        shard.set_content(slot, Content::Unknown);
-        shard.entry(slot).ticket = 0;
+        shard.set_content(slot, Content::Unknown, 0);
         if shard.entry(slot).pins == 0 {
             shard.remove(slot);
         }
@@ -364,14 +364,14 @@ impl Cache {
             let mut shard = self.shard(at);
             for slot in 0..shard.entries.len() as u32 {
                 let entry = shard.entry(slot);
-                if entry.id.namespace != namespace || entry.list == ListName::None {
+                if entry.id().namespace != namespace || entry.list == ListName::None {
                     continue;
                 }
                 if entry.pins == 0 {
                     shard.remove(slot);
-                } else if !matches!(entry.content, Content::Loading(_)) {
+                } else if !matches!(entry.view(), View::Loading(_)) {
                     shard.set_clean(slot);
-                    shard.set_content(slot, Content::Unknown);
+                    shard.set_content(slot, Content::Unknown, 0);
                 }
             }
         }

@@ -10,9 +10,9 @@
 
 use super::cache::{Cache, Place};
 use super::error::StoreError;
-use super::locks::{LockWord, Mode, XcbId};
+use super::locks::{LockState, LockWord, Mode, XcbId};
 use super::record::RecordId;
-use super::shard::{Content, Shard};
+use super::shard::{Content, Shard, View};
 use super::xcb::Phase;
 use crate::Batch;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -72,11 +72,11 @@ impl Cleaner {
         let mut shard = cache.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         let lock_slot = if place.lock == place.id { Some(slot) } else { shard.find(&place.lock, place.lock_hash) };
-        let word = lock_slot.map_or(LockWord::Free, |slot| shard.entries[slot as usize].lock);
-        let free = match word {
-            LockWord::Free => true,
-            LockWord::One(owner, Mode::Shared) => owner == self.who,
-            LockWord::One(_, Mode::Exclusive) | LockWord::Queue(_) => false,
+        let word = lock_slot.map_or(LockWord::FREE, |slot| shard.entries[slot as usize].lock);
+        let free = match word.state() {
+            LockState::Free => true,
+            LockState::One(owner, Mode::Shared) => owner == self.who,
+            LockState::One(_, Mode::Exclusive) | LockState::Queue(_) => false,
         };
         if free {
             store(&mut shard, slot, content.clone());
@@ -186,7 +186,7 @@ impl Cleaner {
                     moving.push(record);
                 }
                 None => {
-                    locked.push(shard.entry(slot).id);
+                    locked.push(shard.entry(slot).id());
                     kept.push(slot);
                 }
             }
@@ -200,7 +200,7 @@ impl Cleaner {
 
     /// Locks and pins a dirty record, unless a transaction has it.
     fn take(&self, cache: &Cache, shard: &mut Shard, at: u32, slot: u32) -> Option<Moving> {
-        let id = shard.entry(slot).id;
+        let id = shard.entry(slot).id();
         let place = cache.place(id.namespace, id.key);
         let lock_slot = if place.lock == id { slot } else { shard.find_or_make(&place.lock, place.lock_hash) };
         let Shard { entries, queues, .. } = shard;
@@ -211,7 +211,7 @@ impl Cleaner {
         if !held {
             shard.entry(lock_slot).pins += 1;
         }
-        let content = shard.entry(slot).content.clone();
+        let content = shard.entry(slot).content();
         Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content })
     }
 
@@ -226,7 +226,7 @@ impl Cleaner {
         // A lock that several records share came with the first of them, so it goes with the last.
         for record in moving.drain(..).rev() {
             let mut shard = cache.shard(record.shard);
-            if written.is_ok() && same(&shard.entry(record.slot).content, &record.content) {
+            if written.is_ok() && same(shard.entry(record.slot).view(), &record.content) {
                 shard.set_clean(record.slot);
             }
             if shard.entry(record.slot).dirty {
@@ -280,15 +280,15 @@ impl Moving {
 
 /// Replaces a record in the cache alone.
 fn store(shard: &mut Shard, slot: u32, content: Content) {
-    shard.set_content(slot, content);
-    shard.entry(slot).ticket = 0;
+    shard.set_content(slot, content, 0);
     shard.set_dirty(slot);
 }
 
-fn same(a: &Content, b: &Content) -> bool {
-    match (a, b) {
-        (Content::Value(a), Content::Value(b)) => Arc::ptr_eq(a, b),
-        (Content::Absent, Content::Absent) => true,
+/// Whether a record is still as it was taken.
+fn same(now: View<'_>, then: &Content) -> bool {
+    match (now, then) {
+        (View::Value(now), Content::Value(then)) => Arc::ptr_eq(now, then),
+        (View::Absent, Content::Absent) => true,
         _ => false,
     }
 }

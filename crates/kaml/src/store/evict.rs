@@ -9,7 +9,7 @@
 //! back enters the main queue at once.
 
 use super::line::Ticket;
-use super::shard::{Content, NONE, Shard};
+use super::shard::{NONE, Shard, View};
 
 /// Share of a shard's records that the small queue has: 1/10, as in the paper.
 const SMALL_SHARE: usize = 10;
@@ -151,9 +151,9 @@ impl Shard {
     /// Judges the oldest entry of a queue: it leaves, or moves on. True if it left.
     fn pass(&mut self, slot: u32, settled: Ticket) -> bool {
         let entry = &mut self.entries[slot as usize];
-        let in_use = entry.pins > 0 || entry.dirty || entry.ticket > settled;
+        let in_use = entry.pins > 0 || entry.dirty || entry.ticket() > settled;
         let was_small = entry.list == ListName::Small;
-        if in_use || matches!(entry.content, Content::Loading(_)) || entry.uses > 0 {
+        if in_use || matches!(entry.view(), View::Loading(_)) || entry.uses > 0 {
             if !in_use {
                 entry.uses = if was_small { 0 } else { entry.uses.saturating_sub(1) };
             }
@@ -162,7 +162,7 @@ impl Shard {
             return false;
         }
         if was_small {
-            let hash = entry.id.hash();
+            let hash = entry.id().hash();
             self.ghost.remember(hash, self.entries.len());
             self.count_structure();
         }

@@ -28,16 +28,50 @@ impl Mode {
     }
 }
 
-/// The lock word of an entry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum LockWord {
+/// The lock word of an entry: two bits for its state, the others for a transaction or a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LockWord(u32);
+
+/// What a lock word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockState {
     /// Nobody holds it.
-    #[default]
     Free,
     /// One transaction holds it, and nobody waits.
     One(XcbId, Mode),
     /// Index of its queue.
     Queue(u32),
+}
+
+const NAME_BITS: u32 = 30;
+const NAME_MASK: u32 = (1 << NAME_BITS) - 1;
+
+impl LockWord {
+    /// A lock that nobody holds.
+    pub(super) const FREE: LockWord = LockWord(0);
+
+    pub(super) fn state(self) -> LockState {
+        let name = self.0 & NAME_MASK;
+        match self.0 >> NAME_BITS {
+            0 => LockState::Free,
+            1 => LockState::One(name, Mode::Shared),
+            2 => LockState::One(name, Mode::Exclusive),
+            _ => LockState::Queue(name),
+        }
+    }
+}
+
+impl From<LockState> for LockWord {
+    fn from(state: LockState) -> LockWord {
+        let (kind, name) = match state {
+            LockState::Free => (0, 0),
+            LockState::One(who, Mode::Shared) => (1, who),
+            LockState::One(who, Mode::Exclusive) => (2, who),
+            LockState::Queue(index) => (3, index),
+        };
+        assert!(name <= NAME_MASK, "fewer transactions and queues than names");
+        LockWord(kind << NAME_BITS | name)
+    }
 }
 
 /// What asking for a lock came to.
@@ -77,23 +111,23 @@ pub(super) struct Queues {
 impl Queues {
     /// Asks for a lock; who is refused stands in the queue.
     pub(super) fn acquire(&mut self, word: &mut LockWord, who: XcbId, mode: Mode) -> Asked {
-        match *word {
-            LockWord::Free => {
-                *word = LockWord::One(who, mode);
+        match word.state() {
+            LockState::Free => {
+                *word = LockState::One(who, mode).into();
                 Asked::Granted
             }
-            LockWord::One(owner, held) if owner == who => {
+            LockState::One(owner, held) if owner == who => {
                 if held == mode || held == Mode::Exclusive {
                     return Asked::Held;
                 }
-                *word = LockWord::One(who, Mode::Exclusive);
+                *word = LockState::One(who, Mode::Exclusive).into();
                 Asked::Upgraded
             }
-            LockWord::One(owner, held) => {
+            LockState::One(owner, held) => {
                 let index = self.inflate(word, owner, held);
                 self.enqueue(index, who, mode)
             }
-            LockWord::Queue(index) => self.enqueue(index, who, mode),
+            LockState::Queue(index) => self.enqueue(index, who, mode),
         }
     }
 
@@ -116,7 +150,7 @@ impl Queues {
         let queue = &mut self.queues[index as usize];
         queue.mode = held;
         queue.holders.push(owner);
-        *word = LockWord::Queue(index);
+        *word = LockState::Queue(index).into();
         index
     }
 
@@ -144,14 +178,14 @@ impl Queues {
 
     /// Gives a lock back; answers who holds it now and did not before.
     pub(super) fn release(&mut self, word: &mut LockWord, who: XcbId) -> Vec<XcbId> {
-        match *word {
-            LockWord::Free => panic!("transaction {who} gives back a lock that nobody holds"),
-            LockWord::One(owner, _) => {
+        match word.state() {
+            LockState::Free => panic!("transaction {who} gives back a lock that nobody holds"),
+            LockState::One(owner, _) => {
                 assert_eq!(owner, who, "a lock is given back by its holder");
-                *word = LockWord::Free;
+                *word = LockWord::FREE;
                 Vec::new()
             }
-            LockWord::Queue(index) => {
+            LockState::Queue(index) => {
                 let queue = &mut self.queues[index as usize];
                 let place = queue.holders.iter().position(|holder| *holder == who);
                 queue.holders.swap_remove(place.expect("a lock is given back by a holder"));
@@ -163,7 +197,7 @@ impl Queues {
     /// Leaves the queue; answers who holds the lock now and did not before. Nothing happens to a lock that was
     /// granted meanwhile: ask [`Queues::holds`].
     pub(super) fn cancel(&mut self, word: &mut LockWord, who: XcbId) -> Vec<XcbId> {
-        let LockWord::Queue(index) = *word else { return Vec::new() };
+        let LockState::Queue(index) = word.state() else { return Vec::new() };
         self.queues[index as usize].waiters.retain(|waiter| waiter.who != who);
         self.settle(word, index)
     }
@@ -189,7 +223,8 @@ impl Queues {
             queue.waiters.pop_front();
         }
         if queue.waiters.is_empty() && queue.holders.len() <= 1 {
-            *word = queue.holders.pop().map_or(LockWord::Free, |holder| LockWord::One(holder, queue.mode));
+            let state = queue.holders.pop().map_or(LockState::Free, |holder| LockState::One(holder, queue.mode));
+            *word = state.into();
             self.free.push(index);
         }
         granted
@@ -198,10 +233,10 @@ impl Queues {
     /// Whether somebody holds a lock, in this mode or a stronger one.
     pub(super) fn holds(&self, word: LockWord, who: XcbId, mode: Mode) -> bool {
         let strong = |held| held == mode || held == Mode::Exclusive;
-        match word {
-            LockWord::Free => false,
-            LockWord::One(owner, held) => owner == who && strong(held),
-            LockWord::Queue(index) => {
+        match word.state() {
+            LockState::Free => false,
+            LockState::One(owner, held) => owner == who && strong(held),
+            LockState::Queue(index) => {
                 let queue = &self.queues[index as usize];
                 queue.holders.contains(&who) && strong(queue.mode)
             }
@@ -210,10 +245,10 @@ impl Queues {
 
     /// Who holds a lock alone.
     pub(super) fn exclusive_owner(&self, word: LockWord) -> Option<XcbId> {
-        match word {
-            LockWord::One(owner, Mode::Exclusive) => Some(owner),
-            LockWord::Free | LockWord::One(_, Mode::Shared) => None,
-            LockWord::Queue(index) => {
+        match word.state() {
+            LockState::One(owner, Mode::Exclusive) => Some(owner),
+            LockState::Free | LockState::One(_, Mode::Shared) => None,
+            LockState::Queue(index) => {
                 let queue = &self.queues[index as usize];
                 (queue.mode == Mode::Exclusive).then(|| queue.holders[0])
             }
@@ -222,7 +257,7 @@ impl Queues {
 
     /// Whom a waiter waits for: holders, and those ahead of it that will not share the lock with it.
     pub(super) fn blockers(&self, word: LockWord, who: XcbId, out: &mut Vec<XcbId>) {
-        let LockWord::Queue(index) = word else { return };
+        let LockState::Queue(index) = word.state() else { return };
         let queue = &self.queues[index as usize];
         let Some(place) = queue.waiters.iter().position(|waiter| waiter.who == who) else { return };
         let mode = queue.waiters[place].mode;

@@ -37,6 +37,7 @@ mod reads;
 mod record;
 mod shard;
 mod sync;
+mod table;
 mod txn;
 mod value;
 mod waits;

@@ -4,6 +4,10 @@ use super::error::StoreError;
 use crate::NamespaceId;
 use std::time::Duration;
 
+/// Each of them may pin an entry four times, while it waits for a lock; pins are counted in 16 bits.
+const TRANSACTIONS_MAX: u32 = 10_000;
+const _: () = assert!(4 * (TRANSACTIONS_MAX + 1) < 1 << 16);
+
 /// When a plain put is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteMode {
@@ -53,6 +57,9 @@ impl StoreOptions {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if self.transactions_max == 0 {
             return Err(StoreError::BadOption("a store needs at least one transaction"));
+        }
+        if self.transactions_max > TRANSACTIONS_MAX {
+            return Err(StoreError::BadOption("a store has at most 10000 transactions at once"));
         }
         if self.records_per_lock == 0 || self.records_per_lock_of.iter().any(|(_, count)| *count == 0) {
             return Err(StoreError::BadOption("a lock stands for at least one record"));

@@ -9,7 +9,7 @@ use super::error::StoreError;
 use super::evict::USES_MAX;
 use super::line::Ticket;
 use super::locks::XcbId;
-use super::shard::{Content, Shard};
+use super::shard::{Content, Shard, View};
 use super::xcb::Phase;
 use crate::{Error, Key, NamespaceId};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ impl Cache {
             return Peek::Busy;
         }
         let entry = shard.entry(slot);
-        let peek = match &entry.content {
-            Content::Value(value) => Peek::Hit(see(value), entry.ticket),
-            Content::Absent => Peek::Absent(entry.ticket),
-            Content::Unknown | Content::Loading(_) => return Peek::Miss,
+        let peek = match entry.view() {
+            View::Value(value) => Peek::Hit(see(value), entry.ticket()),
+            View::Absent => Peek::Absent(entry.ticket()),
+            View::Unknown | View::Loading(_) => return Peek::Miss,
         };
         if entry.uses < USES_MAX {
             entry.uses += 1;
@@ -45,7 +45,7 @@ impl Cache {
         let lock_slot = if place.lock == place.id { Some(slot) } else { shard.find(&place.lock, place.lock_hash) };
         let Some(lock_slot) = lock_slot else { return false };
         let Some(owner) = shard.queues.exclusive_owner(shard.entries[lock_slot as usize].lock) else { return false };
-        let known = matches!(shard.entries[slot as usize].content, Content::Value(_) | Content::Absent);
+        let known = matches!(shard.entries[slot as usize].view(), View::Value(_) | View::Absent);
         !known || self.xcbs.is(owner, Phase::Installing)
     }
 
@@ -55,22 +55,20 @@ impl Cache {
             let mut shard = self.shard(place.shard);
             let slot = shard.find_or_make(&place.id, place.hash);
             if holder.is_none() && self.is_changing(&shard, place, slot) {
-                if shard.entry(slot).pins == 0 && matches!(shard.entry(slot).content, Content::Unknown) {
+                if shard.entry(slot).pins == 0 && matches!(shard.entry(slot).view(), View::Unknown) {
                     shard.remove(slot);
                 }
                 return Ok(None);
             }
-            match &shard.entry(slot).content {
-                Content::Value(value) => {
-                    let value = value.clone();
-                    return Ok(Some((Some(value), shard.entry(slot).ticket)));
-                }
-                Content::Absent => return Ok(Some((None, shard.entry(slot).ticket))),
-                Content::Loading(_) => {
+            let entry = shard.entry(slot);
+            match entry.view() {
+                View::Value(value) => return Ok(Some((Some(value.clone()), entry.ticket()))),
+                View::Absent => return Ok(Some((None, entry.ticket()))),
+                View::Loading(_) => {
                     drop(self.wait_loaded(place.shard, shard));
                     continue;
                 }
-                Content::Unknown => {}
+                View::Unknown => {}
             }
             let load = begin(&mut shard, slot);
             drop(shard);
@@ -88,15 +86,14 @@ impl Cache {
     /// Ends a read of the device; false if somebody has stored the record meanwhile.
     fn end_load(&self, place: &Place, slot: u32, load: u32, found: Option<&Option<Arc<[u8]>>>) -> bool {
         let mut shard = self.shard(place.shard);
-        let stands = matches!(shard.entry(slot).content, Content::Loading(number) if number == load);
+        let stands = matches!(shard.entry(slot).view(), View::Loading(number) if number == load);
         if stands {
             let content = match found {
                 Some(Some(value)) if self.is_cachable(value.len()) => Content::Value(value.clone()),
                 Some(None) => Content::Absent,
                 Some(Some(_)) | None => Content::Unknown,
             };
-            shard.set_content(slot, content);
-            shard.entry(slot).ticket = 0;
+            shard.set_content(slot, content, 0);
         }
         shard.unpin(slot);
         let wake = shard.load_waiters > 0;
@@ -161,7 +158,7 @@ impl Cache {
     fn begin_own(&self, place: &Place) -> Option<(u32, u32)> {
         let mut shard = self.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
-        if !matches!(shard.entry(slot).content, Content::Unknown) || self.is_changing(&shard, place, slot) {
+        if !matches!(shard.entry(slot).view(), View::Unknown) || self.is_changing(&shard, place, slot) {
             return None;
         }
         Some((slot, begin(&mut shard, slot)))

@@ -12,7 +12,8 @@ use super::evict::{Fifo, Ghost, ListName};
 use super::line::Ticket;
 use super::locks::{LockWord, Queues};
 use super::record::{RecordId, heap_bytes, value_bytes};
-use hashbrown::HashTable;
+use super::table::Table;
+use crate::{Key, NamespaceId};
 use std::sync::Arc;
 
 /// No slot.
@@ -33,33 +34,96 @@ pub(super) enum Content {
     Value(Arc<[u8]>),
 }
 
-/// A record in the cache.
+/// The same inside an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum View<'a> {
+    Unknown,
+    Loading(u32),
+    Absent,
+    Value(&'a Arc<[u8]>),
+}
+
+/// Which of them it is, without what goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Loading,
+    Absent,
+    Value,
+}
+
+/// A record in the cache: a cache line, with nothing to spare.
+#[repr(align(64))]
 pub(super) struct Entry {
-    pub(super) id: RecordId,
-    pub(super) content: Content,
-    /// The commit that this content is durable with.
-    pub(super) ticket: Ticket,
+    namespace: NamespaceId,
+    key: Key,
+    kind: Kind,
+    value: Option<Arc<[u8]>>,
+    /// The commit that this content is durable with; while it is being read from the device the number of that read.
+    ticket: Ticket,
     pub(super) lock: LockWord,
-    pub(super) pins: u32,
     pub(super) newer: u32,
     pub(super) older: u32,
+    pub(super) pins: u16,
     pub(super) uses: u8,
     pub(super) list: ListName,
     /// The device has an older content.
     pub(super) dirty: bool,
 }
 
+const _: () = assert!(size_of::<Entry>() == 64, "an entry is a cache line");
+
 impl Entry {
+    pub(super) fn id(&self) -> RecordId {
+        RecordId { namespace: self.namespace, key: self.key }
+    }
+
+    fn is(&self, id: &RecordId) -> bool {
+        self.key == id.key && self.namespace == id.namespace
+    }
+
     /// What the entry weighs for the eviction policy.
     pub(super) fn weight(&self) -> usize {
         size_of::<Entry>() + self.content_bytes()
     }
 
     fn content_bytes(&self) -> usize {
-        match &self.content {
-            Content::Value(value) => value_bytes(value.len()),
-            Content::Unknown | Content::Loading(_) | Content::Absent => 0,
+        self.value.as_ref().map_or(0, |value| value_bytes(value.len()))
+    }
+
+    /// What is known of the record.
+    pub(super) fn view(&self) -> View<'_> {
+        match (self.kind, &self.value) {
+            (Kind::Value, Some(value)) => View::Value(value),
+            (Kind::Loading, None) => View::Loading(self.ticket as u32),
+            (Kind::Absent, None) => View::Absent,
+            (Kind::Unknown, None) => View::Unknown,
+            (Kind::Value, None) | (_, Some(_)) => unreachable!("an entry has a value exactly if it says so"),
         }
+    }
+
+    /// The same, to be kept.
+    pub(super) fn content(&self) -> Content {
+        match self.view() {
+            View::Unknown => Content::Unknown,
+            View::Loading(load) => Content::Loading(load),
+            View::Absent => Content::Absent,
+            View::Value(value) => Content::Value(value.clone()),
+        }
+    }
+
+    /// The commit that this content is durable with; 0 if it has been all the time.
+    pub(super) fn ticket(&self) -> Ticket {
+        if self.kind == Kind::Loading { 0 } else { self.ticket }
+    }
+
+    fn set(&mut self, content: Content, ticket: Ticket) {
+        (self.kind, self.value, self.ticket) = match content {
+            Content::Unknown => (Kind::Unknown, None, ticket),
+            Content::Loading(load) => (Kind::Loading, None, u64::from(load)),
+            Content::Absent => (Kind::Absent, None, ticket),
+            Content::Value(value) => (Kind::Value, Some(value), ticket),
+        };
     }
 }
 
@@ -71,11 +135,13 @@ pub(super) struct Counts {
     pub(super) evictions: u64,
 }
 
-/// A part of the cache, under a lock of its own.
+/// A part of the cache, under a lock of its own. What a hit needs comes first, and fills a cache line with the lock.
+#[repr(C)]
 pub(super) struct Shard {
+    table: Table,
     pub(super) entries: Vec<Entry>,
+    pub(super) counts: Counts,
     free: Vec<u32>,
-    table: HashTable<u32>,
     pub(super) queues: Queues,
     pub(super) small: Fifo,
     pub(super) main: Fifo,
@@ -85,7 +151,6 @@ pub(super) struct Shard {
     pub(super) dirty_bytes: usize,
     pub(super) bytes: usize,
     pub(super) load_waiters: u32,
-    pub(super) counts: Counts,
     next_load: u32,
     /// What `bytes` has of the shard's own structures.
     structure_bytes: usize,
@@ -94,9 +159,10 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn new() -> Shard {
         Shard {
+            table: Table::default(),
             entries: Vec::new(),
+            counts: Counts::default(),
             free: Vec::new(),
-            table: HashTable::new(),
             queues: Queues::default(),
             small: Fifo::new(ListName::Small),
             main: Fifo::new(ListName::Main),
@@ -105,7 +171,6 @@ impl Shard {
             dirty_bytes: 0,
             bytes: 0,
             load_waiters: 0,
-            counts: Counts::default(),
             next_load: 0,
             structure_bytes: 0,
         }
@@ -113,7 +178,7 @@ impl Shard {
 
     /// The slot of a record.
     pub(super) fn find(&self, id: &RecordId, hash: u64) -> Option<u32> {
-        self.table.find(hash, |slot| self.entries[*slot as usize].id == *id).copied()
+        self.table.find(hash, |slot| self.entries[slot as usize].is(id))
     }
 
     /// Entries in use.
@@ -131,8 +196,7 @@ impl Shard {
             return slot;
         }
         let slot = self.take_slot(*id);
-        self.grow_table();
-        self.table.insert_unique(hash, slot, |_| unreachable!("room was made before"));
+        self.table.insert(hash, slot);
         let list = if self.ghost.remembers(hash) { ListName::Main } else { ListName::Small };
         self.link(slot, list);
         self.count_structure();
@@ -141,10 +205,12 @@ impl Shard {
 
     fn take_slot(&mut self, id: RecordId) -> u32 {
         let entry = Entry {
-            id,
-            content: Content::Unknown,
+            namespace: id.namespace,
+            key: id.key,
+            kind: Kind::Unknown,
+            value: None,
             ticket: 0,
-            lock: LockWord::Free,
+            lock: LockWord::FREE,
             pins: 0,
             newer: NONE,
             older: NONE,
@@ -165,17 +231,12 @@ impl Shard {
         self.entries.len() as u32 - 1
     }
 
-    fn grow_table(&mut self) {
-        let entries = &self.entries;
-        self.table.reserve(1, |slot| entries[*slot as usize].id.hash());
-    }
-
     /// Adds what the shard's own structures take now to its bytes.
     pub(super) fn count_structure(&mut self) {
         let now = heap_bytes(self.entries.capacity() * size_of::<Entry>())
             + heap_bytes(self.free.capacity() * size_of::<u32>())
             + heap_bytes(self.dirty.capacity() * size_of::<u32>())
-            + heap_bytes(self.table.allocation_size())
+            + heap_bytes(self.table.bytes())
             + self.ghost.bytes();
         self.bytes = self.bytes + now - self.structure_bytes;
         self.structure_bytes = now;
@@ -185,16 +246,16 @@ impl Shard {
     pub(super) fn begin_load(&mut self, slot: u32) -> u32 {
         self.next_load = self.next_load.wrapping_add(1);
         let load = self.next_load;
-        self.set_content(slot, Content::Loading(load));
+        self.set_content(slot, Content::Loading(load), 0);
         load
     }
 
-    /// Changes what is known of a record.
-    pub(super) fn set_content(&mut self, slot: u32, content: Content) {
+    /// Changes what is known of a record, and with which commit it is durable.
+    pub(super) fn set_content(&mut self, slot: u32, content: Content, ticket: Ticket) {
         let entry = &mut self.entries[slot as usize];
         let before = entry.content_bytes();
         let list = entry.list;
-        entry.content = content;
+        entry.set(content, ticket);
         let after = entry.content_bytes();
         self.bytes = self.bytes + after - before;
         if self.entries[slot as usize].dirty {
@@ -242,7 +303,7 @@ impl Shard {
     pub(super) fn unpin(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
         entry.pins = entry.pins.checked_sub(1).expect("a pin is taken off once");
-        if entry.pins == 0 && matches!(entry.content, Content::Unknown) {
+        if entry.pins == 0 && matches!(entry.view(), View::Unknown) {
             self.remove(slot);
         }
     }
@@ -250,15 +311,12 @@ impl Shard {
     /// Forgets a record.
     pub(super) fn remove(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
-        assert!(entry.pins == 0 && entry.lock == LockWord::Free, "an entry in use is not removed");
-        let hash = entry.id.hash();
+        assert!(entry.pins == 0 && entry.lock == LockWord::FREE, "an entry in use is not removed");
+        let hash = entry.id().hash();
         self.set_clean(slot);
-        self.set_content(slot, Content::Unknown);
+        self.set_content(slot, Content::Unknown, 0);
         self.unlink(slot);
-        match self.table.find_entry(hash, |other| *other == slot) {
-            Ok(found) => drop(found.remove()),
-            Err(_) => unreachable!("every entry is in the table"),
-        };
+        self.table.remove(hash, slot);
         self.free.push(slot);
     }
 }

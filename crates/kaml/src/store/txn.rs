@@ -18,11 +18,11 @@ use super::error::StoreError;
 use super::line::{Lost, Ticket};
 use super::locks::{Mode, XcbId};
 use super::shard::Content;
+use super::table::Table;
 use super::value::Value;
 use super::waits::Refused;
 use super::xcb::{Phase, XcbEvent, XcbState};
 use crate::{Batch, Key, NamespaceId};
-use hashbrown::HashTable;
 use std::sync::Arc;
 
 /// Above so many records a transaction finds its own through a table.
@@ -49,7 +49,7 @@ pub struct Transaction {
     who: XcbId,
     accesses: Vec<Access>,
     /// Places in `accesses` by record, once there are many.
-    table: HashTable<u32>,
+    table: Table,
     /// Commits that were read from and not durable then.
     tickets: Vec<Ticket>,
 }
@@ -60,7 +60,7 @@ impl Transaction {
         let who = xcbs.take().ok_or(StoreError::TooManyTransactions { max: store.transactions_max })?;
         let state = XcbState::Idle.after(XcbEvent::Begin)?;
         let (accesses, tickets) = (Vec::with_capacity(4), Vec::new());
-        Ok(Transaction { store: store.clone(), state, who, accesses, table: HashTable::new(), tickets })
+        Ok(Transaction { store: store.clone(), state, who, accesses, table: Table::default(), tickets })
     }
 
     /// Its state.
@@ -201,22 +201,20 @@ impl Transaction {
         let (seen, dirty) = (seen.content, seen.dirty);
         self.accesses.push(Access { place, grip, exclusive, seen, dirty, change: None });
         if at + 1 > LINEAR_MAX {
-            let from = if self.table.is_empty() { 0 } else { at };
+            let from = if self.table.len() == 0 { 0 } else { at };
             for at in from..=at {
-                let accesses = &self.accesses;
-                let hash = accesses[at].place.hash;
-                self.table.insert_unique(hash, at as u32, |at| accesses[*at as usize].place.hash);
+                self.table.insert(self.accesses[at].place.hash, at as u32);
             }
         }
         at
     }
 
     fn find(&self, place: &Place) -> Option<usize> {
-        if self.table.is_empty() {
+        if self.table.len() == 0 {
             return self.accesses.iter().position(|access| access.place.id == place.id);
         }
-        let found = self.table.find(place.hash, |at| self.accesses[*at as usize].place.id == place.id);
-        found.map(|at| *at as usize)
+        let found = self.table.find(place.hash, |at| self.accesses[at as usize].place.id == place.id);
+        found.map(|at| at as usize)
     }
 
     fn refused(&mut self, refused: Refused, namespace: NamespaceId, key: Key) -> StoreError {

@@ -1,7 +1,7 @@
 //! A device whose calls are counted, delayed and made to fail, and what all tests need.
 
 use kaml::store::{Backing, Limits, PendingPut, Store, StoreOptions};
-use kaml::{Batch, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -38,12 +38,14 @@ fn pause(us: &AtomicU64) {
 }
 
 struct Pending {
+    commit: Commit,
     controls: Arc<Controls>,
 }
 
 impl PendingPut for Pending {
     fn wait(self: Box<Self>) -> Result<(), Error> {
         pause(&self.controls.durable_delay_us);
+        self.commit.wait()?;
         if self.controls.lose_pending.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
     }
 }
@@ -81,8 +83,12 @@ impl Backing for Controlled {
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
-        self.write(batch)?;
-        Ok(Box::new(Pending { controls: self.controls.clone() }))
+        self.controls.writes.fetch_add(1, Ordering::Relaxed);
+        if self.controls.fail_writes.load(Ordering::Relaxed) {
+            return Err(failure());
+        }
+        let commit = self.device.submit(batch)?;
+        Ok(Box::new(Pending { commit, controls: self.controls.clone() }))
     }
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
