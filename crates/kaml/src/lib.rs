@@ -30,6 +30,7 @@ mod error;
 mod latency;
 mod queue;
 mod stats;
+pub mod store;
 
 pub use batch::Batch;
 pub use check::CheckReport;

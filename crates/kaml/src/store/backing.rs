@@ -1,0 +1,112 @@
+//! What the cache needs of a device, local or remote.
+//!
+//! Lives here:       the trait, and how [`Device`] keeps it.
+//! Implements:       design section 7 (the cache runs on anything that is a device).
+
+use crate::{Batch, Commit, Device, Error, Key, NamespaceId};
+
+/// What the device below takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest value.
+    pub value_bytes_max: u64,
+    /// Largest batch, where a large value counts little.
+    pub batch_bytes_max: u64,
+}
+
+/// A Put whose place in the durable order is fixed.
+pub trait PendingPut: Send {
+    /// Waits until it is durable, and with it every Put submitted before it.
+    fn wait(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// A key-value SSD as the cache sees it. All calls may be made from any thread at once.
+pub trait Backing: Send + Sync + 'static {
+    /// Reads a value into a buffer; false if the key is not there.
+    fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error>;
+
+    /// Reads many values; each answer goes to `answer` with the place of its key. They come in any order.
+    fn get_many(
+        &self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    );
+
+    /// Whether a key is there.
+    fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error>;
+
+    /// Stores a batch, all or nothing; durable when it returns.
+    fn write(&self, batch: &Batch) -> Result<(), Error>;
+
+    /// Stores a batch, all or nothing; ordered before every later one when it returns.
+    fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error>;
+
+    /// Deletes a namespace.
+    fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error>;
+
+    /// What it takes.
+    fn limits(&self) -> Limits;
+}
+
+impl PendingPut for Commit {
+    fn wait(self: Box<Self>) -> Result<(), Error> {
+        Commit::wait(*self)
+    }
+}
+
+/// Reads in flight for one batched get: where the raw disk reaches its rate.
+const READS_IN_FLIGHT: usize = 32;
+
+impl Backing for Device {
+    fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
+        Device::get_into(self, namespace, key, value)
+    }
+
+    fn get_many(
+        &self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        if let [key] = keys {
+            return answer(0, self.get(namespace, *key));
+        }
+        let mut queue = self.queue(READS_IN_FLIGHT as u32);
+        let mut answers = Vec::new();
+        for (place, key) in keys.iter().enumerate() {
+            while queue.in_flight() >= READS_IN_FLIGHT {
+                queue.poll(true, &mut answers);
+                answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
+            }
+            if let Err(error) = queue.get(place as u64, namespace, *key) {
+                answer(place, Err(error));
+            }
+        }
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+            answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
+        }
+    }
+
+    fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {
+        Device::exists(self, namespace, key)
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), Error> {
+        Device::write(self, batch)
+    }
+
+    fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
+        Ok(Box::new(Device::submit(self, batch)?))
+    }
+
+    fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
+        Device::delete_namespace(self, namespace)
+    }
+
+    fn limits(&self) -> Limits {
+        let info = self.info();
+        Limits { value_bytes_max: info.value_bytes_max, batch_bytes_max: info.batch_bytes_max }
+    }
+}

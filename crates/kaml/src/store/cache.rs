@@ -1,0 +1,379 @@
+//! The record cache: reading through it, its memory budget, and locks on its records.
+//!
+//! Lives here:       shards, one device Get for all who miss a key, making room, granting and giving back locks.
+//! Lives elsewhere:  a shard's insides (`shard`, `evict`), transactions (`txn`), unflushed records (`clean`).
+//! Implements:       paper:KAML III.D; design section 7.
+//!
+//! Locks are taken in this order: a shard, then the wait of a transaction (`waits`). No two shards at once, and no
+//! shard while the device is called.
+
+use super::StoreOptions;
+use super::backing::{Backing, Limits};
+use super::error::StoreError;
+use super::evict::{ListName, USES_MAX};
+use super::line::{Line, Ticket};
+use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
+use super::record::{RecordId, heap_bytes, value_bytes};
+use super::shard::{Content, Shard, View};
+use super::waits::{LockAddr, LockSpace, Refused, Waits};
+use super::xcb::Xcbs;
+use crate::{Key, NamespaceId};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Memory for each shard, so that its two queues have enough records to tell hot from cold.
+const SHARD_BYTES_MIN: usize = 256 << 10;
+/// Shards for each processor: two threads seldom meet in one, and their heads stay in the processor's cache.
+const SHARDS_PER_CPU: usize = 64;
+const SHARDS_MAX: usize = 1024;
+/// A record above this share of the budget is not cached: it would drive out everything else.
+const RECORD_SHARE: usize = 8;
+/// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
+const ROUNDS_IN_VAIN: u32 = 64;
+/// The smallest budget above the fixed part.
+const BUDGET_MIN: usize = 64 << 10;
+
+/// A shard on cache lines of its own.
+#[repr(align(128))]
+struct ShardCell {
+    shard: Mutex<Shard>,
+    loaded: Condvar,
+}
+
+/// Where a record belongs.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) id: RecordId,
+    pub(super) hash: u64,
+    /// The record whose entry has the lock; it is in the same shard.
+    pub(super) lock: RecordId,
+    pub(super) lock_hash: u64,
+    pub(super) shard: u32,
+}
+
+/// What a look at the cache came to.
+pub(super) enum Peek<R> {
+    Hit(R, Ticket),
+    Absent(Ticket),
+    Miss,
+    /// A transaction is changing the record: ask for a shared lock.
+    Busy,
+}
+
+/// What the cache knows of a record that a transaction has locked.
+pub(super) struct Seen {
+    pub(super) content: Content,
+    pub(super) ticket: Ticket,
+    pub(super) dirty: bool,
+}
+
+/// A transaction's hold on a record: the entry is pinned, and may have got its lock with this hold.
+pub(super) struct Grip {
+    pub(super) shard: u32,
+    pub(super) slot: u32,
+    /// The entry with the lock, if this hold brought it.
+    pub(super) lock_slot: Option<u32>,
+}
+
+/// The record cache.
+pub(super) struct Cache {
+    shards: Box<[ShardCell]>,
+    /// Bytes of all shards, and fixed ones.
+    used: AtomicUsize,
+    dirty: AtomicUsize,
+    pub(super) budget: usize,
+    hand: AtomicUsize,
+    pub(super) waits: Waits,
+    pub(super) xcbs: Xcbs,
+    pub(super) line: Line,
+    pub(super) backing: Arc<dyn Backing>,
+    pub(super) limits: Limits,
+    /// For namespaces that are not locked as the others are.
+    records_per_lock: Vec<(NamespaceId, u32)>,
+    records_per_lock_default: u32,
+    lock_timeout: Duration,
+}
+
+/// A shard under its lock. What changes in its memory is accounted when it is dropped.
+pub(super) struct Locked<'a> {
+    cache: &'a Cache,
+    shard: Option<MutexGuard<'a, Shard>>,
+    before: (usize, usize),
+}
+
+impl Deref for Locked<'_> {
+    type Target = Shard;
+    fn deref(&self) -> &Shard {
+        self.shard.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Shard {
+        self.shard.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl Locked<'_> {
+    /// Brings the totals up to date.
+    pub(super) fn account(&mut self) {
+        let now = (self.bytes, self.dirty_bytes);
+        if now.0 != self.before.0 {
+            self.cache.used.fetch_add(now.0.wrapping_sub(self.before.0), Ordering::Relaxed);
+        }
+        if now.1 != self.before.1 {
+            self.cache.dirty.fetch_add(now.1.wrapping_sub(self.before.1), Ordering::Relaxed);
+        }
+        self.before = now;
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.shard.is_some() {
+            self.account();
+        }
+    }
+}
+
+impl LockSpace for Cache {
+    fn with<R>(&self, at: LockAddr, change: impl FnOnce(&mut LockWord, &mut Queues) -> R) -> R {
+        let mut shard = self.raw(at.shard);
+        let Shard { entries, queues, .. } = &mut *shard;
+        change(&mut entries[at.slot as usize].lock, queues)
+    }
+}
+
+impl Cache {
+    pub(super) fn new(backing: Arc<dyn Backing>, options: &StoreOptions) -> Result<Cache, StoreError> {
+        let budget = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX / 2);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let shard_count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX.min(cpus * SHARDS_PER_CPU));
+        let shard_count = if shard_count.is_power_of_two() { shard_count } else { shard_count.next_power_of_two() / 2 };
+        let xcb_count = options.transactions_max.saturating_add(1); // and the cleaner
+        let xcb_bytes = xcb_count as usize * (Waits::CELL_BYTES + Xcbs::BLOCK_BYTES);
+        let fixed = heap_bytes(shard_count * size_of::<ShardCell>()) + heap_bytes(xcb_bytes);
+        if budget < fixed + BUDGET_MIN {
+            return Err(StoreError::CacheTooSmall { bytes: options.cache_bytes, min: (fixed + BUDGET_MIN) as u64 });
+        }
+        let cell = |_| ShardCell { shard: Mutex::new(Shard::new()), loaded: Condvar::new() };
+        Ok(Cache {
+            shards: (0..shard_count).map(cell).collect(),
+            used: AtomicUsize::new(fixed),
+            dirty: AtomicUsize::new(0),
+            budget,
+            hand: AtomicUsize::new(0),
+            waits: Waits::new(xcb_count as usize),
+            xcbs: Xcbs::new(xcb_count),
+            line: Line::default(),
+            limits: backing.limits(),
+            backing,
+            records_per_lock: options.records_per_lock_of.clone(),
+            records_per_lock_default: options.records_per_lock,
+            lock_timeout: options.lock_timeout,
+        })
+    }
+
+    pub(super) fn shard_count(&self) -> u32 {
+        self.shards.len() as u32
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn dirty_bytes(&self) -> usize {
+        self.dirty.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lock_timeout_ms(&self) -> u64 {
+        self.lock_timeout.as_millis() as u64
+    }
+
+    pub(super) fn raw(&self, shard: u32) -> MutexGuard<'_, Shard> {
+        self.shards[shard as usize].shard.lock().expect("no panics under a shard's lock")
+    }
+
+    pub(super) fn shard(&self, shard: u32) -> Locked<'_> {
+        let shard = self.raw(shard);
+        let before = (shard.bytes, shard.dirty_bytes);
+        Locked { cache: self, shard: Some(shard), before }
+    }
+
+    /// Waits until a read of the device in this shard is over, perhaps another one than was meant.
+    pub(super) fn wait_loaded<'a>(&'a self, at: u32, mut shard: Locked<'a>) -> Locked<'a> {
+        shard.load_waiters += 1;
+        shard.account();
+        let guard = shard.shard.take().expect("held until it is dropped");
+        let guard = self.shards[at as usize].loaded.wait(guard).expect("no panics under a shard's lock");
+        let before = (guard.bytes, guard.dirty_bytes);
+        let mut shard = Locked { cache: self, shard: Some(guard), before };
+        shard.load_waiters -= 1;
+        shard
+    }
+
+    /// Wakes those who wait for a read in this shard; call outside its lock.
+    pub(super) fn wake_loaded(&self, at: u32) {
+        self.shards[at as usize].loaded.notify_all();
+    }
+
+    fn records_per_lock(&self, namespace: NamespaceId) -> u32 {
+        let own = self.records_per_lock.iter().find(|(id, _)| *id == namespace);
+        own.map_or(self.records_per_lock_default, |(_, count)| *count)
+    }
+
+    /// Where a record belongs.
+    pub(super) fn place(&self, namespace: NamespaceId, key: Key) -> Place {
+        let id = RecordId { namespace, key };
+        let hash = id.hash();
+        let lock = id.lock_record(self.records_per_lock(namespace));
+        let lock_hash = if lock == id { hash } else { lock.hash() };
+        // Tables use the upper half.
+        let shard = lock_hash as u32 & (self.shards.len() as u32 - 1);
+        Place { id, hash, lock, lock_hash, shard }
+    }
+
+    /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go.
+    pub(super) fn make_room(&self, first: u32) -> bool {
+        let mut at = first;
+        let mut in_vain = 0;
+        while self.used() > self.budget {
+            if in_vain > 2 * self.shard_count() + ROUNDS_IN_VAIN {
+                return false;
+            }
+            let settled = self.line.settled();
+            let mut shard = self.shard(at);
+            let mut evicted = false;
+            while self.used() > self.budget && shard.evict_one(settled) {
+                shard.account();
+                evicted = true;
+            }
+            drop(shard);
+            in_vain = if evicted { 0 } else { in_vain + 1 };
+            at = self.hand.fetch_add(1, Ordering::Relaxed) as u32 % self.shard_count();
+        }
+        true
+    }
+
+    /// Whether a value is small enough to be cached.
+    pub(super) fn is_cachable(&self, len: usize) -> bool {
+        value_bytes(len) <= self.budget / RECORD_SHARE
+    }
+
+    // --- locks ----------------------------------------------------------------------------------------------------
+
+    /// Locks a record for a transaction and pins its entry. No read of the device is under way when an exclusive lock
+    /// is given, and none but the owner's begins while it is held.
+    pub(super) fn acquire(&self, place: &Place, who: XcbId, mode: Mode) -> Result<(Grip, Seen), Refused> {
+        let mut shard = self.shard(place.shard);
+        let slot = shard.find_or_make(&place.id, place.hash);
+        shard.entry(slot).pins += 1;
+        let lock_slot = if place.lock == place.id { slot } else { shard.find_or_make(&place.lock, place.lock_hash) };
+        shard.entry(lock_slot).pins += 1;
+        let at = LockAddr { shard: place.shard, slot: lock_slot };
+        let (held, asked) = {
+            let Shard { entries, queues, .. } = &mut *shard;
+            let word = &mut entries[lock_slot as usize].lock;
+            let held = queues.holds(*word, who, Mode::Shared);
+            (held, self.waits.ask(word, queues, at, who, mode))
+        };
+        if asked == Asked::Queued {
+            drop(shard);
+            let waited = self.waits.wait(self, at, who, mode, self.lock_timeout);
+            shard = self.shard(place.shard);
+            if let Err(refused) = waited {
+                shard.unpin(lock_slot);
+                shard.unpin(slot);
+                return Err(refused);
+            }
+        }
+        if held {
+            shard.unpin(lock_slot);
+        }
+        while mode == Mode::Exclusive && matches!(shard.entry(slot).view(), View::Loading(_)) {
+            shard = self.wait_loaded(place.shard, shard);
+        }
+        let grip = Grip { shard: place.shard, slot, lock_slot: (!held).then_some(lock_slot) };
+        let entry = shard.entry(slot);
+        if !matches!(entry.view(), View::Unknown) {
+            entry.uses = (entry.uses + 1).min(USES_MAX); // else this use is what brings it in
+        }
+        let seen = Seen { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
+        let grown = self.used() > self.budget;
+        drop(shard);
+        if grown {
+            self.make_room(place.shard);
+        }
+        Ok((grip, seen))
+    }
+
+    /// Ends a transaction's hold on a record, and makes its change visible if there is one.
+    pub(super) fn let_go(&self, who: XcbId, grip: &Grip, change: Option<(Content, Ticket)>) {
+        let mut shard = self.shard(grip.shard);
+        if let Some((content, ticket)) = change {
+            self.install(&mut shard, grip.slot, content, ticket);
+        }
+        let granted = match grip.lock_slot {
+            Some(lock_slot) => self.unlock(&mut shard, lock_slot, who),
+            None => Vec::new(),
+        };
+        shard.unpin(grip.slot);
+        drop(shard);
+        self.waits.wake(&granted);
+    }
+
+    /// Replaces a record by what the device has, or will have when `ticket` is durable.
+    fn install(&self, shard: &mut Shard, slot: u32, content: Content, ticket: Ticket) {
+        let cachable = match &content {
+            Content::Value(value) => self.is_cachable(value.len()),
+            Content::Unknown | Content::Loading(_) | Content::Absent => true,
+        };
+        shard.set_clean(slot);
+        // Until it is durable the device has an older content, so that the cache must answer for it.
+        shard.set_content(slot, if cachable || ticket > 0 { content } else { Content::Unknown }, ticket);
+    }
+
+    /// Gives back a lock and its pin; the answer goes to [`Waits::wake`].
+    pub(super) fn unlock(&self, shard: &mut Shard, lock_slot: u32, who: XcbId) -> Vec<XcbId> {
+        let Shard { entries, queues, .. } = shard;
+        let granted = queues.release(&mut entries[lock_slot as usize].lock, who);
+        self.waits.grant(&granted);
+        shard.unpin(lock_slot);
+        granted
+    }
+
+    /// What was written with a lost commit is not known any more.
+    pub(super) fn forget(&self, place: &Place, ticket: Ticket) {
+        let mut shard = self.shard(place.shard);
+        let Some(slot) = shard.find(&place.id, place.hash) else { return };
+        if shard.entry(slot).ticket() != ticket {
+            return;
+        }
+        shard.set_clean(slot);
+        shard.set_content(slot, Content::Unknown, 0);
+        if shard.entry(slot).pins == 0 {
+            shard.remove(slot);
+        }
+    }
+
+    /// Forgets everything about a namespace, unflushed records included.
+    pub(super) fn forget_namespace(&self, namespace: NamespaceId) {
+        for at in 0..self.shard_count() {
+            let mut shard = self.shard(at);
+            for slot in 0..shard.entries.len() as u32 {
+                let entry = shard.entry(slot);
+                if entry.id().namespace != namespace || entry.list == ListName::None {
+                    continue;
+                }
+                if entry.pins == 0 {
+                    shard.remove(slot);
+                } else if !matches!(entry.view(), View::Loading(_)) {
+                    shard.set_clean(slot);
+                    shard.set_content(slot, Content::Unknown, 0);
+                }
+            }
+        }
+    }
+}

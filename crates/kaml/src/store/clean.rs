@@ -1,0 +1,294 @@
+//! Write-back: records that the cache has and the device does not have yet.
+//!
+//! Lives here:       storing without the device, `flush`, cleaning in the background and when memory runs out.
+//! Lives elsewhere:  dirty marks and lists (`shard`), durable stores (`txn`).
+//! Implements:       design section 7 (write-back, durable at `flush`).
+//!
+//! While a record is being written its lock is held as shared, so that no transaction commits a newer content before
+//! an older one has reached the device. A plain write-back put may go on meanwhile: the record stays dirty then. One
+//! round of cleaning runs at a time, so that two contents of one record are never on their way together.
+
+use super::cache::{Cache, Place};
+use super::error::StoreError;
+use super::locks::{LockState, LockWord, Mode, XcbId};
+use super::record::RecordId;
+use super::shard::{Content, Shard, View};
+use super::xcb::Phase;
+use crate::Batch;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// Records of one cleaning Put, so that a lock is not held for long.
+const RECORDS_PER_PUT: usize = 256;
+/// Bytes of one cleaning Put, if the device takes as many.
+const BYTES_PER_PUT: usize = 1 << 20;
+/// Nor more than this share of the budget: what is on its way cannot leave the cache.
+const PUT_SHARE: usize = 8;
+/// Cleaning begins when dirty records have this many eighths of the budget, and ends at so many.
+const DIRTY_EIGHTHS_BEGIN: usize = 4;
+const DIRTY_EIGHTHS_END: usize = 2;
+/// With so many eighths puts clean themselves: there must be enough clean records to evict.
+const DIRTY_EIGHTHS_MAX: usize = 6;
+/// After a failure cleaning is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Whoever writes dirty records.
+pub(super) struct Cleaner {
+    who: XcbId,
+    one_round: Mutex<()>,
+    /// Where the next round begins.
+    hand: AtomicU32,
+    wanted: Mutex<bool>,
+    wake: Condvar,
+    closing: AtomicBool,
+}
+
+/// A dirty record on its way to the device.
+struct Moving {
+    shard: u32,
+    slot: u32,
+    lock_slot: Option<u32>,
+    id: RecordId,
+    content: Content,
+}
+
+impl Cleaner {
+    /// `who` is its own control block, kept for good.
+    pub(super) fn new(cache: &Cache, who: XcbId) -> Cleaner {
+        cache.xcbs.set_phase(who, Phase::Cleaning);
+        Cleaner {
+            who,
+            one_round: Mutex::new(()),
+            hand: AtomicU32::new(0),
+            wanted: Mutex::new(false),
+            wake: Condvar::new(),
+            closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Stores a record in the cache alone, if no transaction is using it; `false` if one is.
+    pub(super) fn try_put(&self, cache: &Cache, place: &Place, content: &Content) -> bool {
+        let mut shard = cache.shard(place.shard);
+        let slot = shard.find_or_make(&place.id, place.hash);
+        let lock_slot = if place.lock == place.id { Some(slot) } else { shard.find(&place.lock, place.lock_hash) };
+        let word = lock_slot.map_or(LockWord::FREE, |slot| shard.entries[slot as usize].lock);
+        let free = match word.state() {
+            LockState::Free => true,
+            LockState::One(owner, Mode::Shared) => owner == self.who,
+            LockState::One(_, Mode::Exclusive) | LockState::Queue(_) => false,
+        };
+        if free {
+            store(&mut shard, slot, content.clone());
+        }
+        free
+    }
+
+    /// The same by a transaction that has the record locked.
+    pub(super) fn put_locked(&self, cache: &Cache, shard: u32, slot: u32, content: Content) {
+        store(&mut cache.shard(shard), slot, content);
+    }
+
+    /// Keeps the budget after a write-back put: wakes the cleaner in time, and cleans here when it is too late.
+    pub(super) fn keep_budget(&self, cache: &Cache, shard: u32) -> Result<(), StoreError> {
+        let eighth = cache.budget / 8;
+        if cache.dirty_bytes() > DIRTY_EIGHTHS_BEGIN * eighth {
+            *self.wanted.lock().expect("no panics under this lock") = true;
+            self.wake.notify_one();
+        }
+        if cache.dirty_bytes() > DIRTY_EIGHTHS_MAX * eighth {
+            self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth, false)?;
+        }
+        cache.make_room(shard);
+        Ok(())
+    }
+
+    /// The cleaner's thread.
+    pub(super) fn run(&self, cache: &Cache) {
+        while !self.closing.load(Ordering::Acquire) {
+            let mut wanted = self.wanted.lock().expect("no panics under this lock");
+            while !*wanted && !self.closing.load(Ordering::Acquire) {
+                wanted = self.wake.wait(wanted).expect("no panics under this lock");
+            }
+            *wanted = false;
+            drop(wanted);
+            if let Err(error) = self.clean(cache, DIRTY_EIGHTHS_END * (cache.budget / 8), false) {
+                tracing::warn!(%error, "unflushed records could not be written; trying again");
+                std::thread::sleep(RETRY_PAUSE);
+            }
+        }
+    }
+
+    /// Ends the thread's work.
+    pub(super) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        let _wanted = self.wanted.lock().expect("no panics under this lock");
+        self.wake.notify_all();
+    }
+
+    /// Writes dirty records until at most so many bytes of them are left; with `wait` also those that transactions
+    /// have locked.
+    pub(super) fn clean(&self, cache: &Cache, target: usize, wait: bool) -> Result<(), StoreError> {
+        let _one = self.one_round.lock().expect("no panics under this lock");
+        if target > 0 && cache.dirty_bytes() <= target {
+            return Ok(()); // somebody else has done it
+        }
+        let bytes_max = BYTES_PER_PUT.min(cache.limits.batch_bytes_max as usize / 2).min(cache.budget / PUT_SHARE);
+        let mut moving = Vec::new();
+        let mut bytes = 0;
+        let mut locked = Vec::new();
+        let first = self.hand.load(Ordering::Relaxed);
+        for at in 0..cache.shard_count() {
+            let at = first.wrapping_add(at) % cache.shard_count();
+            while self.collect(cache, at, bytes_max, &mut moving, &mut bytes, &mut locked) {
+                self.write_out(cache, &mut moving)?;
+                bytes = 0;
+            }
+            if target > 0 && cache.dirty_bytes().saturating_sub(bytes) <= target {
+                self.hand.store(at, Ordering::Relaxed);
+                break;
+            }
+        }
+        self.write_out(cache, &mut moving)?;
+        if wait {
+            locked.iter().try_for_each(|id| self.write_locked(cache, id))?;
+        }
+        Ok(())
+    }
+
+    /// Takes dirty records of a shard; true if the Put is full and there may be more.
+    fn collect(
+        &self,
+        cache: &Cache,
+        at: u32,
+        bytes_max: usize,
+        moving: &mut Vec<Moving>,
+        bytes: &mut usize,
+        locked: &mut Vec<RecordId>,
+    ) -> bool {
+        let mut shard = cache.shard(at);
+        if shard.dirty.is_empty() {
+            return false;
+        }
+        let mut slots = std::mem::take(&mut shard.dirty);
+        let mut kept = Vec::new();
+        while let Some(slot) = slots.pop() {
+            if !shard.entry(slot).dirty {
+                continue;
+            }
+            if moving.len() >= RECORDS_PER_PUT || *bytes >= bytes_max {
+                slots.push(slot);
+                break;
+            }
+            match self.take(cache, &mut shard, at, slot) {
+                Some(record) => {
+                    *bytes += record.bytes();
+                    moving.push(record);
+                }
+                None => {
+                    locked.push(shard.entry(slot).id());
+                    kept.push(slot);
+                }
+            }
+        }
+        let more = !slots.is_empty();
+        slots.append(&mut kept);
+        shard.dirty = slots;
+        shard.count_structure();
+        more
+    }
+
+    /// Locks and pins a dirty record, unless a transaction has it.
+    fn take(&self, cache: &Cache, shard: &mut Shard, at: u32, slot: u32) -> Option<Moving> {
+        let id = shard.entry(slot).id();
+        let place = cache.place(id.namespace, id.key);
+        let lock_slot = if place.lock == id { slot } else { shard.find_or_make(&place.lock, place.lock_hash) };
+        let Shard { entries, queues, .. } = shard;
+        let word = &mut entries[lock_slot as usize].lock;
+        let held = queues.holds(*word, self.who, Mode::Shared);
+        queues.try_acquire(word, self.who, Mode::Shared)?;
+        shard.entry(slot).pins += 1;
+        if !held {
+            shard.entry(lock_slot).pins += 1;
+        }
+        let content = shard.entry(slot).content();
+        Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content })
+    }
+
+    /// Stores what was taken; what was put meanwhile, or could not be stored, stays dirty.
+    fn write_out(&self, cache: &Cache, moving: &mut Vec<Moving>) -> Result<(), StoreError> {
+        if moving.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        moving.iter().for_each(|record| record.add_to(&mut batch));
+        let written = cache.backing.write(&batch);
+        // A lock that several records share came with the first of them, so it goes with the last.
+        for record in moving.drain(..).rev() {
+            let mut shard = cache.shard(record.shard);
+            if written.is_ok() && same(shard.entry(record.slot).view(), &record.content) {
+                shard.set_clean(record.slot);
+            }
+            if shard.entry(record.slot).dirty {
+                shard.dirty.push(record.slot);
+                shard.count_structure();
+            }
+            let granted = record.lock_slot.map(|lock| cache.unlock(&mut shard, lock, self.who)).unwrap_or_default();
+            shard.unpin(record.slot);
+            drop(shard);
+            cache.waits.wake(&granted);
+        }
+        Ok(written?)
+    }
+
+    /// Waits for the transaction that has a record, and stores the record if it is still dirty.
+    fn write_locked(&self, cache: &Cache, id: &RecordId) -> Result<(), StoreError> {
+        let place = cache.place(id.namespace, id.key);
+        let (grip, seen) = match cache.acquire(&place, self.who, Mode::Shared) {
+            Ok(held) => held,
+            Err(_) => {
+                let waited_ms = cache.lock_timeout_ms();
+                return Err(StoreError::LockTimeout { namespace: id.namespace, key: id.key, waited_ms });
+            }
+        };
+        if !seen.dirty {
+            cache.let_go(self.who, &grip, None);
+            return Ok(());
+        }
+        let record =
+            Moving { shard: grip.shard, slot: grip.slot, lock_slot: grip.lock_slot, id: *id, content: seen.content };
+        self.write_out(cache, &mut vec![record])
+    }
+}
+
+impl Moving {
+    fn bytes(&self) -> usize {
+        match &self.content {
+            Content::Value(value) => value.len() + size_of::<Moving>(),
+            Content::Unknown | Content::Loading(_) | Content::Absent => size_of::<Moving>(),
+        }
+    }
+
+    fn add_to(&self, batch: &mut Batch) {
+        match &self.content {
+            Content::Value(value) => batch.put(self.id.namespace, self.id.key, value),
+            Content::Absent => batch.delete(self.id.namespace, self.id.key),
+            Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
+        };
+    }
+}
+
+/// Replaces a record in the cache alone.
+fn store(shard: &mut Shard, slot: u32, content: Content) {
+    shard.set_content(slot, content, 0);
+    shard.set_dirty(slot);
+}
+
+/// Whether a record is still as it was taken.
+fn same(now: View<'_>, then: &Content) -> bool {
+    match (now, then) {
+        (View::Value(now), Content::Value(then)) => Arc::ptr_eq(now, then),
+        (View::Absent, Content::Absent) => true,
+        _ => false,
+    }
+}

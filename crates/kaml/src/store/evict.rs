@@ -1,0 +1,173 @@
+//! Which record leaves the cache when memory runs out.
+//!
+//! Lives here:       the two queues of a shard and the memory of what left it.
+//! Lives elsewhere:  when to evict, and how much (`cache`).
+//! Implements:       S3-FIFO (Yang et al., SOSP 2023), with sizes in bytes.
+//!
+//! A record enters the *small* queue. Whoever was used again before it reaches the end goes on to the *main* queue,
+//! the others leave, so that a scan passes through a tenth of the memory. Whoever left a short while ago and comes
+//! back enters the main queue at once.
+
+use super::line::Ticket;
+use super::shard::{NONE, Shard, View};
+
+/// Share of a shard's records that the small queue has: 1/10, as in the paper.
+const SMALL_SHARE: usize = 10;
+/// Uses counted of a record: as many more rounds it gets in the main queue.
+pub(super) const USES_MAX: u8 = 3;
+/// Entries looked at for one eviction before another shard is tried.
+const STEPS_MAX: usize = 64;
+
+/// The queue an entry stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListName {
+    None,
+    Small,
+    Main,
+}
+
+/// A queue of entries, linked through them.
+pub(super) struct Fifo {
+    name: ListName,
+    newest: u32,
+    oldest: u32,
+    pub(super) bytes: usize,
+}
+
+impl Fifo {
+    pub(super) fn new(name: ListName) -> Fifo {
+        Fifo { name, newest: NONE, oldest: NONE, bytes: 0 }
+    }
+}
+
+/// Hashes of records that left the small queue lately: a table without collisions resolved, where a newer one
+/// replaces an older one.
+#[derive(Default)]
+pub(super) struct Ghost {
+    marks: Vec<u32>,
+}
+
+impl Ghost {
+    /// Marks for each entry of the shard.
+    const MARKS_MIN: usize = 64;
+
+    pub(super) fn bytes(&self) -> usize {
+        super::record::heap_bytes(self.marks.capacity() * size_of::<u32>())
+    }
+
+    fn place(&self, hash: u64) -> usize {
+        (hash >> 16) as usize & (self.marks.len() - 1)
+    }
+
+    /// Whether a record left lately; it is forgotten by this.
+    pub(super) fn remembers(&mut self, hash: u64) -> bool {
+        if self.marks.is_empty() {
+            return false;
+        }
+        let place = self.place(hash);
+        let found = self.marks[place] == mark(hash);
+        if found {
+            self.marks[place] = 0;
+        }
+        found
+    }
+
+    fn remember(&mut self, hash: u64, entry_count: usize) {
+        if self.marks.len() < entry_count {
+            self.marks = vec![0; entry_count.next_power_of_two().max(Self::MARKS_MIN)];
+        }
+        let place = self.place(hash);
+        self.marks[place] = mark(hash);
+    }
+}
+
+fn mark(hash: u64) -> u32 {
+    hash as u32 | 1
+}
+
+impl Shard {
+    pub(super) fn fifo(&mut self, name: ListName) -> &mut Fifo {
+        match name {
+            ListName::Small => &mut self.small,
+            ListName::Main => &mut self.main,
+            ListName::None => unreachable!("an entry in use stands in a queue"),
+        }
+    }
+
+    /// Puts an entry at the new end of a queue.
+    pub(super) fn link(&mut self, slot: u32, name: ListName) {
+        let weight = self.entries[slot as usize].weight();
+        let fifo = self.fifo(name);
+        debug_assert!(fifo.name == name);
+        let before = fifo.newest;
+        fifo.newest = slot;
+        fifo.bytes += weight;
+        if before == NONE {
+            fifo.oldest = slot;
+        } else {
+            self.entries[before as usize].newer = slot;
+        }
+        let entry = self.entry(slot);
+        (entry.list, entry.older, entry.newer) = (name, before, NONE);
+    }
+
+    /// Takes an entry out of its queue.
+    pub(super) fn unlink(&mut self, slot: u32) {
+        let entry = &self.entries[slot as usize];
+        let (name, older, newer, weight) = (entry.list, entry.older, entry.newer, entry.weight());
+        let fifo = self.fifo(name);
+        fifo.bytes -= weight;
+        if newer == NONE {
+            fifo.newest = older;
+        }
+        if older == NONE {
+            fifo.oldest = newer;
+        }
+        if newer != NONE {
+            self.entries[newer as usize].older = older;
+        }
+        if older != NONE {
+            self.entries[older as usize].newer = newer;
+        }
+        self.entry(slot).list = ListName::None;
+    }
+
+    /// Lets one record go whose content the device has; false if none was found among the next few.
+    pub(super) fn evict_one(&mut self, settled: Ticket) -> bool {
+        for _ in 0..STEPS_MAX {
+            let total = self.small.bytes + self.main.bytes;
+            let from_small = self.main.oldest == NONE || self.small.bytes * SMALL_SHARE > total;
+            let slot = if from_small && self.small.oldest != NONE { self.small.oldest } else { self.main.oldest };
+            if slot == NONE {
+                return false;
+            }
+            if self.pass(slot, settled) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Judges the oldest entry of a queue: it leaves, or moves on. True if it left.
+    fn pass(&mut self, slot: u32, settled: Ticket) -> bool {
+        let entry = &mut self.entries[slot as usize];
+        let in_use = entry.pins > 0 || entry.dirty || entry.ticket() > settled;
+        let was_small = entry.list == ListName::Small;
+        if in_use || matches!(entry.view(), View::Loading(_)) || entry.uses > 0 {
+            if !in_use {
+                entry.uses = if was_small { 0 } else { entry.uses.saturating_sub(1) };
+            }
+            self.unlink(slot);
+            self.link(slot, ListName::Main);
+            return false;
+        }
+        if was_small {
+            let hash = entry.id().hash();
+            self.ghost.remember(hash, self.entries.len());
+            self.count_structure();
+        }
+        self.remove(slot);
+        self.counts.evictions += 1;
+        true
+    }
+}

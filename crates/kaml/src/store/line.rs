@@ -1,0 +1,109 @@
+//! The line of commits whose locks were released before they were durable.
+//!
+//! Lives here:       tickets, up to which of them everything is durable, which were lost.
+//! Lives elsewhere:  who takes a ticket and who waits for one (`txn`, `cache`).
+//! Implements:       design section 7 (early lock release: acknowledging only in order, readers included).
+//!
+//! A transaction that releases its locks early takes a ticket after its commit's place in the durable order is
+//! fixed, and marks its records with it. Who reads such a record is answered after that ticket is durable.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// A commit's number; 0 marks what has been durable all the time.
+pub(super) type Ticket = u64;
+
+/// A commit that others could see was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost;
+
+#[derive(Default)]
+struct State {
+    /// Tickets from `durable + 1` on: whether their commit has come to an end.
+    ended: VecDeque<bool>,
+    /// Lost commits. A device that lost one accepts no others, so there are at most as many as were in flight.
+    lost: Vec<Ticket>,
+    waiters: usize,
+}
+
+/// Up to where commits are durable.
+#[derive(Default)]
+pub(super) struct Line {
+    settled: AtomicU64,
+    state: Mutex<State>,
+    moved: Condvar,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panics under this lock")
+    }
+
+    /// A ticket for a commit whose place is fixed.
+    pub(super) fn take(&self) -> Ticket {
+        let mut state = self.lock();
+        state.ended.push_back(false);
+        self.settled.load(Ordering::Relaxed) + state.ended.len() as u64
+    }
+
+    /// The commit of a ticket is durable, or lost.
+    pub(super) fn end(&self, ticket: Ticket, result: Result<(), Lost>) {
+        let mut state = self.lock();
+        let settled = self.settled.load(Ordering::Relaxed);
+        state.ended[(ticket - settled - 1) as usize] = true;
+        if result.is_err() {
+            state.lost.push(ticket);
+        }
+        let done = state.ended.iter().take_while(|ended| **ended).count();
+        state.ended.drain(..done);
+        self.settled.store(settled + done as u64, Ordering::Release);
+        let wake = state.waiters > 0;
+        drop(state);
+        if wake {
+            self.moved.notify_all();
+        }
+    }
+
+    /// Every commit up to this one has come to an end.
+    pub(super) fn settled(&self) -> Ticket {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// Whether a commit is known to be lost.
+    pub(super) fn is_lost(&self, ticket: Ticket) -> bool {
+        self.lock().lost.contains(&ticket)
+    }
+
+    /// Waits until a commit has come to its end.
+    pub(super) fn wait(&self, ticket: Ticket) -> Result<(), Lost> {
+        let mut state = self.lock();
+        state.waiters += 1;
+        while self.settled.load(Ordering::Relaxed) < ticket {
+            state = self.moved.wait(state).expect("no panics under this lock");
+        }
+        state.waiters -= 1;
+        if state.lost.contains(&ticket) { Err(Lost) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   a ticket counts as durable only when all before it do, and a lost one is told.
+    /// Method: three tickets that end out of order, one of them lost.
+    #[test]
+    fn tickets_settle_in_order() {
+        let line = Line::default();
+        let tickets = [line.take(), line.take(), line.take()];
+        assert_eq!(tickets, [1, 2, 3]);
+        line.end(2, Err(Lost));
+        line.end(3, Ok(()));
+        assert_eq!(line.settled(), 0);
+        line.end(1, Ok(()));
+        assert_eq!(line.settled(), 3);
+        assert_eq!(tickets.map(|ticket| line.wait(ticket)), [Ok(()), Err(Lost), Ok(())]);
+        assert_eq!(line.take(), 4);
+    }
+}

@@ -1,0 +1,336 @@
+//! The record cache and transactions over a device (libkaml's upper half).
+//!
+//! Lives here:       `Store`: plain reads and puts through the cache, `flush`, and beginning transactions.
+//! Lives elsewhere:  the cache (`cache`, `shard`, `evict`, `reads`, `clean`), transactions (`txn`, `locks`, `waits`,
+//!                   `line`, `xcb`), the device itself (`crate::Device`).
+//! Implements:       paper:KAML III.C-D; design section 7.
+//!
+//! ```
+//! use kaml::store::{Store, StoreOptions};
+//! use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
+//!
+//! let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+//! let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+//! let accounts = device.create_namespace("accounts", &keys)?;
+//! let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+//! store.put(accounts, 1u64, b"100")?;
+//! store.put(accounts, 2u64, b"0")?;
+//!
+//! store.run(|txn| {
+//!     let from = txn.read_for_update(accounts, 1u64)?.expect("it was put");
+//!     txn.update(accounts, 2u64, &from)?;
+//!     txn.update(accounts, 1u64, b"0")
+//! })?;
+//! assert_eq!(&store.get(accounts, 2u64)?.expect("it was put")[..], b"100");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod backing;
+mod cache;
+mod clean;
+mod error;
+mod evict;
+mod line;
+mod locks;
+mod options;
+mod reads;
+mod record;
+mod shard;
+mod sync;
+mod table;
+mod txn;
+mod value;
+mod waits;
+mod xcb;
+
+pub use backing::{Backing, Limits, PendingPut};
+pub use error::StoreError;
+pub use options::{StoreOptions, StoreStats, WriteMode};
+pub use txn::Transaction;
+pub use value::Value;
+pub use xcb::{IllegalMove, XcbEvent, XcbState};
+
+use crate::{Key, NamespaceId};
+use cache::{Cache, Peek, Place};
+use clean::Cleaner;
+use reads::Loaded;
+use shard::Content;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use waits::Refused;
+
+/// Values up to this size are copied under the lock of their shard: less work than counting another reference.
+const COPY_BYTES_MAX: usize = 4096;
+/// Pause before a transaction is run again the second time; doubled each time up to 64 times as long.
+const RETRY_PAUSE: Duration = Duration::from_micros(20);
+
+/// A record cache with transactions over a device. Clones are further handles to the same one; all calls may be made
+/// from any thread at once.
+///
+/// Nobody else may change the records of the device meanwhile: the cache would not know.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    cache: Arc<Cache>,
+    cleaner: Arc<Cleaner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    write_mode: WriteMode,
+    early_release: bool,
+    transactions_max: u32,
+    retries_max: u32,
+    deadlocks: AtomicU64,
+    timeouts: AtomicU64,
+}
+
+impl Store {
+    /// Opens a store over a device.
+    pub fn open(device: impl Backing, options: &StoreOptions) -> Result<Store, StoreError> {
+        Store::over(Arc::new(device), options)
+    }
+
+    /// Opens a store over a shared device.
+    pub fn over(device: Arc<dyn Backing>, options: &StoreOptions) -> Result<Store, StoreError> {
+        options.check()?;
+        let cache = Arc::new(Cache::new(device, options)?);
+        let who = cache.xcbs.take().expect("one more than transactions may use");
+        let cleaner = Arc::new(Cleaner::new(&cache, who));
+        let thread = match options.write_mode {
+            WriteMode::Through => None,
+            WriteMode::Back => Some(start_cleaning(cache.clone(), cleaner.clone())?),
+        };
+        let inner = Inner {
+            cache,
+            cleaner,
+            thread: Mutex::new(thread),
+            write_mode: options.write_mode,
+            early_release: options.early_release,
+            transactions_max: options.transactions_max,
+            retries_max: options.retries_max,
+            deadlocks: AtomicU64::new(0),
+            timeouts: AtomicU64::new(0),
+        };
+        Ok(Store { inner: Arc::new(inner) })
+    }
+
+    // --- plain records ----------------------------------------------------------------------------------------------
+
+    /// Reads a record; nothing is copied.
+    pub fn get(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Option<Value>, StoreError> {
+        let cache = &self.inner.cache;
+        let place = cache.place(namespace, key.into());
+        loop {
+            let (value, ticket) = match cache.peek(&place, Arc::clone) {
+                Peek::Hit(value, ticket) => (Some(value), ticket),
+                Peek::Absent(ticket) => (None, ticket),
+                Peek::Miss => match cache.load(&place, None)? {
+                    Some(loaded) => loaded,
+                    None => return self.locked_get(&place),
+                },
+                Peek::Busy => return self.locked_get(&place),
+            };
+            if self.is_durable(ticket) {
+                return Ok(value.map(Value));
+            }
+        }
+    }
+
+    /// Reads a record into a buffer; false if it is not there.
+    pub fn get_into(
+        &self,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool, StoreError> {
+        let place = self.inner.cache.place(namespace, key.into());
+        let copied = self.inner.cache.peek(&place, |found| {
+            let small = found.len() <= COPY_BYTES_MAX;
+            if small {
+                value.clear();
+                value.extend_from_slice(found);
+            }
+            small
+        });
+        match copied {
+            Peek::Hit(true, ticket) if self.is_durable(ticket) => return Ok(true),
+            Peek::Absent(ticket) if self.is_durable(ticket) => return Ok(false),
+            Peek::Hit(..) | Peek::Absent(_) | Peek::Miss | Peek::Busy => {}
+        }
+        let Some(found) = self.get(namespace, place.id.key)? else { return Ok(false) };
+        value.clear();
+        value.extend_from_slice(&found);
+        Ok(true)
+    }
+
+    /// Reads many records of a namespace; those that miss are read together.
+    pub fn get_many(&self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
+        let found = self.inner.cache.load_many(namespace, keys)?;
+        let again = |(loaded, key): (Loaded, &Key)| match loaded {
+            Some((value, ticket)) if self.is_durable(ticket) => Ok(value.map(Value)),
+            Some(_) | None => self.get(namespace, *key),
+        };
+        found.into_iter().zip(keys).map(again).collect()
+    }
+
+    /// Whether a record is there; never reads flash.
+    pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, StoreError> {
+        let place = self.inner.cache.place(namespace, key.into());
+        match self.inner.cache.peek(&place, |_| ()) {
+            Peek::Hit((), ticket) if self.is_durable(ticket) => Ok(true),
+            Peek::Absent(ticket) if self.is_durable(ticket) => Ok(false),
+            Peek::Miss => Ok(self.inner.cache.backing.exists(namespace, place.id.key)?),
+            Peek::Hit(..) | Peek::Absent(_) | Peek::Busy => Ok(self.get(namespace, place.id.key)?.is_some()),
+        }
+    }
+
+    /// Stores a record; durable as the [mode](WriteMode) says.
+    pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
+        self.inner.check_value(value)?;
+        self.change(namespace, key.into(), Some(value.into()))
+    }
+
+    /// Deletes a record, whether it is there or not; durable as the [mode](WriteMode) says.
+    pub fn delete(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), StoreError> {
+        self.change(namespace, key.into(), None)
+    }
+
+    /// Makes everything durable that was put before.
+    pub fn flush(&self) -> Result<(), StoreError> {
+        self.inner.cleaner.clean(&self.inner.cache, 0, true)
+    }
+
+    /// Deletes a namespace with everything in it, unflushed records included. Transactions that use it fail.
+    pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        self.inner.cache.forget_namespace(namespace);
+        self.inner.cache.backing.delete_namespace(namespace)?;
+        self.inner.cache.forget_namespace(namespace);
+        Ok(())
+    }
+
+    // --- transactions -------------------------------------------------------------------------------------------------
+
+    /// Begins a transaction (paper:KAML TransactionBegin).
+    pub fn begin(&self) -> Result<Transaction, StoreError> {
+        Transaction::begin(&self.inner)
+    }
+
+    /// Runs a transaction and commits it, and runs it again when it was the victim of a deadlock or waited too long.
+    /// A body that aborts the transaction itself ends it with what it answers.
+    pub fn run<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut tries = 0;
+        loop {
+            let mut txn = self.begin()?;
+            let result = body(&mut txn).and_then(|answer| {
+                if txn.state() == XcbState::Active {
+                    txn.commit()?;
+                }
+                Ok(answer)
+            });
+            drop(txn);
+            match result {
+                Err(error) if error.is_retryable() && tries < self.inner.retries_max => {
+                    if tries > 0 {
+                        std::thread::sleep(RETRY_PAUSE * (1 << tries.min(6)));
+                    }
+                    tries += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// What the store did, and how it stands.
+    pub fn stats(&self) -> StoreStats {
+        let cache = &self.inner.cache;
+        let mut stats = StoreStats {
+            used_bytes: cache.used() as u64,
+            cache_bytes: cache.budget as u64,
+            dirty_bytes: cache.dirty_bytes() as u64,
+            deadlock_count: self.inner.deadlocks.load(Ordering::Relaxed),
+            timeout_count: self.inner.timeouts.load(Ordering::Relaxed),
+            ..StoreStats::default()
+        };
+        for at in 0..cache.shard_count() {
+            let shard = cache.raw(at);
+            stats.hit_count += shard.counts.hits;
+            stats.miss_count += shard.counts.misses;
+            stats.eviction_count += shard.counts.evictions;
+            stats.record_count += shard.len() as u64;
+        }
+        stats
+    }
+
+    // --- helpers -------------------------------------------------------------------------------------------------------
+
+    /// Waits until what was read is durable; false if it was lost instead.
+    fn is_durable(&self, ticket: line::Ticket) -> bool {
+        let line = &self.inner.cache.line;
+        ticket <= line.settled() || line.wait(ticket).is_ok()
+    }
+
+    /// Reads a record that a transaction is changing: waits for it.
+    fn locked_get(&self, place: &Place) -> Result<Option<Value>, StoreError> {
+        let mut txn = self.begin()?;
+        let value = txn.read(place.id.namespace, place.id.key)?;
+        txn.commit()?;
+        Ok(value)
+    }
+
+    fn change(&self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
+        let cachable = value.as_ref().is_none_or(|value| self.inner.cache.is_cachable(value.len()));
+        if self.inner.write_mode == WriteMode::Back && cachable {
+            return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
+        }
+        let mut txn = self.begin()?;
+        txn.set(namespace, key, value)?;
+        txn.commit()
+    }
+
+    fn put_back(&self, namespace: NamespaceId, key: Key, content: Content) -> Result<(), StoreError> {
+        let cache = &self.inner.cache;
+        let place = cache.place(namespace, key);
+        if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
+            cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
+        }
+        if !self.inner.cleaner.try_put(cache, &place, &content) {
+            self.begin()?.set_unflushed(namespace, key, content)?;
+        }
+        self.inner.cleaner.keep_budget(cache, place.shard)
+    }
+}
+
+impl Inner {
+    fn check_value(&self, value: &[u8]) -> Result<(), StoreError> {
+        let (bytes, max) = (value.len() as u64, self.cache.limits.value_bytes_max);
+        if bytes > max { Err(kaml_device::Error::ValueTooLarge { bytes, max }.into()) } else { Ok(()) }
+    }
+
+    fn count_refused(&self, refused: Refused) {
+        match refused {
+            Refused::Deadlock => self.deadlocks.fetch_add(1, Ordering::Relaxed),
+            Refused::Timeout => self.timeouts.fetch_add(1, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let thread = self.thread.lock().expect("no panics under this lock").take();
+        self.cleaner.close();
+        if let Some(thread) = thread {
+            thread.join().expect("the cleaning thread does not panic");
+        }
+        if let Err(error) = self.cleaner.clean(&self.cache, 0, true) {
+            tracing::warn!(%error, "unflushed records are lost");
+        }
+    }
+}
+
+fn start_cleaning(cache: Arc<Cache>, cleaner: Arc<Cleaner>) -> Result<JoinHandle<()>, StoreError> {
+    let thread = std::thread::Builder::new().name("kaml-clean".to_owned());
+    thread.spawn(move || cleaner.run(&cache)).map_err(StoreError::Thread)
+}

@@ -1,0 +1,92 @@
+//! How a store is opened, and what it tells of itself.
+
+use super::error::StoreError;
+use crate::NamespaceId;
+use std::time::Duration;
+
+/// Each of them may pin an entry four times, while it waits for a lock; pins are counted in 16 bits.
+const TRANSACTIONS_MAX: u32 = 10_000;
+const _: () = assert!(4 * (TRANSACTIONS_MAX + 1) < 1 << 16);
+
+/// When a plain put is durable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteMode {
+    /// When it returns.
+    #[default]
+    Through,
+    /// At the next flush; sooner if memory runs out. A crash may keep any of the unflushed puts and lose the others.
+    Back,
+}
+
+/// How a store caches and locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Memory of the cache, everything included but what transactions and readers hold themselves.
+    pub cache_bytes: u64,
+    /// What a plain put is. Transactions are durable when they are committed, in either mode.
+    pub write_mode: WriteMode,
+    /// Neighbouring keys that share a lock.
+    pub records_per_lock: u32,
+    /// The same for single namespaces, where it differs.
+    pub records_per_lock_of: Vec<(NamespaceId, u32)>,
+    /// Give locks back when a commit's place in the durable order is fixed, not when it is durable.
+    pub early_release: bool,
+    /// Longest wait for a lock.
+    pub lock_timeout: Duration,
+    /// Transactions that may be open at once.
+    pub transactions_max: u32,
+    /// How often [`Store::run`](super::Store::run) tries a transaction again.
+    pub retries_max: u32,
+}
+
+impl StoreOptions {
+    /// Defaults for a cache of so many bytes: write-through, a lock for each record, strict.
+    pub fn new(cache_bytes: u64) -> StoreOptions {
+        StoreOptions {
+            cache_bytes,
+            write_mode: WriteMode::Through,
+            records_per_lock: 1,
+            records_per_lock_of: Vec::new(),
+            early_release: false,
+            lock_timeout: Duration::from_secs(2),
+            transactions_max: 1024,
+            retries_max: 100,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        if self.transactions_max == 0 {
+            return Err(StoreError::BadOption("a store needs at least one transaction"));
+        }
+        if self.transactions_max > TRANSACTIONS_MAX {
+            return Err(StoreError::BadOption("a store has at most 10000 transactions at once"));
+        }
+        if self.records_per_lock == 0 || self.records_per_lock_of.iter().any(|(_, count)| *count == 0) {
+            return Err(StoreError::BadOption("a lock stands for at least one record"));
+        }
+        Ok(())
+    }
+}
+
+/// What a store did since it was opened, and how it stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StoreStats {
+    /// Plain reads answered from memory.
+    pub hit_count: u64,
+    /// Reads of the device.
+    pub miss_count: u64,
+    /// Records that left the cache.
+    pub eviction_count: u64,
+    /// Records in it, absent ones that it remembers included.
+    pub record_count: u64,
+    /// Its memory.
+    pub used_bytes: u64,
+    /// The most it may use.
+    pub cache_bytes: u64,
+    /// Memory of records that are not flushed.
+    pub dirty_bytes: u64,
+    /// Transactions aborted because of deadlocks.
+    pub deadlock_count: u64,
+    /// Transactions aborted because a lock was not given in time.
+    pub timeout_count: u64,
+}

@@ -1,0 +1,322 @@
+//! A shard of the record cache: entries, the table that finds them, what they take in memory.
+//!
+//! Lives here:       the entry of a record with its value, lock word and dirty state; finding, making, removing one.
+//! Lives elsewhere:  which entry goes when memory runs out (`evict`), locks (`locks`), loading (`cache`).
+//! Implements:       paper:KAML III.D (the cache of key-value pairs).
+//!
+//! Invariants
+//! - an entry with pins stays where it is: transactions and loads name it by its slot;
+//! - `bytes` is what the shard takes of the heap, down to the allocator's rounding.
+
+use super::evict::{Fifo, Ghost, ListName};
+use super::line::Ticket;
+use super::locks::{LockWord, Queues};
+use super::record::{RecordId, heap_bytes, value_bytes};
+use super::table::Table;
+use crate::{Key, NamespaceId};
+use std::sync::Arc;
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+/// Slots that the slab grows by at least; else by an eighth, so that little memory lies idle.
+const GROWTH_MIN: usize = 8;
+
+/// What the cache knows of a record.
+#[derive(Clone, Debug)]
+pub(super) enum Content {
+    /// Nothing: the entry is there for its lock.
+    Unknown,
+    /// Somebody reads it from the device; the number tells one read from the next.
+    Loading(u32),
+    /// It is not there.
+    Absent,
+    /// Its value.
+    Value(Arc<[u8]>),
+}
+
+/// The same inside an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum View<'a> {
+    Unknown,
+    Loading(u32),
+    Absent,
+    Value(&'a Arc<[u8]>),
+}
+
+/// Which of them it is, without what goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Unknown,
+    Loading,
+    Absent,
+    Value,
+}
+
+/// A record in the cache: a cache line, with nothing to spare.
+#[repr(align(64))]
+pub(super) struct Entry {
+    namespace: NamespaceId,
+    key: Key,
+    kind: Kind,
+    value: Option<Arc<[u8]>>,
+    /// The commit that this content is durable with; while it is being read from the device the number of that read.
+    ticket: Ticket,
+    pub(super) lock: LockWord,
+    pub(super) newer: u32,
+    pub(super) older: u32,
+    pub(super) pins: u16,
+    pub(super) uses: u8,
+    pub(super) list: ListName,
+    /// The device has an older content.
+    pub(super) dirty: bool,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64, "an entry is a cache line");
+
+impl Entry {
+    pub(super) fn id(&self) -> RecordId {
+        RecordId { namespace: self.namespace, key: self.key }
+    }
+
+    fn is(&self, id: &RecordId) -> bool {
+        self.key == id.key && self.namespace == id.namespace
+    }
+
+    /// What the entry weighs for the eviction policy.
+    pub(super) fn weight(&self) -> usize {
+        size_of::<Entry>() + self.content_bytes()
+    }
+
+    fn content_bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, |value| value_bytes(value.len()))
+    }
+
+    /// What is known of the record.
+    pub(super) fn view(&self) -> View<'_> {
+        match (self.kind, &self.value) {
+            (Kind::Value, Some(value)) => View::Value(value),
+            (Kind::Loading, None) => View::Loading(self.ticket as u32),
+            (Kind::Absent, None) => View::Absent,
+            (Kind::Unknown, None) => View::Unknown,
+            (Kind::Value, None) | (_, Some(_)) => unreachable!("an entry has a value exactly if it says so"),
+        }
+    }
+
+    /// The same, to be kept.
+    pub(super) fn content(&self) -> Content {
+        match self.view() {
+            View::Unknown => Content::Unknown,
+            View::Loading(load) => Content::Loading(load),
+            View::Absent => Content::Absent,
+            View::Value(value) => Content::Value(value.clone()),
+        }
+    }
+
+    /// The commit that this content is durable with; 0 if it has been all the time.
+    pub(super) fn ticket(&self) -> Ticket {
+        if self.kind == Kind::Loading { 0 } else { self.ticket }
+    }
+
+    fn set(&mut self, content: Content, ticket: Ticket) {
+        (self.kind, self.value, self.ticket) = match content {
+            Content::Unknown => (Kind::Unknown, None, ticket),
+            Content::Loading(load) => (Kind::Loading, None, u64::from(load)),
+            Content::Absent => (Kind::Absent, None, ticket),
+            Content::Value(value) => (Kind::Value, Some(value), ticket),
+        };
+    }
+}
+
+/// Counts of what a shard did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) evictions: u64,
+}
+
+/// A part of the cache, under a lock of its own. What a hit needs comes first, and fills a cache line with the lock.
+#[repr(C)]
+pub(super) struct Shard {
+    table: Table,
+    pub(super) entries: Vec<Entry>,
+    pub(super) counts: Counts,
+    free: Vec<u32>,
+    pub(super) queues: Queues,
+    pub(super) small: Fifo,
+    pub(super) main: Fifo,
+    pub(super) ghost: Ghost,
+    /// Slots that became dirty, some of which are clean again.
+    pub(super) dirty: Vec<u32>,
+    pub(super) dirty_bytes: usize,
+    pub(super) bytes: usize,
+    pub(super) load_waiters: u32,
+    next_load: u32,
+    /// What `bytes` has of the shard's own structures.
+    structure_bytes: usize,
+}
+
+impl Shard {
+    pub(super) fn new() -> Shard {
+        Shard {
+            table: Table::default(),
+            entries: Vec::new(),
+            counts: Counts::default(),
+            free: Vec::new(),
+            queues: Queues::default(),
+            small: Fifo::new(ListName::Small),
+            main: Fifo::new(ListName::Main),
+            ghost: Ghost::default(),
+            dirty: Vec::new(),
+            dirty_bytes: 0,
+            bytes: 0,
+            load_waiters: 0,
+            next_load: 0,
+            structure_bytes: 0,
+        }
+    }
+
+    /// The slot of a record.
+    pub(super) fn find(&self, id: &RecordId, hash: u64) -> Option<u32> {
+        self.table.find(hash, |slot| self.entries[slot as usize].is(id))
+    }
+
+    /// Entries in use.
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(super) fn entry(&mut self, slot: u32) -> &mut Entry {
+        &mut self.entries[slot as usize]
+    }
+
+    /// The slot of a record, made if there is none.
+    pub(super) fn find_or_make(&mut self, id: &RecordId, hash: u64) -> u32 {
+        if let Some(slot) = self.find(id, hash) {
+            return slot;
+        }
+        let slot = self.take_slot(*id);
+        self.table.insert(hash, slot);
+        let list = if self.ghost.remembers(hash) { ListName::Main } else { ListName::Small };
+        self.link(slot, list);
+        self.count_structure();
+        slot
+    }
+
+    fn take_slot(&mut self, id: RecordId) -> u32 {
+        let entry = Entry {
+            namespace: id.namespace,
+            key: id.key,
+            kind: Kind::Unknown,
+            value: None,
+            ticket: 0,
+            lock: LockWord::FREE,
+            pins: 0,
+            newer: NONE,
+            older: NONE,
+            uses: 0,
+            list: ListName::None,
+            dirty: false,
+        };
+        if let Some(slot) = self.free.pop() {
+            self.entries[slot as usize] = entry;
+            return slot;
+        }
+        if self.entries.len() == self.entries.capacity() {
+            let more = (self.entries.len() / 8).max(GROWTH_MIN);
+            self.entries.reserve_exact(more);
+            self.free.reserve_exact(self.entries.capacity() - self.free.len());
+        }
+        self.entries.push(entry);
+        self.entries.len() as u32 - 1
+    }
+
+    /// Adds what the shard's own structures take now to its bytes.
+    pub(super) fn count_structure(&mut self) {
+        let now = heap_bytes(self.entries.capacity() * size_of::<Entry>())
+            + heap_bytes(self.free.capacity() * size_of::<u32>())
+            + heap_bytes(self.dirty.capacity() * size_of::<u32>())
+            + heap_bytes(self.table.bytes())
+            + self.ghost.bytes();
+        self.bytes = self.bytes + now - self.structure_bytes;
+        self.structure_bytes = now;
+    }
+
+    /// A number for a read of the device.
+    pub(super) fn begin_load(&mut self, slot: u32) -> u32 {
+        self.next_load = self.next_load.wrapping_add(1);
+        let load = self.next_load;
+        self.set_content(slot, Content::Loading(load), 0);
+        load
+    }
+
+    /// Changes what is known of a record, and with which commit it is durable.
+    pub(super) fn set_content(&mut self, slot: u32, content: Content, ticket: Ticket) {
+        let entry = &mut self.entries[slot as usize];
+        let before = entry.content_bytes();
+        let list = entry.list;
+        entry.set(content, ticket);
+        let after = entry.content_bytes();
+        self.bytes = self.bytes + after - before;
+        if self.entries[slot as usize].dirty {
+            self.dirty_bytes = self.dirty_bytes + after - before;
+        }
+        let fifo = self.fifo(list);
+        fifo.bytes = fifo.bytes + after - before;
+    }
+
+    /// Marks a record as newer than what the device has.
+    pub(super) fn set_dirty(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if entry.dirty {
+            return;
+        }
+        entry.dirty = true;
+        self.dirty_bytes += entry.weight();
+        if self.dirty.len() == self.dirty.capacity() {
+            self.compact_dirty();
+        }
+        self.dirty.push(slot);
+        self.count_structure();
+    }
+
+    /// Drops slots that are clean again from the list, so that it stays as short as the slab.
+    fn compact_dirty(&mut self) {
+        let entries = &self.entries;
+        self.dirty.retain(|slot| entries[*slot as usize].dirty);
+        self.dirty.sort_unstable();
+        self.dirty.dedup();
+        let more = (self.dirty.len() / 2).max(GROWTH_MIN);
+        self.dirty.reserve_exact(more);
+    }
+
+    /// The device has, or will have, what the entry says. The list of dirty slots keeps it until it is next read.
+    pub(super) fn set_clean(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        if entry.dirty {
+            entry.dirty = false;
+            self.dirty_bytes -= entry.weight();
+        }
+    }
+
+    /// Takes a pin off, and the entry away if nothing is known of its record.
+    pub(super) fn unpin(&mut self, slot: u32) {
+        let entry = &mut self.entries[slot as usize];
+        entry.pins = entry.pins.checked_sub(1).expect("a pin is taken off once");
+        if entry.pins == 0 && matches!(entry.view(), View::Unknown) {
+            self.remove(slot);
+        }
+    }
+
+    /// Forgets a record.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let entry = &self.entries[slot as usize];
+        assert!(entry.pins == 0 && entry.lock == LockWord::FREE, "an entry in use is not removed");
+        let hash = entry.id().hash();
+        self.set_clean(slot);
+        self.set_content(slot, Content::Unknown, 0);
+        self.unlink(slot);
+        self.table.remove(hash, slot);
+        self.free.push(slot);
+    }
+}

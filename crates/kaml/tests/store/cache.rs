@@ -1,0 +1,174 @@
+//! Reading through the cache, its budget and its eviction.
+
+use crate::world::{Rng, World};
+use kaml::Key;
+use kaml::store::{Store, StoreError, StoreOptions};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+
+fn value(key: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (key as u8).wrapping_mul(31).wrapping_add(i as u8)).collect()
+}
+
+/// Goal:   a record is read from the device once, present or absent, by single and by batched reads.
+/// Method: count device Gets over repeated reads; compare all answers.
+#[test]
+fn a_miss_costs_one_device_get() {
+    let world = World::new(&StoreOptions::new(4 << 20));
+    for key in 0..100u64 {
+        world.device.put(world.ns, key, &value(key, 200)).unwrap();
+    }
+    for _ in 0..3 {
+        for key in 0..100u64 {
+            assert_eq!(&world.store.get(world.ns, key).unwrap().unwrap()[..], value(key, 200));
+        }
+        assert!(world.store.get(world.ns, 1000u64).unwrap().is_none());
+    }
+    assert_eq!(world.gets(), 101);
+    let keys: Vec<Key> = (90..110u64).chain([95, 105]).map(Key::from).collect();
+    for _ in 0..2 {
+        let many = world.store.get_many(world.ns, &keys).unwrap();
+        for (key, found) in keys.iter().zip(many) {
+            let key = key.as_u64().unwrap();
+            assert_eq!(found.map(|v| v.to_vec()), (key < 100).then(|| value(key, 200)), "key {key}");
+        }
+    }
+    assert_eq!(world.gets(), 111);
+    let mut buffer = Vec::new();
+    assert!(world.store.get_into(world.ns, 7u64, &mut buffer).unwrap());
+    assert_eq!(buffer, value(7, 200));
+    assert!(!world.store.exists(world.ns, 1000u64).unwrap() && world.store.exists(world.ns, 1u64).unwrap());
+}
+
+/// Goal:   threads that miss one key together cost one device Get.
+/// Method: 8 threads read one key of a slow device at once, 20 times over.
+#[test]
+fn concurrent_misses_cost_one_device_get() {
+    let world = World::new(&StoreOptions::new(4 << 20));
+    world.controls.get_delay_us.store(5000, Ordering::Relaxed);
+    for key in 0..20u64 {
+        world.device.put(world.ns, key, &value(key, 100)).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| assert_eq!(&world.store.get(world.ns, key).unwrap().unwrap()[..], value(key, 100)));
+            }
+        });
+    }
+    assert_eq!(world.gets(), 20);
+}
+
+/// Goal:   a device that fails fails the reads it touches; when it works again so do they.
+/// Method: reads while the device fails, single, batched and in a transaction, and after.
+#[test]
+fn reads_recover_when_the_device_does() {
+    let world = World::new(&StoreOptions::new(4 << 20));
+    world.device.put(world.ns, 1u64, b"x").unwrap();
+    world.controls.fail_gets.store(true, Ordering::Relaxed);
+    assert!(matches!(world.store.get(world.ns, 1u64), Err(StoreError::Device(_))));
+    let mut txn = world.store.begin().unwrap();
+    assert!(matches!(txn.read(world.ns, 1u64), Err(StoreError::Device(_))));
+    world.controls.fail_gets.store(false, Ordering::Relaxed);
+    assert_eq!(&txn.read(world.ns, 1u64).unwrap().unwrap()[..], b"x");
+    txn.commit().unwrap();
+    assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"x");
+}
+
+/// Goal:   the budget is kept whatever the sizes, and what is evicted is read again as it was.
+/// Method: put and get 20 000 records of 0 to 4000 bytes through caches of several sizes, watching `used_bytes`.
+#[test]
+fn the_budget_is_kept() {
+    for budget in [512u64 << 10, 2 << 20, 16 << 20] {
+        let world = World::new(&StoreOptions::new(budget));
+        let mut rng = Rng::new(budget);
+        let len = |key: u64| (key * 37 % 4000) as usize;
+        for key in 0..10_000u64 {
+            world.store.put(world.ns, key, &value(key, len(key))).unwrap();
+            assert!(world.store.stats().used_bytes <= budget, "{:?}", world.store.stats());
+        }
+        for _ in 0..10_000 {
+            let key = rng.below(11_000);
+            let found = world.store.get(world.ns, key).unwrap().map(|v| v.to_vec());
+            assert_eq!(found, (key < 10_000).then(|| value(key, len(key))));
+            assert!(world.store.stats().used_bytes <= budget);
+        }
+        let stats = world.store.stats();
+        assert!(stats.used_bytes as f64 > 0.9 * budget as f64, "the budget is used: {stats:?}");
+    }
+}
+
+/// Goal:   values too large for the cache are served all the same, and senseless options are refused.
+/// Method: a value above an eighth of the budget, put and read; a tiny budget; zero records per lock.
+#[test]
+fn limits_are_clear() {
+    let world = World::new(&StoreOptions::new(512 << 10));
+    let large = value(1, 300 << 10);
+    world.store.put(world.ns, 1u64, &large).unwrap();
+    assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], large);
+    let bad = |options: StoreOptions| Store::open(world.device.clone(), &options).err().unwrap();
+    assert!(matches!(bad(StoreOptions::new(1000)), StoreError::CacheTooSmall { bytes: 1000, .. }));
+    let options = StoreOptions { records_per_lock: 0, ..StoreOptions::new(1 << 20) };
+    assert!(matches!(bad(options), StoreError::BadOption(_)));
+    let max = world.device.info().value_bytes_max as usize;
+    assert!(world.store.put(world.ns, 1u64, &vec![0; max + 1]).is_err());
+    assert!(world.store.get(999, 1u64).is_err() && world.store.put(999, 1u64, b"x").is_err());
+    assert!(world.store.get(world.ns, Key::new(b"text").unwrap()).is_err());
+}
+
+/// Goal:   the cache hits at least as often as LRU of the same memory, and a scan does not empty it.
+/// Method: zipfian, uniform and latest reads over 20 000 records of 500 bytes with a cache of a third of them, against
+///         an LRU list with as many records as the cache holds; then hot reads mixed with a scan.
+#[test]
+fn it_hits_at_least_as_often_as_lru() {
+    for mix in ["zipf", "uniform", "latest", "scan"] {
+        let world = World::new(&StoreOptions::new(4 << 20));
+        let mut rng = Rng::new(7);
+        let mut trace = Vec::new();
+        for round in 0..150_000u64 {
+            let zipf = zipf(rng.below(1 << 32) as f64 / (1u64 << 32) as f64, 20_000);
+            trace.push(match mix {
+                "zipf" => zipf * 7919 % 20_000,
+                "uniform" => rng.below(20_000),
+                "latest" => (round / 20 + 20_000) - 1 - zipf,
+                _ if round % 3 == 0 => 100_000 + round,
+                _ => zipf * 7919 % 20_000,
+            });
+        }
+        let body = [7; 500];
+        trace.iter().for_each(|key| world.device.put(world.ns, *key, &body).unwrap());
+        let warm = trace.len() / 3;
+        trace[..warm].iter().for_each(|key| drop(world.store.get(world.ns, *key).unwrap()));
+        let (before, capacity) = (world.gets(), world.store.stats().record_count as usize);
+        trace[warm..].iter().for_each(|key| drop(world.store.get(world.ns, *key).unwrap()));
+        let misses = world.gets() - before;
+        let lru = lru_misses(&trace, warm, capacity);
+        println!("{mix}: {misses} misses, LRU {lru}, of {} with {capacity} records", trace.len() - warm);
+        // Uniform reads hit as often with any policy; a hundredth is chance.
+        assert!(misses as f64 <= lru as f64 * 1.01, "{mix}: {misses} misses, LRU {lru}");
+    }
+}
+
+/// Inverse of the zipfian distribution with 0.99 over `n` ranks, good enough to be skewed alike.
+fn zipf(u: f64, n: u64) -> u64 {
+    let exponent = 1.0 - 0.99;
+    let total = ((n as f64).powf(exponent) - 1.0) / exponent;
+    (((u * total * exponent + 1.0).powf(1.0 / exponent)) as u64 - 1).min(n - 1)
+}
+
+fn lru_misses(trace: &[u64], warm: usize, capacity: usize) -> u64 {
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut order: VecDeque<(u64, u64)> = VecDeque::new();
+    let mut misses = 0;
+    for (now, key) in trace.iter().enumerate() {
+        if last.insert(*key, now as u64).is_none() && now >= warm {
+            misses += 1;
+        }
+        order.push_back((now as u64, *key));
+        while last.len() > capacity {
+            let (then, old) = order.pop_front().unwrap();
+            if last.get(&old) == Some(&then) {
+                last.remove(&old);
+            }
+        }
+    }
+    misses
+}

@@ -1,0 +1,8 @@
+//! The record cache and its transactions over a real device.
+
+mod cache;
+mod crash;
+mod history;
+mod txn;
+mod world;
+mod write_back;

@@ -1,0 +1,273 @@
+//! Transactions: states, locks, deadlocks, early release.
+
+use crate::world::World;
+use kaml::Key;
+use kaml::store::{StoreError, StoreOptions, XcbEvent, XcbState};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+fn world() -> World {
+    World::new(&StoreOptions::new(4 << 20))
+}
+
+fn short_waits() -> World {
+    World::new(&StoreOptions { lock_timeout: Duration::from_millis(20), ..StoreOptions::new(4 << 20) })
+}
+
+/// Goal:   the calls of Table II do what they say, on private copies, and refuse what is wrong without ending.
+/// Method: one transaction through all calls, looked at from outside before and after its commit.
+#[test]
+fn the_calls_of_table_ii() {
+    let world = world();
+    let ns = world.ns;
+    world.store.put(ns, 1u64, b"one").unwrap();
+    world.store.put(ns, 2u64, b"two").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    assert_eq!(&txn.read(ns, 1u64).unwrap().unwrap()[..], b"one");
+    txn.update(ns, 1u64, b"uno").unwrap();
+    txn.insert(ns, 3u64, b"tre").unwrap();
+    txn.delete(ns, 2u64).unwrap();
+    assert_eq!(&txn.read(ns, 1u64).unwrap().unwrap()[..], b"uno");
+    assert!(txn.read(ns, 2u64).unwrap().is_none());
+    assert!(matches!(txn.update(ns, 9u64, b"x"), Err(StoreError::NotFound { .. })));
+    assert!(matches!(txn.insert(ns, 3u64, b"x"), Err(StoreError::Exists { .. })));
+    assert!(matches!(txn.delete(ns, 2u64), Err(StoreError::NotFound { .. })));
+    assert!(txn.read(77, 1u64).is_err() && txn.update(77, 1u64, b"").is_err());
+    assert!(txn.insert(ns, Key::new(b"text").unwrap(), b"").is_err());
+    assert_eq!(world.device.get(ns, 1u64).unwrap().unwrap(), b"one");
+    assert_eq!(&world.store.get(ns, 1u64).unwrap().unwrap()[..], b"one");
+    txn.commit().unwrap();
+    assert_eq!(txn.state(), XcbState::Committed);
+    assert_eq!(world.device.get(ns, 1u64).unwrap().unwrap(), b"uno");
+    assert_eq!(world.device.get(ns, 2u64).unwrap(), None);
+    assert_eq!(&world.store.get(ns, 3u64).unwrap().unwrap()[..], b"tre");
+    let error = txn.read(ns, 1u64).unwrap_err();
+    let StoreError::IllegalMove(illegal) = error else { panic!("{error}") };
+    assert_eq!((illegal.from, illegal.event), (XcbState::Committed, XcbEvent::Access));
+    assert!(txn.commit().is_err() && txn.abort().is_err() && txn.update(ns, 1u64, b"").is_err());
+    txn.free().unwrap();
+    assert!(world.store.begin().unwrap().free().is_err(), "an active transaction is not freed");
+}
+
+/// Goal:   an aborted or dropped transaction leaves nothing behind, neither changes nor locks.
+/// Method: change and abort, change and drop, each followed by a transaction that needs the same locks.
+#[test]
+fn aborting_leaves_nothing() {
+    let world = short_waits();
+    world.store.put(world.ns, 1u64, b"one").unwrap();
+    for drop_it in [false, true] {
+        let mut txn = world.store.begin().unwrap();
+        txn.update(world.ns, 1u64, b"x").unwrap();
+        txn.insert(world.ns, 2u64, b"x").unwrap();
+        if drop_it {
+            drop(txn);
+        } else {
+            txn.abort().unwrap();
+            assert_eq!(txn.state(), XcbState::Aborted);
+        }
+        let mut next = world.store.begin().unwrap();
+        assert_eq!(&next.read_for_update(world.ns, 1u64).unwrap().unwrap()[..], b"one");
+        assert!(next.read_for_update(world.ns, 2u64).unwrap().is_none());
+    }
+}
+
+/// Goal:   readers share, writers exclude; absent keys are locked as present ones are; waits are bounded.
+/// Method: pairs of calls on one key by two transactions.
+#[test]
+fn locks_exclude_whom_they_should() {
+    let world = short_waits();
+    world.store.put(world.ns, 1u64, b"one").unwrap();
+    for key in [1u64, 2] {
+        let mut a = world.store.begin().unwrap();
+        let mut b = world.store.begin().unwrap();
+        a.read(world.ns, key).unwrap();
+        b.read(world.ns, key).unwrap();
+        let mut c = world.store.begin().unwrap();
+        let error = c.read_for_update(world.ns, key).unwrap_err();
+        assert!(matches!(error, StoreError::LockTimeout { .. }) && error.is_retryable());
+        assert_eq!(c.state(), XcbState::Aborted);
+        a.commit().unwrap();
+        b.read_for_update(world.ns, key).unwrap(); // the only reader becomes the writer
+        let mut d = world.store.begin().unwrap();
+        assert!(matches!(d.read(world.ns, key), Err(StoreError::LockTimeout { .. })));
+        b.commit().unwrap();
+    }
+    let mut a = world.store.begin().unwrap();
+    a.insert(world.ns, 3u64, b"a").unwrap();
+    let mut b = world.store.begin().unwrap();
+    assert!(matches!(b.insert(world.ns, 3u64, b"b"), Err(StoreError::LockTimeout { .. })));
+    a.commit().unwrap();
+    assert_eq!(world.store.stats().timeout_count, 5);
+}
+
+/// Goal:   deadlocks are found at once, one victim each, and `run` gets all transactions through.
+/// Method: two, then five transactions that take locks in a circle; two that upgrade; all with long timeouts.
+#[test]
+fn deadlocks_are_found() {
+    for (count, upgrade) in [(2u64, false), (5, false), (2, true)] {
+        let world = world();
+        for key in 0..count {
+            world.store.put(world.ns, key, &0u64.to_le_bytes()).unwrap();
+        }
+        let barrier = Barrier::new(count as usize);
+        let begin = Instant::now();
+        std::thread::scope(|scope| {
+            for thread in 0..count {
+                let (world, barrier) = (&world, &barrier);
+                scope.spawn(move || {
+                    let mut first = true;
+                    let keys = if upgrade { [0, 0] } else { [thread, (thread + 1) % count] };
+                    world
+                        .store
+                        .run(|txn| {
+                            if upgrade {
+                                txn.read(world.ns, keys[0])?;
+                            } else {
+                                txn.read_for_update(world.ns, keys[0])?;
+                            }
+                            if std::mem::take(&mut first) {
+                                barrier.wait();
+                            }
+                            let value = txn.read_for_update(world.ns, keys[1])?.unwrap();
+                            let next = u64::from_le_bytes(value[..].try_into().unwrap()) + 1;
+                            txn.update(world.ns, keys[1], &next.to_le_bytes())
+                        })
+                        .unwrap();
+                });
+            }
+        });
+        assert!(begin.elapsed() < Duration::from_secs(1), "nobody waited for a timeout");
+        let stats = world.store.stats();
+        assert_eq!(stats.timeout_count, 0);
+        assert!((1..count).contains(&stats.deadlock_count), "{} victims of {count}", stats.deadlock_count);
+        let sum = (0..count).map(|key| world.store.get(world.ns, key).unwrap().unwrap()[0] as u64).sum::<u64>();
+        assert_eq!(sum, count);
+    }
+}
+
+/// Goal:   a lock of several records excludes on all of them, and its transaction may use all of them.
+/// Method: 16 records per lock; neighbours conflict, keys of the next group do not; changes of a group stay together.
+#[test]
+fn records_share_locks() {
+    let options =
+        StoreOptions { records_per_lock: 16, lock_timeout: Duration::from_millis(20), ..StoreOptions::new(4 << 20) };
+    let world = World::new(&options);
+    let mut a = world.store.begin().unwrap();
+    a.read(world.ns, 3u64).unwrap();
+    for key in 16..32u64 {
+        a.insert(world.ns, key, b"a").unwrap();
+    }
+    a.read_for_update(world.ns, 4u64).unwrap();
+    let mut b = world.store.begin().unwrap();
+    b.insert(world.ns, 32u64, b"b").unwrap();
+    assert!(matches!(b.read(world.ns, 15u64), Err(StoreError::LockTimeout { .. })));
+    a.commit().unwrap();
+    let mut c = world.store.begin().unwrap();
+    assert!((0..64u64).all(|key| c.read_for_update(world.ns, key).unwrap().is_some() == (16..32).contains(&key)));
+    c.commit().unwrap();
+    let stats = world.store.stats();
+    assert!(stats.record_count <= 64 + 4, "{stats:?}");
+}
+
+/// Goal:   many records in one transaction, found again without searching all of them.
+/// Method: 20 000 inserts and reads of a transaction's own records.
+#[test]
+fn large_transactions_find_their_records() {
+    let world = world();
+    let mut txn = world.store.begin().unwrap();
+    let begin = Instant::now();
+    for key in 0..20_000u64 {
+        txn.insert(world.ns, key, &key.to_le_bytes()).unwrap();
+    }
+    for key in 0..20_000u64 {
+        assert_eq!(&txn.read(world.ns, key).unwrap().unwrap()[..], key.to_le_bytes());
+    }
+    txn.commit().unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert_eq!(world.device.namespaces()[0].record_count, 20_000);
+}
+
+/// Goal:   a device that fails aborts the transaction that it failed, and nothing else.
+/// Method: a failing commit in both modes; then reads, and the same commit again.
+#[test]
+fn a_failed_commit_aborts() {
+    for early_release in [false, true] {
+        let world = World::new(&StoreOptions { early_release, ..StoreOptions::new(4 << 20) });
+        world.store.put(world.ns, 1u64, b"old").unwrap();
+        let change = || world.store.run(|txn| txn.update(world.ns, 1u64, b"new"));
+        world.controls.fail_writes.store(true, Ordering::Relaxed);
+        assert!(matches!(change(), Err(StoreError::Device(_))));
+        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"old");
+        world.controls.fail_writes.store(false, Ordering::Relaxed);
+        change().unwrap();
+        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"new");
+    }
+}
+
+/// Goal:   with early release a record is free while its commit is on the way, and no reader is answered before it is
+///         durable; strictly it is not free.
+/// Method: a device whose Puts are durable 100 ms after their order is fixed; a second transaction locks meanwhile.
+#[test]
+fn early_release_answers_in_order() {
+    let world = World::new(&StoreOptions { early_release: true, ..StoreOptions::new(4 << 20) });
+    world.store.put(world.ns, 1u64, b"old").unwrap();
+    world.controls.durable_delay_us.store(100_000, Ordering::Relaxed);
+    let durable = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let begin = Instant::now();
+            world.store.run(|txn| txn.update(world.ns, 1u64, b"new")).unwrap();
+            durable.store(true, Ordering::SeqCst);
+            begin.elapsed()
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        let mut reader = world.store.begin().unwrap();
+        assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"new");
+        assert!(!durable.load(Ordering::SeqCst), "the lock was given back early");
+        let begin = Instant::now();
+        reader.commit().unwrap();
+        assert!(begin.elapsed() > Duration::from_millis(30), "the reader's commit waited");
+        assert!(writer.join().unwrap() > Duration::from_millis(90));
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"newer")).unwrap());
+        std::thread::sleep(Duration::from_millis(30));
+        let begin = Instant::now();
+        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"newer");
+        assert!(begin.elapsed() > Duration::from_millis(30), "a plain read waited too");
+    });
+}
+
+/// Goal:   what was released early and then lost is not kept, and who read it is not answered as if it were.
+/// Method: a commit that is lost after its order was fixed, read by a second transaction before.
+#[test]
+fn a_lost_commit_takes_its_readers_along() {
+    let world = World::new(&StoreOptions { early_release: true, ..StoreOptions::new(4 << 20) });
+    world.store.put(world.ns, 1u64, b"old").unwrap();
+    world.controls.durable_delay_us.store(100_000, Ordering::Relaxed);
+    world.controls.lose_pending.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"lost")));
+        std::thread::sleep(Duration::from_millis(30));
+        let mut reader = world.store.begin().unwrap();
+        assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"lost");
+        assert!(matches!(reader.commit(), Err(StoreError::DependencyLost)));
+        assert!(matches!(writer.join().unwrap(), Err(StoreError::Device(_))));
+    });
+    let before = world.gets();
+    world.store.get(world.ns, 1u64).unwrap();
+    assert_eq!(world.gets(), before + 1, "the device is asked what became of it");
+}
+
+/// Goal:   as many transactions as the store was opened for, and a clear error beyond.
+/// Method: three at once where two are allowed.
+#[test]
+fn control_blocks_are_counted() {
+    let world = World::new(&StoreOptions { transactions_max: 2, ..StoreOptions::new(4 << 20) });
+    let a = world.store.begin().unwrap();
+    let _b = world.store.begin().unwrap();
+    assert!(matches!(world.store.begin(), Err(StoreError::TooManyTransactions { max: 2 })));
+    drop(a);
+    world.store.begin().unwrap();
+}

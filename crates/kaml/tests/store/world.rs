@@ -1,0 +1,144 @@
+//! A device whose calls are counted, delayed and made to fail, and what all tests need.
+
+use kaml::store::{Backing, Limits, PendingPut, Store, StoreOptions};
+use kaml::{Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+#[derive(Default)]
+pub(crate) struct Controls {
+    pub(crate) gets: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) get_delay_us: AtomicU64,
+    /// Between fixing the order of a submitted Put and its being durable.
+    pub(crate) durable_delay_us: AtomicU64,
+    pub(crate) fail_gets: AtomicBool,
+    pub(crate) fail_writes: AtomicBool,
+    /// Submitted Puts are lost instead of becoming durable.
+    pub(crate) lose_pending: AtomicBool,
+}
+
+/// A real device behind controls.
+#[derive(Clone)]
+pub(crate) struct Controlled {
+    pub(crate) device: Device,
+    pub(crate) controls: Arc<Controls>,
+}
+
+fn failure() -> Error {
+    kaml_device::Error::ReadOnly.into()
+}
+
+fn pause(us: &AtomicU64) {
+    let us = us.load(Ordering::Relaxed);
+    if us > 0 {
+        std::thread::sleep(Duration::from_micros(us));
+    }
+}
+
+struct Pending {
+    commit: Commit,
+    controls: Arc<Controls>,
+}
+
+impl PendingPut for Pending {
+    fn wait(self: Box<Self>) -> Result<(), Error> {
+        pause(&self.controls.durable_delay_us);
+        self.commit.wait()?;
+        if self.controls.lose_pending.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
+    }
+}
+
+impl Backing for Controlled {
+    fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.controls.gets.fetch_add(1, Ordering::Relaxed);
+        pause(&self.controls.get_delay_us);
+        if self.controls.fail_gets.load(Ordering::Relaxed) {
+            return Err(failure());
+        }
+        self.device.get_into(namespace, key, value)
+    }
+
+    fn get_many(
+        &self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        self.controls.gets.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        Backing::get_many(&self.device, namespace, keys, answer);
+    }
+
+    fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {
+        self.device.exists(namespace, key)
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), Error> {
+        self.controls.writes.fetch_add(1, Ordering::Relaxed);
+        if self.controls.fail_writes.load(Ordering::Relaxed) {
+            return Err(failure());
+        }
+        self.device.write(batch)
+    }
+
+    fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
+        self.controls.writes.fetch_add(1, Ordering::Relaxed);
+        if self.controls.fail_writes.load(Ordering::Relaxed) {
+            return Err(failure());
+        }
+        let commit = self.device.submit(batch)?;
+        Ok(Box::new(Pending { commit, controls: self.controls.clone() }))
+    }
+
+    fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
+        self.device.delete_namespace(namespace)
+    }
+
+    fn limits(&self) -> Limits {
+        self.device.limits()
+    }
+}
+
+/// A device in memory with one namespace of integer keys, and a store over it.
+pub(crate) struct World {
+    pub(crate) device: Device,
+    pub(crate) controls: Arc<Controls>,
+    pub(crate) ns: NamespaceId,
+    pub(crate) store: Store,
+}
+
+impl World {
+    pub(crate) fn new(options: &StoreOptions) -> World {
+        let device = Device::in_memory(&CreateOptions::new(256 << 20)).unwrap();
+        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let ns = device.create_namespace("n", &keys).unwrap();
+        let controls = Arc::new(Controls::default());
+        let store = Store::open(Controlled { device: device.clone(), controls: controls.clone() }, options).unwrap();
+        World { device, controls, ns, store }
+    }
+
+    pub(crate) fn gets(&self) -> u64 {
+        self.controls.gets.load(Ordering::Relaxed)
+    }
+}
+
+/// A small seeded generator (xorshift64*).
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
+        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

@@ -1,0 +1,132 @@
+//! Write-back: unflushed records, flush, cleaning.
+
+use crate::world::{Rng, World};
+use kaml::store::{StoreError, StoreOptions, WriteMode};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+fn back(bytes: u64) -> StoreOptions {
+    StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(bytes) }
+}
+
+/// Goal:   a write-back put reaches the device with a flush, not before, and deletes do too.
+/// Method: puts and deletes, looking at the device before and after the flush.
+#[test]
+fn puts_are_durable_at_flush() {
+    let world = World::new(&back(4 << 20));
+    world.device.put(world.ns, 5u64, b"old").unwrap();
+    for key in 0..5u64 {
+        world.store.put(world.ns, key, b"new").unwrap();
+    }
+    world.store.delete(world.ns, 5u64).unwrap();
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 0);
+    assert!(world.store.get(world.ns, 5u64).unwrap().is_none());
+    world.store.flush().unwrap();
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1);
+    assert_eq!(world.device.get(world.ns, 4u64).unwrap().unwrap(), b"new");
+    assert!(world.device.get(world.ns, 5u64).unwrap().is_none());
+    assert_eq!(world.store.stats().dirty_bytes, 0);
+    world.store.flush().unwrap();
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "what is clean is not written again");
+}
+
+/// Goal:   when memory runs out unflushed records are cleaned, and none is lost or stale.
+/// Method: 30 000 random puts, deletes and gets of 3000 keys through a small cache, against a map; flush; compare the
+///         device.
+#[test]
+fn cleaning_makes_room() {
+    let world = World::new(&back(1 << 20));
+    let mut model = BTreeMap::new();
+    let mut rng = Rng::new(3);
+    for round in 0..30_000u64 {
+        let key = rng.below(3000);
+        match rng.below(10) {
+            0 => {
+                world.store.delete(world.ns, key).unwrap();
+                model.remove(&key);
+            }
+            1..=5 => {
+                let value = vec![round as u8; rng.below(2000) as usize];
+                world.store.put(world.ns, key, &value).unwrap();
+                model.insert(key, value);
+            }
+            _ => {
+                let found = world.store.get(world.ns, key).unwrap().map(|v| v.to_vec());
+                assert_eq!(found, model.get(&key).cloned(), "key {key}");
+            }
+        }
+        assert!(world.store.stats().used_bytes <= 1 << 20);
+    }
+    world.store.flush().unwrap();
+    for key in 0..3000u64 {
+        assert_eq!(world.device.get(world.ns, key).unwrap(), model.get(&key).cloned(), "key {key}");
+    }
+}
+
+/// Goal:   puts, transactions and flushes of the same records do not overtake each other.
+/// Method: 4 threads count up records, by write-back puts of their own keys and by transactions on shared ones, while
+///         a fifth flushes; then the device has the last of each.
+#[test]
+fn flushes_beside_puts_and_transactions() {
+    for records_per_lock in [1, 4] {
+        let options = StoreOptions { records_per_lock, ..back(1 << 20) };
+        let world = World::new(&options);
+        (0..4u64).for_each(|key| world.store.put(world.ns, key, &0u64.to_le_bytes()).unwrap());
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let world = &world;
+                scope.spawn(move || {
+                    for round in 1..=500u64 {
+                        world.store.put(world.ns, 100 + thread, &round.to_le_bytes()).unwrap();
+                        world
+                            .store
+                            .run(|txn| {
+                                let key = round % 4;
+                                let now = txn.read_for_update(world.ns, key)?.unwrap();
+                                let now = u64::from_le_bytes(now[..].try_into().unwrap());
+                                txn.update(world.ns, key, &(now + 1).to_le_bytes())
+                            })
+                            .unwrap();
+                    }
+                });
+            }
+            scope.spawn(|| (0..100).for_each(|_| world.store.flush().unwrap()));
+        });
+        world.store.flush().unwrap();
+        let on_device =
+            |key: u64| u64::from_le_bytes(world.device.get(world.ns, key).unwrap().unwrap()[..].try_into().unwrap());
+        assert_eq!((0..4).map(on_device).sum::<u64>(), 2000);
+        (100..104).for_each(|key| assert_eq!(on_device(key), 500));
+    }
+}
+
+/// Goal:   a commit takes along the unflushed records that it read.
+/// Method: a write-back put, a transaction that reads it and writes another; nothing is flushed; look at the device.
+#[test]
+fn commits_do_not_depend_on_unflushed_puts() {
+    let world = World::new(&back(1 << 20));
+    world.store.put(world.ns, 1u64, b"source").unwrap();
+    world
+        .store
+        .run(|txn| {
+            let source = txn.read(world.ns, 1u64)?.unwrap();
+            txn.insert(world.ns, 2u64, &source)
+        })
+        .unwrap();
+    assert_eq!(world.device.get(world.ns, 1u64).unwrap().unwrap(), b"source");
+    assert_eq!(world.device.get(world.ns, 2u64).unwrap().unwrap(), b"source");
+}
+
+/// Goal:   a device that fails fails the flush and loses nothing.
+/// Method: puts, a failing flush, the device works again, a flush.
+#[test]
+fn a_failed_flush_can_be_repeated() {
+    let world = World::new(&back(1 << 20));
+    (0..50u64).for_each(|key| world.store.put(world.ns, key, b"x").unwrap());
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert!(matches!(world.store.flush(), Err(StoreError::Device(_))));
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    world.store.flush().unwrap();
+    (0..50u64).for_each(|key| assert_eq!(world.device.get(world.ns, key).unwrap().unwrap(), b"x"));
+    assert!(world.store.put(77, 1u64, b"x").is_err(), "an unknown namespace is refused at once");
+}
