@@ -357,13 +357,13 @@ impl Transaction {
         let mut shard = None;
         for mut access in self.accesses.drain(..).rev() {
             let change = change(&mut access);
-            shard = change.is_some().then_some(access.grip.shard);
             cache.let_go(self.who, &access.grip, change);
+            shard = Some(access.grip.shard);
         }
         self.table.clear();
         cache.xcbs.set_phase(self.who, Phase::Private);
         if let Some(shard) = shard {
-            cache.make_room(shard);
+            cache.make_room(shard); // what was pinned can leave now
         }
     }
 }

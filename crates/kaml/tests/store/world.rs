@@ -13,10 +13,27 @@ pub(crate) struct Controls {
     pub(crate) get_delay_us: AtomicU64,
     /// Between fixing the order of a submitted Put and its being durable.
     pub(crate) durable_delay_us: AtomicU64,
+    hold_back: AtomicBool,
     pub(crate) fail_gets: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
+}
+
+/// Submitted Puts do not become durable while this lives; a test that fails meanwhile does not hang.
+pub(crate) struct HoldBack<'a>(&'a Controls);
+
+impl Controls {
+    pub(crate) fn hold_back(&self) -> HoldBack<'_> {
+        self.hold_back.store(true, Ordering::Relaxed);
+        HoldBack(self)
+    }
+}
+
+impl Drop for HoldBack<'_> {
+    fn drop(&mut self) {
+        self.0.hold_back.store(false, Ordering::Relaxed);
+    }
 }
 
 /// A real device behind controls.
@@ -45,6 +62,9 @@ struct Pending {
 impl PendingPut for Pending {
     fn wait(self: Box<Self>) -> Result<(), Error> {
         pause(&self.controls.durable_delay_us);
+        while self.controls.hold_back.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.commit.wait()?;
         if self.controls.lose_pending.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
     }
