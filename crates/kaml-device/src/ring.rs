@@ -252,8 +252,8 @@ impl CommitRing {
         self.in_flight -= 1;
         self.spare.push(buf);
         let mut committed = Vec::new();
-        let first = self.committed;
-        for kept in self.kept.iter_mut().skip_while(|k| k.number < first) {
+        let first = self.first_uncommitted();
+        for kept in self.kept.range_mut(first..) {
             if kept.number == number {
                 kept.durable = true;
                 self.in_flight_records -= kept.record_count;
@@ -268,14 +268,20 @@ impl CommitRing {
         committed
     }
 
+    /// Where the frames in flight begin among the kept ones, which are many and in the order of their numbers.
+    fn first_uncommitted(&self) -> usize {
+        self.kept.partition_point(|kept| kept.number < self.committed)
+    }
+
     /// Records staged or in flight, oldest first.
     pub(crate) fn uncommitted(&self) -> impl DoubleEndedIterator<Item = &Staged> {
-        self.kept.iter().flat_map(|kept| &kept.records).chain(&self.staging.records)
+        self.kept.range(self.first_uncommitted()..).flat_map(|kept| &kept.records).chain(&self.staging.records)
     }
 
     /// As [`CommitRing::uncommitted`], to change where they lie.
     pub(crate) fn uncommitted_mut(&mut self) -> impl Iterator<Item = &mut Staged> {
-        self.kept.iter_mut().flat_map(|kept| &mut kept.records).chain(&mut self.staging.records)
+        let first = self.first_uncommitted();
+        self.kept.range_mut(first..).flat_map(|kept| &mut kept.records).chain(&mut self.staging.records)
     }
 
     /// The oldest frame that opening the device would read.
@@ -286,13 +292,15 @@ impl CommitRing {
     /// Where the tail may move if frames before `frame` are no longer needed.
     pub(crate) fn tail_before(&self, frame: u64) -> u64 {
         let needed = frame.min(self.committed);
-        self.kept.iter().find(|kept| kept.number >= needed).map_or(self.head, |kept| kept.start)
+        let at = self.kept.partition_point(|kept| kept.number < needed);
+        self.kept.get(at).map_or(self.head, |kept| kept.start)
     }
 
     /// The frame number at which a good part of the ring has been written since.
     pub(crate) fn frame_at_least_behind(&self, bytes: u64) -> u64 {
         let limit = self.head.saturating_sub(bytes);
-        self.kept.iter().find(|kept| kept.end > limit).map_or(self.staging_number, |kept| kept.number)
+        let at = self.kept.partition_point(|kept| kept.end <= limit);
+        self.kept.get(at).map_or(self.staging_number, |kept| kept.number)
     }
 
     /// A root says that nothing before `lsn` is needed.
