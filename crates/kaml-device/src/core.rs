@@ -875,9 +875,16 @@ impl Core {
     /// Puts of it are under way).
     pub fn unload_index(&mut self, id: u32) -> bool {
         let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
+        let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
         let Some(space) = self.spaces.get_mut(&id).filter(|s| !s.dirty && !in_use && s.index.is_some()) else {
             return false;
         };
+        // Loading reads the medium, not write buffers.
+        let is_programmed =
+            |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
+        if !space.snapshot.iter().flat_map(|stream| &stream.runs).all(is_programmed) {
+            return false;
+        }
         space.unload();
         true
     }
