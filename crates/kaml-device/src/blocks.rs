@@ -408,6 +408,11 @@ impl BlockTable {
         self.apply(block, BlockEvent::Failed);
     }
 
+    /// The newest ring frame that names a place in a reclaimed block.
+    pub(crate) fn reclaimed_frame_max(&self) -> u64 {
+        self.reclaimed.iter().map(|block| self.get(*block).mapping_frame).max().unwrap_or(0)
+    }
+
     /// The blocks reclaimed so far that no frame from `oldest_frame` on names; a root that no longer needs them is
     /// about to be written.
     pub(crate) fn take_reclaimed(&mut self, oldest_frame: u64) -> Vec<u32> {

@@ -182,10 +182,13 @@ impl Core {
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
         let asked = commit.requested > commit.done && !waits;
-        let ring_filling = self.ring_is_filling();
-        let blocks_wanted = self.blocks.reclaimed_count() > 0
-            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8);
-        asked || ring_filling || blocks_wanted
+        asked || self.ring_is_filling() || self.blocks_are_wanted()
+    }
+
+    /// Whether reclaimed blocks should become free.
+    fn blocks_are_wanted(&self) -> bool {
+        self.blocks.reclaimed_count() > 0
+            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8)
     }
 
     /// Whether a good part of the ring could be released, or must be.
@@ -205,7 +208,11 @@ impl Core {
         if settle {
             [Class::Host, Class::Cold].into_iter().for_each(|class| self.writers.seal_class(class, &mut out));
         } else {
-            let old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
+            let mut old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
+            if self.blocks_are_wanted() {
+                // Ring frames that name places in reclaimed blocks keep them: what keeps those frames is programmed.
+                old = old.max(self.blocks.reclaimed_frame_max() + 1);
+            }
             self.writers.seal_older_than(old, &mut out);
         }
         self.journal.seal_page();
