@@ -449,7 +449,8 @@ impl Core {
             return Err(StageError::Busy);
         }
         let id = self.next_ticket;
-        let at = self.place_image(namespace, chunks, &image, id).map_err(|NoBlock| StageError::Busy)?;
+        let floor = self.floor(Class::Direct);
+        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| StageError::Busy)?;
         self.next_ticket += 1;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
@@ -461,13 +462,13 @@ impl Core {
         chunks: u32,
         image: &Arc<AlignedBuf>,
         ticket: u64,
+        floor: u32,
     ) -> Result<ChunkAddr, NoBlock> {
         let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
         let whole = pages * self.geometry.chunks_per_page();
         let log_count = self.geometry.die_count();
         let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
         let log = space.next_log(whole, log_count, 1);
-        let floor = self.floor(Class::Direct);
         let at = self.on_some_log(log, |core, log| {
             let mut out = Vec::new();
             let block = core.writers.ready(log, Class::Direct, whole, floor, &mut core.blocks, &mut out);

@@ -55,7 +55,8 @@ impl Core {
         for id in tickets {
             let Some(ticket) = self.tickets.get(&id) else { continue };
             let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
-            match self.place_image(namespace, chunks, &image, id) {
+            // As for the records above: only what collection needs is left alone.
+            match self.place_image(namespace, chunks, &image, id, 1) {
                 Ok(at) => {
                     self.tickets.get_mut(&id).expect("just seen").at = at;
                     let block = self.block_of(old.0);
