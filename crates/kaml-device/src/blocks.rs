@@ -275,8 +275,13 @@ impl BlockTable {
         self.free[die as usize].len()
     }
 
+    /// Erased blocks of all dies.
+    pub(crate) fn ready_total(&self) -> usize {
+        (0..self.free.len()).map(|die| self.ready_count(die as u32)).sum()
+    }
+
     /// Erased blocks of a die.
-    pub(crate) fn ready_count(&self, die: u32) -> usize {
+    fn ready_count(&self, die: u32) -> usize {
         self.free[die as usize].iter().filter(|b| self.get(**b).state == BlockState::Ready).count()
     }
 

@@ -310,12 +310,22 @@ impl Core {
         self.root_commit.done = self.root_commit.done.max(request);
     }
 
+    /// Records have new places that a root being prepared does not say: it is prepared again. One that is past its
+    /// drain needs nothing of what failed since.
+    pub(crate) fn restart_root(&mut self) {
+        match std::mem::take(&mut self.root_commit.step) {
+            Step::Draining { prepared, .. } => {
+                self.blocks.put_back_reclaimed(prepared.reclaimed);
+                self.root_commit.retired.extend(prepared.retired);
+                self.root_commit.settle = true;
+            }
+            other => self.root_commit.step = other,
+        }
+    }
+
     /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
     pub(crate) fn metadata_lost(&mut self) {
-        if let Step::Draining { prepared, .. } = std::mem::take(&mut self.root_commit.step) {
-            self.blocks.put_back_reclaimed(prepared.reclaimed);
-            self.root_commit.retired.extend(prepared.retired);
-        }
+        self.restart_root();
         for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
             space.dirty = true;
         }
@@ -463,7 +473,8 @@ impl Core {
         for (_, block) in self.blocks.iter() {
             bytes.extend_from_slice(&block.erase_count.to_le_bytes());
             bytes.extend_from_slice(&block.valid_chunks.to_le_bytes());
-            bytes.push((block.state == crate::blocks::BlockState::Bad).into());
+            // A failing block still drains, but its journal entry may be older than this table.
+            bytes.push((block.state == crate::blocks::BlockState::Bad || block.failing).into());
         }
         bytes
     }

@@ -923,6 +923,8 @@ impl Core {
         match class {
             Class::Journal => 0,
             Class::Cold => 1,
+            // After metadata was lost nothing becomes free before a checkpoint has replaced it.
+            Class::Snapshot if self.root_commit.awaits_checkpoint() => 1,
             Class::Snapshot => 3,
             Class::Host | Class::Direct => self.reserve_blocks(),
         }
