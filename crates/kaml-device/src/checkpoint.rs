@@ -165,6 +165,8 @@ impl Core {
             }
             Step::Draining { barrier, prepared } => {
                 let programs = self.ops.range(..barrier).any(|(_, op)| matches!(op, Pending::Program));
+                #[cfg(feature = "broken")]
+                let programs = programs && !crate::Broken::RootBeforePrograms.is();
                 if programs || !self.retry.is_empty() || !self.failed_blocks.is_empty() {
                     self.root_commit.step = Step::Draining { barrier, prepared };
                 } else {
@@ -473,6 +475,11 @@ impl Core {
         for (_, block) in self.blocks.iter() {
             bytes.extend_from_slice(&block.erase_count.to_le_bytes());
             bytes.extend_from_slice(&block.valid_chunks.to_le_bytes());
+            #[cfg(feature = "broken")]
+            if crate::Broken::ForgetsBadBlocks.is() {
+                bytes.push(0);
+                continue;
+            }
             // A failing block still drains, but its journal entry may be older than this table.
             bytes.push((block.state == crate::blocks::BlockState::Bad || block.failing).into());
         }

@@ -714,6 +714,10 @@ impl Core {
 
     /// A block will never be used again: tell the journal.
     pub(crate) fn retire(&mut self, block: u32) {
+        #[cfg(feature = "broken")]
+        if crate::Broken::ForgetsBadBlocks.is() {
+            return;
+        }
         let erase_count = self.blocks.get(block).erase_count;
         self.journal.append(&Change::Block { block, erase_count, bad: true });
     }

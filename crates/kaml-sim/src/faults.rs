@@ -158,11 +158,13 @@ impl Injector {
 
     /// How much longer an operation takes: 1 for most.
     pub(crate) fn slowness(&mut self, io: &Io) -> u64 {
-        if self.rng.chance_ppm(self.faults.slow_ppm) {
+        let is_read = matches!(io, Io::Read { .. } | Io::ReadOob { .. });
+        // Reads linger more often: whoever must not erase under them is to be tempted.
+        let ppm = self.faults.slow_ppm * if is_read { 10 } else { 1 };
+        if self.rng.chance_ppm(ppm) {
             self.counts.slow += 1;
             return 1000;
         }
-        let is_read = matches!(io, Io::Read { .. } | Io::ReadOob { .. });
         if is_read && self.rng.chance_ppm(self.faults.correctable_ppm) {
             self.counts.corrected += 1;
             return 8; // a read retry table has about that many entries

@@ -32,6 +32,8 @@ pub use host::{Command, Put};
 pub use medium::{Options, SimMedium, SimQueue};
 pub use model::{Address, Changes, Comparison, Model, Phase};
 pub use rng::{Rng, Trace, mix};
+#[cfg(feature = "broken")]
+pub use run::run_on;
 pub use run::{Cuts, Failure, Plan, Totals, run};
 pub use scenario::{Scenario, Small, Workload};
 pub use timing::{NandTiming, Timing};

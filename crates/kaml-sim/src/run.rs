@@ -102,7 +102,18 @@ const AFTERMATH_COMMANDS: u64 = 60;
 
 /// Runs a seed; panics of the firmware are failures too.
 pub fn run(plan: &Plan) -> Result<Totals, Failure> {
+    carry_out(Run::new(plan))
+}
+
+/// As [`run`], on a medium that breaks a promise.
+#[cfg(feature = "broken")]
+pub fn run_on(plan: &Plan, broken: Option<crate::BrokenMedium>) -> Result<Totals, Failure> {
     let mut run = Run::new(plan);
+    run.broken = broken;
+    carry_out(run)
+}
+
+fn carry_out(mut run: Run) -> Result<Totals, Failure> {
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.lives()));
     let what = match outcome {
         Ok(Ok(())) => {
@@ -126,6 +137,8 @@ struct Run {
     rng: Rng,
     /// The cut being tried.
     cut: Option<u64>,
+    #[cfg(feature = "broken")]
+    broken: Option<crate::BrokenMedium>,
 }
 
 /// How a device came back.
@@ -142,7 +155,15 @@ impl Run {
             None => Scenario::draw(plan.seed),
         };
         let rng = Rng::new(mix(plan.seed ^ 0x5EED));
-        Run { plan: *plan, scenario, totals: Totals::default(), rng, cut: None }
+        Run {
+            plan: *plan,
+            scenario,
+            totals: Totals::default(),
+            rng,
+            cut: None,
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
     }
 
     fn replay(&self) -> String {
@@ -159,6 +180,8 @@ impl Run {
     fn lives(&mut self) -> Result<(), Violation> {
         let Scenario { geometry, options, workload, seed } = self.scenario.clone();
         let medium = SimMedium::new(geometry, options).map_err(|error| Violation::new(error.to_string()))?;
+        #[cfg(feature = "broken")]
+        medium.break_promise(self.broken);
         if let Err(error) = Core::format(&medium) {
             return excuse(&error, &medium);
         }
