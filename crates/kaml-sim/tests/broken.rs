@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const CAUGHT_WITHIN: Duration = Duration::from_secs(60);
 
 fn plans() -> impl Iterator<Item = Plan> {
-    (0..).map(|seed| Plan { seed, small: None, cuts: Cuts::OneIn(30) })
+    (0..).map(|seed| Plan { seed, small: None, cuts: Cuts::OneIn(if seed % 2 == 0 { 30 } else { 1_000 }) })
 }
 
 /// Tries seeds until one fails; answers what was said.
