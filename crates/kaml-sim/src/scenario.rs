@@ -71,10 +71,16 @@ pub enum Small {
     Direct,
     /// Namespaces come and go.
     Namespaces,
+    /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
+    Readers,
+    /// Gets of flash that flips bits; not in that list either.
+    Flips,
+    /// Blocks that fail, over several lives; not in that list either.
+    Failures,
 }
 
 impl Small {
-    /// All of them.
+    /// Those that are cut at every operation.
     pub const ALL: [Small; 6] =
         [Small::Puts, Small::Collection, Small::Growth, Small::Checkpoint, Small::Direct, Small::Namespaces];
 
@@ -87,12 +93,15 @@ impl Small {
             Small::Checkpoint => "checkpoint",
             Small::Direct => "direct",
             Small::Namespaces => "namespaces",
+            Small::Readers => "readers",
+            Small::Flips => "flips",
+            Small::Failures => "failures",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Small> {
-        Small::ALL.into_iter().find(|small| small.name() == name)
+        Small::ALL.into_iter().chain([Small::Readers, Small::Flips, Small::Failures]).find(|small| small.name() == name)
     }
 }
 
@@ -122,7 +131,12 @@ impl Scenario {
         let geometry = small_geometry(if rng.one_in(2) { Packing::Across } else { Packing::WithinPage });
         let options = Options {
             timing: Timing::Chaos { ns_max: CHAOS_NS_MAX },
-            faults: Faults::default(),
+            faults: match small {
+                Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
+                Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
+                Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
+                _ => Faults::default(),
+            },
             keep: Keep::Bytes,
             blank: if rng.one_in(2) { 0xFF } else { 0 },
             seed: rng.next(),
@@ -156,6 +170,18 @@ impl Scenario {
             Small::Checkpoint => Workload { commands: 100, root_one_in: 4, unload_one_in: 6, ..base },
             Small::Direct => Workload { direct_one_in: 3, keys: 20, commands: 80, ..base },
             Small::Namespaces => Workload { namespace_one_in: 5, commands: 100, ..base },
+            Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
+            Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
+            Small::Readers => Workload {
+                spaces: 1,
+                keys: records_that_fill(&geometry, 1_500, 90),
+                len_max: 3_000,
+                depth: 40,
+                commands: 12_000,
+                get_percent: 30,
+                lazy_percent: 10,
+                ..base
+            },
         };
         Scenario { seed, geometry, options, workload }
     }

@@ -1,20 +1,34 @@
 //! The checkers can fail: firmware and media that break one promise each are caught, and fast.
 
 use kaml_device::Broken;
-use kaml_sim::{BrokenMedium, Cuts, Plan, run, run_on};
+use kaml_sim::{BrokenMedium, Cuts, Plan, Small, run, run_on};
 use std::time::{Duration, Instant};
 
 /// What the laboratory has to notice anything in.
 const CAUGHT_WITHIN: Duration = Duration::from_secs(60);
 
 fn plans() -> impl Iterator<Item = Plan> {
-    (0..).map(|seed| Plan { seed, small: None, cuts: Cuts::OneIn(if seed % 2 == 0 { 30 } else { 1_000 }) })
+    (0..).map(|seed| match seed % 5 {
+        0 => Plan { seed, small: Some(Small::Readers), cuts: Cuts::Only(0) },
+        1 => Plan { seed, small: Some(Small::Flips), cuts: Cuts::Only(0) },
+        2 => Plan { seed, small: Some(Small::Failures), cuts: Cuts::Only(0) },
+        3 => Plan { seed, small: None, cuts: Cuts::OneIn(1_000) },
+        _ => Plan { seed, small: None, cuts: Cuts::OneIn(30) },
+    })
+}
+
+/// Whether a failure tells of the broken promise: a value served without its checksum is a wrong answer, nothing else.
+fn told(name: &str, said: &str) -> bool {
+    let wrong = said.contains("a wrong answer") || said.contains("found");
+    !said.contains("waits for ever") && (wrong || name != "DropsValueChecksum")
 }
 
 /// Tries seeds until one fails; answers what was said.
 fn caught(name: &str, mut attempt: impl FnMut(&Plan) -> Option<String>) {
     let begin = Instant::now();
-    let said = plans().take_while(|_| begin.elapsed() < CAUGHT_WITHIN).find_map(|plan| attempt(&plan));
+    let said = plans()
+        .take_while(|_| begin.elapsed() < CAUGHT_WITHIN)
+        .find_map(|plan| attempt(&plan).filter(|said| told(name, said)));
     let said = said.unwrap_or_else(|| panic!("{name} was not noticed in {CAUGHT_WITHIN:?}"));
     println!("{name}: noticed after {:.1} s: {}", begin.elapsed().as_secs_f64(), said.lines().next().unwrap_or(""));
 }

@@ -93,7 +93,7 @@ struct ReplayArguments {
     /// The cut that went wrong; without it, only the lives of the seed are run
     #[arg(long)]
     cut: Option<u64>,
-    /// The small workload: puts, collection, growth, checkpoint, direct, namespaces
+    /// The small workload: puts, collection, growth, checkpoint, direct, namespaces, readers, flips, failures
     #[arg(long)]
     workload: Option<String>,
     /// The totals as JSON
