@@ -161,6 +161,10 @@ impl BlockGate {
     }
 
     fn is_pinned(&self, block: u32) -> bool {
+        #[cfg(feature = "broken")]
+        if crate::Broken::ErasesPinned.is() {
+            return false;
+        }
         self.pins[block as usize].load(Ordering::SeqCst) != 0
     }
 }
@@ -295,8 +299,13 @@ impl BlockTable {
         self.free[die as usize].len()
     }
 
+    /// Erased blocks of all dies.
+    pub(crate) fn ready_total(&self) -> usize {
+        (0..self.free.len()).map(|die| self.ready_count(die as u32)).sum()
+    }
+
     /// Erased blocks of a die.
-    pub(crate) fn ready_count(&self, die: u32) -> usize {
+    fn ready_count(&self, die: u32) -> usize {
         self.free[die as usize].iter().filter(|b| self.get(**b).state == BlockState::Ready).count()
     }
 
@@ -444,6 +453,11 @@ impl BlockTable {
     /// Live records are left that cannot be moved (their headers do not parse): the block is kept as it is.
     pub(crate) fn quarantine(&mut self, block: u32) {
         self.apply(block, BlockEvent::Failed);
+    }
+
+    /// The newest ring frame that names a place in a reclaimed block.
+    pub(crate) fn reclaimed_frame_max(&self) -> u64 {
+        self.reclaimed.iter().map(|block| self.get(*block).mapping_frame).max().unwrap_or(0)
     }
 
     /// The blocks reclaimed so far that no frame from `oldest_frame` on names; a root that no longer needs them is

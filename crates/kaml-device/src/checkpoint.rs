@@ -165,6 +165,8 @@ impl Core {
             }
             Step::Draining { barrier, prepared } => {
                 let programs = self.ops.range(..barrier).any(|(_, op)| matches!(op, Pending::Program));
+                #[cfg(feature = "broken")]
+                let programs = programs && !crate::Broken::RootBeforePrograms.is();
                 if programs || !self.retry.is_empty() || !self.failed_blocks.is_empty() {
                     self.root_commit.step = Step::Draining { barrier, prepared };
                 } else {
@@ -182,10 +184,13 @@ impl Core {
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
         let asked = commit.requested > commit.done && !waits;
-        let ring_filling = self.ring_is_filling();
-        let blocks_wanted = self.blocks.reclaimed_count() > 0
-            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8);
-        asked || ring_filling || blocks_wanted
+        asked || self.ring_is_filling() || self.blocks_are_wanted()
+    }
+
+    /// Whether reclaimed blocks should become free.
+    fn blocks_are_wanted(&self) -> bool {
+        self.blocks.reclaimed_count() > 0
+            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8)
     }
 
     /// Whether a good part of the ring could be released, or must be.
@@ -205,7 +210,11 @@ impl Core {
         if settle {
             record_classes(&self.geometry).iter().for_each(|class| self.writers.seal_class(*class, &mut out));
         } else {
-            let old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
+            let mut old = self.ring.frame_at_least_behind(self.geometry.ring_bytes / 4);
+            if self.blocks_are_wanted() {
+                // Ring frames that name places in reclaimed blocks keep them: what keeps those frames is programmed.
+                old = old.max(self.blocks.reclaimed_frame_max() + 1);
+            }
             self.writers.seal_older_than(old, &mut out);
         }
         self.journal.seal_page();
@@ -303,12 +312,22 @@ impl Core {
         self.root_commit.done = self.root_commit.done.max(request);
     }
 
+    /// Records have new places that a root being prepared does not say: it is prepared again. One that is past its
+    /// drain needs nothing of what failed since.
+    pub(crate) fn restart_root(&mut self) {
+        match std::mem::take(&mut self.root_commit.step) {
+            Step::Draining { prepared, .. } => {
+                self.blocks.put_back_reclaimed(prepared.reclaimed);
+                self.root_commit.retired.extend(prepared.retired);
+                self.root_commit.settle = true;
+            }
+            other => self.root_commit.step = other,
+        }
+    }
+
     /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
     pub(crate) fn metadata_lost(&mut self) {
-        if let Step::Draining { prepared, .. } = std::mem::take(&mut self.root_commit.step) {
-            self.blocks.put_back_reclaimed(prepared.reclaimed);
-            self.root_commit.retired.extend(prepared.retired);
-        }
+        self.restart_root();
         for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
             space.dirty = true;
         }
@@ -456,7 +475,13 @@ impl Core {
         for (_, block) in self.blocks.iter() {
             bytes.extend_from_slice(&block.erase_count.to_le_bytes());
             bytes.extend_from_slice(&block.valid_chunks.to_le_bytes());
-            bytes.push((block.state == crate::blocks::BlockState::Bad).into());
+            #[cfg(feature = "broken")]
+            if crate::Broken::ForgetsBadBlocks.is() {
+                bytes.push(0);
+                continue;
+            }
+            // A failing block still drains, but its journal entry may be older than this table.
+            bytes.push((block.state == crate::blocks::BlockState::Bad || block.failing).into());
         }
         bytes
     }

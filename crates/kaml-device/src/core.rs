@@ -24,7 +24,7 @@ use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, Nam
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
 use crate::writers::{Move, NoBlock, Writers};
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing};
 use kaml_index::{IndexLayout, IndexWriter, Key, LenCode, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -462,7 +462,8 @@ impl Core {
             return Err(StageError::Busy);
         }
         let id = self.next_ticket;
-        let at = self.place_image(namespace, chunks, &image, id).map_err(|NoBlock| StageError::Busy)?;
+        let floor = self.floor(Class::Direct);
+        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| StageError::Busy)?;
         self.next_ticket += 1;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
@@ -474,13 +475,13 @@ impl Core {
         chunks: u32,
         image: &Arc<AlignedBuf>,
         ticket: u64,
+        floor: u32,
     ) -> Result<ChunkAddr, NoBlock> {
         let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
         let whole = pages * self.geometry.chunks_per_page();
         let log_count = self.geometry.die_count();
         let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
         let log = space.next_log(whole, log_count, 1);
-        let floor = self.floor(Class::Direct);
         let at = self.on_some_log(log, |core, log| {
             let mut out = Vec::new();
             let block = core.writers.ready(log, Class::Direct, whole, floor, &mut core.blocks, &mut out);
@@ -726,6 +727,10 @@ impl Core {
 
     /// A block will never be used again: tell the journal.
     pub(crate) fn retire(&mut self, block: u32) {
+        #[cfg(feature = "broken")]
+        if crate::Broken::ForgetsBadBlocks.is() {
+            return;
+        }
         let erase_count = self.blocks.get(block).erase_count;
         self.journal.append(&Change::Block { block, erase_count, bad: true });
     }
@@ -888,9 +893,16 @@ impl Core {
     /// Puts of it are under way).
     pub fn unload_index(&mut self, id: u32) -> bool {
         let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
+        let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
         let Some(space) = self.spaces.get_mut(&id).filter(|s| !s.dirty && !in_use && s.index.is_some()) else {
             return false;
         };
+        // Loading reads the medium, not write buffers.
+        let is_programmed =
+            |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
+        if !space.snapshot.iter().flat_map(|stream| &stream.runs).all(is_programmed) {
+            return false;
+        }
         space.unload();
         true
     }
@@ -927,6 +939,8 @@ impl Core {
     pub(crate) fn floor(&self, class: Class) -> u32 {
         match class {
             Class::Journal => 0,
+            // After metadata was lost nothing becomes free before a checkpoint has replaced it.
+            Class::Snapshot if self.root_commit.awaits_checkpoint() => 1,
             Class::Snapshot => 3,
             Class::Hot | Class::Warm | Class::Cool | Class::Cold | Class::Direct => self.reserve_blocks(),
         }
@@ -956,7 +970,12 @@ impl Core {
         let open = u64::from(self.geometry.die_count()) * (record_classes(&self.geometry).len() as u64 + 1);
         let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
         let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));
-        usable * u64::from(self.geometry.chunks_per_block()) / 100 * 98
+        let percent = match self.geometry.packing {
+            Packing::Across => 98,
+            // Of two pages in a row only one may be half empty, or the next record would have fitted into the first.
+            Packing::WithinPage => 49,
+        };
+        usable * u64::from(self.geometry.chunks_per_block()) / 100 * percent
     }
 
     /// The shape of the flash.

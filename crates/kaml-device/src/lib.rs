@@ -7,6 +7,8 @@
 
 mod audit;
 mod blocks;
+#[cfg(feature = "broken")]
+mod broken;
 mod checkpoint;
 mod core;
 mod error;
@@ -26,6 +28,8 @@ pub use crate::core::{
     Body, Condition, Core, DIRECT_BYTES, Op, StageError, buffer_bytes_max, encode_image, image_bytes,
 };
 pub use audit::{BlockAudit, Judgement};
+#[cfg(feature = "broken")]
+pub use broken::Broken;
 pub use error::Error;
 pub use format::root::RootError;
 pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};

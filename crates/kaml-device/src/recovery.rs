@@ -304,6 +304,10 @@ impl Core {
         if !self.takes(record) {
             return Ok(());
         }
+        #[cfg(feature = "broken")]
+        if record.kind == RecordKind::Tombstone && crate::Broken::LosesTombstones.is() {
+            return Ok(());
+        }
         let to = match record.kind {
             RecordKind::Tombstone => None,
             RecordKind::Value => Some(self.place_again(medium, record, body)?),

@@ -10,16 +10,20 @@ use crate::writers::{Move, NoBlock};
 use kaml_flash::{BlockIndex, Io, MediumError};
 use kaml_index::Slot;
 
+/// A block's records fit what is left of an open block and one more; collection keeps the last.
+const REHOME_BLOCKS: usize = 3;
+
 impl Core {
     /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
     pub(crate) fn rehome(&mut self) {
         for block in std::mem::take(&mut self.failed_blocks) {
-            let die_ready = self.blocks.ready_count(self.geometry.die_of(BlockIndex(block)));
-            if die_ready < 2 || self.ops_on_block(block) {
+            let has_room = self.writers.is_metadata(block) || self.blocks.ready_total() >= REHOME_BLOCKS;
+            if !has_room || self.ops_on_block(block) {
                 self.failed_blocks.push(block);
                 continue;
             }
             self.rehome_block(block);
+            self.restart_root();
         }
     }
 
@@ -48,14 +52,16 @@ impl Core {
             if self.tickets.values().any(|t| t.at.0 == from.at) {
                 continue;
             }
-            let at = self.append(log, class, 1, extent.chunk_count, [&bytes[..record.page_bytes()], &[]], frame);
+            let parts = [&bytes[..record.page_bytes()], &[]];
+            let at = self.on_some_log(log, |core, log| core.append(log, class, 1, extent.chunk_count, parts, frame));
             let at = at.expect("blocks were ready");
             self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
         }
         for id in tickets {
             let Some(ticket) = self.tickets.get(&id) else { continue };
             let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
-            match self.place_image(namespace, chunks, &image, id) {
+            // As for the records above: only what collection needs is left alone.
+            match self.place_image(namespace, chunks, &image, id, 1) {
                 Ok(at) => {
                     self.tickets.get_mut(&id).expect("just seen").at = at;
                     let block = self.block_of(old.0);

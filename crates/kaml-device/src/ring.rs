@@ -75,6 +75,8 @@ pub(crate) struct CommitRing {
     in_flight_records: usize,
     /// Frames before this one are committed.
     committed: u64,
+    #[cfg(feature = "broken")]
+    answered_early: u64,
     frame_bytes_max: usize,
 }
 
@@ -103,6 +105,8 @@ impl CommitRing {
             in_flight: 0,
             in_flight_records: 0,
             committed: 1,
+            #[cfg(feature = "broken")]
+            answered_early: 1,
             frame_bytes_max,
         }
     }
@@ -124,6 +128,10 @@ impl CommitRing {
 
     /// Frames before this one are committed.
     pub(crate) fn committed(&self) -> u64 {
+        #[cfg(feature = "broken")]
+        if crate::Broken::CommitsBeforePersist.is() {
+            return self.committed.max(self.answered_early);
+        }
         self.committed
     }
 
@@ -232,6 +240,10 @@ impl CommitRing {
             record_count,
             records: full.records,
         });
+        #[cfg(feature = "broken")]
+        if crate::Broken::CommitsBeforePersist.is() {
+            self.answered_early = number + 1;
+        }
         Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize, barrier }))
     }
 

@@ -477,6 +477,11 @@ impl Writers {
         buffers.map(|b| b.first_frame).min().filter(|frame| *frame != u64::MAX)
     }
 
+    /// Whether a block that still has pages in buffers holds metadata.
+    pub(crate) fn is_metadata(&self, block: u32) -> bool {
+        self.active.get(&block).is_some_and(|writer| writer.class >= Class::Journal)
+    }
+
     /// Whether a block still has pages in buffers.
     pub(crate) fn is_active(&self, block: u32) -> bool {
         self.active.contains_key(&block)

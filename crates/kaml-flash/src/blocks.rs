@@ -120,7 +120,7 @@ impl Blocks {
         allocate: impl FnOnce() -> Result<(), MediumError>,
     ) -> Result<u32, MediumError> {
         let mut table = self.table();
-        let known = || table.blocks[at.block.0 as usize].programmed;
+        let known = || table.blocks[at.block.0 as usize].programmed.next();
         let end = geometry.check_program(at, data_len, oob.len(), known)?;
         let Table { blocks, with_image, .. } = &mut *table;
         let block = &mut blocks[at.block.0 as usize];

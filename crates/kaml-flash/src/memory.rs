@@ -153,7 +153,8 @@ impl State {
         oob: &[u8],
         urgent: bool,
     ) -> Result<(), MediumError> {
-        let end = geometry.check_program(at, data.len(), oob.len(), || self.blocks[at.block.0 as usize].programmed)?;
+        let end =
+            geometry.check_program(at, data.len(), oob.len(), || self.blocks[at.block.0 as usize].programmed.next())?;
         let torn = self.mutate();
         let block = &mut self.blocks[at.block.0 as usize];
         block.programmed = Programmed::Pages(end);

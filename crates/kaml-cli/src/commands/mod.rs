@@ -10,6 +10,7 @@ mod list;
 mod namespace;
 mod quickstart;
 mod record;
+mod sim;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -42,6 +43,8 @@ pub enum Command {
     Check(check::Arguments),
     /// Measure this machine's floors, its raw disk, and KAML on it
     Bench(bench::Arguments),
+    /// Run the firmware on modelled flash, under power cuts and faults
+    Sim(sim::Arguments),
     /// The child processes of `bench`
     #[command(hide = true, name = bench::CHILD)]
     BenchChild(bench::ChildArguments),
@@ -66,6 +69,7 @@ impl Command {
             Command::Export(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
             Command::Bench(arguments) => arguments.run(),
+            Command::Sim(arguments) => arguments.run(),
             Command::BenchChild(arguments) => arguments.run(),
             Command::QuickstartWriter(arguments) => arguments.run(),
         }

@@ -1,0 +1,313 @@
+//! `kaml sim`: the firmware on modelled flash, under power cuts and faults.
+//!
+//! Lives here:       flags, threads over seeds, the live display.
+//! Lives elsewhere:  everything that is simulated and checked (`kaml-sim`).
+
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::{self, Paint};
+use crate::size;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+use kaml_sim::{Cuts, Plan, Small, Totals};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Flags of `kaml sim`.
+#[derive(Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    sim: Sim,
+}
+
+#[derive(Subcommand)]
+enum Sim {
+    /// Run a number of seeds
+    #[command(after_help = "Examples:
+  kaml sim run
+  kaml sim run --seeds 1000 --first-seed 5000 --cut-one-in 20
+  kaml sim run --exhaustive --json
+
+The same seeds give the same fingerprint on every machine. Exits with 1 at the first promise that is broken, with the
+line that replays it.")]
+    Run(RunArguments),
+    /// Run seeds for a time, on all cores
+    #[command(after_help = "Examples:
+  kaml sim soak --minutes 60
+  kaml sim soak --minutes 5 --first-seed 1000000 --json
+
+Ctrl-C ends it early, with the totals so far.")]
+    Soak(SoakArguments),
+    /// Run one seed again
+    #[command(after_help = "Examples:
+  kaml sim replay --seed 17 --cut 412
+  kaml sim replay --seed 3 --workload collection --cut 99")]
+    Replay(ReplayArguments),
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// How many seeds
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first one
+    #[arg(long, default_value_t = 0)]
+    first_seed: u64,
+    /// Cut power at one in so many operations that change something
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    cut_one_in: u64,
+    /// Also the small workloads, cut at every operation
+    #[arg(long)]
+    exhaustive: bool,
+    /// Fail if fewer power cuts were survived
+    #[arg(long, default_value_t = 0)]
+    at_least_cuts: u64,
+    /// Fail if fewer operations of hosts were carried out
+    #[arg(long, default_value_t = 0)]
+    at_least_operations: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct SoakArguments {
+    /// For how long
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
+    /// The first seed [default: from the clock]
+    #[arg(long)]
+    first_seed: Option<u64>,
+    /// Cut power at one in so many operations that change something
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    cut_one_in: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Args)]
+struct ReplayArguments {
+    /// The seed
+    #[arg(long)]
+    seed: u64,
+    /// The cut that went wrong; without it, only the lives of the seed are run
+    #[arg(long)]
+    cut: Option<u64>,
+    /// The small workload: puts, collection, growth, checkpoint, direct, namespaces, readers, flips, failures
+    #[arg(long)]
+    workload: Option<String>,
+    /// The totals as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
+struct Common {
+    /// Threads [default: all cores]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    threads: Option<u64>,
+    /// The totals as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    fn thread_count(&self) -> u64 {
+        self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u64))
+    }
+}
+
+impl Arguments {
+    /// Simulates.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.sim {
+            Sim::Run(arguments) => arguments.run(),
+            Sim::Soak(arguments) => arguments.run(),
+            Sim::Replay(arguments) => arguments.run(),
+        }
+    }
+}
+
+/// Seeds of each small workload that `--exhaustive` runs.
+const SMALL_SEEDS: u64 = 4;
+
+impl RunArguments {
+    fn run(self) -> Result<(), Failure> {
+        let cuts = Cuts::OneIn(self.cut_one_in);
+        let seeds = self.first_seed..self.first_seed.saturating_add(self.seeds);
+        let mut plans: Vec<Plan> = Vec::new();
+        if self.exhaustive {
+            let each = |small| (0..SMALL_SEEDS).map(move |seed| Plan { seed, small: Some(small), cuts: Cuts::Every });
+            plans.extend(Small::ALL.into_iter().flat_map(each));
+        }
+        plans.extend(seeds.map(|seed| Plan { seed, small: None, cuts }));
+        let bar = ProgressBar::new(plans.len() as u64).with_style(style("{bar:40} {pos}/{len} {msg}"));
+        let work = Work::new(bar, self.common.thread_count())?;
+        work.run(|number| plans.get(number as usize).copied());
+        let totals = work.finish(self.common.json)?;
+        let short = |what: &str, got: u64, wanted: u64| match got < wanted {
+            true => Err(Failure::Failed(format!("{got} {what}, at least {wanted} were asked for"))),
+            false => Ok(()),
+        };
+        short("power cuts", totals.cuts, self.at_least_cuts)?;
+        short("operations", totals.counts.operations, self.at_least_operations)
+    }
+}
+
+impl SoakArguments {
+    fn run(self) -> Result<(), Failure> {
+        let duration = Duration::try_from_secs_f64(self.minutes * 60.0)
+            .map_err(|error| Failure::Usage(format!("--minutes: {error}")))?;
+        let clock = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+        let first = self.first_seed.unwrap_or_else(clock);
+        let bar = ProgressBar::new(duration.as_secs()).with_style(style("{bar:40} {elapsed_precise} {msg}"));
+        let work = Work::new(bar, self.common.thread_count())?;
+        let cuts = Cuts::OneIn(self.cut_one_in);
+        let begin = Instant::now();
+        if !self.common.json {
+            output::line(format!("seeds from {first} on"))?;
+        }
+        work.run(|number| {
+            (begin.elapsed() < duration).then(|| Plan { seed: first.wrapping_add(number), small: None, cuts })
+        });
+        work.finish(self.common.json).map(drop)
+    }
+}
+
+impl ReplayArguments {
+    fn run(self) -> Result<(), Failure> {
+        let small = match &self.workload {
+            None => None,
+            Some(name) => Some(Small::named(name).ok_or_else(|| Failure::Usage(format!("no workload {name:?}")))?),
+        };
+        let plan = Plan { seed: self.seed, small, cuts: self.cut.map_or(Cuts::Only(0), Cuts::Only) };
+        let totals = kaml_sim::run(&plan).map_err(|failure| Failure::Failed(failure.to_string()))?;
+        show(&totals, Duration::ZERO, self.json)
+    }
+}
+
+/// Plans being run by several threads.
+struct Work {
+    bar: ProgressBar,
+    threads: u64,
+    next: AtomicU64,
+    over: AtomicBool,
+    totals: Mutex<Totals>,
+    failure: Mutex<Option<Failure>>,
+    interrupt: Interrupt,
+    begin: Instant,
+}
+
+impl Work {
+    fn new(bar: ProgressBar, threads: u64) -> Result<Work, Failure> {
+        Ok(Work {
+            bar,
+            threads,
+            next: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            totals: Mutex::default(),
+            failure: Mutex::default(),
+            interrupt: Interrupt::listen()?,
+            begin: Instant::now(),
+        })
+    }
+
+    /// Runs what `plan` gives until it gives nothing, something fails, or the person has had enough.
+    fn run(&self, plan: impl Fn(u64) -> Option<Plan> + Sync) {
+        // A panic of the firmware is reported with its seed; the default report would tear the display.
+        std::panic::set_hook(Box::new(|_| {}));
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                scope.spawn(|| self.thread(&plan));
+            }
+        });
+        drop(std::panic::take_hook());
+    }
+
+    fn thread(&self, plan: &impl Fn(u64) -> Option<Plan>) {
+        while !self.over.load(Ordering::Relaxed) {
+            let Some(plan) = plan(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+            match kaml_sim::run(&plan) {
+                Ok(totals) => self.add(&totals),
+                Err(failure) => self.fail(Failure::Failed(failure.to_string())),
+            }
+            if let Err(failure) = self.interrupt.check(|| "the totals above are of the seeds that ended".to_owned()) {
+                self.fail(failure);
+            }
+        }
+    }
+
+    fn add(&self, more: &Totals) {
+        let mut totals = self.totals.lock().expect("no panics under this lock");
+        totals.add(more);
+        self.bar.inc(1);
+        if self.bar.length().is_some_and(|length| length < self.bar.position()) {
+            self.bar.set_length(self.bar.position());
+        }
+        let count = size::show_count;
+        self.bar.set_message(format!(
+            "{} seeds, {} operations, {} power cuts, {} faults",
+            count(totals.seeds),
+            count(totals.counts.operations),
+            count(totals.cuts),
+            count(totals.faults.total())
+        ));
+    }
+
+    fn fail(&self, failure: Failure) {
+        self.over.store(true, Ordering::Relaxed);
+        self.failure.lock().expect("no panics under this lock").get_or_insert(failure);
+    }
+
+    /// Shows the totals; fails as the run did.
+    fn finish(self, json: bool) -> Result<Totals, Failure> {
+        self.bar.finish_and_clear();
+        let totals = self.totals.into_inner().expect("no panics under this lock");
+        show(&totals, self.begin.elapsed(), json)?;
+        match self.failure.into_inner().expect("no panics under this lock") {
+            Some(failure) => Err(failure),
+            None => Ok(totals),
+        }
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn show(totals: &Totals, elapsed: Duration, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(totals);
+    }
+    let paint = Paint::detect();
+    let faults = &totals.faults;
+    let rows = [
+        ("seeds", totals.seeds),
+        ("operations of hosts", totals.counts.operations),
+        ("atomic puts", totals.counts.puts),
+        ("medium operations that change something", totals.mutations),
+        ("power cuts survived", totals.cuts),
+        ("  of these, during recovery", totals.recovery_cuts),
+        ("clean closes", totals.closes),
+        ("failed ring, root and flush writes survived", totals.stops),
+        ("faults survived", faults.total()),
+        ("  failed programs", faults.programs),
+        ("  failed erases", faults.erases),
+        ("  flipped bits", faults.flips),
+        ("  unreadable", faults.unreadable),
+        ("  no space below", faults.no_space),
+        ("  refused by a dead die", faults.dead_die),
+        ("  slow or corrected", faults.slow + faults.corrected),
+        ("reads answered with an error, data lost by flash", totals.counts.lost),
+        ("devices given up, metadata lost by flash", totals.given_up),
+    ];
+    for (what, count) in rows {
+        output::line(format!("{what:<50} {:>14}", paint.figure(size::show_count(count))))?;
+    }
+    output::line(format!("{:<50} {:>14}", "bytes moved by collection", size::show(totals.relocated_bytes)))?;
+    output::line(format!("{:<50} {:016x}", "fingerprint", totals.trace_hash))?;
+    if elapsed > Duration::ZERO {
+        output::line(format!("{:<50} {:.1} s", "time", elapsed.as_secs_f64()))?;
+    }
+    Ok(())
+}

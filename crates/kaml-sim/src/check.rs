@@ -1,0 +1,156 @@
+//! Is everything there that was answered, and nothing else? Are the accounts exact?
+//!
+//! Lives here:       reading a device whole and comparing it, what a fault excuses.
+//! Lives elsewhere:  what must be there (`model`), when this is asked (`run`).
+
+use crate::medium::SimMedium;
+use crate::model::{Comparison, Model, Phase};
+use crate::scenario::Workload;
+use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
+use kaml_flash::{AlignedBuf, Io, Medium, MediumError};
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Violation {
+    what: String,
+}
+
+impl Violation {
+    /// What was seen.
+    pub fn new(what: String) -> Violation {
+        Violation { what }
+    }
+}
+
+/// Whether flash itself is the reason of an error, so that the firmware may answer it.
+pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
+    let faults = medium.faults();
+    let lossy = faults.lose_data();
+    match error {
+        Error::Medium(error) | Error::Stopped(error) => match error {
+            MediumError::NoSpace { .. } => faults.no_space_ppm > 0,
+            MediumError::ReadFailed { .. } => lossy,
+            MediumError::NotDurable { .. } => faults.not_durable_ppm > 0,
+            // The last good blocks are gone.
+            MediumError::BlockFailed { .. } => medium.bad_blocks().len() > 4 || faults.die_dies_at.is_some(),
+            MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
+        },
+        Error::Corrupt { .. } | Error::IndexDamaged { .. } | Error::MetadataDamaged(_) => lossy,
+        // The limits depend on the shape, which a seed draws without regard to them.
+        Error::Full { .. } | Error::BatchTooLarge { .. } | Error::ValueTooLarge { .. } => true,
+        _ => false,
+    }
+}
+
+/// Where a Get finds its record.
+pub enum Located {
+    /// One read away.
+    Flash(FlashRead),
+    /// In memory, or nowhere.
+    Value(Option<Vec<u8>>),
+}
+
+/// Looks a key up as a driver does.
+pub fn find(core: &mut Core, reader: &Reader, medium: &SimMedium, space: u32, key: &Key) -> Result<Located, Error> {
+    loop {
+        match reader.find(space, key) {
+            Ok(Found::Absent) => return Ok(Located::Value(None)),
+            Ok(Found::Flash(read)) => return Ok(Located::Flash(read)),
+            Ok(Found::Buffered) => match core.read_buffered(space, key)? {
+                (Buffered::Absent, _) => return Ok(Located::Value(None)),
+                (Buffered::Value(value), _) => return Ok(Located::Value(Some(value))),
+                (Buffered::Programmed, Some(read)) => return Ok(Located::Flash(read)),
+                (Buffered::Programmed, None) => {}
+            },
+            Err(FindError::Refused(error)) => return Err(error),
+            Err(FindError::NeedIndex) => core.load_index(medium, space)?,
+        }
+    }
+}
+
+/// Reads a value at once.
+pub fn get(
+    core: &mut Core,
+    reader: &Reader,
+    medium: &SimMedium,
+    space: u32,
+    key: &Key,
+) -> Result<Option<Vec<u8>>, Error> {
+    match find(core, reader, medium, space, key)? {
+        Located::Value(value) => Ok(value),
+        Located::Flash(read) => {
+            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+            medium.execute(&mut io)?;
+            let Io::Read { into, .. } = io else { unreachable!("still a read") };
+            Ok(Some(into[read.value(&into)?].to_vec()))
+        }
+    }
+}
+
+/// Compares all namespaces and all keys, settles what the model left open, and checks every block. Answers how many
+/// records flash has lost.
+pub fn contents(core: &mut Core, medium: &SimMedium, model: &mut Model, workload: &Workload) -> Result<u64, Violation> {
+    spaces(core, model)?;
+    medium.spare_reads(true);
+    let reader = core.reader();
+    let mut lost = 0;
+    let mut comparison = Comparison::new(model);
+    for space in model.spaces.keys() {
+        for number in 0..workload.keys {
+            match get(core, &reader, medium, *space, &Key::from(number)) {
+                Ok(found) => comparison.compare((*space, number), found.as_deref()).map_err(Violation::new)?,
+                Err(error) if is_excused(&error, medium) => lost += 1,
+                Err(error) => return Err(Violation::new(format!("namespace {space} key {number}: {error}"))),
+            }
+        }
+    }
+    let came_through = comparison.came_through();
+    model.adopt(came_through);
+    if !medium.faults().lose_data() {
+        accounts(core, medium, model)?;
+    }
+    medium.spare_reads(false);
+    Ok(lost)
+}
+
+/// Namespaces that must be there are, and no others than may be.
+fn spaces(core: &Core, model: &mut Model) -> Result<(), Violation> {
+    let found = core.namespaces();
+    for info in &found {
+        match model.spaces.get(&info.id) {
+            Some((name, _)) if *name == info.name => {}
+            _ => return Err(Violation::new(format!("namespace {} {:?} should not be there", info.id, info.name))),
+        }
+    }
+    for (id, (name, phase)) in model.spaces.clone() {
+        let there = found.iter().any(|info| info.id == id);
+        match (phase, there) {
+            (Phase::There, true) => {}
+            (Phase::There, false) => return Err(Violation::new(format!("namespace {id} {name:?} is gone"))),
+            (Phase::Creating | Phase::Deleting, true) => model.spaces.get_mut(&id).expect("just seen").1 = Phase::There,
+            (Phase::Creating | Phase::Deleting, false) => model.remove_space(id),
+        }
+    }
+    Ok(())
+}
+
+/// Each block holds what is accounted for it, and together they hold all records.
+fn accounts(core: &mut Core, medium: &SimMedium, model: &Model) -> Result<(), Violation> {
+    let mut records = 0;
+    for block in core.blocks_in_use() {
+        let judgement = BlockAudit::read(&core.reader(), medium, block).judge(core);
+        if let Some(problem) = judgement.problems.first() {
+            return Err(Violation::new(problem.clone()));
+        }
+        records += judgement.records;
+    }
+    let indexed: u64 = core.namespaces().iter().map(|info| info.record_count).sum();
+    if indexed != model.records.len() as u64 {
+        return Err(Violation::new(format!("the indexes count {indexed} records, there are {}", model.records.len())));
+    }
+    if core.is_idle() && records != indexed {
+        return Err(Violation::new(format!("the indexes count {indexed} records, blocks hold {records}")));
+    }
+    Ok(())
+}

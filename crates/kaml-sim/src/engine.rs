@@ -1,0 +1,336 @@
+//! Operations in flight in virtual time: when each is done, what it then does to the array, and who is told.
+//!
+//! Lives here:       the clock, the event queue, counting what changes something, power.
+//! Lives elsewhere:  bytes (`array`), durations (`timing`), failures (`faults`), the `Medium` face (`medium`).
+//! May be called by: `medium`, under its lock.
+
+use crate::array::{Array, Done};
+#[cfg(feature = "broken")]
+use crate::broken::BrokenMedium;
+use crate::faults::Injector;
+use crate::rng::{Rng, Trace, mix};
+use crate::timing::{Clocks, Next, Progress, Timing};
+use kaml_flash::{BlockIndex, Completion, Geometry, Io, IoId, MediumError};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+struct Op {
+    queue: usize,
+    id: IoId,
+    io: Io,
+    marker: Done,
+    progress: Progress,
+    refused: Option<MediumError>,
+}
+
+pub(crate) struct Engine {
+    pub(crate) geometry: Arc<Geometry>,
+    pub(crate) array: Array,
+    pub(crate) injector: Injector,
+    pub(crate) trace: Trace,
+    timing: Timing,
+    clocks: Clocks,
+    rng: Rng,
+    now_ns: u64,
+    ops: BTreeMap<u64, Op>,
+    next_seq: u64,
+    /// (when, a draw that orders what is due at once, operation).
+    events: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    /// Completions of each queue, not reaped yet.
+    done: Vec<Vec<Completion>>,
+    in_flight: Vec<usize>,
+    mutations: u64,
+    cut_at: Option<u64>,
+    powered: bool,
+    /// A rule that a medium cannot refuse by an answer was broken.
+    pub(crate) misuse: Option<String>,
+    #[cfg(feature = "broken")]
+    pub(crate) broken: Option<BrokenMedium>,
+}
+
+impl Engine {
+    pub(crate) fn new(geometry: Arc<Geometry>, array: Array, timing: Timing, injector: Injector, rng: Rng) -> Engine {
+        Engine {
+            clocks: Clocks::new(&geometry),
+            geometry,
+            array,
+            injector,
+            trace: Trace::default(),
+            timing,
+            rng,
+            now_ns: 0,
+            ops: BTreeMap::new(),
+            next_seq: 0,
+            events: BinaryHeap::new(),
+            done: Vec::new(),
+            in_flight: Vec::new(),
+            mutations: 0,
+            cut_at: None,
+            powered: true,
+            misuse: None,
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
+    }
+
+    pub(crate) fn add_queue(&mut self) -> usize {
+        self.done.push(Vec::new());
+        self.in_flight.push(0);
+        self.done.len() - 1
+    }
+
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Operations so far that change something and came to their end.
+    pub(crate) fn mutations(&self) -> u64 {
+        self.mutations
+    }
+
+    pub(crate) fn is_powered(&self) -> bool {
+        self.powered
+    }
+
+    pub(crate) fn in_flight(&self, queue: usize) -> usize {
+        self.in_flight[queue]
+    }
+
+    pub(crate) fn take_done(&mut self, queue: usize, into: &mut Vec<Completion>) {
+        self.in_flight[queue] -= self.done[queue].len();
+        into.append(&mut self.done[queue]);
+    }
+
+    pub(crate) fn has_done(&self, queue: usize) -> bool {
+        !self.done[queue].is_empty()
+    }
+
+    // --- operations -----------------------------------------------------------------------------------------------------
+
+    pub(crate) fn submit(&mut self, queue: usize, id: IoId, io: Io) {
+        self.in_flight[queue] += 1;
+        if !self.powered {
+            self.done[queue].push(Completion { id, io, result: Err(MediumError::Gone) });
+            return;
+        }
+        if self.injector.is_known_bad(&io) {
+            self.misuse.get_or_insert_with(|| format!("a bad block is used again: {}", name(&io)));
+        }
+        let refused = self.refuse(&io).err();
+        let slowness = self.injector.slowness(&io);
+        let progress = Progress::new(slowness);
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let mut op = Op { queue, id, io, marker: self.array.marker(), progress, refused };
+        if op.refused.is_some() {
+            self.finish(op);
+            return;
+        }
+        let erase_count = self.erase_count(&op.io);
+        let shared = (&self.timing, &*self.geometry, &mut self.rng);
+        let next = self.clocks.arrive((seq, &op.io, &mut op.progress), (self.now_ns, erase_count), shared);
+        self.ops.insert(seq, op);
+        self.follow(seq, next);
+    }
+
+    fn refuse(&mut self, io: &Io) -> Result<(), MediumError> {
+        let geometry = self.geometry.clone();
+        match io {
+            Io::Read { at, into } => geometry.check_read(*at, into.len()).map(drop),
+            Io::ReadOob { at, into } => geometry.check_read_oob(*at, into.len()).map(drop),
+            Io::Program { at, data, oob, .. } => self.array.start_program(*at, data, oob),
+            Io::Erase { block, .. } => geometry.check_erase(*block),
+            Io::Persist { offset, data, len, .. } => geometry.check_ring("write", *offset, *len, data.len()),
+            Io::WriteRoot { slot, data } => geometry.check_root("write", *slot, data),
+            Io::Flush => Ok(()),
+        }
+    }
+
+    fn erase_count(&self, io: &Io) -> u32 {
+        match io {
+            Io::Program { at, .. } => self.array.erase_count(at.block),
+            Io::Erase { block, .. } => self.array.erase_count(*block),
+            _ => 0,
+        }
+    }
+
+    fn follow(&mut self, seq: u64, next: Next) {
+        match next {
+            Next::At(when) => self.plan(when, seq),
+            Next::Waits => {}
+            Next::Done => unreachable!("nothing is done before its first event"),
+            Next::Yields(reader, now) => self.resume(reader, now),
+        }
+    }
+
+    fn plan(&mut self, when: u64, seq: u64) {
+        self.events.push(Reverse((when, self.rng.next_u64(), seq)));
+    }
+
+    fn resume(&mut self, seq: u64, now: u64) {
+        let op = self.ops.get(&seq).expect("operations wait until they are done");
+        let erase_count = self.erase_count(&op.io);
+        let op = self.ops.get_mut(&seq).expect("just seen");
+        let shared = (&self.timing, &*self.geometry, &mut self.rng);
+        let when = self.clocks.resume((&op.io, &mut op.progress), (now, erase_count), shared);
+        self.plan(when, seq);
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_event(&self) -> Option<u64> {
+        self.events.peek().map(|Reverse((when, ..))| *when)
+    }
+
+    /// Whether the next event is the end of an operation that changes something.
+    pub(crate) fn next_mutates(&self) -> bool {
+        self.events.peek().is_some_and(|Reverse((_, _, seq))| mutates(&self.ops[seq].io))
+    }
+
+    /// Lets time pass without anything happening.
+    pub(crate) fn wait_until(&mut self, when: u64) {
+        self.now_ns = self.now_ns.max(when);
+    }
+
+    /// Goes to the next event and lets it happen; false if there is none.
+    pub(crate) fn advance(&mut self) -> bool {
+        let Some(Reverse((when, _, seq))) = self.events.pop() else { return false };
+        self.wait_until(when);
+        let op = self.ops.get(&seq).expect("events belong to operations in flight");
+        let erase_count = self.erase_count(&op.io);
+        let op = self.ops.get_mut(&seq).expect("just seen");
+        let shared = (&self.timing, &*self.geometry, &mut self.rng);
+        match self.clocks.advance((seq, &op.io, &mut op.progress), (self.now_ns, erase_count), shared) {
+            Next::Done => self.end(seq),
+            next => self.follow(seq, next),
+        }
+        true
+    }
+
+    fn end(&mut self, seq: u64) {
+        if mutates(&self.ops[&seq].io) {
+            self.mutations += 1;
+            if self.cut_at == Some(self.mutations) {
+                self.cut(self.mutations);
+                return;
+            }
+        }
+        let op = self.ops.remove(&seq).expect("ends once");
+        if let Some(next) = self.clocks.leave(&op.io, &self.timing, &self.geometry) {
+            self.resume(next, self.now_ns);
+        }
+        self.finish(op);
+    }
+
+    /// Applies an operation and tells its queue.
+    fn finish(&mut self, op: Op) {
+        let Op { queue, id, mut io, marker, refused, .. } = op;
+        let result = match refused {
+            Some(error) => Err(error),
+            None => {
+                let erase_count = self.erase_count(&io);
+                let fate = self.injector.strike(&io, &self.geometry, erase_count, self.mutations);
+                fate.and_then(|()| self.apply(&mut io, marker))
+            }
+        };
+        if result.is_ok() {
+            self.injector.flip(&mut io);
+        }
+        self.trace.note(self.now_ns);
+        self.trace.note(fingerprint(&io) ^ mix(u64::from(result.is_ok())));
+        self.done[queue].push(Completion { id, io, result });
+    }
+
+    #[cfg(not(feature = "broken"))]
+    fn apply(&mut self, io: &mut Io, marker: Done) -> Result<(), MediumError> {
+        self.array.apply(io, marker)
+    }
+
+    /// Keeps the promise, or only says so.
+    #[cfg(feature = "broken")]
+    fn apply(&mut self, io: &mut Io, marker: Done) -> Result<(), MediumError> {
+        let skipped = match self.broken {
+            Some(BrokenMedium::SkipsPersists) => matches!(io, Io::Persist { .. }) && self.rng.one_in(8),
+            Some(BrokenMedium::IgnoresFlushes) => matches!(io, Io::Flush),
+            Some(BrokenMedium::LosesUrgency) => {
+                if let Io::Program { urgent, .. } = io {
+                    *urgent = false;
+                }
+                false
+            }
+            None => false,
+        };
+        if skipped { Ok(()) } else { self.array.apply(io, marker) }
+    }
+
+    // --- power -----------------------------------------------------------------------------------------------------------
+
+    /// Power goes when the `n`-th operation from the beginning that changes something would be done.
+    pub(crate) fn cut_at(&mut self, n: Option<u64>) {
+        self.cut_at = n;
+    }
+
+    /// The array as a power cut at this moment may leave it.
+    pub(crate) fn array_after_cut(&self, choice: u64) -> Array {
+        let mut array = self.array.clone();
+        array.lose_power(self.ops.values().map(|op| &op.io), &mut Rng::new(choice));
+        array
+    }
+
+    /// What stays the same when another engine goes on with this one's flash.
+    pub(crate) fn inherit(&mut self, other: &Engine) {
+        self.injector.inherit(&other.injector);
+        self.mutations = other.mutations;
+        #[cfg(feature = "broken")]
+        {
+            self.broken = other.broken;
+        }
+    }
+
+    /// Power goes now.
+    pub(crate) fn cut(&mut self, choice: u64) {
+        self.array = self.array_after_cut(choice);
+        self.powered = false;
+        self.cut_at = None;
+        self.events.clear();
+        for (_, op) in std::mem::take(&mut self.ops) {
+            self.done[op.queue].push(Completion { id: op.id, io: op.io, result: Err(MediumError::Gone) });
+        }
+        self.clocks = Clocks::new(&self.geometry);
+    }
+
+    /// Power is back.
+    pub(crate) fn power_on(&mut self) {
+        self.powered = true;
+    }
+}
+
+/// Whether an operation changes something: what power cuts are counted by.
+pub(crate) fn mutates(io: &Io) -> bool {
+    !matches!(io, Io::Read { .. } | Io::ReadOob { .. })
+}
+
+fn fingerprint(io: &Io) -> u64 {
+    let (kind, at, len) = match io {
+        Io::Read { at, into } => (1, at.0, into.len()),
+        Io::ReadOob { at, into } => (2, block_and_page(at.block, at.page), into.len()),
+        Io::Program { at, data, .. } => (3, block_and_page(at.block, at.page), data.len()),
+        Io::Erase { block, .. } => (4, block_and_page(*block, 0), 0),
+        Io::Persist { offset, len, .. } => (5, *offset, *len),
+        Io::WriteRoot { slot, data } => (6, u64::from(*slot), data.len()),
+        Io::Flush => (7, 0, 0),
+    };
+    mix(kind << 56 ^ at << 20 ^ len as u64)
+}
+
+fn block_and_page(block: BlockIndex, page: u32) -> u64 {
+    u64::from(block.0) << 24 | u64::from(page)
+}
+
+fn name(io: &Io) -> String {
+    match io {
+        Io::Program { at, .. } => format!("program at {at}"),
+        Io::Erase { block, .. } => format!("erase of {block}"),
+        other => format!("{other:?}"),
+    }
+}

@@ -1,0 +1,41 @@
+//! The laboratory: the shipped firmware on modelled NAND, in virtual time, with every fault that flash and power have.
+//!
+//! Lives here:       simulated NAND, the virtual-time driver, faults and power cuts, the model and the checkers.
+//! Lives elsewhere:  the firmware (`kaml-device`), the medium's contract (`kaml-flash`).
+//! Implements:       design sections 2 and 9; docs/simulation.md.
+//!
+//! Everything follows from a seed: no thread, no wall clock, no chance but `rng`.
+
+mod array;
+#[cfg(feature = "broken")]
+mod broken;
+pub mod check;
+mod engine;
+mod faults;
+mod host;
+mod medium;
+mod model;
+mod pack;
+mod rng;
+mod run;
+mod scenario;
+mod timing;
+mod value;
+mod world;
+
+pub use array::Keep;
+#[cfg(feature = "broken")]
+pub use broken::BrokenMedium;
+pub use check::Violation;
+pub use faults::{FaultCounts, Faults};
+pub use host::{Command, Put};
+pub use medium::{Options, SimMedium, SimQueue};
+pub use model::{Address, Changes, Comparison, Model, Phase};
+pub use rng::{Rng, Trace, mix};
+#[cfg(feature = "broken")]
+pub use run::run_on;
+pub use run::{Cuts, Failure, Plan, Totals, run};
+pub use scenario::{Scenario, Small, Workload};
+pub use timing::{NandTiming, Timing};
+pub use value::Value;
+pub use world::{Counts, End, World};

@@ -1,0 +1,387 @@
+//! A seed from beginning to end: lives of one device, a power cut at every operation or at some, recoveries cut too.
+//!
+//! Lives here:       lives, forks, what must hold after each, the line that replays a failure.
+//! Lives elsewhere:  the scenario of a seed (`scenario`), one life (`world`), the comparison (`check`).
+//!
+//! A cut is tried on a fork: other flash that holds what the cut may have left. The device itself goes on, so that one
+//! run tries thousands of cuts.
+
+use crate::check::{self, Violation};
+use crate::faults::FaultCounts;
+use crate::host::Command;
+use crate::medium::SimMedium;
+use crate::model::{Model, Phase};
+use crate::rng::{Rng, mix};
+use crate::scenario::{Scenario, Small};
+use crate::world::{Counts, End, World};
+use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
+
+/// Which operations power is cut at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cuts {
+    /// Every one.
+    Every,
+    /// One in so many, as the seed says.
+    OneIn(u64),
+    /// This one.
+    Only(u64),
+}
+
+/// What to run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Plan {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// A small workload instead of what the seed stands for.
+    pub small: Option<Small>,
+    /// Where power is cut.
+    pub cuts: Cuts,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Totals {
+    /// Seeds run.
+    pub seeds: u64,
+    /// What hosts did.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Power cuts survived, each at another operation or moment.
+    pub cuts: u64,
+    /// Of these, during a recovery.
+    pub recovery_cuts: u64,
+    /// Clean closes.
+    pub closes: u64,
+    /// Failures of ring, root or flush survived.
+    pub stops: u64,
+    /// Devices given up with an honest error because flash had lost metadata.
+    pub given_up: u64,
+    /// Faults survived.
+    pub faults: FaultCounts,
+    /// Medium operations that changed something.
+    pub mutations: u64,
+    /// Chunks that collection moved, in bytes.
+    pub relocated_bytes: u64,
+    /// Fingerprint of all that happened; that of several runs does not depend on their order.
+    pub trace_hash: u64,
+}
+
+impl Totals {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Totals) {
+        self.seeds += other.seeds;
+        self.counts.add(&other.counts);
+        self.cuts += other.cuts;
+        self.recovery_cuts += other.recovery_cuts;
+        self.closes += other.closes;
+        self.stops += other.stops;
+        self.given_up += other.given_up;
+        self.faults.add(&other.faults);
+        self.mutations += other.mutations;
+        self.relocated_bytes += other.relocated_bytes;
+        self.trace_hash ^= other.trace_hash;
+    }
+}
+
+/// A run that found something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}\n  replay: {replay}")]
+pub struct Failure {
+    /// What was found.
+    pub what: String,
+    /// The command line that shows it again.
+    pub replay: String,
+}
+
+/// How often a device is opened in a row when faults of its medium prevent it.
+const OPEN_TRIES_MAX: u32 = 30;
+/// Operations of a recovery that is cut are counted up to this.
+const RECOVERY_CUT_MAX: u64 = 60;
+/// Commands after a recovery that is not gone on with.
+const AFTERMATH_COMMANDS: u64 = 60;
+
+/// Runs a seed; panics of the firmware are failures too.
+pub fn run(plan: &Plan) -> Result<Totals, Failure> {
+    carry_out(Run::new(plan))
+}
+
+/// As [`run`], on a medium that breaks a promise.
+#[cfg(feature = "broken")]
+pub fn run_on(plan: &Plan, broken: Option<crate::BrokenMedium>) -> Result<Totals, Failure> {
+    let mut run = Run::new(plan);
+    run.broken = broken;
+    carry_out(run)
+}
+
+fn carry_out(mut run: Run) -> Result<Totals, Failure> {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.lives()));
+    let what = match outcome {
+        Ok(Ok(())) => {
+            run.totals.seeds = 1;
+            return Ok(run.totals);
+        }
+        Ok(Err(violation)) => violation.to_string(),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+            format!("the firmware panicked: {text}")
+        }
+    };
+    Err(Failure { what, replay: run.replay() })
+}
+
+struct Run {
+    plan: Plan,
+    scenario: Scenario,
+    totals: Totals,
+    rng: Rng,
+    /// The cut being tried.
+    cut: Option<u64>,
+    #[cfg(feature = "broken")]
+    broken: Option<crate::BrokenMedium>,
+}
+
+/// How a device came back.
+enum Opened {
+    Open(Box<Core>),
+    /// Flash has lost what is needed, and the firmware says so.
+    GivenUp,
+}
+
+impl Run {
+    fn new(plan: &Plan) -> Run {
+        let scenario = match plan.small {
+            Some(small) => Scenario::small(small, plan.seed),
+            None => Scenario::draw(plan.seed),
+        };
+        let rng = Rng::new(mix(plan.seed ^ 0x5EED));
+        Run {
+            plan: *plan,
+            scenario,
+            totals: Totals::default(),
+            rng,
+            cut: None,
+            #[cfg(feature = "broken")]
+            broken: None,
+        }
+    }
+
+    fn replay(&self) -> String {
+        let mut line = format!("kaml sim replay --seed {}", self.plan.seed);
+        if let Some(small) = self.plan.small {
+            line += &format!(" --workload {}", small.name());
+        }
+        if let Some(cut) = self.cut {
+            line += &format!(" --cut {cut}");
+        }
+        line
+    }
+
+    fn lives(&mut self) -> Result<(), Violation> {
+        let Scenario { geometry, options, workload, seed } = self.scenario.clone();
+        let medium = SimMedium::new(geometry, options).map_err(|error| Violation::new(error.to_string()))?;
+        #[cfg(feature = "broken")]
+        medium.break_promise(self.broken);
+        if let Err(error) = Core::format(&medium) {
+            return excuse(&error, &medium);
+        }
+        let mut model = Model::default();
+        let mut opening = self.rng.branch(1);
+        let Opened::Open(core) = self.open(&medium, &mut opening)? else { return Ok(()) };
+        let mut core = *core;
+        for life in 0..workload.lives {
+            let mut world =
+                World::new(core, medium.clone(), model, workload.clone(), mix(seed ^ u64::from(life) << 32));
+            self.make_spaces(&mut world, life);
+            let end = self.live(&mut world);
+            self.totals.counts.add(&world.counts);
+            self.totals.trace_hash ^= world.trace_hash().rotate_left(life);
+            self.totals.relocated_bytes += world.core.stats().relocated_bytes;
+            model = std::mem::take(&mut world.model);
+            drop(world);
+            self.end_life(end, &medium)?;
+            let Opened::Open(next) = self.open(&medium, &mut opening)? else { return self.finish(&medium) };
+            core = *next;
+            check::contents(&mut core, &medium, &mut model, &workload)?;
+        }
+        self.finish(&medium)
+    }
+
+    fn finish(&mut self, medium: &SimMedium) -> Result<(), Violation> {
+        self.totals.mutations = medium.mutations();
+        self.totals.faults.add(&medium.fault_counts());
+        Ok(())
+    }
+
+    /// Namespaces of the beginning; what the first ones lack is made up for.
+    fn make_spaces(&self, world: &mut World, life: u32) {
+        let there = world.model.spaces.values().filter(|(_, phase)| *phase != Phase::Deleting).count() as u32;
+        for number in there..self.scenario.workload.spaces {
+            let name = format!("first {number} of life {life}");
+            let options = NamespaceOptions { keys: KeyKind::U64, logs: Vec::new() };
+            if let Ok(id) = world.core.create_namespace(&name, &options) {
+                world.model.spaces.insert(id, (name, Phase::Creating));
+            }
+        }
+    }
+
+    fn live(&mut self, world: &mut World) -> End {
+        match self.commands(world) {
+            Ok(()) => End::Cut,
+            Err(end) => end,
+        }
+    }
+
+    fn commands(&mut self, world: &mut World) -> Result<(), End> {
+        self.first_root(world)?;
+        let mut left = self.scenario.workload.commands;
+        while left > 0 {
+            if world.depth() < self.scenario.workload.depth && !world.rng.one_in(4) {
+                let command = Command::draw(&mut world.rng, &self.scenario.workload, &world.model);
+                world.submit(command);
+                left -= 1;
+            }
+            world.turn()?;
+            self.step(world)?;
+        }
+        if self.rng.one_in(3) {
+            world.close()?;
+            self.totals.closes += 1;
+            return Ok(());
+        }
+        if self.rng.one_in(2) {
+            world.settle()?;
+        }
+        Ok(())
+    }
+
+    fn first_root(&mut self, world: &mut World) -> Result<(), End> {
+        let request = world.core.request_root(false);
+        while world.core.roots_done() < request {
+            world.turn()?;
+            self.step(world)?;
+        }
+        for (_, phase) in world.model.spaces.values_mut() {
+            *phase = Phase::There;
+        }
+        Ok(())
+    }
+
+    /// Lets one thing happen; if it changes something, power may be cut just before it is done, on a fork.
+    fn step(&mut self, world: &mut World) -> Result<(), End> {
+        if world.medium.next_mutates() {
+            let number = world.medium.mutations() + 1;
+            // Drawn apart, so that a replay of one cut sees the same run.
+            let mut draw = Rng::new(mix(self.plan.seed ^ mix(number)));
+            let cut = match self.plan.cuts {
+                Cuts::Every => true,
+                Cuts::OneIn(n) => draw.one_in(n),
+                Cuts::Only(only) => number == only,
+            };
+            if cut {
+                self.cut = Some(number);
+                let mut draw = Rng::new(mix(self.plan.seed.rotate_left(7) ^ mix(number)));
+                self.survive(world, &mut draw)?;
+                self.cut = None;
+            }
+        }
+        if world.rng.below(100) >= self.scenario.workload.lazy_percent / 2 { world.advance() } else { Ok(()) }
+    }
+
+    /// Power is cut here, on a fork: everything that was answered must come back.
+    fn survive(&mut self, world: &World, draw: &mut Rng) -> Result<(), Violation> {
+        let fork = world.medium.fork_after_cut(draw.next_u64());
+        self.totals.cuts += 1;
+        let mut model = world.model.clone();
+        for _ in 0..draw.below(3) {
+            fork.cut_after(draw.within(1, RECOVERY_CUT_MAX));
+            let opened = Core::open(&fork, false);
+            if !fork.is_cut() {
+                fork.power_on();
+                break;
+            }
+            drop(opened);
+            self.totals.cuts += 1;
+            self.totals.recovery_cuts += 1;
+            fork.power_on();
+        }
+        let workload = world.workload.clone();
+        if let Opened::Open(mut core) = self.open(&fork, draw)? {
+            check::contents(&mut core, &fork, &mut model, &workload)?;
+            if draw.one_in(4) {
+                self.aftermath(*core, &fork, model, draw.next_u64())?;
+            }
+        }
+        self.totals.faults.add(&fork.fault_counts());
+        Ok(())
+    }
+
+    /// The recovered device can be used: Puts, collection, a root.
+    fn aftermath(&mut self, core: Core, fork: &SimMedium, model: Model, seed: u64) -> Result<(), Violation> {
+        let workload = self.scenario.workload.clone();
+        let mut world = World::new(core, fork.clone(), model, workload.clone(), seed);
+        let used = Self::use_it(&mut world);
+        self.totals.counts.add(&world.counts);
+        match used {
+            Ok(()) => {}
+            Err(End::Violation(violation)) => return Err(violation),
+            Err(End::Cut | End::Stopped) => return Ok(()),
+        }
+        check::contents(&mut world.core, fork, &mut world.model, &workload).map(drop)
+    }
+
+    fn use_it(world: &mut World) -> Result<(), End> {
+        for _ in 0..AFTERMATH_COMMANDS {
+            let command = Command::draw(&mut world.rng, &world.workload, &world.model);
+            world.submit(command);
+            let depth = world.workload.depth;
+            world.drive(|world| world.depth() < depth)?;
+        }
+        world.settle()
+    }
+
+    fn end_life(&mut self, end: End, medium: &SimMedium) -> Result<(), Violation> {
+        match end {
+            End::Violation(violation) => return Err(violation),
+            End::Stopped => self.totals.stops += 1,
+            End::Cut => {}
+        }
+        medium.cut(self.rng.next_u64());
+        medium.power_on();
+        self.totals.cuts += 1;
+        Ok(())
+    }
+
+    /// Opens a device, again and again while faults of its medium prevent it.
+    fn open(&mut self, medium: &SimMedium, draw: &mut Rng) -> Result<Opened, Violation> {
+        for attempt in 0..OPEN_TRIES_MAX {
+            medium.spare_reads(attempt >= OPEN_TRIES_MAX / 2);
+            let opened = Core::open(medium, false);
+            medium.spare_reads(false);
+            if let Some(misuse) = medium.misuse() {
+                return Err(Violation::new(misuse));
+            }
+            match opened {
+                Ok((core, _)) => return Ok(Opened::Open(Box::new(core))),
+                Err(error) => excuse(&error, medium)?,
+            }
+            // Whoever opened it has gone; what it had under way is carried out or not.
+            medium.cut(draw.next_u64());
+            medium.power_on();
+        }
+        match medium.faults().lose_data() || medium.bad_blocks().len() > 4 {
+            true => {
+                self.totals.given_up += 1;
+                Ok(Opened::GivenUp)
+            }
+            false => Err(Violation::new("the device cannot be opened any more".to_owned())),
+        }
+    }
+}
+
+fn excuse(error: &Error, medium: &SimMedium) -> Result<(), Violation> {
+    match check::is_excused(error, medium) {
+        true => Ok(()),
+        false => Err(Violation::new(format!("opening: {error}"))),
+    }
+}

@@ -1,0 +1,263 @@
+//! What a seed stands for: a shape of flash, a way to pass time, faults, a workload.
+//!
+//! Lives here:       drawing them, the named small workloads whose every cut is tried.
+//! Lives elsewhere:  running them (`run`).
+
+use crate::array::Keep;
+use crate::faults::Faults;
+use crate::medium::Options;
+use crate::rng::Rng;
+use crate::timing::Timing;
+use kaml_flash::{Geometry, Packing};
+
+/// What hosts do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Namespaces at the beginning.
+    pub spaces: u32,
+    /// Keys of each that may be there.
+    pub keys: u64,
+    /// Bytes of most values.
+    pub len_max: u64,
+    /// One value in so many is larger than the ring takes.
+    pub direct_one_in: u64,
+    /// Records of a Put.
+    pub batch_max: u64,
+    /// Commands under way at once.
+    pub depth: usize,
+    /// Commands until power goes or the device is closed.
+    pub commands: u64,
+    /// Lives of the device, each ended by a cut, a failure or a close.
+    pub lives: u32,
+    /// Of a hundred records, so many are deletes.
+    pub delete_percent: u64,
+    /// Of a hundred commands, so many are Gets.
+    pub get_percent: u64,
+    /// One command in so many asks for a root.
+    pub root_one_in: u64,
+    /// One command in so many creates or deletes a namespace.
+    pub namespace_one_in: u64,
+    /// One command in so many takes an index out of memory, if that can be done.
+    pub unload_one_in: u64,
+    /// How reluctant the driver is to do what is due, in percent.
+    pub lazy_percent: u64,
+}
+
+/// Everything that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// The shape of the flash.
+    pub geometry: Geometry,
+    /// How the medium is made.
+    pub options: Options,
+    /// What hosts do.
+    pub workload: Workload,
+}
+
+/// A small workload whose every cut is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Small {
+    /// Puts of several records over several namespaces and logs.
+    Puts,
+    /// Overwrites of a nearly full device.
+    Collection,
+    /// Many small keys, so that index segments split.
+    Growth,
+    /// Roots and checkpoints all the time, indexes out of memory and back.
+    Checkpoint,
+    /// Values too large for the ring.
+    Direct,
+    /// Namespaces come and go.
+    Namespaces,
+    /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
+    Readers,
+    /// Gets of flash that flips bits; not in that list either.
+    Flips,
+    /// Blocks that fail, over several lives; not in that list either.
+    Failures,
+}
+
+impl Small {
+    /// Those that are cut at every operation.
+    pub const ALL: [Small; 6] =
+        [Small::Puts, Small::Collection, Small::Growth, Small::Checkpoint, Small::Direct, Small::Namespaces];
+
+    /// As one writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Small::Puts => "puts",
+            Small::Collection => "collection",
+            Small::Growth => "growth",
+            Small::Checkpoint => "checkpoint",
+            Small::Direct => "direct",
+            Small::Namespaces => "namespaces",
+            Small::Readers => "readers",
+            Small::Flips => "flips",
+            Small::Failures => "failures",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Small> {
+        Small::ALL.into_iter().chain([Small::Readers, Small::Flips, Small::Failures]).find(|small| small.name() == name)
+    }
+}
+
+/// Longest operation of an unruly medium; only ratios matter.
+const CHAOS_NS_MAX: u64 = 100_000;
+
+impl Scenario {
+    /// What a seed stands for.
+    pub fn draw(seed: u64) -> Scenario {
+        let mut rng = Rng::new(seed);
+        let geometry = draw_geometry(&mut rng);
+        let faults = if rng.one_in(3) { Faults::default() } else { Faults::draw(&mut rng) };
+        let options = Options {
+            timing: Timing::Chaos { ns_max: CHAOS_NS_MAX },
+            faults,
+            keep: if rng.one_in(4) { Keep::Runs } else { Keep::Bytes },
+            blank: if rng.one_in(2) { 0xFF } else { 0 },
+            seed: rng.next_u64(),
+        };
+        let workload = draw_workload(&mut rng, &geometry);
+        Scenario { seed, geometry, options, workload }
+    }
+
+    /// A small workload without faults; the seed decides the interleaving.
+    pub fn small(small: Small, seed: u64) -> Scenario {
+        let mut rng = Rng::new(seed);
+        let geometry = small_geometry(if rng.one_in(2) { Packing::Across } else { Packing::WithinPage });
+        let options = Options {
+            timing: Timing::Chaos { ns_max: CHAOS_NS_MAX },
+            faults: match small {
+                Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
+                Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
+                Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
+                _ => Faults::default(),
+            },
+            keep: Keep::Bytes,
+            blank: if rng.one_in(2) { 0xFF } else { 0 },
+            seed: rng.next_u64(),
+        };
+        let base = Workload {
+            spaces: 2,
+            keys: 40,
+            len_max: 1_200,
+            direct_one_in: u64::MAX,
+            batch_max: 4,
+            depth: 3,
+            commands: 60,
+            lives: 1,
+            delete_percent: 20,
+            get_percent: 10,
+            root_one_in: 20,
+            namespace_one_in: u64::MAX,
+            unload_one_in: u64::MAX,
+            lazy_percent: 40,
+        };
+        let workload = match small {
+            Small::Puts => Workload { spaces: 3, ..base },
+            Small::Collection => Workload {
+                spaces: 1,
+                keys: records_that_fill(&geometry, 1_500, 90),
+                len_max: 3_000,
+                commands: 1_800,
+                ..base
+            },
+            Small::Growth => Workload { keys: 6_000, len_max: 12, batch_max: 60, commands: 120, ..base },
+            Small::Checkpoint => Workload { commands: 100, root_one_in: 4, unload_one_in: 6, ..base },
+            Small::Direct => Workload { direct_one_in: 3, keys: 20, commands: 80, ..base },
+            Small::Namespaces => Workload { namespace_one_in: 5, commands: 100, ..base },
+            Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
+            Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
+            Small::Readers => Workload {
+                spaces: 1,
+                keys: records_that_fill(&geometry, 1_500, 90),
+                len_max: 3_000,
+                depth: 40,
+                commands: 12_000,
+                get_percent: 30,
+                lazy_percent: 10,
+                ..base
+            },
+        };
+        Scenario { seed, geometry, options, workload }
+    }
+}
+
+fn small_geometry(packing: Packing) -> Geometry {
+    let (page_bytes, pages_per_program) = match packing {
+        Packing::Across => (4096, 1),
+        Packing::WithinPage => (8192, 2),
+    };
+    Geometry {
+        channel_count: 2,
+        dies_per_channel: 1,
+        blocks_per_die: 20,
+        pages_per_block: 16,
+        page_bytes,
+        oob_bytes: 32,
+        chunk_bytes: 128,
+        pages_per_program,
+        packing,
+        ring_bytes: 1 << 20,
+        sector_bytes: 512,
+        root_bytes: 1 << 16,
+    }
+}
+
+fn draw_geometry(rng: &mut Rng) -> Geometry {
+    let page_bytes = [4096, 8192, 16_384][rng.below(3) as usize];
+    let pages_per_program = [1, 1, 2, 4][rng.below(4) as usize];
+    let dies = rng.within(1, 4) as u32;
+    let channel_count = if dies.is_multiple_of(2) { 2 } else { 1 };
+    let pages = (rng.within(64, 256) << 10) as u32 / page_bytes;
+    Geometry {
+        channel_count,
+        dies_per_channel: dies / channel_count,
+        blocks_per_die: rng.within(24, 72) as u32 / dies + 10,
+        pages_per_block: pages.max(4).next_multiple_of(pages_per_program),
+        page_bytes,
+        oob_bytes: 32 << rng.below(3),
+        chunk_bytes: page_bytes / 64 * [1, 2][rng.below(2) as usize],
+        pages_per_program,
+        packing: if rng.one_in(2) { Packing::Across } else { Packing::WithinPage },
+        ring_bytes: (1 << 20) + rng.below(64) * 4096,
+        sector_bytes: [512, 4096][rng.below(2) as usize],
+        root_bytes: 1 << 16,
+    }
+}
+
+fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
+    let spaces = rng.within(1, 4) as u32;
+    let len_max = [20, 300, 1_500, 4_000, 12_000][rng.below(5) as usize];
+    let fill = rng.within(10, 90);
+    let keys = (records_that_fill(geometry, len_max / 2, fill) / u64::from(spaces)).clamp(4, 1_500);
+    let often = |rng: &mut Rng, n: u64| if rng.one_in(2) { u64::MAX } else { rng.within(n / 4, n) };
+    Workload {
+        spaces,
+        keys,
+        len_max,
+        direct_one_in: often(rng, 80),
+        batch_max: [1, 3, 8, 30][rng.below(4) as usize],
+        depth: rng.within(1, 12) as usize,
+        commands: rng.within(200, 2_500),
+        lives: rng.within(2, 5) as u32,
+        delete_percent: rng.within(0, 40),
+        get_percent: rng.within(0, 50),
+        root_one_in: often(rng, 200),
+        namespace_one_in: often(rng, 400),
+        unload_one_in: often(rng, 200),
+        lazy_percent: rng.within(0, 80),
+    }
+}
+
+/// Records with values of so many bytes that fill so much of the flash, or what the firmware gives of it.
+fn records_that_fill(geometry: &Geometry, value_bytes: u64, percent: u64) -> u64 {
+    let blocks = u64::from(geometry.block_count()).saturating_sub(8 + 5 * u64::from(geometry.die_count()));
+    let chunk = u64::from(geometry.chunk_bytes);
+    let record = (value_bytes + 40).next_multiple_of(chunk) + chunk / 2;
+    (blocks * geometry.block_bytes() * percent / 100 / record).max(4)
+}

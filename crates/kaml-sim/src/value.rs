@@ -1,0 +1,35 @@
+//! Values made from a seed and a length.
+//!
+//! Lives here:       the bytes of a value; nothing else has to keep them.
+
+use crate::rng::mix;
+
+/// A value, without its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Value {
+    /// Where its bytes come from.
+    pub seed: u64,
+    /// How many.
+    pub len: u32,
+}
+
+impl Value {
+    /// Bytes that resemble no other value's: for finding mistakes.
+    pub fn noise(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len as usize + 8);
+        let mut word = self.seed;
+        while bytes.len() < self.len as usize {
+            word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            bytes.extend_from_slice(&mix(word).to_le_bytes());
+        }
+        bytes.truncate(self.len as usize);
+        bytes
+    }
+
+    /// One word, repeated: the medium keeps it in a few bytes whatever its length.
+    pub fn run(self, into: &mut Vec<u8>) {
+        into.clear();
+        let word = mix(self.seed).to_le_bytes();
+        into.extend(word.iter().cycle().take(self.len as usize));
+    }
+}

@@ -1,0 +1,461 @@
+//! The virtual-time driver: one thread that does what is due in an order that the seed decides.
+//!
+//! Lives here:       turns, commands under way, handing operations to the medium and completions to the core, answers.
+//! Lives elsewhere:  which commands (`host`), what must be there afterwards (`model`, `check`), many lives (`run`).
+//! Implements:       design section 2, driver (iii).
+//!
+//! A turn does some of: try a command that waits, hand out a ring write, poll the firmware, let one thing happen on
+//! the medium. Each may be put off, so that anything overtakes anything that it may overtake.
+
+use crate::check::{self, Violation};
+use crate::host::Command;
+use crate::medium::{SimMedium, SimQueue};
+use crate::model::{Model, Phase};
+use crate::rng::{Rng, Trace, mix};
+use crate::scenario::Workload;
+use crate::value::Value;
+use kaml_device::{Core, Error, FlashRead, Key, KeyKind, NamespaceOptions, Op, Reader, StageError};
+use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
+use std::collections::BTreeMap;
+
+/// Why a life ended.
+#[derive(Debug)]
+pub enum End {
+    /// Power is gone.
+    Cut,
+    /// A ring write, root write or flush failed: the device takes nothing any more until it is opened again.
+    Stopped,
+    /// A promise is broken.
+    Violation(Violation),
+}
+
+impl From<Violation> for End {
+    fn from(violation: Violation) -> End {
+        End::Violation(violation)
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counts {
+    /// Records put or deleted and answered, and Gets answered.
+    pub operations: u64,
+    /// Atomic Puts staged.
+    pub puts: u64,
+    /// Gets answered.
+    pub gets: u64,
+    /// Commands that were refused as they may be: full, no space, stopped.
+    pub refused: u64,
+    /// Gets that answered an error because flash had lost the data.
+    pub lost: u64,
+}
+
+impl Counts {
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.puts += other.puts;
+        self.gets += other.gets;
+        self.refused += other.refused;
+        self.lost += other.lost;
+    }
+}
+
+/// A Get whose bytes are on their way.
+struct Reading {
+    read: FlashRead,
+    address: (u32, u64),
+    expected: Option<Value>,
+}
+
+/// Gets have names above all that the firmware gives.
+const GET_IDS: u64 = 1 << 63;
+/// Turns without an answer after which a command counts as waiting for ever.
+const TURNS_MAX: u64 = 100_000;
+/// What passes when nothing is under way: more than the firmware's longest pause.
+const IDLE_NS: u64 = 200_000_000;
+
+/// A device in use.
+pub struct World {
+    pub(crate) core: Core,
+    pub(crate) reader: Reader,
+    /// The flash.
+    pub medium: SimMedium,
+    queue: SimQueue,
+    pub(crate) rng: Rng,
+    pub(crate) workload: Workload,
+    /// What it must hold.
+    pub model: Model,
+    /// What was done.
+    pub counts: Counts,
+    /// Commands that could not be staged yet.
+    waiting: Vec<Command>,
+    /// Creating or deleting a namespace, with the root that makes it durable.
+    naming: Option<(u64, u32)>,
+    readings: BTreeMap<u64, Reading>,
+    next_get: u64,
+    next_name: u64,
+    idle_turns: u64,
+    trace: Trace,
+    done: Vec<Completion>,
+    started: Vec<(u64, Io)>,
+}
+
+impl World {
+    /// Goes on with an open device.
+    pub fn new(core: Core, medium: SimMedium, model: Model, workload: Workload, seed: u64) -> World {
+        World {
+            reader: core.reader(),
+            core,
+            queue: SimQueue::new(&medium),
+            medium,
+            rng: Rng::new(seed),
+            workload,
+            model,
+            counts: Counts::default(),
+            waiting: Vec::new(),
+            naming: None,
+            readings: BTreeMap::new(),
+            next_get: GET_IDS,
+            next_name: 0,
+            idle_turns: 0,
+            trace: Trace::default(),
+            done: Vec::new(),
+            started: Vec::new(),
+        }
+    }
+
+    /// Fingerprint of all answers and of all that the medium did.
+    pub fn trace_hash(&self) -> u64 {
+        mix(self.trace.hash() ^ self.medium.trace_hash())
+    }
+
+    /// Whether nothing is asked for that was not answered.
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.model.unanswered.is_empty() && self.naming.is_none() && self.readings.is_empty()
+    }
+
+    /// Commands under way.
+    pub fn depth(&self) -> usize {
+        self.waiting.len() + self.model.unanswered.len() + self.readings.len()
+    }
+
+    /// Hands in a command.
+    pub fn submit(&mut self, command: Command) {
+        self.idle_turns = 0;
+        self.waiting.push(command);
+    }
+
+    fn lazy(&mut self) -> bool {
+        self.rng.below(100) < self.workload.lazy_percent
+    }
+
+    /// One turn, without the medium: answers whether anything was done.
+    pub fn turn(&mut self) -> Result<(), End> {
+        if !self.waiting.is_empty() && !self.lazy() {
+            let which = self.rng.below(self.waiting.len() as u64) as usize;
+            self.attempt(which)?;
+        }
+        if !self.lazy() {
+            let overlap = self.rng.one_in(3);
+            let persist = self.core.begin_persist();
+            let persist = if overlap { persist.or_else(|| self.core.begin_overlapping_persist()) } else { persist };
+            if let Some((id, io)) = persist {
+                self.queue.submit(id, io);
+            }
+        }
+        if !self.lazy() {
+            self.poll()?;
+        }
+        self.deliver()?;
+        self.idle_turns += 1;
+        if self.idle_turns > TURNS_MAX {
+            return Err(Violation::new(format!("a command waits for ever: {:?}", self.core)).into());
+        }
+        self.check_medium()
+    }
+
+    /// Lets the next thing happen on the medium.
+    pub fn advance(&mut self) -> Result<(), End> {
+        if !self.medium.advance() {
+            self.medium.wait_until(self.medium.now_ns() + IDLE_NS);
+            self.poll()?;
+        }
+        self.deliver()
+    }
+
+    fn check_medium(&self) -> Result<(), End> {
+        if self.medium.is_cut() {
+            return Err(End::Cut);
+        }
+        if let Some(misuse) = self.medium.misuse() {
+            return Err(Violation::new(misuse).into());
+        }
+        match self.core.stopped() {
+            None => Ok(()),
+            Some(_) if self.medium.fault_counts().not_durable > 0 => Err(End::Stopped),
+            Some(error) => match check::is_excused(&error, &self.medium) {
+                true => Err(End::Stopped),
+                false => Err(Violation::new(format!("the device stopped: {error}")).into()),
+            },
+        }
+    }
+
+    fn poll(&mut self) -> Result<(), End> {
+        self.core.poll(self.medium.now_ns(), &mut self.started);
+        for (id, io) in self.started.drain(..) {
+            self.queue.submit(id, io);
+        }
+        if let Some(id) = self.core.take_wanted_index() {
+            self.load_index(id)?;
+        }
+        if let Some((request, space)) = self.naming
+            && self.core.roots_done() >= request
+        {
+            self.named(space);
+        }
+        Ok(())
+    }
+
+    fn load_index(&mut self, id: u32) -> Result<(), End> {
+        match self.core.load_index(&self.medium, id) {
+            Ok(()) => Ok(()),
+            Err(_) if self.medium.is_cut() => Err(End::Cut),
+            Err(error) if check::is_excused(&error, &self.medium) => Ok(()),
+            Err(error) => Err(Violation::new(format!("index {id}: {error}")).into()),
+        }
+    }
+
+    // --- completions ------------------------------------------------------------------------------------------------------
+
+    fn deliver(&mut self) -> Result<(), End> {
+        self.queue.reap(Wait::No, &mut self.done);
+        let mut done = std::mem::take(&mut self.done);
+        for completion in done.drain(..) {
+            match completion.id >= GET_IDS {
+                true => self.read_done(completion)?,
+                false => self.core.complete(completion),
+            }
+        }
+        self.done = done;
+        let answered = self.model.answer(self.core.committed());
+        if answered > 0 {
+            self.idle_turns = 0;
+            self.counts.operations += answered;
+            self.trace.note(answered);
+        }
+        Ok(())
+    }
+
+    fn read_done(&mut self, completion: Completion) -> Result<(), End> {
+        let Completion { id, io, result } = completion;
+        let reading = self.readings.remove(&id).expect("a Get is answered once");
+        let Io::Read { into, .. } = io else { unreachable!("the operation of a Get") };
+        let value = match result {
+            Err(MediumError::Gone) => return Err(End::Cut),
+            Err(error) => Err(Error::Medium(error)),
+            Ok(()) => reading.read.value(&into).map(|range| into[range].to_vec()),
+        };
+        self.got(reading.address, reading.expected, value.map(Some))
+    }
+
+    fn got(
+        &mut self,
+        (space, key): (u32, u64),
+        expected: Option<Value>,
+        found: Result<Option<Vec<u8>>, Error>,
+    ) -> Result<(), End> {
+        self.idle_turns = 0;
+        self.counts.gets += 1;
+        self.counts.operations += 1;
+        let wrong = |what: String| Err(Violation::new(format!("Get of namespace {space} key {key}: {what}")).into());
+        match found {
+            Ok(found) => {
+                self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc32c::crc32c(bytes))));
+                let right = found == expected.map(Value::noise);
+                if right { Ok(()) } else { wrong("a wrong answer".to_owned()) }
+            }
+            Err(error) if check::is_excused(&error, &self.medium) => {
+                self.counts.lost += 1;
+                Ok(())
+            }
+            Err(error) => wrong(error.to_string()),
+        }
+    }
+
+    // --- commands -----------------------------------------------------------------------------------------------------------
+
+    fn attempt(&mut self, which: usize) -> Result<(), End> {
+        match &mut self.waiting[which] {
+            Command::Get(address) => {
+                let address = *address;
+                self.waiting.swap_remove(which);
+                self.get(address)
+            }
+            Command::Put(_) => self.attempt_put(which),
+            Command::Root { settle } => {
+                self.core.request_root(*settle);
+                self.waiting.swap_remove(which);
+                Ok(())
+            }
+            Command::Unload(space) => {
+                let space = *space;
+                self.waiting.swap_remove(which);
+                if self.model.spaces.contains_key(&space) {
+                    self.core.unload_index(space);
+                }
+                Ok(())
+            }
+            Command::Create => self.create(which),
+            Command::Delete(space) => {
+                let space = *space;
+                self.delete(which, space)
+            }
+        }
+    }
+
+    fn get(&mut self, address: (u32, u64)) -> Result<(), End> {
+        let (space, key) = address;
+        let expected = self.model.records.get(&address).copied();
+        let found = check::find(&mut self.core, &self.reader, &self.medium, space, &Key::from(key));
+        match found {
+            Ok(check::Located::Flash(read)) => {
+                let id = self.next_get;
+                self.next_get += 1;
+                self.queue.submit(id, Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) });
+                self.readings.insert(id, Reading { read, address, expected });
+                Ok(())
+            }
+            Ok(check::Located::Value(value)) => self.got(address, expected, Ok(value)),
+            Err(_) if self.medium.is_cut() => Err(End::Cut),
+            Err(error) => self.got(address, expected, Err(error)),
+        }
+    }
+
+    fn attempt_put(&mut self, which: usize) -> Result<(), End> {
+        let Command::Put(put) = &mut self.waiting[which] else { unreachable!("only Puts come here") };
+        let mut answer = put.place(&mut self.core);
+        if answer.is_ok() {
+            let ops: Vec<Op<'_>> = put.ops();
+            answer = self.core.stage(&ops).map(Some);
+        }
+        match answer {
+            Ok(Some(frame)) => {
+                let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
+                self.counts.puts += 1;
+                self.model.unanswered.push_back((frame, put.changes));
+                Ok(())
+            }
+            Ok(None) | Err(StageError::Busy) => Ok(()),
+            Err(StageError::NeedIndex(id)) => self.load_index(id),
+            Err(StageError::Refused(error)) => {
+                let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
+                put.forget(&mut self.core);
+                self.refused(error)
+            }
+        }
+    }
+
+    fn refused(&mut self, error: Error) -> Result<(), End> {
+        self.idle_turns = 0;
+        self.counts.refused += 1;
+        let may = matches!(error, Error::Full { .. } | Error::Stopped(_)) || check::is_excused(&error, &self.medium);
+        if may { Ok(()) } else { Err(Violation::new(format!("refused: {error}")).into()) }
+    }
+
+    // --- namespaces -----------------------------------------------------------------------------------------------------------
+
+    fn create(&mut self, which: usize) -> Result<(), End> {
+        if self.naming.is_some() {
+            return Ok(());
+        }
+        self.waiting.swap_remove(which);
+        let name = format!("space {} {}", self.next_name, self.model.spaces.len());
+        self.next_name += 1;
+        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs() };
+        match self.core.create_namespace(&name, &options) {
+            Ok(id) => {
+                self.model.spaces.insert(id, (name, Phase::Creating));
+                self.naming = Some((self.core.request_root(false), id));
+                Ok(())
+            }
+            Err(Error::NamespaceExists(_) | Error::TooManyNamespaces { .. }) => Ok(()),
+            Err(error) => self.refused(error),
+        }
+    }
+
+    fn draw_logs(&mut self) -> Vec<u32> {
+        let count = self.core.geometry().die_count();
+        if self.rng.one_in(2) { Vec::new() } else { vec![self.rng.below(count.into()) as u32] }
+    }
+
+    fn delete(&mut self, which: usize, space: u32) -> Result<(), End> {
+        let touches = |command: &Command| command.touches(space);
+        let there = self.model.spaces.get(&space).is_some_and(|(_, phase)| *phase == Phase::There);
+        let busy = self.model.is_busy(space)
+            || self.waiting.iter().enumerate().any(|(i, command)| i != which && touches(command))
+            || self.readings.values().any(|reading| reading.address.0 == space);
+        if !there || busy || self.naming.is_some() {
+            self.waiting.swap_remove(which);
+            return Ok(());
+        }
+        match self.core.delete_namespace(space) {
+            Ok(()) => {
+                self.waiting.swap_remove(which);
+                self.model.spaces.get_mut(&space).expect("just seen").1 = Phase::Deleting;
+                self.naming = Some((self.core.request_root(false), space));
+                Ok(())
+            }
+            Err(StageError::NeedIndex(id)) => self.load_index(id),
+            Err(StageError::Busy) => Ok(()),
+            Err(StageError::Refused(error)) => {
+                self.waiting.swap_remove(which);
+                self.refused(error)
+            }
+        }
+    }
+
+    fn named(&mut self, space: u32) {
+        self.naming = None;
+        self.idle_turns = 0;
+        let (_, phase) = self.model.spaces.get_mut(&space).expect("asked for");
+        match phase {
+            Phase::Creating => *phase = Phase::There,
+            Phase::Deleting => self.model.remove_space(space),
+            Phase::There => {}
+        }
+    }
+
+    // --- waiting ----------------------------------------------------------------------------------------------------------------
+
+    /// Goes on until `done`, without new commands.
+    pub fn drive(&mut self, done: impl Fn(&World) -> bool) -> Result<(), End> {
+        while !done(self) {
+            self.turn()?;
+            self.advance()?;
+        }
+        Ok(())
+    }
+
+    /// Answers everything and programs it; afterwards all blocks that failed before are noted for good.
+    pub fn settle(&mut self) -> Result<(), End> {
+        self.drive(World::is_quiet)?;
+        let bad = self.medium.bad_blocks();
+        // The first root waits until failed blocks are dealt with, the second one says so.
+        for _ in 0..2 {
+            self.idle_turns = 0;
+            let request = self.core.request_root(true);
+            self.drive(|world| world.core.roots_done() >= request)?;
+        }
+        self.medium.bad_blocks_are_known(bad);
+        Ok(())
+    }
+
+    /// Closes the device cleanly.
+    pub fn close(&mut self) -> Result<(), End> {
+        self.settle()?;
+        self.idle_turns = 0;
+        let request = self.core.request_close();
+        self.drive(|world| world.core.roots_done() >= request)
+    }
+}

@@ -1,0 +1,58 @@
+//! Power is cut at every operation of small workloads that together go through every mechanism of the firmware.
+
+use kaml_sim::{Cuts, Plan, Small, Totals, run};
+
+fn exhaust(small: Small, seeds: std::ops::Range<u64>) -> Totals {
+    let mut totals = Totals::default();
+    for seed in seeds {
+        let plan = Plan { seed, small: Some(small), cuts: Cuts::Every };
+        totals.add(&run(&plan).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    println!("{small:?}: {totals:?}");
+    totals
+}
+
+/// Goal:   Puts of several records over several namespaces and logs survive a cut at every operation.
+/// Method: fork at each operation of the medium, open, compare, check the accounts, go on; recoveries are cut too.
+#[test]
+fn puts_over_several_logs() {
+    let totals = exhaust(Small::Puts, 0..10);
+    assert!(totals.recovery_cuts > 50, "{totals:?}");
+}
+
+/// Goal:   the same while blocks are collected.
+/// Method: overwrites of a device that is three quarters full.
+#[test]
+fn collection() {
+    let totals = exhaust(Small::Collection, 0..2);
+    assert!(totals.relocated_bytes > 1 << 19, "{totals:?}");
+}
+
+/// Goal:   the same while the index grows.
+/// Method: thousands of keys with tiny values.
+#[test]
+fn index_growth() {
+    let totals = exhaust(Small::Growth, 0..3);
+    assert!(totals.counts.operations > 5_000, "{totals:?}");
+}
+
+/// Goal:   the same during roots, checkpoints and index loads.
+/// Method: a root every few commands, indexes out of memory.
+#[test]
+fn roots_and_checkpoints() {
+    exhaust(Small::Checkpoint, 0..8);
+}
+
+/// Goal:   the same for values that are programmed ahead of their Put.
+/// Method: a third of all values is larger than the ring takes.
+#[test]
+fn large_values() {
+    exhaust(Small::Direct, 0..6);
+}
+
+/// Goal:   the same while namespaces come and go.
+/// Method: one command in five creates or deletes one.
+#[test]
+fn namespaces_come_and_go() {
+    exhaust(Small::Namespaces, 0..6);
+}
