@@ -165,7 +165,7 @@ impl Engine {
     }
 
     fn plan(&mut self, when: u64, seq: u64) {
-        self.events.push(Reverse((when, self.rng.next_u64(), seq)));
+        self.events.push(Reverse((when, self.rng.draw(), seq)));
     }
 
     fn resume(&mut self, seq: u64, now: u64) {

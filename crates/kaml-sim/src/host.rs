@@ -72,7 +72,7 @@ fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
         true => DIRECT_BYTES as u64 + rng.below(12_000),
         false => rng.below(workload.len_max + 1),
     };
-    Some(Value { seed: rng.next_u64(), len: len as u32 })
+    Some(Value { seed: rng.draw(), len: len as u32 })
 }
 
 /// An atomic Put that waits to be staged.

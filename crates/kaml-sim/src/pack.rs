@@ -83,7 +83,7 @@ mod tests {
         for _ in 0..300 {
             let mut page = Vec::new();
             while page.len() < 4096 {
-                let (word, count) = (rng.next_u64(), if rng.one_in(2) { 1 } else { rng.within(1, 90) as usize });
+                let (word, count) = (rng.draw(), if rng.one_in(2) { 1 } else { rng.within(1, 90) as usize });
                 page.extend(std::iter::repeat_n(word.to_le_bytes(), count).flatten());
             }
             page.truncate(4096);

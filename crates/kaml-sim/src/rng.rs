@@ -14,14 +14,14 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         mix(self.0)
     }
 
     /// A number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 
     /// A number of `low..=high`.
@@ -41,7 +41,7 @@ impl Rng {
 
     /// Another stream, which does not disturb this one whatever is drawn from it.
     pub fn branch(&mut self, label: u64) -> Rng {
-        Rng(mix(self.next_u64() ^ mix(label)))
+        Rng(mix(self.draw() ^ mix(label)))
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn streams_are_frozen() {
         let mut rng = Rng::new(1);
-        assert_eq!([rng.next_u64(), rng.next_u64()], [0x910A_2DEC_8902_5CC1, 0xBEEB_8DA1_658E_EC67]);
+        assert_eq!([rng.draw(), rng.draw()], [0x910A_2DEC_8902_5CC1, 0xBEEB_8DA1_658E_EC67]);
         assert!((0..1000).all(|_| rng.below(7) < 7 && (3..=5).contains(&rng.within(3, 5))));
     }
 }

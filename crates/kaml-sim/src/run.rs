@@ -290,7 +290,7 @@ impl Run {
 
     /// Power is cut here, on a fork: everything that was answered must come back.
     fn survive(&mut self, world: &World, draw: &mut Rng) -> Result<(), Violation> {
-        let fork = world.medium.fork_after_cut(draw.next_u64());
+        let fork = world.medium.fork_after_cut(draw.draw());
         self.totals.cuts += 1;
         let mut model = world.model.clone();
         for _ in 0..draw.below(3) {
@@ -309,7 +309,7 @@ impl Run {
         if let Opened::Open(mut core) = self.open(&fork, draw)? {
             check::contents(&mut core, &fork, &mut model, &workload)?;
             if draw.one_in(4) {
-                self.aftermath(*core, &fork, model, draw.next_u64())?;
+                self.aftermath(*core, &fork, model, draw.draw())?;
             }
         }
         self.totals.faults.add(&fork.fault_counts());
@@ -346,7 +346,7 @@ impl Run {
             End::Stopped => self.totals.stops += 1,
             End::Cut => {}
         }
-        medium.cut(self.rng.next_u64());
+        medium.cut(self.rng.draw());
         medium.power_on();
         self.totals.cuts += 1;
         Ok(())
@@ -366,7 +366,7 @@ impl Run {
                 Err(error) => excuse(&error, medium)?,
             }
             // Whoever opened it has gone; what it had under way is carried out or not.
-            medium.cut(draw.next_u64());
+            medium.cut(draw.draw());
             medium.power_on();
         }
         match medium.faults().lose_data() || medium.bad_blocks().len() > 4 {

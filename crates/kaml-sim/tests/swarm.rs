@@ -7,12 +7,12 @@ use kaml_sim::{Cuts, Plan, Totals, run};
 #[test]
 fn a_few_seeds() {
     let mut totals = Totals::default();
-    for seed in 0..24 {
+    for seed in 0..14 {
         let plan = Plan { seed, small: None, cuts: Cuts::OneIn(60) };
         totals.add(&run(&plan).unwrap_or_else(|failure| panic!("{failure}")));
     }
     println!("{totals:?}");
-    assert!(totals.cuts > 300 && totals.counts.operations > 10_000, "{totals:?}");
+    assert!(totals.cuts > 200 && totals.counts.operations > 10_000, "{totals:?}");
 }
 
 /// Goal:   the same seed does the same, whatever cuts are tried beside it.
