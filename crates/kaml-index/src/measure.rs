@@ -95,8 +95,7 @@ fn slot(i: u64, addr_bits: u32) -> Slot {
 
 /// Fills an index of 64-bit keys to at least `keys`, and a load of 0.90, and measures it.
 pub fn measure(keys: u64, addr_bits: u32) -> IndexFigures {
-    let mut figures = IndexFigures::default();
-    figures.insert_ns = insert_ns(keys, addr_bits);
+    let mut figures = IndexFigures { insert_ns: insert_ns(keys, addr_bits), ..IndexFigures::default() };
     let mut index = fill(keys, addr_bits, &mut figures);
     let count = figures.key_count;
     let ops = OPS.min(keys);
