@@ -261,21 +261,27 @@ impl Pages {
 /// The thread that has memory ready.
 struct Preparer {
     thread: Option<Thread>,
-    woken: Arc<AtomicBool>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct Signal {
+    woken: AtomicBool,
+    stopped: AtomicBool,
 }
 
 impl Preparer {
     /// Without a thread, if the system gives none: then all pages are small.
     fn start(arena: &Arc<Arena>) -> Preparer {
-        let (woken, arena) = (Arc::new(AtomicBool::new(true)), Arc::downgrade(arena));
-        let seen = Arc::clone(&woken);
+        let (signal, arena) = (Arc::new(Signal::default()), Arc::downgrade(arena));
+        let seen = Arc::clone(&signal);
         let started = thread::Builder::new().name("index memory".into()).spawn(move || prepare(&arena, &seen));
-        Preparer { thread: started.ok().map(|handle| handle.thread().clone()), woken }
+        Preparer { thread: started.ok().map(|handle| handle.thread().clone()), signal }
     }
 
     fn wake(&self) {
         if let Some(thread) = &self.thread
-            && !self.woken.swap(true, AcqRel)
+            && !self.signal.woken.swap(true, AcqRel)
         {
             thread.unpark();
         }
@@ -283,24 +289,70 @@ impl Preparer {
 }
 
 impl Drop for Preparer {
+    /// Readers may keep the arena for longer; nothing more is taken from it.
     fn drop(&mut self) {
-        self.woken.store(true, Release);
-        self.thread.iter().for_each(Thread::unpark);
+        self.signal.stopped.store(true, Release);
+        self.wake();
     }
 }
 
-/// Until the arena is no more.
-fn prepare(arena: &Weak<Arena>, woken: &AtomicBool) {
+/// Until the writer is no more, or the arena.
+fn prepare(arena: &Weak<Arena>, signal: &Signal) {
     loop {
-        while !woken.swap(false, AcqRel) {
+        while !signal.woken.swap(false, AcqRel) {
             thread::park();
         }
-        let Some(arena) = arena.upgrade() else { return };
+        let Some(arena) = arena.upgrade().filter(|_| !signal.stopped.load(Acquire)) else { return };
         while let Some(lines) = arena.wanted() {
             if lines.start == SMALL_LINES {
                 arena.advise(&(0..SMALL_LINES), Advice::LinuxHugepage);
             }
             arena.make_ready(lines);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the thread that has memory ready ends with its writer, also while a reader keeps the memory.
+    /// Method: pages are taken until it is started; it alone holds the other end of the signal.
+    #[test]
+    fn preparing_ends_with_the_writer() {
+        let arena = Arc::new(Arena::reserve(8 << 20));
+        let mut pages = Pages::new(PAGE_LINES);
+        while pages.preparer.is_none() {
+            pages.take(&arena);
+        }
+        let signal = Arc::downgrade(&pages.preparer.as_ref().expect("just started").signal);
+        while arena.ready.load(Acquire) < READY_FROM_LINES {
+            thread::yield_now();
+        }
+        drop(pages);
+        while signal.strong_count() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(arena.line(0).load(), [0; 8], "the memory is still there");
+    }
+
+    /// Goal:   what is ready is where pages are taken next, never far ahead, and is counted.
+    /// Method: take pages one by one; after each, do at once what the thread would do.
+    #[test]
+    fn ready_memory_is_just_ahead() {
+        let arena = Arc::new(Arena::reserve(128 << 20));
+        let mut pages = Pages::new(PAGE_LINES);
+        pages.preparer = Some(Preparer { thread: None, signal: Arc::default() });
+        while u64::from(pages.frontier) * 4096 < 64 << 20 {
+            pages.take(&arena);
+            while let Some(lines) = arena.wanted() {
+                arena.make_ready(lines);
+            }
+            let (frontier, ready) = (arena.frontier.load(Relaxed), arena.ready.load(Relaxed));
+            assert!(frontier < READY_FROM_LINES || ready > frontier, "{ready} lines are ready of {frontier}");
+            let ahead_max = if frontier + LEAD_LINES < SMALL_LINES { SMALL_STEP_LINES } else { HUGE_LINES };
+            assert!(ready <= frontier + ahead_max + LEAD_LINES, "{ready} lines are ready of {frontier}");
+            assert!(pages.taken_bytes(&arena) >= u64::from(ready) * LINE_BYTES as u64);
         }
     }
 }
