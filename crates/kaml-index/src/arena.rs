@@ -10,15 +10,17 @@
 //!   segment's by now; what it reads are atomics, and its segment's version tells it to start again.
 //! - Segments are lists of pages, not runs, so given-back pages fit every later segment: there is no fragmentation.
 //! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so that a small namespace is small; above, in huge pages, which make
-//!   look-ups a quarter faster.
+//!   look-ups a quarter faster. Once the small part is outgrown it is offered to the system for collapsing, at the system's
+//!   own pace: asking for it at once would stop whoever comes by for a millisecond, again and again.
 //!
-//! Clearing a huge page takes the system up to a millisecond, too long for an insert. So a thread of its own, the only one
-//! of this crate, has the next huge page ready before it is wanted, and turns the small part into huge pages once it is
-//! outgrown. It touches memory and decides nothing: without it, or where it comes late, memory comes in small pages.
+//! Clearing a huge page takes the system up to a millisecond, too long for an insert; so may a small one, when a host below
+//! has to find memory first. So a thread of its own, the only one of this crate, has the next pages ready before they are
+//! wanted. It touches memory and decides nothing: without it, or where it comes late, memory comes in small pages.
 //!
 //! All of this crate's unsafe code is here: mapping memory, and turning a line number into a reference.
 #![allow(unsafe_code, reason = "mapping memory and referring to it cannot be said in safe Rust")]
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::*};
 use std::sync::{Arc, Weak};
@@ -36,12 +38,15 @@ pub(crate) const LINE_BYTES: usize = 64;
 pub(crate) const PAGE_LINES: u32 = 64;
 const SYSTEM_PAGE_BYTES: usize = 4096;
 const HUGE_BYTES: usize = 2 << 20;
-/// Up to here memory is taken 4 KiB at a time: a huge page that is just begun then is at most 3 % of the index.
-const SMALL_BYTES: usize = 64 << 20;
+/// Up to here memory is taken 4 KiB at a time: a huge page that is just begun then is at most 4 % of the index.
+const SMALL_BYTES: usize = 48 << 20;
 const HUGE_LINES: u32 = (HUGE_BYTES / LINE_BYTES) as u32;
+const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
 /// How long before its end the next huge page is made ready: tens of thousands of inserts.
 const LEAD_LINES: u32 = HUGE_LINES / 4;
-const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
+/// Small pages are made ready so many lines at a time, and by nobody before an index has a megabyte.
+const SMALL_STEP_LINES: u32 = (128 << 10) / LINE_BYTES as u32;
+const READY_FROM_LINES: u32 = (1 << 20) / LINE_BYTES as u32;
 /// The longest range: what 24-bit page numbers reach.
 pub(crate) const RESERVED_BYTES_MAX: usize = 1 << 36;
 
@@ -73,7 +78,7 @@ pub(crate) struct Arena {
     mapping_bytes: usize,
     /// Behind the last line that was ever handed out.
     frontier: AtomicU32,
-    /// Behind the last huge page that was made ready, 0 before the first.
+    /// Behind the last line that was made ready, 0 before the first.
     ready: AtomicU32,
 }
 
@@ -117,39 +122,35 @@ impl Arena {
             frontier: AtomicU32::new(0),
             ready: AtomicU32::new(0),
         };
-        arena.advise(0, bytes / LINE_BYTES, Advice::LinuxNoHugepage);
+        arena.advise(&(0..arena.line_count), Advice::LinuxNoHugepage);
         arena
     }
 
-    /// Advice is a wish: without huge pages the index is slower, not wrong. Whether it was granted.
-    fn advise(&self, first: u32, lines: usize, advice: Advice) -> bool {
-        assert!(first as usize + lines <= self.line_count as usize, "advice is for lines of this arena");
+    /// Advice is a wish: without huge pages the index is slower, not wrong.
+    fn advise(&self, lines: &Range<u32>, advice: Advice) {
+        assert!(lines.end <= self.line_count, "advice is for lines of this arena");
         // SAFETY: the range lies in our mapping, and the advice given here does not change what memory holds.
-        unsafe { madvise(self.lines.as_ptr().add(first as usize).cast(), lines * LINE_BYTES, advice) }.is_ok()
+        let _ =
+            unsafe { madvise(self.lines.as_ptr().add(lines.start as usize).cast(), lines.len() * LINE_BYTES, advice) };
     }
 
-    /// Where the next huge page begins that should be ready; none if there is time.
-    fn wanted(&self) -> Option<u32> {
+    /// The lines that should be made ready next; none if there is time.
+    fn wanted(&self) -> Option<Range<u32>> {
         let frontier = self.frontier.load(Relaxed);
-        let next = self.ready.load(Relaxed).max(SMALL_LINES).max(frontier / HUGE_LINES * HUGE_LINES);
-        (frontier + LEAD_LINES > next && next + HUGE_LINES <= self.line_count).then_some(next)
+        let step = |line| if line < SMALL_LINES { SMALL_STEP_LINES } else { HUGE_LINES };
+        let next = self.ready.load(Relaxed).max(frontier / step(frontier) * step(frontier));
+        let end = next + step(next);
+        let soon = frontier + step(next).min(LEAD_LINES) > next;
+        (soon && frontier >= READY_FROM_LINES && end <= self.line_count).then_some(next..end)
     }
 
-    /// Has a huge page ready. Whoever writes there meanwhile gets small pages, no worse.
-    fn make_ready(&self, first: u32) {
-        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage);
-        self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxPopulateWrite);
-        self.ready.store(first + HUGE_LINES, Release);
-    }
-
-    /// Makes a huge page of small ones.
-    fn collapse(&self, first: u32) {
-        if self.advise(first, HUGE_BYTES / LINE_BYTES, Advice::LinuxHugepage) {
-            // SAFETY: the range lies in our mapping, or the advice before would have panicked; what memory holds stays.
-            let _ = unsafe {
-                libc::madvise(self.lines.as_ptr().add(first as usize).cast(), HUGE_BYTES, libc::MADV_COLLAPSE)
-            };
+    /// Has lines ready. Whoever writes there meanwhile gets small pages, no worse.
+    fn make_ready(&self, lines: Range<u32>) {
+        if lines.start >= SMALL_LINES {
+            self.advise(&lines, Advice::LinuxHugepage);
         }
+        self.advise(&lines, Advice::LinuxPopulateWrite);
+        self.ready.store(lines.end, Release);
     }
 
     /// Memory taken from the system: everything below the frontier, and what is ready behind it.
@@ -197,7 +198,7 @@ pub(crate) struct Pages {
     /// The number of the first page never handed out.
     frontier: u32,
     /// Single lines still free in the newest page of headers and directories.
-    singles: std::ops::Range<u32>,
+    singles: Range<u32>,
     preparer: Option<Preparer>,
 }
 
@@ -257,24 +258,30 @@ impl Pages {
     }
 }
 
-/// The thread that has huge pages ready.
+/// The thread that has memory ready.
 struct Preparer {
     thread: Option<Thread>,
-    woken: Arc<AtomicBool>,
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct Signal {
+    woken: AtomicBool,
+    stopped: AtomicBool,
 }
 
 impl Preparer {
     /// Without a thread, if the system gives none: then all pages are small.
     fn start(arena: &Arc<Arena>) -> Preparer {
-        let (woken, arena) = (Arc::new(AtomicBool::new(true)), Arc::downgrade(arena));
-        let seen = Arc::clone(&woken);
+        let (signal, arena) = (Arc::new(Signal::default()), Arc::downgrade(arena));
+        let seen = Arc::clone(&signal);
         let started = thread::Builder::new().name("index memory".into()).spawn(move || prepare(&arena, &seen));
-        Preparer { thread: started.ok().map(|handle| handle.thread().clone()), woken }
+        Preparer { thread: started.ok().map(|handle| handle.thread().clone()), signal }
     }
 
     fn wake(&self) {
         if let Some(thread) = &self.thread
-            && !self.woken.swap(true, AcqRel)
+            && !self.signal.woken.swap(true, AcqRel)
         {
             thread.unpark();
         }
@@ -282,25 +289,70 @@ impl Preparer {
 }
 
 impl Drop for Preparer {
+    /// Readers may keep the arena for longer; nothing more is taken from it.
     fn drop(&mut self) {
-        self.woken.store(true, Release);
-        self.thread.iter().for_each(Thread::unpark);
+        self.signal.stopped.store(true, Release);
+        self.wake();
     }
 }
 
-/// Until the arena is no more: one huge page ahead, and one of the small part for each.
-fn prepare(arena: &Weak<Arena>, woken: &AtomicBool) {
-    let mut small = (0..SMALL_LINES).step_by(HUGE_LINES as usize);
+/// Until the writer is no more, or the arena.
+fn prepare(arena: &Weak<Arena>, signal: &Signal) {
     loop {
-        while !woken.swap(false, AcqRel) {
+        while !signal.woken.swap(false, AcqRel) {
             thread::park();
         }
-        let Some(arena) = arena.upgrade() else { return };
-        while let Some(first) = arena.wanted() {
-            arena.make_ready(first);
+        let Some(arena) = arena.upgrade().filter(|_| !signal.stopped.load(Acquire)) else { return };
+        while let Some(lines) = arena.wanted() {
+            if lines.start == SMALL_LINES {
+                arena.advise(&(0..SMALL_LINES), Advice::LinuxHugepage);
+            }
+            arena.make_ready(lines);
         }
-        if arena.frontier.load(Relaxed) > SMALL_LINES {
-            small.by_ref().take(2).for_each(|first| arena.collapse(first));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the thread that has memory ready ends with its writer, also while a reader keeps the memory.
+    /// Method: pages are taken until it is started; it alone holds the other end of the signal.
+    #[test]
+    fn preparing_ends_with_the_writer() {
+        let arena = Arc::new(Arena::reserve(8 << 20));
+        let mut pages = Pages::new(PAGE_LINES);
+        while pages.preparer.is_none() {
+            pages.take(&arena);
+        }
+        let signal = Arc::downgrade(&pages.preparer.as_ref().expect("just started").signal);
+        while arena.ready.load(Acquire) < READY_FROM_LINES {
+            thread::yield_now();
+        }
+        drop(pages);
+        while signal.strong_count() > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(arena.line(0).load(), [0; 8], "the memory is still there");
+    }
+
+    /// Goal:   what is ready is where pages are taken next, never far ahead, and is counted.
+    /// Method: take pages one by one; after each, do at once what the thread would do.
+    #[test]
+    fn ready_memory_is_just_ahead() {
+        let arena = Arc::new(Arena::reserve(128 << 20));
+        let mut pages = Pages::new(PAGE_LINES);
+        pages.preparer = Some(Preparer { thread: None, signal: Arc::default() });
+        while u64::from(pages.frontier) * 4096 < 64 << 20 {
+            pages.take(&arena);
+            while let Some(lines) = arena.wanted() {
+                arena.make_ready(lines);
+            }
+            let (frontier, ready) = (arena.frontier.load(Relaxed), arena.ready.load(Relaxed));
+            assert!(frontier < READY_FROM_LINES || ready > frontier, "{ready} lines are ready of {frontier}");
+            let ahead_max = if frontier + LEAD_LINES < SMALL_LINES { SMALL_STEP_LINES } else { HUGE_LINES };
+            assert!(ready <= frontier + ahead_max + LEAD_LINES, "{ready} lines are ready of {frontier}");
+            assert!(pages.taken_bytes(&arena) >= u64::from(ready) * LINE_BYTES as u64);
         }
     }
 }

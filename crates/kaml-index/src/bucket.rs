@@ -81,21 +81,38 @@ pub(crate) struct Fields {
     pub(crate) verbatim_bits: u32,
     /// Whether pages have lines with more bits behind them.
     pub(crate) extra: bool,
-    /// `R` by slots per bucket.
-    remainder_bits: [u32; SLOTS_MAX as usize + 1],
+    addr_mask: u64,
+    /// By slots per bucket.
+    cuts: [Cut; SLOTS_MAX as usize + 1],
+}
+
+/// How slots of one width are cut. Masks are kept, not computed: look-ups are short enough for that to count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Cut {
+    /// The bits of a head that tell keys apart: choice and tag.
+    mask: u64,
+    /// `H`.
+    tag_bits: u32,
+    /// `R`.
+    remainder_bits: u32,
+    /// Whether the payload has more that tells keys apart.
+    has_upper: bool,
 }
 
 impl Fields {
     pub(crate) fn new(kind: KeyKind, addr_bits: u32) -> Fields {
         let verbatim_bits = if kind == KeyKind::Bytes { VERBATIM_BITS } else { 0 };
         let extra = kind == KeyKind::U64 && EXTRA_ADDR_BITS.contains(&addr_bits);
-        let mut remainder_bits = [0; SLOTS_MAX as usize + 1];
+        let mut cuts = [Cut::default(); SLOTS_MAX as usize + 1];
         for slots in SLOTS_MIN..=SLOTS_MAX {
             let extra_bits = if extra && slots == SLOTS_MAX { EXTRA_BITS } else { 0 };
             let others = 1 + LenCode::BITS + addr_bits + verbatim_bits;
-            remainder_bits[slots as usize] = (512 / slots + extra_bits).saturating_sub(others).min(REMAINDER_BITS_MAX);
+            let remainder_bits = (512 / slots + extra_bits).saturating_sub(others).min(REMAINDER_BITS_MAX);
+            let tag_bits = remainder_bits.min(TAG_BITS_MAX);
+            let has_upper = verbatim_bits != 0 || remainder_bits > TAG_BITS_MAX;
+            cuts[slots as usize] = Cut { mask: low_bits(1 + tag_bits), tag_bits, remainder_bits, has_upper };
         }
-        Fields { addr_bits, verbatim_bits, extra, remainder_bits }
+        Fields { addr_bits, verbatim_bits, extra, addr_mask: low_bits(addr_bits), cuts }
     }
 
     /// The most slots per bucket that have room for `remainder_bits`.
@@ -106,25 +123,24 @@ impl Fields {
     /// Bits of the remainder that each of so many slots keeps.
     #[inline]
     pub(crate) fn remainder_bits(&self, slots: u32) -> u32 {
-        self.remainder_bits[slots as usize]
+        self.cuts[slots as usize].remainder_bits
     }
 
     #[inline]
     pub(crate) fn addr_mask(&self) -> u64 {
-        low_bits(self.addr_bits)
+        self.addr_mask
     }
 
     /// `H` and `R`.
     #[inline]
     fn widths<const N: usize>(&self) -> (u32, u32) {
-        let remainder_bits = self.remainder_bits[N];
-        (remainder_bits.min(TAG_BITS_MAX), remainder_bits)
+        (self.cuts[N].tag_bits, self.cuts[N].remainder_bits)
     }
 
     /// The bits of a head that tell keys apart.
     #[inline]
     pub(crate) fn tag_mask<const N: usize>(&self) -> u64 {
-        low_bits(1 + self.widths::<N>().0)
+        self.cuts[N].mask
     }
 
     /// Those bits, of a key.
@@ -144,7 +160,7 @@ impl Fields {
     /// Whether keys have such a rest.
     #[inline]
     pub(crate) fn has_upper<const N: usize>(&self) -> bool {
-        self.verbatim_bits != 0 || self.remainder_bits[N] > TAG_BITS_MAX
+        self.cuts[N].has_upper
     }
 
     /// A slot's bits.
@@ -164,7 +180,7 @@ impl Fields {
         let head = bucket.word(i);
         let head_bits = self.widths::<N>().0;
         let in_head = TAG_BITS_MAX - head_bits;
-        let low = head >> (1 + head_bits) & low_bits(in_head);
+        let low = (head & low_bits(LEN_AT)) >> (1 + head_bits);
         let at = (low | tail_low::<N>(bucket, i) << in_head) & self.addr_mask();
         head >> LEN_AT << self.addr_bits | at
     }
@@ -174,7 +190,7 @@ impl Fields {
     pub(crate) fn upper_of<const N: usize>(&self, bucket: &impl Bucket, i: usize) -> u128 {
         let head_bits = self.widths::<N>().0;
         let in_head = TAG_BITS_MAX - head_bits;
-        let low = bucket.word(i) >> (1 + head_bits) & low_bits(in_head);
+        let low = (bucket.word(i) & low_bits(LEN_AT)) >> (1 + head_bits);
         (u128::from(low) | tail::<N>(bucket, i) << in_head) >> self.addr_bits
     }
 

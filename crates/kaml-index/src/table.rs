@@ -214,7 +214,7 @@ impl Table {
     }
 
     /// Reads a header; none if it is being changed or no longer holds the key.
-    #[inline]
+    #[inline(always)]
     fn aim(&self, header: u32, mixed: &Mixed) -> Option<Aim> {
         let line = self.arena.line(header);
         let version = line.0[VERSION].load(Acquire);
@@ -240,7 +240,7 @@ impl Table {
     }
 
     /// The value of the key, 0 if absent; none if the segment changed meanwhile.
-    #[inline]
+    #[inline(always)]
     fn read(&self, aim: &Aim, mixed: &Mixed) -> Option<u64> {
         let value = by_slots!(aim.slots, N => self.search::<N>(aim, mixed));
         self.stood(aim.header, aim.version).then_some(value)
@@ -248,7 +248,7 @@ impl Table {
 
     /// The value of the key, or 0. Both buckets are compared before anything is decided: which of them has the key is
     /// a guess that a processor would often get wrong.
-    #[inline]
+    #[inline(always)]
     fn search<const N: usize>(&self, aim: &Aim, mixed: &Mixed) -> u64 {
         let buckets = [self.bucket(aim.buckets[0]), self.bucket(aim.buckets[1])];
         let [first, second] = aim.place.remainders;
