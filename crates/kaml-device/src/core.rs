@@ -157,6 +157,9 @@ pub const DIRECT_BYTES: usize = 32 << 10;
 pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
+/// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
+/// of such a device, three points of it are worth a tenth of all page programs.
+const LIVE_PERCENT_MAX: u64 = 95;
 /// Longest namespace name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -966,16 +969,18 @@ impl Core {
 
     /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.
     pub fn capacity_chunks(&self) -> u64 {
-        let metadata = (self.index_bytes + self.checkpoint_journal_bytes()) / self.geometry.block_bytes() + 2;
+        // While a checkpoint is written, the snapshots before it are still there.
+        let metadata_bytes = 2 * self.index_bytes + self.checkpoint_journal_bytes();
+        let metadata = metadata_bytes / self.geometry.block_bytes() + 2;
         let open = u64::from(self.geometry.die_count()) * (record_classes(&self.geometry).len() as u64 + 1);
         let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
         let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));
         let percent = match self.geometry.packing {
-            Packing::Across => 98,
+            Packing::Across => LIVE_PERCENT_MAX,
             // Of two pages in a row only one may be half empty, or the next record would have fitted into the first.
-            Packing::WithinPage => 49,
+            Packing::WithinPage => LIVE_PERCENT_MAX / 2,
         };
-        usable * u64::from(self.geometry.chunks_per_block()) / 100 * percent
+        usable * u64::from(self.geometry.chunks_per_block()) * percent / 100
     }
 
     /// The shape of the flash.

@@ -106,10 +106,15 @@ fn fill_to(
     let before = device.stats().record_bytes;
     micro::fill(device, namespace, steady.value_bytes, PROBE)?;
     let record_bytes = (device.stats().record_bytes - before) as f64 / PROBE as f64;
-    let capacity_bytes = device.stats().capacity_bytes as f64;
-    let records = (steady.live_share * capacity_bytes / record_bytes) as u64;
-    progress(&format!("filling {records} records of {record_bytes:.0} B in flash"));
-    micro::fill_range(device, namespace, steady.value_bytes, PROBE..records.max(PROBE))?;
+    let wanted = || (steady.live_share * device.stats().capacity_bytes as f64 / record_bytes) as u64;
+    progress(&format!("filling about {} records of {record_bytes:.0} B in flash", wanted()));
+    // The capacity shrinks while the index grows: halfway to what it allows, and halfway again.
+    let mut records = PROBE;
+    while wanted() > records {
+        let next = records + (wanted() - records).div_ceil(2);
+        micro::fill_range(device, namespace, steady.value_bytes, records..next)?;
+        records = next;
+    }
     Ok((records, records as f64 * record_bytes / device.stats().capacity_bytes as f64))
 }
 
