@@ -129,7 +129,7 @@ impl Arguments {
 }
 
 /// Seeds of each small workload that `--exhaustive` runs.
-const SMALL_SEEDS: u64 = 4;
+const SMALL_SEEDS: u64 = 14;
 
 impl RunArguments {
     fn run(self) -> Result<(), Failure> {
