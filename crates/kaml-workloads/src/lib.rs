@@ -18,8 +18,10 @@ pub mod memory;
 pub mod micro;
 pub mod raw;
 pub mod reopen;
+mod rows;
 pub mod scratch;
 pub mod steady;
+pub mod tpcb;
 mod uring;
 pub mod ycsb;
 
