@@ -105,7 +105,7 @@ impl Chooser {
 
 /// Ranks `0..count`, rank 0 the most frequent.
 #[derive(Clone, Debug)]
-struct Zipf {
+pub(crate) struct Zipf {
     count: f64,
     theta: f64,
     alpha: f64,
@@ -115,14 +115,30 @@ struct Zipf {
 
 impl Zipf {
     /// `theta` in `0.0..1.0`.
-    fn new(count: u64, theta: f64) -> Zipf {
+    pub(crate) fn new(count: u64, theta: f64) -> Zipf {
         assert!((0.0..1.0).contains(&theta), "theta {theta} is not in 0..1");
-        let zeta = zeta(count, theta);
-        let eta = (1.0 - (2.0 / count as f64).powf(1.0 - theta)) / (1.0 - zeta_2(theta) / zeta);
-        Zipf { count: count as f64, theta, alpha: 1.0 / (1.0 - theta), zeta, eta }
+        let mut zipf =
+            Zipf { count: count as f64, theta, alpha: 1.0 / (1.0 - theta), zeta: zeta(count, theta), eta: 0.0 };
+        zipf.set_eta();
+        zipf
     }
 
-    fn rank(&self, u: f64) -> u64 {
+    /// Over more ranks than before; costs one power for each of them.
+    pub(crate) fn grow(&mut self, count: u64) {
+        let old = self.count as u64;
+        if count > old {
+            self.zeta += (old + 1..=count).map(|i| (i as f64).powf(-self.theta)).sum::<f64>();
+            self.count = count as f64;
+            self.set_eta();
+        }
+    }
+
+    fn set_eta(&mut self) {
+        let (count, theta) = (self.count, self.theta);
+        self.eta = (1.0 - (2.0 / count).powf(1.0 - theta)) / (1.0 - zeta_2(theta) / self.zeta);
+    }
+
+    pub(crate) fn rank(&self, u: f64) -> u64 {
         let uz = u * self.zeta;
         if uz < 1.0 {
             return 0;

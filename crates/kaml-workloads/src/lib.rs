@@ -1,4 +1,5 @@
-//! The benchmark harness: floors, the raw device, and micro workloads over the `kaml` API.
+//! The benchmark harness: floors, the raw device, micro workloads over the `kaml` API, and database workloads over
+//! any storage engine.
 //!
 //! Lives here:       what is run, how it is timed, and the figures that come out.
 //! Lives elsewhere:  printing and flags (`kaml-cli`); everything that is measured (`kaml`).
@@ -7,6 +8,8 @@
 //! Each workload returns a serialisable struct of figures; nothing here prints.
 
 pub mod compare;
+pub mod drive;
+pub mod engine;
 pub mod figures;
 pub mod floor;
 pub mod keys;
@@ -15,9 +18,12 @@ pub mod memory;
 pub mod micro;
 pub mod raw;
 pub mod reopen;
+mod rows;
 pub mod scratch;
 pub mod steady;
+pub mod tpcb;
 mod uring;
+pub mod ycsb;
 
 pub use figures::Figures;
 
@@ -35,6 +41,9 @@ pub enum Error {
     /// The device refused something.
     #[error(transparent)]
     Device(#[from] kaml::Error),
+    /// A storage engine refused or failed something.
+    #[error("engine: {0}")]
+    Engine(String),
     /// The device answered something that cannot be.
     #[error("wrong: {0}")]
     Wrong(String),

@@ -1,0 +1,516 @@
+//! Runs the operations of a workload on many threads and makes up what came of it.
+//!
+//! Lives here:       threads, warm-up, running again what an engine gave up on, the outcome; sharing out a load or check.
+//! Lives elsewhere:  the operations (`ycsb`, `tpcb`, `tpcc`), clocks and counters (`figures`).
+//!
+//! A latency is that of the whole operation, from its first try to the answer, pauses between tries included.
+
+use crate::Error;
+use crate::engine::{Body, Cause, Engine, Session, Stop};
+use crate::figures::{DiskBytes, Latency, Meter, histogram, record, resident_bytes};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::ops::Range;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// An operation that is given up so often in a row means that nothing moves any more.
+const TRIES_MAX: u32 = 10_000;
+/// Pause before the third try; doubled for each further one up to 64 times as long. The second comes at once.
+const RETRY_PAUSE: Duration = Duration::from_micros(20);
+/// Items that one thread loads or checks between two reports.
+const SHARE_STEP: u64 = 1024;
+
+/// How long and on how many threads.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Run {
+    /// Blocking threads.
+    pub threads: usize,
+    /// How long is measured, at most.
+    pub duration: Duration,
+    /// How many operations are measured, at most, of all threads together.
+    pub operations_max: u64,
+    /// How long the same operations run before, so that caches fill.
+    pub warm_up: Duration,
+    /// Of all random choices.
+    pub seed: u64,
+}
+
+impl Run {
+    /// So many operations on so many threads, cold.
+    pub fn of(threads: usize, operations: u64) -> Run {
+        let duration = Duration::from_secs(24 * 3600);
+        Run { threads, duration, operations_max: operations, warm_up: Duration::ZERO, seed: 1 }
+    }
+}
+
+/// What is being done, with how much of how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Records are loaded.
+    Load,
+    /// Operations run, not measured.
+    WarmUp,
+    /// Operations run and are measured.
+    Measure,
+    /// The engine finishes what it put off.
+    Settle,
+    /// Records are compared with what they must be.
+    Check,
+}
+
+/// Is told the stage, how much of it is done, and how much there is.
+pub type Progress<'a> = dyn Fn(Stage, u64, u64) + Sync + 'a;
+
+/// A database workload: what is loaded, what is run, and what must be true afterwards. It remembers what it did, so
+/// each engine needs an instance of its own; it may run several times.
+pub trait Workload: Sync {
+    /// The tables that an engine is opened with.
+    fn tables(&self) -> &'static [&'static str];
+
+    /// What is loaded, and what an operation adds.
+    fn size(&self) -> Size;
+
+    /// Loads the tables and settles the engine.
+    fn load(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error>;
+
+    /// Runs operations.
+    fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error>;
+
+    /// Compares the tables with what all runs did; answers what was found to be as it must be.
+    fn check(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error>;
+}
+
+/// How much a workload stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of their values.
+    pub value_bytes: u64,
+    /// Bytes of values that an operation adds, at most.
+    pub operation_bytes: u64,
+}
+
+/// The operations of one thread.
+pub trait Worker: Send {
+    /// Carries out the next one; answers its kind.
+    fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error>;
+}
+
+/// What operations count while they run.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Tries that the engine gave up, in the order of [`Cause::ALL`].
+    again: [u64; Cause::ALL.len()],
+    /// Operations that the workload rolled back.
+    rollbacks: u64,
+    /// Records asked for.
+    pub reads: u64,
+    /// Bytes of values in committed changes.
+    pub user_bytes: u64,
+}
+
+impl Tally {
+    /// Runs a transaction until it is committed, or rolled back by its body: then the answer is false.
+    pub fn transact(&mut self, session: &mut dyn Session, body: &mut Body<'_>) -> Result<bool, Error> {
+        self.try_on(|| session.transact(body))
+    }
+
+    /// Tries something until the engine does not give up on it; false if the workload rolled it back.
+    pub fn try_on(&mut self, mut once: impl FnMut() -> Result<(), Stop>) -> Result<bool, Error> {
+        for tries in 0..TRIES_MAX {
+            match once() {
+                Ok(()) => return Ok(true),
+                Err(Stop::Rollback) => {
+                    self.rollbacks += 1;
+                    return Ok(false);
+                }
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Again(cause)) => self.again[cause as usize] += 1,
+            }
+            if tries > 0 {
+                std::thread::sleep(RETRY_PAUSE * (1 << (tries - 1).min(6)));
+            }
+        }
+        Err(Error::Wrong(format!("an operation was given up {TRIES_MAX} times in a row")))
+    }
+
+    fn add(&mut self, other: &Tally) {
+        self.again.iter_mut().zip(other.again).for_each(|(sum, count)| *sum += count);
+        self.rollbacks += other.rollbacks;
+        self.reads += other.reads;
+        self.user_bytes += other.user_bytes;
+    }
+}
+
+/// Operations of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct KindFigures {
+    /// What they are called.
+    pub kind: String,
+    /// Answered ones.
+    pub operations: u64,
+    /// From call to answer.
+    pub latency: Latency,
+}
+
+/// Tries that came to nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Aborts {
+    /// Victims of deadlocks.
+    pub deadlock: u64,
+    /// Locks not given in time.
+    pub timeout: u64,
+    /// Refused because of what others had changed.
+    pub conflict: u64,
+    /// What was read was never made durable.
+    pub lost: u64,
+    /// Rolled back by the workload itself.
+    pub rollback: u64,
+}
+
+impl From<&Tally> for Aborts {
+    fn from(tally: &Tally) -> Aborts {
+        let [deadlock, timeout, conflict, lost] = tally.again;
+        Aborts { deadlock, timeout, conflict, lost, rollback: tally.rollbacks }
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The workload.
+    pub workload: String,
+    /// The engine.
+    pub engine: String,
+    /// Everything that was asked for.
+    pub configuration: serde_json::Value,
+    /// CRC32C of workload, engine and configuration: equal for runs that can be compared with each other.
+    pub configuration_hash: String,
+    /// Measured time.
+    pub seconds: f64,
+    /// Operations answered, rolled back ones included.
+    pub operations: u64,
+    /// Per second.
+    pub operations_per_s: f64,
+    /// Of all kinds together.
+    pub latency: Latency,
+    /// Kind by kind.
+    pub kinds: Vec<KindFigures>,
+    /// Tries that came to nothing, by cause.
+    pub aborts: Aborts,
+    /// Bytes of values in committed changes.
+    pub user_bytes: u64,
+    /// Bytes that went to the disk for them, until the engine was settled; none where the system does not tell.
+    pub device_bytes: Option<u64>,
+    /// One divided by the other.
+    pub device_bytes_per_user_byte: Option<f64>,
+    /// User and system time of the process in microseconds for an operation.
+    pub cpu_us_per_operation: f64,
+    /// Resident memory of the process at its highest while operations were measured.
+    pub memory_bytes_max: Option<u64>,
+    /// Memory of the engine's cache at the end.
+    pub cache_bytes: Option<u64>,
+    /// Share of the records asked for that the engine had in its cache.
+    pub hit_ratio: Option<f64>,
+    /// What was found to be as it must be ([`Workload::check`]).
+    pub checked: Vec<String>,
+}
+
+/// A name for what is run, and everything that was asked for.
+pub struct About<'a> {
+    /// Of the workload.
+    pub workload: String,
+    /// Names of the kinds that workers answer.
+    pub kinds: &'a [&'a str],
+    /// Everything that was asked for.
+    pub configuration: serde_json::Value,
+}
+
+/// Runs the workers that `make` makes, one for each thread, and hands them back with the outcome.
+pub fn run<W: Worker>(
+    engine: &dyn Engine,
+    run: &Run,
+    about: &About<'_>,
+    progress: &Progress<'_>,
+    make: impl Fn(usize) -> W,
+) -> Result<(Outcome, Vec<W>), Error> {
+    if run.threads == 0 {
+        return Err(Error::Parameters("no threads".into()));
+    }
+    let field = Field::new(run, about.kinds.len());
+    let workers: Vec<W> = (0..run.threads).map(make).collect();
+    let (meter, before, misses, results) = std::thread::scope(|scope| {
+        let field = &field;
+        let start = |worker| scope.spawn(move || field.work(engine, worker));
+        let threads: Vec<_> = workers.into_iter().map(start).collect();
+        progress(Stage::WarmUp, 0, 0);
+        field.gate.wait(); // all have warmed up
+        reset_memory_peak();
+        let (before, misses) = (DiskBytes::now(), engine.counts().cache_misses);
+        progress(Stage::Measure, 0, 0);
+        let meter = Meter::start();
+        field.gate.wait();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("a workload thread panicked");
+        let results: Vec<Result<(W, Share), Error>> = threads.into_iter().map(join).collect();
+        (meter.stop(String::new(), 0, 0, &histogram()), before, misses, results)
+    });
+    let memory_bytes_max = resident_bytes().map(|(_, max)| max);
+    let counts = engine.counts();
+    let mut all = Share::new(about.kinds.len());
+    let mut workers = Vec::new();
+    for result in results {
+        let (worker, share) = result?;
+        all.add(&share)?;
+        workers.push(worker);
+    }
+    progress(Stage::Settle, 0, 0);
+    engine.settle()?;
+    let device_bytes = before.zip(DiskBytes::now()).map(|(before, after)| after.written - before.written);
+    let mut latencies = histogram();
+    all.latencies.iter().for_each(|kind| latencies += kind);
+    let operations = latencies.len();
+    let misses = misses.zip(counts.cache_misses).map(|(before, after)| after - before);
+    let ratio = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+    let kind = |(kind, latencies): (&&str, &Histogram<u64>)| KindFigures {
+        kind: (*kind).to_owned(),
+        operations: latencies.len(),
+        latency: latencies.into(),
+    };
+    let engine = engine.describe();
+    let configuration_hash = hash(&about.workload, &engine, &about.configuration);
+    let cpu_us = meter.cpu_us_per_operation; // of a meter that saw no operation: of all of them
+    let outcome = Outcome {
+        workload: about.workload.clone(),
+        engine,
+        configuration: about.configuration.clone(),
+        configuration_hash,
+        seconds: meter.seconds,
+        operations,
+        operations_per_s: operations as f64 / meter.seconds,
+        latency: (&latencies).into(),
+        kinds: about.kinds.iter().zip(&all.latencies).filter(|(_, l)| !l.is_empty()).map(kind).collect(),
+        aborts: (&all.tally).into(),
+        user_bytes: all.tally.user_bytes,
+        device_bytes,
+        device_bytes_per_user_byte: device_bytes.and_then(|bytes| ratio(bytes, all.tally.user_bytes)),
+        cpu_us_per_operation: cpu_us / operations.max(1) as f64,
+        memory_bytes_max,
+        cache_bytes: counts.cache_bytes,
+        hit_ratio: misses.and_then(|misses| ratio(all.tally.reads.saturating_sub(misses), all.tally.reads)),
+        checked: Vec::new(),
+    };
+    Ok((outcome, workers))
+}
+
+/// What one thread measured.
+struct Share {
+    latencies: Vec<Histogram<u64>>,
+    tally: Tally,
+}
+
+impl Share {
+    fn new(kinds: usize) -> Share {
+        Share { latencies: vec![histogram(); kinds], tally: Tally::default() }
+    }
+
+    fn add(&mut self, other: &Share) -> Result<(), Error> {
+        for (sum, kind) in self.latencies.iter_mut().zip(&other.latencies) {
+            sum.add(kind).map_err(|error| Error::Wrong(format!("latencies do not add up: {error}")))?;
+        }
+        self.tally.add(&other.tally);
+        Ok(())
+    }
+}
+
+/// What the threads of a run share.
+struct Field<'a> {
+    run: &'a Run,
+    kinds: usize,
+    /// Twice: after the warm-up, and before the measured part.
+    gate: Barrier,
+    begun: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl<'a> Field<'a> {
+    fn new(run: &'a Run, kinds: usize) -> Field<'a> {
+        let gate = Barrier::new(run.threads + 1);
+        Field { run, kinds, gate, begun: AtomicU64::new(0), failed: AtomicBool::new(false) }
+    }
+
+    /// One thread: both gates are passed whatever happens, or the others would wait for ever.
+    fn work<W: Worker>(&self, engine: &dyn Engine, mut worker: W) -> Result<(W, Share), Error> {
+        let session = engine.session();
+        let mut share = Share::new(self.kinds);
+        let warmed = session.and_then(|mut session| {
+            let unlimited = AtomicU64::new(0);
+            self.operate(&mut *session, &mut worker, self.run.warm_up, &unlimited, u64::MAX, &mut share)?;
+            Ok(session)
+        });
+        self.failed.fetch_or(warmed.is_err(), Ordering::Relaxed);
+        self.gate.wait();
+        share = Share::new(self.kinds);
+        self.gate.wait();
+        let mut session = warmed?;
+        let (duration, limit) = (self.run.duration, self.run.operations_max);
+        let result = self.operate(&mut *session, &mut worker, duration, &self.begun, limit, &mut share);
+        self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
+        result.map(|()| (worker, share))
+    }
+
+    fn operate<W: Worker>(
+        &self,
+        session: &mut dyn Session,
+        worker: &mut W,
+        duration: Duration,
+        begun: &AtomicU64,
+        operations_max: u64,
+        share: &mut Share,
+    ) -> Result<(), Error> {
+        let mut now = Instant::now();
+        let end = now + duration;
+        while now < end && !self.failed.load(Ordering::Relaxed) {
+            if operations_max < u64::MAX && begun.fetch_add(1, Ordering::Relaxed) >= operations_max {
+                break;
+            }
+            let kind = worker.operate(session, &mut share.tally)?;
+            let answered = Instant::now();
+            record(&mut share.latencies[kind], answered - now);
+            now = answered;
+        }
+        Ok(())
+    }
+}
+
+/// Lets threads with sessions of their own work through `0..count`, a small range at a time.
+pub fn share_out<T: Send>(
+    engine: &dyn Engine,
+    threads: usize,
+    count: u64,
+    stage: Stage,
+    progress: &Progress<'_>,
+    work: impl Fn(&mut dyn Session, Range<u64>) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let one = || -> Result<Vec<T>, Error> {
+        let mut session = engine.session()?;
+        let mut results = Vec::new();
+        loop {
+            let first = next.fetch_add(SHARE_STEP, Ordering::Relaxed);
+            if first >= count || failed.load(Ordering::Relaxed) {
+                return Ok(results);
+            }
+            let range = first..(first + SHARE_STEP).min(count);
+            let step = range.end - range.start;
+            results.push(work(&mut *session, range).inspect_err(|_| failed.store(true, Ordering::Relaxed))?);
+            progress(stage, done.fetch_add(step, Ordering::Relaxed) + step, count);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(one)).collect();
+        let mut results = Vec::new();
+        for thread in threads {
+            results.extend(thread.join().expect("a workload thread panicked")?);
+        }
+        Ok(results)
+    })
+}
+
+/// Tells the system to forget the highest memory so far; where it refuses, the peak is that of the whole process.
+fn reset_memory_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+fn hash(workload: &str, engine: &str, configuration: &serde_json::Value) -> String {
+    format!("{:08x}", crc32c::crc32c(format!("{workload}\n{engine}\n{configuration}").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::store::KamlEngine;
+    use crate::engine::{Record, Table};
+    use kaml::CreateOptions;
+    use kaml::store::StoreOptions;
+
+    fn engine() -> KamlEngine {
+        let (device, options) = (CreateOptions::new(64 << 20), StoreOptions::new(4 << 20));
+        KamlEngine::create(None, &device, &options, &["counters"]).unwrap()
+    }
+
+    /// Adds one to a record; every tenth addition is rolled back.
+    struct Adding {
+        begun: u64,
+        committed: u64,
+    }
+
+    impl Worker for Adding {
+        fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error> {
+            self.begun += 1;
+            let undone = self.begun.is_multiple_of(10);
+            let committed = tally.transact(session, &mut |txn| {
+                let mut value = Vec::new();
+                crate::engine::must_read(txn, Table(0), 7, &mut value, true)?;
+                let count = u64::from_le_bytes(value[..8].try_into().expect("eight bytes")) + 1;
+                txn.update(Table(0), 7, &count.to_le_bytes())?;
+                if undone { Err(Stop::Rollback) } else { Ok(()) }
+            })?;
+            tally.reads += 1;
+            tally.user_bytes += if committed { 8 } else { 0 };
+            self.committed += u64::from(committed);
+            Ok(usize::from(undone))
+        }
+    }
+
+    /// Goal:   operations are carried out, counted and told apart exactly, on many threads.
+    /// Method: additions to one record, a tenth rolled back; compare the record, the workers and the figures.
+    #[test]
+    fn operations_are_counted_exactly() {
+        let engine = engine();
+        engine.session().unwrap().load(Table(0), &[(7, vec![0; 8])]).unwrap();
+        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
+        let (outcome, workers) =
+            run(&engine, &Run::of(4, 400), &about, &|_, _, _| (), |_| Adding { begun: 0, committed: 0 }).unwrap();
+        let committed: u64 = workers.iter().map(|worker| worker.committed).sum();
+        let mut value = Vec::new();
+        engine.session().unwrap().get_into(Table(0), 7, &mut value).unwrap();
+        assert_eq!(value, committed.to_le_bytes());
+        assert_eq!((outcome.operations, outcome.user_bytes), (400, 8 * committed));
+        assert_eq!(outcome.aborts.rollback, 400 - committed);
+        assert_eq!(outcome.kinds[0].operations, committed);
+        assert!(outcome.hit_ratio.unwrap() > 0.99, "{outcome:?}");
+    }
+
+    /// Goal:   work is shared out without loss, and an error ends it.
+    /// Method: sum ranges; fail in one of them.
+    #[test]
+    fn work_is_shared_out_once() {
+        let engine = engine();
+        let sum = |_: &mut dyn Session, range: Range<u64>| Ok(range.sum::<u64>());
+        let sums = share_out(&engine, 3, 10_000, Stage::Check, &|_, _, _| (), sum).unwrap();
+        assert_eq!(sums.iter().sum::<u64>(), 9999 * 10_000 / 2);
+        let fail = |session: &mut dyn Session, range: Range<u64>| {
+            let records: Vec<Record> = vec![(range.start, vec![1])];
+            session.load(Table(0), &records).map_err(|error| Error::Wrong(error.to_string()))?;
+            if range.contains(&5000) { Err(Error::Wrong("here".into())) } else { Ok(()) }
+        };
+        let result = share_out(&engine, 3, 100_000_000, Stage::Load, &|_, _, _| (), fail);
+        assert!(matches!(result, Err(Error::Wrong(what)) if what == "here"));
+    }
+
+    /// Goal:   an operation that fails ends the run with its error, also during the warm-up.
+    /// Method: a worker whose record is missing, with and without a warm-up.
+    #[test]
+    fn failures_end_a_run() {
+        let engine = engine();
+        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
+        for warm_up in [Duration::ZERO, Duration::from_secs(60)] {
+            let parameters = Run { warm_up, ..Run::of(3, 100) };
+            let result = run(&engine, &parameters, &about, &|_, _, _| (), |_| Adding { begun: 0, committed: 0 });
+            assert!(matches!(result, Err(Error::Wrong(_))));
+        }
+    }
+}

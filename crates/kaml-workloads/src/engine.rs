@@ -1,0 +1,168 @@
+//! What a database workload asks of a storage engine; a workload never knows which one it runs on.
+//!
+//! Lives here:       the traits `Engine`, `Session` and `Transaction`, and why an operation stops.
+//! Lives elsewhere:  engines (`engine::store` is KAML's; others bring their own crate), the loop that runs operations
+//!                   and tries them again (`drive`), the workloads (`ycsb`, `tpcb`, `tpcc`).
+//!
+//! All tables have 64-bit keys. An engine is opened with the names of its tables, and gives each thread a session, so
+//! that one with connections or read transactions of its own can keep them there.
+//!
+//! Durability is the same for every engine: what `put` or `transact` acknowledged survives a power cut, unless the
+//! engine was asked for less when it was opened.
+
+pub mod store;
+
+use crate::Error;
+use std::fmt;
+
+/// A table, by its place among the names that the engine was opened with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Table(pub usize);
+
+/// A record to be loaded.
+pub type Record = (u64, Vec<u8>);
+
+/// A storage engine with the tables of one workload.
+pub trait Engine: Sync {
+    /// The engine with its configuration, for people.
+    fn describe(&self) -> String;
+
+    /// The door for one thread.
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error>;
+
+    /// Everything durable, and all work done that was put off: what a device wrote can be counted now.
+    fn settle(&self) -> Result<(), Error>;
+
+    /// What it did since it was opened.
+    fn counts(&self) -> Counts;
+}
+
+/// What an engine did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records that were not in the engine's own cache when they were asked for; none where it does not tell.
+    pub cache_misses: Option<u64>,
+    /// Memory that its cache takes; none where it does not tell.
+    pub cache_bytes: Option<u64>,
+}
+
+/// The calls of one thread.
+pub trait Session {
+    /// Shows a value to `see` where it lies, or in a copy if the engine cannot do better; false if it is not there.
+    fn get(&mut self, table: Table, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<bool, Stop>;
+
+    /// Copies a value into a buffer; false if it is not there.
+    fn get_into(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        self.get(table, key, &mut |found| {
+            value.clear();
+            value.extend_from_slice(found);
+        })
+    }
+
+    /// Stores a record, whether it is there or not; durable when it returns.
+    fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop>;
+
+    /// Runs `body` in one serializable transaction, once. Commits, durably, if it answers `Ok`; otherwise nothing of it
+    /// remains and the answer is handed on.
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<(), Stop>;
+
+    /// Stores many records whose keys nobody has asked for yet. They need not be durable before the next
+    /// [`Engine::settle`].
+    fn load(&mut self, table: Table, records: &[Record]) -> Result<(), Stop>;
+}
+
+/// What a transaction does.
+pub type Body<'a> = dyn FnMut(&mut dyn Transaction) -> Result<(), Stop> + 'a;
+
+/// A transaction in progress.
+pub trait Transaction {
+    /// Reads a record; false if it is not there.
+    fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop>;
+
+    /// Reads a record that is going to be changed.
+    fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop>;
+
+    /// Changes a record that is there.
+    fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop>;
+
+    /// Stores a record that is not there.
+    fn insert(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop>;
+
+    /// Deletes a record that is there.
+    fn delete(&mut self, table: Table, key: u64) -> Result<(), Stop>;
+}
+
+/// Why an operation was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Stop {
+    /// The engine gave up on it; the same operation may well succeed when it is run again.
+    #[error("{0}; it can be run again")]
+    Again(Cause),
+    /// The workload itself wants it undone.
+    #[error("rolled back, as it was meant to be")]
+    Rollback,
+    /// It makes no sense to go on.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+impl Stop {
+    /// The engine refused or failed something; `what` says which and why.
+    pub fn failed(what: impl fmt::Display) -> Stop {
+        Stop::Failed(Error::Engine(what.to_string()))
+    }
+
+    /// For calls outside transactions, where nothing is given up.
+    pub fn into_error(self) -> Error {
+        match self {
+            Stop::Failed(error) => error,
+            stop @ (Stop::Again(_) | Stop::Rollback) => Error::Engine(stop.to_string()),
+        }
+    }
+
+    /// The engine answered something that cannot be.
+    pub fn wrong(what: impl Into<String>) -> Stop {
+        Stop::Failed(Error::Wrong(what.into()))
+    }
+}
+
+/// Why an engine gave up on an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It waited for others that waited for it.
+    Deadlock,
+    /// A lock was not given in time.
+    Timeout,
+    /// Another transaction changed what it had read.
+    Conflict,
+    /// What it had read was never made durable.
+    Lost,
+}
+
+impl Cause {
+    /// All there are.
+    pub const ALL: [Cause; 4] = [Cause::Deadlock, Cause::Timeout, Cause::Conflict, Cause::Lost];
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Deadlock => "deadlock",
+            Cause::Timeout => "timeout",
+            Cause::Conflict => "conflict",
+            Cause::Lost => "lost",
+        })
+    }
+}
+
+/// Reads a record that must be there.
+pub(crate) fn must_read(
+    txn: &mut dyn Transaction,
+    table: Table,
+    key: u64,
+    value: &mut Vec<u8>,
+    for_update: bool,
+) -> Result<(), Stop> {
+    let found = if for_update { txn.read_for_update(table, key, value)? } else { txn.read(table, key, value)? };
+    if found { Ok(()) } else { Err(Stop::wrong(format!("table {}: record {key} is missing", table.0))) }
+}

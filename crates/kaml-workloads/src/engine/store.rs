@@ -1,0 +1,220 @@
+//! KAML itself as an engine: the record cache and transactions (`kaml::store`) over a device.
+//!
+//! Lives here:       opening, and the translation of calls and errors.
+//! May be called by: the command line, tests; not by workloads.
+
+use super::{Body, Cause, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use crate::Error;
+use kaml::store::{self, Store, StoreError, StoreOptions};
+use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use std::path::Path;
+
+/// Payload that is loaded with one Put: large enough that its flush costs little.
+const LOAD_BYTES: usize = 256 << 10;
+
+/// A store on a device of its own.
+pub struct KamlEngine {
+    device: Device,
+    store: Store,
+    tables: Vec<NamespaceId>,
+    description: String,
+}
+
+impl KamlEngine {
+    /// Makes a device at `path` (in memory without one), with a namespace for each table, and opens a store over it.
+    pub fn create(
+        path: Option<&Path>,
+        device: &CreateOptions,
+        options: &StoreOptions,
+        tables: &[&str],
+    ) -> Result<KamlEngine, Error> {
+        let place = if path.is_some() { "file" } else { "memory" };
+        let device = match path {
+            Some(path) => Device::create(path, device)?,
+            None => Device::in_memory(device)?,
+        };
+        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let create = |name: &&str| device.create_namespace(name, &keys);
+        let tables = tables.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+        let store = Store::open(device.clone(), options).map_err(engine_error)?;
+        let release = if options.early_release { "early release" } else { "strict" };
+        let description = format!(
+            "kaml on {place}: cache {} MiB, {} record(s) per lock, {release}, {:?}",
+            options.cache_bytes >> 20,
+            options.records_per_lock,
+            options.write_mode,
+        );
+        Ok(KamlEngine { device, store, tables, description })
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Engine for KamlEngine {
+    fn describe(&self) -> String {
+        self.description.clone()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        Ok(Box::new(KamlSession { engine: self }))
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        self.store.flush().map_err(engine_error)?;
+        Ok(self.device.settle()?)
+    }
+
+    fn counts(&self) -> Counts {
+        let stats = self.store.stats();
+        Counts { cache_misses: Some(stats.miss_count), cache_bytes: Some(stats.used_bytes) }
+    }
+}
+
+struct KamlSession<'a> {
+    engine: &'a KamlEngine,
+}
+
+impl Session for KamlSession<'_> {
+    fn get(&mut self, table: Table, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        let found = self.engine.store.get(self.engine.tables[table.0], key).map_err(stop)?;
+        Ok(found.map(|value| see(&value)).is_some())
+    }
+
+    fn get_into(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        self.engine.store.get_into(self.engine.tables[table.0], key, value).map_err(stop)
+    }
+
+    fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        self.engine.store.put(self.engine.tables[table.0], key, value).map_err(stop)
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<(), Stop> {
+        let txn = self.engine.store.begin().map_err(stop)?;
+        let mut txn = KamlTransaction { txn, tables: &self.engine.tables };
+        body(&mut txn)?; // dropped, it aborts
+        txn.txn.commit().map_err(stop)
+    }
+
+    /// Past the cache, which knows nothing of these keys yet.
+    fn load(&mut self, table: Table, records: &[Record]) -> Result<(), Stop> {
+        let namespace = self.engine.tables[table.0];
+        let mut batch = Batch::new();
+        let mut bytes = 0;
+        for (key, value) in records {
+            batch.put(namespace, *key, value);
+            bytes += value.len() + size_of::<u64>();
+            if bytes >= LOAD_BYTES {
+                self.engine.device.write(&batch).map_err(Error::from)?;
+                batch.clear();
+                bytes = 0;
+            }
+        }
+        if bytes > 0 {
+            self.engine.device.write(&batch).map_err(Error::from)?;
+        }
+        Ok(())
+    }
+}
+
+struct KamlTransaction<'a> {
+    txn: store::Transaction,
+    tables: &'a [NamespaceId],
+}
+
+impl Transaction for KamlTransaction<'_> {
+    fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        Ok(copy(self.txn.read(self.tables[table.0], key).map_err(stop)?, value))
+    }
+
+    fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        Ok(copy(self.txn.read_for_update(self.tables[table.0], key).map_err(stop)?, value))
+    }
+
+    fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        self.txn.update(self.tables[table.0], key, value).map_err(stop)
+    }
+
+    fn insert(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        self.txn.insert(self.tables[table.0], key, value).map_err(stop)
+    }
+
+    fn delete(&mut self, table: Table, key: u64) -> Result<(), Stop> {
+        self.txn.delete(self.tables[table.0], key).map_err(stop)
+    }
+}
+
+fn copy(found: Option<store::Value>, value: &mut Vec<u8>) -> bool {
+    let Some(found) = found else { return false };
+    value.clear();
+    value.extend_from_slice(&found);
+    true
+}
+
+fn stop(error: StoreError) -> Stop {
+    match error {
+        StoreError::Deadlock { .. } => Stop::Again(Cause::Deadlock),
+        StoreError::LockTimeout { .. } => Stop::Again(Cause::Timeout),
+        StoreError::DependencyLost => Stop::Again(Cause::Lost),
+        other => Stop::Failed(engine_error(other)),
+    }
+}
+
+fn engine_error(error: StoreError) -> Error {
+    match error {
+        StoreError::Device(error) => Error::Device(error),
+        // What the person asked for, not what the engine did.
+        StoreError::CacheTooSmall { .. } | StoreError::BadOption(_) => Error::Parameters(error.to_string()),
+        other => Error::Engine(other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the engine keeps the contract of the traits: commits, rollbacks, loads, absent records.
+    /// Method: one session on a device in memory, call after call.
+    #[test]
+    fn the_contract_is_kept() {
+        let options = StoreOptions::new(4 << 20);
+        let engine = KamlEngine::create(None, &CreateOptions::new(64 << 20), &options, &["a", "b"]).unwrap();
+        let (a, b) = (Table(0), Table(1));
+        let mut session = engine.session().unwrap();
+        session.load(a, &(0..1000).map(|key| (key, vec![key as u8; 300])).collect::<Vec<_>>()).unwrap();
+        let mut value = Vec::new();
+        assert!(session.get_into(a, 999, &mut value).unwrap());
+        assert_eq!(value, vec![231; 300]);
+        assert!(!session.get_into(b, 999, &mut value).unwrap());
+
+        let result = session.transact(&mut |txn| {
+            txn.update(a, 5, b"five")?;
+            txn.insert(b, 5, b"new")?;
+            Err(Stop::Rollback)
+        });
+        assert!(matches!(result, Err(Stop::Rollback)), "{result:?}");
+        assert!(!session.get(b, 5, &mut |_| ()).unwrap());
+
+        let moved = session.transact(&mut |txn| {
+            let mut value = Vec::new();
+            assert!(txn.read_for_update(a, 5, &mut value)?);
+            txn.insert(b, 5, &value)?;
+            txn.delete(a, 5)
+        });
+        moved.unwrap();
+        assert!(!session.get(a, 5, &mut |_| ()).unwrap());
+        let mut seen = 0;
+        assert!(session.get(b, 5, &mut |value| seen = value.len()).unwrap());
+        assert_eq!(seen, 300);
+        assert!(matches!(session.transact(&mut |txn| txn.delete(a, 5)), Err(Stop::Failed(_))));
+        engine.settle().unwrap();
+        assert!(engine.counts().cache_misses.unwrap() > 0);
+    }
+}
