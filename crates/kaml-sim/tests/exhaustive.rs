@@ -21,7 +21,7 @@ fn puts_over_several_logs() {
 }
 
 /// Goal:   the same while blocks are collected.
-/// Method: overwrites of a device that is three quarters full.
+/// Method: overwrites of a device as full as it gets without refusing any.
 #[test]
 fn collection() {
     let totals = exhaust(Small::Collection, 0..2);
