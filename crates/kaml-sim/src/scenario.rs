@@ -161,7 +161,7 @@ impl Scenario {
             Small::Puts => Workload { spaces: 3, ..base },
             Small::Collection => Workload {
                 spaces: 1,
-                keys: records_that_fill(&geometry, 1_500, 55),
+                keys: records_that_fill(&geometry, 1_500, 90),
                 len_max: 3_000,
                 commands: 1_800,
                 ..base
