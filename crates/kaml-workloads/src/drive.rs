@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 const TRIES_MAX: u32 = 10_000;
 /// Pause before the third try; doubled for each further one up to 64 times as long. The second comes at once.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
-/// Items that one thread loads or checks between two reports.
-const SHARE_STEP: u64 = 1024;
+/// Items that one thread loads or checks between two reports, at most.
+const SHARE_STEP_MAX: u64 = 1024;
+/// Few items are cut into at least so many ranges for each thread, so that none has to wait long for the last.
+const SHARES_PER_THREAD: u64 = 8;
 
 /// How long and on how many threads.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -394,16 +396,17 @@ pub fn share_out<T: Send>(
     progress: &Progress<'_>,
     work: impl Fn(&mut dyn Session, Range<u64>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
+    let step_max = (count / (threads.max(1) as u64 * SHARES_PER_THREAD)).clamp(1, SHARE_STEP_MAX);
     let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let one = || -> Result<Vec<T>, Error> {
         let mut session = engine.session()?;
         let mut results = Vec::new();
         loop {
-            let first = next.fetch_add(SHARE_STEP, Ordering::Relaxed);
+            let first = next.fetch_add(step_max, Ordering::Relaxed);
             if first >= count || failed.load(Ordering::Relaxed) {
                 return Ok(results);
             }
-            let range = first..(first + SHARE_STEP).min(count);
+            let range = first..(first + step_max).min(count);
             let step = range.end - range.start;
             results.push(work(&mut *session, range).inspect_err(|_| failed.store(true, Ordering::Relaxed))?);
             progress(stage, done.fetch_add(step, Ordering::Relaxed) + step, count);

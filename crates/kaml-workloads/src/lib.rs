@@ -22,6 +22,7 @@ mod rows;
 pub mod scratch;
 pub mod steady;
 pub mod tpcb;
+pub mod tpcc;
 mod uring;
 pub mod ycsb;
 

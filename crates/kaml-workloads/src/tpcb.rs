@@ -182,16 +182,8 @@ impl Tpcb {
     }
 }
 
-/// A row that must be there, outside transactions.
-fn get<T: rows::Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<T, Error> {
-    let mut row = None;
-    session.get(table, key, &mut |value| row = Some(rows::read::<T>(value).copied())).map_err(Stop::into_error)?;
-    let missing = || Error::Wrong(format!("{} {key} is missing", TABLES[table.0]));
-    row.ok_or_else(missing)?.map_err(Stop::into_error)
-}
-
 fn till(session: &mut dyn Session, table: Table, key: u64) -> Result<(u64, i64), Error> {
-    get::<Till>(session, table, key).map(|row| (row.branch.get(), row.balance.get()))
+    rows::get::<Till>(session, table, key).map(|row| (row.branch.get(), row.balance.get()))
 }
 
 impl Workload for Tpcb {
@@ -253,13 +245,13 @@ impl Workload for Tpcb {
         let branches = sums(s.scale, &|session, at| till(session, BRANCH, at))?;
         let tellers = sums(s.tellers(), &|session, at| till(session, TELLER, at))?;
         let accounts = sums(s.accounts(), &|session, at| {
-            get::<Account>(session, ACCOUNT, at).map(|row| (row.branch.get(), row.balance.get()))
+            rows::get::<Account>(session, ACCOUNT, at).map(|row| (row.branch.get(), row.balance.get()))
         })?;
         let clients = self.clients();
         let mut history = vec![0; s.scale as usize];
         for (client, count) in clients.iter().enumerate() {
             let of_client = sums(*count, &|session, at| {
-                let row: History = get(session, HISTORY, history_key(client as u64, at))?;
+                let row: History = rows::get(session, HISTORY, history_key(client as u64, at))?;
                 Ok((row.branch.get(), row.delta.get()))
             })?;
             history.iter_mut().zip(of_client).for_each(|(sum, delta)| *sum += delta);
