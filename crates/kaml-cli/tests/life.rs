@@ -447,7 +447,8 @@ fn database_workloads_run_small() {
     let tpcb = world.json(&bench(&["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M"]));
     assert_eq!((tpcb[0]["operations"].as_u64(), tpcb[0]["checked"].as_array().unwrap().len()), (Some(300), 3));
     let tiny = ["tpcc", "--scale", "1", "--items", "100", "--customers-per-district", "20", "--cache", "2M"];
-    let tpcc = world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release"]].concat()));
+    let tpcc =
+        world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
     assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
     for wrong in [
         &["ycsb", "e"][..],

@@ -16,6 +16,7 @@ pub mod keys;
 pub mod kill;
 pub mod memory;
 pub mod micro;
+pub mod outcome;
 pub mod raw;
 pub mod reopen;
 mod rows;

@@ -137,19 +137,30 @@ impl Tpcb {
     }
 
     /// Accounts come first, then tellers, then branches.
+    fn place(&self, at: u64) -> (Table, u64) {
+        let (accounts, tellers) = (self.settings.accounts(), self.settings.tellers());
+        match at.checked_sub(accounts) {
+            None => (ACCOUNT, at),
+            Some(teller) if teller < tellers => (TELLER, teller),
+            Some(other) => (BRANCH, other - tellers),
+        }
+    }
+
     fn row(&self, at: u64) -> (Table, u64, Vec<u8>) {
         let s = &self.settings;
-        let (accounts, tellers) = (s.accounts(), s.tellers());
-        if at < accounts {
-            let row = Account { account: at.into(), branch: (at / s.accounts_per_branch).into(), balance: 0.into() };
-            return (ACCOUNT, at, rows::make(&row, s.row_bytes, at));
-        }
-        let (table, number, branch) = match at - accounts {
-            teller if teller < tellers => (TELLER, teller, teller / TELLERS_PER_BRANCH),
-            other => (BRANCH, other - tellers, other - tellers),
+        let (table, number) = self.place(at);
+        let branch = match table {
+            ACCOUNT => number / s.accounts_per_branch,
+            TELLER => number / TELLERS_PER_BRANCH,
+            _ => number,
         };
-        let row = Till { number: number.into(), branch: branch.into(), balance: 0.into() };
-        (table, number, rows::make(&row, s.row_bytes, at))
+        let (number_in_row, branch, balance) = (number.into(), branch.into(), 0.into());
+        let row = if table == ACCOUNT {
+            rows::make(&Account { account: number_in_row, branch, balance }, s.row_bytes, at)
+        } else {
+            rows::make(&Till { number: number_in_row, branch, balance }, s.row_bytes, at)
+        };
+        (table, number, row)
     }
 
     /// Balances of a table, summed up branch by branch.
@@ -209,6 +220,14 @@ impl Workload for Tpcb {
         })?;
         progress(Stage::Settle, 0, 0);
         engine.settle()
+    }
+
+    /// Branches and tellers last, so that they are the last to leave the cache.
+    fn fill_cache(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error> {
+        drive::share_out(engine, threads, self.size().records, Stage::Fill, progress, |session, range| {
+            drive::read_all(session, range.map(|at| self.place(at)))
+        })?;
+        Ok(())
     }
 
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error> {
@@ -352,6 +371,7 @@ mod tests {
         let tpcb = Tpcb::new(settings).unwrap();
         let engine = KamlEngine::create(None, &CreateOptions::new(64 << 20), store, tpcb.tables()).unwrap();
         tpcb.load(&engine, 2, &|_, _, _| ()).unwrap();
+        tpcb.fill_cache(&engine, 2, &|_, _, _| ()).unwrap();
         (tpcb, engine)
     }
 

@@ -45,6 +45,9 @@ struct Common {
     /// Seconds that run before each, so that the cache fills
     #[arg(long, default_value_t = 5.0)]
     warm_up: f64,
+    /// Read every record once before the first run, so that the cache is as full as it gets
+    #[arg(long)]
+    fill_cache: bool,
     /// Stop each run after so many operations
     #[arg(long)]
     operations: Option<u64>,
@@ -245,6 +248,9 @@ impl Common {
         let bar = stage_bar();
         let progress = |stage, done, total| show_stage(&bar, stage, done, total);
         workload.load(&engine, self.load_threads, &progress)?;
+        if self.fill_cache {
+            workload.fill_cache(&engine, self.load_threads, &progress)?;
+        }
         let mut outcomes =
             runs.iter().map(|run| workload.run(&engine, run, &progress)).collect::<Result<Vec<_>, _>>()?;
         if !self.no_check {
@@ -368,13 +374,14 @@ fn aborts(outcome: &Outcome) -> String {
 }
 
 fn stage_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg:10} {bar:40} {percent:>3} % {elapsed_precise}");
+    let style = ProgressStyle::with_template("{msg:17} {bar:40} {percent:>3} % {elapsed_precise}");
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 fn show_stage(bar: &ProgressBar, stage: Stage, done: u64, total: u64) {
     bar.set_message(match stage {
         Stage::Load => "loading",
+        Stage::Fill => "filling the cache",
         Stage::WarmUp => "warming up",
         Stage::Measure => "measuring",
         Stage::Settle => "settling",

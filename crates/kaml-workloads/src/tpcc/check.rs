@@ -49,7 +49,7 @@ pub(super) fn check(
     let done = |of: fn(&Done) -> u64| clients.iter().map(of).sum::<u64>();
     let orders: u64 = sums.iter().map(|sum| sum.orders).sum();
     let (new_orders, payments) = (done(|client| client.new_orders), done(|client| client.payments));
-    equal("orders since the load and committed NewOrders", orders - settings.customers(), new_orders)?;
+    equal("orders, and those of the load with committed NewOrders", orders, settings.customers() + new_orders)?;
     let amount: i64 = clients.iter().map(|client| client.amount).sum();
     equal("ytd since the load and committed payments", ytd - loaded_ytd(settings), amount)?;
     for (client, done) in clients.iter().enumerate() {
@@ -71,8 +71,11 @@ pub(super) fn check(
 fn district(settings: &Settings, session: &mut dyn Session, warehouse: u64, district: u64) -> Result<Sums, Error> {
     let row: District = rows::get(session, DISTRICT, district_key(warehouse, district))?;
     let next = u64::from(row.next_order.get());
+    let Some(orders) = next.checked_sub(1) else {
+        return Err(Error::Wrong(format!("condition 2: the next order of district {district} has number 0")));
+    };
     let mut lines = 0;
-    for order in 1..next {
+    for order in 1..=orders {
         let key = in_district(warehouse, district, order);
         let row: Order = rows::get(session, ORDER, key)?;
         equal(&format!("the number of order {key:#x}"), u64::from(row.order.get()), order)?;
@@ -90,7 +93,7 @@ fn district(settings: &Settings, session: &mut dyn Session, warehouse: u64, dist
     must(session, ORDER, beyond, false, "condition 2")?;
     must(session, NEW_ORDER, beyond, false, "condition 2")?;
     must(session, ORDER_LINE, line_key(beyond, 1), false, "condition 4")?;
-    Ok(Sums { warehouse, ytd: row.ytd.get(), orders: next - 1, lines })
+    Ok(Sums { warehouse, ytd: row.ytd.get(), orders, lines })
 }
 
 /// A client's payments are all there, and come to what it committed.
