@@ -1,8 +1,9 @@
-//! C programs against the installed library, as its users have it.
+//! C programs and the Python package against the installed library, as its users have it.
 //!
 //! Lives here:       installing into an empty directory, compiling with gcc and g++, linking both ways, running; what
 //!                   the libraries export.
-//! Lives elsewhere:  the programs (`examples`, `tests/c`), the header (`header.rs`).
+//! Lives elsewhere:  the programs (`examples`, `tests/c`), the header (`header.rs`), the tests of the package
+//!                   (`python/tests`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -116,6 +117,18 @@ fn the_shared_library_exports_the_header() {
     assert_eq!(exported, declared);
     let dynamic = text(run(Command::new("readelf").arg("-d").arg(&library)));
     assert!(dynamic.contains(&format!("[libkaml.so.{}]", env!("CARGO_PKG_VERSION_MAJOR"))), "{dynamic}");
+}
+
+/// Goal:   the Python package does what it says, and its declarations are those of the header.
+/// Method: its own tests, on the installed library.
+#[test]
+fn the_python_package_works() {
+    let package = here("../../python");
+    let mut python = Command::new("python3");
+    python.args(["-B", "-m", "unittest", "discover", "-s", "tests"]).current_dir(&package);
+    let ran = run(python.env("PYTHONPATH", &package).env("KAML_LIBRARY", prefix().join("lib/libkaml.so")));
+    let report = String::from_utf8(ran.stderr).expect("UTF-8");
+    assert!(report.contains("Ran ") && !report.contains("Ran 0 tests"), "{report}");
 }
 
 /// Goal:   the installer refuses what it does not understand.
