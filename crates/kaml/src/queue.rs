@@ -132,6 +132,7 @@ impl AsyncQueue {
         }
         let start = Instant::now();
         let shared = self.shared.clone();
+        shared.prefetch(ops);
         let mut core = shared.lock();
         let frame = loop {
             match core.stage(ops) {
