@@ -19,13 +19,14 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Run};
 use crate::gc::Collector;
 use crate::journal::Journal;
+use crate::layout::{Door, Layout};
 use crate::lifetime::{Class, record_classes};
 use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
 use crate::writers::{Move, NoBlock, Writers};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing};
-use kaml_index::{IndexLayout, IndexWriter, Key, LenCode, Slot};
+use kaml_index::{DenseLayout, HashLayout, IndexLayout, IndexWriter, Key, LenCode, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -219,7 +220,16 @@ impl Core {
     /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
     /// visible once [`Core::committed`] is beyond that.
     pub fn stage(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
-        self.check(ops)?;
+        self.stage_through(Door::Records, ops)
+    }
+
+    /// As [`Core::stage`], of units of block namespaces.
+    pub(crate) fn stage_units(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.stage_through(Door::Blocks, ops)
+    }
+
+    fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.check(door, ops)?;
         let bytes = self.admit(ops)?;
         if !self.ring.has_room(bytes) {
             return Err(StageError::Busy);
@@ -240,7 +250,7 @@ impl Core {
     }
 
     /// Everything that can be wrong with a Put and does not change by waiting.
-    fn check(&self, ops: &[Op<'_>]) -> Result<(), StageError> {
+    fn check(&self, door: Door, ops: &[Op<'_>]) -> Result<(), StageError> {
         self.writable()?;
         if ops.is_empty() {
             return Err(Error::EmptyBatch.into());
@@ -248,7 +258,8 @@ impl Core {
         let value_max = self.value_bytes_max();
         for op in ops {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
-            op.key.check(space.keys).map_err(Error::Key)?;
+            space.layout.admit(op.namespace, door)?;
+            space.layout.check_key(&op.key).map_err(Error::Key)?;
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
                     return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
@@ -257,7 +268,10 @@ impl Core {
                     let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
                     assert!(placed.done && placed.namespace == op.namespace && placed.key == op.key);
                 }
-                Body::Value { .. } | Body::Delete => {}
+                Body::Value { value, .. } => {
+                    assert!(space.layout.takes_value_of(value.len()), "units are written whole")
+                }
+                Body::Delete => {}
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
             if op.condition != Condition::Always {
@@ -468,7 +482,8 @@ impl Core {
             return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
         }
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        key.check(space.keys).map_err(Error::Key)?;
+        space.layout.admit(namespace, Door::Records)?;
+        space.layout.check_key(&key).map_err(Error::Key)?;
         self.admit_chunks(u64::from(chunks))?;
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -830,6 +845,9 @@ impl Core {
         self.writable()?;
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
+        if let Some(blocks) = &options.blocks {
+            self.check_block_options(blocks)?;
+        }
         let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
         let max = self.geometry.root_bytes as usize * 3 / 4;
         if root_bytes > max {
@@ -837,9 +855,9 @@ impl Core {
         }
         let id = self.next_namespace;
         self.next_namespace += 1;
-        let mut space = Namespace::new(name.to_owned(), options.keys, options.logs.clone());
+        let mut space = Namespace::new(name.to_owned(), options.layout(), options.logs.clone());
         space.snapshot_entry = self.journal.next_entry();
-        space.install(IndexWriter::new(self.index_layout(options.keys)));
+        space.install(IndexWriter::new(self.index_layout(space.layout)));
         self.directory.insert(id, space.shared.clone());
         self.spaces.insert(id, space);
         Ok(id)
@@ -931,10 +949,16 @@ impl Core {
 
     // --- sizes ----------------------------------------------------------------------------------------------------------
 
-    /// Bits of a chunk number.
-    pub(crate) fn index_layout(&self, keys: kaml_index::KeyKind) -> IndexLayout {
+    /// What a namespace's index must have room for.
+    pub(crate) fn index_layout(&self, layout: Layout) -> IndexLayout {
         let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
-        IndexLayout { keys, addr_bits }
+        match layout {
+            Layout::Records(keys) => IndexLayout::Hash(HashLayout { keys, addr_bits }),
+            Layout::Blocks(blocks) => {
+                let len = code(self.chunks_of(blocks.unit_bytes as usize));
+                IndexLayout::Dense(DenseLayout { key_count: blocks.unit_count(), addr_bits, len })
+            }
+        }
     }
 
     /// Chunks of a record with a value of so many bytes.
