@@ -257,7 +257,7 @@ fn wrong_images_are_refused() {
     let others = [
         DenseLayout { addr_bits: 35, ..layout },
         DenseLayout { key_count: 100_001, ..layout },
-        DenseLayout { len: LenCode::of(32).unwrap(), ..layout },
+        DenseLayout { len: LenCode::of(17).unwrap(), ..layout },
     ];
     for other in others {
         let mut other = IndexWriter::new(IndexLayout::Dense(other));
