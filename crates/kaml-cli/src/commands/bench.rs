@@ -148,6 +148,10 @@ struct FloorArguments {
     /// What writes are padded to
     #[arg(long, default_value = "4KiB", value_parser = size::parse)]
     sector: u64,
+
+    /// Blocking threads: write every record a second time, in pages of 256 KiB beside the log
+    #[arg(long)]
+    pages: bool,
 }
 
 #[derive(Args)]
@@ -308,13 +312,15 @@ impl Arguments {
 impl FloorArguments {
     fn run(self) -> Result<(), Failure> {
         let duration = self.common.duration()?;
-        let scratch = Scratch::create(&self.common.dir, floor::LOG_BYTES)?;
+        let pages_bytes = if self.pages { floor::PAGES_BYTES } else { 0 };
+        let scratch = Scratch::create(&self.common.dir, floor::LOG_BYTES + pages_bytes)?;
         let floor = |clients, writes_in_flight| Floor {
             record_bytes: self.bytes as usize,
             batch_records: self.batch,
             clients,
             writes_in_flight,
             sector_bytes: self.sector as usize,
+            pages: self.pages,
             duration,
         };
         let mut figures = Vec::new();
