@@ -1,0 +1,30 @@
+//! What the world may get wrong.
+
+/// Why something was refused or could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The bytes of a record are not what was written.
+    #[error("damaged record: {0}")]
+    DamagedRecord(&'static str),
+    /// The bytes of a stored table are not what was written, or not of this namespace.
+    #[error("damaged table: {0}")]
+    DamagedTable(&'static str),
+    /// No segment could ever hold it.
+    #[error("a value of {bytes} bytes; a segment takes at most {max}")]
+    ValueTooLarge {
+        /// Its length.
+        bytes: u64,
+        /// The longest.
+        max: u64,
+    },
+    /// A namespace cannot be shaped like this.
+    #[error("{what} is {value}, must be {must}")]
+    BadParameter {
+        /// Which number.
+        what: &'static str,
+        /// What it is.
+        value: u64,
+        /// What is allowed.
+        must: &'static str,
+    },
+}
