@@ -20,7 +20,9 @@
 //! | `format`    | a sealed table as bytes                                     |
 //! | `columns`   | the whole index                                             |
 //! | `search`    | a key's versions, newest first                              |
+//! | `bloom`     | the paper's own index, as a baseline                        |
 
+mod bloom;
 mod buffer;
 mod columns;
 mod error;
@@ -35,6 +37,7 @@ mod retrieval;
 mod seal;
 mod search;
 
+pub use bloom::{Bloom, BloomParameters, BloomPlace, Flushed};
 pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
 pub use group::{SEGMENTS_MAX, SegmentAt};
