@@ -10,7 +10,7 @@ use crate::format;
 use crate::group::{Group, Segment, SegmentAt, ValueShape};
 use crate::hash::KeyHash;
 use crate::parameters::Parameters;
-use crate::record::{HEADER_BYTES, Kind, Version};
+use crate::record::{Kind, Version};
 use crate::seal::{Room, Sealed, seal};
 use crate::search::Search;
 use kaml_index::Key;
@@ -95,14 +95,11 @@ impl Columns {
             return Err(Error::ValueTooLarge { bytes: value.len() as u64, max });
         }
         debug_assert!(version.value_len as usize == value.len() && !matches!(version.kind, Kind::Extent(_)));
-        let mut record = Vec::with_capacity(HEADER_BYTES + version.key.len() + value.len());
-        record.resize(HEADER_BYTES + version.key.len(), 0);
-        version.encode(&mut record);
-        record.extend_from_slice(value);
+        let record = version.record(value);
         let hash = self.hash(&version.key);
         self.buffered_bytes += record.len() + ENTRY_BYTES;
         let row = hash.row(self.parameters.rows);
-        self.rows[row as usize].buffer.push(hash, &version.key, record.into());
+        self.rows[row as usize].buffer.push(hash, &version.key, record);
         Ok(())
     }
 
@@ -193,8 +190,43 @@ impl Columns {
         segments.fold((0, 0), |(all, live), s| (all + u64::from(s.records), live + u64::from(s.live)))
     }
 
-    fn hash(&self, key: &Key) -> KeyHash {
+    pub(crate) fn hash(&self, key: &Key) -> KeyHash {
         KeyHash::of(key, self.parameters.seed)
+    }
+
+    /// Segments of each group of a row, oldest first.
+    pub(crate) fn group_sizes(&self, row: u32) -> Vec<usize> {
+        self.rows[row as usize].groups.iter().map(|group| group.segments.len()).collect()
+    }
+
+    /// Seals versions that are not in the buffer, to join segments with tables of so many positions if they can.
+    pub(crate) fn seal_row(&self, row: u32, versions: &mut BufferRow, positions: Option<u32>) -> Option<Sealed> {
+        seal(row, versions, &self.parameters, positions.map_or(Room::New, Room::Join))
+    }
+
+    /// Puts new segments in place of some groups of a row; answers the old segments' addresses and the new ones' tables.
+    pub(crate) fn replace(
+        &mut self,
+        row: u32,
+        groups: Range<usize>,
+        sealed: &[Sealed],
+        live: &[u16],
+        at: &[SegmentAt],
+    ) -> (Vec<SegmentAt>, Vec<Vec<u8>>) {
+        let shape = self.parameters.value_shape();
+        let first: usize = self.group_sizes(row)[..groups.start].iter().sum();
+        let mut chain = Row::default();
+        let mut tables = Vec::with_capacity(sealed.len());
+        for (i, sealed) in sealed.iter().enumerate() {
+            let records = sealed.records as u16;
+            let segment = Segment::new(at[i], sealed.hashed_pages, sealed.sequences.clone(), records, live[i]);
+            chain.push(segment, &sealed.table, shape);
+            tables.push(format::encode(sealed, at[i], (first + i) as u32, shape));
+        }
+        let old: Vec<Group> = self.rows[row as usize].groups.splice(groups, chain.groups).collect();
+        let freed: Vec<SegmentAt> = old.iter().flat_map(|group| &group.segments).map(Segment::at).collect();
+        self.segment_count = self.segment_count + sealed.len() as u64 - freed.len() as u64;
+        (freed, tables)
     }
 }
 

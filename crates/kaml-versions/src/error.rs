@@ -17,6 +17,17 @@ pub enum Error {
         /// The longest.
         max: u64,
     },
+    /// No such snapshot: never taken, or forgotten.
+    #[error("no snapshot {version}; the present user version is {present}")]
+    NoSnapshot {
+        /// The one asked for.
+        version: u32,
+        /// The user version that puts belong to.
+        present: u32,
+    },
+    /// User versions or their ranges have run out.
+    #[error("too many snapshots or rollbacks")]
+    TooManySnapshots,
     /// A namespace cannot be shaped like this.
     #[error("{what} is {value}, must be {must}")]
     BadParameter {

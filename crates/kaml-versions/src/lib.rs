@@ -20,6 +20,10 @@
 //! | `format`    | a sealed table as bytes                                     |
 //! | `columns`   | the whole index                                             |
 //! | `search`    | a key's versions, newest first                              |
+//! | `timeline`  | user versions, snapshots, rolling back                      |
+//! | `versions`  | the namespace: get as of, history, undo, diff, list         |
+//! | `retention` | which old versions are kept                                 |
+//! | `merge`     | giving the space of the others back                         |
 //! | `bloom`     | the paper's own index, as a baseline                        |
 
 mod bloom;
@@ -29,20 +33,28 @@ mod error;
 mod format;
 mod group;
 mod hash;
+mod merge;
 mod packed;
 mod parameters;
 mod placement;
 mod record;
+mod retention;
 mod retrieval;
 mod seal;
 mod search;
+mod timeline;
+mod versions;
 
 pub use bloom::{Bloom, BloomParameters, BloomPlace, Flushed};
 pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
+pub use merge::{MergePlan, Merged};
 pub use parameters::Parameters;
 pub use record::{HEADER_BYTES, Kind, Version, find, records};
+pub use retention::Retention;
 pub use seal::Sealed;
 pub use search::{Candidate, Place, Search};
+pub use timeline::{Snapshot, Timeline, View};
+pub use versions::{At, Difference, Pages, Past, Record, Stamp, Versions};

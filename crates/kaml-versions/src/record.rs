@@ -130,6 +130,15 @@ impl Version {
         len
     }
 
+    /// The whole record, of a value or a tombstone.
+    pub(crate) fn record(&self, value: &[u8]) -> Box<[u8]> {
+        let mut record = Vec::with_capacity(HEADER_BYTES + self.key.len() + value.len());
+        record.resize(HEADER_BYTES + self.key.len(), 0);
+        self.encode(&mut record);
+        record.extend_from_slice(value);
+        record.into()
+    }
+
     /// The record at the start of `bytes` and its bytes; nothing where a page's records end.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Version, &[u8])>, Error> {
         let Ok((header, _)) = Header::read_from_prefix(bytes) else { return Ok(None) };
