@@ -179,6 +179,19 @@ impl Columns {
         })
     }
 
+    /// The smallest sequence in the buffer: whatever keeps the buffer durable may forget what is older.
+    pub fn oldest_buffered(&self) -> Option<u64> {
+        let first = |row: &Row| row.buffer.entries().first().map(|entry| entry.read().0.sequence);
+        self.rows.iter().filter_map(first).min()
+    }
+
+    /// Versions in the buffer with sequences before `before`, row by row: those to be made durable again before what
+    /// keeps them now is given back.
+    pub fn stragglers(&self, before: u64) -> impl Iterator<Item = (Version, &[u8])> {
+        let versions = (0..self.parameters.rows).map(|row| self.buffered(row));
+        versions.flat_map(move |row| row.take_while(move |(version, _)| version.sequence < before))
+    }
+
     /// The versions of a row that are in the buffer, oldest first.
     pub fn buffered(&self, row: u32) -> impl DoubleEndedIterator<Item = (Version, &[u8])> {
         self.rows[row as usize].buffer.entries().iter().map(Buffered::read)

@@ -149,6 +149,33 @@ impl Versions {
         Ok(())
     }
 
+    /// Opens a namespace again: its timeline, and the tables of its segments, of each row in the order of sealing; all
+    /// their sequences are before `next_sequence`. [`Versions::replay`] brings back what was in the buffer.
+    pub fn restore<'t>(
+        parameters: Parameters,
+        timeline: &[u8],
+        mut tables: impl Iterator<Item = &'t [u8]>,
+        next_sequence: u64,
+    ) -> Result<Versions, Error> {
+        let mut columns = Columns::new(parameters)?;
+        tables.try_for_each(|table| columns.restore(table))?;
+        Ok(Versions { columns, timeline: Timeline::decode(timeline)?, next_sequence })
+    }
+
+    /// Puts a version into the buffer again that was committed before the power went, unless a segment has it. Of each
+    /// key the oldest one first; the same version may come more than once. Answers whether it was missing.
+    pub fn replay<P: Pages>(&mut self, pages: &mut P, version: &Version, value: &[u8]) -> Result<bool, P::Error> {
+        let mut search = self.columns.search(&version.key, u64::MAX);
+        let newest = self.step(pages, &mut search)?.map(|found| found.version().sequence);
+        // A row's segments become durable in order, so of each key all versions up to some sequence are there.
+        if newest.is_some_and(|newest| newest >= version.sequence) {
+            return Ok(false);
+        }
+        self.columns.insert(version, value)?;
+        self.next_sequence = self.next_sequence.max(version.sequence + 1);
+        Ok(true)
+    }
+
     /// Finishes the present user version; answers its number.
     pub fn snapshot(&mut self, time_ns: u64) -> Result<u32, Error> {
         self.timeline.take(self.next_sequence, time_ns)

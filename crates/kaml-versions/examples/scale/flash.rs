@@ -9,6 +9,9 @@ pub(crate) struct MadeUpFlash {
     heads: Vec<u8>,
     /// Where the heads of each page begin.
     pages: Vec<u64>,
+    /// Whether each key was ever written.
+    seen: Vec<bool>,
+    pub(crate) distinct_keys: u64,
     pub(crate) page_writes: u64,
     pub(crate) page_reads: u64,
     /// What was read last.
@@ -25,12 +28,14 @@ pub(crate) fn fill_value(sequence: u64, value: &mut [u8]) {
 }
 
 impl MadeUpFlash {
-    pub(crate) fn new(page_bytes: u32, segment_pages: u32) -> MadeUpFlash {
+    pub(crate) fn new(page_bytes: u32, segment_pages: u32, key_space: u64) -> MadeUpFlash {
         MadeUpFlash {
             page_bytes: page_bytes as usize,
             segment_pages: segment_pages as usize,
             heads: Vec::new(),
             pages: vec![0],
+            seen: vec![false; key_space as usize],
+            distinct_keys: 0,
             page_writes: 0,
             page_reads: 0,
             page: Vec::new(),
@@ -42,6 +47,8 @@ impl MadeUpFlash {
         for page in image.chunks_exact(self.page_bytes) {
             for record in records(page) {
                 let (version, bytes) = record?;
+                let seen = &mut self.seen[version.key.as_u64().expect("keys are integers") as usize];
+                self.distinct_keys += u64::from(!std::mem::replace(seen, true));
                 self.heads.extend_from_slice(&bytes[..HEADER_BYTES + version.key.len()]);
             }
             self.pages.push(self.heads.len() as u64);

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  flash that makes values up (`flash`), the two indexes (`subject`).
 //! Implements:       paper:Muninn 6.3 (Figure 9); docs/versioned.md "Measured".
 //!
-//! Usage: `scale [--keys 50M] [--buffer-mib 128] [--pattern seq|random|pareto] [--sizes 1024|64-1983] [--choices 3]
+//! Usage: `scale [--keys 50M] [--space 50M] [--buffer-mib 128] [--pattern seq|random|pareto] [--sizes 1024|64-1983] [--choices 3]
 //! [--fingerprint 14] [--rows 234] [--index columns|bloom] [--combined 64] [--lookups 200K]`. A key-value pair of 1024 bytes has its header and key in it.
 
 mod flash;
@@ -44,6 +44,8 @@ impl Random {
 #[derive(Debug)]
 struct Options {
     keys: u64,
+    /// Keys are drawn from so many.
+    space: Option<u64>,
     buffer_mib: u64,
     pattern: String,
     sizes: (u64, u64),
@@ -67,6 +69,7 @@ fn number(text: &str) -> Result<u64, String> {
 fn options() -> Result<Options, String> {
     let mut options = Options {
         keys: 1_000_000,
+        space: None,
         buffer_mib: 128,
         pattern: "seq".to_owned(),
         sizes: (1024, 1024),
@@ -82,6 +85,7 @@ fn options() -> Result<Options, String> {
         let value = args.next().ok_or(format!("{name}: needs a value"))?;
         match name.as_str() {
             "--keys" => options.keys = number(&value)?,
+            "--space" => options.space = Some(number(&value)?),
             "--buffer-mib" => options.buffer_mib = number(&value)?,
             "--pattern" => options.pattern = value,
             "--choices" => options.choices = number(&value)? as u32,
@@ -100,15 +104,25 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// The key of the `i`-th insert. Pareto is Basho's `pareto_int`: Lomax with shape 1.5 and mean a fifth of the largest.
-fn key_of(options: &Options, i: u64, random: &mut Random) -> u64 {
-    match options.pattern.as_str() {
-        "random" => random.below(options.keys),
-        "pareto" => {
-            let scale = options.keys as f64 * 0.2 * 0.5;
-            (scale * (random.unit().powf(-1.0 / 1.5) - 1.0)) as u64
+impl Options {
+    fn space(&self) -> u64 {
+        self.space.unwrap_or(self.keys)
+    }
+
+    /// The key of the `i`-th insert. Pareto is Basho's `pareto_int`: Lomax with shape 1.5 and a mean of a fifth of the
+    /// largest, which few draws exceed; those are drawn again.
+    fn key(&self, i: u64, random: &mut Random) -> u64 {
+        match self.pattern.as_str() {
+            "random" => random.below(self.space()),
+            "pareto" => loop {
+                let scale = self.space() as f64 * 0.2 * 0.5;
+                let key = (scale * (random.unit().powf(-1.0 / 1.5) - 1.0)) as u64;
+                if key < self.space() {
+                    return key;
+                }
+            },
+            _ => i % self.space(),
         }
-        _ => i,
     }
 }
 
@@ -164,7 +178,7 @@ fn put_all(options: &Options, subject: &mut Subject, flash: &mut MadeUpFlash) ->
     let mut meters = Meters::default();
     let begun = cpu_seconds();
     for i in 0..options.keys {
-        let key = Key::from(key_of(options, i, &mut random));
+        let key = Key::from(options.key(i, &mut random));
         let pair = options.sizes.0 + random.below(options.sizes.1 - options.sizes.0 + 1);
         let value = &mut value[..pair.saturating_sub(head) as usize];
         fill_value(i + 1, value);
@@ -194,7 +208,8 @@ fn put_all(options: &Options, subject: &mut Subject, flash: &mut MadeUpFlash) ->
     println!("insert                 {:.3} us CPU, making the value up included", seconds * 1e6 / options.keys as f64);
     if let Subject::Columns(columns) = subject {
         let (all, live) = columns.live_estimate();
-        println!("live estimate          {:.4}", live as f64 / all as f64);
+        let (all, live) = (all as f64, live as f64);
+        println!("live estimate          {:.4}, truly {:.4}", live / all, flash.distinct_keys as f64 / all);
     }
     Ok(())
 }
@@ -209,13 +224,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bloom = BloomParameters { rows, combined: options.combined, seed: 42, ..BloomParameters::default() };
     let mut subject = if options.bloom { Subject::bloom(bloom)? } else { Subject::columns(parameters)? };
     let (page_bytes, segment_pages) = subject.shape();
-    let mut flash = MadeUpFlash::new(page_bytes, segment_pages);
+    let mut flash = MadeUpFlash::new(page_bytes, segment_pages, options.space());
     println!("{options:?}");
     put_all(&options, &mut subject, &mut flash)?;
     let mut random = Random(1_234_567);
-    let (n, keys) = (options.lookups, options.keys);
+    let (n, keys) = (options.lookups, options.space());
     // With other patterns it is not known which put of a key was its last.
-    let sequence_of = |key: u64| (options.pattern == "seq").then_some(key + 1);
+    let sequence_of = |key: u64| (options.pattern == "seq" && options.space.is_none()).then_some(key + 1);
     let mut among = |count: u64| {
         let key = random.below(count);
         (key, sequence_of(key))
