@@ -25,6 +25,14 @@ pub enum Error {
         /// The user version that puts belong to.
         present: u32,
     },
+    /// More changes were to be undone than are known of the key.
+    #[error("{count} changes to undo; the key has {available}")]
+    TooFarBack {
+        /// How many were to be undone.
+        count: u32,
+        /// How many versions of it are kept and seen.
+        available: u32,
+    },
     /// User versions or their ranges have run out.
     #[error("too many snapshots or rollbacks")]
     TooManySnapshots,

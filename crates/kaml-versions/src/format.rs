@@ -168,7 +168,7 @@ mod tests {
     /// Goal:   tables written by one build are read by the next.
     /// Method: freeze the bytes of one.
     #[test]
-    fn golden() {
+    fn golden_table() {
         let hex: String = encoded().iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = "4b565431988041f644332211000000000b000000000000002c00000000000000\
                         070000000500000004000000fa00000003000000000000000e03000000000000\

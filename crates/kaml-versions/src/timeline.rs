@@ -262,7 +262,7 @@ mod tests {
     /// Goal:   timelines written by one build are read by the next; damaged ones are refused.
     /// Method: freeze the bytes of one, flip each bit, cut it everywhere.
     #[test]
-    fn golden() {
+    fn golden_timeline() {
         let bytes = rolled_back().encode();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = "4b56553138d485ac03000000020000000200000000000000000000000a0000000000000014000000\

@@ -192,9 +192,13 @@ impl Versions {
     }
 
     /// Undoes the last `count` changes of a key: what it was before them becomes its newest version. Answers whether
-    /// that is a value; otherwise the key is deleted. An undo is a change, and can be undone.
+    /// that is a value; otherwise the key is deleted. Before its oldest version a key was not there; undoing more than
+    /// that is refused. An undo is a change, and can be undone.
     pub fn undo<P: Pages>(&mut self, pages: &mut P, key: Key, count: u32, stamp: Stamp) -> Result<bool, P::Error> {
-        let old = self.get(pages, &key, At::Back(count))?;
+        let (old, available) = self.get_back(pages, &key, self.timeline.view(), count)?;
+        if count > available {
+            return Err(Error::TooFarBack { count, available }.into());
+        }
         match &old {
             Some(record) => self.put(key, &record.value, stamp)?,
             None => self.delete(key, stamp)?,
@@ -206,22 +210,34 @@ impl Versions {
 
     /// A version of a key; nothing if it is not there or deleted.
     pub fn get<P: Pages>(&self, pages: &mut P, key: &Key, at: At) -> Result<Option<Record>, P::Error> {
-        let (view, mut back) = match at {
+        let (view, back) = match at {
             At::Latest => (self.timeline.view(), 0),
             At::Snapshot(version) => (&self.timeline.snapshot(version)?.view, 0),
             At::Back(count) => (self.timeline.view(), count),
         };
+        Ok(self.get_back(pages, key, view, back)?.0)
+    }
+
+    /// The version of a key that is `back` before the newest in a view, and how many newer ones there are, at most `back`.
+    fn get_back<P: Pages>(
+        &self,
+        pages: &mut P,
+        key: &Key,
+        view: &View,
+        back: u32,
+    ) -> Result<(Option<Record>, u32), P::Error> {
         let mut search = self.columns.search(key, view.end());
+        let mut newer = 0;
         while let Some(found) = self.step(pages, &mut search)? {
             if !view.sees(found.version().sequence) {
                 continue;
             }
-            if back == 0 {
-                return self.load(pages, found);
+            if newer == back {
+                return Ok((self.load(pages, found)?, newer));
             }
-            back -= 1;
+            newer += 1;
         }
-        Ok(None)
+        Ok((None, newer))
     }
 
     /// Whether a key is there.

@@ -139,9 +139,14 @@ impl World {
     fn undo(&mut self, key: u64) {
         let count = 1 + self.random.below(3) as u32;
         let stamp = self.stamp();
+        let known = self.model.present.get(&key).map_or(0, Vec::len) as u32;
         let old = self.model.back(key, count as usize);
-        let is_value = self.versions.undo(&mut self.flash, Key::from(key), count, stamp).expect("undamaged");
-        assert_eq!(is_value, old.is_some());
+        let undone = self.versions.undo(&mut self.flash, Key::from(key), count, stamp);
+        if count > known {
+            assert_eq!(undone, Err(Error::TooFarBack { count, available: known }));
+            return;
+        }
+        assert_eq!(undone, Ok(old.is_some()));
         self.model.put(key, stamp.sequence, old);
     }
 
