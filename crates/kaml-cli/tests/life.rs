@@ -443,6 +443,49 @@ fn benches_run_small() {
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
 }
 
+/// Goal:   the database workloads run from the command line, with figures, and what they refuse is a matter of usage.
+/// Method: tiny runs as JSON and as a table, a property file, mistakes.
+#[test]
+fn database_workloads_run_small() {
+    let world = World::empty();
+    const SMALL: [&str; 9] =
+        ["--threads", "2", "--operations", "300", "--warm-up", "0", "--capacity", "128M", "--json"];
+    fn bench<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+        [&["bench"], arguments, &SMALL].concat()
+    }
+    let ycsb = world.json(&bench(&["ycsb", "a,f", "--records", "2000", "--cache", "1M"]));
+    assert_eq!(ycsb.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (ycsb[0]["operations"].as_u64(), ycsb[1]["kinds"][1]["kind"].as_str()),
+        (Some(300), Some("read-modify-write"))
+    );
+    let file = world.path("mine.properties");
+    fs::write(&file, "recordcount=500\noperationcount=100\nfieldcount=1\nworkload=x.CoreWorkload\n").unwrap();
+    let as_is =
+        ["bench", "ycsb", "mine.properties", "--as-is", "--threads", "1", "--warm-up", "0", "--capacity", "128M"];
+    let table = world.ok(&[&as_is[..], &["--cache", "200K"]].concat());
+    assert!(table.contains("ycsb mine.properties") && table.contains("last writes are there"), "{table}");
+    let tpcb = world.json(&bench(&["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M"]));
+    assert_eq!((tpcb[0]["operations"].as_u64(), tpcb[0]["checked"].as_array().unwrap().len()), (Some(300), 3));
+    let tiny = ["tpcc", "--scale", "1", "--items", "100", "--customers-per-district", "20", "--cache", "2M"];
+    let tpcc =
+        world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
+    assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
+    for wrong in [
+        &["ycsb", "e"][..],
+        &["ycsb", "a", "-p", "fieldcount=0"],
+        &["ycsb", "a", "-p", "fieldcount"],
+        &["ycsb", "a", "--cache", "0%"],
+        &["ycsb", "a", "--cache", "1"],
+        &["tpcb", "--zipf", "1"],
+        &["tpcc", "--scale", "0"],
+        &["tpcb", "--zipf", "-1"],
+    ] {
+        let output = world.run(&bench(wrong));
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
 /// Goal:   killed again and again, a device loses nothing that was acknowledged.
 /// Method: twelve kill cycles (`kaml bench kill` runs hundreds).
 #[test]

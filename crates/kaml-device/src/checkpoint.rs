@@ -12,7 +12,7 @@
 use crate::core::{Core, Pending};
 use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use crate::lifetime::{Class, record_classes};
-use kaml_flash::{AlignedBuf, Io, IoId};
+use kaml_flash::{AlignedBuf, BlockIndex, Io, IoId, MediumError};
 use kaml_index::SnapshotCursor;
 
 /// Where committing a root stands.
@@ -51,8 +51,8 @@ pub(crate) struct RootCommit {
     done: u64,
     /// Also program everything that waits in buffers.
     settle: bool,
-    /// Metadata was lost with a failed block: no root until a checkpoint has replaced it.
-    awaits_checkpoint: bool,
+    /// Metadata was lost with this failed block: no root until a checkpoint has replaced it.
+    awaits_checkpoint: Option<u32>,
     clean: bool,
     /// The request that must not be answered before the checkpoint is done.
     after_checkpoint: u64,
@@ -65,7 +65,7 @@ impl RootCommit {
 
     /// Whether roots wait for a checkpoint to replace lost metadata.
     pub(crate) fn awaits_checkpoint(&self) -> bool {
-        self.awaits_checkpoint
+        self.awaits_checkpoint.is_some()
     }
 }
 
@@ -167,19 +167,33 @@ impl Core {
                 let programs = self.ops.range(..barrier).any(|(_, op)| matches!(op, Pending::Program));
                 #[cfg(feature = "broken")]
                 let programs = programs && !crate::Broken::RootBeforePrograms.is();
-                if programs || !self.retry.is_empty() || !self.failed_blocks.is_empty() {
+                if programs || !self.retry.is_empty() {
                     self.root_commit.step = Step::Draining { barrier, prepared };
-                } else {
+                } else if self.failed_blocks.is_empty() {
                     self.drained(prepared);
+                } else if self.failed_blocks_want_room() && !prepared.reclaimed.is_empty() {
+                    let prepared = self.without_failed_blocks(prepared);
+                    self.drained(prepared);
+                } else {
+                    self.root_commit.step = Step::Draining { barrier, prepared };
                 }
             }
             other => self.root_commit.step = other,
         }
     }
 
+    /// Records of failed blocks wait for the very blocks that a root makes free: it is written without them and answers
+    /// nobody. Their frames stay in the ring, and what collection moved is still at its old place.
+    fn without_failed_blocks(&mut self, mut prepared: Box<Prepared>) -> Box<Prepared> {
+        prepared.request = self.root_commit.done;
+        prepared.root.clean = false;
+        self.root_commit.settle = true;
+        prepared
+    }
+
     fn root_is_due(&self) -> bool {
         let commit = &self.root_commit;
-        if commit.awaits_checkpoint || self.journal.waiting().is_some() {
+        if commit.awaits_checkpoint() || self.journal.waiting().is_some() {
             return false;
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
@@ -326,7 +340,7 @@ impl Core {
     }
 
     /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
-    pub(crate) fn metadata_lost(&mut self) {
+    pub(crate) fn metadata_lost(&mut self, block: u32) {
         self.restart_root();
         for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
             space.dirty = true;
@@ -336,7 +350,19 @@ impl Core {
         }
         self.checkpoint.running = false;
         self.checkpoint.request();
-        self.root_commit.awaits_checkpoint = true;
+        self.root_commit.awaits_checkpoint = Some(block);
+    }
+
+    /// Nothing becomes free before a checkpoint has replaced lost metadata, and there is no block for it: nothing will
+    /// ever be made durable again, so the device says so.
+    pub(crate) fn stop_at_dead_end(&mut self) {
+        let Some(block) = self.root_commit.awaits_checkpoint else { return };
+        let quiet = self.ops.is_empty() && self.outbox.is_empty() && self.retry.is_empty();
+        let stuck = self.checkpoint.stalled && self.root_is_idle() && !self.collector.is_running();
+        if quiet && stuck && self.blocks.free_count() <= self.floor(Class::Snapshot) {
+            let error = "no block left to write lost metadata again".to_owned();
+            self.stop(MediumError::BlockFailed { block: BlockIndex(block), what: "program", error });
+        }
     }
 
     // --- checkpoints ------------------------------------------------------------------------------------------------
@@ -461,7 +487,7 @@ impl Core {
         let dirty = self.spaces.values().filter(|s| s.dirty).map(|s| s.snapshot_entry);
         let trimmed = self.journal.trim(dirty.min().unwrap_or(entry).min(entry));
         self.root_commit.retire(trimmed);
-        self.root_commit.awaits_checkpoint = false;
+        self.root_commit.awaits_checkpoint = None;
         self.checkpoint.running = false;
         // Changed while the last snapshot was taken: a clean close needs another round.
         let dirty = self.spaces.values().any(|s| s.dirty);

@@ -773,6 +773,7 @@ impl Core {
             self.place_journal();
             self.step_checkpoint();
             self.step_root();
+            self.stop_at_dead_end();
         }
         self.update_sizes();
         out.extend(self.outbox.drain(..));

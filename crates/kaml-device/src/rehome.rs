@@ -17,14 +17,22 @@ impl Core {
     /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
     pub(crate) fn rehome(&mut self) {
         for block in std::mem::take(&mut self.failed_blocks) {
-            let has_room = self.writers.is_metadata(block) || self.blocks.ready_total() >= REHOME_BLOCKS;
-            if !has_room || self.ops_on_block(block) {
+            if !self.has_room_for(block) || self.ops_on_block(block) {
                 self.failed_blocks.push(block);
                 continue;
             }
             self.rehome_block(block);
             self.restart_root();
         }
+    }
+
+    fn has_room_for(&self, block: u32) -> bool {
+        self.writers.is_metadata(block) || self.blocks.ready_total() >= REHOME_BLOCKS
+    }
+
+    /// Whether all failed blocks wait for others to become free, and for nothing else.
+    pub(crate) fn failed_blocks_want_room(&self) -> bool {
+        self.failed_blocks.iter().all(|block| !self.has_room_for(*block) && !self.ops_on_block(*block))
     }
 
     fn ops_on_block(&self, block: u32) -> bool {
@@ -39,7 +47,7 @@ impl Core {
         // The ring must keep these records until they are programmed at their new places.
         let frame = writer.buffers.iter().map(|b| b.first_frame).min();
         if class.is_metadata() {
-            self.metadata_lost();
+            self.metadata_lost(block);
             self.retire(block);
             return;
         }

@@ -175,7 +175,9 @@ impl Array {
                 continue;
             }
             let block = self.block(block);
-            let range = pages.start as usize..(pages.end as usize).min(block.pages.len());
+            // An erase meanwhile leaves fewer pages, or others.
+            let end = (pages.end as usize).min(block.pages.len());
+            let range = (pages.start as usize).min(end)..end;
             let same = |page: &&mut Page| page.done == done;
             block.pages[range].iter_mut().flatten().filter(same).for_each(|page| page.done = 0);
         }

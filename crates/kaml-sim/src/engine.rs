@@ -292,6 +292,7 @@ impl Engine {
         self.array = self.array_after_cut(choice);
         self.powered = false;
         self.cut_at = None;
+        self.injector.told_bad.clear();
         self.events.clear();
         for (_, op) in std::mem::take(&mut self.ops) {
             self.done[op.queue].push(Completion { id: op.id, io: op.io, result: Err(MediumError::Gone) });

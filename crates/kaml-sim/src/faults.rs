@@ -120,6 +120,8 @@ pub(crate) struct Injector {
     pub(crate) counts: FaultCounts,
     rng: Rng,
     pub(crate) bad: BTreeSet<u32>,
+    /// Bad blocks whose failure was answered since power came on: the firmware cannot know of others.
+    pub(crate) told_bad: BTreeSet<u32>,
     /// Bad blocks that the firmware has durably noted.
     pub(crate) known_bad: BTreeSet<u32>,
     no_space_left: u64,
@@ -134,6 +136,7 @@ impl Injector {
             counts: FaultCounts::default(),
             rng,
             bad: BTreeSet::new(),
+            told_bad: BTreeSet::new(),
             known_bad: BTreeSet::new(),
             no_space_left: 0,
             reads_spared: false,
@@ -193,7 +196,7 @@ impl Injector {
                     return Err(MediumError::NoSpace { what: at.to_string() });
                 }
                 if self.bad.contains(&at.block.0) || self.rng.chance_ppm(self.faults.program_ppm) {
-                    self.bad.insert(at.block.0);
+                    self.fail(at.block);
                     self.counts.programs += 1;
                     return Err(refusal(io, "program status: fail"));
                 }
@@ -201,7 +204,7 @@ impl Injector {
             Io::Erase { block, .. } => {
                 let worn = self.faults.endurance.is_some_and(|e| u64::from(erase_count) >= endurance_of(*block, e));
                 if worn || self.bad.contains(&block.0) || self.rng.chance_ppm(self.faults.erase_ppm) {
-                    self.bad.insert(block.0);
+                    self.fail(*block);
                     self.counts.erases += 1;
                     return Err(refusal(io, "erase status: fail"));
                 }
@@ -220,6 +223,11 @@ impl Injector {
             }
         }
         Ok(())
+    }
+
+    fn fail(&mut self, block: BlockIndex) {
+        self.bad.insert(block.0);
+        self.told_bad.insert(block.0);
     }
 
     /// Flips a bit of what was read, if that is its fate.

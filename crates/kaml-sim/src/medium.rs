@@ -96,9 +96,14 @@ impl SimMedium {
         self.engine().injector.bad.clone()
     }
 
-    /// The firmware has durably noted that these blocks failed: using one again is a mistake from now on.
+    /// Of these, the ones whose failure was answered since power came on.
+    pub fn bad_blocks_told(&self) -> BTreeSet<u32> {
+        self.engine().injector.told_bad.clone()
+    }
+
+    /// The firmware has durably noted that these blocks failed, too: using one again is a mistake from now on.
     pub fn bad_blocks_are_known(&self, blocks: BTreeSet<u32>) {
-        self.engine().injector.known_bad = blocks;
+        self.engine().injector.known_bad.extend(blocks);
     }
 
     /// A use of the medium that no answer could refuse, if there was one.

@@ -437,10 +437,10 @@ impl World {
         Ok(())
     }
 
-    /// Answers everything and programs it; afterwards all blocks that failed before are noted for good.
+    /// Answers everything and programs it; afterwards all blocks that failed in this life are noted for good.
     pub fn settle(&mut self) -> Result<(), End> {
         self.drive(World::is_quiet)?;
-        let bad = self.medium.bad_blocks();
+        let bad = self.medium.bad_blocks_told();
         // The first root waits until failed blocks are dealt with, the second one says so.
         for _ in 0..2 {
             self.idle_turns = 0;

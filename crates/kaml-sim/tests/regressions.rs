@@ -42,3 +42,26 @@ fn programs_that_fail_while_opening() {
 fn failed_blocks_are_remembered() {
     passes(43, None, 0);
 }
+
+/// Goal:   a root waits for records of failed blocks only as long as they do not wait for the blocks that it frees.
+/// Method: the seed in which each waited for the other.
+#[test]
+fn roots_free_blocks_for_failed_ones() {
+    passes(44, None, 0);
+}
+
+/// Goal:   a device whose last block is gone says so.
+/// Method: the seed in which a die dies, metadata is lost, and no block is left to write it again.
+#[test]
+fn a_dead_end_is_told() {
+    passes(58, None, 0);
+}
+
+/// Goal:   the checkers ask of the firmware only what it can know: of a block that failed just before a power cut the
+///         next life learns when it uses it.
+/// Method: the seeds that were wrongly blamed; in the second a large value's block was erased before its barrier.
+#[test]
+fn checkers_ask_what_can_be_known() {
+    passes(1_000_017, None, 0);
+    passes(30, None, 0);
+}

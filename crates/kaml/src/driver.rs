@@ -267,6 +267,9 @@ impl Shared {
                 }
             }
         }
+        if large.tickets.is_empty() {
+            return Ok(large);
+        }
         let mut core = self.lock();
         while !large.tickets.iter().all(|ticket| core.is_placed(*ticket)) {
             if let Some(error) = core.stopped() {
@@ -362,7 +365,7 @@ impl Shared {
             }
             buf.set_len(bytes);
             let mut io = Io::Read { at, into: buf };
-            self.count_read(bytes);
+            self.count_reads(1, bytes as u64);
             let result = self.medium.execute(&mut io);
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
             let taken = result.map_err(Error::from).and_then(|()| take(&into));
@@ -371,9 +374,9 @@ impl Shared {
         })
     }
 
-    pub(crate) fn count_read(&self, bytes: usize) {
-        self.read_count.fetch_add(1, Ordering::Relaxed);
-        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn count_reads(&self, count: u64, bytes: u64) {
+        self.read_count.fetch_add(count, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     // --- roots ------------------------------------------------------------------------------------------------------------

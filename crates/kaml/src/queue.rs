@@ -39,7 +39,8 @@ struct WaitingGet {
     start: Instant,
 }
 
-/// Many commands in flight from one thread. Answers come in any order; Puts are durable when answered.
+/// Many commands in flight from one thread, the one that made the queue. Answers come in any order; Puts are durable when
+/// answered.
 ///
 /// Values of 32 KiB and more are written before `put` or `write` returns.
 pub struct AsyncQueue {
@@ -53,14 +54,29 @@ pub struct AsyncQueue {
     persisting: usize,
     ready: Vec<Answer>,
     done: Vec<Completion>,
+    /// Reads that are done and not answered.
+    reads_done: VecDeque<Completion>,
     buffers: Vec<AlignedBuf>,
     blocks: BlockCommands,
+    tally: Tally,
+}
+
+/// What happened since the device's counters were told.
+#[derive(Default)]
+struct Tally {
+    get_ns: Vec<u64>,
+    put_ns: Vec<u64>,
+    read_count: u64,
+    read_bytes: u64,
 }
 
 /// Reads are told from ring writes by this bit of their id.
 const READ_BIT: u64 = 1 << 63;
 /// How long one wait may last.
 const WAIT_NS: u64 = 1_000_000_000;
+/// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
+/// reaches the medium while the others are being answered, which mostly are done at the same time.
+const READS_ANSWERED_MIN: usize = 4;
 /// Read buffers kept for reuse, and their bytes at most.
 const BUFFERS_MAX: usize = 256;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -81,8 +97,10 @@ impl AsyncQueue {
             persisting: 0,
             ready: Vec::new(),
             done: Vec::new(),
+            reads_done: VecDeque::new(),
             buffers: Vec::new(),
             blocks: BlockCommands::default(),
+            tally: Tally::default(),
         }
     }
 
@@ -175,7 +193,7 @@ impl AsyncQueue {
                 return Ok(());
             }
         };
-        self.shared.get_latency.record_since(start);
+        self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
         self.ready.push(Answer { token, result });
         Ok(())
     }
@@ -186,7 +204,8 @@ impl AsyncQueue {
             self.gets.push(None);
             self.gets.len() - 1
         });
-        self.shared.count_read(read.bytes);
+        self.tally.read_count += 1;
+        self.tally.read_bytes += read.bytes as u64;
         self.io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
         self.gets[place] = Some(WaitingGet { token, read, start });
     }
@@ -223,7 +242,7 @@ impl AsyncQueue {
                 continue;
             }
             let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
-            let sleep = wait && out.len() == before && self.done.is_empty() && !has_turns;
+            let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty() && !has_turns;
             let pause = if sleep { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle {
                 self.io.reap(pause, &mut self.done);
@@ -231,8 +250,23 @@ impl AsyncQueue {
                 out.append(&mut self.ready);
             }
             if !wait || idle || out.len() > before {
-                return;
+                break;
             }
+        }
+        self.tell();
+    }
+
+    /// Adds to the device's counters, once for all that a poll brought.
+    fn tell(&mut self) {
+        let tally = &mut self.tally;
+        if tally.read_count > 0 {
+            self.shared.count_reads(std::mem::take(&mut tally.read_count), std::mem::take(&mut tally.read_bytes));
+        }
+        if !tally.get_ns.is_empty() {
+            self.shared.get_latency.record_all(tally.get_ns.drain(..));
+        }
+        if !tally.put_ns.is_empty() {
+            self.shared.put_latency.record_all(tally.put_ns.drain(..));
         }
     }
 
@@ -255,17 +289,25 @@ impl AsyncQueue {
         let mut done = std::mem::take(&mut self.done);
         let shared = self.shared.clone();
         let mut core = None;
+        let now = Instant::now();
         for completion in done.drain(..) {
             if completion.id & READ_BIT != 0 && completion.id & BLOCK_BIT != 0 {
                 self.blocks.arrived.push(completion);
             } else if completion.id & READ_BIT != 0 {
-                self.answer_get(completion);
+                self.reads_done.push_back(completion);
             } else {
                 self.persisting -= 1;
                 core.get_or_insert_with(|| shared.lock()).complete(completion);
             }
         }
         self.done = done;
+        for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
+            let completion = self.reads_done.pop_front().expect("counted");
+            if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
+                into.prefetch();
+            }
+            self.answer_get(completion, now);
+        }
         // Others may have committed frames with commands of ours.
         if core.is_none() && !self.puts.is_empty() && self.persisting == 0 {
             core = Some(shared.lock());
@@ -282,9 +324,13 @@ impl AsyncQueue {
 
     fn answer_puts(&mut self, core: &Core) {
         let committed = core.committed();
+        if self.puts.front().is_none_or(|put| put.frame >= committed) && core.stopped().is_none() {
+            return;
+        }
+        let now = Instant::now();
         while self.puts.front().is_some_and(|put| put.frame < committed) {
             let put = self.puts.pop_front().expect("just seen");
-            self.shared.put_latency.record_since(put.start);
+            self.tally.put_ns.push((now - put.start).as_nanos() as u64);
             self.ready.push(Answer { token: put.token, result: Ok(None) });
         }
         if let Some(error) = core.stopped() {
@@ -293,7 +339,7 @@ impl AsyncQueue {
         }
     }
 
-    fn answer_get(&mut self, completion: Completion) {
+    fn answer_get(&mut self, completion: Completion, now: Instant) {
         let Completion { id, io, result } = completion;
         let place = (id & !READ_BIT) as usize;
         let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
@@ -301,7 +347,7 @@ impl AsyncQueue {
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
         let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
         self.give_buffer(into);
-        self.shared.get_latency.record_since(start);
+        self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }
 }

@@ -190,7 +190,8 @@ impl AsyncQueue {
         let into = self.take_buffer(bytes);
         let id = self.blocks.new_id();
         self.blocks.reads.insert(id, (command, reading));
-        self.shared.count_read(bytes);
+        self.tally.read_count += 1;
+        self.tally.read_bytes += bytes as u64;
         self.io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
     }
 
