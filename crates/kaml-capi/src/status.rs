@@ -220,8 +220,9 @@ impl From<&CommandError> for kaml_status {
             CommandError::UnknownNamespace(_) | CommandError::UnknownNamespaceName(_) => KAML_UNKNOWN_NAMESPACE,
             CommandError::NamespaceExists(_) => KAML_NAMESPACE_EXISTS,
             CommandError::BadName { .. } => KAML_BAD_NAME,
-            CommandError::UnknownLog { .. } | CommandError::EmptyBatch => KAML_BAD_ARGUMENT,
-            CommandError::HoldsBlocks(_)
+            CommandError::UnknownLog { .. }
+            | CommandError::EmptyBatch
+            | CommandError::HoldsBlocks(_)
             | CommandError::HoldsRecords(_)
             | CommandError::BadBlockOptions { .. }
             | CommandError::BlocksOutOfRange { .. }

@@ -156,6 +156,8 @@ pub struct Core {
 pub const DIRECT_BYTES: usize = 32 << 10;
 /// Page programs under way beyond which Puts wait.
 pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
+/// Records whose index lines are fetched together when they commit.
+const COMMIT_FETCHED: usize = 16;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
 /// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
@@ -272,9 +274,7 @@ impl Core {
                 Body::Delete => {}
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
-            if op.condition == Condition::Always {
-                index.prefetch(&op.key);
-            } else {
+            if op.condition != Condition::Always {
                 self.check_condition(op, index)?;
             }
         }
@@ -361,23 +361,28 @@ impl Core {
             sequence: self.sequence,
         };
         let mapping;
+        let header;
         let (payload, to): (&[u8], Option<Slot>) = match op.body {
-            Body::Delete => (&[], None),
+            Body::Delete => {
+                header = RecordHeader::encode(&record);
+                (&[], None)
+            }
             Body::Value { value, crc32c } => {
                 record.kind = RecordKind::Value;
                 record.value_len = value.len() as u32;
                 record.value_crc = crc32c;
-                let at = self.place_record(&record, value)?;
+                header = RecordHeader::encode(&record);
+                let at = self.place_record(&record, &header, value)?;
                 (value, Some(at))
             }
             Body::Placed { ticket } => {
                 let placed = &self.tickets[&ticket];
                 record = Record { kind: RecordKind::Mapping, ..placed.record };
+                header = RecordHeader::encode(&record);
                 mapping = ring::mapping_payload(placed.at);
                 (&mapping, Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
             }
         };
-        let header = RecordHeader::encode(&record);
         let is_mapping = record.kind == RecordKind::Mapping;
         let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping };
         self.ring.stage(&header, payload, staged);
@@ -392,17 +397,21 @@ impl Core {
     }
 
     /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
-    fn place_record(&mut self, record: &Record, value: &[u8]) -> Result<Slot, NoBlock> {
+    fn place_record(
+        &mut self,
+        record: &Record,
+        header: &[u8; RecordHeader::BYTES],
+        value: &[u8],
+    ) -> Result<Slot, NoBlock> {
         let chunks = self.chunks_of(value.len());
         let turn = u64::from(self.geometry.chunks_per_page()) * 64;
         let log_count = self.geometry.die_count();
         let class = self.class_of_put(record);
         let space = self.spaces.get_mut(&record.namespace).expect("checked");
         let log = space.next_log(chunks, log_count, turn);
-        let header = RecordHeader::encode(record);
         let frame = Some(self.ring.staging_number());
         let floor = self.floor(class);
-        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [&header, value], frame))?;
+        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [header, value], frame))?;
         self.blocks.note_written(self.block_of(at.0), record.sequence);
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(chunks));
@@ -629,7 +638,10 @@ impl Core {
             (Pending::Persist { frame }, Ok(())) => {
                 let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
                 for (frame, records) in self.ring.persisted(frame, data) {
-                    records.into_iter().for_each(|staged| self.commit(frame, staged));
+                    for records in records.chunks(COMMIT_FETCHED) {
+                        records.iter().for_each(|staged| self.prefetch(staged));
+                        records.iter().for_each(|staged| self.commit(frame, *staged));
+                    }
                 }
             }
             (Pending::Program, result) => self.program_done(io, result),
@@ -649,6 +661,12 @@ impl Core {
             (Pending::Persist { .. } | Pending::Erase { .. } | Pending::Flush | Pending::Root, Err(error)) => {
                 self.stop(error)
             }
+        }
+    }
+
+    fn prefetch(&self, staged: &Staged) {
+        if let Some(index) = self.spaces.get(&staged.namespace).and_then(|space| space.index.as_ref()) {
+            index.prefetch(&staged.key);
         }
     }
 

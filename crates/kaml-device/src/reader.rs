@@ -91,6 +91,11 @@ impl Reader {
         })
     }
 
+    /// Starts fetching the index lines of a key that is about to be put, before the core's lock is taken.
+    pub fn prefetch(&self, namespace: u32, key: &Key) {
+        let _ = self.with_index(Door::Records, namespace, key, |index| index.prefetch(key)); // what is wrong is said by the Put
+    }
+
     /// Whether a key is there; never reads flash.
     pub fn exists(&self, namespace: u32, key: &Key) -> Result<bool, FindError> {
         self.with_index(Door::Records, namespace, key, |index| index.get(key).is_some())

@@ -171,7 +171,7 @@ fn memory_where_keys_are() {
 #[test]
 fn readers_see_whole_entries() {
     const KEYS: u64 = 100;
-    let value = |key: u64, turn: u64| (turn & 0xffff) << 20 | (key + turn & 0xfffff);
+    let value = |key: u64, turn: u64| (turn & 0xffff) << 20 | ((key + turn) & 0xfffff);
     let mut index = DenseWriter::new(layout(KEYS, 38));
     for key in 0..KEYS {
         index.insert(&Key::from(key), slot(value(key, 0)));
@@ -240,7 +240,7 @@ fn wrong_images_are_refused() {
     let mut index = IndexWriter::new(IndexLayout::Dense(layout));
     assert_eq!(images(&index).len(), 1);
     assert_eq!(load(layout, &images(&index)).len(), 0);
-    for key in [5, 50_000, 90_000] {
+    for key in [5, 50_000, 99_999] {
         index.insert(&Key::from(key), slot(key));
     }
     let images = images(&index);
@@ -257,7 +257,7 @@ fn wrong_images_are_refused() {
     let others = [
         DenseLayout { addr_bits: 35, ..layout },
         DenseLayout { key_count: 100_001, ..layout },
-        DenseLayout { len: LenCode::of(32).unwrap(), ..layout },
+        DenseLayout { len: LenCode::of(17).unwrap(), ..layout },
     ];
     for other in others {
         let mut other = IndexWriter::new(IndexLayout::Dense(other));

@@ -104,6 +104,7 @@ impl Shared {
 
     /// Stages a Put, waiting for room if there is none just now.
     fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
+        self.prefetch(ops);
         let mut core = self.lock();
         loop {
             match core.stage(ops) {
@@ -113,6 +114,11 @@ impl Shared {
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         }
+    }
+
+    /// Memory is slow, and the core's lock is short: what a Put needs of the index comes meanwhile.
+    pub(crate) fn prefetch(&self, ops: &[Op<'_>]) {
+        ops.iter().for_each(|op| self.reader.prefetch(op.namespace, &op.key));
     }
 
     /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.

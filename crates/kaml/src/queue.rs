@@ -99,8 +99,8 @@ impl AsyncQueue {
             done: Vec::new(),
             reads_done: VecDeque::new(),
             buffers: Vec::new(),
-            blocks: BlockCommands::default(),
             tally: Tally::default(),
+            blocks: BlockCommands::default(),
         }
     }
 
@@ -142,6 +142,7 @@ impl AsyncQueue {
         }
         let start = Instant::now();
         let shared = self.shared.clone();
+        shared.prefetch(ops);
         let mut core = shared.lock();
         let frame = loop {
             match core.stage(ops) {

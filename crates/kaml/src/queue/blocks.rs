@@ -87,7 +87,7 @@ impl AsyncQueue {
         let start = Instant::now();
         let runs = self.shared.find_blocks(namespace, first_block, &mut into)?;
         if runs.is_empty() {
-            self.shared.get_latency.record_since(start);
+            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
             self.ready.push(Answer { token, result: Ok(Some(into)) });
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl AsyncQueue {
         if *reads == 0
             && let Some(Command::Read { token, start, into, error, .. }) = self.blocks.commands.remove(&id)
         {
-            self.shared.get_latency.record_since(start);
+            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
             self.ready.push(Answer { token, result: error.map_or(Ok(Some(into)), Err) });
         }
     }
