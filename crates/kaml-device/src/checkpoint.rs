@@ -9,6 +9,7 @@
 //! A snapshot is fuzzy: it is taken segment by segment while Puts go on. The journal from the entry at which it was
 //! begun is kept, and replaying it over the snapshot gives the index as of the root.
 
+use crate::blocks::BlockState;
 use crate::core::{Core, Pending};
 use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use crate::lifetime::{Class, record_classes};
@@ -51,8 +52,8 @@ pub(crate) struct RootCommit {
     done: u64,
     /// Also program everything that waits in buffers.
     settle: bool,
-    /// Metadata was lost with this failed block: no root until a checkpoint has replaced it.
-    awaits_checkpoint: Option<u32>,
+    /// Metadata was lost with a failed block: no root until a checkpoint has replaced it.
+    awaits_checkpoint: bool,
     clean: bool,
     /// The request that must not be answered before the checkpoint is done.
     after_checkpoint: u64,
@@ -65,7 +66,7 @@ impl RootCommit {
 
     /// Whether roots wait for a checkpoint to replace lost metadata.
     pub(crate) fn awaits_checkpoint(&self) -> bool {
-        self.awaits_checkpoint.is_some()
+        self.awaits_checkpoint
     }
 }
 
@@ -193,7 +194,7 @@ impl Core {
 
     fn root_is_due(&self) -> bool {
         let commit = &self.root_commit;
-        if commit.awaits_checkpoint() || self.journal.waiting().is_some() {
+        if commit.awaits_checkpoint || self.journal.waiting().is_some() {
             return false;
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
@@ -340,7 +341,7 @@ impl Core {
     }
 
     /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
-    pub(crate) fn metadata_lost(&mut self, block: u32) {
+    pub(crate) fn metadata_lost(&mut self) {
         self.restart_root();
         for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
             space.dirty = true;
@@ -350,17 +351,27 @@ impl Core {
         }
         self.checkpoint.running = false;
         self.checkpoint.request();
-        self.root_commit.awaits_checkpoint = Some(block);
+        self.root_commit.awaits_checkpoint = true;
     }
 
-    /// Nothing becomes free before a checkpoint has replaced lost metadata, and there is no block for it: nothing will
-    /// ever be made durable again, so the device says so.
+    /// Blocks become free with roots only. Where blocks have failed there may be none left for what a root needs, the
+    /// journal, metadata that was lost, records whose block failed: nothing more will be made durable, and the device
+    /// says so.
     pub(crate) fn stop_at_dead_end(&mut self) {
-        let Some(block) = self.root_commit.awaits_checkpoint else { return };
-        let quiet = self.ops.is_empty() && self.outbox.is_empty() && self.retry.is_empty();
-        let stuck = self.checkpoint.stalled && self.root_is_idle() && !self.collector.is_running();
-        if quiet && stuck && self.blocks.free_count() <= self.floor(Class::Snapshot) {
-            let error = "no block left to write lost metadata again".to_owned();
+        let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
+        if under_way || self.collector.wants_index.is_some() {
+            return;
+        }
+        let free = self.blocks.free_count();
+        let journal = self.journal.waiting().is_some() && free == 0 && self.root_is_idle();
+        let snapshots = self.root_commit.awaits_checkpoint && self.checkpoint.stalled;
+        let snapshots = snapshots && free <= self.floor(Class::Snapshot);
+        if !journal && !snapshots && !self.failed_blocks_lack_room() {
+            return;
+        }
+        let failed = self.blocks.iter().find(|(_, block)| block.failing || block.state == BlockState::Bad);
+        if let Some((block, _)) = failed {
+            let error = "no block left to write what must be written".to_owned();
             self.stop(MediumError::BlockFailed { block: BlockIndex(block), what: "program", error });
         }
     }
@@ -487,7 +498,7 @@ impl Core {
         let dirty = self.spaces.values().filter(|s| s.dirty).map(|s| s.snapshot_entry);
         let trimmed = self.journal.trim(dirty.min().unwrap_or(entry).min(entry));
         self.root_commit.retire(trimmed);
-        self.root_commit.awaits_checkpoint = None;
+        self.root_commit.awaits_checkpoint = false;
         self.checkpoint.running = false;
         // Changed while the last snapshot was taken: a clean close needs another round.
         let dirty = self.spaces.values().any(|s| s.dirty);
@@ -507,7 +518,7 @@ impl Core {
                 continue;
             }
             // A failing block still drains, but its journal entry may be older than this table.
-            bytes.push((block.state == crate::blocks::BlockState::Bad || block.failing).into());
+            bytes.push((block.state == BlockState::Bad || block.failing).into());
         }
         bytes
     }

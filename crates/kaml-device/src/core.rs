@@ -25,7 +25,7 @@ use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, Nam
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
 use crate::writers::{Move, NoBlock, Writers};
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing, PageAddr};
 use kaml_index::{DenseLayout, HashLayout, IndexLayout, IndexWriter, Key, LenCode, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -737,8 +737,16 @@ impl Core {
                 tracing::warn!(what, "no space below the device; the program is tried again");
                 self.retry.push(io);
             }
+            // It was started before anybody knew that there was no space for the pages in front of it.
+            Err(MediumError::OutOfOrder { at, .. }) if self.retries_before(at) => self.retry.push(io),
             Err(error) => self.stop(error),
         }
+    }
+
+    /// Whether pages in front of this one wait for space below.
+    fn retries_before(&self, at: PageAddr) -> bool {
+        let is_before = |io: &Io| matches!(io, Io::Program { at: waits, .. } if waits.block == at.block && *waits < at);
+        self.retry.iter().any(is_before)
     }
 
     /// A moved record's new page is programmed: the index entry swings if it still says the old place.
@@ -779,7 +787,9 @@ impl Core {
         if self.stopped.is_none() && !self.read_only {
             if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
                 self.retry_at_ns = now_ns + RETRY_NS;
-                for io in std::mem::take(&mut self.retry) {
+                let mut retry = std::mem::take(&mut self.retry);
+                retry.sort_by_key(|io| if let Io::Program { at, .. } = io { Some(*at) } else { None });
+                for io in retry {
                     self.emit(io, Pending::Program);
                 }
             }

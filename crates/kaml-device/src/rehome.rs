@@ -11,7 +11,7 @@ use kaml_flash::{BlockIndex, Io, MediumError};
 use kaml_index::Slot;
 
 /// A block's records fit what is left of an open block and one more; collection keeps the last.
-const REHOME_BLOCKS: usize = 3;
+const REHOME_BLOCKS: usize = 2;
 
 impl Core {
     /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
@@ -35,6 +35,12 @@ impl Core {
         self.failed_blocks.iter().all(|block| !self.has_room_for(*block) && !self.ops_on_block(*block))
     }
 
+    /// As [`Core::failed_blocks_want_room`], and none will become free.
+    pub(crate) fn failed_blocks_lack_room(&self) -> bool {
+        let none_to_come = self.blocks.reclaimed_count() == 0 && (self.blocks.free_count() as usize) < REHOME_BLOCKS;
+        none_to_come && !self.failed_blocks.is_empty() && self.failed_blocks_want_room()
+    }
+
     fn ops_on_block(&self, block: u32) -> bool {
         self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
     }
@@ -47,7 +53,7 @@ impl Core {
         // The ring must keep these records until they are programmed at their new places.
         let frame = writer.buffers.iter().map(|b| b.first_frame).min();
         if class.is_metadata() {
-            self.metadata_lost(block);
+            self.metadata_lost();
             self.retire(block);
             return;
         }

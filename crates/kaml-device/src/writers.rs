@@ -479,7 +479,7 @@ impl Writers {
 
     /// Whether a block that still has pages in buffers holds metadata.
     pub(crate) fn is_metadata(&self, block: u32) -> bool {
-        self.active.get(&block).is_some_and(|writer| writer.class >= Class::Journal)
+        self.active.get(&block).is_some_and(|writer| writer.class.is_metadata())
     }
 
     /// Whether a block still has pages in buffers.

@@ -136,6 +136,7 @@ impl Engine {
 
     fn refuse(&mut self, io: &Io) -> Result<(), MediumError> {
         let geometry = self.geometry.clone();
+        self.injector.refuse(io)?;
         match io {
             Io::Read { at, into } => geometry.check_read(*at, into.len()).map(drop),
             Io::ReadOob { at, into } => geometry.check_read_oob(*at, into.len()).map(drop),

@@ -175,6 +175,18 @@ impl Injector {
         1
     }
 
+    /// Whether there is no space for a program that is about to be accepted: nothing has changed then.
+    pub(crate) fn refuse(&mut self, io: &Io) -> Result<(), MediumError> {
+        let Io::Program { at, .. } = io else { return Ok(()) };
+        self.no_space_left = match self.no_space_left {
+            0 if !self.rng.chance_ppm(self.faults.no_space_ppm) => return Ok(()),
+            0 => self.rng.below(NO_SPACE_RUN),
+            left => left - 1,
+        };
+        self.counts.no_space += 1;
+        Err(MediumError::NoSpace { what: at.to_string() })
+    }
+
     /// Whether and how an operation fails that is about to be applied.
     pub(crate) fn strike(
         &mut self,
@@ -189,12 +201,6 @@ impl Injector {
         }
         match io {
             Io::Program { at, .. } => {
-                if self.no_space_left > 0 || self.rng.chance_ppm(self.faults.no_space_ppm) {
-                    self.no_space_left =
-                        if self.no_space_left > 0 { self.no_space_left - 1 } else { self.rng.below(NO_SPACE_RUN) };
-                    self.counts.no_space += 1;
-                    return Err(MediumError::NoSpace { what: at.to_string() });
-                }
                 if self.bad.contains(&at.block.0) || self.rng.chance_ppm(self.faults.program_ppm) {
                     self.fail(at.block);
                     self.counts.programs += 1;

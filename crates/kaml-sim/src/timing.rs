@@ -1,7 +1,7 @@
 //! When an operation is done: dies, channels, the battery-backed buffer; or whatever a seed likes.
 //!
 //! Lives here:       busy times and queues of dies and channels.
-//! Lives elsewhere:  the numbers (`preset`), the host link and the controller (`lab`).
+//! Lives elsewhere:  the numbers (`board`).
 //! Implements:       paper:KAML IV.A (chips of a channel work in parallel, one of them transfers at a time).
 //!
 //! An operation on pages goes step by step, `planes` pages each: a read senses, then transfers; a program transfers,
@@ -253,6 +253,19 @@ fn work(io: &Io, geometry: &Geometry) -> Option<Work> {
 }
 
 impl NandTiming {
+    /// Names a number that is divided by, or a list that is chosen from, and has nothing.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        let missing = [
+            ("read_ns", self.read_ns.is_empty()),
+            ("program_ns", self.program_ns.is_empty()),
+            ("rated_erases", self.rated_erases == 0),
+            ("planes", self.planes == 0),
+            ("channel_bytes_per_us", self.channel_bytes_per_us == 0),
+            ("buffer_bytes_per_us", self.buffer_bytes_per_us == 0),
+        ];
+        missing.into_iter().find(|(_, missing)| *missing).map_or(Ok(()), |(name, _)| Err(name))
+    }
+
     fn vary(&self, ns: u64, rng: &mut Rng) -> u64 {
         let spread = ns * self.spread_percent / 100;
         ns - spread + rng.below(2 * spread + 1)

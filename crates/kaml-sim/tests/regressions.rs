@@ -50,6 +50,21 @@ fn roots_free_blocks_for_failed_ones() {
     passes(44, None, 0);
 }
 
+/// Goal:   records of failed blocks wait for as much room as they need: warm ones are not taken for metadata, which needs
+///         none, and two blocks are enough.
+/// Method: the seed in which they found none, and then waited for a third block for ever.
+#[test]
+fn failed_blocks_wait_for_room() {
+    passes(111, None, 0);
+}
+
+/// Goal:   programs that found no space below are tried again in their order, also those that were behind them.
+/// Method: the seed and cut at which the laboratory itself forgot that nothing had been programmed.
+#[test]
+fn programs_without_space_are_tried_again() {
+    passes(104, None, 1199);
+}
+
 /// Goal:   a device whose last block is gone says so.
 /// Method: the seed in which a die dies, metadata is lost, and no block is left to write it again.
 #[test]
