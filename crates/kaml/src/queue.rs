@@ -11,6 +11,7 @@ use crate::{Key, NamespaceId};
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -116,6 +117,19 @@ impl AsyncQueue {
     pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
         let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
         self.submit(token, &mut [Op { namespace, key: key.into(), body, condition: Condition::Always }])
+    }
+
+    /// Starts a Put of one record under a condition.
+    pub fn put_if(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<(), Error> {
+        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        self.submit(token, &mut [Op { namespace, key: key.into(), body, condition }])
     }
 
     /// Starts a delete.
@@ -240,6 +254,17 @@ impl AsyncQueue {
         if !tally.put_ns.is_empty() {
             self.shared.put_latency.record_all(tally.put_ns.drain(..));
         }
+    }
+
+    /// What becomes readable when an armed queue has something to poll; nothing on media that cannot tell.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.io.fd()
+    }
+
+    /// Gets ready for waiting at [`AsyncQueue::fd`], until the next poll. Answers false if there is something to poll
+    /// already.
+    pub fn arm(&mut self) -> bool {
+        self.ready.is_empty() && self.done.is_empty() && self.reads_done.is_empty() && self.io.arm()
     }
 
     /// Hands the staged frame to the medium.
