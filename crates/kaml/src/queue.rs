@@ -56,6 +56,8 @@ pub struct AsyncQueue {
     reads_done: VecDeque<Completion>,
     buffers: Vec<AlignedBuf>,
     tally: Tally,
+    /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
+    armed: bool,
 }
 
 /// What happened since the device's counters were told.
@@ -96,6 +98,7 @@ impl AsyncQueue {
             reads_done: VecDeque::new(),
             buffers: Vec::new(),
             tally: Tally::default(),
+            armed: false,
         }
     }
 
@@ -229,8 +232,8 @@ impl AsyncQueue {
             out.append(&mut self.ready);
             let idle = self.puts.is_empty() && self.reads_in_flight() == 0;
             let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty();
-            let pause = if sleep { Wait::ForNs(WAIT_NS) } else { Wait::No };
-            if !idle {
+            let pause = if sleep && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
+            if !idle || std::mem::take(&mut self.armed) {
                 self.io.reap(pause, &mut self.done);
                 self.work_off();
                 out.append(&mut self.ready);
@@ -264,6 +267,7 @@ impl AsyncQueue {
     /// Gets ready for waiting at [`AsyncQueue::fd`], until the next poll. Answers false if there is something to poll
     /// already.
     pub fn arm(&mut self) -> bool {
+        self.armed = true;
         self.ready.is_empty() && self.done.is_empty() && self.reads_done.is_empty() && self.io.arm()
     }
 

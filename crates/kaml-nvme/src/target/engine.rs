@@ -189,7 +189,7 @@ impl Engine {
 
     /// Gets ready for waiting at the descriptors. False if there is something to poll already.
     pub(crate) fn arm(&mut self) -> bool {
-        !self.started && (self.queue.in_flight() == 0 || self.queue.arm())
+        !self.started && self.queue.arm()
     }
 
     /// What becomes readable when an armed queue has something to poll.
