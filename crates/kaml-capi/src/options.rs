@@ -176,7 +176,7 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         KAML_KEYS_U64 => KeyKind::U64,
         other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
     };
-    Ok(NamespaceOptions { keys, logs })
+    Ok(NamespaceOptions { keys, logs, ..NamespaceOptions::default() })
 }
 
 pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64) -> Result<StoreOptions, Failure> {

@@ -220,7 +220,13 @@ impl From<&CommandError> for kaml_status {
             CommandError::UnknownNamespace(_) | CommandError::UnknownNamespaceName(_) => KAML_UNKNOWN_NAMESPACE,
             CommandError::NamespaceExists(_) => KAML_NAMESPACE_EXISTS,
             CommandError::BadName { .. } => KAML_BAD_NAME,
-            CommandError::UnknownLog { .. } | CommandError::EmptyBatch => KAML_BAD_ARGUMENT,
+            CommandError::UnknownLog { .. }
+            | CommandError::EmptyBatch
+            | CommandError::HoldsBlocks(_)
+            | CommandError::HoldsRecords(_)
+            | CommandError::BadBlockOptions { .. }
+            | CommandError::BlocksOutOfRange { .. }
+            | CommandError::PartialBlock { .. } => KAML_BAD_ARGUMENT,
             CommandError::TooManyNamespaces { .. } => KAML_TOO_MANY,
             CommandError::Key(_) => KAML_BAD_KEY,
             CommandError::ValueTooLarge { .. } => KAML_VALUE_TOO_LARGE,

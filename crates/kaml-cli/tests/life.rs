@@ -141,6 +141,27 @@ fn namespaces_come_and_go() {
     assert!(world.fails(3, &["get", "data.kaml", "numbers", "42"]).contains("numbers"));
 }
 
+/// Goal:   block namespaces are made and shown; what makes no sense, and records in them, are refused.
+/// Method: do each, look at the JSON and the table.
+#[test]
+fn block_namespaces() {
+    let world = World::new();
+    let create = |more: &[&'static str]| [&["ns", "create", "data.kaml", "disk"], more].concat();
+    world.fails(2, &create(&["--block", "1000", "--size", "1000000"]));
+    world.fails(2, &create(&["--block", "4096", "--size", "1000"]));
+    world.fails(2, &create(&["--block", "4096"]));
+    world.fails(2, &create(&["--block", "4096", "--size", "1GiB", "--keys", "u64"]));
+    world.fails(2, &create(&["--block", "4096", "--size", "1GiB", "--unit", "5000"]));
+    let made = world.json(&create(&["--block", "512", "--size", "1GiB", "--json"]));
+    assert_eq!((&made["keys"], &made["block_bytes"]), (&"blocks".into(), &512.into()));
+    assert_eq!((&made["unit_bytes"], &made["block_count"]), (&4096.into(), &(2u64 << 20).into()));
+    assert!(world.ok(&["namespace", "list", "data.kaml"]).contains("1.00 GiB of 512 B blocks"));
+    assert!(world.fails(2, &["put", "data.kaml", "disk", "1", "x"]).contains("holds blocks"));
+    world.fails(2, &["list", "data.kaml", "disk"]);
+    let list = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    assert_eq!((&list[0]["block_bytes"], &list[1]["block_count"]), (&Value::Null, &(2u64 << 20).into()));
+}
+
 /// Goal:   every `--json` is one JSON document (`list`: one a line) with the promised fields.
 /// Method: run each and look at a field of each.
 #[test]

@@ -1,13 +1,16 @@
 //! Driver (ii) in the caller's hands: many commands in flight from one thread.
 //!
 //! Lives here:       an event loop's ring writes and reads, tokens, answers.
-//! Lives elsewhere:  programs and collection (`background`), which go on beside it.
+//! Lives elsewhere:  programs and collection (`background`), which go on beside it; commands on blocks (`blocks`).
 //! Implements:       design section 2, driver (ii).
+
+mod blocks;
 
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
 use crate::error::Error;
 use crate::{Key, NamespaceId};
+use blocks::{BLOCK_BIT, BlockCommands};
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
 use std::collections::VecDeque;
@@ -21,7 +24,7 @@ use std::time::Instant;
 pub struct Answer {
     /// The caller's name for the command.
     pub token: u64,
-    /// For a Get the value, if the key is there; for a Put nothing.
+    /// For a Get the value, if the key is there; for a read of blocks their bytes; for a Put nothing.
     pub result: Result<Option<Vec<u8>>, Error>,
 }
 
@@ -55,6 +58,7 @@ pub struct AsyncQueue {
     /// Reads that are done and not answered.
     reads_done: VecDeque<Completion>,
     buffers: Vec<AlignedBuf>,
+    blocks: BlockCommands,
     tally: Tally,
     /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
     armed: bool,
@@ -76,8 +80,9 @@ const WAIT_NS: u64 = 1_000_000_000;
 /// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
 /// reaches the medium while the others are being answered, which mostly are done at the same time.
 const READS_ANSWERED_MIN: usize = 4;
-/// Read buffers kept for reuse.
+/// Read buffers kept for reuse, and their bytes at most.
 const BUFFERS_MAX: usize = 256;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 impl AsyncQueue {
     pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> AsyncQueue {
@@ -99,16 +104,21 @@ impl AsyncQueue {
             buffers: Vec::new(),
             tally: Tally::default(),
             armed: false,
+            blocks: BlockCommands::default(),
         }
     }
 
     /// Commands not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.puts.len() + self.reads_in_flight() + self.ready.len()
+        self.puts.len() + self.gets_in_flight() + self.blocks.len() + self.ready.len()
+    }
+
+    fn gets_in_flight(&self) -> usize {
+        self.gets.len() - self.free_places.len()
     }
 
     fn reads_in_flight(&self) -> usize {
-        self.gets.len() - self.free_places.len()
+        self.gets_in_flight() + self.blocks.reads_in_flight()
     }
 
     /// Starts an atomic Put. An error is the command's answer; nothing else will come for its token.
@@ -149,6 +159,7 @@ impl AsyncQueue {
         }
         let start = Instant::now();
         let shared = self.shared.clone();
+        shared.prefetch(ops);
         let mut core = shared.lock();
         let frame = loop {
             match core.stage(ops) {
@@ -206,9 +217,7 @@ impl AsyncQueue {
     }
 
     fn start_read(&mut self, token: u64, read: FlashRead, start: Instant) {
-        let mut into = self.buffers.pop().filter(|b| b.capacity() >= read.bytes);
-        let mut buf = into.take().unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + AlignedBuf::ALIGN));
-        buf.set_len(read.bytes);
+        let buf = self.take_buffer(read.bytes);
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.gets.push(None);
             self.gets.len() - 1
@@ -219,19 +228,39 @@ impl AsyncQueue {
         self.gets[place] = Some(WaitingGet { token, read, start });
     }
 
+    fn take_buffer(&mut self, bytes: usize) -> AlignedBuf {
+        let kept = self.buffers.pop().filter(|b| b.capacity() >= bytes);
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
+        buf.set_len(bytes);
+        buf
+    }
+
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        if self.buffers.len() < BUFFERS_MAX && buf.capacity() <= BUFFER_BYTES_MAX {
+            self.buffers.push(buf);
+        }
+    }
+
     /// Appends answers; with `wait` at least one, if anything is in flight.
     pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
         let before = out.len();
         loop {
-            if !self.puts.is_empty() && self.persisting == 0 {
+            let has_turns = self.take_turns();
+            if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting == 0 {
                 let shared = self.shared.clone();
                 let mut core = shared.lock();
                 self.start_persist(&mut core);
                 self.answer_puts(&core);
             }
             out.append(&mut self.ready);
-            let idle = self.puts.is_empty() && self.reads_in_flight() == 0;
-            let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty();
+            if wait && out.len() == before && !has_turns && self.only_waits_for_room() {
+                let shared = self.shared.clone();
+                shared.wake_background();
+                drop(shared.wait_progress(shared.lock()));
+                continue;
+            }
+            let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
+            let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty() && !has_turns;
             let pause = if sleep && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle || std::mem::take(&mut self.armed) {
                 self.io.reap(pause, &mut self.done);
@@ -268,7 +297,16 @@ impl AsyncQueue {
     /// already.
     pub fn arm(&mut self) -> bool {
         self.armed = true;
-        self.ready.is_empty() && self.done.is_empty() && self.reads_done.is_empty() && self.io.arm()
+        self.ready.is_empty()
+            && self.done.is_empty()
+            && self.reads_done.is_empty()
+            && !self.blocks.has_later()
+            && self.io.arm()
+    }
+
+    /// Whether changes of blocks are all there is, and nothing of this loop's own will give them room.
+    fn only_waits_for_room(&self) -> bool {
+        self.blocks.has_later() && self.persisting == 0 && self.reads_in_flight() == 0
     }
 
     /// Hands the staged frame to the medium.
@@ -287,7 +325,9 @@ impl AsyncQueue {
         let mut core = None;
         let now = Instant::now();
         for completion in done.drain(..) {
-            if completion.id & READ_BIT != 0 {
+            if completion.id & READ_BIT != 0 && completion.id & BLOCK_BIT != 0 {
+                self.blocks.arrived.push(completion);
+            } else if completion.id & READ_BIT != 0 {
                 self.reads_done.push_back(completion);
             } else {
                 self.persisting -= 1;
@@ -313,6 +353,7 @@ impl AsyncQueue {
             drop(core);
             shared.spread(news, self.id);
         }
+        self.take_arrived();
     }
 
     fn answer_puts(&mut self, core: &Core) {
@@ -339,9 +380,7 @@ impl AsyncQueue {
         self.free_places.push(place);
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
         let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
-        if self.buffers.len() < BUFFERS_MAX {
-            self.buffers.push(into);
-        }
+        self.give_buffer(into);
         self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }

@@ -302,7 +302,9 @@ impl Target {
             return;
         }
         let infos = self.engine.device().namespaces();
-        let now: BTreeMap<u32, Space> = infos.iter().map(|info| (info.id, self.space(info))).collect();
+        // Block namespaces are not exported yet.
+        let records = infos.iter().filter(|info| info.blocks.is_none());
+        let now: BTreeMap<u32, Space> = records.map(|info| (info.id, self.space(info))).collect();
         let gone = self.spaces.keys().filter(|id| !now.contains_key(id));
         let come = now.keys().filter(|id| !self.spaces.contains_key(id));
         let changed: Vec<u32> = gone.chain(come).copied().collect();

@@ -236,7 +236,11 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         return Status::INTERNAL;
     };
     match error {
-        E::UnknownNamespace(_) | E::UnknownNamespaceName(_) => Status::INVALID_NAMESPACE,
+        E::UnknownNamespace(_) | E::UnknownNamespaceName(_) | E::HoldsBlocks(_) | E::HoldsRecords(_) => {
+            Status::INVALID_NAMESPACE
+        }
+        E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
+        E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::EmptyBatch => Status::INVALID_FIELD,
         E::TooManyNamespaces { .. } => Status::NAMESPACE_IDS_EXHAUSTED,
         E::Key(_) => Status::INVALID_KEY_SIZE,

@@ -87,7 +87,11 @@ impl Target {
 
 /// Creates a namespace, under a name that is free if none is wanted; answers its id.
 fn create_namespace(device: &Device, wanted: &Wanted) -> Done {
-    let options = NamespaceOptions { keys: wanted.keys.unwrap_or(KeyKind::Bytes), logs: wanted.logs.clone() };
+    let options = NamespaceOptions {
+        keys: wanted.keys.unwrap_or(KeyKind::Bytes),
+        logs: wanted.logs.clone(),
+        ..NamespaceOptions::default()
+    };
     let mut number = 0;
     loop {
         number += 1;

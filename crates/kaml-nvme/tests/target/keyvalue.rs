@@ -92,8 +92,9 @@ fn nonsense_is_refused() {
     assert_eq!(send(kv::EXIST, 0, 0, 1, b""), Status::INVALID_NAMESPACE);
     assert_eq!(send(kv::FLUSH, u32::MAX, 0, 0, b""), Status::SUCCESS);
     assert_eq!(send(kv::FLUSH, nsid, 0, 0, b""), Status::SUCCESS);
-    let counters =
-        world.device.create_namespace("u64", &kaml::NamespaceOptions { keys: kaml::KeyKind::U64, logs: vec![] });
+    let counters = world
+        .device
+        .create_namespace("u64", &kaml::NamespaceOptions { keys: kaml::KeyKind::U64, ..Default::default() });
     let counters = counters.unwrap();
     host.identify(2, 0, 0).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1100)); // the target has looked what is there
