@@ -115,6 +115,13 @@ impl Reader {
         Ok(index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit))
     }
 
+    /// The cursor that a listing stands at when `key` is the last one it answered.
+    pub fn cursor_at(&self, namespace: u32, key: &Key) -> Result<Cursor, FindError> {
+        self.with_index(Door::Records, namespace, key, |index| {
+            index.cursor_at(key).expect("the namespace takes such keys")
+        })
+    }
+
     /// Keeps a block from being erased.
     pub(crate) fn pin_block(&self, block: u32) -> Pin {
         self.gate.pin(self.geometry.chunk_at(kaml_flash::BlockIndex(block), 0))

@@ -5,7 +5,9 @@
 //! May be called by: `memory`; `file`, where the kernel has no io_uring.
 
 use crate::{Completion, Io, IoId, Medium, Queue, Wait, Wake};
-use std::sync::{Arc, Condvar, Mutex};
+use rustix::event::EventfdFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Runs operations on the thread that reaps.
@@ -19,6 +21,8 @@ pub(crate) struct InlineQueue<M> {
 struct InlineWaker {
     woken: Mutex<bool>,
     changed: Condvar,
+    /// Readable while a wake waits for the next `reap`; made for the first who asks, nothing if the system refuses it.
+    event: OnceLock<Option<OwnedFd>>,
 }
 
 impl<M: Medium> InlineQueue<M> {
@@ -36,13 +40,24 @@ impl InlineWaker {
             (woken, _) =
                 self.changed.wait_timeout_while(woken, timeout, |woken| !*woken).expect("no panic under this lock");
         }
-        *woken = false;
+        if std::mem::take(&mut *woken)
+            && let Some(Some(event)) = self.event.get()
+        {
+            // It can only be empty already, which is what is wanted.
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
     }
 }
 
 impl Wake for InlineWaker {
     fn wake(&self) {
-        *self.woken.lock().expect("no panic under this lock") = true;
+        let mut woken = self.woken.lock().expect("no panic under this lock");
+        if !std::mem::replace(&mut *woken, true)
+            && let Some(Some(event)) = self.event.get()
+        {
+            // The counter goes from 0 to 1, so it has room.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
         self.changed.notify_all();
     }
 }
@@ -67,5 +82,14 @@ impl<M: Medium> Queue for InlineQueue<M> {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        let make = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
+        self.waker.event.get_or_init(make).as_ref().map(AsFd::as_fd)
+    }
+
+    fn arm(&mut self) -> bool {
+        self.accepted.is_empty() && !*self.waker.woken.lock().expect("no panic under this lock")
     }
 }

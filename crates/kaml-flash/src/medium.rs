@@ -20,6 +20,7 @@
 //! a block is programmed once between erases.
 
 use crate::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, PageAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// Names an operation in flight; chosen by the caller.
@@ -176,6 +177,16 @@ pub trait Queue {
     fn in_flight(&self) -> usize;
     /// A handle that ends waits.
     fn waker(&self) -> Arc<dyn Wake>;
+    /// What becomes readable when an armed queue has something to reap or was woken, for those who wait for more than
+    /// this queue; nothing if the queue can only be waited for in `reap`.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    /// Starts what was accepted and gets ready for waiting at [`Queue::fd`], until the next `reap`. Answers false if
+    /// there is a reason not to wait: something to reap, or a wake that came already.
+    fn arm(&mut self) -> bool {
+        false
+    }
 }
 
 /// A flash array with a commit ring and two root slots.

@@ -23,7 +23,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -318,6 +318,22 @@ impl Queue for UringQueue {
 
     fn waker(&self) -> Arc<dyn Wake> {
         Arc::clone(&self.waker) as Arc<dyn Wake>
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.ring.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        if !self.waker.fall_asleep() {
+            return false;
+        }
+        self.arm_waker();
+        self.submit_pushed();
+        // From here on a turn that ends pokes the waker: whoever was refused one before looks again now.
+        self.drain();
+        self.submit_pushed();
+        self.finished.is_empty()
     }
 }
 

@@ -82,6 +82,11 @@ macro_rules! reading {
             self.table.layout
         }
 
+        /// The cursor that a listing stands at when `key` is the last one it answered; none if no such key can be here.
+        pub fn cursor_at(&self, key: &Key) -> Option<Cursor> {
+            self.table.mixer.mixed(key).map(Cursor)
+        }
+
         /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present throughout a
         /// whole listing is answered exactly once, whatever else comes, goes or grows.
         pub fn list(&self, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {

@@ -106,6 +106,14 @@ macro_rules! reading {
             either!(self, index => index.memory_bytes())
         }
 
+        /// The cursor that a listing stands at when `key` is the last one it answered; none if no such key can be here.
+        pub fn cursor_at(&self, key: &Key) -> Option<Cursor> {
+            match self {
+                Self::Hash(index) => index.cursor_at(key),
+                Self::Dense(_) => key.as_u64().map(|m| Cursor(Mixed { m, ..Mixed::default() })),
+            }
+        }
+
         /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present
         /// throughout a whole listing is answered exactly once, whatever else comes or goes.
         pub fn list(&self, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {

@@ -14,6 +14,19 @@ pub struct Batch {
     values: Vec<u8>,
 }
 
+/// One record of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Where it goes.
+    pub namespace: NamespaceId,
+    /// Its key.
+    pub key: Key,
+    /// When it may be stored.
+    pub condition: Condition,
+    /// Its value; nothing for a delete.
+    pub value: Option<&'a [u8]>,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Item {
     namespace: NamespaceId,
@@ -62,6 +75,16 @@ impl Batch {
     /// Records in the batch.
     pub fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// The records in their order.
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.items.iter().map(|item| Record {
+            namespace: item.namespace,
+            key: item.key,
+            condition: item.condition,
+            value: item.value.map(|(start, len, _)| &self.values[start..start + len]),
+        })
     }
 
     /// Whether there are none.

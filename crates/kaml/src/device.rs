@@ -199,6 +199,18 @@ impl Device {
         self.shared().write(&mut [op])
     }
 
+    /// Stores a value under a condition; durable when it returns.
+    pub fn put_if(
+        &self,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<(), Error> {
+        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        self.shared().write(&mut [Op { namespace, key: key.into(), body, condition }])
+    }
+
     /// Deletes a key, whether it is there or not; durable when it returns.
     pub fn delete(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
         let op = Op { namespace, key: key.into(), body: Body::Delete, condition: Condition::Always };
@@ -223,6 +235,18 @@ impl Device {
         loop {
             match self.shared().reader.list(namespace, after, limit.max(1)) {
                 Ok((keys, next)) => return Ok(ListPage { keys, next }),
+                Err(error) => self.load(namespace, error)?,
+            }
+        }
+    }
+
+    /// The cursor behind which the keys that follow `key` in the order of the index are listed, whether it is there or
+    /// not.
+    pub fn cursor_at(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Cursor, Error> {
+        let key = key.into();
+        loop {
+            match self.shared().reader.cursor_at(namespace, &key) {
+                Ok(cursor) => return Ok(cursor),
                 Err(error) => self.load(namespace, error)?,
             }
         }

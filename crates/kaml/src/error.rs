@@ -19,6 +19,9 @@ pub enum Error {
     /// Other handles are still in use.
     #[error("the device cannot be closed: {0} other handles are in use")]
     HandlesInUse(usize),
+    /// A device behind a network cannot be reached, or answered what a local one does not.
+    #[error("{0}")]
+    Remote(String),
     /// The system refused a thread.
     #[error("the housekeeping thread cannot be started: {0}")]
     Thread(std::io::Error),
@@ -41,7 +44,7 @@ impl Error {
     pub fn command(&self) -> Option<&kaml_device::Error> {
         match self {
             Error::Command(error) => Some(error),
-            Error::Create(_) | Error::Open(_) | Error::HandlesInUse(_) | Error::Thread(_) => None,
+            Error::Create(_) | Error::Open(_) | Error::HandlesInUse(_) | Error::Remote(_) | Error::Thread(_) => None,
         }
     }
 }

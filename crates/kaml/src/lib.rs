@@ -33,12 +33,14 @@ mod queue;
 mod stats;
 pub mod store;
 
-pub use batch::Batch;
+pub use batch::{Batch, Record};
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;
 pub use kaml_device::{BlockInfo, BlockOptions};
-pub use kaml_device::{Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport};
+pub use kaml_device::{
+    Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
+};
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use queue::{Answer, AsyncQueue};
 pub use stats::{DeviceInfo, LatencyStats, Stats};

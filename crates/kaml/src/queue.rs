@@ -14,6 +14,7 @@ use blocks::{BLOCK_BIT, BlockCommands};
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -59,6 +60,8 @@ pub struct AsyncQueue {
     buffers: Vec<AlignedBuf>,
     blocks: BlockCommands,
     tally: Tally,
+    /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
+    armed: bool,
 }
 
 /// What happened since the device's counters were told.
@@ -100,6 +103,7 @@ impl AsyncQueue {
             reads_done: VecDeque::new(),
             buffers: Vec::new(),
             tally: Tally::default(),
+            armed: false,
             blocks: BlockCommands::default(),
         }
     }
@@ -126,6 +130,19 @@ impl AsyncQueue {
     pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
         let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
         self.submit(token, &mut [Op { namespace, key: key.into(), body, condition: Condition::Always }])
+    }
+
+    /// Starts a Put of one record under a condition.
+    pub fn put_if(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<(), Error> {
+        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        self.submit(token, &mut [Op { namespace, key: key.into(), body, condition }])
     }
 
     /// Starts a delete.
@@ -244,8 +261,8 @@ impl AsyncQueue {
             }
             let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
             let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty() && !has_turns;
-            let pause = if sleep { Wait::ForNs(WAIT_NS) } else { Wait::No };
-            if !idle {
+            let pause = if sleep && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
+            if !idle || std::mem::take(&mut self.armed) {
                 self.io.reap(pause, &mut self.done);
                 self.work_off();
                 out.append(&mut self.ready);
@@ -269,6 +286,22 @@ impl AsyncQueue {
         if !tally.put_ns.is_empty() {
             self.shared.put_latency.record_all(tally.put_ns.drain(..));
         }
+    }
+
+    /// What becomes readable when an armed queue has something to poll; nothing on media that cannot tell.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.io.fd()
+    }
+
+    /// Gets ready for waiting at [`AsyncQueue::fd`], until the next poll. Answers false if there is something to poll
+    /// already.
+    pub fn arm(&mut self) -> bool {
+        self.armed = true;
+        self.ready.is_empty()
+            && self.done.is_empty()
+            && self.reads_done.is_empty()
+            && !self.blocks.has_later()
+            && self.io.arm()
     }
 
     /// Whether changes of blocks are all there is, and nothing of this loop's own will give them room.

@@ -11,6 +11,7 @@ mod list;
 mod namespace;
 mod quickstart;
 mod record;
+mod serve;
 mod sim;
 
 use crate::failure::Failure;
@@ -40,6 +41,8 @@ pub enum Command {
     Import(import::Arguments),
     /// Restore a directory tree, or write JSON Lines
     Export(export::Arguments),
+    /// Export a device over NVMe/TCP, as a Key Value SSD that Linux attaches
+    Serve(serve::Arguments),
     /// Read everything on a device and verify its checksums
     Check(check::Arguments),
     /// Measure this machine's floors, its raw disk, and KAML on it
@@ -68,6 +71,7 @@ impl Command {
             Command::List(arguments) => arguments.run(),
             Command::Import(arguments) => arguments.run(),
             Command::Export(arguments) => arguments.run(),
+            Command::Serve(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
             Command::Bench(arguments) => arguments.run(),
             Command::Sim(arguments) => arguments.run(),

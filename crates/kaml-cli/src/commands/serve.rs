@@ -1,0 +1,96 @@
+//! `kaml serve`.
+
+use crate::failure::Failure;
+use crate::output;
+use crate::size;
+use crate::store::DeviceArgument;
+use clap::Args;
+use kaml_nvme::target::{Error, Options, Server, Stopper};
+use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// Flags of `kaml serve`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml serve data.kaml
+  kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
+  nvme discover -t tcp -a 127.0.0.1 -s 4420
+  nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
+
+Ctrl-C ends it in order.")]
+pub struct Arguments {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Address and port; port 0 takes a free one. Anybody who reaches it can read and write
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420")]
+    listen: String,
+    /// Qualified name of the subsystem [default: made of the device's identity]
+    #[arg(long, value_name = "NQN")]
+    subsystem: Option<String>,
+    /// Qualified name of a host that may connect; may be given several times [default: all]
+    #[arg(long = "allow-host", value_name = "NQN")]
+    allowed_hosts: Vec<String>,
+    /// Memory for data of commands on their way, all hosts together
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1G")]
+    memory: u64,
+    /// Never sleep: the lowest latency, for a whole core
+    #[arg(long)]
+    busy_poll: bool,
+    /// Say as JSON where it listens
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Listening<'a> {
+    address: String,
+    subsystem: &'a str,
+}
+
+impl Arguments {
+    /// Serves until it is interrupted.
+    pub fn run(self) -> Result<(), Failure> {
+        let device = self.device.open()?;
+        let mut options = Options::for_device(&device);
+        options.subsystem = self.subsystem.unwrap_or(options.subsystem);
+        (options.allowed_hosts, options.busy_poll) = (self.allowed_hosts, self.busy_poll);
+        options.memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
+        let server = Server::bind(&device, &self.listen, options)?;
+        stop_on_signals(server.stopper())?;
+        let listening = Listening { address: server.address().to_string(), subsystem: &server.options().subsystem };
+        match self.json {
+            true => output::json(&listening)?,
+            false => output::line(format!("serving {} at {}", listening.subsystem, listening.address))?,
+        }
+        server.run()?;
+        Ok(device.close()?)
+    }
+}
+
+/// The first signal ends the target in order, the second one the process.
+fn stop_on_signals(stopper: Stopper) -> Result<(), Failure> {
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::io("listening for signals"))?;
+    let wait = move || {
+        for (number, _) in signals.forever().enumerate() {
+            match number {
+                0 => stopper.stop(),
+                _ => std::process::exit(130),
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .map(drop)
+        .map_err(Failure::io("listening for signals"))
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Options(bad) => Failure::Usage(bad.to_string()),
+            other => Failure::Failed(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Commands of the Key Value command set, one call each.
+//!
+//! Lives here:       building commands, reading answers.
+//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), sending them (`queue`).
+//! Implements:       spec:NVMe-KV "Key Value Command Set".
+
+use super::{Error, Finished, Queue, Ticket};
+use crate::wire::command::{Command, kv};
+use crate::wire::keyvalue::{decode_list, put_key};
+use crate::wire::status::Status;
+use kaml::Key;
+
+/// A Key Value namespace, reached through one queue.
+#[derive(Clone, Copy)]
+pub struct KeyValue<'a> {
+    queue: &'a Queue,
+    nsid: u32,
+}
+
+impl<'a> KeyValue<'a> {
+    /// Names the namespace.
+    pub fn new(queue: &'a Queue, nsid: u32) -> KeyValue<'a> {
+        KeyValue { queue, nsid }
+    }
+
+    fn command(&self, opcode: u8, key: &Key) -> Command {
+        let mut command = Command::new(opcode, self.nsid);
+        put_key(&mut command, key);
+        command
+    }
+
+    /// Store under options (`wire::keyvalue::store`), without waiting.
+    pub fn submit_store(&self, key: &Key, value: &[u8], options: u8) -> Result<Ticket, Error> {
+        let mut command = self.command(kv::STORE, key);
+        command.cdw10 = (value.len() as u32).into();
+        command.cdw11 = (command.cdw11.get() | u32::from(options) << 8).into();
+        self.queue.submit(command, value, 0)
+    }
+
+    /// Store.
+    pub fn store(&self, key: &Key, value: &[u8], options: u8) -> Result<(), Error> {
+        let ticket = self.submit_store(key, value, options)?;
+        self.queue.wait(ticket)?.success().map(drop)
+    }
+
+    /// Retrieve into a buffer of `room` bytes, without waiting. The result is the size of the whole value.
+    pub fn submit_retrieve(&self, key: &Key, room: usize) -> Result<Ticket, Error> {
+        let mut command = self.command(kv::RETRIEVE, key);
+        command.cdw10 = (room as u32).into();
+        self.queue.submit(command, &[], room)
+    }
+
+    /// The first `room` bytes of a value, and its size; none if the key does not exist.
+    pub fn retrieve(&self, key: &Key, room: usize) -> Result<Option<(Vec<u8>, usize)>, Error> {
+        let ticket = self.submit_retrieve(key, room)?;
+        Ok(present(self.queue.wait(ticket)?)?.map(|finished| (finished.data, finished.result as u32 as usize)))
+    }
+
+    /// Whether a key exists.
+    pub fn exist(&self, key: &Key) -> Result<bool, Error> {
+        Ok(present(self.queue.execute(self.command(kv::EXIST, key), &[], 0)?)?.is_some())
+    }
+
+    /// Deletes a key. By default it need not exist.
+    pub fn delete(&self, key: &Key) -> Result<(), Error> {
+        self.queue.execute(self.command(kv::DELETE, key), &[], 0)?.success().map(drop)
+    }
+
+    /// Keys from `start` on, as many as fit in `room` bytes; `start` itself is the first one, if it exists.
+    pub fn list(&self, start: Option<&Key>, room: usize) -> Result<Vec<Key>, Error> {
+        let mut command = Command::new(kv::LIST, self.nsid);
+        if let Some(start) = start {
+            put_key(&mut command, start);
+        }
+        command.cdw10 = (room as u32).into();
+        let finished = self.queue.execute(command, &[], room)?.success()?;
+        decode_list(&finished.data).ok_or(Error::Unsupported("a whole List"))
+    }
+
+    /// All keys, `room` bytes of them at a time.
+    pub fn list_all(&self, room: usize) -> Result<Vec<Key>, Error> {
+        let mut keys = self.list(None, room)?;
+        while let Some(last) = keys.last().copied() {
+            // The start key comes again, unless it was deleted meanwhile.
+            let more = self.list(Some(&last), room)?;
+            let before = keys.len();
+            keys.extend(more.into_iter().filter(|key| *key != last));
+            if keys.len() == before {
+                break;
+            }
+        }
+        Ok(keys)
+    }
+
+    /// An atomic Put (`docs/nvme-vendor.md`) of `count` records from `wire::manage::encode_put`.
+    pub fn put(&self, records: &[u8], count: u32) -> Result<(), Error> {
+        let mut command = Command::new(kv::PUT, self.nsid);
+        command.cdw10 = count.into();
+        self.queue.execute(command, records, 0)?.success().map(drop)
+    }
+}
+
+/// An answer, or none if the key does not exist.
+fn present(finished: Finished) -> Result<Option<Finished>, Error> {
+    if finished.status.is(Status::NO_SUCH_KEY) { Ok(None) } else { finished.success().map(Some) }
+}

@@ -1,0 +1,74 @@
+//! Our own host, in user space: queues over TCP, and a controller with its admin and I/O queues.
+//!
+//! Lives here:       errors; which queue is used by whom.
+//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the Key Value command
+//!                   set (`keyvalue`), the store on top (`remote`).
+//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; design section 1 (NVMe/TCP host).
+
+mod controller;
+mod keyvalue;
+mod queue;
+mod remote;
+
+pub use controller::{Controller, HostOptions};
+pub use keyvalue::KeyValue;
+pub use queue::{Finished, Queue, Ticket};
+pub use remote::{RemoteDevice, RemoteUrl};
+
+use crate::wire::pdu::Fatal;
+use crate::wire::status::Status;
+
+/// Why a command got no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The controller's answer.
+    #[error("the controller answered: {0}")]
+    Status(Status),
+    /// The connection cannot be made, or was lost; what was in flight may have been carried out or not.
+    #[error("connection to the target: {0}")]
+    Connection(String),
+    /// The target sent something that makes no sense.
+    #[error("the target broke the protocol: {0}")]
+    Protocol(Fatal),
+    /// More data than one command may carry.
+    #[error("{bytes} bytes in one command; this controller takes at most {max}")]
+    TooLong {
+        /// What was to be moved.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The target cannot do what is asked for.
+    #[error("the target does not support {0}")]
+    Unsupported(&'static str),
+    /// An address that makes no sense.
+    #[error("{url:?} is no address of a device: {why}")]
+    Url {
+        /// What was given.
+        url: String,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::Connection(error.to_string())
+    }
+}
+
+impl From<Fatal> for Error {
+    fn from(fatal: Fatal) -> Error {
+        Error::Protocol(fatal)
+    }
+}
+
+impl Error {
+    /// The controller's answer, if it is one.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            Error::Status(status) => Some(*status),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! One queue of a host: many commands in flight over one connection, from any threads.
+//!
+//! Lives here:       initialisation, capsules, data in both directions, who receives for everybody.
+//! Lives elsewhere:  what the commands are (`controller`, `keyvalue`).
+//! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
+//!
+//! A caller sends its command under the lock. Whoever waits for an answer and finds nobody receiving takes the framer, and
+//! receives outside the lock, for all, until its own answer is there; then it hands the framer on. So a single thread
+//! never waits for another one.
+
+use super::Error;
+use crate::transport::framer::{Event, Framer};
+use crate::transport::outbox::Outbox;
+use crate::transport::{Digests, End};
+use crate::wire::command::{Command, Completion, Direction, Sgl};
+use crate::wire::pdu::{Fatal, Header, Init, Transfer};
+use crate::wire::status::Status;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long the peer may take for each step of connecting.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a command came to, with what was sent for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    /// The status.
+    pub status: Status,
+    /// Dwords 0 and 1 of the completion.
+    pub result: u64,
+    /// Data from the controller, as many as it sent.
+    pub data: Vec<u8>,
+}
+
+impl Finished {
+    /// Itself, if the command was carried out.
+    pub fn success(self) -> Result<Finished, Error> {
+        if self.status.is_success() { Ok(self) } else { Err(Error::Status(self.status)) }
+    }
+}
+
+/// Names a command in flight; its answer must be waited for.
+#[must_use = "the command's place is in use until its answer is waited for"]
+#[derive(Debug)]
+pub struct Ticket(u16);
+
+struct InFlight {
+    /// What the controller may still ask for.
+    sending: Vec<u8>,
+    /// What it has sent.
+    received: Vec<u8>,
+    got: usize,
+    finished: Option<Finished>,
+}
+
+struct State {
+    /// With nobody: whoever wants to receive takes it.
+    framer: Option<Framer>,
+    outbox: Outbox,
+    /// By command identifier.
+    in_flight: Vec<Option<InFlight>>,
+    free: Vec<u16>,
+    /// What the data that arrive belong to, and what they end.
+    arriving: Option<(u16, usize, bool)>,
+    data_pdu_bytes_max: usize,
+    capsule_bytes_max: usize,
+    /// Why nothing can be sent or received any more.
+    lost: Option<String>,
+}
+
+/// See the module.
+pub struct Queue {
+    socket: TcpStream,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Queue {
+    /// Makes a connection for up to `depth` commands in flight and initialises it; digests as wanted, if the target agrees.
+    pub fn open(address: &str, depth: u16, digests: Digests) -> Result<Queue, Error> {
+        let mut failed = Error::Connection(format!("{address}: no such host"));
+        for address in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+                Ok(socket) => return Queue::initialise(socket, depth, digests),
+                Err(error) => failed = Error::Connection(format!("{address}: {error}")),
+            }
+        }
+        Err(failed)
+    }
+
+    fn initialise(socket: TcpStream, depth: u16, digests: Digests) -> Result<Queue, Error> {
+        socket.set_nodelay(true)?;
+        socket.set_read_timeout(Some(CONNECT_TIMEOUT))?;
+        let (mut framer, mut outbox) = (Framer::new(End::Host), Outbox::new(End::Host));
+        let init =
+            Init { format: 0.into(), alignment: 0, digests: digests.bits(), limit: 0.into(), reserved: [0; 112] };
+        outbox.push(&Header::InitRequest(init));
+        flush(&socket, &mut outbox)?;
+        let answer = loop {
+            match framer.next_event()? {
+                Some(Event::Header(Header::InitResponse(answer), 0)) => break answer,
+                Some(_) => return Err(Fatal::Sequence.into()),
+                None => receive(&socket, &mut framer)?,
+            }
+        };
+        let agreed = Digests::from_bits(answer.digests);
+        if answer.format != 0 || answer.alignment != 0 || answer.limit.get() < 4096 || agreed != digests {
+            return Err(Fatal::Unsupported { offset: 8 }.into());
+        }
+        socket.set_read_timeout(None)?;
+        framer.set_digests(agreed);
+        outbox.set_digests(agreed);
+        let state = State {
+            framer: Some(framer),
+            outbox,
+            in_flight: (0..depth).map(|_| None).collect(),
+            free: (0..depth).rev().collect(),
+            arriving: None,
+            data_pdu_bytes_max: answer.limit.get() as usize,
+            capsule_bytes_max: 8192, // what every controller takes for Connect
+            lost: None,
+        };
+        Ok(Queue { socket, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// What the controller has said of I/O queues: how many bytes of data a capsule may carry.
+    pub fn set_capsule_bytes(&self, bytes: usize) {
+        self.lock().capsule_bytes_max = bytes;
+    }
+
+    /// Carries out one command: `data` go to the controller, at most `room` bytes are taken from it.
+    pub fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
+        let ticket = self.submit(command, data, room)?;
+        self.wait(ticket)
+    }
+
+    /// Sends a command, waiting while as many as the queue takes are in flight. Several tickets of one thread must leave
+    /// room for those of others.
+    pub fn submit(&self, mut command: Command, data: &[u8], room: usize) -> Result<Ticket, Error> {
+        let mut state = self.lock();
+        let cid = loop {
+            if let Some(why) = &state.lost {
+                return Err(Error::Connection(why.clone()));
+            }
+            match state.free.pop() {
+                Some(cid) => break cid,
+                None => state = self.progress(state),
+            }
+        };
+        command.cid = cid.into();
+        let in_capsule =
+            command.direction() == Direction::In && data.len() <= state.capsule_bytes_max && !data.is_empty();
+        let moved = if command.direction() == Direction::In { data.len() } else { room };
+        command.sgl = if in_capsule { Sgl::in_capsule(moved as u32) } else { Sgl::transport(moved as u32) };
+        let sending = if in_capsule { Vec::new() } else { data.to_vec() };
+        let received = vec![0; if command.direction() == Direction::Out { room } else { 0 }];
+        state.in_flight[usize::from(cid)] = Some(InFlight { sending, received, got: 0, finished: None });
+        match in_capsule {
+            true => state.outbox.push_copy(&Header::Command(command), data),
+            false => state.outbox.push(&Header::Command(command)),
+        }
+        self.flush(&mut state);
+        Ok(Ticket(cid))
+    }
+
+    /// Waits for a command's answer.
+    pub fn wait(&self, ticket: Ticket) -> Result<Finished, Error> {
+        let place = usize::from(ticket.0);
+        let mut state = self.lock();
+        loop {
+            let in_flight = state.in_flight[place].as_mut().expect("a ticket is waited for once");
+            let finished = in_flight.finished.take();
+            if finished.is_some() || state.lost.is_some() {
+                state.in_flight[place] = None;
+                state.free.push(ticket.0);
+                self.changed.notify_one();
+                let why = state.lost.clone().unwrap_or_default();
+                return finished.ok_or(Error::Connection(why));
+            }
+            state = self.progress(state);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panics under this lock")
+    }
+
+    /// Receives once, for all; or waits until somebody else has.
+    fn progress<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(mut framer) = state.framer.take() else {
+            return self.changed.wait(state).expect("no panics under this lock");
+        };
+        drop(state);
+        let received = receive(&self.socket, &mut framer);
+        let mut state = self.lock();
+        let handled = received.and_then(|()| Ok(state.handle(&mut framer)?));
+        state.framer = Some(framer);
+        if let Err(error) = handled {
+            state.lost.get_or_insert(error.to_string());
+        }
+        self.flush(&mut state);
+        self.changed.notify_all();
+        state
+    }
+
+    fn flush(&self, state: &mut State) {
+        if let Err(error) = flush(&self.socket, &mut state.outbox) {
+            state.lost.get_or_insert(error.to_string());
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // The peer notices in any case.
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn flush(mut socket: &TcpStream, outbox: &mut Outbox) -> Result<(), Error> {
+    while outbox.bytes() > 0 {
+        let count = socket.write_vectored(&outbox.slices())?;
+        outbox.sent(count);
+    }
+    Ok(())
+}
+
+fn receive(mut socket: &TcpStream, framer: &mut Framer) -> Result<(), Error> {
+    match socket.read(framer.space()) {
+        Ok(0) => Err(Error::Connection("closed by the target".into())),
+        Ok(count) => {
+            framer.received(count);
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl State {
+    fn handle(&mut self, framer: &mut Framer) -> Result<(), Fatal> {
+        while let Some(event) = framer.next_event()? {
+            match event {
+                Event::Header(Header::Response(completion), 0) => self.complete(completion)?,
+                Event::Header(Header::ReadyToTransfer(transfer), 0) => self.send_data(&transfer)?,
+                Event::Header(Header::DataOut(transfer, last, success), bytes) => {
+                    self.place(framer, &transfer, last && success, bytes)?;
+                }
+                Event::Data(data, intact) => self.placed(data, intact)?,
+                Event::Header(..) => return Err(Fatal::Sequence),
+            }
+        }
+        Ok(())
+    }
+
+    fn command(&mut self, cid: u16) -> Result<&mut InFlight, Fatal> {
+        let found = self.in_flight.get_mut(usize::from(cid)).and_then(Option::as_mut);
+        found.filter(|found| found.finished.is_none()).ok_or(Fatal::Field { offset: 8 })
+    }
+
+    fn complete(&mut self, completion: Completion) -> Result<(), Fatal> {
+        let in_flight = self.command(completion.cid.get())?;
+        let mut data = std::mem::take(&mut in_flight.received);
+        data.truncate(in_flight.got);
+        in_flight.finished = Some(Finished { status: completion.status(), result: completion.result.get(), data });
+        Ok(())
+    }
+
+    /// Sends what the controller asks for.
+    fn send_data(&mut self, asked: &Transfer) -> Result<(), Fatal> {
+        let step = self.data_pdu_bytes_max;
+        let (begin, length) = (asked.offset.get() as usize, asked.length.get() as usize);
+        let data = std::mem::take(&mut self.command(asked.cid.get())?.sending);
+        let range = data.get(begin..).and_then(|rest| rest.get(..length)).filter(|range| !range.is_empty());
+        for (number, piece) in range.ok_or(Fatal::Range)?.chunks(step).enumerate() {
+            let offset = begin + number * step;
+            let transfer = Transfer { offset: (offset as u32).into(), length: (piece.len() as u32).into(), ..*asked };
+            self.outbox.push_with(&Header::DataIn(transfer, offset + piece.len() == begin + length), piece.to_vec());
+        }
+        self.command(asked.cid.get())?.sending = data;
+        Ok(())
+    }
+
+    fn place(&mut self, framer: &mut Framer, transfer: &Transfer, ends: bool, bytes: usize) -> Result<(), Fatal> {
+        let cid = transfer.cid.get();
+        let in_flight = self.command(cid)?;
+        let at = transfer.offset.get() as usize;
+        if bytes == 0 || transfer.length.get() as usize != bytes {
+            return Err(Fatal::Field { offset: 16 });
+        }
+        if at != in_flight.got || bytes > in_flight.received.len() - at {
+            return Err(Fatal::Range);
+        }
+        framer.place(std::mem::take(&mut in_flight.received), at);
+        self.arriving = Some((cid, bytes, ends));
+        Ok(())
+    }
+
+    fn placed(&mut self, data: Vec<u8>, intact: bool) -> Result<(), Fatal> {
+        let (cid, bytes, ends) = self.arriving.take().ok_or(Fatal::Sequence)?;
+        let in_flight = self.command(cid)?;
+        in_flight.received = data;
+        in_flight.got += bytes;
+        if !intact {
+            // What was sent wrong is not to be believed, whatever the completion will say.
+            return Err(Fatal::Range);
+        }
+        if ends { self.complete(Completion::new(cid, 0, Status::SUCCESS, 0)) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,445 @@
+//! One connection of the target, without its socket: bytes in, commands out; answers in, bytes out.
+//!
+//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, memory.
+//! Lives elsewhere:  what commands mean (`admin`, `fabrics`, `keyvalue`), the socket (`reactor`).
+//! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
+//!
+//! ```text
+//!  Opening ──InitRequest──▶ Open ──Terminate, or a PDU that makes no sense──▶ Closing
+//! ```
+//!
+//! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
+//! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
+//! further commands wait, which their hosts cannot tell from a busy device. Besides there are the receive buffer and
+//! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most.
+
+use crate::transport::framer::{Event, Framer};
+use crate::transport::outbox::Outbox;
+use crate::transport::{Digests, End};
+use crate::wire::command::{Command, Completion, Direction};
+use crate::wire::fabrics::NO_FLOW_CONTROL;
+use crate::wire::pdu::{Fatal, Header, Init, Transfer};
+use crate::wire::status::Status;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// The longest transfer of a command, as the power of two of 4 KiB that Identify tells: 16 MiB.
+pub const MDTS: u8 = 12;
+/// The same in bytes.
+pub const TRANSFER_BYTES_MAX: usize = 4096 << MDTS;
+/// Data that may travel in a command's capsule, on every queue: what fabrics asks of the admin queue.
+pub const CAPSULE_DATA_BYTES: usize = 8192;
+/// Data of commands that one connection may have under way: two of the longest transfers.
+pub const CONNECTION_BYTES_MAX: usize = 2 * TRANSFER_BYTES_MAX;
+/// The longest data PDU we ask for: long enough that headers cost nothing, short enough to interleave. Longer ones are
+/// taken, because kernels before 5.18 send all that an R2T asks for in one.
+const DATA_PDU_BYTES_MAX: u32 = 1 << 20;
+/// Entries of a queue before its Connect says how many.
+const ENTRIES_AT_FIRST: usize = 1;
+
+/// A command with its data, ready to be carried out. It is to be answered once, by [`Connection::answer`].
+#[derive(Debug)]
+pub struct Request {
+    /// The command.
+    pub command: Command,
+    /// What the host sent with it.
+    pub data: Vec<u8>,
+    /// Bytes that count for it until it is answered; to be handed back with the answer.
+    pub reserved: usize,
+}
+
+/// The answer to a command.
+#[derive(Debug)]
+pub struct Answer {
+    /// The command's identifier.
+    pub cid: u16,
+    /// What it came to.
+    pub status: Status,
+    /// Dwords 0 and 1 of the completion.
+    pub result: u64,
+    /// What goes to the host.
+    pub data: Vec<u8>,
+    /// As in the request.
+    pub reserved: usize,
+}
+
+/// Memory for data of all connections.
+#[derive(Clone)]
+pub struct Budget {
+    used: Rc<Cell<usize>>,
+    max: usize,
+}
+
+impl Budget {
+    /// So many bytes.
+    pub fn new(max: usize) -> Budget {
+        Budget { used: Rc::default(), max }
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> usize {
+        self.used.get()
+    }
+}
+
+enum Phase {
+    Opening,
+    Open,
+    Closing,
+}
+
+/// What the data that arrive belong to.
+enum Arriving {
+    Nothing,
+    Capsule(Command),
+    Transfer {
+        tag: u16,
+        bytes: u32,
+        last: bool,
+    },
+    /// Of a terminate request: nobody reads them.
+    Ignored,
+}
+
+/// A command whose data were asked for.
+struct Gathering {
+    command: Command,
+    data: Vec<u8>,
+    got: u32,
+    intact: bool,
+}
+
+/// See the module.
+pub struct Connection {
+    framer: Framer,
+    outbox: Outbox,
+    phase: Phase,
+    arriving: Arriving,
+    /// By transfer tag.
+    gathering: Vec<Option<Gathering>>,
+    /// Commands that wait for memory, in the order they came.
+    parked: VecDeque<Command>,
+    entries: usize,
+    outstanding: usize,
+    sq_head: u16,
+    flow_control: bool,
+    reserved: usize,
+    budget: Budget,
+    /// What of the budget counts for this connection.
+    counted: usize,
+}
+
+impl Connection {
+    /// A new one; its data count in the budget.
+    pub fn new(budget: Budget) -> Connection {
+        Connection {
+            framer: Framer::new(End::Target),
+            outbox: Outbox::new(End::Target),
+            phase: Phase::Opening,
+            arriving: Arriving::Nothing,
+            gathering: Vec::new(),
+            parked: VecDeque::new(),
+            entries: ENTRIES_AT_FIRST,
+            outstanding: 0,
+            sq_head: 0,
+            flow_control: true,
+            reserved: 0,
+            budget,
+            counted: 0,
+        }
+    }
+
+    /// Where to receive.
+    pub fn space(&mut self) -> &mut [u8] {
+        self.framer.space()
+    }
+
+    /// So many bytes were received.
+    pub fn received(&mut self, count: usize) {
+        self.framer.received(count);
+    }
+
+    /// What is to be sent.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// So many bytes were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.outbox.sent(count);
+        self.count();
+    }
+
+    /// Whether the peer, or what it sent, has ended the connection: what is left to send goes out, then it is closed.
+    pub fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing)
+    }
+
+    /// Whether the host owes us the rest of something that it has begun to send or was asked for.
+    pub fn is_owed(&self) -> bool {
+        self.framer.is_within() || self.gathering.iter().any(Option::is_some)
+    }
+
+    /// Whether commands wait for memory.
+    pub fn is_parked(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
+    /// Takes a Connect's word on the queue: how many commands may be outstanding, and whether completions tell the head.
+    pub fn set_queue(&mut self, entries: usize, flow_control: bool) {
+        (self.entries, self.flow_control) = (entries, flow_control);
+    }
+
+    /// The next command to carry out. When what came makes no sense, the peer is told and the connection closes.
+    pub fn next_request(&mut self) -> Option<Request> {
+        let request = self.try_next().unwrap_or_else(|fatal| {
+            tracing::debug!(%fatal, "closing a connection");
+            self.outbox.push(&Header::Terminate(fatal.terminate()));
+            self.phase = Phase::Closing;
+            None
+        });
+        self.count();
+        request
+    }
+
+    fn try_next(&mut self) -> Result<Option<Request>, Fatal> {
+        if self.is_closing() {
+            return Ok(None);
+        }
+        loop {
+            while let Some(command) = self.parked.front().copied()
+                && self.has_room(&command)
+            {
+                self.parked.pop_front();
+                if let Some(request) = self.start(command) {
+                    return Ok(Some(request));
+                }
+            }
+            let request = match self.framer.next_event()? {
+                None => return Ok(None),
+                Some(Event::Header(header, bytes)) => self.header(header, bytes)?,
+                Some(Event::Data(data, intact)) => self.data(data, intact),
+            };
+            if request.is_some() || self.is_closing() {
+                return Ok(request);
+            }
+        }
+    }
+
+    fn header(&mut self, header: Header, bytes: usize) -> Result<Option<Request>, Fatal> {
+        match (&self.phase, header) {
+            (Phase::Opening, Header::InitRequest(init)) => self.open(init)?,
+            (Phase::Open, Header::Command(command)) => return self.command(command, bytes),
+            (Phase::Open, Header::DataIn(transfer, last)) => self.transfer(transfer, last, bytes)?,
+            (Phase::Open, Header::Terminate(terminate)) => {
+                tracing::debug!(status = terminate.status.get(), "the host has ended a connection");
+                if bytes > crate::wire::pdu::TERMINATE_DATA_MAX {
+                    return Err(Fatal::Field { offset: 4 });
+                }
+                if bytes > 0 {
+                    self.framer.place(vec![0; bytes], 0);
+                    self.arriving = Arriving::Ignored;
+                }
+                self.phase = Phase::Closing;
+            }
+            _ => return Err(Fatal::Sequence),
+        }
+        Ok(None)
+    }
+
+    fn open(&mut self, init: Init) -> Result<(), Fatal> {
+        if init.format != 0 {
+            return Err(Fatal::Unsupported { offset: 8 });
+        }
+        // Our data begin right behind headers, which any alignment but a dword (0) could forbid.
+        if init.alignment != 0 {
+            return Err(Fatal::Unsupported { offset: 10 });
+        }
+        let digests = Digests::from_bits(init.digests);
+        let limit = DATA_PDU_BYTES_MAX.into();
+        let reply = Init { format: 0.into(), alignment: 0, digests: digests.bits(), limit, reserved: [0; 112] };
+        self.outbox.push(&Header::InitResponse(reply));
+        self.outbox.set_digests(digests);
+        self.framer.set_digests(digests);
+        self.phase = Phase::Open;
+        Ok(())
+    }
+
+    fn command(&mut self, command: Command, bytes: usize) -> Result<Option<Request>, Fatal> {
+        if self.outstanding >= self.entries {
+            return Err(Fatal::Limit);
+        }
+        if bytes > CAPSULE_DATA_BYTES {
+            return Err(Fatal::Field { offset: 4 });
+        }
+        self.outstanding += 1;
+        if bytes > 0 {
+            self.framer.place(vec![0; bytes], 0);
+            self.arriving = Arriving::Capsule(command);
+            return Ok(None);
+        }
+        let cid = command.cid.get();
+        let refused = match (command.sgl.is_in_capsule(), command.direction()) {
+            (Err(status), _) => Some(status),
+            (Ok(true), _) if command.sgl.length != 0 => Some(Status::SGL_LENGTH),
+            (_, Direction::Both) => Some(Status::INVALID_OPCODE),
+            (_, Direction::In | Direction::Out) if command.sgl.length.get() as usize > TRANSFER_BYTES_MAX => {
+                Some(Status::INVALID_FIELD)
+            }
+            _ => None,
+        };
+        if let Some(status) = refused {
+            self.refuse(cid, status, 0);
+            return Ok(None);
+        }
+        if !self.has_room(&command) || self.is_parked() {
+            self.parked.push_back(command);
+            return Ok(None);
+        }
+        Ok(self.start(command))
+    }
+
+    /// Bytes that a command moves.
+    fn moved_bytes(command: &Command) -> usize {
+        if command.direction() == Direction::None { 0 } else { command.sgl.length.get() as usize }
+    }
+
+    fn has_room(&self, command: &Command) -> bool {
+        let more = Self::moved_bytes(command);
+        let mine = self.reserved + self.outbox.bytes();
+        more == 0
+            || mine == 0 && self.budget.used() == 0
+            || mine + more <= CONNECTION_BYTES_MAX && self.budget.used() + more <= self.budget.max
+    }
+
+    /// Hands a command out, or asks for its data.
+    fn start(&mut self, command: Command) -> Option<Request> {
+        let reserved = Self::moved_bytes(&command);
+        self.reserved += reserved;
+        self.count();
+        if command.direction() != Direction::In || reserved == 0 {
+            return Some(Request { command, data: Vec::new(), reserved });
+        }
+        let tag = self.gathering.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.gathering.push(None);
+            self.gathering.len() - 1
+        });
+        self.gathering[tag] = Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true });
+        self.outbox.push(&Header::ReadyToTransfer(Transfer {
+            cid: command.cid,
+            tag: (tag as u16).into(), // fewer than entries of a queue
+            offset: 0.into(),
+            length: command.sgl.length,
+            reserved: 0.into(),
+        }));
+        None
+    }
+
+    fn transfer(&mut self, transfer: Transfer, last: bool, bytes: usize) -> Result<(), Fatal> {
+        let tag = transfer.tag.get();
+        let gathering = self.gathering.get_mut(usize::from(tag)).and_then(Option::as_mut);
+        let Some(gathering) = gathering else { return Err(Fatal::Field { offset: 10 }) };
+        if gathering.command.cid != transfer.cid {
+            return Err(Fatal::Field { offset: 8 });
+        }
+        let length = transfer.length.get();
+        if length as usize != bytes || length == 0 {
+            return Err(Fatal::Field { offset: 16 });
+        }
+        // In order and without gaps.
+        if transfer.offset.get() != gathering.got || bytes > gathering.data.len() - gathering.got as usize {
+            return Err(Fatal::Range);
+        }
+        self.framer.place(std::mem::take(&mut gathering.data), gathering.got as usize);
+        self.arriving = Arriving::Transfer { tag, bytes: length, last };
+        Ok(())
+    }
+
+    fn data(&mut self, data: Vec<u8>, intact: bool) -> Option<Request> {
+        match std::mem::replace(&mut self.arriving, Arriving::Nothing) {
+            Arriving::Nothing => unreachable!("data were announced"),
+            Arriving::Ignored => None,
+            Arriving::Capsule(command) => self.capsule(command, data, intact),
+            Arriving::Transfer { tag, bytes, last } => {
+                let place = &mut self.gathering[usize::from(tag)];
+                let gathering = place.as_mut().expect("it stays until its data are whole");
+                gathering.data = data;
+                gathering.got += bytes;
+                gathering.intact &= intact;
+                let whole = gathering.got as usize == gathering.data.len();
+                if !whole && !last {
+                    return None;
+                }
+                let Gathering { command, data, intact, .. } = place.take().expect("just seen");
+                let reserved = Self::moved_bytes(&command);
+                match (whole, intact) {
+                    (true, true) => return Some(Request { command, data, reserved }),
+                    (true, false) => self.refuse(command.cid.get(), Status::TRANSPORT, reserved),
+                    (false, _) => self.refuse(command.cid.get(), Status::DATA_TRANSFER, reserved),
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes the data that the SGL names out of those in the capsule.
+    fn capsule(&mut self, command: Command, mut data: Vec<u8>, intact: bool) -> Option<Request> {
+        let cid = command.cid.get();
+        let (at, length) = (command.sgl.address.get(), command.sgl.length.get() as usize);
+        let refused = match command.sgl.is_in_capsule() {
+            _ if !intact => Some(Status::TRANSPORT),
+            Err(status) => Some(status),
+            Ok(false) => Some(Status::INVALID_SGL),
+            Ok(true) if command.direction() != Direction::In => Some(Status::INVALID_FIELD),
+            Ok(true) if at > data.len() as u64 => Some(Status::SGL_OFFSET),
+            Ok(true) if length > data.len() - at as usize => Some(Status::SGL_LENGTH),
+            Ok(true) => None,
+        };
+        if let Some(status) = refused {
+            self.refuse(cid, status, 0);
+            return None;
+        }
+        data.drain(..at as usize);
+        data.truncate(length);
+        self.reserved += length;
+        Some(Request { command, data, reserved: length })
+    }
+
+    fn refuse(&mut self, cid: u16, status: Status, reserved: usize) {
+        self.answer(Answer { cid, status, result: 0, data: Vec::new(), reserved });
+    }
+
+    /// Answers a command. Data are sent only with success.
+    pub fn answer(&mut self, answer: Answer) {
+        self.outstanding -= 1;
+        self.reserved -= answer.reserved;
+        self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
+        if answer.status.is_success() && !answer.data.is_empty() {
+            let transfer = Transfer {
+                cid: answer.cid.into(),
+                tag: 0.into(),
+                offset: 0.into(),
+                length: (answer.data.len() as u32).into(), // at most what the host asked for, which has 32 bits
+                reserved: 0.into(),
+            };
+            self.outbox.push_with(&Header::DataOut(transfer, true, false), answer.data);
+        }
+        let head = if self.flow_control { self.sq_head } else { NO_FLOW_CONTROL };
+        self.outbox.push(&Header::Response(Completion::new(answer.cid, head, answer.status, answer.result)));
+        self.count();
+    }
+
+    /// Brings what counts in the budget up to date.
+    fn count(&mut self) {
+        let now = self.reserved + self.outbox.bytes();
+        self.budget.used.set(self.budget.used.get() + now - self.counted);
+        self.counted = now;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.budget.used.set(self.budget.used.get() - self.counted);
+    }
+}

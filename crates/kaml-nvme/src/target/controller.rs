@@ -1,0 +1,311 @@
+//! A controller: what one host's association has on the target's side.
+//!
+//! Lives here:       registers, features, asynchronous events, the error log, keep-alive.
+//! Lives elsewhere:  the commands that ask for them (`fabrics`, `admin`), all controllers (`core`).
+//! Implements:       spec:NVMe-Base "Controller Properties", "Asynchronous Event Request", "Keep Alive".
+
+use super::core::Origin;
+use crate::wire::fabrics::{Configuration, ready};
+use crate::wire::logs::ErrorEntry;
+use crate::wire::status::Status;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+use zerocopy::little_endian::U64;
+
+/// Asynchronous Event Requests a host may have outstanding.
+pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
+/// Entries of the error log that are kept.
+pub(crate) const ERRORS_MAX: usize = 64;
+/// I/O queues of one controller at most.
+pub(crate) const IO_QUEUES_MAX: u16 = 64;
+/// Unit of the keep-alive time-out.
+pub(crate) const KEEP_ALIVE_UNIT: Duration = Duration::from_secs(1);
+
+/// Who connected.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct HostName {
+    pub(crate) nqn: String,
+    pub(crate) id: [u8; 16],
+}
+
+/// What a controller is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Storage,
+    Discovery,
+}
+
+/// See the module.
+pub(crate) struct Controller {
+    pub(crate) id: u16,
+    pub(crate) kind: Kind,
+    pub(crate) host: HostName,
+    pub(crate) admin_link: u64,
+    /// Links of I/O queues by their number.
+    pub(crate) io_links: BTreeMap<u16, u64>,
+    /// I/O queues that Set Features granted.
+    pub(crate) queues_granted: u16,
+    configuration: Configuration,
+    status: u32,
+    keep_alive: Duration,
+    heard: Instant,
+    /// Feature values that are just kept, by identifier.
+    pub(crate) features: BTreeMap<u8, u32>,
+    pub(crate) event_mask: u32,
+    waiting: VecDeque<Origin>,
+    events: VecDeque<Event>,
+    /// Events told and not yet acknowledged by reading their log page; no more of the kind until then.
+    told: BTreeSet<u8>,
+    /// Namespaces changed since the log page was read.
+    pub(crate) changed_namespaces: BTreeSet<u32>,
+    /// Namespaces that are not attached to this controller; all others are.
+    pub(crate) detached: BTreeSet<u32>,
+    pub(crate) errors: VecDeque<ErrorEntry>,
+    pub(crate) error_count: u64,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: u8,
+    pub(crate) information: u8,
+    pub(crate) log_page: u8,
+}
+
+impl Event {
+    /// Namespaces were created, deleted, attached, or detached.
+    pub(crate) const NAMESPACES: Event =
+        Event { kind: 2, information: 0, log_page: crate::wire::logs::lid::CHANGED_NAMESPACES };
+
+    fn result(self) -> u64 {
+        u64::from(self.kind) | u64::from(self.information) << 8 | u64::from(self.log_page) << 16
+    }
+}
+
+/// Bit of the event configuration that lets a host hear of namespaces.
+pub(crate) const NAMESPACE_EVENTS: u32 = 1 << 8;
+
+impl Controller {
+    pub(crate) fn new(
+        id: u16,
+        kind: Kind,
+        host: HostName,
+        admin_link: u64,
+        keep_alive: Duration,
+        now: Instant,
+    ) -> Self {
+        Controller {
+            id,
+            kind,
+            host,
+            admin_link,
+            io_links: BTreeMap::new(),
+            queues_granted: IO_QUEUES_MAX,
+            configuration: Configuration::default(),
+            status: 0,
+            keep_alive,
+            heard: now,
+            features: BTreeMap::new(),
+            event_mask: 0,
+            waiting: VecDeque::new(),
+            events: VecDeque::new(),
+            told: BTreeSet::new(),
+            changed_namespaces: BTreeSet::new(),
+            detached: BTreeSet::new(),
+            errors: VecDeque::new(),
+            error_count: 0,
+        }
+    }
+
+    // --- registers --------------------------------------------------------------------------------------------------
+
+    pub(crate) fn configuration(&self) -> Configuration {
+        self.configuration
+    }
+
+    pub(crate) fn status(&self) -> u32 {
+        self.status
+    }
+
+    /// Whether commands other than fabrics ones are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.status & ready::READY != 0
+    }
+
+    /// Writes CC. Answers the links of I/O queues that a reset or a shutdown ends.
+    pub(crate) fn configure(&mut self, new: Configuration) -> Result<Vec<u64>, Status> {
+        let mut ended = Vec::new();
+        match (self.configuration.enabled(), new.enabled()) {
+            (false, true) if !new.is_supported() => {
+                self.status |= ready::FATAL;
+                return Err(Status::INVALID_FIELD);
+            }
+            (false, true) => self.status = ready::READY,
+            (true, false) => {
+                self.status = 0;
+                self.waiting.clear(); // they end with the reset, without completions
+                self.events.clear();
+                self.told.clear();
+                ended = std::mem::take(&mut self.io_links).into_values().collect();
+            }
+            (true, true) | (false, false) => {}
+        }
+        if new.shutdown() && !self.configuration.shutdown() {
+            // Whatever was answered is durable: there is nothing to wait for.
+            self.status |= ready::SHUTDOWN_COMPLETE;
+        }
+        self.configuration = new;
+        Ok(ended)
+    }
+
+    // --- keep-alive ---------------------------------------------------------------------------------------------------
+
+    /// A command came.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    /// The time-out in milliseconds; 0 for none.
+    pub(crate) fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive.as_millis() as u32
+    }
+
+    /// Sets the time-out, rounded up to whole units; 0 for none.
+    pub(crate) fn set_keep_alive_ms(&mut self, ms: u32) {
+        self.keep_alive = round_keep_alive(ms);
+    }
+
+    /// Whether the host has been silent for too long.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        !self.keep_alive.is_zero() && now.duration_since(self.heard) > self.keep_alive + KEEP_ALIVE_UNIT
+    }
+
+    // --- events -------------------------------------------------------------------------------------------------------
+
+    /// Takes an Asynchronous Event Request.
+    pub(crate) fn wait_for_event(&mut self, origin: Origin) -> Result<(), Status> {
+        if self.waiting.len() >= EVENT_REQUESTS_MAX {
+            return Err(Status::EVENT_LIMIT);
+        }
+        self.waiting.push_back(origin);
+        Ok(())
+    }
+
+    /// Notes an event; it is told with the next request, once until its log page is read.
+    pub(crate) fn raise(&mut self, event: Event) {
+        if !self.events.contains(&event) {
+            self.events.push_back(event);
+        }
+    }
+
+    /// The next request that can be answered, and its result.
+    pub(crate) fn next_event(&mut self) -> Option<(Origin, u64)> {
+        let place = self.events.iter().position(|event| !self.told.contains(&event.log_page))?;
+        let origin = self.waiting.pop_front()?;
+        let event = self.events.remove(place).expect("just found");
+        self.told.insert(event.log_page);
+        Some((origin, event.result()))
+    }
+
+    /// Gives up a request that waits, because it is to be aborted.
+    pub(crate) fn abort_event(&mut self, cid: u16) -> Option<Origin> {
+        let place = self.waiting.iter().position(|origin| origin.cid == cid)?;
+        self.waiting.remove(place)
+    }
+
+    /// The log page of an event was read.
+    pub(crate) fn acknowledge(&mut self, log_page: u8) {
+        self.told.remove(&log_page);
+    }
+
+    // --- errors -------------------------------------------------------------------------------------------------------
+
+    /// Notes a failed command, newest first.
+    pub(crate) fn note_error(&mut self, queue: u16, cid: u16, nsid: u32, status: Status) {
+        self.error_count += 1;
+        self.errors.truncate(ERRORS_MAX - 1);
+        self.errors.push_front(ErrorEntry {
+            number: U64::new(self.error_count),
+            queue: queue.into(),
+            cid: cid.into(),
+            status: status.field().into(),
+            location: 0xffff.into(), // not told
+            lba: 0.into(),
+            nsid: nsid.into(),
+            vendor: 0,
+            transport: 3, // TCP
+            reserved: [0; 34],
+        });
+    }
+}
+
+/// A keep-alive time-out in whole units.
+pub(crate) fn round_keep_alive(ms: u32) -> Duration {
+    let unit = KEEP_ALIVE_UNIT.as_millis() as u64;
+    Duration::from_millis(u64::from(ms).next_multiple_of(unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn controller() -> Controller {
+        let host = HostName { nqn: "nqn.test".into(), id: [1; 16] };
+        Controller::new(1, Kind::Storage, host, 0, round_keep_alive(4500), Instant::now())
+    }
+
+    /// Goal:   enabling, resetting and shutting down move the status as hosts wait for it.
+    /// Method: the writes that Linux does.
+    #[test]
+    fn the_status_follows_the_configuration() {
+        let mut controller = controller();
+        let enabled = Configuration::ALL_COMMAND_SETS;
+        assert_eq!(enabled.0, 0x0046_0061, "as Linux writes it");
+        controller.configure(Configuration(enabled.0 & !1)).unwrap();
+        assert!(!controller.is_ready());
+        controller.configure(enabled).unwrap();
+        assert_eq!(controller.status(), ready::READY);
+        controller.io_links.insert(1, 77);
+        controller.configure(Configuration(enabled.0 | Configuration::SHUTDOWN)).unwrap();
+        assert_eq!(controller.status(), ready::READY | ready::SHUTDOWN_COMPLETE);
+        assert_eq!(controller.configure(Configuration(0)).unwrap(), [77]);
+        assert_eq!(controller.status(), 0);
+        assert_eq!(controller.configure(Configuration(0x0046_0011)), Err(Status::INVALID_FIELD), "no such command set");
+    }
+
+    /// Goal:   an event is told once until its page is read; requests beyond the limit are refused.
+    /// Method: raise, request, raise again, acknowledge.
+    #[test]
+    fn events_are_told_once_until_acknowledged() {
+        let mut controller = controller();
+        let origin = |cid| Origin { link: 0, cid, reserved: 0 };
+        controller.raise(Event::NAMESPACES);
+        controller.raise(Event::NAMESPACES);
+        assert!(controller.next_event().is_none(), "nobody waits");
+        controller.wait_for_event(origin(1)).unwrap();
+        assert_eq!(controller.next_event().map(|(origin, result)| (origin.cid, result)), Some((1, 0x04_0002)));
+        controller.wait_for_event(origin(2)).unwrap();
+        controller.raise(Event::NAMESPACES);
+        assert!(controller.next_event().is_none(), "the page was not read yet");
+        controller.acknowledge(Event::NAMESPACES.log_page);
+        assert_eq!(controller.next_event().map(|(origin, _)| origin.cid), Some(2));
+        (3..7).for_each(|cid| controller.wait_for_event(origin(cid)).unwrap());
+        assert_eq!(controller.wait_for_event(origin(9)), Err(Status::EVENT_LIMIT));
+        assert_eq!(controller.abort_event(4).map(|origin| origin.cid), Some(4));
+        assert!(controller.abort_event(4).is_none());
+    }
+
+    /// Goal:   silence is noticed after the rounded time-out and one unit, and not without a time-out.
+    /// Method: the clock as a parameter.
+    #[test]
+    fn silence_is_noticed() {
+        let mut controller = controller();
+        let begin = Instant::now();
+        controller.hear(begin);
+        assert_eq!(controller.keep_alive_ms(), 5000);
+        assert!(!controller.is_silent(begin + Duration::from_secs(6)));
+        assert!(controller.is_silent(begin + Duration::from_millis(6001)));
+        controller.set_keep_alive_ms(0);
+        assert!(!controller.is_silent(begin + Duration::from_secs(6000)));
+    }
+}

@@ -1,0 +1,331 @@
+//! The target without sockets: commands of all connections go in, answers come out.
+//!
+//! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
+//! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`), sockets and time (`reactor`).
+
+use super::connection::Request;
+use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
+use super::engine::{Change, Engine, Reply};
+use super::options::Options;
+use crate::wire::command::{Command, CommandSet, FABRICS, kv};
+use crate::wire::status::Status;
+use kaml::{Device, KeyKind, NamespaceId};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+/// Controllers at a time.
+const CONTROLLERS_MAX: usize = 256;
+/// Controller numbers that are given out: 1 to this.
+const CNTLID_MAX: u16 = 0xffef;
+/// Names all namespaces.
+pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
+
+/// Whom a command came from, and what its answer needs. Answered once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) link: u64,
+    pub(crate) cid: u16,
+    pub(crate) reserved: usize,
+}
+
+/// What a link is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// Nothing yet.
+    Nobody,
+    /// The admin queue of a controller.
+    Admin(u16),
+    /// An I/O queue of a controller.
+    Io(u16, u16),
+}
+
+/// What a command comes to at once.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// It is answered.
+    Done(Status, u64, Vec<u8>),
+    /// It is answered, and its link has a queue of so many entries.
+    Connected { entries: usize, flow_control: bool, result: u64 },
+    /// It will be answered later.
+    Later,
+}
+
+impl From<Status> for Outcome {
+    fn from(status: Status) -> Outcome {
+        Outcome::Done(status, 0, Vec::new())
+    }
+}
+
+impl From<Result<u64, Status>> for Outcome {
+    fn from(result: Result<u64, Status>) -> Outcome {
+        match result {
+            Ok(result) => Outcome::Done(Status::SUCCESS, result, Vec::new()),
+            Err(status) => status.into(),
+        }
+    }
+}
+
+impl From<Result<Vec<u8>, Status>> for Outcome {
+    fn from(result: Result<Vec<u8>, Status>) -> Outcome {
+        match result {
+            Ok(data) => Outcome::Done(Status::SUCCESS, 0, data),
+            Err(status) => status.into(),
+        }
+    }
+}
+
+impl From<Result<(), Status>> for Outcome {
+    /// Success means that the command was started.
+    fn from(result: Result<(), Status>) -> Outcome {
+        result.map_or_else(Outcome::from, |()| Outcome::Later)
+    }
+}
+
+/// A namespace as hosts see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    pub(crate) id: NamespaceId,
+    pub(crate) set: CommandSet,
+    pub(crate) keys: KeyKind,
+    /// Deleting a key that is not there is an error (feature 20h).
+    pub(crate) delete_must_exist: bool,
+}
+
+/// What does not change while a device is served.
+pub(crate) struct Limits {
+    pub(crate) value_bytes_max: u64,
+    pub(crate) chunk_bytes: u32,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) serial: String,
+}
+
+/// See the module.
+pub(crate) struct Target {
+    pub(crate) options: Options,
+    pub(crate) limits: Limits,
+    pub(crate) engine: Engine,
+    pub(crate) controllers: BTreeMap<u16, Controller>,
+    pub(crate) seats: BTreeMap<u64, Seat>,
+    pub(crate) spaces: BTreeMap<NamespaceId, Space>,
+    /// Links that are to be closed.
+    pub(crate) doomed: Vec<u64>,
+    pub(crate) replies: Vec<Reply>,
+    /// Namespaces that workers are creating or deleting: the list is left alone meanwhile.
+    pub(crate) managing: usize,
+    pub(crate) began: Instant,
+    next_id: u16,
+}
+
+impl Target {
+    pub(crate) fn new(device: &Device, options: Options) -> std::io::Result<Target> {
+        let info = device.info();
+        let hex = |at: usize| info.uuid.get(at..at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok()).unwrap_or(0);
+        let limits = Limits {
+            value_bytes_max: info.value_bytes_max,
+            chunk_bytes: info.chunk_bytes,
+            uuid: std::array::from_fn(|place| hex(place * 2)),
+            serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),
+        };
+        let mut target = Target {
+            options,
+            limits,
+            engine: Engine::new(device)?,
+            controllers: BTreeMap::new(),
+            seats: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            doomed: Vec::new(),
+            replies: Vec::new(),
+            managing: 0,
+            began: Instant::now(),
+            next_id: 1,
+        };
+        target.refresh();
+        Ok(target)
+    }
+
+    // --- links --------------------------------------------------------------------------------------------------------
+
+    /// A link was made.
+    pub(crate) fn greet(&mut self, link: u64) {
+        self.seats.insert(link, Seat::Nobody);
+    }
+
+    /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
+    pub(crate) fn part(&mut self, link: u64) {
+        match self.seats.remove(&link) {
+            Some(Seat::Admin(id)) => self.end(id),
+            Some(Seat::Io(id, queue)) => {
+                let controller = self.controllers.get_mut(&id);
+                if let Some(controller) = controller.filter(|controller| controller.io_links.get(&queue) == Some(&link))
+                {
+                    controller.io_links.remove(&queue);
+                }
+            }
+            Some(Seat::Nobody) | None => {}
+        }
+    }
+
+    fn end(&mut self, id: u16) {
+        if let Some(controller) = self.controllers.remove(&id) {
+            self.doomed.push(controller.admin_link);
+            self.doomed.extend(controller.io_links.into_values());
+        }
+    }
+
+    /// Makes a controller with a free number.
+    pub(crate) fn admit(&mut self, make: impl FnOnce(u16) -> Controller) -> Option<u16> {
+        if self.controllers.len() >= CONTROLLERS_MAX {
+            return None;
+        }
+        while self.controllers.contains_key(&self.next_id) {
+            self.next_id = self.next_id % CNTLID_MAX + 1;
+        }
+        let id = self.next_id;
+        self.next_id = id % CNTLID_MAX + 1;
+        self.controllers.insert(id, make(id));
+        Some(id)
+    }
+
+    // --- commands -----------------------------------------------------------------------------------------------------
+
+    /// Carries out a command, or starts it. `local` is the address that the host reached us at.
+    pub(crate) fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
+        let Request { command, data, reserved } = request;
+        let origin = Origin { link, cid: command.cid.get(), reserved };
+        let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
+        let (id, queue) = match seat {
+            Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, &command, &data, now),
+            Seat::Nobody => return Status::COMMAND_SEQUENCE.into(),
+            Seat::Admin(id) => (id, 0),
+            Seat::Io(id, queue) => (id, queue),
+        };
+        let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
+        controller.hear(now);
+        let ready = controller.is_ready();
+        let mut outcome = match seat {
+            _ if command.opcode == FABRICS => self.fabrics(link, seat, &command, &data, now),
+            _ if !ready => Status::COMMAND_SEQUENCE.into(),
+            Seat::Io(..) => self.io(origin, id, &command, data),
+            Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, &command, &data),
+        };
+        if let Outcome::Done(status, _, data) = &mut outcome {
+            // Never more than the host has room for.
+            data.truncate(command.sgl.length.get() as usize);
+            self.note(id, queue, &command, *status);
+        }
+        outcome
+    }
+
+    /// Puts a failed command into the error log, unless failing is an ordinary answer.
+    fn note(&mut self, id: u16, queue: u16, command: &Command, status: Status) {
+        let ordinary = status.is_success() || status.is(Status::NO_SUCH_KEY) || status.is(Status::KEY_EXISTS);
+        if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !ordinary) {
+            controller.note_error(queue, command.cid.get(), command.nsid.get(), status);
+        }
+    }
+
+    fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Vec<u8>) -> Outcome {
+        let nsid = command.nsid.get();
+        if nsid == ALL_NAMESPACES && command.opcode == kv::FLUSH {
+            return Status::SUCCESS.into(); // whatever was answered is durable
+        }
+        match self.attached(id, nsid).map(|space| space.set) {
+            Err(status) => status.into(),
+            Ok(CommandSet::KeyValue) => self.key_value(origin, id, command, data),
+            Ok(CommandSet::Nvm) => Status::INVALID_OPCODE.into(),
+        }
+    }
+
+    /// A namespace that is attached to a controller which has enabled its command set.
+    pub(crate) fn attached(&self, id: u16, nsid: u32) -> Result<&Space, Status> {
+        let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
+        let space = self.spaces.get(&nsid).filter(|_| !controller.detached.contains(&nsid));
+        let enabled = |space: &&Space| match controller.configuration().command_sets() {
+            0 => space.set == CommandSet::Nvm,
+            set => set == 6,
+        };
+        space.filter(enabled).ok_or(Status::INVALID_NAMESPACE)
+    }
+
+    // --- what happens meanwhile ---------------------------------------------------------------------------------------
+
+    /// Collects what the device has done, and events that can be told.
+    pub(crate) fn poll(&mut self) {
+        let before = self.replies.len();
+        self.engine.poll(&mut self.replies);
+        for place in before..self.replies.len() {
+            if let Some(change) = self.replies[place].namespace {
+                self.managed(self.replies[place].origin.link, change);
+            }
+        }
+        for controller in self.controllers.values_mut() {
+            while let Some((origin, result)) = controller.next_event() {
+                self.replies.push(Reply { origin, status: Status::SUCCESS, result, data: Vec::new(), namespace: None });
+            }
+        }
+    }
+
+    /// A worker has created or deleted a namespace for the host behind a link.
+    fn managed(&mut self, link: u64, change: Change) {
+        self.managing -= 1;
+        if let Change::Created(id) = change {
+            // Created is not attached (spec:NVMe-Base "Namespace Management").
+            self.controllers.values_mut().for_each(|controller| {
+                controller.detached.insert(id);
+            });
+        }
+        self.refresh();
+        if let Change::Deleted(id) = change {
+            let by = self.seats.get(&link).copied();
+            self.tell_of_namespace(id, |controller| by != Some(Seat::Admin(controller.id)));
+            self.controllers.values_mut().for_each(|controller| {
+                controller.detached.remove(&id);
+            });
+        }
+    }
+
+    /// Tells the controllers for which a namespace is there, or was, that it has changed.
+    pub(crate) fn tell_of_namespace(&mut self, nsid: u32, whom: impl Fn(&Controller) -> bool) {
+        for controller in self.controllers.values_mut() {
+            let hears = controller.kind == Kind::Storage && controller.event_mask & NAMESPACE_EVENTS != 0;
+            if hears && whom(controller) {
+                controller.changed_namespaces.insert(nsid);
+                controller.raise(Event::NAMESPACES);
+            }
+        }
+    }
+
+    /// Looks which namespaces there are, and tells of those that came and went by other hands than a host's.
+    pub(crate) fn refresh(&mut self) {
+        if self.managing > 0 {
+            return;
+        }
+        let infos = self.engine.device().namespaces();
+        // Block namespaces are not exported yet.
+        let records = infos.iter().filter(|info| info.blocks.is_none());
+        let now: BTreeMap<u32, Space> = records.map(|info| (info.id, self.space(info))).collect();
+        let gone = self.spaces.keys().filter(|id| !now.contains_key(id));
+        let come = now.keys().filter(|id| !self.spaces.contains_key(id));
+        let changed: Vec<u32> = gone.chain(come).copied().collect();
+        self.spaces = now;
+        for id in changed {
+            self.tell_of_namespace(id, |controller| !controller.detached.contains(&id));
+        }
+    }
+
+    fn space(&self, info: &kaml::NamespaceInfo) -> Space {
+        let delete_must_exist = self.spaces.get(&info.id).is_some_and(|space| space.delete_must_exist);
+        Space { id: info.id, set: CommandSet::KeyValue, keys: info.keys, delete_must_exist }
+    }
+
+    /// What is due from time to time: ends controllers whose hosts are silent, looks after namespaces.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let silent = self.controllers.values().filter(|controller| controller.is_silent(now));
+        for id in silent.map(|controller| controller.id).collect::<Vec<_>>() {
+            tracing::info!(controller = id, "the host is silent for longer than its keep-alive time-out");
+            self.end(id);
+        }
+        self.refresh();
+    }
+}

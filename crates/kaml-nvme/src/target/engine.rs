@@ -1,0 +1,325 @@
+//! Carrying out commands on the device without holding up the others.
+//!
+//! Lives here:       commands in flight in the device's queue, worker threads for what has to wait, status of errors.
+//! Lives elsewhere:  what commands ask for (`keyvalue`, `namespaces`), the wait for all of it (`reactor`).
+
+use super::core::Origin;
+use crate::wire::status::Status;
+use kaml::{AsyncQueue, Condition, Device, Key, NamespaceId};
+use rustix::event::EventfdFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+/// Reads of the device in flight at a time; more wait in its queue.
+const QUEUE_DEPTH: u32 = 256;
+/// Threads for what has to wait: large values, which are written before they are committed, and namespaces.
+const WORKER_COUNT: usize = 2;
+/// Values of this size and more are written by a worker: the device's queue would block for them.
+pub(crate) const LARGE_BYTES: usize = 32 << 10;
+
+/// What a command came to, before it is an answer to somebody.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) origin: Origin,
+    pub(crate) status: Status,
+    pub(crate) result: u64,
+    pub(crate) data: Vec<u8>,
+    /// A namespace was created or deleted by this command.
+    pub(crate) namespace: Option<Change>,
+}
+
+/// What a worker did to a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Created(NamespaceId),
+    Deleted(NamespaceId),
+    /// Neither, after all.
+    Failed,
+}
+
+/// What a worker's job comes to.
+pub(crate) type Done = (Result<u64, Status>, Option<Change>);
+type Job = (u64, Box<dyn FnOnce(&Device) -> Done + Send>);
+
+/// What to do when a command of the device's queue, or a job, is done.
+#[derive(Clone, Copy)]
+enum Then {
+    /// Success has no data.
+    Store,
+    /// Success has the value, cut to this many bytes.
+    Retrieve(usize),
+}
+
+/// See the module.
+pub(crate) struct Engine {
+    device: Device,
+    queue: AsyncQueue,
+    in_flight: Vec<Option<(Origin, Then)>>,
+    free: Vec<usize>,
+    workers: Workers,
+    answers: Vec<kaml::Answer>,
+    done: Vec<(u64, Done)>,
+    /// Something was started since the last poll, which carries on with it.
+    started: bool,
+    /// Commands, as SMART counts them.
+    pub(crate) read_count: u64,
+    pub(crate) write_count: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(device: &Device) -> std::io::Result<Engine> {
+        Ok(Engine {
+            device: device.clone(),
+            queue: device.queue(QUEUE_DEPTH),
+            in_flight: Vec::new(),
+            free: Vec::new(),
+            workers: Workers::start(device)?,
+            answers: Vec::new(),
+            done: Vec::new(),
+            started: false,
+            read_count: 0,
+            write_count: 0,
+        })
+    }
+
+    fn token(&mut self, origin: Origin, then: Then) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.in_flight.push(None);
+            self.in_flight.len() - 1
+        });
+        self.in_flight[place] = Some((origin, then));
+        self.started = true;
+        place as u64
+    }
+
+    fn take(&mut self, token: u64) -> (Origin, Then) {
+        self.free.push(token as usize);
+        self.in_flight[token as usize].take().expect("a token is answered once")
+    }
+
+    /// Gives a token back because its command was refused at once.
+    fn answered_if_refused(&mut self, token: u64, result: Result<(), kaml::Error>) -> Result<(), Status> {
+        result.map_err(|error| {
+            self.take(token);
+            status_of(&error)
+        })
+    }
+
+    /// Stores a value.
+    pub(crate) fn store(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        key: Key,
+        value: Vec<u8>,
+        condition: Condition,
+    ) -> Result<(), Status> {
+        self.write_count += 1;
+        if value.len() >= LARGE_BYTES {
+            self.start(origin, move |device| (done(device.put_if(namespace, key, &value, condition)), None));
+            return Ok(());
+        }
+        let token = self.token(origin, Then::Store);
+        let result = self.queue.put_if(token, namespace, key, &value, condition);
+        self.answered_if_refused(token, result)
+    }
+
+    /// Stores the records of a batch, all or none.
+    pub(crate) fn write(&mut self, origin: Origin, batch: kaml::Batch) -> Result<(), Status> {
+        self.write_count += 1;
+        if batch.value_bytes() >= LARGE_BYTES {
+            self.start(origin, move |device| (done(device.write(&batch)), None));
+            return Ok(());
+        }
+        let token = self.token(origin, Then::Store);
+        let result = self.queue.write(token, &batch);
+        self.answered_if_refused(token, result)
+    }
+
+    /// Reads a value; no more than `room` bytes of it are answered, and its size as the result.
+    pub(crate) fn retrieve(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        key: Key,
+        room: usize,
+    ) -> Result<(), Status> {
+        self.read_count += 1;
+        let token = self.token(origin, Then::Retrieve(room));
+        let result = self.queue.get(token, namespace, key);
+        self.answered_if_refused(token, result)
+    }
+
+    /// Has a worker do it.
+    pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&Device) -> Done + Send + 'static) {
+        let token = self.token(origin, Then::Store);
+        self.workers
+            .jobs
+            .as_ref()
+            .expect("closed only when dropped")
+            .send((token, Box::new(job)))
+            .expect("workers live");
+    }
+
+    /// What has been done since, without waiting.
+    pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>) {
+        self.started = false;
+        let mut answers = std::mem::take(&mut self.answers);
+        self.queue.poll(false, &mut answers);
+        for answer in answers.drain(..) {
+            let (origin, then) = self.take(answer.token);
+            replies.push(then.reply(origin, answer.result));
+        }
+        self.answers = answers;
+        let mut done = std::mem::take(&mut self.done);
+        self.workers.finished.take(&mut done);
+        for (token, (result, namespace)) in done.drain(..) {
+            let (origin, _) = self.take(token);
+            let (status, result) = result.map_or_else(|status| (status, 0), |result| (Status::SUCCESS, result));
+            replies.push(Reply { origin, status, result, data: Vec::new(), namespace });
+        }
+        self.done = done;
+    }
+
+    /// Whether anything is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == self.in_flight.len()
+    }
+
+    /// Gets ready for waiting at the descriptors. False if there is something to poll already.
+    pub(crate) fn arm(&mut self) -> bool {
+        !self.started && self.queue.arm()
+    }
+
+    /// What becomes readable when an armed queue has something to poll.
+    pub(crate) fn queue_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.fd()
+    }
+
+    /// What becomes readable when a worker is done.
+    pub(crate) fn workers_fd(&self) -> BorrowedFd<'_> {
+        self.workers.finished.event.as_fd()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Then {
+    fn reply(self, origin: Origin, result: Result<Option<Vec<u8>>, kaml::Error>) -> Reply {
+        let (status, result, data) = match (self, result) {
+            (_, Err(error)) => (status_of(&error), 0, Vec::new()),
+            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Vec::new()),
+            (Then::Retrieve(_), Ok(None)) => (Status::NO_SUCH_KEY, 0, Vec::new()),
+            (Then::Retrieve(room), Ok(Some(mut value))) => {
+                let bytes = value.len() as u64;
+                value.truncate(room);
+                (Status::SUCCESS, bytes, value)
+            }
+        };
+        Reply { origin, status, result, data, namespace: None }
+    }
+}
+
+fn done(result: Result<(), kaml::Error>) -> Result<u64, Status> {
+    result.map(|()| 0).map_err(|error| status_of(&error))
+}
+
+/// What a host is told of an error.
+pub(crate) fn status_of(error: &kaml::Error) -> Status {
+    use kaml_device::Error as E;
+    let Some(error) = error.command() else {
+        tracing::error!(%error, "a command failed");
+        return Status::INTERNAL;
+    };
+    match error {
+        E::UnknownNamespace(_) | E::UnknownNamespaceName(_) | E::HoldsBlocks(_) | E::HoldsRecords(_) => {
+            Status::INVALID_NAMESPACE
+        }
+        E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
+        E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
+        E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::EmptyBatch => Status::INVALID_FIELD,
+        E::TooManyNamespaces { .. } => Status::NAMESPACE_IDS_EXHAUSTED,
+        E::Key(_) => Status::INVALID_KEY_SIZE,
+        E::ValueTooLarge { .. } => Status::INVALID_VALUE_SIZE,
+        E::BatchTooLarge { .. } => Status::INVALID_FIELD,
+        E::Conflict { present: true, .. } => Status::KEY_EXISTS,
+        E::Conflict { present: false, .. } => Status::NO_SUCH_KEY,
+        E::Full { .. } => Status::CAPACITY_EXCEEDED,
+        E::ReadOnly => Status::WRITE_PROTECTED,
+        E::Corrupt { .. } | E::IndexDamaged { .. } | E::MetadataDamaged(_) | E::Root(_) => {
+            tracing::error!(%error, "the medium lost data");
+            Status::UNRECOVERED_READ
+        }
+        E::Medium(_) | E::Stopped(_) | E::NeedsRecovery => {
+            tracing::error!(%error, "a command failed");
+            Status::INTERNAL
+        }
+    }
+}
+
+/// Threads for what has to wait.
+struct Workers {
+    jobs: Option<mpsc::Sender<Job>>,
+    finished: Arc<Finished>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What workers have done.
+struct Finished {
+    list: Mutex<Vec<(u64, Done)>>,
+    event: OwnedFd,
+}
+
+impl Finished {
+    fn push(&self, token: u64, done: Done) {
+        self.list.lock().expect("no panics under this lock").push((token, done));
+        // The counter cannot overflow: it would take 2^64 jobs.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self, into: &mut Vec<(u64, Done)>) {
+        let mut list = self.list.lock().expect("no panics under this lock");
+        if !list.is_empty() {
+            // It can only be empty already.
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+            into.append(&mut list);
+        }
+    }
+}
+
+impl Workers {
+    fn start(device: &Device) -> std::io::Result<Workers> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let finished = Arc::new(Finished { list: Mutex::default(), event });
+        let (jobs, inbox) = mpsc::channel::<Job>();
+        let inbox = Arc::new(Mutex::new(inbox));
+        let mut threads = Vec::new();
+        for _ in 0..WORKER_COUNT {
+            let (device, inbox, finished) = (device.clone(), Arc::clone(&inbox), Arc::clone(&finished));
+            threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(move || {
+                loop {
+                    let job = inbox.lock().expect("no panics under this lock").recv();
+                    let Ok((token, job)) = job else { return };
+                    finished.push(token, job(&device));
+                }
+            })?);
+        }
+        Ok(Workers { jobs: Some(jobs), finished, threads })
+    }
+}
+
+impl Drop for Workers {
+    /// Waits for what they are doing.
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Fabrics commands: Connect, Property Get and Set.
+//!
+//! Lives here:       who may connect to what, the registers' values.
+//! Lives elsewhere:  the state behind the registers (`controller`).
+//! Implements:       spec:NVMe-Base "Fabrics Command Set", "Controller Properties".
+
+use super::controller::{Controller, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
+use super::core::{Outcome, Seat, Target};
+use super::options::QUEUE_ENTRIES_MAX;
+use crate::wire::command::Command;
+use crate::wire::fabrics::{
+    CNTLID_DYNAMIC, Configuration, Connect, ConnectData, DISCOVERY_NQN, Property, kind, register,
+};
+use crate::wire::status::Status;
+use crate::wire::text::get_nqn;
+use std::mem::offset_of;
+use std::time::Instant;
+use zerocopy::FromBytes;
+
+/// Fewest entries of an admin queue (spec:NVMe-oF).
+const ADMIN_ENTRIES_MIN: u16 = 32;
+/// VS: 2.0.
+const VERSION: u32 = 0x0002_0000;
+/// How long a controller may take to become ready, in units of 500 ms; ours is at once.
+const READY_UNITS_MAX: u64 = 20;
+
+/// CAP: entries less one, contiguous queues, time-out, command sets NVM (37) and all (43), ready with media (59).
+const CAPABILITIES: u64 =
+    (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | READY_UNITS_MAX << 24 | 1 << 37 | 1 << 43 | 1 << 59;
+
+/// The version that Identify Controller tells as well.
+pub(crate) fn version() -> u32 {
+    VERSION
+}
+
+impl Target {
+    pub(crate) fn fabrics(&mut self, link: u64, seat: Seat, command: &Command, data: &[u8], now: Instant) -> Outcome {
+        match (command.fabrics_type(), seat) {
+            (kind::CONNECT, Seat::Nobody) => self
+                .connect(link, command, data, now)
+                .unwrap_or_else(|(status, result)| Outcome::Done(status, result, Vec::new())),
+            (kind::PROPERTY_GET, Seat::Admin(id)) => self.property_get(id, command).into(),
+            (kind::PROPERTY_SET, Seat::Admin(id)) => self.property_set(id, command).into(),
+            (kind::CONNECT | kind::PROPERTY_GET | kind::PROPERTY_SET, _) => Status::COMMAND_SEQUENCE.into(),
+            _ => Status::INVALID_OPCODE.into(),
+        }
+    }
+
+    fn connect(&mut self, link: u64, command: &Command, data: &[u8], now: Instant) -> Result<Outcome, (Status, u64)> {
+        let connect = Connect::of(command);
+        if connect.format != 0 {
+            return Err((Status::CONNECT_FORMAT, 0));
+        }
+        let in_command = |offset| Connect::refusal(40 + offset, false);
+        let in_data = |offset| Connect::refusal(offset, true);
+        let (data, _) = ConnectData::read_from_prefix(data).map_err(|_| (Status::SGL_LENGTH, 0))?;
+        let size = connect.queue_size.get();
+        let entries = u32::from(size) + 1;
+        if size == 0 || entries > QUEUE_ENTRIES_MAX {
+            return Err(in_command(offset_of!(Connect, queue_size)));
+        }
+        let nqn = get_nqn(&data.host).ok_or(in_data(offset_of!(ConnectData, host)))?;
+        let host = HostName { nqn: nqn.to_owned(), id: data.host_id };
+        let subsystem = get_nqn(&data.subsystem).ok_or(in_data(offset_of!(ConnectData, subsystem)))?;
+        let kind = match subsystem {
+            DISCOVERY_NQN => Kind::Discovery,
+            name if name == self.options.subsystem => Kind::Storage,
+            _ => return Err(in_data(offset_of!(ConnectData, subsystem))),
+        };
+        if kind == Kind::Storage && !self.options.allows(&host.nqn) {
+            return Err((Status::CONNECT_HOST, 0));
+        }
+        let cntlid = data.cntlid.get();
+        let id = if connect.queue == 0 {
+            if size < ADMIN_ENTRIES_MIN - 1 {
+                return Err(in_command(offset_of!(Connect, queue_size)));
+            }
+            if cntlid != CNTLID_DYNAMIC {
+                return Err(in_data(offset_of!(ConnectData, cntlid)));
+            }
+            self.refresh();
+            let keep_alive = round_keep_alive(connect.keep_alive_ms.get());
+            self.admit(|id| Controller::new(id, kind, host, link, keep_alive, now)).ok_or((Status::CONNECT_BUSY, 0))?
+        } else {
+            self.join(link, cntlid, connect.queue.get(), kind, &host)?
+        };
+        let seat = if connect.queue == 0 { Seat::Admin(id) } else { Seat::Io(id, connect.queue.get()) };
+        self.seats.insert(link, seat);
+        let flow_control = connect.attributes & Connect::NO_FLOW_CONTROL == 0;
+        Ok(Outcome::Connected { entries: entries as usize, flow_control, result: u64::from(id) })
+    }
+
+    /// Gives an I/O queue to its controller.
+    fn join(&mut self, link: u64, cntlid: u16, queue: u16, kind: Kind, host: &HostName) -> Result<u16, (Status, u64)> {
+        let no_such = Connect::refusal(offset_of!(ConnectData, cntlid), true);
+        let controller = self.controllers.get_mut(&cntlid).ok_or(no_such)?;
+        if controller.kind != kind || kind == Kind::Discovery {
+            return Err(no_such);
+        }
+        if controller.host.nqn != host.nqn {
+            return Err(Connect::refusal(offset_of!(ConnectData, host), true));
+        }
+        if controller.host.id != host.id {
+            return Err(Connect::refusal(offset_of!(ConnectData, host_id), true));
+        }
+        if queue > controller.queues_granted.min(IO_QUEUES_MAX) {
+            return Err(Connect::refusal(40 + offset_of!(Connect, queue), false));
+        }
+        if !controller.is_ready() || controller.io_links.contains_key(&queue) {
+            return Err((Status::COMMAND_SEQUENCE, 0));
+        }
+        controller.io_links.insert(queue, link);
+        Ok(cntlid)
+    }
+
+    fn property_get(&mut self, id: u16, command: &Command) -> Result<u64, Status> {
+        let property = Property::of(command);
+        let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
+        Ok(match (property.offset.get(), property.bytes()) {
+            (register::CAP, 8) => CAPABILITIES,
+            (register::VS, 4) => u64::from(VERSION),
+            (register::CC, 4) => u64::from(controller.configuration().0),
+            (register::CSTS, 4) => u64::from(controller.status()),
+            (register::CRTO, 4) => READY_UNITS_MAX,
+            _ => return Err(Status::INVALID_FIELD),
+        })
+    }
+
+    fn property_set(&mut self, id: u16, command: &Command) -> Result<u64, Status> {
+        let property = Property::of(command);
+        if (property.offset.get(), property.bytes()) != (register::CC, 4) {
+            return Err(Status::INVALID_FIELD);
+        }
+        let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
+        let ended = controller.configure(Configuration(property.value.get() as u32))?;
+        self.doomed.extend(ended);
+        Ok(0)
+    }
+}

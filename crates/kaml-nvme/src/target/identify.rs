@@ -1,0 +1,243 @@
+//! Identify.
+//!
+//! Lives here:       what each page says about this device.
+//! Lives elsewhere:  the layout of the pages (`wire::identify`).
+//! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-KV "Identify Namespace".
+
+use super::connection::{CAPSULE_DATA_BYTES, MDTS};
+use super::controller::{ERRORS_MAX, EVENT_REQUESTS_MAX, KEEP_ALIVE_UNIT, Kind, NAMESPACE_EVENTS};
+use super::core::{Space, Target};
+use super::fabrics::version;
+use super::options::QUEUE_ENTRIES_MAX;
+use crate::wire::command::{Command, CommandSet};
+use crate::wire::fabrics::DISCOVERY_NQN;
+use crate::wire::identify::{
+    Controller as ControllerPage, IndependentNamespace, KvFormat, KvNamespace, PAGE_BYTES, cns, controller_list,
+    descriptor, namespace_list, put_descriptor,
+};
+use crate::wire::status::Status;
+use crate::wire::text::{put_ascii, put_name};
+use kaml::{Key, KeyKind};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromZeros, IntoBytes};
+
+/// The largest namespace id is told in steps of this, so that it seldom changes.
+const NAMESPACE_STEP: u32 = 1024;
+/// SGLs without alignment (bits 1:0), with offsets in the capsule (20), moved by the transport (21).
+const SGLS: u32 = 1 | 1 << 20 | 1 << 21;
+/// Degrees at which a device should warn, and stop; this one has no temperature, but 0 is not allowed.
+const WARNING_KELVIN: u16 = 343;
+const CRITICAL_KELVIN: u16 = 353;
+
+impl Target {
+    pub(crate) fn identify(&mut self, id: u16, command: &Command) -> Result<Vec<u8>, Status> {
+        let (what, number) = (command.cdw10.get() as u8, (command.cdw10.get() >> 16) as u16);
+        let (nsid, csi) = (command.nsid.get(), Command::csi_of(command.cdw11));
+        let mut page = match what {
+            cns::CONTROLLER => self.identify_controller(id)?,
+            _ if self.controllers.get(&id).is_none_or(|controller| controller.kind == Kind::Discovery) => {
+                return Err(Status::INVALID_FIELD);
+            }
+            cns::NAMESPACE => self.nvm_namespace(self.attached_or_none(id, nsid)?),
+            cns::ALLOCATED_NAMESPACE => self.nvm_namespace(self.spaces.get(&nsid)),
+            cns::ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, None)?,
+            cns::SET_ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, Some(set_of(csi)?))?,
+            cns::ALLOCATED_NAMESPACES => self.list_namespaces(None, nsid, None)?,
+            cns::SET_ALLOCATED_NAMESPACES => self.list_namespaces(None, nsid, Some(set_of(csi)?))?,
+            cns::DESCRIPTORS => self.descriptors(self.attached(id, nsid)?),
+            cns::INDEPENDENT_NAMESPACE => self.attached(id, nsid).map(|_| independent_namespace())?,
+            cns::SET_NAMESPACE => self.set_namespace(self.attached_or_none(id, nsid)?, set_of(csi)?)?,
+            cns::SET_ALLOCATED_NAMESPACE => self.set_namespace(self.spaces.get(&nsid), set_of(csi)?)?,
+            cns::SET_CONTROLLER => identify_set(set_of(csi)?),
+            cns::FORMAT => self.format(command.cdw11.get() as u16, set_of(csi)?)?,
+            cns::ATTACHED_CONTROLLERS => {
+                self.allocated(nsid)?;
+                let all = self.storage_controllers(number);
+                controller_list(all.filter(|id| self.attached(*id, nsid).is_ok()).collect::<Vec<_>>().into_iter())
+            }
+            cns::CONTROLLERS => controller_list(self.storage_controllers(number).collect::<Vec<_>>().into_iter()),
+            cns::COMMAND_SETS => {
+                // One combination: both sets.
+                let sets = 1u64 << CommandSet::Nvm.csi() | 1 << CommandSet::KeyValue.csi();
+                sets.to_le_bytes().to_vec()
+            }
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        page.resize(PAGE_BYTES, 0);
+        Ok(page)
+    }
+
+    /// Numbers of live storage controllers from `from` on.
+    fn storage_controllers(&self, from: u16) -> impl Iterator<Item = u16> + '_ {
+        let storage = self.controllers.range(from..).filter(|(_, controller)| controller.kind == Kind::Storage);
+        storage.map(|(id, _)| *id)
+    }
+
+    fn identify_controller(&self, id: u16) -> Result<Vec<u8>, Status> {
+        let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
+        let mut page = ControllerPage::new_zeroed();
+        put_ascii(&mut page.sn, &self.limits.serial);
+        put_ascii(&mut page.mn, "KAML key-value SSD");
+        put_ascii(&mut page.fr, env!("CARGO_PKG_VERSION"));
+        page.mdts = MDTS;
+        page.cntlid = id.into();
+        page.ver = version().into();
+        page.aerl = EVENT_REQUESTS_MAX as u8 - 1;
+        page.lpa = 1 << 2; // offsets in pages
+        page.elpe = ERRORS_MAX as u8 - 1;
+        page.maxcmd = (QUEUE_ENTRIES_MAX as u16).into();
+        page.kas = (KEEP_ALIVE_UNIT.as_millis() as u16 / 100).into();
+        page.sgls = SGLS.into();
+        page.ctratt = (1 | 1 << 6).into(); // host ids of 128 bits, any command keeps alive
+        if controller.kind == Kind::Discovery {
+            page.cntrltype = 2;
+            put_name(&mut page.subnqn, DISCOVERY_NQN);
+            return Ok(page.as_bytes().to_vec());
+        }
+        page.cntrltype = 1;
+        put_name(&mut page.subnqn, &self.options.subsystem);
+        page.rab = 6;
+        page.lpa |= 1 << 1; // effects
+        page.cmic = 1 << 1; // a subsystem may have several controllers
+        page.oaes = NAMESPACE_EVENTS.into();
+        page.oacs = (1u16 << 3).into(); // namespace management
+        page.acl = 3;
+        page.frmw = 1 << 1 | 1; // one firmware slot, which cannot be written
+        (page.wctemp, page.cctemp) = (WARNING_KELVIN.into(), CRITICAL_KELVIN.into());
+        let stats = self.engine.device().stats();
+        page.tnvmcap[0] = U64::new(stats.capacity_bytes);
+        page.unvmcap[0] = U64::new(stats.capacity_bytes.saturating_sub(stats.live_bytes));
+        (page.sqes, page.cqes) = (0x66, 0x44); // entries of 64 and 16 bytes
+        page.nn = self.namespace_id_max().into();
+        page.mnan = NAMESPACE_STEP.into();
+        page.oncs = (1u16 << 4).into(); // Get Features tells what is supported
+        page.vwc = 3 << 1; // no volatile cache; Flush takes all namespaces
+        page.ioccsz = U32::new((64 + CAPSULE_DATA_BYTES as u32) / 16);
+        page.iorcsz = 1.into();
+        page.msdbd = 1;
+        page.power_state_0[..2].copy_from_slice(&2500u16.to_le_bytes()); // 25 W, so that it is not 0
+        Ok(page.as_bytes().to_vec())
+    }
+
+    /// The largest id a namespace may have: ids are never used again, so it grows.
+    pub(crate) fn namespace_id_max(&self) -> u32 {
+        let largest = self.spaces.keys().next_back().copied().unwrap_or(0);
+        (largest + 1).next_multiple_of(NAMESPACE_STEP)
+    }
+
+    /// An id that could be a namespace's, whether it is or not.
+    fn attached_or_none(&self, id: u16, nsid: u32) -> Result<Option<&Space>, Status> {
+        match nsid {
+            0 => Err(Status::INVALID_NAMESPACE),
+            // What all namespaces have in common: nothing that is told here.
+            u32::MAX => Ok(None),
+            _ => Ok(self.attached(id, nsid).ok()),
+        }
+    }
+
+    fn list_namespaces(&self, id: Option<u16>, behind: u32, set: Option<CommandSet>) -> Result<Vec<u8>, Status> {
+        let first = behind.checked_add(1).filter(|first| *first < u32::MAX).ok_or(Status::INVALID_NAMESPACE)?;
+        let spaces = self.spaces.range(first..).filter(|(_, space)| set.is_none_or(|set| space.set == set));
+        let seen = |nsid: &u32| id.is_none_or(|id| self.attached(id, *nsid).is_ok());
+        Ok(namespace_list(spaces.map(|(nsid, _)| *nsid).filter(seen)))
+    }
+
+    /// Zeros for a Key Value namespace: SPDK asks for this page of all namespaces and takes nothing else.
+    fn nvm_namespace(&self, space: Option<&Space>) -> Vec<u8> {
+        match space.map(|space| space.set) {
+            Some(CommandSet::KeyValue | CommandSet::Nvm) | None => Vec::new(),
+        }
+    }
+
+    fn set_namespace(&self, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
+        let Some(space) = space else { return Ok(Vec::new()) };
+        match (space.set, set) {
+            (CommandSet::KeyValue, CommandSet::KeyValue) => Ok(self.kv_namespace(space)),
+            // Of blocks without extended formats this page says nothing.
+            (_, CommandSet::Nvm) => Ok(Vec::new()),
+            (CommandSet::Nvm, CommandSet::KeyValue) => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    fn kv_namespace(&self, space: &Space) -> Vec<u8> {
+        let stats = self.engine.device().stats();
+        let mut page = KvNamespace::new_zeroed();
+        page.nsze = stats.capacity_bytes.into();
+        page.reserved_8 = page.nsze;
+        page.nuse = stats.live_bytes.into();
+        page.nmic = 1; // may be attached to several controllers
+        page.novg = self.limits.chunk_bytes.into();
+        page.nguid = self.nguid(space.id);
+        // Format 0, which is the last one (the number is less one), and in use.
+        page.formats[0] = self.kv_format(space.keys);
+        page.as_bytes().to_vec()
+    }
+
+    fn kv_format(&self, keys: KeyKind) -> KvFormat {
+        let key_bytes = match keys {
+            KeyKind::Bytes => Key::BYTES_MAX as u16,
+            KeyKind::U64 => 8,
+        };
+        KvFormat {
+            key_bytes_max: U16::new(key_bytes),
+            reserved: 0,
+            additional: 0,
+            value_bytes_max: U32::new(self.limits.value_bytes_max.min(u64::from(u32::MAX)) as u32),
+            keys_max: 0.into(), // no limit of its own
+            reserved_12: 0.into(),
+        }
+    }
+
+    /// Formats that Create takes: 0 keys of 1 to 16 bytes, 1 64-bit integers.
+    fn format(&self, index: u16, set: CommandSet) -> Result<Vec<u8>, Status> {
+        let kinds = [KeyKind::Bytes, KeyKind::U64];
+        match (set, kinds.get(usize::from(index))) {
+            (CommandSet::KeyValue, Some(keys)) => {
+                let mut page = KvNamespace::new_zeroed();
+                page.nkvf = kinds.len() as u8 - 1;
+                page.formats[usize::from(index)] = self.kv_format(*keys);
+                Ok(page.as_bytes().to_vec())
+            }
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    fn descriptors(&self, space: &Space) -> Vec<u8> {
+        let nguid = self.nguid(space.id);
+        let mut uuid = nguid;
+        uuid[6] = uuid[6] & 0x0f | 0x80; // version 8, of the maker's own making
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        let mut out = Vec::new();
+        put_descriptor(&mut out, descriptor::NGUID, &nguid);
+        put_descriptor(&mut out, descriptor::UUID, &uuid);
+        put_descriptor(&mut out, descriptor::CSI, &[space.set.csi()]);
+        out
+    }
+
+    /// Different for all namespaces of all devices, and the same for ever: made of the device's identity and the id,
+    /// which is never used again.
+    fn nguid(&self, nsid: u32) -> [u8; 16] {
+        let mut seed = self.limits.uuid.to_vec();
+        seed.extend(nsid.to_le_bytes());
+        xxhash_rust::xxh3::xxh3_128(&seed).to_be_bytes()
+    }
+}
+
+fn independent_namespace() -> Vec<u8> {
+    let mut page = IndependentNamespace::new_zeroed();
+    page.nmic = 1; // may be attached to several controllers
+    page.nstat = 1; // ready
+    page.as_bytes().to_vec()
+}
+
+fn set_of(csi: u8) -> Result<CommandSet, Status> {
+    CommandSet::from_csi(csi).ok_or(Status::COMMAND_SET_UNSUPPORTED)
+}
+
+/// What is special to a command set.
+fn identify_set(set: CommandSet) -> Vec<u8> {
+    match set {
+        CommandSet::Nvm => Vec::new(),
+        CommandSet::KeyValue => 0x0001_0300u32.to_le_bytes().to_vec(), // its version, 1.3
+    }
+}

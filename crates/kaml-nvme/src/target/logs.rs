@@ -1,0 +1,197 @@
+//! Get Log Page.
+//!
+//! Lives here:       what each page says about this device.
+//! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
+//! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
+
+use super::controller::{Controller, Kind};
+use super::core::Target;
+use crate::wire::command::{Command, CommandSet, admin, kv};
+use crate::wire::fabrics::CNTLID_DYNAMIC;
+use crate::wire::identify::namespace_list;
+use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, Health, LogRequest, effect, lid};
+use crate::wire::status::Status;
+use crate::wire::text::{put_ascii, put_name};
+use std::net::SocketAddr;
+use zerocopy::little_endian::U64;
+use zerocopy::{FromZeros, IntoBytes};
+
+/// A SMART unit: 1000 sectors of 512 bytes.
+const UNIT_BYTES: u64 = 512_000;
+/// Sixty degrees below the warning: a device without a temperature must not show absolute zero.
+const TEMPERATURE_KELVIN: u16 = 300;
+/// Spare blocks below this share are a warning.
+const SPARE_THRESHOLD_PERCENT: u8 = 10;
+/// Namespaces that the changed list names; more are told as "many".
+const CHANGED_MAX: usize = 1024;
+
+impl Target {
+    pub(crate) fn log_page(&mut self, id: u16, local: SocketAddr, command: &Command) -> Result<Vec<u8>, Status> {
+        let request = LogRequest::of(command).ok_or(Status::INVALID_FIELD)?;
+        let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
+        let page = match (controller.kind, request.lid) {
+            (Kind::Discovery, lid::DISCOVERY) => self.discovery(controller, local),
+            (Kind::Discovery, _) => return Err(Status::INVALID_LOG_PAGE),
+            (_, lid::SUPPORTED) => supported(),
+            (_, lid::ERRORS) => errors(controller),
+            (_, lid::HEALTH) => self.health(controller),
+            (_, lid::FIRMWARE) => firmware(),
+            (_, lid::CHANGED_NAMESPACES) => changed(controller),
+            (_, lid::EFFECTS) => effects(CommandSet::from_csi(request.csi).ok_or(Status::COMMAND_SET_UNSUPPORTED)?),
+            (_, lid::KAML) => self.kaml_page(),
+            _ => return Err(Status::INVALID_LOG_PAGE),
+        };
+        let begin = usize::try_from(request.offset).ok().filter(|begin| *begin <= page.len());
+        let begin = begin.ok_or(Status::INVALID_FIELD)?;
+        let bytes = request.bytes.min(command.sgl.length.get() as usize);
+        // What lies behind the end of a page reads as zeros.
+        let mut data: Vec<u8> = page[begin..].iter().copied().take(bytes).collect();
+        data.resize(bytes, 0);
+        self.read_page(id, &request);
+        Ok(data)
+    }
+
+    /// Reading a page whole acknowledges the event that told of it.
+    fn read_page(&mut self, id: u16, request: &LogRequest) {
+        let Some(controller) = self.controllers.get_mut(&id).filter(|_| !request.retain) else { return };
+        controller.acknowledge(request.lid);
+        if request.lid == lid::CHANGED_NAMESPACES {
+            controller.changed_namespaces.clear();
+        }
+    }
+
+    fn health(&self, controller: &Controller) -> Vec<u8> {
+        let stats = self.engine.device().stats();
+        let good = stats.block_count.saturating_sub(stats.bad_blocks);
+        let spare = (u64::from(good) * 100 / u64::from(stats.block_count.max(1))) as u8;
+        let mut page = Health::new_zeroed();
+        page.critical_warning = u8::from(spare < SPARE_THRESHOLD_PERCENT);
+        page.temperature_kelvin = TEMPERATURE_KELVIN.into();
+        (page.spare_percent, page.spare_threshold_percent) = (spare, SPARE_THRESHOLD_PERCENT);
+        page.units_read[0] = U64::new(stats.read_bytes.div_ceil(UNIT_BYTES));
+        page.units_written[0] = U64::new(stats.host_bytes.div_ceil(UNIT_BYTES));
+        page.host_reads[0] = U64::new(self.engine.read_count);
+        page.host_writes[0] = U64::new(self.engine.write_count);
+        page.power_cycles[0] = U64::new(1); // this one; earlier ones are not counted
+        page.power_on_hours[0] = U64::new(self.began.elapsed().as_secs() / 3600);
+        page.unsafe_shutdowns[0] = U64::new(u64::from(!self.engine.device().info().was_clean));
+        page.media_errors[0] = U64::new(stats.damaged_records + stats.program_failures);
+        page.error_entries[0] = U64::new(controller.error_count);
+        page.as_bytes().to_vec()
+    }
+
+    /// Features and counters of KAML (`docs/nvme-vendor.md`).
+    fn kaml_page(&self) -> Vec<u8> {
+        let (stats, info) = (self.engine.device().stats(), self.engine.device().info());
+        let mut page = b"KAML".to_vec();
+        page.extend(1u16.to_le_bytes()); // version
+        page.extend(0u16.to_le_bytes());
+        page.extend(1u64.to_le_bytes()); // features: bit 0, atomic Put
+        let numbers = [
+            info.value_bytes_max,
+            info.batch_bytes_max,
+            u64::from(info.die_count),
+            stats.put_count,
+            stats.delete_count,
+            stats.get_count,
+            stats.host_bytes,
+            stats.ring_bytes,
+            stats.page_bytes,
+            stats.relocated_bytes,
+            stats.metadata_bytes,
+            stats.live_bytes,
+            stats.capacity_bytes,
+            u64::from(stats.free_blocks),
+            u64::from(stats.bad_blocks),
+            stats.erase_count,
+            u64::from(stats.erase_min),
+            u64::from(stats.erase_max),
+            (stats.write_amplification() * 1000.0) as u64,
+        ];
+        page.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
+        page.resize(512, 0);
+        page
+    }
+
+    /// One record for the subsystem, if this host may connect to it, at the address that it has reached us at.
+    fn discovery(&self, controller: &Controller, local: SocketAddr) -> Vec<u8> {
+        let mut head = DiscoveryHead::new_zeroed();
+        let allowed = self.options.allows(&controller.host.nqn);
+        (head.generation, head.record_count) = (1.into(), U64::new(u64::from(allowed)));
+        let mut page = head.as_bytes().to_vec();
+        if allowed {
+            let mut record = DiscoveryRecord::new_zeroed();
+            record.transport = 3; // TCP
+            record.family = if local.is_ipv4() { 1 } else { 2 };
+            record.subsystem_type = 2; // NVM subsystem
+            record.requirements = 2 | 1 << 2; // no secure channel, flow control can be off
+            record.port = 1.into();
+            record.cntlid = CNTLID_DYNAMIC.into();
+            record.admin_queue_size = 32.into();
+            put_ascii(&mut record.service, &local.port().to_string());
+            put_ascii(&mut record.address, &local.ip().to_canonical().to_string());
+            put_name(&mut record.subsystem, &self.options.subsystem);
+            page.extend(record.as_bytes());
+        }
+        page
+    }
+}
+
+fn supported() -> Vec<u8> {
+    let mut page = vec![0; 1024];
+    for lid in
+        [lid::SUPPORTED, lid::ERRORS, lid::HEALTH, lid::FIRMWARE, lid::CHANGED_NAMESPACES, lid::EFFECTS, lid::KAML]
+    {
+        page[usize::from(lid) * 4] = 1;
+    }
+    page
+}
+
+fn errors(controller: &Controller) -> Vec<u8> {
+    controller.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect()
+}
+
+fn firmware() -> Vec<u8> {
+    let mut page = vec![0; 512];
+    page[0] = 1; // slot 1 is active
+    put_ascii(&mut page[8..16], env!("CARGO_PKG_VERSION"));
+    page
+}
+
+fn changed(controller: &Controller) -> Vec<u8> {
+    let changed = &controller.changed_namespaces;
+    if changed.len() > CHANGED_MAX {
+        return namespace_list(std::iter::once(u32::MAX));
+    }
+    namespace_list(changed.iter().copied())
+}
+
+fn effects(set: CommandSet) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    let mut put = |at: usize, value: u32| page[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    use admin as a;
+    for opcode in
+        [a::GET_LOG_PAGE, a::IDENTIFY, a::ABORT, a::SET_FEATURES, a::GET_FEATURES, a::ASYNC_EVENT, a::KEEP_ALIVE]
+    {
+        put(usize::from(opcode) * 4, effect::SUPPORTED);
+    }
+    for opcode in [a::NAMESPACE_MANAGEMENT, a::NAMESPACE_ATTACHMENT] {
+        put(usize::from(opcode) * 4, effect::SUPPORTED | effect::INVENTORY_CHANGE);
+    }
+    let io: &[(u8, u32)] = match set {
+        CommandSet::Nvm => &[],
+        CommandSet::KeyValue => &[
+            (kv::FLUSH, 0),
+            (kv::STORE, effect::CONTENT_CHANGE),
+            (kv::RETRIEVE, 0),
+            (kv::LIST, 0),
+            (kv::DELETE, effect::CONTENT_CHANGE),
+            (kv::EXIST, 0),
+            (kv::PUT, effect::CONTENT_CHANGE),
+        ],
+    };
+    for (opcode, more) in io {
+        put(1024 + usize::from(*opcode) * 4, effect::SUPPORTED | more);
+    }
+    page
+}

@@ -1,0 +1,107 @@
+//! Namespace Management and Attachment: CreateNamespace and DeleteNamespace over NVMe.
+//!
+//! Lives here:       creating, deleting, attaching, detaching.
+//! Lives elsewhere:  the data with KAML attributes (`wire::manage`), who is told (`core`).
+//! Implements:       spec:NVMe-Base "Namespace Management command", "Namespace Attachment command"; paper:KAML Table I.
+//!
+//! A controller is made when a host connects and forgotten when it leaves, so attachments last as long: a host that
+//! connects finds all namespaces attached. A namespace that a host creates is attached to no live controller.
+
+use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
+use super::engine::{Change, Done, status_of};
+use crate::wire::command::{Command, CommandSet};
+use crate::wire::identify::read_controller_list;
+use crate::wire::manage::{Create, Wanted};
+use crate::wire::status::Status;
+use kaml::{Device, KeyKind, NamespaceOptions};
+use zerocopy::FromBytes;
+
+/// What Namespace Management, or Attachment, is to do.
+const SELECT: u32 = 0xf;
+
+impl Target {
+    pub(crate) fn manage_namespace(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Outcome {
+        debug_assert!(self.is_by(origin, id));
+        match command.cdw10.get() & SELECT {
+            0 => self.create(origin, command, data).into(),
+            1 => self.delete_namespace(origin, command.nsid.get()).into(),
+            _ => Status::INVALID_FIELD.into(),
+        }
+    }
+
+    fn create(&mut self, origin: Origin, command: &Command, data: &[u8]) -> Result<(), Status> {
+        let (create, _) = Create::read_from_prefix(data).map_err(|_| Status::SGL_LENGTH)?;
+        match CommandSet::from_csi(Command::csi_of(command.cdw11)) {
+            Some(CommandSet::KeyValue) => {}
+            Some(CommandSet::Nvm) | None => return Err(Status::COMMAND_SET_UNSUPPORTED),
+        }
+        let wanted = create.kaml.read()?;
+        self.managing += 1;
+        self.engine.start(origin, move |device| create_namespace(device, &wanted));
+        Ok(())
+    }
+
+    fn delete_namespace(&mut self, origin: Origin, nsid: u32) -> Result<(), Status> {
+        let doomed = match nsid {
+            ALL_NAMESPACES => self.spaces.keys().copied().collect(),
+            _ => vec![self.allocated(nsid)?.id],
+        };
+        self.managing += 1;
+        self.engine.start(origin, move |device| {
+            let deleted = doomed.iter().try_for_each(|nsid| device.delete_namespace(*nsid));
+            let change = if deleted.is_ok() { Change::Deleted(nsid) } else { Change::Failed };
+            (deleted.map(|()| 0).map_err(|error| status_of(&error)), Some(change))
+        });
+        Ok(())
+    }
+
+    pub(crate) fn attach_namespace(&mut self, id: u16, command: &Command, data: &[u8]) -> Result<u64, Status> {
+        let nsid = command.nsid.get();
+        self.allocated(nsid)?;
+        let list = read_controller_list(data).filter(|list| !list.is_empty()).ok_or(Status::INVALID_CONTROLLER_LIST)?;
+        if !list.iter().all(|id| self.controllers.contains_key(id)) {
+            return Err(Status::INVALID_CONTROLLER_LIST);
+        }
+        let attach = match command.cdw10.get() & SELECT {
+            0 => true,
+            1 => false,
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        // All or none: nothing is changed before everything was looked at.
+        let is_attached = |target: &Target, id: &u16| !target.controllers[id].detached.contains(&nsid);
+        if list.iter().any(|id| is_attached(self, id) == attach) {
+            return Err(if attach { Status::NAMESPACE_ATTACHED } else { Status::NAMESPACE_NOT_ATTACHED });
+        }
+        for id in &list {
+            let controller = self.controllers.get_mut(id).expect("all of the list were just seen");
+            if attach {
+                controller.detached.remove(&nsid)
+            } else {
+                controller.detached.insert(nsid)
+            };
+        }
+        self.tell_of_namespace(nsid, |controller| controller.id != id && list.contains(&controller.id));
+        Ok(0)
+    }
+}
+
+/// Creates a namespace, under a name that is free if none is wanted; answers its id.
+fn create_namespace(device: &Device, wanted: &Wanted) -> Done {
+    let options = NamespaceOptions {
+        keys: wanted.keys.unwrap_or(KeyKind::Bytes),
+        logs: wanted.logs.clone(),
+        ..NamespaceOptions::default()
+    };
+    let mut number = 0;
+    loop {
+        number += 1;
+        let name = wanted.name.clone().unwrap_or_else(|| format!("nvme-{number}"));
+        match device.create_namespace(&name, &options) {
+            Ok(id) => return (Ok(u64::from(id)), Some(Change::Created(id))),
+            Err(error) => match error.command() {
+                Some(kaml_device::Error::NamespaceExists(_)) if wanted.name.is_none() => {}
+                _ => return (Err(status_of(&error)), Some(Change::Failed)),
+            },
+        }
+    }
+}

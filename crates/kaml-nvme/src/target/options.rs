@@ -1,0 +1,57 @@
+//! How a target is set up.
+//!
+//! Lives here:       options with their limits and defaults.
+
+use crate::wire::text::{NQN_BYTES_MAX, is_nqn};
+use kaml::Device;
+
+/// Entries of a queue at most.
+pub const QUEUE_ENTRIES_MAX: u32 = 1024;
+
+/// How a target is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The subsystem's qualified name.
+    pub subsystem: String,
+    /// Qualified names of the hosts that may connect; empty: all.
+    pub allowed_hosts: Vec<String>,
+    /// Connections at a time; further ones are closed at once.
+    pub connections_max: usize,
+    /// Memory for data of commands, all connections together, in bytes.
+    pub memory_bytes: usize,
+    /// Never sleep: the lowest latency, for a whole core.
+    pub busy_poll: bool,
+}
+
+/// An option that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is not an NVMe qualified name: those begin with `nqn.` and have at most {NQN_BYTES_MAX} bytes")]
+pub struct BadName {
+    /// What was given.
+    pub name: String,
+}
+
+impl Options {
+    /// Defaults for a device: named after its identity, open to all hosts.
+    pub fn for_device(device: &Device) -> Options {
+        let uuid = device.info().uuid;
+        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| uuid.get(range).unwrap_or("0"));
+        Options {
+            subsystem: format!("nqn.2014-08.org.nvmexpress:uuid:{}", parts.join("-")),
+            allowed_hosts: Vec::new(),
+            connections_max: 1024,
+            memory_bytes: 1 << 30,
+            busy_poll: false,
+        }
+    }
+
+    /// Refuses names that are none.
+    pub fn check(&self) -> Result<(), BadName> {
+        let mut names = std::iter::once(&self.subsystem).chain(&self.allowed_hosts);
+        names.find(|name| !is_nqn(name)).map_or(Ok(()), |name| Err(BadName { name: name.clone() }))
+    }
+
+    pub(crate) fn allows(&self, host: &str) -> bool {
+        self.allowed_hosts.is_empty() || self.allowed_hosts.iter().any(|allowed| allowed == host)
+    }
+}

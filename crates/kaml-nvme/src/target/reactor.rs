@@ -1,0 +1,378 @@
+//! The event loop: sockets, the device's completions, time, all in one wait.
+//!
+//! Lives here:       accepting, receiving, sending, closing, time-outs.
+//! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`).
+//! Implements:       design section 2, driver (ii).
+//!
+//! One round: wait; receive once from every link that has something, and carry out what came; collect what the device has
+//! done; send once to every link that has answers. So many commands share each system call and each ring write.
+
+use super::connection::{Answer, Budget, Connection};
+use super::core::{Origin, Outcome, Target};
+use super::engine::Reply;
+use crate::wire::status::Status;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time-outs and namespaces are looked after this often, while anybody is connected.
+const TICK: Duration = Duration::from_millis(500);
+/// A link must have connected to a controller after this time.
+const GREETING_MAX: Duration = Duration::from_secs(10);
+/// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
+const STALL_MAX: Duration = Duration::from_secs(30);
+/// Links that are closing get so long to take what is left for them.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+/// How often to look after a device's queue that cannot tell when it has something.
+const BLIND_WAIT: Duration = Duration::from_millis(1);
+/// Events taken from one wait.
+const EVENTS_MAX: usize = 256;
+
+const LISTENER: u64 = u64::MAX;
+const DEVICE: u64 = u64::MAX - 1;
+const WORKERS: u64 = u64::MAX - 2;
+const STOP: u64 = u64::MAX - 3;
+
+/// Stops a running target from any thread.
+#[derive(Clone)]
+pub struct Stopper {
+    asked: Arc<AtomicBool>,
+    event: Arc<OwnedFd>,
+}
+
+impl Stopper {
+    pub(crate) fn new() -> io::Result<Stopper> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Stopper { asked: Arc::default(), event: Arc::new(event) })
+    }
+
+    /// The target answers what is in flight, closes its links and ends.
+    pub fn stop(&self) {
+        self.asked.store(true, Ordering::Release);
+        // The counter cannot overflow: it would take 2^64 calls.
+        let _ = rustix::io::write(&*self.event, &1u64.to_ne_bytes());
+    }
+}
+
+struct Link {
+    socket: TcpStream,
+    local: SocketAddr,
+    connection: Connection,
+    began: Instant,
+    /// When anything last moved, in either direction.
+    moved: Instant,
+    connected: bool,
+    /// Whether the wait is also for room to send.
+    wants_room: bool,
+    /// Whether there is something to send, or to close.
+    touched: bool,
+    gone: bool,
+}
+
+/// See the module.
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    listener: TcpListener,
+    target: Target,
+    budget: Budget,
+    links: BTreeMap<u64, Link>,
+    next_link: u64,
+    touched: Vec<u64>,
+    stopper: Stopper,
+    ticked: Instant,
+}
+
+impl Reactor {
+    pub(crate) fn new(listener: TcpListener, target: Target, stopper: Stopper) -> io::Result<Reactor> {
+        listener.set_nonblocking(true)?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let watch =
+            |fd: rustix::fd::BorrowedFd<'_>, name| epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN);
+        watch(rustix::fd::AsFd::as_fd(&listener), LISTENER)?;
+        watch(target.engine.workers_fd(), WORKERS)?;
+        watch(rustix::fd::AsFd::as_fd(&*stopper.event), STOP)?;
+        if let Some(fd) = target.engine.queue_fd() {
+            watch(fd, DEVICE)?;
+        }
+        let budget = Budget::new(target.options.memory_bytes);
+        let (links, touched) = (BTreeMap::new(), Vec::new());
+        Ok(Reactor { epoll, listener, target, budget, links, next_link: 0, touched, stopper, ticked: Instant::now() })
+    }
+
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !self.stopper.asked.load(Ordering::Acquire) {
+            self.wait(&mut events)?;
+            let now = Instant::now();
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(now),
+                    DEVICE | WORKERS | STOP => {} // looked after below in any case
+                    link => self.receive(link, now),
+                }
+            }
+            self.settle(now);
+            if now.duration_since(self.ticked) >= TICK {
+                self.tick(now);
+            }
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+        let tick = if self.links.is_empty() { None } else { Some(TICK) };
+        let nothing_left = self.target.replies.is_empty() && self.touched.is_empty();
+        let waiting = nothing_left && !self.target.options.busy_poll;
+        let limit = if !waiting || !self.target.engine.arm() {
+            Some(Duration::ZERO)
+        } else if !self.target.engine.is_idle() && self.target.engine.queue_fd().is_none() {
+            Some(BLIND_WAIT)
+        } else {
+            tick
+        };
+        let limit =
+            limit.map(|limit| Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() });
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    // --- links --------------------------------------------------------------------------------------------------------
+
+    fn accept(&mut self, now: Instant) {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, peer)) => {
+                    if self.links.len() >= self.target.options.connections_max {
+                        tracing::warn!(%peer, "refused: there are too many connections");
+                    } else if let Err(error) = self.admit(socket, now) {
+                        tracing::warn!(%peer, %error, "a connection could not be set up");
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    // Out of descriptors or memory: those who wait are asked again in the next round.
+                    tracing::warn!(%error, "accepting a connection failed");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, socket: TcpStream, now: Instant) -> io::Result<()> {
+        socket.set_nonblocking(true)?;
+        socket.set_nodelay(true)?;
+        let local = socket.local_addr()?;
+        let link = self.next_link;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(link), EventFlags::IN)?;
+        self.next_link += 1;
+        let connection = Connection::new(self.budget.clone());
+        let link_state = Link {
+            socket,
+            local,
+            connection,
+            began: now,
+            moved: now,
+            connected: false,
+            wants_room: false,
+            touched: false,
+            gone: false,
+        };
+        self.links.insert(link, link_state);
+        self.target.greet(link);
+        Ok(())
+    }
+
+    /// Receives once, and carries out what came. More is told by the next wait.
+    fn receive(&mut self, number: u64, now: Instant) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        link.touch(number, &mut self.touched);
+        if link.connection.is_closing() {
+            link.drain();
+            return;
+        }
+        match rustix::net::recv(&link.socket, link.connection.space(), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => link.gone = true,
+            Ok((_, count)) => {
+                link.connection.received(count);
+                link.moved = now;
+                self.carry_out(number, now);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => link.gone = true,
+        }
+    }
+
+    /// Carries out the commands that have come whole.
+    fn carry_out(&mut self, number: u64, now: Instant) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        while let Some(request) = link.connection.next_request() {
+            let origin = Origin { link: number, cid: request.command.cid.get(), reserved: request.reserved };
+            match self.target.execute(number, link.local, request, now) {
+                Outcome::Done(status, result, data) => link.answer(origin, status, result, data),
+                Outcome::Connected { entries, flow_control, result } => {
+                    link.connected = true;
+                    link.connection.set_queue(entries, flow_control);
+                    link.answer(origin, Status::SUCCESS, result, Vec::new());
+                }
+                Outcome::Later => {}
+            }
+        }
+    }
+
+    /// Hands answers to their links, sends, and closes what is to be closed.
+    fn settle(&mut self, now: Instant) {
+        self.target.poll();
+        for reply in std::mem::take(&mut self.target.replies) {
+            let Reply { origin, status, result, data, .. } = reply;
+            // Who has gone meanwhile needs no answer.
+            if let Some(link) = self.links.get_mut(&origin.link) {
+                link.answer(origin, status, result, data);
+                link.touch(origin.link, &mut self.touched);
+            }
+        }
+        for number in std::mem::take(&mut self.target.doomed) {
+            if let Some(link) = self.links.get_mut(&number) {
+                link.gone = true;
+                link.touch(number, &mut self.touched);
+            }
+        }
+        for number in std::mem::take(&mut self.touched) {
+            let Some(link) = self.links.get_mut(&number) else { continue };
+            link.touched = false;
+            link.send(now);
+            if link.is_over(now) {
+                self.close(number);
+                continue;
+            }
+            link.watch(&self.epoll, number);
+            if link.connection.is_parked() {
+                // What was sent has made room, perhaps. If there is more to send now, the next round does, at once.
+                let before = link.connection.outbox().bytes();
+                self.carry_out(number, now);
+                if let Some(link) = self.links.get_mut(&number).filter(|link| link.connection.outbox().bytes() > before)
+                {
+                    link.touch(number, &mut self.touched);
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, number: u64) {
+        self.target.part(number);
+        // Dropping the socket takes it out of the wait.
+        self.links.remove(&number);
+        let touched = &mut self.touched;
+        for number in std::mem::take(&mut self.target.doomed) {
+            if let Some(link) = self.links.get_mut(&number) {
+                link.gone = true;
+                link.touch(number, touched);
+            }
+        }
+    }
+
+    /// What is due from time to time.
+    fn tick(&mut self, now: Instant) {
+        self.ticked = now;
+        self.target.tick(now);
+        for (number, link) in &mut self.links {
+            let stalled = link.connection.is_owed() || link.connection.outbox().bytes() > 0;
+            let late = !link.connected && now.duration_since(link.began) > GREETING_MAX;
+            if late || stalled && now.duration_since(link.moved) > STALL_MAX {
+                tracing::info!(peer = ?link.socket.peer_addr().ok(), "closing a connection that does not move");
+                link.gone = true;
+            }
+            // Room may have been made by other links.
+            if link.gone || link.connection.is_parked() || link.connection.is_closing() {
+                link.touch(*number, &mut self.touched);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Orderly shutdown: nothing new is taken, what is in flight is answered and sent.
+    fn finish(&mut self) {
+        let until = Instant::now() + LINGER_MAX;
+        while !self.target.engine.is_idle() && Instant::now() < until {
+            self.settle(Instant::now());
+            std::thread::sleep(BLIND_WAIT);
+        }
+        self.settle(Instant::now());
+        self.links.clear();
+    }
+}
+
+impl Link {
+    fn touch(&mut self, number: u64, touched: &mut Vec<u64>) {
+        if !std::mem::replace(&mut self.touched, true) {
+            touched.push(number);
+        }
+    }
+
+    fn answer(&mut self, origin: Origin, status: Status, result: u64, data: Vec<u8>) {
+        self.connection.answer(Answer { cid: origin.cid, status, result, data, reserved: origin.reserved });
+    }
+
+    /// Takes what a peer still sends to a connection that is closing, so that it can read why.
+    fn drain(&mut self) {
+        let mut bytes = [0; 4096];
+        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.gone = true,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.gone = true,
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
+        while !self.gone && self.connection.outbox().bytes() > 0 {
+            let slices = self.connection.outbox().slices();
+            let mut nothing = SendAncillaryBuffer::default();
+            let sent =
+                rustix::net::sendmsg(&self.socket, &slices, &mut nothing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            match sent {
+                Ok(count) => {
+                    self.moved = now;
+                    self.connection.sent(count);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+
+    /// Whether the link can be dropped. One that is closing says so to its peer when all is sent, and goes when the
+    /// peer has closed too.
+    fn is_over(&self, now: Instant) -> bool {
+        if !self.gone && self.connection.is_closing() && self.connection.outbox().bytes() == 0 {
+            // It may have been said before, or the peer may be gone.
+            let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        }
+        self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
+    }
+
+    /// Waits for room to send exactly while there is something to send.
+    fn watch(&mut self, epoll: &OwnedFd, number: u64) {
+        let wants_room = self.connection.outbox().bytes() > 0;
+        if wants_room != self.wants_room {
+            let flags = if wants_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            match epoll::modify(epoll, &self.socket, EventData::new_u64(number), flags) {
+                Ok(()) => self.wants_room = wants_room,
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! PDUs on their way out.
+//!
+//! Lives here:       encoding with digests, gathering many PDUs for one system call.
+//! Lives elsewhere:  sockets (the callers).
+//! Implements:       spec:NVMe-TCP "PDU Structure", "Digests".
+
+use super::{DIGEST_BYTES, Digests, End};
+use crate::wire::pdu::{Common, Header, flags};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::mem::offset_of;
+
+/// Data up to this many bytes are copied behind their header, so that many PDUs leave as one piece; longer ones are a
+/// piece of their own. A copy of 16 KiB costs about as much as two more pieces.
+const COPY_BYTES_MAX: usize = 16 << 10;
+/// Pieces are closed when they are this long.
+const PIECE_BYTES: usize = 64 << 10;
+/// Pieces for one system call.
+const SLICES_MAX: usize = 64;
+
+/// See the module.
+pub struct Outbox {
+    end: End,
+    digests: Digests,
+    pieces: VecDeque<Vec<u8>>,
+    /// Bytes of the first piece that are sent.
+    sent: usize,
+    bytes: usize,
+    /// An empty piece, kept for its memory.
+    spare: Vec<u8>,
+}
+
+impl Outbox {
+    /// For one end of a connection; digests are off until agreed on.
+    pub fn new(end: End) -> Outbox {
+        let digests = Digests::default();
+        Outbox { end, digests, pieces: VecDeque::new(), sent: 0, bytes: 0, spare: Vec::new() }
+    }
+
+    /// From the next PDU on.
+    pub fn set_digests(&mut self, digests: Digests) {
+        self.digests = digests;
+    }
+
+    /// Bytes that are not sent yet.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds a PDU without data.
+    pub fn push(&mut self, header: &Header) {
+        self.push_head(header, 0);
+    }
+
+    /// Adds a PDU with data.
+    pub fn push_with(&mut self, header: &Header, data: Vec<u8>) {
+        if data.len() <= COPY_BYTES_MAX {
+            return self.push_copy(header, &data);
+        }
+        let digest = self.push_head(header, data.len()).then(|| crc32c::crc32c(&data));
+        self.bytes += data.len();
+        self.pieces.push_back(data);
+        self.pieces.push_back(Vec::new());
+        if let Some(digest) = digest {
+            self.append(&digest.to_le_bytes());
+        }
+    }
+
+    /// Adds a PDU with data that are copied.
+    pub fn push_copy(&mut self, header: &Header, data: &[u8]) {
+        let digest = self.push_head(header, data.len());
+        self.append(data);
+        if digest {
+            self.append(&crc32c::crc32c(data).to_le_bytes());
+        }
+    }
+
+    /// What to send next.
+    pub fn slices(&self) -> Vec<IoSlice<'_>> {
+        let mut skip = self.sent;
+        let rest = |piece: &'_ Vec<u8>| std::mem::take(&mut skip)..piece.len();
+        let ranges: Vec<_> = self.pieces.iter().take(SLICES_MAX).map(rest).collect();
+        let slices = self.pieces.iter().zip(ranges).map(|(piece, range)| IoSlice::new(&piece[range]));
+        slices.filter(|slice| !slice.is_empty()).collect()
+    }
+
+    /// So many bytes of the slices were sent.
+    pub fn sent(&mut self, count: usize) {
+        self.bytes -= count;
+        self.sent += count;
+        while let Some(first) = self.pieces.front()
+            && self.sent >= first.len()
+        {
+            self.sent -= first.len();
+            let mut piece = self.pieces.pop_front().expect("just seen");
+            if piece.capacity() <= 2 * PIECE_BYTES && piece.capacity() > self.spare.capacity() {
+                piece.clear();
+                self.spare = piece;
+            }
+        }
+    }
+
+    /// Appends header and header digest; answers whether a data digest must follow the data.
+    fn push_head(&mut self, header: &Header, data_bytes: usize) -> bool {
+        let (end, digests) = (self.end, self.digests);
+        let before = self.bytes;
+        let piece = self.tail();
+        let begin = piece.len();
+        header.encode(end == End::Host, piece);
+        let head = &mut piece[begin..];
+        let digested =
+            Common { kind: head[0], flags: 0, header_bytes: 0, data_offset: 0, pdu_bytes: 0.into() }.is_digested();
+        let header_digest = digests.header && digested;
+        let data_digest = digests.data && digested && data_bytes > 0;
+        let data_at = head.len() + if header_digest { DIGEST_BYTES } else { 0 };
+        let pdu_bytes = data_at + data_bytes + if data_digest { DIGEST_BYTES } else { 0 };
+        if header_digest {
+            head[offset_of!(Common, flags)] |= flags::HEADER_DIGEST;
+        }
+        if data_digest {
+            head[offset_of!(Common, flags)] |= flags::DATA_DIGEST;
+        }
+        if data_bytes > 0 {
+            head[offset_of!(Common, data_offset)] = data_at as u8;
+        }
+        head[offset_of!(Common, pdu_bytes)..][..4].copy_from_slice(&(pdu_bytes as u32).to_le_bytes());
+        if header_digest {
+            let digest = crc32c::crc32c(head);
+            piece.extend_from_slice(&digest.to_le_bytes());
+        }
+        self.bytes = before + data_at;
+        data_digest
+    }
+
+    fn append(&mut self, bytes: &[u8]) {
+        self.tail().extend_from_slice(bytes);
+        self.bytes += bytes.len();
+    }
+
+    /// The piece that takes the next bytes.
+    fn tail(&mut self) -> &mut Vec<u8> {
+        if self.pieces.back().is_none_or(|piece| piece.len() >= PIECE_BYTES) {
+            self.pieces.push_back(std::mem::take(&mut self.spare));
+        }
+        self.pieces.back_mut().expect("just made sure")
+    }
+}

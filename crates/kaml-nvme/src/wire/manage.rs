@@ -1,0 +1,203 @@
+//! Namespace Management, and the vendor specific data of ours.
+//!
+//! Lives here:       the data of Create with KAML attributes in its vendor specific bytes; the data of the atomic Put.
+//! Lives elsewhere:  carrying them out (`target::namespaces`, `target::keyvalue`); the pages for people
+//!                   (`docs/nvme-vendor.md`).
+//! Implements:       spec:NVMe-Base "Namespace Management command".
+
+use super::status::Status;
+use kaml::{Batch, Condition, Key, KeyKind, NamespaceId};
+use std::mem::{offset_of, size_of};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a host wants a new namespace to be: the data of Namespace Management, Create.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs, reason = "named as in the specification; the offsets are asserted below")]
+pub struct Create {
+    pub nsze: U64,
+    pub ncap: U64,
+    pub reserved_16: [u8; 10],
+    pub flbas: u8,
+    pub reserved_27: [u8; 997],
+    pub kaml: Attributes,
+    pub reserved_1248: [u8; 2848],
+}
+
+/// KAML attributes, at the start of the vendor specific bytes; without the magic all are defaults.
+///
+/// | offset | bytes | field |
+/// |-------:|------:|-------|
+/// | 0 | 4 | `"KAML"` |
+/// | 4 | 1 | version, 1 |
+/// | 5 | 1 | keys: 0 of 1 to 16 bytes, 1 64-bit integers |
+/// | 6 | 1 | bytes of the name; 0 for a name of the device's choice |
+/// | 7 | 1 | logs; 0 for all |
+/// | 8 | 64 | name, UTF-8 |
+/// | 72 | 128 | logs, 16 bits each |
+/// | 200 | 24 | reserved, 0 |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the table above names the fields")]
+pub struct Attributes {
+    pub magic: [u8; 4],
+    pub version: u8,
+    pub keys: u8,
+    pub name_bytes: u8,
+    pub log_count: u8,
+    pub name: [u8; 64],
+    pub logs: [U16; 64],
+    pub reserved: [u8; 24],
+}
+
+const _: () = {
+    assert!(size_of::<Create>() == 4096 && offset_of!(Create, flbas) == 26 && offset_of!(Create, kaml) == 1024);
+    assert!(size_of::<Attributes>() == 224 && offset_of!(Attributes, logs) == 72);
+};
+
+const MAGIC: [u8; 4] = *b"KAML";
+
+/// KAML attributes, read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The name, if the host gave one.
+    pub name: Option<String>,
+    /// Which keys, if the host said so.
+    pub keys: Option<KeyKind>,
+    /// The logs; empty: all.
+    pub logs: Vec<u32>,
+}
+
+impl Attributes {
+    /// As bytes of Create.
+    pub fn of(wanted: &Wanted) -> Option<Attributes> {
+        let mut bytes = Attributes::new_zeroed();
+        let name = wanted.name.as_deref().unwrap_or("");
+        bytes.name.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        for (place, log) in wanted.logs.iter().enumerate() {
+            *bytes.logs.get_mut(place)? = U16::new(u16::try_from(*log).ok()?);
+        }
+        (bytes.magic, bytes.version) = (MAGIC, 1);
+        (bytes.name_bytes, bytes.log_count) = (name.len() as u8, wanted.logs.len() as u8);
+        bytes.keys = u8::from(wanted.keys == Some(KeyKind::U64));
+        Some(bytes)
+    }
+
+    /// Reads them; without the magic everything is left to the device.
+    pub fn read(&self) -> Result<Wanted, Status> {
+        if self.magic != MAGIC {
+            return Ok(Wanted::default());
+        }
+        let keys = match (self.version, self.keys) {
+            (1, 0) => KeyKind::Bytes,
+            (1, 1) => KeyKind::U64,
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        let name = self.name.get(..usize::from(self.name_bytes)).ok_or(Status::INVALID_FIELD)?;
+        let name = std::str::from_utf8(name).map_err(|_| Status::INVALID_FIELD)?;
+        let logs = self.logs.get(..usize::from(self.log_count)).ok_or(Status::INVALID_FIELD)?;
+        Ok(Wanted {
+            name: (!name.is_empty()).then(|| name.to_owned()),
+            keys: Some(keys),
+            logs: logs.iter().map(|log| u32::from(log.get())).collect(),
+        })
+    }
+}
+
+/// The head of one record in the data of an atomic Put; the value follows, filled up to a multiple of 4.
+///
+/// | offset | bytes | field |
+/// |-------:|------:|-------|
+/// | 0 | 4 | namespace |
+/// | 4 | 4 | bytes of the value |
+/// | 8 | 1 | bytes of the key |
+/// | 9 | 1 | 0 store, 1 store if it exists, 2 store if it does not exist, 3 delete, 4 delete if it exists |
+/// | 10 | 2 | reserved, 0 |
+/// | 12 | 16 | key |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct PutRecord {
+    nsid: U32,
+    value_bytes: U32,
+    key_bytes: u8,
+    action: u8,
+    reserved: U16,
+    key: [u8; 16],
+}
+
+const _: () = assert!(size_of::<PutRecord>() == 28 && offset_of!(PutRecord, key) == 12);
+
+/// What an atomic Put does with one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the table of `PutRecord` says it")]
+pub enum PutAction<'a> {
+    Store(&'a [u8]),
+    StoreIfPresent(&'a [u8]),
+    StoreIfAbsent(&'a [u8]),
+    Delete,
+    DeleteIfPresent,
+}
+
+/// Appends one record to the data of an atomic Put.
+pub fn encode_put(out: &mut Vec<u8>, nsid: NamespaceId, key: &Key, action: PutAction<'_>) {
+    let (code, value): (u8, &[u8]) = match action {
+        PutAction::Store(value) => (0, value),
+        PutAction::StoreIfPresent(value) => (1, value),
+        PutAction::StoreIfAbsent(value) => (2, value),
+        PutAction::Delete => (3, &[]),
+        PutAction::DeleteIfPresent => (4, &[]),
+    };
+    let head = PutRecord {
+        nsid: nsid.into(),
+        value_bytes: (value.len() as u32).into(),
+        key_bytes: key.len() as u8,
+        action: code,
+        reserved: U16::ZERO,
+        key: *key.padded(),
+    };
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(value);
+    out.resize(out.len().next_multiple_of(4), 0);
+}
+
+/// Appends all records of a batch to the data of an atomic Put.
+pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch) -> u32 {
+    let mut count = 0;
+    for record in batch.records() {
+        let action = match (record.value, record.condition) {
+            (Some(value), Condition::Always) => PutAction::Store(value),
+            (Some(value), Condition::IfPresent) => PutAction::StoreIfPresent(value),
+            (Some(value), Condition::IfAbsent) => PutAction::StoreIfAbsent(value),
+            (None, Condition::IfPresent) => PutAction::DeleteIfPresent,
+            (None, Condition::Always | Condition::IfAbsent) => PutAction::Delete,
+        };
+        encode_put(out, record.namespace, &record.key, action);
+        count += 1;
+    }
+    count
+}
+
+/// Reads `count` records of an atomic Put.
+pub fn decode_put(data: &[u8], count: u32) -> Result<Batch, Status> {
+    let mut batch = Batch::new();
+    let mut rest = data;
+    for _ in 0..count {
+        let (head, tail) = PutRecord::read_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
+        let len = head.value_bytes.get() as usize;
+        let value = tail.get(..len).ok_or(Status::SGL_LENGTH)?;
+        let key = head.key.get(..usize::from(head.key_bytes)).ok_or(Status::INVALID_KEY_SIZE)?;
+        let key = Key::new(key).map_err(|_| Status::INVALID_KEY_SIZE)?;
+        let nsid = head.nsid.get();
+        match (head.action, len) {
+            (0, _) => batch.put(nsid, key, value),
+            (1, _) => batch.put_if_present(nsid, key, value),
+            (2, _) => batch.put_if_absent(nsid, key, value),
+            (3, 0) => batch.delete(nsid, key),
+            (4, 0) => batch.delete_if_present(nsid, key),
+            _ => return Err(Status::INVALID_FIELD),
+        };
+        rest = &tail[len.next_multiple_of(4).min(tail.len())..];
+    }
+    Ok(batch)
+}

@@ -1,0 +1,17 @@
+//! What goes over the wire, byte for byte: every structure is declared once, here.
+//!
+//! Lives here:       structures with their offsets, and plain functions between bytes and values.
+//! Lives elsewhere:  when to send what (`transport`, `target`, `host`).
+
+pub mod command;
+pub mod fabrics;
+pub mod identify;
+pub mod keyvalue;
+pub mod logs;
+pub mod manage;
+pub mod pdu;
+pub mod status;
+pub mod text;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Byte vectors of commands, both ways, and parsers against bytes that make no sense.
+
+use super::command::{Command, Completion, Sgl, kv};
+use super::fabrics::{Connect, Property};
+use super::logs::LogRequest;
+use super::manage::{Attributes, Create, PutAction, Wanted, decode_put, encode_put};
+use super::status::Status;
+use super::{identify, keyvalue, text};
+use kaml::{Key, KeyKind};
+use proptest::prelude::*;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+fn key(bytes: &[u8]) -> Key {
+    Key::new(bytes).unwrap()
+}
+
+/// Goal:   a Store is laid out as xNVMe and SPDK lay it out.
+/// Method: the command that nvme-cli sends for `--cdw2=0x00636261 --cdw11=0x203 --cdw10=5`, byte for byte.
+#[test]
+fn golden_store() {
+    let mut command = Command::new(kv::STORE, 2);
+    command.cid = 0x0100.into();
+    command.sgl = Sgl::transport(5);
+    command.cdw10 = 5.into();
+    command.cdw11 = (u32::from(keyvalue::store::MUST_NOT_EXIST) << 8).into();
+    keyvalue::put_key(&mut command, &key(b"abc"));
+    let mut expected = [0; 64];
+    expected[..12].copy_from_slice(&[1, 0x40, 0, 1, 2, 0, 0, 0, b'a', b'b', b'c', 0]);
+    expected[32] = 5;
+    expected[39] = 0x5a;
+    expected[40] = 5;
+    expected[44..46].copy_from_slice(&[3, 2]);
+    assert_eq!(command.as_bytes(), expected);
+    let read = Command::read_from_bytes(&expected).unwrap();
+    assert_eq!(keyvalue::get_key(&read), Ok(Some(key(b"abc"))));
+    assert_eq!(keyvalue::options(&read), keyvalue::store::MUST_NOT_EXIST);
+}
+
+/// Goal:   keys of all lengths go through, others are refused.
+/// Method: lengths 0 to 255.
+#[test]
+fn keys_of_all_lengths() {
+    let all: Vec<u8> = (1..=16).collect();
+    for len in 0..=255usize {
+        let mut command = Command::new(kv::EXIST, 1);
+        command.cdw11 = (len as u32).into();
+        if (1..=16).contains(&len) {
+            keyvalue::put_key(&mut command, &key(&all[..len]));
+            assert_eq!(keyvalue::get_key(&command), Ok(Some(key(&all[..len]))));
+            assert_eq!(command.as_bytes()[56..64], key(&all[..len]).padded()[8..]);
+        } else {
+            let expected = if len == 0 { Ok(None) } else { Err(Status::INVALID_FIELD) };
+            assert_eq!(keyvalue::get_key(&command), expected);
+        }
+    }
+}
+
+/// Goal:   the data of List have whole keys only, each filled up to a multiple of 4.
+/// Method: a golden list, and every room for it.
+#[test]
+fn golden_list() {
+    let keys = [key(b"a"), key(b"bcd"), key(b"efghij")];
+    let bytes = keyvalue::encode_list(&keys, 4096);
+    assert_eq!(bytes, b"\x03\0\0\0\x01\0a\0\x03\0bcd\0\0\0\x06\0efghij");
+    assert_eq!(keyvalue::decode_list(&bytes).unwrap(), keys);
+    for room in 4..bytes.len() {
+        let part = keyvalue::decode_list(&keyvalue::encode_list(&keys, room)).unwrap();
+        assert!(part.len() < keys.len() && keys.starts_with(&part), "room {room}");
+    }
+}
+
+/// Goal:   Connect and the properties are laid out as hosts send them.
+/// Method: bytes at their offsets.
+#[test]
+fn golden_fabrics_commands() {
+    let mut connect = Connect::new_zeroed();
+    (connect.queue, connect.queue_size, connect.keep_alive_ms) = (1.into(), 127.into(), 5000.into());
+    let command = connect.command();
+    assert_eq!(command.as_bytes()[..5], [0x7f, 0x40, 0, 0, 1]);
+    assert_eq!(command.as_bytes()[32..52], [0, 4, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 127, 0, 0, 0, 0x88, 0x13, 0, 0]);
+    assert_eq!(Connect::of(&command), connect);
+    let set = Property::command(super::fabrics::kind::PROPERTY_SET, 0x14, false, 0x0046_0061);
+    assert_eq!(set.as_bytes()[40..52], [0, 0, 0, 0, 0x14, 0, 0, 0, 0x61, 0, 0x46, 0]);
+    assert_eq!(Property::of(&set).value.get(), 0x0046_0061);
+}
+
+/// Goal:   an atomic Put and namespace attributes read back as written.
+/// Method: golden bytes of one record; all actions; attributes with everything set.
+#[test]
+fn vendor_data_read_back() {
+    let mut data = Vec::new();
+    encode_put(&mut data, 5, &key(b"k1"), PutAction::StoreIfAbsent(b"value"));
+    let mut expected = vec![5, 0, 0, 0, 5, 0, 0, 0, 2, 2, 0, 0, b'k', b'1'];
+    expected.resize(28, 0);
+    expected.extend(b"value\0\0\0");
+    assert_eq!(data, expected);
+    for action in
+        [PutAction::Store(b""), PutAction::StoreIfPresent(b"x"), PutAction::Delete, PutAction::DeleteIfPresent]
+    {
+        encode_put(&mut data, 6, &key(b"k2"), action);
+    }
+    let batch = decode_put(&data, 5).unwrap();
+    assert_eq!((batch.len(), batch.value_bytes()), (5, 6));
+    assert_eq!(decode_put(&data, 6).unwrap_err(), Status::SGL_LENGTH);
+    data[8] = 17;
+    assert_eq!(decode_put(&data, 1).unwrap_err(), Status::INVALID_KEY_SIZE);
+
+    let wanted = Wanted { name: Some("läufe".into()), keys: Some(KeyKind::U64), logs: vec![0, 3] };
+    let mut create = Create::new_zeroed();
+    assert_eq!(create.kaml.read(), Ok(Wanted::default()));
+    create.kaml = Attributes::of(&wanted).unwrap();
+    let read = Create::read_from_bytes(create.as_bytes()).unwrap();
+    assert_eq!(read.kaml.read(), Ok(wanted));
+}
+
+/// Goal:   text fields and lists are what hosts read.
+/// Method: one of each.
+#[test]
+fn texts_and_lists() {
+    let mut field = [0; 8];
+    text::put_ascii(&mut field, "1.2ü");
+    assert_eq!(&field, b"1.2?    ");
+    assert_eq!(text::get_ascii(&field), "1.2?");
+    assert_eq!(text::get_nqn(b"nqn.x\0..."), Some("nqn.x"));
+    assert_eq!(text::get_nqn(b"nqn.x"), None);
+    assert_eq!(text::get_nqn(b"iqn.x\0"), None);
+    let page = identify::controller_list([1, 5].into_iter());
+    assert_eq!(page[..6], [2, 0, 1, 0, 5, 0]);
+    assert_eq!(identify::read_controller_list(&page), Some(vec![1, 5]));
+    assert_eq!(identify::read_controller_list(&[0xff; 4096]), None);
+    assert_eq!(identify::namespace_list([3, 9].into_iter())[..12], [3, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    let request = LogRequest { lid: 0x70, retain: true, offset: 0x1_0000_0004, bytes: 1 << 20, csi: 1 };
+    assert_eq!(LogRequest::of(&request.command(0)), Some(request));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Goal:   no parser panics, whatever the bytes.
+    /// Method: random and mutated bytes into each.
+    #[test]
+    fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0u32..9, at: prop::sample::Index, with: u8) {
+        let _ = keyvalue::decode_list(&bytes);
+        let _ = decode_put(&bytes, count);
+        let _ = identify::read_controller_list(&bytes);
+        let _ = super::pdu::Header::parse(&bytes);
+        if let Ok((command, _)) = Command::read_from_prefix(&bytes) {
+            let _ = (keyvalue::get_key(&command), LogRequest::of(&command), command.direction());
+            let _ = (Connect::of(&command), Property::of(&command).bytes(), command.sgl.is_in_capsule());
+        }
+        if let Ok((completion, _)) = Completion::read_from_prefix(&bytes) {
+            let _ = format!("{}", completion.status());
+        }
+        let mut data = Vec::new();
+        encode_put(&mut data, 1, &key(b"some key"), PutAction::Store(b"some value"));
+        let at = at.index(data.len());
+        data[at] = with;
+        let _ = decode_put(&data, 1);
+    }
+}

@@ -1,0 +1,164 @@
+//! Hosts that break the protocol, stall, or vanish: the target says why if it can, and serves everybody else.
+
+use crate::world::{World, key};
+use kaml_nvme::host::KeyValue;
+use kaml_nvme::transport::End;
+use kaml_nvme::transport::outbox::Outbox;
+use kaml_nvme::wire::command::{Command, Sgl};
+use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
+use proptest::prelude::*;
+use std::io::{Read, Write};
+
+fn init() -> Header {
+    Header::InitRequest(Init { format: 0.into(), alignment: 0, digests: 0, limit: 0.into(), reserved: [0; 112] })
+}
+
+fn bytes(headers: &[(Header, Vec<u8>)]) -> Vec<u8> {
+    let mut outbox = Outbox::new(End::Host);
+    headers.iter().for_each(|(header, data)| outbox.push_with(header, data.clone()));
+    outbox.slices().iter().flat_map(|slice| slice.to_vec()).collect()
+}
+
+/// What the target answers before it closes the connection: the types of its PDUs, and the last status and field.
+fn answers(world: &World, sent: &[u8]) -> (Vec<u8>, u16, u32) {
+    let mut socket = world.raw();
+    socket.write_all(sent).unwrap();
+    socket.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut all = Vec::new();
+    let _ = socket.read_to_end(&mut all); // a reset is as good as an end
+    let (mut kinds, mut status, mut field, mut rest) = (Vec::new(), 0, 0, &all[..]);
+    while rest.len() >= 8 {
+        let length = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
+        kinds.push(rest[0]);
+        if rest[0] == kind::C2H_TERM {
+            status = u16::from_le_bytes([rest[8], rest[9]]);
+            field = u32::from_le_bytes(rest[10..14].try_into().unwrap());
+        }
+        rest = &rest[length..];
+    }
+    (kinds, status, field)
+}
+
+/// Goal:   each breach of the protocol is answered with a terminate request that names it.
+/// Method: one breach each, written down with the status of the specification.
+#[test]
+fn breaches_are_named() {
+    let world = World::new();
+    let command = |opcode| Header::Command(Command::new(opcode, 0));
+    let term = kind::C2H_TERM;
+    let opened = |more: Vec<u8>| [bytes(&[(init(), vec![])]), more].concat();
+    assert_eq!(
+        answers(&world, &bytes(&[(command(6), vec![])])),
+        (vec![term], 2, 0),
+        "a command before the connection is open"
+    );
+    assert_eq!(answers(&world, &opened(bytes(&[(init(), vec![])]))), (vec![1, term], 2, 0), "opened twice");
+    assert_eq!(answers(&world, &opened(vec![0x63, 0, 24, 0, 24, 0, 0, 0])), (vec![1, term], 1, 0), "no such type");
+    assert_eq!(answers(&world, &opened(vec![5, 0, 24, 0, 24, 0, 0, 0])), (vec![1, term], 1, 0), "a controller's PDU");
+    assert_eq!(answers(&world, &opened(vec![4, 0, 70, 0, 72, 0, 0, 0])), (vec![1, term], 1, 2), "header length");
+    assert_eq!(
+        answers(&world, &opened(vec![4, 1, 72, 0, 76, 0, 0, 0])),
+        (vec![1, term], 1, 1),
+        "a digest nobody asked for"
+    );
+    assert_eq!(
+        answers(&world, &opened(vec![4, 0, 72, 9, 99, 0, 0, 0])),
+        (vec![1, term], 1, 3),
+        "data within the header"
+    );
+    let huge = bytes(&[(Header::Command(Command { sgl: Sgl::in_capsule(9000), ..Command::new(1, 1) }), vec![0; 9000])]);
+    assert_eq!(answers(&world, &opened(huge)), (vec![1, term], 1, 4), "more data than a capsule takes");
+    let transfer = Transfer { cid: 1.into(), tag: 3.into(), offset: 0.into(), length: 8.into(), reserved: 0.into() };
+    let stray = bytes(&[(Header::DataIn(transfer, true), vec![0; 8])]);
+    assert_eq!(answers(&world, &opened(stray)), (vec![1, term], 1, 10), "data that nobody asked for");
+    let many = bytes(&[(command(6), vec![]), (command(6), vec![])]);
+    assert_eq!(answers(&world, &opened([many.clone(), many].concat())).0.last(), Some(&5), "answered, not connected");
+    let mut bad_init = bytes(&[(init(), vec![])]);
+    bad_init[8] = 1;
+    assert_eq!(answers(&world, &bad_init), (vec![term], 6, 8), "an unknown format");
+}
+
+/// Goal:   hosts that vanish in the middle of anything leave nothing behind.
+/// Method: 2000 connections that end at a random byte of a conversation with digests, R2T and data; afterwards the target
+///         has no open descriptors more than before, and serves.
+#[test]
+fn vanished_hosts_leave_nothing() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let mut store = Command::new(1, nsid);
+    store.sgl = Sgl::transport(100_000);
+    let conversation = bytes(&[
+        (init(), vec![]),
+        (Header::Command(Command { sgl: Sgl::in_capsule(1024), ..Command::new(0x7f, 1) }), vec![0; 1024]),
+        (Header::Command(store), vec![]),
+        (Header::Command(Command { sgl: Sgl::in_capsule(4000), ..Command::new(1, nsid) }), vec![1; 4000]),
+    ]);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = open();
+    for number in 0..2000 {
+        let mut socket = world.raw();
+        socket.write_all(&conversation[..number * 7919 % conversation.len()]).unwrap();
+    }
+    let host = world.host();
+    let space = KeyValue::new(&host.queues()[0], nsid);
+    space.store(&key(b"k"), &[5; 50_000], 0).unwrap();
+    assert_eq!(space.retrieve(&key(b"k"), 50_000).unwrap().unwrap().1, 50_000);
+    drop(host);
+    for _ in 0..50 {
+        if open() <= before {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{} descriptors before, {} after", before, open());
+}
+
+/// Goal:   a real host that vanishes with commands in flight leaves nothing in flight for others.
+/// Method: large stores begun by a host whose connections are cut; another host goes on.
+#[test]
+fn hosts_that_vanish_with_commands_in_flight() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    for round in 0..10 {
+        let host = world.host();
+        let space = KeyValue::new(&host.queues()[0], nsid);
+        let tickets: Vec<_> = (0..20u64).map(|n| space.submit_store(&kaml::Key::from(n), &[1; 60_000], 0)).collect();
+        if round % 2 == 0 {
+            tickets.into_iter().for_each(|ticket| drop(host.queues()[0].wait(ticket.unwrap())));
+        }
+    }
+    let host = world.host();
+    KeyValue::new(&host.queues()[0], nsid).store(&key(b"k"), b"v", 0).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Goal:   no sequence of PDUs, whole or mutated, stops the target.
+    /// Method: random PDUs behind a good beginning, one byte changed; then a good host must be served.
+    #[test]
+    fn mutated_conversations_are_survived(
+        pieces in prop::collection::vec((0u8..11, any::<u32>(), any::<u16>(), 0usize..300), 1..12),
+        at: prop::sample::Index, with: u8,
+    ) {
+        thread_local! { static WORLD: World = World::new(); }
+        WORLD.with(|world| {
+            let transfer = |a: u32, b: u16| Transfer { cid: b.into(), tag: (b % 3).into(), offset: (a % 99).into(), length: a.into(), reserved: 0.into() };
+            let piece = |(what, a, b, length): (u8, u32, u16, usize)| match what {
+                0 => (init(), vec![]),
+                1..=3 => (Header::DataIn(transfer(length as u32, b), a % 2 == 0), vec![7; length.max(1)]),
+                4..=6 => (Header::Command(Command { sgl: Sgl::in_capsule(length as u32), cid: b.into(), ..Command::new(a as u8, 1) }), vec![9; length]),
+                _ => (Header::Command(Command { sgl: Sgl::transport(a), cid: b.into(), ..Command::new(a as u8, 1) }), vec![]),
+            };
+            let mut sent = bytes(&[(init(), vec![])]);
+            sent.extend(bytes(&pieces.into_iter().map(piece).collect::<Vec<_>>()));
+            let at = at.index(sent.len());
+            sent[at] = with;
+            let mut socket = world.raw();
+            let _ = socket.write_all(&sent); // it may be closed before the end
+            let _ = socket.shutdown(std::net::Shutdown::Write);
+            let _ = socket.read_to_end(&mut Vec::new());
+            drop(world.host());
+        });
+    }
+}

@@ -1,0 +1,69 @@
+//! A device in memory that is served from a thread of its own.
+
+use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions};
+use kaml_nvme::host::{Controller, HostOptions};
+use kaml_nvme::target::{Error, Options, Server, Stopper};
+use std::net::TcpStream;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub(crate) struct World {
+    pub(crate) device: Device,
+    pub(crate) address: String,
+    pub(crate) subsystem: String,
+    stopper: Stopper,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        World::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Options)) -> World {
+        let options = CreateOptions { block_bytes: Some(2 << 20), ..CreateOptions::new(256 << 20) };
+        let device = Device::in_memory(&options).unwrap();
+        let mut options = Options::for_device(&device);
+        change(&mut options);
+        let server = Server::bind(&device, "127.0.0.1:0", options).unwrap();
+        let (address, subsystem) = (server.address().to_string(), server.options().subsystem.clone());
+        let stopper = server.stopper();
+        let thread = Some(std::thread::spawn(|| server.run()));
+        World { device, address, subsystem, stopper, thread }
+    }
+
+    pub(crate) fn namespace(&self, name: &str) -> NamespaceId {
+        self.device.create_namespace(name, &NamespaceOptions::default()).unwrap()
+    }
+
+    pub(crate) fn host(&self) -> Controller {
+        self.host_with(|_| {})
+    }
+
+    pub(crate) fn host_with(&self, change: impl FnOnce(&mut HostOptions)) -> Controller {
+        let mut options = HostOptions { keep_alive: Duration::ZERO, ..HostOptions::default() };
+        change(&mut options);
+        Controller::connect(&self.address, &self.subsystem, &options).unwrap()
+    }
+
+    /// A connection without anybody who knows the protocol.
+    pub(crate) fn raw(&self) -> TcpStream {
+        let socket = TcpStream::connect(&self.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let ended = self.thread.take().unwrap().join();
+        if !std::thread::panicking() {
+            ended.expect("the target does not panic").expect("the target ends in order");
+        }
+    }
+}
+
+pub(crate) fn key(bytes: &[u8]) -> kaml::Key {
+    kaml::Key::new(bytes).unwrap()
+}
