@@ -472,6 +472,10 @@ fn database_workloads_run_small() {
     let tpcc =
         world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
     assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
+    let conflicts = ["bench", "conflicts", "--records", "64", "--threads", "4", "--rounds", "20", "--svg", "c.svg"];
+    let conflicts = world.json(&[&conflicts[..], &["--records-per-lock", "1,64", "--json"]].concat());
+    assert_eq!(conflicts[1]["measured"].as_f64(), Some(3.0));
+    assert!(fs::read_to_string(world.path("c.svg")).unwrap().contains("records per lock"));
     for wrong in [
         &["ycsb", "e"][..],
         &["ycsb", "a", "-p", "fieldcount=0"],

@@ -4,7 +4,7 @@
 //! and zipfian; TPC-B-like transactions (three reads and updates, one insert) on a device in memory, and on a device
 //! that takes no time.
 
-use kaml::store::{Backing, Limits, PendingPut, Store, StoreOptions};
+use kaml::store::{Backing, BatchReader, Limits, PendingPut, Store, StoreOptions};
 use kaml::{Batch, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,12 +23,23 @@ impl PendingPut for Done {
     }
 }
 
+impl BatchReader for Nothing {
+    fn get_many(
+        &mut self,
+        _: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        (0..keys.len()).for_each(|at| answer(at, Ok(None)));
+    }
+}
+
 impl Backing for Nothing {
     fn get_into(&self, _: NamespaceId, _: Key, _: &mut Vec<u8>) -> Result<bool, Error> {
         Ok(false)
     }
-    fn get_many(&self, _: NamespaceId, keys: &[Key], answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>)) {
-        (0..keys.len()).for_each(|at| answer(at, Ok(None)));
+    fn reader(&self) -> Box<dyn BatchReader> {
+        Box::new(Nothing)
     }
     fn exists(&self, _: NamespaceId, _: Key) -> Result<bool, Error> {
         Ok(false)

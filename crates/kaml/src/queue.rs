@@ -47,6 +47,8 @@ struct WaitingGet {
 pub struct AsyncQueue {
     shared: Arc<Shared>,
     id: u64,
+    /// Whoever commits frames wakes it; from its first Put on, since a loop that only reads waits for nobody.
+    is_woken: bool,
     io: Box<dyn Queue>,
     puts: VecDeque<WaitingPut>,
     /// Gets in flight; a read's id is its place here.
@@ -89,10 +91,10 @@ impl AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let io = shared.medium.queue(depth.clamp(8, 4096));
-        shared.add_loop(id, io.waker());
         AsyncQueue {
             shared,
             id,
+            is_woken: false,
             io,
             puts: VecDeque::new(),
             gets: Vec::new(),
@@ -156,6 +158,10 @@ impl AsyncQueue {
             self.shared.write(ops)?;
             self.ready.push(Answer { token, result: Ok(None) });
             return Ok(());
+        }
+        if !self.is_woken {
+            self.shared.add_loop(self.id, self.io.waker());
+            self.is_woken = true;
         }
         let start = Instant::now();
         let shared = self.shared.clone();

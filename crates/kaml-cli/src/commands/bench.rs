@@ -3,6 +3,7 @@
 //! Lives here:       flags and tables.
 //! Lives elsewhere:  what is run and measured (`kaml-workloads`).
 
+use super::bench_conflicts;
 use super::bench_database::{TpcbArguments, TpccArguments, YcsbArguments};
 use super::create::Durability;
 use crate::failure::Failure;
@@ -101,6 +102,11 @@ enum Bench {
   kaml bench tpcc --scale 16 --threads 8,16
   kaml bench tpcc --transaction payment --early-release --paper-sizes")]
     Tpcc(Box<TpccArguments>),
+    /// What coarse record locks cost: requests that meet in one lock, measured and expected
+    #[command(after_help = "Examples:
+  kaml bench conflicts
+  kaml bench conflicts --records 100000 --threads 32 --svg conflicts.svg")]
+    Conflicts(bench_conflicts::Arguments),
 }
 
 #[derive(Args)]
@@ -299,6 +305,7 @@ impl Arguments {
             Bench::Ycsb(arguments) => arguments.run(),
             Bench::Tpcb(arguments) => arguments.run(),
             Bench::Tpcc(arguments) => arguments.run(),
+            Bench::Conflicts(arguments) => arguments.run(),
             Bench::Put(arguments) => arguments.run(Work::Put),
             Bench::Get(arguments) => arguments.run(Work::Get),
             Bench::Mixed(arguments) => arguments.run(Work::Mixed),

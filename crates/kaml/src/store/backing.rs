@@ -1,9 +1,9 @@
 //! What the cache needs of a device, local or remote.
 //!
-//! Lives here:       the trait, and how [`Device`] keeps it.
+//! Lives here:       the traits, and how [`Device`] keeps them.
 //! Implements:       design section 7 (the cache runs on anything that is a device).
 
-use crate::{Batch, Commit, Device, Error, Key, NamespaceId};
+use crate::{Answer, AsyncQueue, Batch, Commit, Device, Error, Key, NamespaceId};
 
 /// What the device below takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,18 +20,24 @@ pub trait PendingPut: Send {
     fn wait(self: Box<Self>) -> Result<(), Error>;
 }
 
+/// Reads many values at once.
+pub trait BatchReader {
+    /// Each answer goes to `answer` with the place of its key. They come in any order.
+    fn get_many(
+        &mut self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    );
+}
+
 /// A key-value SSD as the cache sees it. All calls may be made from any thread at once.
 pub trait Backing: Send + Sync + 'static {
     /// Reads a value into a buffer; false if the key is not there.
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error>;
 
-    /// Reads many values; each answer goes to `answer` with the place of its key. They come in any order.
-    fn get_many(
-        &self,
-        namespace: NamespaceId,
-        keys: &[Key],
-        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
-    );
+    /// A door for reads of many values, for the thread that opens it. It is used again, so opening it may cost something.
+    fn reader(&self) -> Box<dyn BatchReader>;
 
     /// Whether a key is there.
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error>;
@@ -58,35 +64,46 @@ impl PendingPut for Commit {
 /// Reads in flight for one batched get: where the raw disk reaches its rate.
 const READS_IN_FLIGHT: usize = 32;
 
+/// A queue of the device that only reads.
+struct DeviceReader {
+    queue: AsyncQueue,
+    answers: Vec<Answer>,
+}
+
+impl BatchReader for DeviceReader {
+    fn get_many(
+        &mut self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        for (place, key) in keys.iter().enumerate() {
+            self.wait_for(READS_IN_FLIGHT, answer);
+            if let Err(error) = self.queue.get(place as u64, namespace, *key) {
+                answer(place, Err(error));
+            }
+        }
+        self.wait_for(1, answer);
+    }
+}
+
+impl DeviceReader {
+    /// Answers what comes until fewer reads than so many are in flight.
+    fn wait_for(&mut self, fewer_than: usize, answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>)) {
+        while self.queue.in_flight() >= fewer_than {
+            self.queue.poll(true, &mut self.answers);
+            self.answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
+        }
+    }
+}
+
 impl Backing for Device {
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
         Device::get_into(self, namespace, key, value)
     }
 
-    fn get_many(
-        &self,
-        namespace: NamespaceId,
-        keys: &[Key],
-        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
-    ) {
-        if let [key] = keys {
-            return answer(0, self.get(namespace, *key));
-        }
-        let mut queue = self.queue(READS_IN_FLIGHT as u32);
-        let mut answers = Vec::new();
-        for (place, key) in keys.iter().enumerate() {
-            while queue.in_flight() >= READS_IN_FLIGHT {
-                queue.poll(true, &mut answers);
-                answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
-            }
-            if let Err(error) = queue.get(place as u64, namespace, *key) {
-                answer(place, Err(error));
-            }
-        }
-        while queue.in_flight() > 0 {
-            queue.poll(true, &mut answers);
-            answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
-        }
+    fn reader(&self) -> Box<dyn BatchReader> {
+        Box::new(DeviceReader { queue: self.queue(READS_IN_FLIGHT as u32), answers: Vec::new() })
     }
 
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {

@@ -280,6 +280,7 @@ impl Cache {
             (held, self.waits.ask(word, queues, at, who, mode))
         };
         if asked == Asked::Queued {
+            shard.counts.lock_waits += 1;
             drop(shard);
             let waited = self.waits.wait(self, at, who, mode, self.lock_timeout);
             shard = self.shard(place.shard);

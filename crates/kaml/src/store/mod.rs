@@ -43,7 +43,7 @@ mod value;
 mod waits;
 mod xcb;
 
-pub use backing::{Backing, Limits, PendingPut};
+pub use backing::{Backing, BatchReader, Limits, PendingPut};
 pub use error::StoreError;
 pub use options::{StoreOptions, StoreStats, WriteMode};
 pub use txn::Transaction;
@@ -166,14 +166,15 @@ impl Store {
         Ok(true)
     }
 
-    /// Reads many records of a namespace; those that miss are read together.
+    /// A door for batched gets, for this thread.
+    pub fn reader(&self) -> StoreReader {
+        StoreReader { store: self.clone(), reader: None }
+    }
+
+    /// Reads many records of a namespace; those that miss are read together. Whoever does this often keeps a
+    /// [reader](Store::reader).
     pub fn get_many(&self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
-        let found = self.inner.cache.load_many(namespace, keys)?;
-        let again = |(loaded, key): (Loaded, &Key)| match loaded {
-            Some((value, ticket)) if self.is_durable(ticket) => Ok(value.map(Value)),
-            Some(_) | None => self.get(namespace, *key),
-        };
-        found.into_iter().zip(keys).map(again).collect()
+        self.reader().get_many(namespace, keys)
     }
 
     /// Whether a record is there; never reads flash.
@@ -259,6 +260,7 @@ impl Store {
             stats.hit_count += shard.counts.hits;
             stats.miss_count += shard.counts.misses;
             stats.eviction_count += shard.counts.evictions;
+            stats.lock_wait_count += shard.counts.lock_waits;
             stats.record_count += shard.len() as u64;
         }
         stats
@@ -300,6 +302,28 @@ impl Store {
             self.begin()?.set_unflushed(namespace, key, content)?;
         }
         self.inner.cleaner.keep_budget(cache, place.shard)
+    }
+}
+
+/// Batched gets of one thread: what it reads the device with is opened at the first miss and kept.
+pub struct StoreReader {
+    store: Store,
+    reader: Option<Box<dyn BatchReader>>,
+}
+
+impl StoreReader {
+    /// Reads many records of a namespace; those that miss are read together.
+    pub fn get_many(&mut self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
+        let store = &self.store;
+        if let [key] = keys {
+            return Ok(vec![store.get(namespace, *key)?]);
+        }
+        let found = store.inner.cache.load_many(&mut self.reader, namespace, keys)?;
+        let again = |(loaded, key): (Loaded, &Key)| match loaded {
+            Some((value, ticket)) if store.is_durable(ticket) => Ok(value.map(Value)),
+            Some(_) | None => store.get(namespace, *key),
+        };
+        found.into_iter().zip(keys).map(again).collect()
     }
 }
 

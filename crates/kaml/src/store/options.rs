@@ -85,6 +85,8 @@ pub struct StoreStats {
     pub cache_bytes: u64,
     /// Memory of records that are not flushed.
     pub dirty_bytes: u64,
+    /// Locks that were not given at once.
+    pub lock_wait_count: u64,
     /// Transactions aborted because of deadlocks.
     pub deadlock_count: u64,
     /// Transactions aborted because a lock was not given in time.

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  locks and memory (`cache`), reads of transactions (`txn`).
 //! Implements:       paper:KAML III.D (probe the cache, else Get and insert).
 
+use super::backing::BatchReader;
 use super::cache::{Cache, Locked, Peek, Place};
 use super::error::StoreError;
 use super::evict::USES_MAX;
@@ -113,9 +114,14 @@ impl Cache {
         self.used() > self.budget
     }
 
-    /// Reads many records of a namespace. Those that miss are read together; an answer is `None` for a record that a
-    /// transaction is changing.
-    pub(super) fn load_many(&self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Loaded>, StoreError> {
+    /// Reads many records of a namespace. Those that miss are read together, by a reader that is opened if there is none
+    /// yet; an answer is `None` for a record that a transaction is changing.
+    pub(super) fn load_many(
+        &self,
+        reader: &mut Option<Box<dyn BatchReader>>,
+        namespace: NamespaceId,
+        keys: &[Key],
+    ) -> Result<Vec<Loaded>, StoreError> {
         let mut answers = vec![None; keys.len()];
         let mut own: Vec<(usize, Place, u32, u32)> = Vec::new();
         let mut others = Vec::new();
@@ -134,7 +140,8 @@ impl Cache {
         let wanted: Vec<Key> = own.iter().map(|(_, place, ..)| place.id.key).collect();
         let mut failed: Option<Error> = None;
         if !wanted.is_empty() {
-            self.backing.get_many(namespace, &wanted, &mut |which, found| {
+            let reader = reader.get_or_insert_with(|| self.backing.reader());
+            reader.get_many(namespace, &wanted, &mut |which, found| {
                 let (at, place, slot, load) = &own[which];
                 let found = found.map(|value| value.map(Arc::<[u8]>::from));
                 let stands = self.end_load(place, *slot, *load, found.as_ref().ok());

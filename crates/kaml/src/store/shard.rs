@@ -133,6 +133,7 @@ pub(super) struct Counts {
     pub(super) hits: u64,
     pub(super) misses: u64,
     pub(super) evictions: u64,
+    pub(super) lock_waits: u64,
 }
 
 /// A part of the cache, under a lock of its own. What a hit needs comes first, and fills a cache line with the lock.

@@ -26,14 +26,19 @@ fn a_miss_costs_one_device_get() {
     }
     assert_eq!(world.gets(), 101);
     let keys: Vec<Key> = (90..110u64).chain([95, 105]).map(Key::from).collect();
+    let mut reader = world.store.reader();
     for _ in 0..2 {
-        let many = world.store.get_many(world.ns, &keys).unwrap();
+        let many = reader.get_many(world.ns, &keys).unwrap();
         for (key, found) in keys.iter().zip(many) {
             let key = key.as_u64().unwrap();
             assert_eq!(found.map(|v| v.to_vec()), (key < 100).then(|| value(key, 200)), "key {key}");
         }
     }
     assert_eq!(world.gets(), 111);
+    let others: Vec<Key> = (200..300u64).map(Key::from).collect();
+    assert!(reader.get_many(world.ns, &others).unwrap().iter().all(Option::is_none));
+    let readers = world.controls.readers.load(Ordering::Relaxed);
+    assert_eq!((world.gets(), readers), (211, 1), "what the first batch was read with is used again");
     let mut buffer = Vec::new();
     assert!(world.store.get_into(world.ns, 7u64, &mut buffer).unwrap());
     assert_eq!(buffer, value(7, 200));

@@ -221,7 +221,7 @@ fn early_release_answers_in_order() {
             durable.store(true, Ordering::SeqCst);
             begin.elapsed()
         });
-        std::thread::sleep(Duration::from_millis(30));
+        world.wait_for_writes(2);
         let mut reader = world.store.begin().unwrap();
         assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"new");
         assert!(!durable.load(Ordering::SeqCst), "the lock was given back early");
@@ -232,9 +232,12 @@ fn early_release_answers_in_order() {
     });
     std::thread::scope(|scope| {
         scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"newer")).unwrap());
-        std::thread::sleep(Duration::from_millis(30));
-        let begin = Instant::now();
-        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"newer");
+        world.wait_for_writes(3);
+        // The old content may still be read, at once, until the transaction begins to install the new one.
+        let mut begin = Instant::now();
+        while &world.store.get(world.ns, 1u64).unwrap().unwrap()[..] != b"newer" {
+            begin = Instant::now();
+        }
         assert!(begin.elapsed() > Duration::from_millis(30), "a plain read waited too");
     });
 }
@@ -292,7 +295,7 @@ fn a_lost_commit_takes_its_readers_along() {
     world.controls.lose_pending.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"lost")));
-        std::thread::sleep(Duration::from_millis(30));
+        world.wait_for_writes(2);
         let mut reader = world.store.begin().unwrap();
         assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"lost");
         assert!(matches!(reader.commit(), Err(StoreError::DependencyLost)));

@@ -1,6 +1,6 @@
 //! A device whose calls are counted, delayed and made to fail, and what all tests need.
 
-use kaml::store::{Backing, Limits, PendingPut, Store, StoreOptions};
+use kaml::store::{Backing, BatchReader, Limits, PendingPut, Store, StoreOptions};
 use kaml::{Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +9,8 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Controls {
     pub(crate) gets: AtomicU64,
+    /// Opened for batched reads.
+    pub(crate) readers: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) get_delay_us: AtomicU64,
     /// Between fixing the order of a submitted Put and its being durable.
@@ -70,6 +72,23 @@ impl PendingPut for Pending {
     }
 }
 
+struct Counted {
+    reader: Box<dyn BatchReader>,
+    controls: Arc<Controls>,
+}
+
+impl BatchReader for Counted {
+    fn get_many(
+        &mut self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
+    ) {
+        self.controls.gets.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        self.reader.get_many(namespace, keys, answer);
+    }
+}
+
 impl Backing for Controlled {
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
         self.controls.gets.fetch_add(1, Ordering::Relaxed);
@@ -80,14 +99,9 @@ impl Backing for Controlled {
         self.device.get_into(namespace, key, value)
     }
 
-    fn get_many(
-        &self,
-        namespace: NamespaceId,
-        keys: &[Key],
-        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
-    ) {
-        self.controls.gets.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        Backing::get_many(&self.device, namespace, keys, answer);
+    fn reader(&self) -> Box<dyn BatchReader> {
+        self.controls.readers.fetch_add(1, Ordering::Relaxed);
+        Box::new(Counted { reader: self.device.reader(), controls: self.controls.clone() })
     }
 
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {
@@ -136,6 +150,13 @@ impl World {
         let controls = Arc::new(Controls::default());
         let store = Store::open(Controlled { device: device.clone(), controls: controls.clone() }, options).unwrap();
         World { device, controls, ns, store }
+    }
+
+    /// Waits until so many Puts were handed to the device: the locks of the last one's transaction are taken then.
+    pub(crate) fn wait_for_writes(&self, count: u64) {
+        while self.controls.writes.load(Ordering::Relaxed) < count {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn gets(&self) -> u64 {

@@ -1,0 +1,202 @@
+//! The engines that are compared, behind the one trait that workloads know.
+//!
+//! Lives here:       which there are, and what each is opened with.
+//! Lives elsewhere:  their adapters (one module each; KAML's own is `kaml_workloads::engine::store`), running them
+//!                   (`compare`).
+//!
+//! What is equal for all: an answered put or commit has been flushed to the disk; the memory for caching; the
+//! workload's own generator; 64-bit keys; no compression. What an engine does better than the trait asks for, it may
+//! do: batching several commits into one flush, showing a value where it lies.
+//!
+//! `insert`, `update` and `delete` of a peer do not ask whether the record is there: its users would not ask either, and
+//! the workloads know.
+
+mod fjall;
+mod lmdb;
+mod redb;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+mod sqlite;
+
+use clap::ValueEnum;
+use kaml::CreateOptions;
+use kaml::store::StoreOptions;
+use kaml_workloads::Error;
+use kaml_workloads::engine::store::KamlEngine;
+use kaml_workloads::engine::{Engine, Stop};
+use std::fmt::Display;
+use std::path::Path;
+
+/// An engine to be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// KAML, locks held until a commit is durable.
+    Kaml,
+    /// KAML with early lock release.
+    KamlEarly,
+    /// RocksDB's pessimistic TransactionDB.
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// LMDB: one writer, readers in a memory mapping.
+    Lmdb,
+    /// redb: one writer, copy-on-write B-trees.
+    Redb,
+    /// fjall: log-structured merge trees, one writing transaction.
+    Fjall,
+    /// SQLite with a write-ahead log.
+    Sqlite,
+}
+
+/// How the system's page cache comes into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageCache {
+    /// Not at all: direct I/O.
+    Unused,
+    /// Besides the engine's own cache.
+    Besides,
+    /// It is the engine's cache.
+    Only,
+}
+
+/// What an engine is opened with.
+pub(crate) struct Setup<'a> {
+    /// An empty directory of its own.
+    pub dir: &'a Path,
+    /// Names of its tables.
+    pub tables: &'static [&'static str],
+    /// Memory for caching.
+    pub cache_bytes: u64,
+    /// Bytes that will be stored, at most, what runs add included.
+    pub data_bytes: u64,
+    /// Threads that call it.
+    pub threads: usize,
+}
+
+impl Kind {
+    /// Its name in tables.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// How the system's page cache comes into it.
+    pub(crate) fn page_cache(self) -> PageCache {
+        match self {
+            Kind::Kaml | Kind::KamlEarly => PageCache::Unused,
+            #[cfg(feature = "rocksdb")]
+            Kind::Rocksdb => PageCache::Unused,
+            Kind::Lmdb => PageCache::Only,
+            Kind::Redb | Kind::Fjall | Kind::Sqlite => PageCache::Besides,
+        }
+    }
+
+    /// Opens it anew.
+    pub(crate) fn open(self, setup: &Setup<'_>) -> Result<Box<dyn Engine>, Error> {
+        Ok(match self {
+            Kind::Kaml => Box::new(kaml(setup, false)?),
+            Kind::KamlEarly => Box::new(kaml(setup, true)?),
+            #[cfg(feature = "rocksdb")]
+            Kind::Rocksdb => Box::new(rocksdb::Rocksdb::create(setup)?),
+            Kind::Lmdb => Box::new(lmdb::Lmdb::create(setup)?),
+            Kind::Redb => Box::new(redb::Redb::create(setup)?),
+            Kind::Fjall => Box::new(fjall::Fjall::create(setup)?),
+            Kind::Sqlite => Box::new(sqlite::Sqlite::create(setup)?),
+        })
+    }
+}
+
+/// The device is offered so many bytes for each that is stored: collection has an easy life.
+const CAPACITY_FACTOR: u64 = 2;
+const CAPACITY_MIN: u64 = 1 << 30;
+
+fn kaml(setup: &Setup<'_>, early_release: bool) -> Result<KamlEngine, Error> {
+    let capacity = (setup.data_bytes * CAPACITY_FACTOR).max(CAPACITY_MIN);
+    let store = StoreOptions { early_release, ..StoreOptions::new(setup.cache_bytes) };
+    KamlEngine::create(Some(&setup.dir.join("bench.kaml")), &CreateOptions::new(capacity), &store, setup.tables)
+}
+
+fn engine_error(error: impl Display) -> Error {
+    Error::Engine(error.to_string())
+}
+
+fn failed(error: impl Display) -> Stop {
+    Stop::Failed(engine_error(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaml_workloads::drive::{Run, Workload};
+    use kaml_workloads::engine::{Session, Table};
+    use kaml_workloads::{tpcb, tpcc, ycsb};
+
+    fn open(kind: Kind, dir: &Path, tables: &'static [&'static str]) -> Box<dyn Engine> {
+        let setup = Setup { dir, tables, cache_bytes: 16 << 20, data_bytes: 64 << 20, threads: 4 };
+        kind.open(&setup).unwrap_or_else(|error| panic!("{kind:?}: {error}"))
+    }
+
+    fn value(session: &mut dyn Session, table: Table, key: u64) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        session.get_into(table, key, &mut value).unwrap().then_some(value)
+    }
+
+    /// Goal:   every engine keeps the contract of the traits: loads, puts, commits, rollbacks, absent records, all keys.
+    /// Method: one session each, call after call; a second session sees it.
+    #[test]
+    fn the_contract_is_kept_by_all() {
+        for kind in Kind::value_variants() {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = open(*kind, dir.path(), &["first", "second"]);
+            let (a, b) = (Table(0), Table(1));
+            let mut session = engine.session().unwrap();
+            session.load(a, &[(0, vec![0; 300]), (u64::MAX, vec![1; 300]), (1 << 63, Vec::new())]).unwrap();
+            assert_eq!(value(&mut *session, a, u64::MAX), Some(vec![1; 300]), "{kind:?}");
+            assert_eq!(value(&mut *session, a, 1 << 63), Some(Vec::new()), "{kind:?}");
+            assert_eq!(value(&mut *session, b, 0), None, "{kind:?}");
+            session.put(b, 7, b"seven").unwrap();
+            let undone = session.transact(&mut |txn| {
+                txn.update(a, 0, b"changed")?;
+                txn.insert(b, 8, b"new")?;
+                txn.delete(b, 7)?;
+                Err(Stop::Rollback)
+            });
+            assert!(matches!(undone, Err(Stop::Rollback)), "{kind:?}: {undone:?}");
+            let moved = session.transact(&mut |txn| {
+                let (mut found, mut other) = (Vec::new(), Vec::new());
+                assert!(txn.read_for_update(b, 7, &mut found)? && !txn.read(b, 8, &mut other)?);
+                txn.insert(b, 8, &found)?;
+                assert!(txn.read(b, 8, &mut other)?, "a transaction sees what it wrote");
+                txn.update(a, 0, &other)?;
+                txn.delete(b, 7)
+            });
+            moved.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            let mut second = engine.session().unwrap();
+            let found = [(a, 0), (b, 7), (b, 8)].map(|(table, key)| value(&mut *second, table, key));
+            assert_eq!(found, [Some(b"seven".to_vec()), None, Some(b"seven".to_vec())], "{kind:?}");
+            engine.settle().unwrap();
+        }
+    }
+
+    /// Goal:   every engine runs every workload with several threads, and is consistent afterwards: what is compared is
+    ///         correct.
+    /// Method: tiny ones, each with its check.
+    #[test]
+    fn all_workloads_are_right_on_all() {
+        let properties = ycsb::Settings::parse("recordcount=500\nreadproportion=0.5\nreadmodifywriteproportion=0.5");
+        for kind in Kind::value_variants() {
+            let ycsb = ycsb::Ycsb::new("f", properties.clone().unwrap());
+            let tpcb = tpcb::Settings { accounts_per_branch: 100, ..tpcb::Settings::new(2) };
+            let tpcc = tpcc::Settings { items: 50, customers_per_district: 10, ..tpcc::Settings::new(1) };
+            let (tpcb, tpcc) = (tpcb::Tpcb::new(tpcb).unwrap(), tpcc::Tpcc::new(tpcc).unwrap());
+            for workload in [&ycsb as &dyn Workload, &tpcb, &tpcc] {
+                let dir = tempfile::tempdir().unwrap();
+                let engine = open(*kind, dir.path(), workload.tables());
+                let quiet = |_, _, _| ();
+                let loaded = workload.load(&*engine, 2, &quiet);
+                let outcome = loaded.and_then(|()| workload.run(&*engine, &Run::of(4, 200), &quiet));
+                assert_eq!(outcome.map(|outcome| outcome.operations).map_err(|e| format!("{kind:?}: {e}")), Ok(200));
+                let checked = workload.check(&*engine, 2, &quiet).map_err(|e| format!("{kind:?}: {e}"));
+                assert!(checked.is_ok_and(|facts| !facts.is_empty()), "{kind:?}");
+            }
+        }
+    }
+}

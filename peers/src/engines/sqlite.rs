@@ -1,0 +1,141 @@
+//! SQLite with a write-ahead log: one writer at a time, a flush per commit, no group commit.
+//!
+//! Each connection has a cache of its own: the memory for caching is divided among them. Files are read through the
+//! system's page cache. A key is stored as the signed integer of the same bits.
+
+use super::{Setup, engine_error, failed};
+use kaml_workloads::Error;
+use kaml_workloads::engine::{Body, Cause, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a writer waits for the one before it.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A database with a table for each.
+pub(super) struct Sqlite {
+    path: PathBuf,
+    table_count: usize,
+    cache_bytes: u64,
+}
+
+impl Sqlite {
+    pub(super) fn create(setup: &Setup<'_>) -> Result<Sqlite, Error> {
+        let cache_bytes = setup.cache_bytes / setup.threads.max(1) as u64;
+        let sqlite = Sqlite { path: setup.dir.join("bench.sqlite"), table_count: setup.tables.len(), cache_bytes };
+        let connection = sqlite.connect().map_err(engine_error)?;
+        for at in 0..sqlite.table_count {
+            let text = format!("CREATE TABLE t{at} (k INTEGER PRIMARY KEY, v BLOB NOT NULL)");
+            connection.execute(&text, []).map_err(engine_error)?;
+        }
+        Ok(sqlite)
+    }
+
+    fn connect(&self) -> rusqlite::Result<Connection> {
+        let connection = Connection::open(&self.path)?;
+        connection.busy_timeout(BUSY_TIMEOUT)?;
+        connection.set_prepared_statement_cache_capacity(4 * self.table_count + 4);
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "cache_size", -((self.cache_bytes >> 10) as i64))?;
+        Ok(connection)
+    }
+}
+
+impl Engine for Sqlite {
+    fn describe(&self) -> String {
+        "SQLite with a write-ahead log: a flush per commit, a cache for each connection and the system's".into()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        let connection = self.connect().map_err(engine_error)?;
+        let text = |form: &str| (0..self.table_count).map(|at| form.replace('#', &at.to_string())).collect();
+        Ok(Box::new(SqliteSession {
+            connection,
+            get: text("SELECT v FROM t# WHERE k = ?1"),
+            put: text("REPLACE INTO t# (k, v) VALUES (?1, ?2)"),
+            delete: text("DELETE FROM t# WHERE k = ?1"),
+        }))
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        let connection = self.connect().map_err(engine_error)?;
+        connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).map_err(engine_error)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+}
+
+/// A connection, and the text of its statements for each table.
+struct SqliteSession {
+    connection: Connection,
+    get: Vec<String>,
+    put: Vec<String>,
+    delete: Vec<String>,
+}
+
+impl SqliteSession {
+    fn execute(&self, text: &str) -> Result<(), Stop> {
+        self.connection.prepare_cached(text).and_then(|mut statement| statement.execute([])).map(drop).map_err(stop)
+    }
+}
+
+fn stop(error: rusqlite::Error) -> Stop {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Stop::Again(Cause::Timeout),
+        Some(_) | None => failed(error),
+    }
+}
+
+impl Session for SqliteSession {
+    fn get(&mut self, table: Table, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
+        let mut statement = self.connection.prepare_cached(&self.get[table.0]).map_err(stop)?;
+        let show = |row: &rusqlite::Row<'_>| row.get_ref(0)?.as_blob().map(see).map_err(Into::into);
+        Ok(statement.query_row(params![key as i64], show).optional().map_err(stop)?.is_some())
+    }
+
+    fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        self.update(table, key, value)
+    }
+
+    fn transact(&mut self, body: &mut Body<'_>) -> Result<(), Stop> {
+        self.execute("BEGIN IMMEDIATE")?;
+        let done = body(self).and_then(|()| self.execute("COMMIT"));
+        if done.is_err() {
+            self.execute("ROLLBACK")?;
+        }
+        done
+    }
+
+    fn load(&mut self, table: Table, records: &[Record]) -> Result<(), Stop> {
+        self.transact(&mut |txn| records.iter().try_for_each(|(key, value)| txn.update(table, *key, value)))
+    }
+}
+
+/// Within `BEGIN` and `COMMIT`, or each call for itself.
+impl Transaction for SqliteSession {
+    fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        self.get_into(table, key, value)
+    }
+
+    fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
+        self.get_into(table, key, value)
+    }
+
+    fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        let statement = self.connection.prepare_cached(&self.put[table.0]);
+        statement.and_then(|mut put| put.execute(params![key as i64, value])).map(drop).map_err(stop)
+    }
+
+    fn insert(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
+        self.update(table, key, value)
+    }
+
+    fn delete(&mut self, table: Table, key: u64) -> Result<(), Stop> {
+        let statement = self.connection.prepare_cached(&self.delete[table.0]);
+        statement.and_then(|mut delete| delete.execute(params![key as i64])).map(drop).map_err(stop)
+    }
+}
