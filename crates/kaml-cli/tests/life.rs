@@ -141,6 +141,28 @@ fn namespaces_come_and_go() {
     assert!(world.fails(3, &["get", "data.kaml", "numbers", "42"]).contains("numbers"));
 }
 
+/// Goal:   block namespaces are made and shown; what makes no sense, and records in them, are refused.
+/// Method: do each, look at the JSON and the table.
+#[test]
+fn block_namespaces() {
+    let world = World::new();
+    let create = |more: &[&'static str]| [&["ns", "create", "data.kaml", "disk"], more].concat();
+    world.fails(2, &create(&["--block", "1000", "--size", "1000000"]));
+    world.fails(2, &create(&["--block", "4096", "--size", "1000"]));
+    for incomplete in [create(&["--block", "4096"]), create(&["--block", "4096", "--size", "1GiB", "--keys", "u64"])] {
+        assert_eq!(world.run(&incomplete).status.code(), Some(2));
+    }
+    world.fails(2, &create(&["--block", "4096", "--size", "1GiB", "--unit", "5000"]));
+    let made = world.json(&create(&["--block", "512", "--size", "1GiB", "--json"]));
+    assert_eq!((&made["keys"], &made["block_bytes"]), (&"blocks".into(), &512.into()));
+    assert_eq!((&made["unit_bytes"], &made["block_count"]), (&4096.into(), &(2u64 << 20).into()));
+    assert!(world.ok(&["namespace", "list", "data.kaml"]).contains("1.00 GiB of 512 B blocks"));
+    assert!(world.fails(2, &["put", "data.kaml", "disk", "1", "x"]).contains("holds blocks"));
+    world.fails(2, &["list", "data.kaml", "disk"]);
+    let list = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    assert_eq!((&list[0]["block_bytes"], &list[1]["block_count"]), (&Value::Null, &(2u64 << 20).into()));
+}
+
 /// Goal:   every `--json` is one JSON document (`list`: one a line) with the promised fields.
 /// Method: run each and look at a field of each.
 #[test]
@@ -420,6 +442,49 @@ fn benches_run_small() {
         2
     );
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
+}
+
+/// Goal:   the database workloads run from the command line, with figures, and what they refuse is a matter of usage.
+/// Method: tiny runs as JSON and as a table, a property file, mistakes.
+#[test]
+fn database_workloads_run_small() {
+    let world = World::empty();
+    const SMALL: [&str; 9] =
+        ["--threads", "2", "--operations", "300", "--warm-up", "0", "--capacity", "128M", "--json"];
+    fn bench<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+        [&["bench"], arguments, &SMALL].concat()
+    }
+    let ycsb = world.json(&bench(&["ycsb", "a,f", "--records", "2000", "--cache", "1M"]));
+    assert_eq!(ycsb.as_array().unwrap().len(), 2);
+    assert_eq!(
+        (ycsb[0]["operations"].as_u64(), ycsb[1]["kinds"][1]["kind"].as_str()),
+        (Some(300), Some("read-modify-write"))
+    );
+    let file = world.path("mine.properties");
+    fs::write(&file, "recordcount=500\noperationcount=100\nfieldcount=1\nworkload=x.CoreWorkload\n").unwrap();
+    let as_is =
+        ["bench", "ycsb", "mine.properties", "--as-is", "--threads", "1", "--warm-up", "0", "--capacity", "128M"];
+    let table = world.ok(&[&as_is[..], &["--cache", "200K"]].concat());
+    assert!(table.contains("ycsb mine.properties") && table.contains("last writes are there"), "{table}");
+    let tpcb = world.json(&bench(&["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M"]));
+    assert_eq!((tpcb[0]["operations"].as_u64(), tpcb[0]["checked"].as_array().unwrap().len()), (Some(300), 3));
+    let tiny = ["tpcc", "--scale", "1", "--items", "100", "--customers-per-district", "20", "--cache", "2M"];
+    let tpcc =
+        world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
+    assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
+    for wrong in [
+        &["ycsb", "e"][..],
+        &["ycsb", "a", "-p", "fieldcount=0"],
+        &["ycsb", "a", "-p", "fieldcount"],
+        &["ycsb", "a", "--cache", "0%"],
+        &["ycsb", "a", "--cache", "1"],
+        &["tpcb", "--zipf", "1"],
+        &["tpcc", "--scale", "0"],
+        &["tpcb", "--zipf", "-1"],
+    ] {
+        let output = world.run(&bench(wrong));
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// Goal:   killed again and again, a device loses nothing that was acknowledged.

@@ -19,13 +19,14 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Run};
 use crate::gc::Collector;
 use crate::journal::Journal;
+use crate::layout::{Door, Layout};
 use crate::lifetime::{Class, record_classes};
 use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
 use crate::writers::{Move, NoBlock, Writers};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing, PageAddr};
-use kaml_index::{IndexLayout, IndexWriter, Key, LenCode, Slot};
+use kaml_index::{DenseLayout, HashLayout, IndexLayout, IndexWriter, Key, LenCode, Slot};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -155,6 +156,8 @@ pub struct Core {
 pub const DIRECT_BYTES: usize = 32 << 10;
 /// Page programs under way beyond which Puts wait.
 pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
+/// Records whose index lines are fetched together when they commit.
+const COMMIT_FETCHED: usize = 16;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
 /// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
@@ -217,7 +220,16 @@ impl Core {
     /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
     /// visible once [`Core::committed`] is beyond that.
     pub fn stage(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
-        self.check(ops)?;
+        self.stage_through(Door::Records, ops)
+    }
+
+    /// As [`Core::stage`], of units of block namespaces.
+    pub(crate) fn stage_units(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.stage_through(Door::Blocks, ops)
+    }
+
+    fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.check(door, ops)?;
         let bytes = self.admit(ops)?;
         if !self.ring.has_room(bytes) {
             return Err(StageError::Busy);
@@ -238,7 +250,7 @@ impl Core {
     }
 
     /// Everything that can be wrong with a Put and does not change by waiting.
-    fn check(&self, ops: &[Op<'_>]) -> Result<(), StageError> {
+    fn check(&self, door: Door, ops: &[Op<'_>]) -> Result<(), StageError> {
         self.writable()?;
         if ops.is_empty() {
             return Err(Error::EmptyBatch.into());
@@ -246,7 +258,8 @@ impl Core {
         let value_max = self.value_bytes_max();
         for op in ops {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
-            op.key.check(space.keys).map_err(Error::Key)?;
+            space.layout.admit(op.namespace, door)?;
+            space.layout.check_key(&op.key).map_err(Error::Key)?;
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
                     return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
@@ -255,12 +268,13 @@ impl Core {
                     let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
                     assert!(placed.done && placed.namespace == op.namespace && placed.key == op.key);
                 }
-                Body::Value { .. } | Body::Delete => {}
+                Body::Value { value, .. } => {
+                    assert!(space.layout.takes_value_of(value.len()), "units are written whole")
+                }
+                Body::Delete => {}
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
-            if op.condition == Condition::Always {
-                index.prefetch(&op.key);
-            } else {
+            if op.condition != Condition::Always {
                 self.check_condition(op, index)?;
             }
         }
@@ -347,23 +361,28 @@ impl Core {
             sequence: self.sequence,
         };
         let mapping;
+        let header;
         let (payload, to): (&[u8], Option<Slot>) = match op.body {
-            Body::Delete => (&[], None),
+            Body::Delete => {
+                header = RecordHeader::encode(&record);
+                (&[], None)
+            }
             Body::Value { value, crc32c } => {
                 record.kind = RecordKind::Value;
                 record.value_len = value.len() as u32;
                 record.value_crc = crc32c;
-                let at = self.place_record(&record, value)?;
+                header = RecordHeader::encode(&record);
+                let at = self.place_record(&record, &header, value)?;
                 (value, Some(at))
             }
             Body::Placed { ticket } => {
                 let placed = &self.tickets[&ticket];
                 record = Record { kind: RecordKind::Mapping, ..placed.record };
+                header = RecordHeader::encode(&record);
                 mapping = ring::mapping_payload(placed.at);
                 (&mapping, Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
             }
         };
-        let header = RecordHeader::encode(&record);
         let is_mapping = record.kind == RecordKind::Mapping;
         let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping };
         self.ring.stage(&header, payload, staged);
@@ -378,17 +397,21 @@ impl Core {
     }
 
     /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
-    fn place_record(&mut self, record: &Record, value: &[u8]) -> Result<Slot, NoBlock> {
+    fn place_record(
+        &mut self,
+        record: &Record,
+        header: &[u8; RecordHeader::BYTES],
+        value: &[u8],
+    ) -> Result<Slot, NoBlock> {
         let chunks = self.chunks_of(value.len());
         let turn = u64::from(self.geometry.chunks_per_page()) * 64;
         let log_count = self.geometry.die_count();
         let class = self.class_of_put(record);
         let space = self.spaces.get_mut(&record.namespace).expect("checked");
         let log = space.next_log(chunks, log_count, turn);
-        let header = RecordHeader::encode(record);
         let frame = Some(self.ring.staging_number());
         let floor = self.floor(class);
-        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [&header, value], frame))?;
+        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [header, value], frame))?;
         self.blocks.note_written(self.block_of(at.0), record.sequence);
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(chunks));
@@ -459,7 +482,8 @@ impl Core {
             return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
         }
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        key.check(space.keys).map_err(Error::Key)?;
+        space.layout.admit(namespace, Door::Records)?;
+        space.layout.check_key(&key).map_err(Error::Key)?;
         self.admit_chunks(u64::from(chunks))?;
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -614,7 +638,10 @@ impl Core {
             (Pending::Persist { frame }, Ok(())) => {
                 let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
                 for (frame, records) in self.ring.persisted(frame, data) {
-                    records.into_iter().for_each(|staged| self.commit(frame, staged));
+                    for records in records.chunks(COMMIT_FETCHED) {
+                        records.iter().for_each(|staged| self.prefetch(staged));
+                        records.iter().for_each(|staged| self.commit(frame, *staged));
+                    }
                 }
             }
             (Pending::Program, result) => self.program_done(io, result),
@@ -634,6 +661,12 @@ impl Core {
             (Pending::Persist { .. } | Pending::Erase { .. } | Pending::Flush | Pending::Root, Err(error)) => {
                 self.stop(error)
             }
+        }
+    }
+
+    fn prefetch(&self, staged: &Staged) {
+        if let Some(index) = self.spaces.get(&staged.namespace).and_then(|space| space.index.as_ref()) {
+            index.prefetch(&staged.key);
         }
     }
 
@@ -822,6 +855,9 @@ impl Core {
         self.writable()?;
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
+        if let Some(blocks) = &options.blocks {
+            self.check_block_options(blocks)?;
+        }
         let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
         let max = self.geometry.root_bytes as usize * 3 / 4;
         if root_bytes > max {
@@ -829,9 +865,9 @@ impl Core {
         }
         let id = self.next_namespace;
         self.next_namespace += 1;
-        let mut space = Namespace::new(name.to_owned(), options.keys, options.logs.clone());
+        let mut space = Namespace::new(name.to_owned(), options.layout(), options.logs.clone());
         space.snapshot_entry = self.journal.next_entry();
-        space.install(IndexWriter::new(self.index_layout(options.keys)));
+        space.install(IndexWriter::new(self.index_layout(space.layout)));
         self.directory.insert(id, space.shared.clone());
         self.spaces.insert(id, space);
         Ok(id)
@@ -923,10 +959,16 @@ impl Core {
 
     // --- sizes ----------------------------------------------------------------------------------------------------------
 
-    /// Bits of a chunk number.
-    pub(crate) fn index_layout(&self, keys: kaml_index::KeyKind) -> IndexLayout {
+    /// What a namespace's index must have room for.
+    pub(crate) fn index_layout(&self, layout: Layout) -> IndexLayout {
         let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
-        IndexLayout { keys, addr_bits }
+        match layout {
+            Layout::Records(keys) => IndexLayout::Hash(HashLayout { keys, addr_bits }),
+            Layout::Blocks(blocks) => {
+                let len = code(self.chunks_of(blocks.unit_bytes as usize));
+                IndexLayout::Dense(DenseLayout { key_count: blocks.unit_count(), addr_bits, len })
+            }
+        }
     }
 
     /// Chunks of a record with a value of so many bytes.

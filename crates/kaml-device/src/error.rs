@@ -61,6 +61,40 @@ pub enum Error {
         /// Values from this size on bypass the ring.
         direct_bytes: u64,
     },
+    /// A command on records, of a namespace that holds logical blocks.
+    #[error("namespace {0} holds blocks; records are put and got in others")]
+    HoldsBlocks(u32),
+    /// A command on logical blocks, of a namespace that holds records.
+    #[error("namespace {0} holds records; blocks are read and written in others")]
+    HoldsRecords(u32),
+    /// Attributes that no block namespace can have.
+    #[error("no block namespace can be so: {why}")]
+    BadBlockOptions {
+        /// What it would have to be.
+        why: &'static str,
+    },
+    /// Logical blocks that a namespace does not have.
+    #[error("namespace {namespace}: {count} blocks from {first_block} on; it has {block_count}")]
+    BlocksOutOfRange {
+        /// The namespace.
+        namespace: u32,
+        /// The first block asked for.
+        first_block: u64,
+        /// How many.
+        count: u64,
+        /// How many there are.
+        block_count: u64,
+    },
+    /// Bytes that are not whole logical blocks.
+    #[error("namespace {namespace}: {bytes} bytes are not whole blocks of {block_bytes}")]
+    PartialBlock {
+        /// The namespace.
+        namespace: u32,
+        /// Bytes given.
+        bytes: u64,
+        /// Bytes of a block.
+        block_bytes: u64,
+    },
     /// A batch without records.
     #[error("an empty batch")]
     EmptyBatch,

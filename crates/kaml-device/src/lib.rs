@@ -15,6 +15,7 @@ mod error;
 mod format;
 mod gc;
 mod journal;
+mod layout;
 mod lifetime;
 mod namespace;
 mod reader;
@@ -22,6 +23,7 @@ mod recovery;
 mod rehome;
 mod ring;
 mod stats;
+mod units;
 mod writers;
 
 pub use crate::core::{
@@ -33,7 +35,9 @@ pub use broken::Broken;
 pub use error::Error;
 pub use format::root::RootError;
 pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
+pub use layout::{BlockOptions, Span};
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
 pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
 pub use recovery::OpenReport;
 pub use stats::CoreStats;
+pub use units::{BlockChange, BlockInfo, BlockStep};

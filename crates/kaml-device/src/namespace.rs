@@ -5,6 +5,7 @@
 //! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
 
 use crate::format::root::{NamespaceRoot, Stream};
+use crate::layout::{BlockOptions, Layout};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use std::collections::BTreeMap;
 use std::sync::{Arc, RwLock};
@@ -16,11 +17,25 @@ pub struct NamespaceOptions {
     pub keys: KeyKind,
     /// The logs (dies) it appends to; empty: all of them.
     pub logs: Vec<u32>,
+    /// It holds logical blocks; `keys` does not matter then.
+    pub blocks: Option<BlockOptions>,
 }
 
 impl Default for NamespaceOptions {
     fn default() -> Self {
-        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new() }
+        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new(), blocks: None }
+    }
+}
+
+impl From<BlockOptions> for NamespaceOptions {
+    fn from(blocks: BlockOptions) -> Self {
+        NamespaceOptions { blocks: Some(blocks), ..NamespaceOptions::default() }
+    }
+}
+
+impl NamespaceOptions {
+    pub(crate) fn layout(&self) -> Layout {
+        self.blocks.map_or(Layout::Records(self.keys), Layout::Blocks)
     }
 }
 
@@ -40,11 +55,13 @@ pub struct NamespaceInfo {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Which keys it takes.
+    /// Which keys it takes; units of blocks are numbers.
     pub keys: KeyKind,
+    /// It holds logical blocks of this kind.
+    pub blocks: Option<BlockOptions>,
     /// The logs it appends to; empty: all.
     pub logs: Vec<u32>,
-    /// Records in it.
+    /// Records in it, or units of blocks that hold data.
     pub record_count: u64,
     /// Memory of its index; 0 while it is not loaded.
     pub index_bytes: u64,
@@ -54,7 +71,7 @@ pub struct NamespaceInfo {
 
 /// What readers share.
 pub(crate) struct NamespaceShared {
-    pub(crate) keys: KeyKind,
+    pub(crate) layout: Layout,
     pub(crate) index: RwLock<Option<IndexReader>>,
 }
 
@@ -81,7 +98,7 @@ impl Directory {
 /// A namespace in the firmware.
 pub(crate) struct Namespace {
     pub(crate) name: String,
-    pub(crate) keys: KeyKind,
+    pub(crate) layout: Layout,
     pub(crate) logs: Vec<u32>,
     pub(crate) index: Option<IndexWriter>,
     pub(crate) shared: Arc<NamespaceShared>,
@@ -96,13 +113,13 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    pub(crate) fn new(name: String, keys: KeyKind, logs: Vec<u32>) -> Namespace {
+    pub(crate) fn new(name: String, layout: Layout, logs: Vec<u32>) -> Namespace {
         Namespace {
             name,
-            keys,
+            layout,
             logs,
             index: None,
-            shared: Arc::new(NamespaceShared { keys, index: RwLock::new(None) }),
+            shared: Arc::new(NamespaceShared { layout, index: RwLock::new(None) }),
             stored_count: 0,
             snapshot: None,
             snapshot_entry: 0,
@@ -112,7 +129,7 @@ impl Namespace {
     }
 
     pub(crate) fn restore(root: &NamespaceRoot) -> Namespace {
-        let mut space = Namespace::new(root.name.clone(), root.keys, root.logs.clone());
+        let mut space = Namespace::new(root.name.clone(), root.layout, root.logs.clone());
         space.stored_count = root.record_count;
         space.snapshot = root.snapshot.clone();
         space.snapshot_entry = root.snapshot_entry;
@@ -123,7 +140,7 @@ impl Namespace {
         NamespaceRoot {
             id,
             name: self.name.clone(),
-            keys: self.keys,
+            layout: self.layout,
             logs: self.logs.clone(),
             record_count: self.record_count(),
             snapshot: self.snapshot.clone(),
@@ -164,7 +181,8 @@ impl Namespace {
         NamespaceInfo {
             id,
             name: self.name.clone(),
-            keys: self.keys,
+            keys: self.layout.keys(),
+            blocks: self.layout.blocks(),
             logs: self.logs.clone(),
             record_count: self.record_count(),
             index_bytes: self.index.as_ref().map_or(0, |index| index.memory_bytes()),

@@ -12,7 +12,8 @@ use crate::blocks::{BlockGate, Pin};
 use crate::core::{Core, copy_checked};
 use crate::error::Error;
 use crate::format::record::{RecordHeader, RecordKind};
-use crate::namespace::Directory;
+use crate::layout::{Door, Layout};
+use crate::namespace::{Directory, NamespaceShared};
 use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{Cursor, Key, Slot};
 use std::ops::Range;
@@ -50,6 +51,12 @@ pub enum FindError {
     NeedIndex,
 }
 
+impl From<Error> for FindError {
+    fn from(error: Error) -> Self {
+        FindError::Refused(error)
+    }
+}
+
 /// What readers share with the core; cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
@@ -61,7 +68,11 @@ pub struct Reader {
 impl Reader {
     /// Finds a key's record.
     pub fn find(&self, namespace: u32, key: &Key) -> Result<Found, FindError> {
-        self.with_index(namespace, key, |index| {
+        self.find_through(Door::Records, namespace, key)
+    }
+
+    pub(crate) fn find_through(&self, door: Door, namespace: u32, key: &Key) -> Result<Found, FindError> {
+        self.with_index(door, namespace, key, |index| {
             loop {
                 let Some(slot) = index.get(key) else { return Found::Absent };
                 let at = ChunkAddr(slot.at);
@@ -80,9 +91,14 @@ impl Reader {
         })
     }
 
+    /// Starts fetching the index lines of a key that is about to be put, before the core's lock is taken.
+    pub fn prefetch(&self, namespace: u32, key: &Key) {
+        let _ = self.with_index(Door::Records, namespace, key, |index| index.prefetch(key)); // what is wrong is said by the Put
+    }
+
     /// Whether a key is there; never reads flash.
     pub fn exists(&self, namespace: u32, key: &Key) -> Result<bool, FindError> {
-        self.with_index(namespace, key, |index| index.get(key).is_some())
+        self.with_index(Door::Records, namespace, key, |index| index.get(key).is_some())
     }
 
     /// Keys of a namespace behind a cursor, in the order of the index; every key that is there all the time is listed
@@ -93,7 +109,8 @@ impl Reader {
         after: Option<Cursor>,
         limit: usize,
     ) -> Result<(Vec<Key>, Option<Cursor>), FindError> {
-        let space = self.directory.get(namespace).ok_or(FindError::Refused(Error::UnknownNamespace(namespace)))?;
+        let space = self.space(namespace)?;
+        space.layout.admit(namespace, Door::Records)?;
         let index = space.index.read().expect("no panics under this lock");
         Ok(index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit))
     }
@@ -103,14 +120,25 @@ impl Reader {
         self.gate.pin(self.geometry.chunk_at(kaml_flash::BlockIndex(block), 0))
     }
 
+    /// What a namespace holds.
+    pub(crate) fn layout(&self, namespace: u32) -> Result<Layout, Error> {
+        Ok(self.space(namespace)?.layout)
+    }
+
+    fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
+        self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))
+    }
+
     fn with_index<T>(
         &self,
+        door: Door,
         namespace: u32,
         key: &Key,
         probe: impl FnOnce(&kaml_index::IndexReader) -> T,
     ) -> Result<T, FindError> {
-        let space = self.directory.get(namespace).ok_or(FindError::Refused(Error::UnknownNamespace(namespace)))?;
-        key.check(space.keys).map_err(|e| FindError::Refused(e.into()))?;
+        let space = self.space(namespace)?;
+        space.layout.admit(namespace, door)?;
+        space.layout.check_key(key).map_err(Error::Key)?;
         let index = space.index.read().expect("no panics under this lock");
         index.as_ref().map(probe).ok_or(FindError::NeedIndex)
     }
@@ -142,7 +170,8 @@ impl FlashRead {
         Ok(())
     }
 
-    fn corrupt(&self, what: &'static str) -> Error {
+    /// The error of a record that is not what it should be.
+    pub fn corrupt(&self, what: &'static str) -> Error {
         Error::Corrupt { namespace: self.namespace, key: self.key, at: self.at, what }
     }
 
@@ -184,6 +213,16 @@ impl Core {
         let Some(slot) = space.index.as_ref().and_then(|index| index.get(key)) else {
             return Ok((Buffered::Absent, None));
         };
+        self.read_slot(namespace, key, slot)
+    }
+
+    /// As [`Core::read_buffered`], of the record that stands there.
+    pub(crate) fn read_slot(
+        &self,
+        namespace: u32,
+        key: &Key,
+        slot: Slot,
+    ) -> Result<(Buffered, Option<FlashRead>), Error> {
         let at = ChunkAddr(slot.at);
         let (block, start) = self.geometry.split(at);
         let read = |bytes| FlashRead { at, bytes, namespace, key: *key, _pin: self.gate().pin(at) };

@@ -112,7 +112,7 @@ impl Core {
             return Ok(());
         }
         let damaged = |what: String| Error::IndexDamaged { namespace: id, what };
-        let mut index = IndexWriter::new(self.index_layout(space.keys));
+        let mut index = IndexWriter::new(self.index_layout(space.layout));
         if let Some(stream) = &space.snapshot {
             let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
             let mut rest = bytes.as_slice();
@@ -191,7 +191,11 @@ impl Core {
 
     fn replay(&mut self, entry: u64, namespace: u32, key: Key, to: Option<Slot>) {
         let Some(space) = self.spaces.get_mut(&namespace).filter(|s| entry >= s.snapshot_entry) else { return };
-        let Some(index) = space.index.as_mut().filter(|_| key.check(space.keys).is_ok()) else { return };
+        let Some(index) = space.index.as_mut().filter(|_| space.layout.check_key(&key).is_ok()) else { return };
+        if to.is_some_and(|to| !index.takes_len(to.len)) {
+            tracing::warn!(namespace, %key, "a journal entry of a length that no unit has is ignored");
+            return;
+        }
         space.dirty = true;
         match to {
             Some(to) => index.insert(&key, to),
@@ -323,7 +327,7 @@ impl Core {
 
     /// Whether the namespace of a record exists and takes its key.
     fn takes(&self, record: &Record) -> bool {
-        self.spaces.get(&record.namespace).is_some_and(|space| record.key.check(space.keys).is_ok())
+        self.spaces.get(&record.namespace).is_some_and(|space| space.layout.takes(record))
     }
 
     /// Where a mapping record says that its record lies.

@@ -10,9 +10,15 @@ use std::ops::{Deref, DerefMut};
 #[repr(C, align(4096))]
 struct Frame([u8; AlignedBuf::ALIGN]);
 
+/// What [`AlignedBuf::prefetch`] fetches: a record of 1 KiB and its header. The processor follows longer ones by itself.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_LINES: usize = 17;
+
 /// Bytes at 4 KiB alignment, zero-filled when new. The length may be anything up to the capacity.
 pub struct AlignedBuf {
     frames: Box<[Frame]>,
+    /// Where the bytes shown begin: not 0 only in what a read of whole sectors brought for one of parts of them.
+    start: usize,
     len: usize,
 }
 
@@ -25,7 +31,7 @@ impl AlignedBuf {
         let count = len.div_ceil(Self::ALIGN);
         let frames = <[Frame] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count)
             .expect("buffer size overflows the address space");
-        Self { frames, len }
+        Self { frames, start: 0, len }
     }
 
     /// A copy of `bytes`.
@@ -40,23 +46,40 @@ impl AlignedBuf {
         self.frames.len() * Self::ALIGN
     }
 
-    /// Shows more or fewer of the bytes; what was hidden keeps its content.
+    /// Shows the first `len` bytes; what was hidden keeps its content.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "{len} bytes do not fit a buffer of {}", self.capacity());
-        self.len = len;
+        self.show(0, len);
+    }
+
+    /// Asks the processor to fetch the first bytes shown, which the medium has just written past its caches.
+    #[allow(unsafe_code, reason = "the intrinsic takes an address")]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        for line in self.chunks(64).take(PREFETCH_LINES) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch reads nothing that the program sees, and never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
+        }
+    }
+
+    /// Shows `len` bytes from `start` on, which are aligned only as `start` is.
+    pub(crate) fn show(&mut self, start: usize, len: usize) {
+        let fits = start.checked_add(len).is_some_and(|end| end <= self.capacity());
+        assert!(fits, "{len} bytes from {start} on do not fit a buffer of {}", self.capacity());
+        (self.start, self.len) = (start, len);
     }
 }
 
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &zerocopy::IntoBytes::as_bytes(&*self.frames)[..self.len]
+        &zerocopy::IntoBytes::as_bytes(&*self.frames)[self.start..][..self.len]
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut zerocopy::IntoBytes::as_mut_bytes(&mut *self.frames)[..self.len]
+        &mut zerocopy::IntoBytes::as_mut_bytes(&mut *self.frames)[self.start..][..self.len]
     }
 }
 

@@ -165,9 +165,9 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// Operations in flight, owned by one thread at a time. When a queue is dropped, each operation it had accepted is
+/// Operations in flight of the thread that made the queue, which keeps it: kernels serve one thread's ring best. When a queue is dropped, each operation it had accepted is
 /// carried out or not, as in a power cut, and none is afterwards.
-pub trait Queue: Send {
+pub trait Queue {
     /// Accepts an operation; may start it now or at the next `reap`. Programs of one block start in this order.
     fn submit(&mut self, id: IoId, io: Io);
     /// Starts what was accepted and appends what is done, waiting as told if nothing is.

@@ -208,7 +208,7 @@ impl Plan {
             return Ok(Need::Done);
         }
         let (at, skip, span) = media.widen(media.layout.block(block) + from, len);
-        // Widened reads mostly fit the caller's buffer, whose capacity is whole pages; then the bytes move at most once.
+        // Widened reads mostly fit the caller's buffer, whose capacity is whole pages; then the bytes stay where they are.
         let place = if span <= into.capacity() {
             into.set_len(span);
             Place::Caller
@@ -229,10 +229,7 @@ impl Plan {
     ) -> Result<Need, MediumError> {
         let Io::Read { at, into } = io else { unreachable!("this step belongs to a read") };
         if place == Place::Caller {
-            if skip > 0 {
-                into.copy_within(skip..skip + len, 0);
-            }
-            into.set_len(len);
+            into.show(skip, len);
         } else {
             let scratch = self.scratch.take().expect("the read went to the scratch buffer");
             into.copy_from_slice(&scratch[skip..skip + len]);

@@ -171,15 +171,28 @@ impl Arena {
     /// Asks the processor to fetch a line.
     #[inline]
     pub(crate) fn prefetch(&self, line: u32) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch never faults, whatever the address; the address is not used otherwise.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.lines.as_ptr().wrapping_add(line as usize).cast()) }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = line;
+        prefetch(self.lines.as_ptr().wrapping_add(line as usize));
     }
+}
+
+impl Line {
+    /// Asks the processor to fetch it.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self);
+    }
+}
+
+#[inline]
+fn prefetch(line: *const Line) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch never faults, whatever the address; the address is not used otherwise.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
 }
 
 impl Drop for Arena {

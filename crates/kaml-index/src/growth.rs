@@ -2,7 +2,7 @@
 //!
 //! Lives here:       adding a page, splitting a segment, denser buckets, the directory.
 //! Lives elsewhere:  where a key belongs (`shape`), single entries (`writer`).
-//! May be called by: `IndexWriter`, snapshots.
+//! May be called by: `HashWriter`, snapshots.
 //!
 //! | step    | when                                       | what moves                                                   |
 //! |---------|--------------------------------------------|--------------------------------------------------------------|

@@ -1,33 +1,18 @@
-//! The index as others use it: one `IndexWriter`, any number of `IndexReader`s.
+//! The index as others use it: one `IndexWriter`, any number of `IndexReader`s, of either kind.
 //!
-//! Lives here:       the public types and what they promise.
-//! Lives elsewhere:  how it is done (`table`, `writer`).
+//! Lives here:       what both kinds have in common; the choice between them.
+//! Lives elsewhere:  the kinds (`hash`, `dense`).
 //! May be called by: everyone; the writer by whoever holds the firmware core.
+//!
+//! The kind is an enum, not a trait object: a namespace keeps its kind, so the branch is foretold and the probes behind it
+//! are inlined.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::ops::Range;
 
-use crate::arena::Arena;
-use crate::bucket::Fields;
-use crate::growth::Owner;
-use crate::mixed::{Mixed, Mixer};
-use crate::table::{Stats, Table};
-use crate::writer::Upsert;
-use crate::{Key, KeyKind, LenCode};
-
-/// What an index must have room for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IndexLayout {
-    /// The keys of the namespace.
-    pub keys: KeyKind,
-    /// Chunk numbers have this many bits, 1 to `IndexLayout::ADDR_BITS_MAX`. Fewer make denser buckets.
-    pub addr_bits: u32,
-}
-
-impl IndexLayout {
-    /// 2^48 chunks of 128 bytes are 32 PiB.
-    pub const ADDR_BITS_MAX: u32 = 48;
-}
+use crate::dense::{DenseLayout, DenseReader, DenseWriter};
+use crate::hash::{HashLayout, HashReader, HashWriter};
+use crate::mixed::Mixed;
+use crate::{Key, LenCode, SnapshotCursor, SnapshotError};
 
 /// Where a record lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,9 +23,10 @@ pub struct Slot {
     pub len: LenCode,
 }
 
-/// How far a listing has come: the last key it answered. The order is that of the mixed keys, which no growth changes.
+/// How far a listing has come: the last key it answered. The order is the index's
+/// own, which no growth changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Cursor(Mixed);
+pub struct Cursor(pub(crate) Mixed);
 
 impl Cursor {
     /// As 24 bytes, little-endian.
@@ -59,63 +45,88 @@ impl Cursor {
     }
 }
 
+/// The kind of an index, and what it must have room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexLayout {
+    /// Any keys; memory as there are keys.
+    Hash(HashLayout),
+    /// Keys below a limit, records of one length.
+    Dense(DenseLayout),
+}
+
 /// The one who changes an index. Readers on other threads see each change whole and at once.
-pub struct IndexWriter {
-    pub(crate) table: Arc<Table>,
-    pub(crate) owner: Owner,
+pub enum IndexWriter {
+    /// Any keys.
+    Hash(HashWriter),
+    /// Keys below a limit.
+    Dense(DenseWriter),
 }
 
 /// Reads an index beside its writer, without locks. Cheap to clone.
 #[derive(Clone)]
-pub struct IndexReader {
-    table: Arc<Table>,
+pub enum IndexReader {
+    /// Any keys.
+    Hash(HashReader),
+    /// Keys below a limit.
+    Dense(DenseReader),
+}
+
+/// Asks whichever kind it is.
+macro_rules! either {
+    ($self:expr, $index:ident => $answer:expr) => {
+        match $self {
+            Self::Hash($index) => $answer,
+            Self::Dense($index) => $answer,
+        }
+    };
 }
 
 macro_rules! reading {
     () => {
-        /// Where the key's record lies. A key that the namespace does not take is absent.
+        /// Where the key's record lies. A key that the index does not take is absent.
         #[inline]
         pub fn get(&self, key: &Key) -> Option<Slot> {
-            self.table.get(key)
-        }
-
-        /// Appends one answer per key; three to four times as fast as single `get`s, since memory is asked for many keys
-        /// at once.
-        pub fn get_batch(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
-            self.table.get_batch(keys, answers);
+            either!(self, index => index.get(key))
         }
 
         /// Starts fetching what a `get` of the key will read.
         #[inline]
         pub fn prefetch(&self, key: &Key) {
-            self.table.prefetch(key);
+            either!(self, index => index.prefetch(key))
         }
 
         /// Keys present.
         #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
         pub fn len(&self) -> u64 {
-            self.table.stats.key_count.load(Relaxed)
+            either!(self, index => index.len())
         }
 
         /// Memory taken from the system, everything counted.
         pub fn memory_bytes(&self) -> u64 {
-            self.table.stats.memory_bytes.load(Relaxed)
+            either!(self, index => index.memory_bytes())
         }
 
-        /// Keys per slot, 0 to 1.
-        pub fn load(&self) -> f64 {
-            self.table.load()
-        }
-
-        /// The layout it was made with.
-        pub fn layout(&self) -> IndexLayout {
-            self.table.layout
-        }
-
-        /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present throughout a
-        /// whole listing is answered exactly once, whatever else comes, goes or grows.
+        /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present
+        /// throughout a whole listing is answered exactly once, whatever else comes or goes.
         pub fn list(&self, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {
-            list(&self.table, after, limit)
+            match self {
+                Self::Hash(index) => index.list(after, limit),
+                Self::Dense(index) => {
+                    let from = after.map_or(0, |after| after.0.m.saturating_add(1));
+                    let numbers = index.numbers(from..u64::MAX, limit.max(1));
+                    let last = numbers.last().filter(|_| numbers.len() == limit.max(1));
+                    let next = last.map(|last| Cursor(Mixed { m: *last, ..Mixed::default() }));
+                    (numbers.into_iter().map(Key::from).collect(), next)
+                }
+            }
+        }
+
+        /// Up to `limit` keys of a range in their order, of an index of numbers; a hash index keeps no order and answers none.
+        pub fn numbers(&self, range: Range<u64>, limit: usize) -> Option<Vec<u64>> {
+            match self {
+                Self::Hash(_) => None,
+                Self::Dense(index) => Some(index.numbers(range, limit)),
+            }
         }
     };
 }
@@ -127,125 +138,75 @@ impl IndexReader {
 impl IndexWriter {
     reading!();
 
-    /// An empty index. Its keys are mixed with fixed constants, so whoever knows them can choose keys that collide: use
-    /// `with_seed` where keys may come from an enemy.
+    /// An empty index.
     ///
     /// # Panics
-    /// When `addr_bits` is 0 or above `IndexLayout::ADDR_BITS_MAX`.
+    /// As [`HashWriter::new`] and [`DenseWriter::new`].
     pub fn new(layout: IndexLayout) -> IndexWriter {
-        Self::with_seed(layout, 0)
-    }
-
-    /// An empty index whose keys are mixed with a seed.
-    ///
-    /// # Panics
-    /// As `new`.
-    pub fn with_seed(layout: IndexLayout, seed: u64) -> IndexWriter {
-        let valid = 1..=IndexLayout::ADDR_BITS_MAX;
-        assert!(valid.contains(&layout.addr_bits), "addr_bits {} is not in {valid:?}", layout.addr_bits);
-        let table = Arc::new(Table {
-            arena: Arc::new(Arena::reserve(reserved_bytes(layout))),
-            fields: Fields::new(layout.keys, layout.addr_bits),
-            mixer: Mixer::new(layout.keys, seed),
-            layout,
-            seed,
-            root: AtomicU64::new(0),
-            stats: Stats::default(),
-        });
-        let owner = Owner::start(&table);
-        IndexWriter { table, owner }
+        match layout {
+            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::new(layout)),
+            IndexLayout::Dense(layout) => IndexWriter::Dense(DenseWriter::new(layout)),
+        }
     }
 
     /// A reader for another thread.
     pub fn reader(&self) -> IndexReader {
-        IndexReader { table: Arc::clone(&self.table) }
+        match self {
+            IndexWriter::Hash(index) => IndexReader::Hash(index.reader()),
+            IndexWriter::Dense(index) => IndexReader::Dense(index.reader()),
+        }
     }
 
     /// Sets where the key's record lies; where it lay before.
     ///
     /// # Panics
-    /// When the namespace does not take the key (`Key::check`), or `slot.at` has more than `addr_bits` bits.
+    /// When the index does not take the key or the slot.
+    #[inline]
     pub fn insert(&mut self, key: &Key, slot: Slot) -> Option<Slot> {
-        let mixed = self.table.mixer.mixed(key).expect("callers check keys");
-        let value = self.value(slot);
-        loop {
-            let header = self.table.header(mixed.m);
-            match self.table.upsert(header, &mixed, value) {
-                Upsert::Replaced(old) => return self.table.fields.slot_of(old),
-                Upsert::Inserted => return None,
-                Upsert::NoRoom => self.owner.grow(&self.table, header),
-            }
-        }
+        either!(self, index => index.insert(key, slot))
     }
 
     /// Forgets the key; where its record lay.
+    #[inline]
     pub fn remove(&mut self, key: &Key) -> Option<Slot> {
-        let mixed = self.table.mixer.mixed(key)?;
-        let old = self.table.fields.slot_of(self.table.remove(&mixed))?;
-        self.owner.shrink_if_sparse(&self.table, mixed.m);
-        Some(old)
+        either!(self, index => index.remove(key))
     }
 
     /// Sets where the key's record lies if it lies where the caller thinks; whether it did.
     ///
     /// # Panics
-    /// When `new.at` has more than `addr_bits` bits.
+    /// When the index does not take the new slot.
+    #[inline]
     pub fn replace_if(&mut self, key: &Key, expected: Slot, new: Slot) -> bool {
-        let (expected, value) = (self.table.fields.value_of(expected), self.value(new));
-        self.table.mixer.mixed(key).is_some_and(|mixed| self.table.replace_if(&mixed, expected, value))
+        either!(self, index => index.replace_if(key, expected, new))
+    }
+
+    /// Whether a record may have this length.
+    pub fn takes_len(&self, len: LenCode) -> bool {
+        match self {
+            IndexWriter::Hash(_) => true,
+            IndexWriter::Dense(index) => index.layout().len == len,
+        }
     }
 
     /// Visits every entry once, in no promised order.
-    pub fn for_each(&self, mut visit: impl FnMut(Key, Slot)) {
-        let (mut next, mut entries) = (Some(0), vec![]);
-        while let Some(m) = next {
-            next = self.table.collect(m, &mut entries).end();
-            for (mixed, value) in &entries {
-                let key = self.table.mixer.key(mixed).expect("stored keys are keys");
-                visit(key, self.table.fields.slot_of(*value).expect("collected slots are not empty"));
-            }
-        }
+    pub fn for_each(&self, visit: impl FnMut(Key, Slot)) {
+        either!(self, index => index.for_each(visit))
     }
 
-    fn value(&self, slot: Slot) -> u64 {
-        assert!(
-            slot.at <= self.table.fields.addr_mask(),
-            "chunk {} has more than {} bits",
-            slot.at,
-            self.layout().addr_bits
-        );
-        self.table.fields.value_of(slot)
+    /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
+    pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
+        either!(self, index => index.snapshot_next(from, out))
     }
-}
 
-/// Address space for an index: its keys cannot outnumber the device's chunks, nor its memory the machine's.
-fn reserved_bytes(layout: IndexLayout) -> u64 {
-    const PER_KEY_MAX: u64 = 64;
-    const LEAST: u64 = 128 << 20;
-    let by_keys = PER_KEY_MAX << layout.addr_bits;
-    let system = rustix::system::sysinfo();
-    let by_memory = (system.totalram * u64::from(system.mem_unit)).next_power_of_two() * 2;
-    by_keys.min(by_memory).max(LEAST)
-}
-
-fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {
-    let limit = limit.max(1);
-    let (mut keys, mut entries, mut last) = (vec![], vec![], after);
-    let mut next = Some(after.map_or(0, |after| after.0.m));
-    while let Some(m) = next
-        && keys.len() < limit
-    {
-        next = table.collect(m, &mut entries).end();
-        entries.retain(|(mixed, _)| last.is_none_or(|last| *mixed > last.0));
-        let wanted = limit - keys.len();
-        if entries.len() > wanted {
-            entries.select_nth_unstable(wanted);
-            entries.truncate(wanted);
-            next = Some(m);
-        }
-        entries.sort_unstable();
-        last = entries.last().map(|(mixed, _)| Cursor(*mixed)).or(last);
-        keys.extend(entries.iter().map(|(mixed, _)| table.mixer.key(mixed).expect("stored keys are keys")));
+    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
+    /// they were taken; the keys count with `finish_load`. An image that is refused leaves the index as it was.
+    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
+        either!(self, index => index.load_segment(bytes))
     }
-    (keys, if next.is_some() { last } else { None })
+
+    /// Makes the loaded images the index, if they cover all keys.
+    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
+        either!(self, index => index.finish_load())
+    }
 }

@@ -1,6 +1,6 @@
-//! The exact `hash` index: key → where its record lies in flash.
+//! The exact indexes: key → where its record lies in flash. `hash` takes any keys, `dense` numbers below a limit.
 //!
-//! Lives here:       keys, length codes, the concurrent table, its growth, listing, snapshots.
+//! Lives here:       keys, length codes, the concurrent tables, their growth, listing, snapshots.
 //! Lives elsewhere:  what an address means (`kaml-device`), where snapshots are stored (`kaml-device`).
 //! Implements:       paper:KAML IV.C (mapping tables); design section 5.
 //!
@@ -18,12 +18,18 @@
 //! | `writer`   | changing entries                                                        |
 //! | `growth`   | changing segments                                                       |
 //! | `snapshot` | images of segments                                                      |
-//! | `index`    | the public types                                                        |
+//! | `hash`     | the public types of the hash index, made of the rooms above             |
+//! | `dense`    | the array of a dense index                                              |
+//! | `image`    | images of its segments                                                  |
+//! | `index`    | either kind                                                             |
 //! | `measure`  | what it costs                                                           |
 
 mod arena;
 mod bucket;
+mod dense;
 mod growth;
+mod hash;
+mod image;
 mod index;
 mod key;
 mod len_code;
@@ -34,6 +40,8 @@ mod snapshot;
 mod table;
 mod writer;
 
+pub use dense::{DenseLayout, DenseReader, DenseWriter};
+pub use hash::{HashLayout, HashReader, HashWriter};
 pub use index::{Cursor, IndexLayout, IndexReader, IndexWriter, Slot};
 pub use key::{Key, KeyError, KeyKind};
 pub use len_code::LenCode;

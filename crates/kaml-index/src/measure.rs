@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::arena::LINE_BYTES;
 use crate::mixed::mix;
 use crate::shape::scaled;
-use crate::{IndexLayout, IndexReader, IndexWriter, Key, KeyKind, LenCode, Slot};
+use crate::{HashLayout, HashReader, HashWriter, Key, KeyKind, LenCode, Slot};
 
 /// Figures of one index.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,8 +113,8 @@ pub fn measure(keys: u64, addr_bits: u32) -> IndexFigures {
     figures
 }
 
-fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> IndexWriter {
-    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
+fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> HashWriter {
+    let mut index = HashWriter::new(HashLayout { keys: KeyKind::U64, addr_bits });
     let (mut weighted, mut measured) = (0.0, 0u64);
     // Pauses by powers of two.
     let mut slower = [0u64; 64];
@@ -164,7 +164,7 @@ fn cpu_ns() -> u64 {
 }
 
 fn insert_ns(keys: u64, addr_bits: u32) -> f64 {
-    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
+    let mut index = HashWriter::new(HashLayout { keys: KeyKind::U64, addr_bits });
     let start = Instant::now();
     for i in 0..keys {
         index.insert(&present(i), slot(i, addr_bits));
@@ -173,7 +173,7 @@ fn insert_ns(keys: u64, addr_bits: u32) -> f64 {
 }
 
 /// One load after another, each from where the last one told.
-fn memory_latency_ns(index: &IndexWriter, ops: u64) -> f64 {
+fn memory_latency_ns(index: &HashWriter, ops: u64) -> f64 {
     let lines = index.memory_bytes() / LINE_BYTES as u64;
     let mut turn = 0;
     let start = Instant::now();
@@ -184,7 +184,7 @@ fn memory_latency_ns(index: &IndexWriter, ops: u64) -> f64 {
     ns
 }
 
-fn memory_pairs_mps(index: &IndexWriter, ops: u64) -> f64 {
+fn memory_pairs_mps(index: &HashWriter, ops: u64) -> f64 {
     let lines = index.memory_bytes() / LINE_BYTES as u64;
     let start = Instant::now();
     let pair = |i: u64| first_word(index, below(lines, i)) ^ first_word(index, below(lines, i + (1 << 40)));
@@ -193,12 +193,12 @@ fn memory_pairs_mps(index: &IndexWriter, ops: u64) -> f64 {
 }
 
 #[inline]
-fn first_word(index: &IndexWriter, line: u64) -> u64 {
+fn first_word(index: &HashWriter, line: u64) -> u64 {
     index.table.arena.line(line as u32).0[0].load(Relaxed)
 }
 
 /// Millions of single `get`s per second. The key may depend on a number from the answer before, which is always 0.
-fn singles(reader: &IndexReader, ops: u64, key: impl Fn(u64, u64) -> Key, found: bool) -> f64 {
+fn singles(reader: &HashReader, ops: u64, key: impl Fn(u64, u64) -> Key, found: bool) -> f64 {
     let (mut hits, mut turn) = (0, 0);
     let start = Instant::now();
     for i in 0..ops {
@@ -211,7 +211,7 @@ fn singles(reader: &IndexReader, ops: u64, key: impl Fn(u64, u64) -> Key, found:
     rate
 }
 
-fn batches(reader: &IndexReader, ops: u64, key: impl Fn(u64) -> Key, found: bool) -> f64 {
+fn batches(reader: &HashReader, ops: u64, key: impl Fn(u64) -> Key, found: bool) -> f64 {
     let (mut hits, mut keys, mut answers) = (0, Vec::with_capacity(32), Vec::with_capacity(32));
     let ops = ops / 32 * 32;
     let start = Instant::now();
@@ -227,7 +227,7 @@ fn batches(reader: &IndexReader, ops: u64, key: impl Fn(u64) -> Key, found: bool
     rate
 }
 
-fn readers(reader: &IndexReader, threads: u64, ops: u64, count: u64) -> f64 {
+fn readers(reader: &HashReader, threads: u64, ops: u64, count: u64) -> f64 {
     let rates = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads)
             .map(|thread| {
@@ -240,7 +240,7 @@ fn readers(reader: &IndexReader, threads: u64, ops: u64, count: u64) -> f64 {
 }
 
 /// The first thread reads sixteen keys per update; the second, if any, only reads. Only reads are counted.
-fn readers_updating(index: &mut IndexWriter, threads: u64, ops: u64, count: u64) -> f64 {
+fn readers_updating(index: &mut HashWriter, threads: u64, ops: u64, count: u64) -> f64 {
     let reader = index.reader();
     let addr_bits = index.layout().addr_bits;
     std::thread::scope(|scope| {
@@ -259,7 +259,7 @@ fn readers_updating(index: &mut IndexWriter, threads: u64, ops: u64, count: u64)
     })
 }
 
-fn beside(index: &mut IndexWriter, ops: u64, count: u64) -> [f64; 2] {
+fn beside(index: &mut HashWriter, ops: u64, count: u64) -> [f64; 2] {
     let (reader, done) = (index.reader(), AtomicBool::new(false));
     let addr_bits = index.layout().addr_bits;
     std::thread::scope(|scope| {

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       the image's format, saving one segment after another, checking and loading them.
 //! Lives elsewhere:  where images are kept, and what is replayed on top of them (`kaml-device`).
-//! May be called by: `IndexWriter`.
+//! May be called by: `HashWriter`.
 //!
 //! A snapshot is *fuzzy*: the writer goes on between two images, so each is true for its own moment. Segments split but
 //! never merge, so the next image always begins where the last ended, and together they cover all keys exactly once;
@@ -24,7 +24,7 @@ use crate::bucket::{self, EXTRA_BUCKET_BITS, SLOTS_MIN, Words, low_bits};
 use crate::growth::{Built, Owner};
 use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, page};
 use crate::table::{Table, by_slots, extra_at};
-use crate::{IndexLayout, IndexWriter, KeyKind};
+use crate::{HashLayout, HashWriter, KeyKind};
 
 /// Before the buckets of each image.
 ///
@@ -73,7 +73,7 @@ const _: () = {
 
 /// Where a snapshot goes on: the first mixed key of the next segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SnapshotCursor(u64);
+pub struct SnapshotCursor(pub(crate) u64);
 
 impl SnapshotCursor {
     /// Where every snapshot begins.
@@ -130,6 +130,12 @@ pub enum SnapshotError {
         /// Which slot of it.
         slot: u32,
     },
+    /// A line of a dense index holds what no entries would put there.
+    #[error("line {line} is impossible")]
+    Line {
+        /// Which line of the array.
+        line: u64,
+    },
     /// Some image before this one is missing, or this one was loaded already.
     #[error("begins at mixed key {found:#x}, not where the last image ended ({expected:#x?})")]
     OutOfOrder {
@@ -165,7 +171,7 @@ impl Loading {
     }
 }
 
-impl IndexWriter {
+impl HashWriter {
     /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         let table = &self.table;
@@ -276,7 +282,7 @@ fn head(table: &Table, shape: Shape, bytes: u32) -> Head {
     }
 }
 
-fn kind_code(layout: IndexLayout) -> u8 {
+fn kind_code(layout: HashLayout) -> u8 {
     match layout.keys {
         KeyKind::U64 => 0,
         KeyKind::Bytes => 1,
@@ -284,7 +290,7 @@ fn kind_code(layout: IndexLayout) -> u8 {
 }
 
 /// Over the whole image but the checksum's own four bytes.
-fn checksum(image: &[u8]) -> u32 {
+pub(crate) fn checksum(image: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&image[..offset_of!(Head, crc32c)]), &image[HEAD_BYTES..])
 }
 
@@ -385,7 +391,7 @@ mod tests {
     /// Method: head and checksum of a small index, byte by byte.
     #[test]
     fn golden_image() {
-        let mut index = IndexWriter::with_seed(IndexLayout { keys: KeyKind::U64, addr_bits: 36 }, 0x0102_0304);
+        let mut index = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits: 36 }, 0x0102_0304);
         for i in 0..100 {
             index.insert(&Key::from(i), Slot { at: i * 7, len: LenCode::of(1 + i as u32).unwrap() });
         }

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       probes, batches, the collecting of a segment for listings.
 //! Lives elsewhere:  every change (`writer`, `growth`), bit positions (`bucket`, `shape`).
-//! May be called by: `IndexReader` and `IndexWriter`, which share one `Table`.
+//! May be called by: `HashReader` and `HashWriter`, which share one `Table`.
 //!
 //! ```text
 //!  root ──▶ directory: 2^depth header numbers ──▶ header {version, shape, pages} ──▶ page ──▶ bucket
@@ -29,7 +29,7 @@ use crate::arena::{Arena, Line, PAGE_LINES};
 use crate::bucket::{Bucket, EXTRA_BUCKET_BITS, Fields, Words, low_bits, matching};
 use crate::mixed::{Mixed, Mixer};
 use crate::shape::{Place, SHAPE, Shape, VERSION, page, top_bits};
-use crate::{IndexLayout, Key, Slot};
+use crate::{HashLayout, Key, Slot};
 
 /// Keys in flight at a time: enough to hide memory's latency, few enough for the line fill buffers and L1.
 const BATCH: usize = 32;
@@ -70,7 +70,7 @@ pub(crate) struct Table {
     pub(crate) arena: Arc<Arena>,
     pub(crate) fields: Fields,
     pub(crate) mixer: Mixer,
-    pub(crate) layout: IndexLayout,
+    pub(crate) layout: HashLayout,
     pub(crate) seed: u64,
     /// The directory: first line << 8 | depth.
     pub(crate) root: AtomicU64,

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       every store to a segment that keeps its shape.
 //! Lives elsewhere:  reading (`table`), where a key belongs (`shape`), growing and shrinking (`growth`).
-//! May be called by: `IndexWriter`, `growth`.
+//! May be called by: `HashWriter`, `growth`.
 
 use std::sync::atomic::{Ordering::*, fence};
 

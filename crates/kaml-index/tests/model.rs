@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kaml_index::{IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot};
+use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot};
 use proptest::prelude::*;
 
 fn slot(at: u64, chunks: u32) -> Slot {
@@ -54,7 +54,7 @@ fn key(kind: KeyKind, pattern: u8, i: u16) -> Key {
     }
 }
 
-fn check(index: &IndexWriter, model: &HashMap<Key, Slot>) -> Result<(), TestCaseError> {
+fn check(index: &HashWriter, model: &HashMap<Key, Slot>) -> Result<(), TestCaseError> {
     prop_assert_eq!(index.len(), model.len() as u64);
     prop_assert!(index.load() <= 1.0);
     let mut seen = HashMap::new();
@@ -89,7 +89,7 @@ proptest! {
     #[test]
     fn like_a_map(ops in ops(), bytes: bool, addr_bits in 1u32..=48, pattern in 0u8..12, seed: u64) {
         let keys = if bytes { KeyKind::Bytes } else { KeyKind::U64 };
-        let mut index = IndexWriter::with_seed(IndexLayout { keys, addr_bits }, seed);
+        let mut index = HashWriter::with_seed(HashLayout { keys, addr_bits }, seed);
         let mut model = HashMap::new();
         let key = |i| key(keys, pattern, i);
         let cut = |at: u64| at & ((1 << addr_bits) - 1);
@@ -134,7 +134,7 @@ fn absent_neighbours_are_absent() {
         [|i| i, |i| i << 32, |i| i << 44 | 0x1234, |i| i.reverse_bits(), |i| (i << 32) | i];
     for addr_bits in [20, 32, 48] {
         for pattern in patterns {
-            let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits });
+            let mut index = HashWriter::new(HashLayout { keys: KeyKind::U64, addr_bits });
             let last = 1 << 18;
             for i in (0..last).step_by(2) {
                 assert_eq!(index.insert(&Key::from(pattern(i)), slot(i, 1)), None);
@@ -155,7 +155,7 @@ fn absent_neighbours_are_absent() {
 /// Method: `Bytes` keys that are the same but for the verbatim part or the length, thousands of them.
 #[test]
 fn alike_long_keys_find_room() {
-    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::Bytes, addr_bits: 36 });
+    let mut index = HashWriter::new(HashLayout { keys: KeyKind::Bytes, addr_bits: 36 });
     let keys: Vec<Key> = (0..20_000u64)
         .flat_map(|i| {
             let mut bytes = [0; 16];
@@ -175,7 +175,7 @@ fn alike_long_keys_find_room() {
 /// Method: fill, empty, fill again with other keys: the second time nothing more is taken from the system.
 #[test]
 fn pages_are_used_again() {
-    let mut index = IndexWriter::new(IndexLayout { keys: KeyKind::U64, addr_bits: 32 });
+    let mut index = HashWriter::new(HashLayout { keys: KeyKind::U64, addr_bits: 32 });
     assert!(index.memory_bytes() < 16 << 10, "{} bytes for an empty index", index.memory_bytes());
     let count = 300_000;
     (0..count).for_each(|i| assert!(index.insert(&Key::from(i), slot(i, 1)).is_none()));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-use kaml_index::{IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot};
+use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot};
 
 /// Values carry their key's number and a turn, so that a reader can tell what was never written for its key.
 fn slot(i: u64, turn: u64) -> Slot {
@@ -33,7 +33,7 @@ fn readers_are_never_misled() {
     const LASTING: u64 = 20_000;
     const PASSING: u64 = 150_000;
     for kind in [KeyKind::U64, KeyKind::Bytes] {
-        let mut index = IndexWriter::new(IndexLayout { keys: kind, addr_bits: 40 });
+        let mut index = HashWriter::new(HashLayout { keys: kind, addr_bits: 40 });
         for i in 0..LASTING {
             index.insert(&key(kind, i), slot(i, 0));
         }
@@ -91,7 +91,7 @@ fn readers_are_never_misled() {
     }
 }
 
-fn list_all(reader: &kaml_index::IndexReader, kind: KeyKind, lasting: u64) {
+fn list_all(reader: &kaml_index::HashReader, kind: KeyKind, lasting: u64) {
     let (mut seen, mut after, mut found) = (HashSet::new(), None, 0);
     loop {
         let (keys, next) = reader.list(after, 1000);
@@ -112,8 +112,8 @@ fn list_all(reader: &kaml_index::IndexReader, kind: KeyKind, lasting: u64) {
 #[test]
 fn listings_stand_growth() {
     for limit in [1, 7, 100, 1000] {
-        let layout = IndexLayout { keys: KeyKind::U64, addr_bits: 40 };
-        let mut index = IndexWriter::new(layout);
+        let layout = HashLayout { keys: KeyKind::U64, addr_bits: 40 };
+        let mut index = HashWriter::new(layout);
         let lasting = 40 * limit as u64;
         for i in 0..lasting {
             index.insert(&Key::from(i), slot(i, 0));

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use kaml_index::{IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor, SnapshotError};
+use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor, SnapshotError};
 use proptest::prelude::*;
 
-const LAYOUT: IndexLayout = IndexLayout { keys: KeyKind::U64, addr_bits: 32 };
-const LONG: IndexLayout = IndexLayout { keys: KeyKind::Bytes, addr_bits: 40 };
+const LAYOUT: HashLayout = HashLayout { keys: KeyKind::U64, addr_bits: 32 };
+const LONG: HashLayout = HashLayout { keys: KeyKind::Bytes, addr_bits: 40 };
 
-fn key(layout: IndexLayout, i: u64) -> Key {
+fn key(layout: HashLayout, i: u64) -> Key {
     match layout.keys {
         KeyKind::U64 => Key::from(i),
         KeyKind::Bytes => {
@@ -22,15 +22,15 @@ fn slot(at: u64) -> Slot {
     Slot { at: at % (1 << 32), len: LenCode::of(1 + at as u32 % 1000).unwrap() }
 }
 
-fn filled(layout: IndexLayout, count: u64) -> (IndexWriter, HashMap<Key, Slot>) {
-    let (mut index, mut model) = (IndexWriter::with_seed(layout, 5), HashMap::new());
+fn filled(layout: HashLayout, count: u64) -> (HashWriter, HashMap<Key, Slot>) {
+    let (mut index, mut model) = (HashWriter::with_seed(layout, 5), HashMap::new());
     for i in 0..count {
         assert_eq!(index.insert(&key(layout, i), slot(i)), model.insert(key(layout, i), slot(i)));
     }
     (index, model)
 }
 
-fn images(index: &IndexWriter) -> Vec<Vec<u8>> {
+fn images(index: &HashWriter) -> Vec<Vec<u8>> {
     let (mut images, mut next) = (vec![], Some(SnapshotCursor::START));
     while let Some(cursor) = next {
         images.push(vec![]);
@@ -39,7 +39,7 @@ fn images(index: &IndexWriter) -> Vec<Vec<u8>> {
     images
 }
 
-fn contents(index: &IndexWriter) -> HashMap<Key, Slot> {
+fn contents(index: &HashWriter) -> HashMap<Key, Slot> {
     let mut seen = HashMap::new();
     index.for_each(|key, slot| assert!(seen.insert(key, slot).is_none(), "{key} twice"));
     assert_eq!(seen.len() as u64, index.len());
@@ -55,7 +55,7 @@ fn there_and_back() {
         for count in [0, 1, 300, 5_000, 100_000] {
             let (index, mut model) = filled(layout, count);
             let bytes = images(&index).concat();
-            let mut loaded = IndexWriter::with_seed(layout, 5);
+            let mut loaded = HashWriter::with_seed(layout, 5);
             let mut at = 0;
             while at < bytes.len() {
                 at += loaded.load_segment(&bytes[at..]).unwrap();
@@ -95,7 +95,7 @@ fn fuzzy_snapshots_and_replay() {
         }
     }
     assert!(model.len() > 80_000, "the index grew by many segments meanwhile");
-    let mut loaded = IndexWriter::with_seed(LAYOUT, 5);
+    let mut loaded = HashWriter::with_seed(LAYOUT, 5);
     let mut at = 0;
     while at < saved.len() {
         at += loaded.load_segment(&saved[at..]).unwrap();
@@ -118,7 +118,7 @@ fn refusals() {
     let (index, model) = filled(LAYOUT, 20_000);
     let images = images(&index);
     assert!(images.len() >= 4);
-    let mut loaded = IndexWriter::with_seed(LAYOUT, 5);
+    let mut loaded = HashWriter::with_seed(LAYOUT, 5);
     assert_eq!(loaded.finish_load(), Err(SnapshotError::Incomplete { from: 0 }));
     assert!(matches!(loaded.load_segment(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
     loaded.load_segment(&images[0]).unwrap();
@@ -133,8 +133,8 @@ fn refusals() {
     loaded.finish_load().unwrap();
     assert_eq!(contents(&loaded), model);
     assert_eq!(loaded.load_segment(&images[0]), Err(SnapshotError::NotEmpty { keys: 20_000 }));
-    for (layout, seed) in [(LONG, 5), (LAYOUT, 6), (IndexLayout { addr_bits: 33, ..LAYOUT }, 5)] {
-        assert_eq!(IndexWriter::with_seed(layout, seed).load_segment(&images[0]), Err(SnapshotError::Foreign));
+    for (layout, seed) in [(LONG, 5), (LAYOUT, 6), (HashLayout { addr_bits: 33, ..LAYOUT }, 5)] {
+        assert_eq!(HashWriter::with_seed(layout, seed).load_segment(&images[0]), Err(SnapshotError::Foreign));
     }
 }
 
@@ -161,7 +161,7 @@ proptest! {
         let intact = image.clone();
         changes.iter().for_each(|&(at, flip)| { let at = at % image.len(); image[at] ^= flip; });
         prop_assume!(image != intact);
-        let mut loaded = IndexWriter::with_seed(layout, 5);
+        let mut loaded = HashWriter::with_seed(layout, 5);
         prop_assert!(loaded.load_segment(&image).is_err());
         checksum(&mut image);
         if loaded.load_segment(&image).is_ok() && loaded.finish_load().is_ok() {
@@ -181,7 +181,7 @@ proptest! {
         let image = images(&index).remove(0);
         let begin = begin.min(bytes.len());
         bytes[..begin].copy_from_slice(&image[..begin]);
-        prop_assert!(IndexWriter::with_seed(LAYOUT, 5).load_segment(&bytes).is_err());
+        prop_assert!(HashWriter::with_seed(LAYOUT, 5).load_segment(&bytes).is_err());
     }
 }
 
@@ -189,15 +189,15 @@ proptest! {
 /// Method: so many keys that buckets have six slots; each is read back, half are removed, the rest saved and loaded.
 #[test]
 fn wide_addresses_in_six_slots() {
-    const WIDE: IndexLayout = IndexLayout { keys: KeyKind::U64, addr_bits: 34 };
+    const WIDE: HashLayout = HashLayout { keys: KeyKind::U64, addr_bits: 34 };
     const COUNT: u64 = 2_400_000;
     let wide = |i: u64| Slot { at: i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 30, ..slot(i) };
-    let mut index = IndexWriter::with_seed(WIDE, 5);
+    let mut index = HashWriter::with_seed(WIDE, 5);
     (0..COUNT).for_each(|i| assert_eq!(index.insert(&Key::from(i), wide(i)), None));
     assert!(index.memory_bytes() < COUNT * 14, "six slots: {} bytes", index.memory_bytes());
     (0..COUNT).for_each(|i| assert_eq!(index.get(&Key::from(i)), Some(wide(i))));
     (0..COUNT).step_by(2).for_each(|i| assert_eq!(index.remove(&Key::from(i)), Some(wide(i))));
-    let mut loaded = IndexWriter::with_seed(WIDE, 5);
+    let mut loaded = HashWriter::with_seed(WIDE, 5);
     images(&index).iter().for_each(|image| assert_eq!(loaded.load_segment(image), Ok(image.len())));
     loaded.finish_load().unwrap();
     for i in 0..COUNT {

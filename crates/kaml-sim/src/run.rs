@@ -218,7 +218,7 @@ impl Run {
         let there = world.model.spaces.values().filter(|(_, phase)| *phase != Phase::Deleting).count() as u32;
         for number in there..self.scenario.workload.spaces {
             let name = format!("first {number} of life {life}");
-            let options = NamespaceOptions { keys: KeyKind::U64, logs: Vec::new() };
+            let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
             if let Ok(id) = world.core.create_namespace(&name, &options) {
                 world.model.spaces.insert(id, (name, Phase::Creating));
             }

@@ -372,7 +372,7 @@ impl World {
         self.waiting.swap_remove(which);
         let name = format!("space {} {}", self.next_name, self.model.spaces.len());
         self.next_name += 1;
-        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs() };
+        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs(), blocks: None };
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
                 self.model.spaces.insert(id, (name, Phase::Creating));

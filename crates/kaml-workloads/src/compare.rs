@@ -312,6 +312,7 @@ impl Bench<'_> {
             clients,
             writes_in_flight: 1,
             sector_bytes: floor::SECTOR_BYTES,
+            pages: false,
             duration: self.options.duration,
         }
     }

@@ -1,13 +1,16 @@
 //! Runs the operations of a workload on many threads and makes up what came of it.
 //!
-//! Lives here:       threads, warm-up, running again what an engine gave up on, the outcome; sharing out a load or check.
-//! Lives elsewhere:  the operations (`ycsb`, `tpcb`, `tpcc`), clocks and counters (`figures`).
+//! Lives here:       the `Workload` trait, threads, warm-up, running again what an engine gave up on, measuring; sharing out
+//!                   a load or check.
+//! Lives elsewhere:  the operations (`ycsb`, `tpcb`, `tpcc`), clocks and counters (`figures`), what is told (`outcome`).
 //!
 //! A latency is that of the whole operation, from its first try to the answer, pauses between tries included.
 
 use crate::Error;
-use crate::engine::{Body, Cause, Engine, Session, Stop};
-use crate::figures::{DiskBytes, Latency, Meter, histogram, record, resident_bytes};
+use crate::engine::{Body, Cause, Engine, Session, Stop, Table};
+use crate::figures::{DiskBytes, Meter, histogram, record, resident_bytes};
+use crate::outcome;
+pub use crate::outcome::{Aborts, KindFigures, Outcome};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::ops::Range;
@@ -19,8 +22,10 @@ use std::time::{Duration, Instant};
 const TRIES_MAX: u32 = 10_000;
 /// Pause before the third try; doubled for each further one up to 64 times as long. The second comes at once.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
-/// Items that one thread loads or checks between two reports.
-const SHARE_STEP: u64 = 1024;
+/// Items that one thread loads or checks between two reports, at most.
+const SHARE_STEP_MAX: u64 = 1024;
+/// Few items are cut into at least so many ranges for each thread, so that none has to wait long for the last.
+const SHARES_PER_THREAD: u64 = 8;
 
 /// How long and on how many threads.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -50,6 +55,8 @@ impl Run {
 pub enum Stage {
     /// Records are loaded.
     Load,
+    /// Every record is read.
+    Fill,
     /// Operations run, not measured.
     WarmUp,
     /// Operations run and are measured.
@@ -74,6 +81,9 @@ pub trait Workload: Sync {
 
     /// Loads the tables and settles the engine.
     fn load(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error>;
+
+    /// Reads every record that was loaded, once, so that the engine's cache is as full as it gets.
+    fn fill_cache(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error>;
 
     /// Runs operations.
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error>;
@@ -137,86 +147,17 @@ impl Tally {
         Err(Error::Wrong(format!("an operation was given up {TRIES_MAX} times in a row")))
     }
 
+    fn aborts(&self) -> Aborts {
+        let [deadlock, timeout, conflict, lost] = self.again;
+        Aborts { deadlock, timeout, conflict, lost, rollback: self.rollbacks }
+    }
+
     fn add(&mut self, other: &Tally) {
         self.again.iter_mut().zip(other.again).for_each(|(sum, count)| *sum += count);
         self.rollbacks += other.rollbacks;
         self.reads += other.reads;
         self.user_bytes += other.user_bytes;
     }
-}
-
-/// Operations of one kind.
-#[derive(Clone, Debug, Serialize)]
-pub struct KindFigures {
-    /// What they are called.
-    pub kind: String,
-    /// Answered ones.
-    pub operations: u64,
-    /// From call to answer.
-    pub latency: Latency,
-}
-
-/// Tries that came to nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Aborts {
-    /// Victims of deadlocks.
-    pub deadlock: u64,
-    /// Locks not given in time.
-    pub timeout: u64,
-    /// Refused because of what others had changed.
-    pub conflict: u64,
-    /// What was read was never made durable.
-    pub lost: u64,
-    /// Rolled back by the workload itself.
-    pub rollback: u64,
-}
-
-impl From<&Tally> for Aborts {
-    fn from(tally: &Tally) -> Aborts {
-        let [deadlock, timeout, conflict, lost] = tally.again;
-        Aborts { deadlock, timeout, conflict, lost, rollback: tally.rollbacks }
-    }
-}
-
-/// What a run came to.
-#[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
-    /// The workload.
-    pub workload: String,
-    /// The engine.
-    pub engine: String,
-    /// Everything that was asked for.
-    pub configuration: serde_json::Value,
-    /// CRC32C of workload, engine and configuration: equal for runs that can be compared with each other.
-    pub configuration_hash: String,
-    /// Measured time.
-    pub seconds: f64,
-    /// Operations answered, rolled back ones included.
-    pub operations: u64,
-    /// Per second.
-    pub operations_per_s: f64,
-    /// Of all kinds together.
-    pub latency: Latency,
-    /// Kind by kind.
-    pub kinds: Vec<KindFigures>,
-    /// Tries that came to nothing, by cause.
-    pub aborts: Aborts,
-    /// Bytes of values in committed changes.
-    pub user_bytes: u64,
-    /// Bytes that went to the disk for them, until the engine was settled; none where the system does not tell.
-    pub device_bytes: Option<u64>,
-    /// One divided by the other.
-    pub device_bytes_per_user_byte: Option<f64>,
-    /// User and system time of the process in microseconds for an operation.
-    pub cpu_us_per_operation: f64,
-    /// Resident memory of the process at its highest while operations were measured.
-    pub memory_bytes_max: Option<u64>,
-    /// Memory of the engine's cache at the end.
-    pub cache_bytes: Option<u64>,
-    /// Share of the records asked for that the engine had in its cache.
-    pub hit_ratio: Option<f64>,
-    /// What was found to be as it must be ([`Workload::check`]).
-    pub checked: Vec<String>,
 }
 
 /// A name for what is run, and everything that was asked for.
@@ -280,7 +221,7 @@ pub fn run<W: Worker>(
         latency: latencies.into(),
     };
     let engine = engine.describe();
-    let configuration_hash = hash(&about.workload, &engine, &about.configuration);
+    let configuration_hash = outcome::hash(&about.workload, &engine, &about.configuration);
     let cpu_us = meter.cpu_us_per_operation; // of a meter that saw no operation: of all of them
     let outcome = Outcome {
         workload: about.workload.clone(),
@@ -292,7 +233,7 @@ pub fn run<W: Worker>(
         operations_per_s: operations as f64 / meter.seconds,
         latency: (&latencies).into(),
         kinds: about.kinds.iter().zip(&all.latencies).filter(|(_, l)| !l.is_empty()).map(kind).collect(),
-        aborts: (&all.tally).into(),
+        aborts: all.tally.aborts(),
         user_bytes: all.tally.user_bytes,
         device_bytes,
         device_bytes_per_user_byte: device_bytes.and_then(|bytes| ratio(bytes, all.tally.user_bytes)),
@@ -394,16 +335,17 @@ pub fn share_out<T: Send>(
     progress: &Progress<'_>,
     work: impl Fn(&mut dyn Session, Range<u64>) -> Result<T, Error> + Sync,
 ) -> Result<Vec<T>, Error> {
+    let step_max = (count / (threads.max(1) as u64 * SHARES_PER_THREAD)).clamp(1, SHARE_STEP_MAX);
     let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let one = || -> Result<Vec<T>, Error> {
         let mut session = engine.session()?;
         let mut results = Vec::new();
         loop {
-            let first = next.fetch_add(SHARE_STEP, Ordering::Relaxed);
+            let first = next.fetch_add(step_max, Ordering::Relaxed);
             if first >= count || failed.load(Ordering::Relaxed) {
                 return Ok(results);
             }
-            let range = first..(first + SHARE_STEP).min(count);
+            let range = first..(first + step_max).min(count);
             let step = range.end - range.start;
             results.push(work(&mut *session, range).inspect_err(|_| failed.store(true, Ordering::Relaxed))?);
             progress(stage, done.fetch_add(step, Ordering::Relaxed) + step, count);
@@ -419,20 +361,27 @@ pub fn share_out<T: Send>(
     })
 }
 
+/// Reads records that must be there.
+pub(crate) fn read_all(
+    session: &mut dyn Session,
+    mut records: impl Iterator<Item = (Table, u64)>,
+) -> Result<(), Error> {
+    records.try_for_each(|(table, key)| match session.get(table, key, &mut |_| ()).map_err(Stop::into_error)? {
+        true => Ok(()),
+        false => Err(Error::Wrong(format!("table {}: record {key} is missing", table.0))),
+    })
+}
+
 /// Tells the system to forget the highest memory so far; where it refuses, the peak is that of the whole process.
 fn reset_memory_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-fn hash(workload: &str, engine: &str, configuration: &serde_json::Value) -> String {
-    format!("{:08x}", crc32c::crc32c(format!("{workload}\n{engine}\n{configuration}").as_bytes()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Record;
     use crate::engine::store::KamlEngine;
-    use crate::engine::{Record, Table};
     use kaml::CreateOptions;
     use kaml::store::StoreOptions;
 

@@ -4,8 +4,13 @@
 //! Lives elsewhere:  what is compared with it (`micro`).
 //! Implements:       the control run that the bars on durable puts are ratios to.
 //!
+//! With `pages` (blocking callers), everything is written a second time in large page writes beside the log, as a store does
+//! whose log is only its non-volatile buffer: the same writes, and nothing else.
+//!
 //! Records of `record_bytes` with a header and a CRC32C are packed into sector-padded frames, which are written with
 //! `O_DIRECT | O_DSYNC` round and round a pre-written file. There is no index, no page, no reading back.
+
+mod pages;
 
 use crate::figures::{Meter, histogram, record};
 use crate::scratch::Scratch;
@@ -23,6 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the log file; written round and round.
 pub const LOG_BYTES: u64 = 256 << 20;
+/// Bytes behind the log for pages, if they are asked for; written round and round too.
+pub const PAGES_BYTES: u64 = 256 << 20;
 /// What frames are padded to unless told otherwise: what every file system takes with `O_DIRECT`.
 pub const SECTOR_BYTES: usize = 4096;
 /// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
@@ -43,6 +50,8 @@ pub struct Floor {
     pub writes_in_flight: usize,
     /// Frames are padded to this.
     pub sector_bytes: usize,
+    /// Blocking callers: write every record again, packed into pages.
+    pub pages: bool,
     /// How long.
     pub duration: Duration,
 }
@@ -76,8 +85,12 @@ impl Floor {
     fn figures(&self, meter: Meter, what: &str, latencies: &Histogram<u64>) -> Figures {
         let records = latencies.len() * self.batch_records as u64;
         let what = format!(
-            "{what}: {} clients, {} x {} B, {} writes in flight",
-            self.clients, self.batch_records, self.record_bytes, self.writes_in_flight
+            "{what}{}: {} clients, {} x {} B, {} writes in flight",
+            if self.pages { " and pages" } else { "" },
+            self.clients,
+            self.batch_records,
+            self.record_bytes,
+            self.writes_in_flight
         );
         meter.stop(what, records, records * self.record_bytes as u64, latencies)
     }
@@ -86,14 +99,26 @@ impl Floor {
 /// Blocking callers: whoever finds the disk free leads, the others sleep until their frame is written.
 pub fn blocking(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
     floor.check()?;
-    let scratch = Scratch::create(dir, LOG_BYTES)?;
+    let scratch = Scratch::create(dir, if floor.pages { LOG_BYTES + PAGES_BYTES } else { LOG_BYTES })?;
     blocking_on(&scratch, floor)
 }
 
 /// The same over a file that exists.
 pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
     floor.check()?;
-    let log = Log::new(scratch.open(true)?, floor);
+    if floor.pages && scratch.bytes() < LOG_BYTES + PAGES_BYTES {
+        let least = LOG_BYTES + PAGES_BYTES;
+        return Err(Error::Parameters(format!("a floor with pages needs a file of {least} B")));
+    }
+    let mut log = Log::new(scratch.open(true)?, floor);
+    let writer = match floor.pages {
+        true => {
+            let (pages, writer) = pages::pages(scratch)?;
+            log.state.get_mut().expect("nobody has it yet").pages = Some(pages);
+            Some(std::thread::spawn(move || writer.run()))
+        }
+        false => None,
+    };
     let start = Barrier::new(floor.clients + 1);
     let (meter, latencies) = std::thread::scope(|scope| {
         let (log, start) = (&log, &start);
@@ -106,7 +131,10 @@ pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
         }
         Ok::<_, Error>((meter, all))
     })?;
-    Ok(floor.figures(meter, "floor, blocking", &latencies))
+    let figures = floor.figures(meter, "floor, blocking", &latencies);
+    drop(log);
+    writer.map_or(Ok(()), |writer| writer.join().expect("the page writer does not panic"))?;
+    Ok(figures)
 }
 
 /// The better of one and two writes in flight, each run for half the time: what the bars are measured against.
@@ -277,6 +305,7 @@ struct State {
     heir: bool,
     cursor: Cursor,
     spare: Vec<AlignedBuf>,
+    pages: Option<pages::Pages>,
 }
 
 impl<'a> Log<'a> {
@@ -290,6 +319,7 @@ impl<'a> Log<'a> {
             heir: false,
             cursor: Cursor::new(),
             spare: (0..floor.writes_in_flight).map(|_| frame()).collect(),
+            pages: None,
         };
         let words = (0..WORD_COUNT).map(|_| Word(AtomicU32::new(WAITING))).collect();
         Log { file, floor, state: Mutex::new(state), words }
@@ -322,6 +352,9 @@ impl<'a> Log<'a> {
         let at = state.len;
         state.open[at..at + batch.len()].copy_from_slice(batch);
         state.len += batch.len();
+        if let Some(pages) = &mut state.pages {
+            pages.append(batch)?;
+        }
         let number = state.number;
         if state.leader_count < self.floor.writes_in_flight && !state.heir {
             state.leader_count += 1;
@@ -415,6 +448,7 @@ mod tests {
             clients,
             writes_in_flight,
             sector_bytes: SECTOR_BYTES,
+            pages: false,
             duration: Duration::from_millis(60),
         }
     }
@@ -425,6 +459,14 @@ mod tests {
     fn all_callers_are_answered() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(dir.path(), LOG_BYTES).unwrap();
+        let paged = Scratch::create(dir.path(), LOG_BYTES + PAGES_BYTES).unwrap();
+        let with_pages = Floor { pages: true, record_bytes: 4096, ..floor(8, 4, 1) };
+        assert!(matches!(blocking_on(&scratch, &with_pages), Err(Error::Parameters(_))));
+        let figures = blocking_on(&paged, &with_pages).unwrap();
+        assert!(
+            figures.disk_write_bytes.is_none_or(|written| written as f64 > 1.5 * figures.bytes as f64),
+            "{figures:?}"
+        );
         for (clients, batch_records, writes_in_flight) in [(1, 1, 1), (2, 1, 1), (8, 3, 2), (40, 1, 2), (16, 32, 1)] {
             let figures = blocking_on(&scratch, &floor(clients, batch_records, writes_in_flight)).unwrap();
             assert!(figures.operations >= clients as u64, "{figures:?}");

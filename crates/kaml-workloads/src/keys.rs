@@ -169,19 +169,20 @@ fn zeta(count: u64, theta: f64) -> f64 {
 
 /// A permutation of `0..count`: multiplication by a number that shares no factor with `count`.
 #[derive(Clone, Debug)]
-struct Scatter {
+pub(crate) struct Scatter {
     count: u64,
     factor: u64,
 }
 
 impl Scatter {
-    fn new(count: u64) -> Scatter {
+    pub(crate) fn new(count: u64) -> Scatter {
         let golden = (count as f64 * 0.618_033_988_749_895) as u64;
         let factor = (golden.max(1)..).find(|factor| gcd(*factor, count) == 1).expect("count + 1 shares no factor");
         Scatter { count, factor }
     }
 
-    fn place(&self, rank: u64) -> u64 {
+    /// The place of a rank below the count.
+    pub(crate) fn place(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.factor) % u128::from(self.count)) as u64
     }
 }

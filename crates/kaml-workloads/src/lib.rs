@@ -16,12 +16,14 @@ pub mod keys;
 pub mod kill;
 pub mod memory;
 pub mod micro;
+pub mod outcome;
 pub mod raw;
 pub mod reopen;
 mod rows;
 pub mod scratch;
 pub mod steady;
 pub mod tpcb;
+pub mod tpcc;
 mod uring;
 pub mod ycsb;
 

@@ -3,7 +3,8 @@
 //! Lives here:       making, reading and changing them.
 //! Lives elsewhere:  the structs, beside their workloads.
 
-use crate::engine::{Stop, Table, Transaction, must_read};
+use crate::Error;
+use crate::engine::{Session, Stop, Table, Transaction, must_read};
 use crate::keys::Rng;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -40,6 +41,18 @@ pub(crate) fn change<T: Row>(value: &mut [u8]) -> Result<&mut T, Stop> {
 
 fn too_short<T>(value: &[u8]) -> Stop {
     Stop::wrong(format!("a row of {} bytes where {} are needed", value.len(), size_of::<T>()))
+}
+
+/// Reads a row outside transactions; none if it is not there.
+pub(crate) fn find<T: Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<Option<T>, Error> {
+    let mut row = None;
+    session.get(table, key, &mut |value| row = Some(read::<T>(value).copied())).map_err(Stop::into_error)?;
+    row.transpose().map_err(Stop::into_error)
+}
+
+/// Reads a row outside transactions that must be there.
+pub(crate) fn get<T: Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<T, Error> {
+    find(session, table, key)?.ok_or_else(|| Error::Wrong(format!("table {}: row {key} is missing", table.0)))
 }
 
 /// Reads a row that must be there, changes it and writes it back; answers what `with` does.

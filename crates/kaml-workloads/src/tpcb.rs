@@ -137,19 +137,30 @@ impl Tpcb {
     }
 
     /// Accounts come first, then tellers, then branches.
+    fn place(&self, at: u64) -> (Table, u64) {
+        let (accounts, tellers) = (self.settings.accounts(), self.settings.tellers());
+        match at.checked_sub(accounts) {
+            None => (ACCOUNT, at),
+            Some(teller) if teller < tellers => (TELLER, teller),
+            Some(other) => (BRANCH, other - tellers),
+        }
+    }
+
     fn row(&self, at: u64) -> (Table, u64, Vec<u8>) {
         let s = &self.settings;
-        let (accounts, tellers) = (s.accounts(), s.tellers());
-        if at < accounts {
-            let row = Account { account: at.into(), branch: (at / s.accounts_per_branch).into(), balance: 0.into() };
-            return (ACCOUNT, at, rows::make(&row, s.row_bytes, at));
-        }
-        let (table, number, branch) = match at - accounts {
-            teller if teller < tellers => (TELLER, teller, teller / TELLERS_PER_BRANCH),
-            other => (BRANCH, other - tellers, other - tellers),
+        let (table, number) = self.place(at);
+        let branch = match table {
+            ACCOUNT => number / s.accounts_per_branch,
+            TELLER => number / TELLERS_PER_BRANCH,
+            _ => number,
         };
-        let row = Till { number: number.into(), branch: branch.into(), balance: 0.into() };
-        (table, number, rows::make(&row, s.row_bytes, at))
+        let (number_in_row, branch, balance) = (number.into(), branch.into(), 0.into());
+        let row = if table == ACCOUNT {
+            rows::make(&Account { account: number_in_row, branch, balance }, s.row_bytes, at)
+        } else {
+            rows::make(&Till { number: number_in_row, branch, balance }, s.row_bytes, at)
+        };
+        (table, number, row)
     }
 
     /// Balances of a table, summed up branch by branch.
@@ -182,16 +193,8 @@ impl Tpcb {
     }
 }
 
-/// A row that must be there, outside transactions.
-fn get<T: rows::Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<T, Error> {
-    let mut row = None;
-    session.get(table, key, &mut |value| row = Some(rows::read::<T>(value).copied())).map_err(Stop::into_error)?;
-    let missing = || Error::Wrong(format!("{} {key} is missing", TABLES[table.0]));
-    row.ok_or_else(missing)?.map_err(Stop::into_error)
-}
-
 fn till(session: &mut dyn Session, table: Table, key: u64) -> Result<(u64, i64), Error> {
-    get::<Till>(session, table, key).map(|row| (row.branch.get(), row.balance.get()))
+    rows::get::<Till>(session, table, key).map(|row| (row.branch.get(), row.balance.get()))
 }
 
 impl Workload for Tpcb {
@@ -217,6 +220,14 @@ impl Workload for Tpcb {
         })?;
         progress(Stage::Settle, 0, 0);
         engine.settle()
+    }
+
+    /// Branches and tellers last, so that they are the last to leave the cache.
+    fn fill_cache(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error> {
+        drive::share_out(engine, threads, self.size().records, Stage::Fill, progress, |session, range| {
+            drive::read_all(session, range.map(|at| self.place(at)))
+        })?;
+        Ok(())
     }
 
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error> {
@@ -253,13 +264,13 @@ impl Workload for Tpcb {
         let branches = sums(s.scale, &|session, at| till(session, BRANCH, at))?;
         let tellers = sums(s.tellers(), &|session, at| till(session, TELLER, at))?;
         let accounts = sums(s.accounts(), &|session, at| {
-            get::<Account>(session, ACCOUNT, at).map(|row| (row.branch.get(), row.balance.get()))
+            rows::get::<Account>(session, ACCOUNT, at).map(|row| (row.branch.get(), row.balance.get()))
         })?;
         let clients = self.clients();
         let mut history = vec![0; s.scale as usize];
         for (client, count) in clients.iter().enumerate() {
             let of_client = sums(*count, &|session, at| {
-                let row: History = get(session, HISTORY, history_key(client as u64, at))?;
+                let row: History = rows::get(session, HISTORY, history_key(client as u64, at))?;
                 Ok((row.branch.get(), row.delta.get()))
             })?;
             history.iter_mut().zip(of_client).for_each(|(sum, delta)| *sum += delta);
@@ -360,6 +371,7 @@ mod tests {
         let tpcb = Tpcb::new(settings).unwrap();
         let engine = KamlEngine::create(None, &CreateOptions::new(64 << 20), store, tpcb.tables()).unwrap();
         tpcb.load(&engine, 2, &|_, _, _| ()).unwrap();
+        tpcb.fill_cache(&engine, 2, &|_, _, _| ()).unwrap();
         (tpcb, engine)
     }
 

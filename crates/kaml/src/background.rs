@@ -20,10 +20,16 @@ const IDLE: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
 
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
-    let queue = shared.medium.queue(DEPTH);
-    shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
-    let run = move || run(&shared, queue);
-    std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)
+    let (ready, wait) = std::sync::mpsc::channel();
+    let run = move || {
+        let queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
+        shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
+        let _ = ready.send(());
+        run(&shared, queue);
+    };
+    let thread = std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)?;
+    let _ = wait.recv(); // who needs housekeeping can wake it from now on
+    Ok(thread)
 }
 
 fn run(shared: &Shared, mut queue: Box<dyn Queue>) {

@@ -29,6 +29,11 @@ impl Batch {
         Batch::default()
     }
 
+    /// An empty batch with room for so many records and bytes of values.
+    pub(crate) fn with_capacity(records: usize, value_bytes: usize) -> Batch {
+        Batch { items: Vec::with_capacity(records), values: Vec::with_capacity(value_bytes) }
+    }
+
     /// Stores a value.
     pub fn put(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> &mut Self {
         self.push(namespace, key.into(), Some(value), Condition::Always)

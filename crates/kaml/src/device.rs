@@ -99,7 +99,7 @@ impl Device {
         Ok(Device { inner: Arc::new(Inner { shared, background: Mutex::new(Some(background)), about }) })
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
     }
 

@@ -16,7 +16,7 @@ use crate::{Key, NamespaceId};
 use kaml_device::{
     Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, Wake};
+use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Geometry, Io, IoId, Medium, Wake};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
@@ -104,6 +104,7 @@ impl Shared {
 
     /// Stages a Put, waiting for room if there is none just now.
     fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
+        self.prefetch(ops);
         let mut core = self.lock();
         loop {
             match core.stage(ops) {
@@ -113,6 +114,11 @@ impl Shared {
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         }
+    }
+
+    /// Memory is slow, and the core's lock is short: what a Put needs of the index comes meanwhile.
+    pub(crate) fn prefetch(&self, ops: &[Op<'_>]) {
+        ops.iter().for_each(|op| self.reader.prefetch(op.namespace, &op.key));
     }
 
     /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.
@@ -267,6 +273,9 @@ impl Shared {
                 }
             }
         }
+        if large.tickets.is_empty() {
+            return Ok(large);
+        }
         let mut core = self.lock();
         while !large.tickets.iter().all(|ticket| core.is_placed(*ticket)) {
             if let Some(error) = core.stopped() {
@@ -341,29 +350,39 @@ impl Shared {
         }
     }
 
-    fn read(&self, read: &FlashRead, out: &mut Vec<u8>) -> Result<(), Error> {
+    pub(crate) fn read(&self, read: &FlashRead, out: &mut Vec<u8>) -> Result<(), Error> {
+        self.read_with(read.at, read.bytes, |bytes| Ok(read.copy_value(bytes, out)?))
+    }
+
+    /// Reads flash on the caller's thread and hands the bytes on.
+    pub(crate) fn read_with(
+        &self,
+        at: ChunkAddr,
+        bytes: usize,
+        take: impl FnOnce(&[u8]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         thread_local! {
             static SCRATCH: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(16 << 10));
         }
         SCRATCH.with_borrow_mut(|scratch| {
             let mut buf = std::mem::replace(scratch, AlignedBuf::zeroed(0));
-            if buf.capacity() < read.bytes {
-                buf = AlignedBuf::zeroed(read.bytes);
+            if buf.capacity() < bytes {
+                buf = AlignedBuf::zeroed(bytes);
             }
-            buf.set_len(read.bytes);
-            let mut io = Io::Read { at: read.at, into: buf };
-            self.count_read(read.bytes);
+            buf.set_len(bytes);
+            let mut io = Io::Read { at, into: buf };
+            self.count_reads(1, bytes as u64);
             let result = self.medium.execute(&mut io);
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            let copied = result.map_err(Error::from).and_then(|()| Ok(read.copy_value(&into, out)?));
+            let taken = result.map_err(Error::from).and_then(|()| take(&into));
             *scratch = into;
-            copied
+            taken
         })
     }
 
-    pub(crate) fn count_read(&self, bytes: usize) {
-        self.read_count.fetch_add(1, Ordering::Relaxed);
-        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn count_reads(&self, count: u64, bytes: u64) {
+        self.read_count.fetch_add(count, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     // --- roots ------------------------------------------------------------------------------------------------------------

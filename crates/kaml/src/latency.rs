@@ -26,8 +26,13 @@ impl Latency {
     }
 
     pub(crate) fn record(&self, ns: u64) {
+        self.record_all([ns]);
+    }
+
+    /// Records what was collected meanwhile, with one lock.
+    pub(crate) fn record_all(&self, all_ns: impl IntoIterator<Item = u64>) {
         let mut shard = self.shards[shard()].lock().expect("no panics under this lock");
-        shard.saturating_record(ns.max(1));
+        all_ns.into_iter().for_each(|ns| shard.saturating_record(ns.max(1)));
     }
 
     pub(crate) fn reset(&self) {

@@ -23,6 +23,7 @@
 
 mod background;
 mod batch;
+mod blocks;
 mod check;
 mod device;
 mod driver;
@@ -36,6 +37,7 @@ pub use batch::Batch;
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;
+pub use kaml_device::{BlockInfo, BlockOptions};
 pub use kaml_device::{Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport};
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use queue::{Answer, AsyncQueue};

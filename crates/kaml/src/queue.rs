@@ -1,13 +1,16 @@
 //! Driver (ii) in the caller's hands: many commands in flight from one thread.
 //!
 //! Lives here:       an event loop's ring writes and reads, tokens, answers.
-//! Lives elsewhere:  programs and collection (`background`), which go on beside it.
+//! Lives elsewhere:  programs and collection (`background`), which go on beside it; commands on blocks (`blocks`).
 //! Implements:       design section 2, driver (ii).
+
+mod blocks;
 
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
 use crate::error::Error;
 use crate::{Key, NamespaceId};
+use blocks::{BLOCK_BIT, BlockCommands};
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
 use std::collections::VecDeque;
@@ -20,7 +23,7 @@ use std::time::Instant;
 pub struct Answer {
     /// The caller's name for the command.
     pub token: u64,
-    /// For a Get the value, if the key is there; for a Put nothing.
+    /// For a Get the value, if the key is there; for a read of blocks their bytes; for a Put nothing.
     pub result: Result<Option<Vec<u8>>, Error>,
 }
 
@@ -36,7 +39,8 @@ struct WaitingGet {
     start: Instant,
 }
 
-/// Many commands in flight from one thread. Answers come in any order; Puts are durable when answered.
+/// Many commands in flight from one thread, the one that made the queue. Answers come in any order; Puts are durable when
+/// answered.
 ///
 /// Values of 32 KiB and more are written before `put` or `write` returns.
 pub struct AsyncQueue {
@@ -50,15 +54,32 @@ pub struct AsyncQueue {
     persisting: usize,
     ready: Vec<Answer>,
     done: Vec<Completion>,
+    /// Reads that are done and not answered.
+    reads_done: VecDeque<Completion>,
     buffers: Vec<AlignedBuf>,
+    blocks: BlockCommands,
+    tally: Tally,
+}
+
+/// What happened since the device's counters were told.
+#[derive(Default)]
+struct Tally {
+    get_ns: Vec<u64>,
+    put_ns: Vec<u64>,
+    read_count: u64,
+    read_bytes: u64,
 }
 
 /// Reads are told from ring writes by this bit of their id.
 const READ_BIT: u64 = 1 << 63;
 /// How long one wait may last.
 const WAIT_NS: u64 = 1_000_000_000;
-/// Read buffers kept for reuse.
+/// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
+/// reaches the medium while the others are being answered, which mostly are done at the same time.
+const READS_ANSWERED_MIN: usize = 4;
+/// Read buffers kept for reuse, and their bytes at most.
 const BUFFERS_MAX: usize = 256;
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 impl AsyncQueue {
     pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> AsyncQueue {
@@ -76,17 +97,24 @@ impl AsyncQueue {
             persisting: 0,
             ready: Vec::new(),
             done: Vec::new(),
+            reads_done: VecDeque::new(),
             buffers: Vec::new(),
+            tally: Tally::default(),
+            blocks: BlockCommands::default(),
         }
     }
 
     /// Commands not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.puts.len() + self.reads_in_flight() + self.ready.len()
+        self.puts.len() + self.gets_in_flight() + self.blocks.len() + self.ready.len()
+    }
+
+    fn gets_in_flight(&self) -> usize {
+        self.gets.len() - self.free_places.len()
     }
 
     fn reads_in_flight(&self) -> usize {
-        self.gets.len() - self.free_places.len()
+        self.gets_in_flight() + self.blocks.reads_in_flight()
     }
 
     /// Starts an atomic Put. An error is the command's answer; nothing else will come for its token.
@@ -114,6 +142,7 @@ impl AsyncQueue {
         }
         let start = Instant::now();
         let shared = self.shared.clone();
+        shared.prefetch(ops);
         let mut core = shared.lock();
         let frame = loop {
             match core.stage(ops) {
@@ -165,37 +194,56 @@ impl AsyncQueue {
                 return Ok(());
             }
         };
-        self.shared.get_latency.record_since(start);
+        self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
         self.ready.push(Answer { token, result });
         Ok(())
     }
 
     fn start_read(&mut self, token: u64, read: FlashRead, start: Instant) {
-        let mut into = self.buffers.pop().filter(|b| b.capacity() >= read.bytes);
-        let mut buf = into.take().unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + AlignedBuf::ALIGN));
-        buf.set_len(read.bytes);
+        let buf = self.take_buffer(read.bytes);
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.gets.push(None);
             self.gets.len() - 1
         });
-        self.shared.count_read(read.bytes);
+        self.tally.read_count += 1;
+        self.tally.read_bytes += read.bytes as u64;
         self.io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
         self.gets[place] = Some(WaitingGet { token, read, start });
+    }
+
+    fn take_buffer(&mut self, bytes: usize) -> AlignedBuf {
+        let kept = self.buffers.pop().filter(|b| b.capacity() >= bytes);
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
+        buf.set_len(bytes);
+        buf
+    }
+
+    fn give_buffer(&mut self, buf: AlignedBuf) {
+        if self.buffers.len() < BUFFERS_MAX && buf.capacity() <= BUFFER_BYTES_MAX {
+            self.buffers.push(buf);
+        }
     }
 
     /// Appends answers; with `wait` at least one, if anything is in flight.
     pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
         let before = out.len();
         loop {
-            if !self.puts.is_empty() && self.persisting == 0 {
+            let has_turns = self.take_turns();
+            if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting == 0 {
                 let shared = self.shared.clone();
                 let mut core = shared.lock();
                 self.start_persist(&mut core);
                 self.answer_puts(&core);
             }
             out.append(&mut self.ready);
-            let idle = self.puts.is_empty() && self.reads_in_flight() == 0;
-            let sleep = wait && out.len() == before && self.done.is_empty();
+            if wait && out.len() == before && !has_turns && self.only_waits_for_room() {
+                let shared = self.shared.clone();
+                shared.wake_background();
+                drop(shared.wait_progress(shared.lock()));
+                continue;
+            }
+            let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
+            let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty() && !has_turns;
             let pause = if sleep { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle {
                 self.io.reap(pause, &mut self.done);
@@ -203,9 +251,29 @@ impl AsyncQueue {
                 out.append(&mut self.ready);
             }
             if !wait || idle || out.len() > before {
-                return;
+                break;
             }
         }
+        self.tell();
+    }
+
+    /// Adds to the device's counters, once for all that a poll brought.
+    fn tell(&mut self) {
+        let tally = &mut self.tally;
+        if tally.read_count > 0 {
+            self.shared.count_reads(std::mem::take(&mut tally.read_count), std::mem::take(&mut tally.read_bytes));
+        }
+        if !tally.get_ns.is_empty() {
+            self.shared.get_latency.record_all(tally.get_ns.drain(..));
+        }
+        if !tally.put_ns.is_empty() {
+            self.shared.put_latency.record_all(tally.put_ns.drain(..));
+        }
+    }
+
+    /// Whether changes of blocks are all there is, and nothing of this loop's own will give them room.
+    fn only_waits_for_room(&self) -> bool {
+        self.blocks.has_later() && self.persisting == 0 && self.reads_in_flight() == 0
     }
 
     /// Hands the staged frame to the medium.
@@ -222,15 +290,25 @@ impl AsyncQueue {
         let mut done = std::mem::take(&mut self.done);
         let shared = self.shared.clone();
         let mut core = None;
+        let now = Instant::now();
         for completion in done.drain(..) {
-            if completion.id & READ_BIT != 0 {
-                self.answer_get(completion);
+            if completion.id & READ_BIT != 0 && completion.id & BLOCK_BIT != 0 {
+                self.blocks.arrived.push(completion);
+            } else if completion.id & READ_BIT != 0 {
+                self.reads_done.push_back(completion);
             } else {
                 self.persisting -= 1;
                 core.get_or_insert_with(|| shared.lock()).complete(completion);
             }
         }
         self.done = done;
+        for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
+            let completion = self.reads_done.pop_front().expect("counted");
+            if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
+                into.prefetch();
+            }
+            self.answer_get(completion, now);
+        }
         // Others may have committed frames with commands of ours.
         if core.is_none() && !self.puts.is_empty() && self.persisting == 0 {
             core = Some(shared.lock());
@@ -242,13 +320,18 @@ impl AsyncQueue {
             drop(core);
             shared.spread(news, self.id);
         }
+        self.take_arrived();
     }
 
     fn answer_puts(&mut self, core: &Core) {
         let committed = core.committed();
+        if self.puts.front().is_none_or(|put| put.frame >= committed) && core.stopped().is_none() {
+            return;
+        }
+        let now = Instant::now();
         while self.puts.front().is_some_and(|put| put.frame < committed) {
             let put = self.puts.pop_front().expect("just seen");
-            self.shared.put_latency.record_since(put.start);
+            self.tally.put_ns.push((now - put.start).as_nanos() as u64);
             self.ready.push(Answer { token: put.token, result: Ok(None) });
         }
         if let Some(error) = core.stopped() {
@@ -257,17 +340,15 @@ impl AsyncQueue {
         }
     }
 
-    fn answer_get(&mut self, completion: Completion) {
+    fn answer_get(&mut self, completion: Completion, now: Instant) {
         let Completion { id, io, result } = completion;
         let place = (id & !READ_BIT) as usize;
         let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
         self.free_places.push(place);
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
         let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
-        if self.buffers.len() < BUFFERS_MAX {
-            self.buffers.push(into);
-        }
-        self.shared.get_latency.record_since(start);
+        self.give_buffer(into);
+        self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }
 }

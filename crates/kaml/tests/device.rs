@@ -133,8 +133,9 @@ fn threads_and_queues_share_a_device() {
                 }
             });
         }
-        let mut queue = device.queue(64);
+        let shared = &device;
         scope.spawn(move || {
+            let mut queue = shared.queue(64);
             let mut answers = Vec::new();
             let mut answered = 0;
             for i in 0..5000u64 {

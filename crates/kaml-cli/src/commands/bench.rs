@@ -3,6 +3,7 @@
 //! Lives here:       flags and tables.
 //! Lives elsewhere:  what is run and measured (`kaml-workloads`).
 
+use super::bench_database::{TpcbArguments, TpccArguments, YcsbArguments};
 use super::create::Durability;
 use crate::failure::Failure;
 use crate::{output, size};
@@ -83,6 +84,23 @@ enum Bench {
     },
     /// The raw disk: random reads, durable sequential writes, sequential reads
     Raw(RawArguments),
+    /// YCSB on the record cache: records read, updated, inserted, read to be changed
+    #[command(after_help = "Examples:
+  kaml bench ycsb a --records 2000000 --cache 40% --threads 1,16
+  kaml bench ycsb a,b,c,d,f --property writeallfields=true --json
+  kaml bench ycsb workloads/workloada --as-is")]
+    Ycsb(Box<YcsbArguments>),
+    /// TPC-B on transactions: AccountUpdate, checked afterwards
+    #[command(after_help = "Examples:
+  kaml bench tpcb --scale 100 --threads 1,8,16
+  kaml bench tpcb --zipf 0.99 --early-release
+  kaml bench tpcb --paper-sizes --records-per-lock 16 --cache 100%")]
+    Tpcb(Box<TpcbArguments>),
+    /// TPC-C's NewOrder and Payment on transactions, checked afterwards
+    #[command(after_help = "Examples:
+  kaml bench tpcc --scale 16 --threads 8,16
+  kaml bench tpcc --transaction payment --early-release --paper-sizes")]
+    Tpcc(Box<TpccArguments>),
 }
 
 #[derive(Args)]
@@ -130,6 +148,10 @@ struct FloorArguments {
     /// What writes are padded to
     #[arg(long, default_value = "4KiB", value_parser = size::parse)]
     sector: u64,
+
+    /// Blocking threads: write every record a second time, in pages of 256 KiB beside the log
+    #[arg(long)]
+    pages: bool,
 }
 
 #[derive(Args)]
@@ -274,6 +296,9 @@ impl Arguments {
         match self.bench {
             Bench::Floor(arguments) => arguments.run(),
             Bench::Raw(arguments) => arguments.run(),
+            Bench::Ycsb(arguments) => arguments.run(),
+            Bench::Tpcb(arguments) => arguments.run(),
+            Bench::Tpcc(arguments) => arguments.run(),
             Bench::Put(arguments) => arguments.run(Work::Put),
             Bench::Get(arguments) => arguments.run(Work::Get),
             Bench::Mixed(arguments) => arguments.run(Work::Mixed),
@@ -287,13 +312,15 @@ impl Arguments {
 impl FloorArguments {
     fn run(self) -> Result<(), Failure> {
         let duration = self.common.duration()?;
-        let scratch = Scratch::create(&self.common.dir, floor::LOG_BYTES)?;
+        let pages_bytes = if self.pages { floor::PAGES_BYTES } else { 0 };
+        let scratch = Scratch::create(&self.common.dir, floor::LOG_BYTES + pages_bytes)?;
         let floor = |clients, writes_in_flight| Floor {
             record_bytes: self.bytes as usize,
             batch_records: self.batch,
             clients,
             writes_in_flight,
             sector_bytes: self.sector as usize,
+            pages: self.pages,
             duration,
         };
         let mut figures = Vec::new();

@@ -1,6 +1,7 @@
 //! One module for each subcommand.
 
 mod bench;
+mod bench_database;
 mod check;
 mod create;
 mod export;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::store::{self, DeviceArgument};
 use crate::{output, size};
 use clap::{Args, Subcommand, ValueEnum};
-use kaml::{KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions};
+use kaml::{BlockOptions, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use serde::Serialize;
 
 /// Flags of `kaml namespace`.
@@ -12,6 +12,7 @@ use serde::Serialize;
 #[command(after_help = "Examples:
   kaml namespace create data.kaml notes
   kaml namespace create data.kaml counters --keys u64 --logs 0,1
+  kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace list data.kaml
   kaml namespace set data.kaml notes --rename letters
   kaml namespace delete data.kaml letters")]
@@ -27,8 +28,17 @@ enum Action {
         #[command(flatten)]
         target: Target,
         /// Which keys it takes
-        #[arg(long, value_enum, default_value_t)]
+        #[arg(long, value_enum, default_value_t, conflicts_with = "block")]
         keys: Keys,
+        /// Hold logical blocks of so many bytes, 512 or 4096, instead of records
+        #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "size")]
+        block: Option<u64>,
+        /// Bytes of all blocks, for example 1GiB; may be more than the device has
+        #[arg(long, value_parser = size::parse, requires = "block")]
+        size: Option<u64>,
+        /// Bytes that are mapped together: writes of less read the rest first [default: 4096]
+        #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "block")]
+        unit: Option<u64>,
         /// Logs that its records go to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
@@ -100,13 +110,14 @@ impl Arguments {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs } => {
+            Action::Create { target, keys, logs, block, size, unit } => {
                 let keys = match keys {
                     Keys::Bytes => KeyKind::Bytes,
                     Keys::U64 => KeyKind::U64,
                 };
+                let blocks = block.zip(size).map(|(block, size)| block_options(block, size, unit)).transpose()?;
                 let device = target.device.open()?;
-                device.create_namespace(&target.name, &NamespaceOptions { keys, logs })?;
+                device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks })?;
                 target.show(&store::namespace(&device, &target.name)?, "created")?;
                 Ok(device.close()?)
             }
@@ -136,6 +147,18 @@ impl Arguments {
     }
 }
 
+fn block_options(block: u64, size: u64, unit: Option<u64>) -> Result<BlockOptions, Failure> {
+    if block == 0 || !size.is_multiple_of(block) {
+        return Err(Failure::Usage(format!("--size {size} is not a multiple of --block {block}")));
+    }
+    let bytes = |what: &str, bytes: u64| {
+        u32::try_from(bytes).map_err(|_| Failure::Usage(format!("{what} {bytes}: that is too large")))
+    };
+    let options = BlockOptions::new(bytes("--block", block)?, size / block);
+    let unit_bytes = unit.map_or(Ok(options.unit_bytes), |unit| bytes("--unit", unit))?;
+    Ok(BlockOptions { unit_bytes, ..options })
+}
+
 impl Target {
     fn show(&self, info: &NamespaceInfo, what: &str) -> Result<(), Failure> {
         if self.json {
@@ -151,8 +174,12 @@ impl Target {
 pub struct View<'a> {
     id: u32,
     name: &'a str,
-    /// `bytes` or `u64`.
+    /// `bytes`, `u64`, or `blocks`.
     keys: String,
+    /// Bytes of a logical block, of its mapping unit, and blocks; of a namespace of records nothing.
+    block_bytes: Option<u32>,
+    unit_bytes: Option<u32>,
+    block_count: Option<u64>,
     /// None: all of them.
     logs: Option<&'a [u32]>,
     record_count: u64,
@@ -165,7 +192,10 @@ impl View<'_> {
         View {
             id: info.id,
             name: &info.name,
-            keys: show_kind(info.keys),
+            keys: show_kind(info),
+            block_bytes: info.blocks.map(|blocks| blocks.block_bytes),
+            unit_bytes: info.blocks.map(|blocks| blocks.unit_bytes),
+            block_count: info.blocks.map(|blocks| blocks.block_count),
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
             index_bytes: info.index_bytes,
@@ -179,8 +209,22 @@ impl View<'_> {
     }
 }
 
-fn show_kind(kind: KeyKind) -> String {
-    format!("{kind:?}").to_lowercase()
+fn show_kind(info: &NamespaceInfo) -> String {
+    match info.blocks {
+        Some(_) => "blocks".to_owned(),
+        None => format!("{:?}", info.keys).to_lowercase(),
+    }
+}
+
+/// `u64`, or `8.00 GiB of 4096 B blocks`.
+fn show_layout(info: &NamespaceInfo) -> String {
+    match info.blocks {
+        Some(blocks) => {
+            let bytes = size::show(u64::from(blocks.block_bytes) * blocks.block_count);
+            format!("{bytes} of {} B blocks", blocks.block_bytes)
+        }
+        None => show_kind(info),
+    }
 }
 
 /// One row for each namespace.
@@ -188,7 +232,7 @@ pub fn table(namespaces: &[NamespaceInfo]) -> comfy_table::Table {
     let rows = namespaces.iter().map(|info| {
         vec![
             info.name.clone(),
-            show_kind(info.keys),
+            show_layout(info),
             match info.logs.as_slice() {
                 [] => "all".into(),
                 logs => logs.iter().map(u32::to_string).collect::<Vec<_>>().join(","),

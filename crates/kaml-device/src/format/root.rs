@@ -5,6 +5,7 @@
 //!
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
+use crate::layout::{BlockOptions, Layout};
 use kaml_index::KeyKind;
 
 /// Pages of one block.
@@ -28,7 +29,7 @@ pub(crate) struct Stream {
 pub(crate) struct NamespaceRoot {
     pub(crate) id: u32,
     pub(crate) name: String,
-    pub(crate) keys: KeyKind,
+    pub(crate) layout: Layout,
     /// Dies the namespace appends to; empty: all.
     pub(crate) logs: Vec<u32>,
     /// Records when the snapshot was taken.
@@ -81,7 +82,8 @@ pub enum RootError {
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
-const VERSION: u32 = 1;
+/// Version 2 knows block namespaces; a root of version 1 is one of version 2 without any.
+const VERSION: u32 = 2;
 /// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -190,10 +192,16 @@ impl DecodeError {
 impl NamespaceRoot {
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id);
-        w.u32(match self.keys {
-            KeyKind::U64 => 0,
-            KeyKind::Bytes => 1,
-        });
+        match self.layout {
+            Layout::Records(KeyKind::U64) => w.u32(0),
+            Layout::Records(KeyKind::Bytes) => w.u32(1),
+            Layout::Blocks(blocks) => {
+                w.u32(2);
+                w.u32(blocks.block_bytes);
+                w.u32(blocks.unit_bytes);
+                w.u64(blocks.block_count);
+            }
+        }
         w.u32(self.name.len() as u32);
         w.0.extend_from_slice(self.name.as_bytes());
         w.u32(self.logs.len() as u32);
@@ -205,9 +213,15 @@ impl NamespaceRoot {
 
     fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
         let id = r.u32()?;
-        let keys = match r.u32()? {
-            0 => KeyKind::U64,
-            1 => KeyKind::Bytes,
+        let layout = match r.u32()? {
+            0 => Layout::Records(KeyKind::U64),
+            1 => Layout::Records(KeyKind::Bytes),
+            2 => {
+                let (block_bytes, unit_bytes, block_count) = (r.u32()?, r.u32()?, r.u64()?);
+                let blocks = BlockOptions { block_bytes, block_count, unit_bytes };
+                blocks.check().ok()?;
+                Layout::Blocks(blocks)
+            }
             _ => return None,
         };
         let name_len = r.u32()? as usize;
@@ -217,7 +231,7 @@ impl NamespaceRoot {
             logs.push(r.u32()?);
         }
         let record_count = r.u64()?;
-        Some(NamespaceRoot { id, name, keys, logs, record_count, snapshot: r.stream()?, snapshot_entry: r.u64()? })
+        Some(NamespaceRoot { id, name, layout, logs, record_count, snapshot: r.stream()?, snapshot_entry: r.u64()? })
     }
 }
 

@@ -5,6 +5,7 @@ use super::journal::{self, Change};
 use super::oob::{Extent, Oob, PageOob, extents};
 use super::record::{Record, RecordHeader, RecordKind};
 use super::root::{NamespaceRoot, Root, Run, Stream};
+use crate::layout::{BlockOptions, Layout};
 use kaml_index::{Key, KeyKind, LenCode, Slot};
 use proptest::prelude::*;
 
@@ -34,15 +35,30 @@ fn root() -> Root {
         ring_tail: 4096,
         next_sequence: 77,
         next_namespace: 3,
-        namespaces: vec![NamespaceRoot {
-            id: 1,
-            name: "users".to_owned(),
-            keys: KeyKind::Bytes,
-            logs: vec![0, 2],
-            record_count: 42,
-            snapshot: Some(stream.clone()),
-            snapshot_entry: 6,
-        }],
+        namespaces: vec![
+            NamespaceRoot {
+                id: 1,
+                name: "users".to_owned(),
+                layout: Layout::Records(KeyKind::Bytes),
+                logs: vec![0, 2],
+                record_count: 42,
+                snapshot: Some(stream.clone()),
+                snapshot_entry: 6,
+            },
+            NamespaceRoot {
+                id: 2,
+                name: "disk".to_owned(),
+                layout: Layout::Blocks(BlockOptions {
+                    block_bytes: 512,
+                    block_count: 0x03_0405_0607,
+                    unit_bytes: 4096,
+                }),
+                logs: vec![],
+                record_count: 0,
+                snapshot: None,
+                snapshot_entry: 7,
+            },
+        ],
         blocks: Some(stream),
         blocks_entry: 8,
         journal: vec![Run { block: 1, page: 0, page_count: 2 }],
@@ -51,7 +67,7 @@ fn root() -> Root {
     }
 }
 
-/// Goal:   the bytes of version 1 never change unnoticed.
+/// Goal:   the bytes of each format never change unnoticed.
 /// Method: encode fixed contents and compare with the stored bytes.
 #[test]
 fn golden_bytes() {
@@ -69,7 +85,22 @@ fn golden_bytes() {
     let mut entry = [0; 32];
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
-    assert_eq!(crc32c::crc32c(&root().encode(UUID)), 3_892_935_238);
+    let bytes = root().encode(UUID);
+    assert_eq!(crc32c::crc32c(&bytes), 367_554_758);
+    let disk = "02000000020000000002000000100000070605040300000004000000".to_owned() + &hex(b"disk");
+    assert!(hex(&bytes).contains(&disk), "the attributes of a block namespace");
+}
+
+/// Goal:   roots of version 1, which knew no block namespaces, are still read.
+/// Method: the bytes that version 1 wrote, checked against the sum that it froze.
+#[test]
+fn version_1_roots_open() {
+    let mut old = root();
+    old.namespaces.pop();
+    let mut bytes = old.encode(UUID);
+    bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
+    assert_eq!(crc32c::crc32c(&bytes), 3_892_935_238, "as version 1 wrote it");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(old));
 }
 
 /// Goal:   the same for a page of the journal.

@@ -116,6 +116,15 @@ impl Workload for Ycsb {
         engine.settle()
     }
 
+    fn fill_cache(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error> {
+        let count = self.settings.record_count;
+        let keys = |at| self.key(self.settings.insert_start + at);
+        drive::share_out(engine, threads, count, Stage::Fill, progress, |session, range| {
+            drive::read_all(session, range.map(|at| (RECORDS, keys(at))))
+        })?;
+        Ok(())
+    }
+
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error> {
         let chooser = Chooser::new(&self.settings, run.operations_max);
         let records = Records::new(&self.settings);
@@ -319,9 +328,10 @@ mod tests {
                 ["", "writeallfields=true\ninsertorder=ordered", "fieldlengthdistribution=zipfian\nminfieldlength=4"]
             {
                 let settings = settings(text, more);
-                let engine = engine(1 << 20);
+                let engine = engine(256 << 10);
                 let ycsb = Ycsb::new(letter, settings.clone());
                 ycsb.load(&engine, 2, &|_, _, _| ()).unwrap();
+                ycsb.fill_cache(&engine, 2, &|_, _, _| ()).unwrap();
                 let outcome = ycsb.run(&engine, &Run::of(4, 4000), &|_, _, _| ()).unwrap();
                 assert_eq!(outcome.operations, 4000);
                 let share = |kind: &str| {

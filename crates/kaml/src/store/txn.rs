@@ -17,6 +17,7 @@ use super::cache::{Grip, Place, Seen};
 use super::error::StoreError;
 use super::line::{Lost, Ticket};
 use super::locks::{Mode, XcbId};
+use super::record::RecordId;
 use super::shard::Content;
 use super::table::Table;
 use super::value::Value;
@@ -37,6 +38,18 @@ struct Access {
     dirty: bool,
     /// The private copy: a value, or its absence.
     change: Option<Option<Arc<[u8]>>>,
+}
+
+impl Access {
+    /// What the commit stores of it: a value, its absence, or nothing.
+    fn stored(&self) -> Option<Option<&[u8]>> {
+        match (&self.change, &self.seen) {
+            (Some(change), _) => Some(change.as_deref()),
+            (None, Content::Value(value)) if self.dirty => Some(Some(value)),
+            (None, Content::Absent) if self.dirty => Some(None),
+            (None, _) => None,
+        }
+    }
 }
 
 /// A transaction. It is active from [`Store::begin`](super::Store::begin) on; dropping an active one aborts it.
@@ -173,13 +186,13 @@ impl Transaction {
     /// Locks a record; answers its place among the accesses.
     fn touch(&mut self, namespace: NamespaceId, key: Key, mode: Mode) -> Result<usize, StoreError> {
         self.state = self.state.after(XcbEvent::Access)?;
-        let place = self.store.cache.place(namespace, key);
-        let known = self.find(&place);
+        let known = self.find(&RecordId { namespace, key });
         if let Some(at) = known
             && (mode == Mode::Shared || self.accesses[at].exclusive)
         {
             return Ok(at);
         }
+        let place = self.store.cache.place(namespace, key);
         let (grip, seen) = match self.store.cache.acquire(&place, self.who, mode) {
             Ok(held) => held,
             Err(refused) => return Err(self.refused(refused, namespace, key)),
@@ -209,11 +222,11 @@ impl Transaction {
         at
     }
 
-    fn find(&self, place: &Place) -> Option<usize> {
+    fn find(&self, id: &RecordId) -> Option<usize> {
         if self.table.len() == 0 {
-            return self.accesses.iter().position(|access| access.place.id == place.id);
+            return self.accesses.iter().position(|access| access.place.id == *id);
         }
-        let found = self.table.find(place.hash, |at| self.accesses[at as usize].place.id == place.id);
+        let found = self.table.find(id.hash(), |at| self.accesses[at as usize].place.id == *id);
         found.map(|at| at as usize)
     }
 
@@ -290,15 +303,14 @@ impl Transaction {
 
     /// The private copies, and what was read of records that are not flushed.
     fn batch(&self) -> Batch {
-        let mut batch = Batch::new();
+        let bytes = self.accesses.iter().filter_map(Access::stored).flatten().map(<[u8]>::len).sum();
+        let mut batch = Batch::with_capacity(self.accesses.len(), bytes);
         for access in &self.accesses {
             let id = &access.place.id;
-            match (&access.change, &access.seen) {
-                (Some(Some(value)), _) => batch.put(id.namespace, id.key, value),
-                (Some(None), _) => batch.delete(id.namespace, id.key),
-                (None, Content::Value(value)) if access.dirty => batch.put(id.namespace, id.key, value),
-                (None, Content::Absent) if access.dirty => batch.delete(id.namespace, id.key),
-                (None, _) => continue,
+            match access.stored() {
+                Some(Some(value)) => batch.put(id.namespace, id.key, value),
+                Some(None) => batch.delete(id.namespace, id.key),
+                None => continue,
             };
         }
         batch

@@ -5,9 +5,9 @@
 //! Implements:       paper:KAML III.D, Figure 2 and Table II.
 
 use super::locks::XcbId;
+use std::cell::Cell;
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// The state of a transaction (paper:KAML Figure 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,27 +109,60 @@ pub(super) enum Phase {
     Cleaning = 2,
 }
 
+/// Blocks in one word; each thread begins its search in a word of its own, so that threads do not meet in a cache line.
+const WORD_BLOCKS: u32 = u64::BITS;
+
+/// Which blocks of 64 are taken, on a cache line of its own.
+#[repr(align(64))]
+struct Taken(AtomicU64);
+
 /// The array of blocks.
 pub(super) struct Xcbs {
     phases: Box<[AtomicU8]>,
-    free: Mutex<Vec<XcbId>>,
+    taken: Box<[Taken]>,
+}
+
+/// The word that this thread begins with, among as many as there may be.
+fn first_word() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
+    OWN.with(|own| {
+        own.get().unwrap_or_else(|| {
+            let word = NEXT.fetch_add(1, Ordering::Relaxed);
+            own.set(Some(word));
+            word
+        })
+    })
 }
 
 impl Xcbs {
     pub(super) fn new(count: u32) -> Xcbs {
-        Xcbs { phases: (0..count).map(|_| AtomicU8::new(0)).collect(), free: Mutex::new((0..count).rev().collect()) }
+        // Blocks that the last word has too many of are taken for ever.
+        let beyond = |word: u32| match count - word * WORD_BLOCKS {
+            WORD_BLOCKS.. => 0,
+            there => u64::MAX << there,
+        };
+        let taken = (0..count.div_ceil(WORD_BLOCKS)).map(|word| Taken(AtomicU64::new(beyond(word)))).collect();
+        Xcbs { phases: (0..count).map(|_| AtomicU8::new(0)).collect(), taken }
     }
 
-    /// Bytes of memory for each block.
-    pub(super) const BLOCK_BYTES: usize = size_of::<AtomicU8>() + size_of::<XcbId>();
+    /// Bytes of memory for each block, the words' not quite used lines included.
+    pub(super) const BLOCK_BYTES: usize = size_of::<AtomicU8>() + size_of::<Taken>() / WORD_BLOCKS as usize;
 
+    /// A block; none if all are taken, or were in the moments when their words were looked at.
     pub(super) fn take(&self) -> Option<XcbId> {
-        self.free.lock().expect("no panics under this lock").pop()
+        let first = first_word();
+        (0..self.taken.len()).find_map(|step| {
+            let word = (first + step) % self.taken.len();
+            let lowest = |taken: u64| (taken != u64::MAX).then(|| taken | (taken + 1));
+            let before = self.taken[word].0.fetch_update(Ordering::Acquire, Ordering::Relaxed, lowest).ok()?;
+            Some(word as u32 * WORD_BLOCKS + before.trailing_ones())
+        })
     }
 
     pub(super) fn give_back(&self, id: XcbId) {
         self.set_phase(id, Phase::Private);
-        self.free.lock().expect("no panics under this lock").push(id);
+        self.taken[(id / WORD_BLOCKS) as usize].0.fetch_and(!(1 << (id % WORD_BLOCKS)), Ordering::Release);
     }
 
     pub(super) fn set_phase(&self, id: XcbId, phase: Phase) {
@@ -144,6 +177,36 @@ impl Xcbs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Goal:   every block is given out once, all of them are, and one that is given back can be had again.
+    /// Method: counts around the size of a word; several threads that take and give back all the time.
+    #[test]
+    fn blocks_are_given_out_once() {
+        for count in [1, 63, 64, 65, 200] {
+            let xcbs = Xcbs::new(count);
+            let mut all: Vec<XcbId> = std::iter::from_fn(|| xcbs.take()).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..count).collect::<Vec<_>>());
+            xcbs.give_back(count - 1);
+            assert_eq!((xcbs.take(), xcbs.take()), (Some(count - 1), None));
+        }
+        let (xcbs, held) = (Xcbs::new(200), [const { AtomicU8::new(0) }; 200]);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let taken: Vec<XcbId> = (0..17).filter_map(|_| xcbs.take()).collect();
+                        assert_eq!(taken.len(), 17, "many more are free");
+                        for id in taken {
+                            assert_eq!(held[id as usize].swap(1, Ordering::Relaxed), 0, "block {id} is held twice");
+                            held[id as usize].store(0, Ordering::Relaxed);
+                            xcbs.give_back(id);
+                        }
+                    }
+                });
+            }
+        });
+    }
 
     /// Goal:   exactly the moves of Figure 2 are legal.
     /// Method: all states × all events, compared as a printed matrix.

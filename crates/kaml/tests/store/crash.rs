@@ -3,7 +3,8 @@
 //! A child process runs random transactions and says on a pipe, before each commit, what it read and is about to
 //! write, and after it that it was answered. It is killed in the middle; the parent opens the device and compares.
 
-use crate::history::{self, NONE, Record};
+use crate::history;
+use crate::serial::{self, Access, Did, Record, Saw};
 use crate::world::Rng;
 use kaml::store::{Store, StoreOptions};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
@@ -44,7 +45,7 @@ fn child() {
                 loop {
                     let id = next.fetch_add(1, Ordering::Relaxed);
                     let mut txn = store.begin().unwrap();
-                    match history::transact(&mut txn, ns, id, &mut rng, KEYS) {
+                    match history::transact(&mut txn, ns, id, &mut rng, KEYS, false) {
                         Ok(found) => {
                             say(&format!("T {id} {}", found.iter().map(word).collect::<Vec<_>>().join(" ")));
                             txn.commit().unwrap();
@@ -58,8 +59,14 @@ fn child() {
     });
 }
 
-fn word((key, found, wrote): &(u64, u64, bool)) -> String {
-    format!("{key}:{found}:{}", u8::from(*wrote))
+/// Ids are above 0, which stands for no record here.
+fn word(access: &Access) -> String {
+    let version = if let Saw::Version(id) = access.saw { id } else { 0 };
+    format!("{}:{version}:{}", access.key, u8::from(access.did == Did::Write))
+}
+
+fn writes(record: &Record) -> impl Iterator<Item = &Access> {
+    record.accesses.iter().filter(|access| access.did == Did::Write)
 }
 
 /// One line by one system call, so that a kill leaves whole lines or none.
@@ -69,9 +76,9 @@ fn say(line: &str) {
 
 /// What children said: transactions by id, and those that were answered.
 #[derive(Default)]
-struct Said {
-    records: HashMap<u64, Record>,
-    answered: HashSet<u64>,
+pub(crate) struct Said {
+    pub(crate) records: HashMap<u64, Record>,
+    pub(crate) answered: HashSet<u64>,
 }
 
 impl Said {
@@ -83,9 +90,10 @@ impl Said {
             "T" => {
                 let found = words.filter(|w| !w.is_empty()).map(|word| {
                     let numbers: Vec<u64> = word.split(':').map(|n| n.parse().unwrap()).collect();
-                    (numbers[0], numbers[1], numbers[2] == 1)
+                    let saw = if numbers[1] == 0 { Saw::Absent } else { Saw::Version(numbers[1]) };
+                    Access { key: numbers[0], saw, did: if numbers[2] == 1 { Did::Write } else { Did::Read } }
                 });
-                let record = Record { id, found: found.collect(), span: (0, 1) };
+                let record = Record { id, accesses: found.collect(), span: (0, 1) };
                 self.records.insert(id, record);
             }
             _ => {}
@@ -93,43 +101,46 @@ impl Said {
     }
 
     /// The transactions whose versions lead to what the device has now.
-    fn survivors(&self, device: &Device, ns: NamespaceId) -> HashSet<u64> {
+    fn survivors(&self, device: &Device, ns: NamespaceId, keys: u64) -> HashSet<u64> {
         let mut chains: HashSet<(u64, u64)> = HashSet::new();
-        for key in 0..KEYS {
+        for key in 0..keys {
             let last = device.get(ns, key).unwrap();
-            let mut version = last.map_or(NONE, |value| u64::from_le_bytes(value[..8].try_into().unwrap()));
-            while version != NONE {
-                assert!(chains.insert((key, version)), "versions of key {key} go in a circle");
-                let found = &self.records[&version].found;
-                version = found.iter().find(|f| f.0 == key && f.2).expect("it wrote this key").1;
+            let mut version = last.map(|value| u64::from_le_bytes(value[..8].try_into().unwrap()));
+            while let Some(id) = version {
+                assert!(chains.insert((key, id)), "versions of key {key} go in a circle");
+                let mut writes = writes(&self.records[&id]);
+                let replaced = writes.find(|access| access.key == key).expect("it wrote this key").saw;
+                version = if let Saw::Version(id) = replaced { Some(id) } else { None };
             }
         }
         let survivors: HashSet<u64> = chains.iter().map(|(_, id)| *id).collect();
         for id in &survivors {
-            for (key, ..) in self.records[id].found.iter().filter(|f| f.2) {
+            for Access { key, .. } in writes(&self.records[id]) {
                 assert!(chains.contains(&(*key, *id)), "transaction {id} is there, but not its write of key {key}");
             }
         }
         survivors
     }
 
-    fn check(&self, device: &Device, ns: NamespaceId) {
-        let survivors = self.survivors(device, ns);
+    /// Compares with the first `keys` keys of a device.
+    pub(crate) fn check(&self, device: &Device, ns: NamespaceId, keys: u64) {
+        let survivors = self.survivors(device, ns, keys);
         let mut seen = Vec::new();
         for (id, record) in &self.records {
-            let writes = record.found.iter().any(|f| f.2);
+            let wrote = writes(record).next().is_some();
             let answered = self.answered.contains(id);
-            assert!(!(writes && answered) || survivors.contains(id), "answered, but gone: {record:?}");
+            assert!(!(wrote && answered) || survivors.contains(id), "answered, but gone: {record:?}");
             if survivors.contains(id) || answered {
-                for (key, found, _) in &record.found {
-                    let there = *found == NONE || survivors.contains(found);
-                    assert!(there, "{record:?} read version {found} of key {key}, which is gone");
+                for access in &record.accesses {
+                    let is_there = |id| survivors.contains(&id);
+                    let there = if let Saw::Version(id) = access.saw { is_there(id) } else { true };
+                    assert!(there, "{record:?} read a version that is gone: {access:?}");
                 }
                 // All at once on the clock: what is checked is the order of dependencies.
                 seen.push(Record { span: (0, 1), ..record.clone() });
             }
         }
-        history::check(&seen).unwrap();
+        serial::check(&seen).unwrap();
     }
 }
 
@@ -164,7 +175,7 @@ fn answered_transactions_survive_a_kill() {
         let lines = listener.join().unwrap();
         lines.iter().for_each(|line| said.hear(line));
         let (device, ns) = open(&path);
-        said.check(&device, ns);
+        said.check(&device, ns, KEYS);
         device.close().unwrap();
     }
     assert!(said.answered.len() > 500, "{} transactions were answered", said.answered.len());

@@ -3,6 +3,8 @@
 mod cache;
 mod crash;
 mod history;
+mod power;
+mod serial;
 mod txn;
 mod world;
 mod write_back;

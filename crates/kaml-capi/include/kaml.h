@@ -1,0 +1,504 @@
+// kaml.h: the C API of libkaml, a key-value SSD in software.
+//
+// A device keeps records of 1 to 16 byte keys and values of any bytes in namespaces, on a file or block device. A Put of
+// any number of records is atomic, and durable when it returns. A store over a device adds a cache and serializable
+// transactions. docs/c-api.md has the whole story; examples/first.c is the shortest program.
+//
+// Every call answers KAML_OK or why not; kaml_last_error has the message of this thread's last failure.
+//
+// Ownership. What you pass in stays yours, is only read, and is not kept: it may be gone when the call returns. What is
+// stored behind `void **value` is yours, and you give it back with kaml_free, from any thread, even after the device is
+// closed. Strings that the library returns are not freed. Handles are numbers, not pointers: copy them as you like; one
+// that was closed is refused, not followed.
+//
+// Threads. Everything may be called from any thread at once. A transaction is used by one thread at a time; more than
+// one wait for each other. Handles do not survive fork.
+//
+// Pointers. Null and misaligned pointers are refused with KAML_BAD_ARGUMENT, except where a call says that they may be
+// null. Nobody may change what a call reads while it runs. An answer through a pointer is there only if KAML_OK is
+// answered, unless a call says otherwise.
+
+
+#ifndef KAML_H
+#define KAML_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KAML_VERSION "0.1.0"
+
+// What to begin with. All that is 0 is the default.
+#define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0 }
+#define KAML_OPEN_OPTIONS_INIT { sizeof(kaml_open_options), 0, 0, 0, 0 }
+#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL }
+#define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, NULL }
+#define KAML_CURSOR_INIT { 0, { 0 } }
+
+
+// As the device was created; `KAML_DURABLE_POWER` when creating.
+#define KAML_DURABLE_DEFAULT 0
+
+// What is durable survives the loss of power.
+#define KAML_DURABLE_POWER 1
+
+// What is durable survives the end of the process, but not the loss of power; much faster.
+#define KAML_DURABLE_PROCESS 2
+
+// Keys of 1 to 16 bytes.
+#define KAML_KEYS_BYTES 0
+
+// Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
+#define KAML_KEYS_U64 1
+
+// A plain put is durable when it returns.
+#define KAML_WRITE_THROUGH 0
+
+// A plain put is durable at the next `kaml_store_flush`.
+#define KAML_WRITE_BACK 1
+
+// Store, whether the key is there or not.
+#define KAML_PUT 0
+
+// Store a key that is not there; else nothing of the batch is stored.
+#define KAML_PUT_IF_ABSENT 1
+
+// Store a key that is there; else nothing of the batch is stored.
+#define KAML_PUT_IF_PRESENT 2
+
+// Delete, whether the key is there or not. The value is not looked at.
+#define KAML_PUT_DELETE 3
+
+// Delete a key that is there; else nothing of the batch is stored. The value is not looked at.
+#define KAML_PUT_DELETE_IF_PRESENT 4
+
+// The longest key.
+#define KAML_KEY_BYTES_MAX 16
+
+// What every call answers. Numbers keep their meaning in later versions; later versions may add some.
+typedef enum kaml_status {
+    // It worked.
+    KAML_OK = 0,
+    // No record has that key.
+    KAML_NOT_FOUND = 1,
+    // A record has that key already.
+    KAML_EXISTS = 2,
+    // The transaction waited for others that waited for it. It was aborted; run it again.
+    KAML_DEADLOCK = 10,
+    // A lock was not given in time. The transaction was aborted; run it again.
+    KAML_LOCK_TIMEOUT = 11,
+    // What the transaction read did not become durable. It was aborted; run it again.
+    KAML_DEPENDENCY_LOST = 12,
+    // A null or misaligned pointer, an option or a length that makes no sense.
+    KAML_BAD_ARGUMENT = 20,
+    // Not a handle, one of another kind, or one that was closed or freed.
+    KAML_BAD_HANDLE = 21,
+    // The state of the transaction does not allow the call.
+    KAML_BAD_STATE = 22,
+    // In use: a handle by another thread, a device by a store, a store by transactions.
+    KAML_IN_USE = 23,
+    // A key of a length that the namespace does not take.
+    KAML_BAD_KEY = 24,
+    // A value above the limit of the device.
+    KAML_VALUE_TOO_LARGE = 25,
+    // More than one Put takes.
+    KAML_BATCH_TOO_LARGE = 26,
+    // The value is longer than the buffer; its length was answered.
+    KAML_BUFFER_TOO_SMALL = 27,
+    // No namespace has that name or id.
+    KAML_UNKNOWN_NAMESPACE = 28,
+    // A namespace has that name already.
+    KAML_NAMESPACE_EXISTS = 29,
+    // A name that a namespace cannot have.
+    KAML_BAD_NAME = 30,
+    // Too many namespaces, transactions or handles.
+    KAML_TOO_MANY = 31,
+    // A cache too small to work.
+    KAML_CACHE_TOO_SMALL = 32,
+    // The system refused memory or a thread.
+    KAML_NO_RESOURCES = 33,
+    // The device is full; delete something first.
+    KAML_FULL = 40,
+    // The file system below the device is full.
+    KAML_NO_SPACE = 41,
+    // The device is open for reading only.
+    KAML_READ_ONLY = 42,
+    // The device was not closed cleanly; open it for writing once.
+    KAML_NEEDS_RECOVERY = 43,
+    // A write failed earlier: nothing is accepted until the device is opened again.
+    KAML_STOPPED = 44,
+    // Stored bytes do not match their checksum.
+    KAML_CORRUPT = 45,
+    // The system failed to read or write.
+    KAML_IO = 46,
+    // There is no KAML device.
+    KAML_NOT_A_DEVICE = 50,
+    // Made by a later version of this software.
+    KAML_NEWER_VERSION = 51,
+    // Open in another process, or twice in this one.
+    KAML_LOCKED = 52,
+    // Something is there already, and it was not asked to be replaced.
+    KAML_NOT_EMPTY = 53,
+    // A mistake in this library; please report it with its message.
+    KAML_INTERNAL = 99,
+} kaml_status;
+
+// How a device is created. Begin with `KAML_CREATE_OPTIONS_INIT`; 0 is the default of every field.
+typedef struct kaml_create_options {
+    // Filled in by `KAML_CREATE_OPTIONS_INIT`.
+    size_t struct_size;
+    // `KAML_DURABLE_...`.
+    uint32_t durability;
+    // 1: format over what is there.
+    uint32_t force;
+    // 1: write every block once now, so that later puts are a quarter faster from the start.
+    uint32_t prewrite;
+    // Dies, which is the number of logs.
+    uint32_t die_count;
+    // Data bytes of an erase block.
+    uint64_t block_bytes;
+    // Bytes of the commit ring.
+    uint64_t ring_bytes;
+    // Bytes of a chunk.
+    uint32_t chunk_bytes;
+    // 0.
+    uint32_t reserved;
+} kaml_create_options;
+
+// A device: a number, copied as you like. Zeros are never open.
+typedef struct kaml_device {
+    // Only the library knows what it means.
+    uint64_t id;
+} kaml_device;
+
+// How a device is opened. Begin with `KAML_OPEN_OPTIONS_INIT`; 0 is the default of every field.
+typedef struct kaml_open_options {
+    // Filled in by `KAML_OPEN_OPTIONS_INIT`.
+    size_t struct_size;
+    // `KAML_DURABLE_...`.
+    uint32_t durability;
+    // 1: change nothing, and share the device with other readers.
+    uint32_t read_only;
+    // 1: do without io_uring.
+    uint32_t no_io_uring;
+    // 1: go through the page cache.
+    uint32_t no_direct;
+} kaml_open_options;
+
+// What a namespace is. Begin with `KAML_NAMESPACE_OPTIONS_INIT`; 0 is the default of every field.
+typedef struct kaml_namespace_options {
+    // Filled in by `KAML_NAMESPACE_OPTIONS_INIT`.
+    size_t struct_size;
+    // `KAML_KEYS_...`.
+    uint32_t keys;
+    // How many `logs` there are; 0: all logs of the device.
+    uint32_t log_count;
+    // The logs it appends to.
+    const uint32_t *logs;
+} kaml_namespace_options;
+
+// A namespace of a device; never given to another one.
+typedef uint32_t kaml_namespace_id;
+
+// A key that the library answers.
+typedef struct kaml_key {
+    // Its bytes, followed by zeros.
+    uint8_t bytes[KAML_KEY_BYTES_MAX];
+    // How many there are.
+    uint32_t length;
+} kaml_key;
+
+// A record of a Put: belongs to the caller, and is only read.
+typedef struct kaml_record {
+    // The namespace.
+    kaml_namespace_id namespace_id;
+    // `KAML_PUT...`: 0 stores.
+    uint32_t action;
+    // The key.
+    const void *key;
+    // Its bytes, 1 to `KAML_KEY_BYTES_MAX`.
+    size_t key_length;
+    // The value; may be null if it has no bytes.
+    const void *value;
+    // Its bytes.
+    size_t value_length;
+} kaml_record;
+
+// How far a listing has come. Begin with `KAML_CURSOR_INIT`.
+typedef struct kaml_cursor {
+    // 0: before the first key, 1: in between, 2: at the end.
+    uint32_t state;
+    // Only the library knows what it means.
+    uint8_t place[24];
+} kaml_cursor;
+
+// How many neighbouring keys of a namespace share a lock.
+typedef struct kaml_lock_width {
+    // The namespace.
+    uint32_t namespace_id;
+    // Keys that share a lock, at least 1.
+    uint32_t records_per_lock;
+} kaml_lock_width;
+
+// How a store caches and locks. Begin with `KAML_STORE_OPTIONS_INIT`; 0 is the default of every field.
+typedef struct kaml_store_options {
+    // Filled in by `KAML_STORE_OPTIONS_INIT`.
+    size_t struct_size;
+    // `KAML_WRITE_...`: what plain puts are. A transaction is durable when it is committed, in either mode.
+    uint32_t write_mode;
+    // Neighbouring keys that share a lock; 0 is 1.
+    uint32_t records_per_lock;
+    // 1: give locks back when a commit's place in the durable order is fixed, not when it is durable. Commits still
+    // return when they are durable.
+    uint32_t early_release;
+    // Longest wait for a lock; 0 is two seconds.
+    uint32_t lock_timeout_ms;
+    // Transactions that may be open at once; 0 is 1024.
+    uint32_t transactions_max;
+    // How many `lock_widths` there are.
+    uint32_t lock_width_count;
+    // Namespaces whose `records_per_lock` differs.
+    const struct kaml_lock_width *lock_widths;
+} kaml_store_options;
+
+// A store: a number, copied as you like. Zeros are never open.
+typedef struct kaml_store {
+    // Only the library knows what it means.
+    uint64_t id;
+} kaml_store;
+
+// A transaction: a number, copied as you like. Zeros are never open.
+typedef struct kaml_txn {
+    // Only the library knows what it means.
+    uint64_t id;
+} kaml_txn;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What a status means, in general: a string that is never freed. `kaml_last_error` says what happened.
+const char *kaml_strerror(int status);
+
+// Whether a transaction that ended with this status may well succeed when it is run again from its beginning.
+bool kaml_is_retryable(int status);
+
+// What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
+// if none did. Valid until the next call of this thread fails; never freed by the caller.
+const char *kaml_last_error(void);
+
+// The version of the library, as `KAML_VERSION` was when the program was compiled: `"1.2.3"`.
+const char *kaml_version(void);
+
+// Gives back a value that the library answered. A null pointer is nothing.
+void kaml_free(void *value);
+
+// Creates a device on a file, which is made, or on a block device, and opens it. `options` may be null.
+enum kaml_status kaml_create(const char *path,
+                             uint64_t capacity_bytes,
+                             const struct kaml_create_options *options,
+                             struct kaml_device *device);
+
+// Creates a device in memory, gone when it is closed: for tests. `options` may be null.
+enum kaml_status kaml_create_in_memory(uint64_t capacity_bytes,
+                                       const struct kaml_create_options *options,
+                                       struct kaml_device *device);
+
+// Opens a device. After a crash this brings back exactly what was answered. `options` may be null.
+enum kaml_status kaml_open(const char *path,
+                           const struct kaml_open_options *options,
+                           struct kaml_device *device);
+
+// Closes a device, so that it opens at once the next time. The handle is closed whatever the answer, except
+// `KAML_IN_USE` (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another
+// error the device recovers when it is next opened.
+enum kaml_status kaml_close(struct kaml_device device);
+
+// The largest value and the most one Put takes, where a large value counts little.
+enum kaml_status kaml_limits(struct kaml_device device, uint64_t *value_bytes_max, uint64_t *batch_bytes_max);
+
+// Creates a namespace; durable when it returns. `name` has 1 to 255 bytes of UTF-8; `options` may be null.
+enum kaml_status kaml_create_namespace(struct kaml_device device,
+                                       const char *name,
+                                       const struct kaml_namespace_options *options,
+                                       kaml_namespace_id *namespace_id);
+
+// Finds a namespace by its name. Nothing has to be closed.
+enum kaml_status kaml_namespace(struct kaml_device device, const char *name, kaml_namespace_id *namespace_id);
+
+// Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
+// transactions that use the namespace fail then.
+enum kaml_status kaml_delete_namespace(struct kaml_device device,
+                                       kaml_namespace_id namespace_id);
+
+// The key of a number, for namespaces of `KAML_KEYS_U64`: 8 bytes, big-endian.
+struct kaml_key kaml_key_u64(uint64_t number);
+
+// Reads a value. `*value` is the caller's from then on and is given back with `kaml_free`; it is null if there is none
+// (`KAML_NOT_FOUND`).
+enum kaml_status kaml_get(struct kaml_device device,
+                          kaml_namespace_id namespace_id,
+                          const void *key,
+                          size_t key_length,
+                          void **value,
+                          size_t *value_length);
+
+// Reads a value into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered, the buffer is as
+// it was, and `*value_length` is what it takes.
+enum kaml_status kaml_get_into(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               const void *key,
+                               size_t key_length,
+                               void *buffer,
+                               size_t buffer_bytes,
+                               size_t *value_length);
+
+// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+enum kaml_status kaml_exists(struct kaml_device device,
+                             kaml_namespace_id namespace_id,
+                             const void *key,
+                             size_t key_length);
+
+// Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
+// ones; conditions are judged as things stood before.
+enum kaml_status kaml_put(struct kaml_device device,
+                          const struct kaml_record *records,
+                          size_t record_count);
+
+// Stores one record; durable when it returns.
+enum kaml_status kaml_put_one(struct kaml_device device,
+                              kaml_namespace_id namespace_id,
+                              const void *key,
+                              size_t key_length,
+                              const void *value,
+                              size_t value_length);
+
+// Deletes a record, whether it is there or not; durable when it returns.
+enum kaml_status kaml_delete(struct kaml_device device,
+                             kaml_namespace_id namespace_id,
+                             const void *key,
+                             size_t key_length);
+
+// Lists the keys of a namespace, up to `key_count_max` with each call, in no order that means anything. A
+// `*key_count` of 0 is the end. Every key that is there all the time is listed exactly once. What is unflushed in a
+// store is not seen.
+enum kaml_status kaml_list(struct kaml_device device,
+                           kaml_namespace_id namespace_id,
+                           struct kaml_cursor *cursor,
+                           struct kaml_key *keys,
+                           size_t key_count_max,
+                           size_t *key_count);
+
+// Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
+// changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.
+// `options` may be null.
+enum kaml_status kaml_store_open(struct kaml_device device,
+                                 uint64_t cache_bytes,
+                                 const struct kaml_store_options *options,
+                                 struct kaml_store *store);
+
+// Flushes a store and closes it. The handle is closed whatever the answer, except `KAML_IN_USE` (transactions are not
+// freed, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another error unflushed puts are lost.
+enum kaml_status kaml_store_close(struct kaml_store store);
+
+// Makes everything durable that was put before.
+enum kaml_status kaml_store_flush(struct kaml_store store);
+
+// Reads a value through the cache. `*value` is the caller's from then on and is given back with `kaml_free`; it is null
+// if there is none (`KAML_NOT_FOUND`).
+enum kaml_status kaml_store_get(struct kaml_store store,
+                                kaml_namespace_id namespace_id,
+                                const void *key,
+                                size_t key_length,
+                                void **value,
+                                size_t *value_length);
+
+// Reads a value through the cache into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered,
+// the buffer is as it was, and `*value_length` is what it takes.
+enum kaml_status kaml_store_get_into(struct kaml_store store,
+                                     kaml_namespace_id namespace_id,
+                                     const void *key,
+                                     size_t key_length,
+                                     void *buffer,
+                                     size_t buffer_bytes,
+                                     size_t *value_length);
+
+// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+enum kaml_status kaml_store_exists(struct kaml_store store,
+                                   kaml_namespace_id namespace_id,
+                                   const void *key,
+                                   size_t key_length);
+
+// Stores a record; durable as the store's `write_mode` says.
+enum kaml_status kaml_store_put(struct kaml_store store,
+                                kaml_namespace_id namespace_id,
+                                const void *key,
+                                size_t key_length,
+                                const void *value,
+                                size_t value_length);
+
+// Deletes a record, whether it is there or not; durable as the store's `write_mode` says.
+enum kaml_status kaml_store_delete(struct kaml_store store,
+                                   kaml_namespace_id namespace_id,
+                                   const void *key,
+                                   size_t key_length);
+
+// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted.
+enum kaml_status kaml_txn_begin(struct kaml_store store, struct kaml_txn *txn);
+
+// Reads a record, or that there is none (`KAML_NOT_FOUND`): nobody changes it until the transaction ends. `*value` is
+// the caller's from then on and is given back with `kaml_free`.
+enum kaml_status kaml_txn_read(struct kaml_txn txn,
+                               kaml_namespace_id namespace_id,
+                               const void *key,
+                               size_t key_length,
+                               void **value,
+                               size_t *value_length);
+
+// As `kaml_txn_read`, for a record that is going to be changed: nobody else reads it for that either. This avoids
+// deadlocks.
+enum kaml_status kaml_txn_read_for_update(struct kaml_txn txn,
+                                          kaml_namespace_id namespace_id,
+                                          const void *key,
+                                          size_t key_length,
+                                          void **value,
+                                          size_t *value_length);
+
+// Changes a record that is there; else `KAML_NOT_FOUND`, and the transaction goes on.
+enum kaml_status kaml_txn_update(struct kaml_txn txn,
+                                 kaml_namespace_id namespace_id,
+                                 const void *key,
+                                 size_t key_length,
+                                 const void *value,
+                                 size_t value_length);
+
+// Stores a record that is not there; else `KAML_EXISTS`, and the transaction goes on.
+enum kaml_status kaml_txn_insert(struct kaml_txn txn,
+                                 kaml_namespace_id namespace_id,
+                                 const void *key,
+                                 size_t key_length,
+                                 const void *value,
+                                 size_t value_length);
+
+// Deletes a record that is there; else `KAML_NOT_FOUND`, and the transaction goes on.
+enum kaml_status kaml_txn_delete(struct kaml_txn txn,
+                                 kaml_namespace_id namespace_id,
+                                 const void *key,
+                                 size_t key_length);
+
+// Makes all changes durable, together. After an error the transaction is aborted; if the device failed, its changes
+// may nevertheless be there, all or none.
+enum kaml_status kaml_txn_commit(struct kaml_txn txn);
+
+// Abandons all changes.
+enum kaml_status kaml_txn_abort(struct kaml_txn txn);
+
+// Gives back a transaction that was committed or aborted, by its user or by a deadlock. One that is active stays as it
+// is (`KAML_BAD_STATE`): commit or abort it first.
+enum kaml_status kaml_txn_free(struct kaml_txn txn);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* KAML_H */

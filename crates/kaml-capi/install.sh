@@ -1,0 +1,54 @@
+#!/bin/sh
+# Builds libkaml for C and installs it:  install.sh PREFIX
+#
+#   PREFIX/include/kaml.h
+#   PREFIX/lib/libkaml.so -> libkaml.so.MAJOR -> libkaml.so.VERSION, libkaml.a, pkgconfig/kaml.pc
+#
+# Environment:
+#   DESTDIR       put before every path that is written, as packagers like it; not part of what kaml.pc says
+#   KAML_PROFILE  the cargo profile, `release` if not set
+#   CARGO         the cargo to call, `cargo` if not set
+set -eu
+
+if [ $# -ne 1 ] || [ -z "$1" ]; then
+    echo "usage: $0 PREFIX" >&2
+    exit 2
+fi
+case $1 in
+/*) prefix=$1 ;;
+*) prefix=$PWD/$1 ;; # kaml.pc is read from anywhere
+esac
+here=$(cd "$(dirname "$0")" && pwd)
+cargo=${CARGO:-cargo}
+profile=${KAML_PROFILE:-release}
+to=${DESTDIR:-}$prefix
+
+# The compiler says itself which system libraries a static program needs.
+notes=$(cd "$here" && "$cargo" rustc --locked -p kaml-capi --lib --profile "$profile" -- --print native-static-libs 2>&1) || {
+    printf '%s\n' "$notes" >&2
+    exit 1
+}
+private=$(printf '%s\n' "$notes" | sed -n 's/.*native-static-libs: //p' | tail -n 1)
+
+metadata() { # key of `cargo metadata` that is a string
+    (cd "$here" && "$cargo" metadata --locked --no-deps --format-version 1) |
+        sed -n "s/.*\"$1\":\"\\([^\"]*\\)\".*/\\1/p" | head -n 1
+}
+target=$(metadata target_directory)
+version=$(sed -n 's/^#define KAML_VERSION "\(.*\)"/\1/p' "$here/include/kaml.h")
+major=${version%%.*}
+case $profile in
+dev) built=$target/debug ;;
+*) built=$target/$profile ;;
+esac
+
+mkdir -p "$to/include" "$to/lib/pkgconfig"
+install -m 644 "$here/include/kaml.h" "$to/include/kaml.h"
+install -m 644 "$built/libkaml.a" "$to/lib/libkaml.a"
+install -m 755 "$built/libkaml.so" "$to/lib/libkaml.so.$version"
+ln -sf "libkaml.so.$version" "$to/lib/libkaml.so.$major"
+ln -sf "libkaml.so.$major" "$to/lib/libkaml.so"
+url=$(sed -n 's/^repository = "\(.*\)"/\1/p' "$here/../../Cargo.toml")
+sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" -e "s|@URL@|$url|" -e "s|@PRIVATE@|$private|" \
+    "$here/kaml.pc.in" >"$to/lib/pkgconfig/kaml.pc"
+echo "installed libkaml $version in $to"

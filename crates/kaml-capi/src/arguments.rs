@@ -1,0 +1,203 @@
+//! What C hands in: pointers and lengths become references, once, here.
+//!
+//! Lives here:       every pointer that is followed, and the memory of values that C is given.
+//! May be called by: the functions of the API.
+//!
+//! The contract that all `unsafe` functions here and all functions of the API share, and that the header states:
+//! - a pointer with a length is null (then the length is 0) or leads to that many readable elements;
+//! - a string ends with a zero byte;
+//! - what a pointer for an answer leads to may be written;
+//! - nobody changes any of it from another thread during the call.
+//!
+//! Null, misaligned pointers and impossible lengths are refused. References live as long as the call, no longer:
+//! nothing keeps them.
+
+use crate::failure::Failure;
+use crate::status::kaml_status::{KAML_BAD_NAME, KAML_NO_RESOURCES};
+use kaml::Key;
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// A place for an answer.
+pub(crate) struct Out<T>(NonNull<T>);
+
+impl<T: Copy> Out<T> {
+    /// A place that must be there.
+    pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Result<Out<T>, Failure> {
+        Ok(Out(checked(pointer, what)?))
+    }
+
+    pub(crate) fn set(&self, value: T) {
+        // SAFETY: not null and aligned, which `new` checked, and writable, which its caller promised.
+        unsafe { self.0.write(value) }
+    }
+}
+
+/// A value's place for an answer: a pointer and a length.
+pub(crate) struct ValueOut {
+    value: Out<*mut c_void>,
+    length: Out<usize>,
+}
+
+impl ValueOut {
+    /// Both are set to nothing, so that a caller who overlooks an error frees nothing.
+    pub(crate) unsafe fn new(value: *mut *mut c_void, length: *mut usize) -> Result<ValueOut, Failure> {
+        // SAFETY: the caller's promise is the same.
+        let out = unsafe { ValueOut { value: Out::new(value, "value")?, length: Out::new(length, "value_length")? } };
+        out.value.set(std::ptr::null_mut());
+        out.length.set(0);
+        Ok(out)
+    }
+
+    /// Answers a copy that the caller frees.
+    pub(crate) fn set(&self, bytes: &[u8]) -> Result<(), Failure> {
+        // At least one byte: a null pointer would not be a value of length 0.
+        // SAFETY: `malloc` takes any size.
+        let copy = unsafe { libc::malloc(bytes.len().max(1)) };
+        if copy.is_null() {
+            return Err(Failure::new(KAML_NO_RESOURCES, format!("no memory for a value of {} bytes", bytes.len())));
+        }
+        // SAFETY: `copy` has room for them and is new, so it overlaps nothing.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy.cast(), bytes.len()) };
+        self.value.set(copy);
+        self.length.set(bytes.len());
+        Ok(())
+    }
+}
+
+/// The caller's buffer for a value.
+pub(crate) struct BufferOut {
+    start: *mut u8,
+    bytes_max: usize,
+    length: Out<usize>,
+}
+
+impl BufferOut {
+    pub(crate) unsafe fn new(buffer: *mut c_void, bytes_max: usize, length: *mut usize) -> Result<BufferOut, Failure> {
+        // SAFETY: the caller's promise is the same.
+        let length = unsafe { Out::new(length, "value_length")? };
+        length.set(0);
+        let start = if bytes_max == 0 { std::ptr::null_mut() } else { checked(buffer.cast(), "buffer")?.as_ptr() };
+        check_length(bytes_max, 1, "buffer")?;
+        Ok(BufferOut { start, bytes_max, length })
+    }
+
+    /// Answers the length, and the value if it fits; nothing of it if not.
+    pub(crate) fn set(&self, bytes: &[u8]) -> Result<(), Failure> {
+        self.length.set(bytes.len());
+        if bytes.len() > self.bytes_max {
+            let message = format!("the value has {} bytes, the buffer {}", bytes.len(), self.bytes_max);
+            return Err(Failure::new(crate::status::kaml_status::KAML_BUFFER_TOO_SMALL, message));
+        }
+        if !bytes.is_empty() {
+            // SAFETY: the buffer is not null and has room for them, which `new` checked and its caller promised; the
+            // library's own memory does not overlap it.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
+        }
+        Ok(())
+    }
+}
+
+/// Elements; none if the count is 0, whatever the pointer.
+pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let start = checked(pointer.cast_mut(), what)?;
+    check_length(count, size_of::<T>(), what)?;
+    // SAFETY: not null, aligned, not above the largest size (just checked); readable and unchanging, which the caller
+    // promised.
+    Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), count) })
+}
+
+/// Elements that may be written; they were initialised by their owner or consist of integers that the call overwrites
+/// before it reads them.
+pub(crate) unsafe fn slice_out<'a, T: Copy>(
+    pointer: *mut T,
+    count: usize,
+    what: &str,
+) -> Result<&'a mut [std::mem::MaybeUninit<T>], Failure> {
+    if count == 0 {
+        return Ok(&mut []);
+    }
+    let start = checked(pointer, what)?;
+    check_length(count, size_of::<T>(), what)?;
+    // SAFETY: as in `slice`; writable and nobody else's during the call, which the caller promised; what is in there is
+    // not assumed to be anything.
+    Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), count) })
+}
+
+/// Bytes of a key or a value.
+pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, length: usize, what: &str) -> Result<&'a [u8], Failure> {
+    // SAFETY: the caller's promise is the same.
+    unsafe { slice(pointer.cast(), length, what) }
+}
+
+/// A key.
+pub(crate) unsafe fn key(pointer: *const c_void, length: usize) -> Result<Key, Failure> {
+    if length > Key::BYTES_MAX {
+        // Not read at all: a length that no key has is likely to be of something else.
+        return Err(kaml_device::KeyError { len: length, must: "keys have 1 to 16 bytes" }.into());
+    }
+    // SAFETY: the caller's promise is the same.
+    Ok(Key::new(unsafe { bytes(pointer, length, "key") }?)?)
+}
+
+/// One structure.
+pub(crate) unsafe fn structure<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller's promise is the same, for one element.
+    unsafe { slice(pointer, 1, what) }.map(|one| &one[0])
+}
+
+/// One structure that may be written.
+pub(crate) unsafe fn structure_mut<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
+    let mut start = checked(pointer, what)?;
+    // SAFETY: not null and aligned (just checked); initialised, writable and nobody else's during the call, which the
+    // caller promised.
+    Ok(unsafe { start.as_mut() })
+}
+
+/// A path: any bytes.
+pub(crate) unsafe fn path<'a>(pointer: *const c_char) -> Result<&'a Path, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let path = unsafe { string(pointer, "path")? };
+    Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
+}
+
+/// The name of a namespace: UTF-8.
+pub(crate) unsafe fn name<'a>(pointer: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let name = unsafe { string(pointer, "name")? };
+    name.to_str().map_err(|_| Failure::new(KAML_BAD_NAME, format!("namespace name {name:?}: not UTF-8")))
+}
+
+unsafe fn string<'a>(pointer: *const c_char, what: &str) -> Result<&'a CStr, Failure> {
+    let start = checked(pointer.cast_mut(), what)?;
+    // SAFETY: not null (just checked), ends with a zero byte and does not change, which the caller promised.
+    Ok(unsafe { CStr::from_ptr(start.as_ptr()) })
+}
+
+fn checked<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, Failure> {
+    let start = NonNull::new(pointer).ok_or_else(|| Failure::argument(format!("{what}: a null pointer")))?;
+    if !start.is_aligned() {
+        return Err(Failure::argument(format!("{what}: {pointer:p} is not aligned to {} bytes", align_of::<T>())));
+    }
+    Ok(start)
+}
+
+/// No object is larger than half the address space; a length that is was negative once.
+fn check_length(count: usize, element_bytes: usize, what: &str) -> Result<(), Failure> {
+    match count.checked_mul(element_bytes) {
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        Some(_) | None => Err(Failure::argument(format!("{what}: a length of {count}"))),
+    }
+}
+
+/// Gives back a value that the library answered. A null pointer is nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_free(value: *mut c_void) {
+    // SAFETY: the caller promises that it is null or came from `ValueOut::set`, and is freed once.
+    unsafe { libc::free(value) }
+}

@@ -1,0 +1,194 @@
+//! Devices and their namespaces.
+//!
+//! Lives here:       creating, opening and closing; namespaces; which store is open over which device.
+//! Lives elsewhere:  records (`records`), stores (`store`).
+//! Implements:       paper:KAML Table I, CreateNamespace and DeleteNamespace.
+
+use crate::arguments::{self, Out};
+use crate::failure::{Failure, call};
+use crate::handle::{Kind, Registry};
+use crate::options::{self, kaml_create_options, kaml_namespace_options, kaml_open_options};
+use crate::status::kaml_status::{self, KAML_IN_USE};
+use kaml::Device;
+use kaml::store::Store;
+use std::ffi::c_char;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+/// A device: a number, copied as you like. Zeros are never open.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_device {
+    /// Only the library knows what it means.
+    pub id: u64,
+}
+
+/// A namespace of a device; never given to another one.
+pub type kaml_namespace_id = u32;
+
+/// A device, and the store that is open over it. The store's cache would not notice changes that go past it, so while
+/// there is one, nobody changes records of the device but through it; and there is one at most.
+pub(crate) struct OpenDevice {
+    pub(crate) device: Device,
+    pub(crate) store: RwLock<Option<Store>>,
+}
+
+pub(crate) static DEVICES: Registry<OpenDevice> = Registry::new(Kind::Device);
+
+impl OpenDevice {
+    fn store(&self) -> RwLockReadGuard<'_, Option<Store>> {
+        self.store.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes records, while no store is opened.
+    pub(crate) fn change<R>(&self, body: impl FnOnce(&Device) -> Result<R, Failure>) -> Result<R, Failure> {
+        let store = self.store();
+        if store.is_some() {
+            return Err(Failure::new(
+                KAML_IN_USE,
+                "a store is open over the device; change its records through the store",
+            ));
+        }
+        body(&self.device)
+    }
+}
+
+fn answer(out: &Out<kaml_device>, device: Device) -> Result<(), Failure> {
+    let id = DEVICES.insert(OpenDevice { device, store: RwLock::new(None) })?;
+    out.set(kaml_device { id });
+    Ok(())
+}
+
+/// Creates a device on a file, which is made, or on a block device, and opens it. `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_create(
+    path: *const c_char,
+    capacity_bytes: u64,
+    options: *const kaml_create_options,
+    device: *mut kaml_device,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, path) = unsafe { (Out::new(device, "device")?, arguments::path(path)?) };
+        out.set(kaml_device { id: 0 });
+        // SAFETY: the same.
+        let options = unsafe { options::create(options, capacity_bytes)? };
+        answer(&out, Device::create(path, &options)?)
+    })
+}
+
+/// Creates a device in memory, gone when it is closed: for tests. `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_create_in_memory(
+    capacity_bytes: u64,
+    options: *const kaml_create_options,
+    device: *mut kaml_device,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let out = unsafe { Out::new(device, "device")? };
+        out.set(kaml_device { id: 0 });
+        // SAFETY: the same.
+        let options = unsafe { options::create(options, capacity_bytes)? };
+        answer(&out, Device::in_memory(&options)?)
+    })
+}
+
+/// Opens a device. After a crash this brings back exactly what was answered. `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_open(
+    path: *const c_char,
+    options: *const kaml_open_options,
+    device: *mut kaml_device,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, path) = unsafe { (Out::new(device, "device")?, arguments::path(path)?) };
+        out.set(kaml_device { id: 0 });
+        // SAFETY: the same.
+        let options = unsafe { options::open(options)? };
+        answer(&out, Device::open(path, &options)?)
+    })
+}
+
+/// Closes a device, so that it opens at once the next time. The handle is closed whatever the answer, except
+/// `KAML_IN_USE` (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another
+/// error the device recovers when it is next opened.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_close(device: kaml_device) -> kaml_status {
+    call(|| {
+        let closed = DEVICES.take(device.id, |open| match &*open.store() {
+            Some(_) => Err(Failure::new(KAML_IN_USE, "a store is open over the device; close it first")),
+            None => Ok(()),
+        })?;
+        Ok(closed.device.close()?)
+    })
+}
+
+/// The largest value and the most one Put takes, where a large value counts little.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_limits(
+    device: kaml_device,
+    value_bytes_max: *mut u64,
+    batch_bytes_max: *mut u64,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (value, batch) =
+            unsafe { (Out::new(value_bytes_max, "value_bytes_max")?, Out::new(batch_bytes_max, "batch_bytes_max")?) };
+        DEVICES.with(device.id, |open| {
+            let info = open.device.info();
+            value.set(info.value_bytes_max);
+            batch.set(info.batch_bytes_max);
+            Ok(())
+        })
+    })
+}
+
+/// Creates a namespace; durable when it returns. `name` has 1 to 255 bytes of UTF-8; `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_create_namespace(
+    device: kaml_device,
+    name: *const c_char,
+    options: *const kaml_namespace_options,
+    namespace_id: *mut kaml_namespace_id,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, name) = unsafe { (Out::new(namespace_id, "namespace_id")?, arguments::name(name)?) };
+        // SAFETY: the same.
+        let options = unsafe { options::namespace(options)? };
+        DEVICES.with(device.id, |open| {
+            out.set(open.device.create_namespace(name, &options)?);
+            Ok(())
+        })
+    })
+}
+
+/// Finds a namespace by its name. Nothing has to be closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_namespace(
+    device: kaml_device,
+    name: *const c_char,
+    namespace_id: *mut kaml_namespace_id,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, name) = unsafe { (Out::new(namespace_id, "namespace_id")?, arguments::name(name)?) };
+        DEVICES.with(device.id, |open| {
+            out.set(open.device.namespace(name)?);
+            Ok(())
+        })
+    })
+}
+
+/// Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
+/// transactions that use the namespace fail then.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_delete_namespace(device: kaml_device, namespace_id: kaml_namespace_id) -> kaml_status {
+    call(|| {
+        DEVICES.with(device.id, |open| match &*open.store() {
+            Some(store) => Ok(store.delete_namespace(namespace_id)?),
+            None => Ok(open.device.delete_namespace(namespace_id)?),
+        })
+    })
+}

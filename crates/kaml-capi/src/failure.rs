@@ -1,0 +1,139 @@
+//! What went wrong, for the thread that it went wrong on.
+//!
+//! Lives here:       `call`, which every function of the API is made of; the message that `kaml_last_error` answers.
+//! Lives elsewhere:  status codes (`status`).
+
+use crate::status::kaml_status;
+use std::any::Any;
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Why a call failed: its status, and the message with the names and numbers of this case.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: kaml_status,
+    message: Cow<'static, CStr>,
+}
+
+impl Failure {
+    pub(crate) fn new(status: kaml_status, message: impl Into<String>) -> Failure {
+        // Names come from outside and may not contain what ends a C string.
+        let message: String = message.into().replace('\0', "\u{fffd}");
+        Failure { status, message: CString::new(message).unwrap_or_default().into() }
+    }
+
+    /// The message is the text of the status: nothing is allocated for what happens often, as a key that is not there.
+    pub(crate) fn plain(status: kaml_status) -> Failure {
+        Failure { status, message: status.text().into() }
+    }
+
+    pub(crate) fn argument(message: impl Into<String>) -> Failure {
+        Failure::new(kaml_status::KAML_BAD_ARGUMENT, message)
+    }
+
+    fn panicked(payload: Box<dyn Any + Send>) -> Failure {
+        let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+            (Some(text), _) => (*text).to_owned(),
+            (None, Some(text)) => text.clone(),
+            (None, None) => "no message".to_owned(),
+        };
+        // Whatever else it is might panic again when it is dropped.
+        std::mem::forget(payload);
+        Failure::new(kaml_status::KAML_INTERNAL, format!("a mistake in libkaml: {text}"))
+    }
+}
+
+impl From<kaml::Error> for Failure {
+    fn from(error: kaml::Error) -> Failure {
+        Failure::new((&error).into(), error.to_string())
+    }
+}
+
+impl From<kaml::store::StoreError> for Failure {
+    fn from(error: kaml::store::StoreError) -> Failure {
+        Failure::new((&error).into(), error.to_string())
+    }
+}
+
+impl From<kaml::store::IllegalMove> for Failure {
+    fn from(error: kaml::store::IllegalMove) -> Failure {
+        kaml::store::StoreError::from(error).into()
+    }
+}
+
+impl From<kaml_device::KeyError> for Failure {
+    fn from(error: kaml_device::KeyError) -> Failure {
+        Failure::new(kaml_status::KAML_BAD_KEY, error.to_string())
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
+}
+
+/// Runs the body of a call. Nothing unwinds into C: a panic is answered with `KAML_INTERNAL`. What it may have left half
+/// done lies behind locks of the library that notice it, so later calls are answered the same way, not wrongly.
+pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> kaml_status {
+    let failure = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => return kaml_status::KAML_OK,
+        Ok(Err(failure)) => failure,
+        Err(payload) => Failure::panicked(payload),
+    };
+    // A thread that is ending may have no place for messages any more; the status says enough.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = failure.message);
+    failure.status
+}
+
+/// What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
+/// if none did. Valid until the next call of this thread fails; never freed by the caller.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_last_error() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// The version of the library, as `KAML_VERSION` was when the program was compiled: `"1.2.3"`.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_version() -> *const c_char {
+    const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => panic!("a version has no zero byte"),
+    };
+    VERSION.as_ptr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last() -> String {
+        // SAFETY: the string is valid until the next call of this thread fails.
+        unsafe { CStr::from_ptr(kaml_last_error()) }.to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Goal:   a panic becomes a status and a message, and calls go on afterwards.
+    /// Method: panic with a text, with a string, and with something else.
+    #[test]
+    fn panics_stay_inside() {
+        assert_eq!(call(|| panic!("text")), kaml_status::KAML_INTERNAL);
+        assert_eq!(last(), "a mistake in libkaml: text");
+        assert_eq!(call(|| panic!("number {}", 7)), kaml_status::KAML_INTERNAL);
+        assert_eq!(last(), "a mistake in libkaml: number 7");
+        assert_eq!(call(|| std::panic::panic_any(7)), kaml_status::KAML_INTERNAL);
+        assert_eq!(last(), "a mistake in libkaml: no message");
+        assert_eq!(call(|| Ok(())), kaml_status::KAML_OK);
+    }
+
+    /// Goal:   messages belong to their thread and survive calls that work; a zero byte does not cut them.
+    /// Method: fail here, look here and elsewhere.
+    #[test]
+    fn messages_belong_to_their_thread() {
+        call(|| Err(Failure::argument("a\0b")));
+        call(|| Ok(()));
+        assert_eq!(last(), "a\u{fffd}b");
+        std::thread::spawn(|| assert_eq!(last(), "")).join().expect("it holds there too");
+        call(|| Err(Failure::plain(kaml_status::KAML_NOT_FOUND)));
+        assert_eq!(last(), "no record has that key");
+    }
+}

@@ -1,0 +1,247 @@
+//! Handles: numbers that stand for what is open.
+//!
+//! Lives here:       the tables that a handle is looked up in, and what a handle's number is made of.
+//! Lives elsewhere:  what they stand for (`device`, `store`, `txn`).
+//!
+//! C keeps handles as long as it likes, copies them, and uses them after they were closed. A pointer could not be told
+//! from a stale one; a number is. It names a slot and the generation of the slot, which grows with each use, and its
+//! kind, so that a transaction is not taken for a device.
+//!
+//! ```text
+//! bits   63..60   59..20       19..0
+//!        kind     generation   slot
+//! ```
+//!
+//! A call holds its slot's lock (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
+//! has it, so nothing is ever closed under a call that uses it, and closing never waits for a call.
+
+use crate::failure::Failure;
+use crate::status::kaml_status::{KAML_BAD_HANDLE, KAML_IN_USE, KAML_TOO_MANY};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
+
+const SLOT_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 40;
+const SLOTS_MAX: usize = 1 << SLOT_BITS;
+/// Slots are made so many at a time, and stay where they are.
+const CHUNK_SLOTS: usize = 1 << 10;
+const CHUNKS_MAX: usize = SLOTS_MAX / CHUNK_SLOTS;
+/// A slot is left alone when its generations are used up: after 10^12 uses.
+const GENERATION_MAX: u64 = (1 << GENERATION_BITS) - 1;
+const _: () = assert!(4 + GENERATION_BITS + SLOT_BITS == u64::BITS);
+
+/// What a handle stands for. No kind is zero, so a handle of zeros is never open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Device = 1,
+    Store = 2,
+    Transaction = 3,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Device => "device",
+            Kind::Store => "store",
+            Kind::Transaction => "transaction",
+        }
+    }
+}
+
+struct Slot<T> {
+    content: RwLock<Content<T>>,
+}
+
+struct Content<T> {
+    generation: u64,
+    value: Option<T>,
+}
+
+#[derive(Default)]
+struct Free {
+    slots: Vec<u32>,
+    /// Slots from here on were never used.
+    fresh: usize,
+}
+
+/// All open handles of a kind.
+pub(crate) struct Registry<T> {
+    kind: Kind,
+    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS_MAX],
+    free: Mutex<Free>,
+}
+
+impl<T> Registry<T> {
+    pub(crate) const fn new(kind: Kind) -> Registry<T> {
+        let free = Mutex::new(Free { slots: Vec::new(), fresh: 0 });
+        Registry { kind, chunks: [const { OnceLock::new() }; CHUNKS_MAX], free }
+    }
+
+    /// Opens a handle.
+    pub(crate) fn insert(&self, value: T) -> Result<u64, Failure> {
+        let at = self.take_slot()?;
+        let slot = &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS];
+        let mut content = slot.content.write().unwrap_or_else(PoisonError::into_inner);
+        content.value = Some(value);
+        Ok(((self.kind as u64) << (64 - 4)) | (content.generation << SLOT_BITS) | at as u64)
+    }
+
+    /// Calls with what a handle stands for, beside other calls.
+    pub(crate) fn with<R>(&self, handle: u64, body: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
+        let (slot, generation) = self.slot(handle)?;
+        let content = slot.content.read().unwrap_or_else(PoisonError::into_inner);
+        match &content.value {
+            Some(value) if content.generation == generation => body(value),
+            Some(_) | None => Err(self.not_open(handle)),
+        }
+    }
+
+    /// Calls with what a handle stands for, one call at a time.
+    pub(crate) fn with_mut<R>(
+        &self,
+        handle: u64,
+        body: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let (slot, generation) = self.slot(handle)?;
+        let mut content = slot.content.write().unwrap_or_else(PoisonError::into_inner);
+        let current = content.generation;
+        match &mut content.value {
+            Some(value) if current == generation => body(value),
+            Some(_) | None => Err(self.not_open(handle)),
+        }
+    }
+
+    /// Closes a handle if `check` allows it, and answers what it stood for.
+    pub(crate) fn take(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), Failure>) -> Result<T, Failure> {
+        let (slot, generation) = self.slot(handle)?;
+        let mut content = match slot.content.try_write() {
+            Ok(content) => content,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                let what = self.kind.name();
+                return Err(Failure::new(KAML_IN_USE, format!("another thread is in a call with this {what}")));
+            }
+        };
+        if content.generation != generation {
+            return Err(self.not_open(handle));
+        }
+        let value = content.value.take().ok_or_else(|| self.not_open(handle))?;
+        if let Err(failure) = check(&value) {
+            content.value = Some(value);
+            return Err(failure);
+        }
+        content.generation += 1;
+        let used_up = content.generation == GENERATION_MAX;
+        drop(content);
+        if !used_up {
+            let slot = (handle as usize % SLOTS_MAX) as u32;
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).slots.push(slot);
+        }
+        Ok(value)
+    }
+
+    fn take_slot(&self) -> Result<usize, Failure> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = free.slots.pop() {
+            return Ok(slot as usize);
+        }
+        if free.fresh == SLOTS_MAX {
+            let what = self.kind.name();
+            return Err(Failure::new(KAML_TOO_MANY, format!("{SLOTS_MAX} {what} handles are open already")));
+        }
+        free.fresh += 1;
+        Ok(free.fresh - 1)
+    }
+
+    fn slot(&self, handle: u64) -> Result<(&Slot<T>, u64), Failure> {
+        if handle >> (64 - 4) != self.kind as u64 {
+            return Err(self.not_open(handle));
+        }
+        let at = handle as usize % SLOTS_MAX;
+        let chunk = self.chunks[at / CHUNK_SLOTS].get().ok_or_else(|| self.not_open(handle))?;
+        Ok((&chunk[at % CHUNK_SLOTS], (handle >> SLOT_BITS) & GENERATION_MAX))
+    }
+
+    fn not_open(&self, handle: u64) -> Failure {
+        let what = self.kind.name();
+        Failure::new(KAML_BAD_HANDLE, format!("{handle:#x} is not an open {what} (closed already, or never opened)"))
+    }
+}
+
+fn new_chunk<T>() -> Box<[Slot<T>]> {
+    (0..CHUNK_SLOTS).map(|_| Slot { content: RwLock::new(Content { generation: 0, value: None }) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::kaml_status;
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+
+    fn status<R>(result: Result<R, Failure>) -> Option<kaml_status> {
+        result.err().map(|failure| failure.status)
+    }
+
+    /// Goal:   a handle stands for its value until it is closed, and for nothing ever after, also when its slot is used
+    ///         again; a handle of another kind and any other number stand for nothing.
+    /// Method: open and close in one slot many times, and ask every handle that ever was.
+    #[test]
+    fn stale_and_foreign_handles_are_refused() {
+        let numbers = Registry::new(Kind::Store);
+        let mut stale: Vec<u64> = vec![0, 1, u64::MAX, (1 << 60) | 5, (2 << 60) | 5, (2 << 60) | (7 << 40)];
+        for round in 0..100 {
+            let handle = numbers.insert(round).expect("there is room");
+            assert_eq!(numbers.with(handle, |value| Ok(*value)).expect("it is open"), round);
+            for old in &stale {
+                assert_eq!(status(numbers.with(*old, |_| Ok(()))), Some(KAML_BAD_HANDLE), "{old:#x}");
+                assert_eq!(status(numbers.take(*old, |_| Ok(()))), Some(KAML_BAD_HANDLE), "{old:#x}");
+            }
+            assert_eq!(numbers.take(handle, |_| Ok(())).expect("it is open"), round);
+            stale.push(handle);
+        }
+        let unique: HashSet<u64> = stale.iter().copied().collect();
+        assert_eq!(unique.len(), stale.len());
+        let devices = Registry::<i32>::new(Kind::Device);
+        devices.insert(1).expect("there is room");
+        assert_eq!(status(devices.with(2 << 60, |_| Ok(()))), Some(KAML_BAD_HANDLE));
+    }
+
+    /// Goal:   what is refused stays open, and nothing is closed under a call.
+    /// Method: a check that says no; a close from within a call of another thread.
+    #[test]
+    fn nothing_is_closed_in_use() {
+        let numbers = Registry::new(Kind::Device);
+        let handle = numbers.insert(5).expect("there is room");
+        assert_eq!(
+            status(numbers.take(handle, |_| Err(Failure::argument("no")))),
+            Some(kaml_status::KAML_BAD_ARGUMENT)
+        );
+        let (inside, done) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                numbers.with(handle, |_| {
+                    inside.wait();
+                    done.wait();
+                    Ok(())
+                })
+            });
+            inside.wait();
+            assert_eq!(status(numbers.take(handle, |_| Ok(()))), Some(KAML_IN_USE));
+            assert_eq!(numbers.with(handle, |value| Ok(*value)).expect("calls go side by side"), 5);
+            done.wait();
+        });
+        assert_eq!(numbers.take(handle, |_| Ok(())).expect("nobody is inside"), 5);
+    }
+
+    /// Goal:   a full table says so, and goes on when a handle is closed.
+    /// Method: open as many as there are slots.
+    #[test]
+    fn a_full_table_says_so() {
+        let numbers = Registry::new(Kind::Transaction);
+        let first = numbers.insert(0usize).expect("there is room");
+        (1..SLOTS_MAX).for_each(|number| assert!(numbers.insert(number).is_ok()));
+        assert_eq!(status(numbers.insert(0)), Some(KAML_TOO_MANY));
+        numbers.take(first, |_| Ok(())).expect("it is open");
+        assert!(numbers.insert(0).is_ok());
+    }
+}

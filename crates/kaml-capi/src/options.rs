@@ -1,0 +1,222 @@
+//! Options: structures whose zero is the default.
+//!
+//! Lives here:       the structures, and what they are in Rust.
+//!
+//! Each begins with its own size, which the `KAML_..._INIT` macros of the header fill in. So one that nobody
+//! initialised, or that was made for another version, is refused.
+
+use crate::arguments;
+use crate::failure::Failure;
+use kaml::store::{StoreOptions, WriteMode};
+use kaml::{CreateOptions, Durability, KeyKind, NamespaceOptions, OpenOptions};
+use std::time::Duration;
+
+/// As the device was created; `KAML_DURABLE_POWER` when creating.
+pub const KAML_DURABLE_DEFAULT: u32 = 0;
+/// What is durable survives the loss of power.
+pub const KAML_DURABLE_POWER: u32 = 1;
+/// What is durable survives the end of the process, but not the loss of power; much faster.
+pub const KAML_DURABLE_PROCESS: u32 = 2;
+
+/// Keys of 1 to 16 bytes.
+pub const KAML_KEYS_BYTES: u32 = 0;
+/// Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
+pub const KAML_KEYS_U64: u32 = 1;
+
+/// A plain put is durable when it returns.
+pub const KAML_WRITE_THROUGH: u32 = 0;
+/// A plain put is durable at the next `kaml_store_flush`.
+pub const KAML_WRITE_BACK: u32 = 1;
+
+/// How a device is created. Begin with `KAML_CREATE_OPTIONS_INIT`; 0 is the default of every field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_create_options {
+    /// Filled in by `KAML_CREATE_OPTIONS_INIT`.
+    pub struct_size: usize,
+    /// `KAML_DURABLE_...`.
+    pub durability: u32,
+    /// 1: format over what is there.
+    pub force: u32,
+    /// 1: write every block once now, so that later puts are a quarter faster from the start.
+    pub prewrite: u32,
+    /// Dies, which is the number of logs.
+    pub die_count: u32,
+    /// Data bytes of an erase block.
+    pub block_bytes: u64,
+    /// Bytes of the commit ring.
+    pub ring_bytes: u64,
+    /// Bytes of a chunk.
+    pub chunk_bytes: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// How a device is opened. Begin with `KAML_OPEN_OPTIONS_INIT`; 0 is the default of every field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_open_options {
+    /// Filled in by `KAML_OPEN_OPTIONS_INIT`.
+    pub struct_size: usize,
+    /// `KAML_DURABLE_...`.
+    pub durability: u32,
+    /// 1: change nothing, and share the device with other readers.
+    pub read_only: u32,
+    /// 1: do without io_uring.
+    pub no_io_uring: u32,
+    /// 1: go through the page cache.
+    pub no_direct: u32,
+}
+
+/// What a namespace is. Begin with `KAML_NAMESPACE_OPTIONS_INIT`; 0 is the default of every field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_namespace_options {
+    /// Filled in by `KAML_NAMESPACE_OPTIONS_INIT`.
+    pub struct_size: usize,
+    /// `KAML_KEYS_...`.
+    pub keys: u32,
+    /// How many `logs` there are; 0: all logs of the device.
+    pub log_count: u32,
+    /// The logs it appends to.
+    pub logs: *const u32,
+}
+
+/// How many neighbouring keys of a namespace share a lock.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_lock_width {
+    /// The namespace.
+    pub namespace_id: u32,
+    /// Keys that share a lock, at least 1.
+    pub records_per_lock: u32,
+}
+
+/// How a store caches and locks. Begin with `KAML_STORE_OPTIONS_INIT`; 0 is the default of every field.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_store_options {
+    /// Filled in by `KAML_STORE_OPTIONS_INIT`.
+    pub struct_size: usize,
+    /// `KAML_WRITE_...`: what plain puts are. A transaction is durable when it is committed, in either mode.
+    pub write_mode: u32,
+    /// Neighbouring keys that share a lock; 0 is 1.
+    pub records_per_lock: u32,
+    /// 1: give locks back when a commit's place in the durable order is fixed, not when it is durable. Commits still
+    /// return when they are durable.
+    pub early_release: u32,
+    /// Longest wait for a lock; 0 is two seconds.
+    pub lock_timeout_ms: u32,
+    /// Transactions that may be open at once; 0 is 1024.
+    pub transactions_max: u32,
+    /// How many `lock_widths` there are.
+    pub lock_width_count: u32,
+    /// Namespaces whose `records_per_lock` differs.
+    pub lock_widths: *const kaml_lock_width,
+}
+
+/// A structure that begins with its size, or none.
+///
+/// # Safety
+/// As for all of `arguments`; `T` is one of the structures of this module.
+unsafe fn given<'a, T>(options: *const T, what: &str) -> Result<Option<&'a T>, Failure> {
+    if options.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: every structure of this module begins with its size; the caller promised the rest.
+    let size = *unsafe { arguments::structure(options.cast::<usize>(), what)? };
+    if size != size_of::<T>() {
+        let message = format!("{what}: struct_size is {size}, not {} (not initialised?)", size_of::<T>());
+        return Err(Failure::argument(message));
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { arguments::structure(options, what) }.map(Some)
+}
+
+pub(crate) unsafe fn create(
+    options: *const kaml_create_options,
+    capacity_bytes: u64,
+) -> Result<CreateOptions, Failure> {
+    let mut create = CreateOptions::new(capacity_bytes);
+    // SAFETY: the caller's promise is the same.
+    let Some(given) = (unsafe { given(options, "create options")? }) else { return Ok(create) };
+    if given.reserved != 0 {
+        return Err(Failure::argument("create options: reserved is not 0"));
+    }
+    create.durability = durability(given.durability)?.unwrap_or_default();
+    create.force = flag(given.force, "force")?;
+    create.prewrite = flag(given.prewrite, "prewrite")?;
+    create.die_count = (given.die_count != 0).then_some(given.die_count);
+    create.block_bytes = (given.block_bytes != 0).then_some(given.block_bytes);
+    create.ring_bytes = (given.ring_bytes != 0).then_some(given.ring_bytes);
+    create.chunk_bytes = (given.chunk_bytes != 0).then_some(given.chunk_bytes);
+    Ok(create)
+}
+
+pub(crate) unsafe fn open(options: *const kaml_open_options) -> Result<OpenOptions, Failure> {
+    let mut open = OpenOptions::default();
+    // SAFETY: the caller's promise is the same.
+    let Some(given) = (unsafe { given(options, "open options")? }) else { return Ok(open) };
+    open.durability = durability(given.durability)?;
+    open.read_only = flag(given.read_only, "read_only")?;
+    open.io_uring = !flag(given.no_io_uring, "no_io_uring")?;
+    open.direct = !flag(given.no_direct, "no_direct")?;
+    Ok(open)
+}
+
+pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result<NamespaceOptions, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let Some(given) = (unsafe { given(options, "namespace options")? }) else {
+        return Ok(NamespaceOptions::default());
+    };
+    // SAFETY: the same.
+    let logs = unsafe { arguments::slice(given.logs, given.log_count as usize, "logs")? }.to_vec();
+    let keys = match given.keys {
+        KAML_KEYS_BYTES => KeyKind::Bytes,
+        KAML_KEYS_U64 => KeyKind::U64,
+        other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
+    };
+    Ok(NamespaceOptions { keys, logs, ..NamespaceOptions::default() })
+}
+
+pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64) -> Result<StoreOptions, Failure> {
+    let mut store = StoreOptions::new(cache_bytes);
+    // SAFETY: the caller's promise is the same.
+    let Some(given) = (unsafe { given(options, "store options")? }) else { return Ok(store) };
+    // SAFETY: the same.
+    let widths = unsafe { arguments::slice(given.lock_widths, given.lock_width_count as usize, "lock_widths")? };
+    store.records_per_lock_of = widths.iter().map(|width| (width.namespace_id, width.records_per_lock)).collect();
+    store.write_mode = match given.write_mode {
+        KAML_WRITE_THROUGH => WriteMode::Through,
+        KAML_WRITE_BACK => WriteMode::Back,
+        other => return Err(Failure::argument(format!("write_mode: {other} is not one of KAML_WRITE_..."))),
+    };
+    store.early_release = flag(given.early_release, "early_release")?;
+    if given.records_per_lock != 0 {
+        store.records_per_lock = given.records_per_lock;
+    }
+    if given.lock_timeout_ms != 0 {
+        store.lock_timeout = Duration::from_millis(given.lock_timeout_ms.into());
+    }
+    if given.transactions_max != 0 {
+        store.transactions_max = given.transactions_max;
+    }
+    Ok(store)
+}
+
+fn durability(number: u32) -> Result<Option<Durability>, Failure> {
+    match number {
+        KAML_DURABLE_DEFAULT => Ok(None),
+        KAML_DURABLE_POWER => Ok(Some(Durability::Power)),
+        KAML_DURABLE_PROCESS => Ok(Some(Durability::Process)),
+        other => Err(Failure::argument(format!("durability: {other} is not one of KAML_DURABLE_..."))),
+    }
+}
+
+fn flag(number: u32, what: &str) -> Result<bool, Failure> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(Failure::argument(format!("{what}: {other} is neither 0 nor 1"))),
+    }
+}

@@ -1,0 +1,280 @@
+//! Records of a device: without a cache, durable when a call returns.
+//!
+//! Implements:       paper:KAML Table I, Get and Put; spec:NVMe-KV Exist, List and Delete.
+
+use crate::arguments::{self, BufferOut, Out, ValueOut};
+use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
+use crate::failure::{Failure, call};
+use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use kaml::{Batch, Cursor, Key};
+use std::ffi::c_void;
+
+/// Store, whether the key is there or not.
+pub const KAML_PUT: u32 = 0;
+/// Store a key that is not there; else nothing of the batch is stored.
+pub const KAML_PUT_IF_ABSENT: u32 = 1;
+/// Store a key that is there; else nothing of the batch is stored.
+pub const KAML_PUT_IF_PRESENT: u32 = 2;
+/// Delete, whether the key is there or not. The value is not looked at.
+pub const KAML_PUT_DELETE: u32 = 3;
+/// Delete a key that is there; else nothing of the batch is stored. The value is not looked at.
+pub const KAML_PUT_DELETE_IF_PRESENT: u32 = 4;
+
+/// The longest key.
+pub const KAML_KEY_BYTES_MAX: usize = 16;
+
+/// A record of a Put: belongs to the caller, and is only read.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_record {
+    /// The namespace.
+    pub namespace_id: kaml_namespace_id,
+    /// `KAML_PUT...`: 0 stores.
+    pub action: u32,
+    /// The key.
+    pub key: *const c_void,
+    /// Its bytes, 1 to `KAML_KEY_BYTES_MAX`.
+    pub key_length: usize,
+    /// The value; may be null if it has no bytes.
+    pub value: *const c_void,
+    /// Its bytes.
+    pub value_length: usize,
+}
+
+/// A key that the library answers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_key {
+    /// Its bytes, followed by zeros.
+    pub bytes: [u8; KAML_KEY_BYTES_MAX],
+    /// How many there are.
+    pub length: u32,
+}
+
+/// How far a listing has come. Begin with `KAML_CURSOR_INIT`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_cursor {
+    /// 0: before the first key, 1: in between, 2: at the end.
+    pub state: u32,
+    /// Only the library knows what it means.
+    pub place: [u8; 24],
+}
+
+/// Nothing was listed yet.
+const CURSOR_START: u32 = 0;
+/// Some keys were listed.
+const CURSOR_BETWEEN: u32 = 1;
+/// All keys were listed.
+const CURSOR_END: u32 = 2;
+/// Keys listed at once: a bound for the memory that a call takes.
+const LIST_KEYS_MAX: usize = 4096;
+
+impl kaml_record {
+    /// # Safety
+    /// Key and value are as the header demands.
+    unsafe fn add_to(&self, batch: &mut Batch) -> Result<(), Failure> {
+        // SAFETY: the caller's promise is the same.
+        let key = unsafe { arguments::key(self.key, self.key_length)? };
+        let ns = self.namespace_id;
+        // SAFETY: the same. Only looked at where there is a value.
+        let value = || unsafe { arguments::bytes(self.value, self.value_length, "value") };
+        match self.action {
+            KAML_PUT => batch.put(ns, key, value()?),
+            KAML_PUT_IF_ABSENT => batch.put_if_absent(ns, key, value()?),
+            KAML_PUT_IF_PRESENT => batch.put_if_present(ns, key, value()?),
+            KAML_PUT_DELETE => batch.delete(ns, key),
+            KAML_PUT_DELETE_IF_PRESENT => batch.delete_if_present(ns, key),
+            other => return Err(Failure::argument(format!("action: {other} is not one of KAML_PUT..."))),
+        };
+        Ok(())
+    }
+}
+
+/// The key of a number, for namespaces of `KAML_KEYS_U64`: 8 bytes, big-endian.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_key_u64(number: u64) -> kaml_key {
+    Key::from(number).into()
+}
+
+/// Reads a value. `*value` is the caller's from then on and is given back with `kaml_free`; it is null if there is none
+/// (`KAML_NOT_FOUND`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_get(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+    value: *mut *mut c_void,
+    value_length: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
+        DEVICES.with(device.id, |open| match open.device.get(namespace_id, key)? {
+            Some(found) => out.set(&found),
+            None => Err(Failure::plain(KAML_NOT_FOUND)),
+        })
+    })
+}
+
+/// Reads a value into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered, the buffer is as
+/// it was, and `*value_length` is what it takes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_get_into(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+    buffer: *mut c_void,
+    buffer_bytes: usize,
+    value_length: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, key) =
+            unsafe { (BufferOut::new(buffer, buffer_bytes, value_length)?, arguments::key(key, key_length)?) };
+        DEVICES.with(device.id, |open| match open.device.get(namespace_id, key)? {
+            Some(found) => out.set(&found),
+            None => Err(Failure::plain(KAML_NOT_FOUND)),
+        })
+    })
+}
+
+/// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_exists(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let key = unsafe { arguments::key(key, key_length)? };
+        let there = DEVICES.with(device.id, |open| Ok(open.device.exists(namespace_id, key)?))?;
+        if there { Ok(()) } else { Err(Failure::plain(KAML_NOT_FOUND)) }
+    })
+}
+
+/// Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
+/// ones; conditions are judged as things stood before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_put(
+    device: kaml_device,
+    records: *const kaml_record,
+    record_count: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let records = unsafe { arguments::slice(records, record_count, "records")? };
+        let mut batch = Batch::new();
+        for record in records {
+            // SAFETY: so are those in each record.
+            unsafe { record.add_to(&mut batch)? };
+        }
+        DEVICES.with(device.id, |open| open.change(|device| Ok(device.write(&batch)?)))
+    })
+}
+
+/// Stores one record; durable when it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_put_one(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+    value: *const c_void,
+    value_length: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (key, value) =
+            unsafe { (arguments::key(key, key_length)?, arguments::bytes(value, value_length, "value")?) };
+        DEVICES.with(device.id, |open| open.change(|device| Ok(device.put(namespace_id, key, value)?)))
+    })
+}
+
+/// Deletes a record, whether it is there or not; durable when it returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_delete(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let key = unsafe { arguments::key(key, key_length)? };
+        DEVICES.with(device.id, |open| open.change(|device| Ok(device.delete(namespace_id, key)?)))
+    })
+}
+
+/// Lists the keys of a namespace, up to `key_count_max` with each call, in no order that means anything. A
+/// `*key_count` of 0 is the end. Every key that is there all the time is listed exactly once. What is unflushed in a
+/// store is not seen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_list(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    cursor: *mut kaml_cursor,
+    keys: *mut kaml_key,
+    key_count_max: usize,
+    key_count: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let count = unsafe { Out::new(key_count, "key_count")? };
+        count.set(0);
+        if key_count_max == 0 {
+            return Err(Failure::argument("key_count_max is 0"));
+        }
+        let places = key_count_max.min(LIST_KEYS_MAX);
+        // SAFETY: the same.
+        let (cursor, keys) =
+            unsafe { (arguments::structure_mut(cursor, "cursor")?, arguments::slice_out(keys, places, "keys")?) };
+        let found = DEVICES.with(device.id, |open| {
+            cursor.advance(places, |after, limit| Ok(open.device.list(namespace_id, after, limit)?))
+        })?;
+        keys.iter_mut().zip(&found).for_each(|(place, key)| _ = place.write(kaml_key::from(*key)));
+        count.set(found.len());
+        Ok(())
+    })
+}
+
+impl kaml_cursor {
+    /// The next keys; none at the end.
+    fn advance(
+        &mut self,
+        limit: usize,
+        list: impl Fn(Option<Cursor>, usize) -> Result<kaml::ListPage, Failure>,
+    ) -> Result<Vec<Key>, Failure> {
+        let mut after = match self.state {
+            CURSOR_START => None,
+            CURSOR_BETWEEN => Some(Cursor::from_bytes(self.place)),
+            CURSOR_END => return Ok(Vec::new()),
+            other => return Err(Failure::argument(format!("cursor: a state of {other} (not initialised?)"))),
+        };
+        loop {
+            let page = list(after, limit)?;
+            assert!(page.keys.len() <= limit, "a page of a listing keeps to its limit");
+            match page.next {
+                Some(next) if page.keys.is_empty() => after = Some(next),
+                Some(next) => {
+                    *self = kaml_cursor { state: CURSOR_BETWEEN, place: next.to_bytes() };
+                    return Ok(page.keys);
+                }
+                None => {
+                    self.state = CURSOR_END;
+                    return Ok(page.keys);
+                }
+            }
+        }
+    }
+}
+
+impl From<Key> for kaml_key {
+    fn from(key: Key) -> kaml_key {
+        kaml_key { bytes: *key.padded(), length: key.len() as u32 }
+    }
+}

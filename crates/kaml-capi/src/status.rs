@@ -1,0 +1,309 @@
+//! Status codes: what every call answers.
+//!
+//! Lives here:       the codes, their strings, and which error of the library is which code.
+//! Lives elsewhere:  messages with names and numbers (`failure`).
+
+use kaml::Error;
+use kaml::store::StoreError;
+use kaml_device::{Error as CommandError, RootError};
+use kaml_flash::{FormatError, MediumError, OpenError};
+use std::ffi::{CStr, c_char, c_int};
+
+/// What every call answers. Numbers keep their meaning in later versions; later versions may add some.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum kaml_status {
+    /// It worked.
+    KAML_OK = 0,
+
+    /// No record has that key.
+    KAML_NOT_FOUND = 1,
+    /// A record has that key already.
+    KAML_EXISTS = 2,
+
+    /// The transaction waited for others that waited for it. It was aborted; run it again.
+    KAML_DEADLOCK = 10,
+    /// A lock was not given in time. The transaction was aborted; run it again.
+    KAML_LOCK_TIMEOUT = 11,
+    /// What the transaction read did not become durable. It was aborted; run it again.
+    KAML_DEPENDENCY_LOST = 12,
+
+    /// A null or misaligned pointer, an option or a length that makes no sense.
+    KAML_BAD_ARGUMENT = 20,
+    /// Not a handle, one of another kind, or one that was closed or freed.
+    KAML_BAD_HANDLE = 21,
+    /// The state of the transaction does not allow the call.
+    KAML_BAD_STATE = 22,
+    /// In use: a handle by another thread, a device by a store, a store by transactions.
+    KAML_IN_USE = 23,
+    /// A key of a length that the namespace does not take.
+    KAML_BAD_KEY = 24,
+    /// A value above the limit of the device.
+    KAML_VALUE_TOO_LARGE = 25,
+    /// More than one Put takes.
+    KAML_BATCH_TOO_LARGE = 26,
+    /// The value is longer than the buffer; its length was answered.
+    KAML_BUFFER_TOO_SMALL = 27,
+    /// No namespace has that name or id.
+    KAML_UNKNOWN_NAMESPACE = 28,
+    /// A namespace has that name already.
+    KAML_NAMESPACE_EXISTS = 29,
+    /// A name that a namespace cannot have.
+    KAML_BAD_NAME = 30,
+    /// Too many namespaces, transactions or handles.
+    KAML_TOO_MANY = 31,
+    /// A cache too small to work.
+    KAML_CACHE_TOO_SMALL = 32,
+    /// The system refused memory or a thread.
+    KAML_NO_RESOURCES = 33,
+
+    /// The device is full; delete something first.
+    KAML_FULL = 40,
+    /// The file system below the device is full.
+    KAML_NO_SPACE = 41,
+    /// The device is open for reading only.
+    KAML_READ_ONLY = 42,
+    /// The device was not closed cleanly; open it for writing once.
+    KAML_NEEDS_RECOVERY = 43,
+    /// A write failed earlier: nothing is accepted until the device is opened again.
+    KAML_STOPPED = 44,
+    /// Stored bytes do not match their checksum.
+    KAML_CORRUPT = 45,
+    /// The system failed to read or write.
+    KAML_IO = 46,
+
+    /// There is no KAML device.
+    KAML_NOT_A_DEVICE = 50,
+    /// Made by a later version of this software.
+    KAML_NEWER_VERSION = 51,
+    /// Open in another process, or twice in this one.
+    KAML_LOCKED = 52,
+    /// Something is there already, and it was not asked to be replaced.
+    KAML_NOT_EMPTY = 53,
+
+    /// A mistake in this library; please report it with its message.
+    KAML_INTERNAL = 99,
+}
+
+use kaml_status::*;
+
+impl kaml_status {
+    /// All of them.
+    pub(crate) const ALL: [kaml_status; 32] = [
+        KAML_OK,
+        KAML_NOT_FOUND,
+        KAML_EXISTS,
+        KAML_DEADLOCK,
+        KAML_LOCK_TIMEOUT,
+        KAML_DEPENDENCY_LOST,
+        KAML_BAD_ARGUMENT,
+        KAML_BAD_HANDLE,
+        KAML_BAD_STATE,
+        KAML_IN_USE,
+        KAML_BAD_KEY,
+        KAML_VALUE_TOO_LARGE,
+        KAML_BATCH_TOO_LARGE,
+        KAML_BUFFER_TOO_SMALL,
+        KAML_UNKNOWN_NAMESPACE,
+        KAML_NAMESPACE_EXISTS,
+        KAML_BAD_NAME,
+        KAML_TOO_MANY,
+        KAML_CACHE_TOO_SMALL,
+        KAML_NO_RESOURCES,
+        KAML_FULL,
+        KAML_NO_SPACE,
+        KAML_READ_ONLY,
+        KAML_NEEDS_RECOVERY,
+        KAML_STOPPED,
+        KAML_CORRUPT,
+        KAML_IO,
+        KAML_NOT_A_DEVICE,
+        KAML_NEWER_VERSION,
+        KAML_LOCKED,
+        KAML_NOT_EMPTY,
+        KAML_INTERNAL,
+    ];
+
+    /// A sentence without names and numbers.
+    pub(crate) fn text(self) -> &'static CStr {
+        match self {
+            KAML_OK => c"no error",
+            KAML_NOT_FOUND => c"no record has that key",
+            KAML_EXISTS => c"a record has that key already",
+            KAML_DEADLOCK => c"deadlock; the transaction was aborted and can be run again",
+            KAML_LOCK_TIMEOUT => c"a lock was not given in time; the transaction was aborted and can be run again",
+            KAML_DEPENDENCY_LOST => {
+                c"what was read never became durable; the transaction was aborted and can be run again"
+            }
+            KAML_BAD_ARGUMENT => c"an argument makes no sense",
+            KAML_BAD_HANDLE => c"the handle is not open, or of another kind",
+            KAML_BAD_STATE => c"the state of the transaction does not allow this call",
+            KAML_IN_USE => c"it is in use",
+            KAML_BAD_KEY => c"a key of a length that the namespace does not take",
+            KAML_VALUE_TOO_LARGE => c"the value is larger than the device takes",
+            KAML_BATCH_TOO_LARGE => c"the batch is larger than one Put takes",
+            KAML_BUFFER_TOO_SMALL => c"the value is longer than the buffer",
+            KAML_UNKNOWN_NAMESPACE => c"the namespace does not exist",
+            KAML_NAMESPACE_EXISTS => c"a namespace has that name already",
+            KAML_BAD_NAME => c"a namespace cannot have that name",
+            KAML_TOO_MANY => c"too many namespaces, transactions or handles",
+            KAML_CACHE_TOO_SMALL => c"the cache is too small to work",
+            KAML_NO_RESOURCES => c"the system refused memory or a thread",
+            KAML_FULL => c"the device is full; delete something first",
+            KAML_NO_SPACE => c"the file system below the device is full",
+            KAML_READ_ONLY => c"the device is open for reading only",
+            KAML_NEEDS_RECOVERY => c"the device was not closed cleanly; open it for writing once",
+            KAML_STOPPED => c"a write failed earlier; the device accepts nothing until it is opened again",
+            KAML_CORRUPT => c"stored bytes do not match their checksum",
+            KAML_IO => c"the system failed to read or write",
+            KAML_NOT_A_DEVICE => c"not a KAML device",
+            KAML_NEWER_VERSION => c"made by a later version of this software",
+            KAML_LOCKED => c"open in another process, or twice in this one",
+            KAML_NOT_EMPTY => c"something is there already",
+            KAML_INTERNAL => c"a mistake in libkaml; please report it",
+        }
+    }
+
+    fn from_number(number: c_int) -> Option<kaml_status> {
+        Self::ALL.into_iter().find(|status| *status as c_int == number)
+    }
+}
+
+/// What a status means, in general: a string that is never freed. `kaml_last_error` says what happened.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_strerror(status: c_int) -> *const c_char {
+    kaml_status::from_number(status).map_or(c"unknown status", kaml_status::text).as_ptr()
+}
+
+/// Whether a transaction that ended with this status may well succeed when it is run again from its beginning.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_is_retryable(status: c_int) -> bool {
+    match kaml_status::from_number(status) {
+        Some(KAML_DEADLOCK | KAML_LOCK_TIMEOUT | KAML_DEPENDENCY_LOST) => true,
+        Some(_) | None => false,
+    }
+}
+
+impl From<&Error> for kaml_status {
+    fn from(error: &Error) -> kaml_status {
+        match error {
+            Error::Command(error) => error.into(),
+            Error::Create(error) => error.into(),
+            Error::Open(error) => error.into(),
+            Error::HandlesInUse(_) => KAML_IN_USE,
+            Error::Thread(_) => KAML_NO_RESOURCES,
+        }
+    }
+}
+
+impl From<&StoreError> for kaml_status {
+    fn from(error: &StoreError) -> kaml_status {
+        match error {
+            StoreError::Device(error) => error.into(),
+            StoreError::Deadlock { .. } => KAML_DEADLOCK,
+            StoreError::LockTimeout { .. } => KAML_LOCK_TIMEOUT,
+            StoreError::DependencyLost => KAML_DEPENDENCY_LOST,
+            StoreError::NotFound { .. } => KAML_NOT_FOUND,
+            StoreError::Exists { .. } => KAML_EXISTS,
+            StoreError::IllegalMove(_) => KAML_BAD_STATE,
+            StoreError::TooManyTransactions { .. } => KAML_TOO_MANY,
+            StoreError::CacheTooSmall { .. } => KAML_CACHE_TOO_SMALL,
+            StoreError::BadOption(_) => KAML_BAD_ARGUMENT,
+            StoreError::Thread(_) => KAML_NO_RESOURCES,
+        }
+    }
+}
+
+impl From<&CommandError> for kaml_status {
+    fn from(error: &CommandError) -> kaml_status {
+        match error {
+            CommandError::UnknownNamespace(_) | CommandError::UnknownNamespaceName(_) => KAML_UNKNOWN_NAMESPACE,
+            CommandError::NamespaceExists(_) => KAML_NAMESPACE_EXISTS,
+            CommandError::BadName { .. } => KAML_BAD_NAME,
+            CommandError::UnknownLog { .. }
+            | CommandError::EmptyBatch
+            | CommandError::HoldsBlocks(_)
+            | CommandError::HoldsRecords(_)
+            | CommandError::BadBlockOptions { .. }
+            | CommandError::BlocksOutOfRange { .. }
+            | CommandError::PartialBlock { .. } => KAML_BAD_ARGUMENT,
+            CommandError::TooManyNamespaces { .. } => KAML_TOO_MANY,
+            CommandError::Key(_) => KAML_BAD_KEY,
+            CommandError::ValueTooLarge { .. } => KAML_VALUE_TOO_LARGE,
+            CommandError::BatchTooLarge { .. } => KAML_BATCH_TOO_LARGE,
+            CommandError::Conflict { present: true, .. } => KAML_EXISTS,
+            CommandError::Conflict { present: false, .. } => KAML_NOT_FOUND,
+            CommandError::Full { .. } => KAML_FULL,
+            CommandError::Corrupt { .. }
+            | CommandError::IndexDamaged { .. }
+            | CommandError::MetadataDamaged(_)
+            | CommandError::Root(RootError::Damaged(..)) => KAML_CORRUPT,
+            CommandError::Root(RootError::NewerVersion { .. }) => KAML_NEWER_VERSION,
+            CommandError::Medium(error) => error.into(),
+            CommandError::Stopped(_) => KAML_STOPPED,
+            CommandError::NeedsRecovery => KAML_NEEDS_RECOVERY,
+            CommandError::ReadOnly => KAML_READ_ONLY,
+        }
+    }
+}
+
+impl From<&MediumError> for kaml_status {
+    fn from(error: &MediumError) -> kaml_status {
+        match error {
+            MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } => KAML_INTERNAL,
+            MediumError::NoSpace { .. } => KAML_NO_SPACE,
+            MediumError::BlockFailed { .. }
+            | MediumError::ReadFailed { .. }
+            | MediumError::NotDurable { .. }
+            | MediumError::Gone => KAML_IO,
+        }
+    }
+}
+
+impl From<&FormatError> for kaml_status {
+    fn from(error: &FormatError) -> kaml_status {
+        match error {
+            FormatError::TooSmall { .. }
+            | FormatError::DeviceTooSmall { .. }
+            | FormatError::TooFewBlocks { .. }
+            | FormatError::Geometry(_)
+            | FormatError::NotAFile { .. } => KAML_BAD_ARGUMENT,
+            FormatError::NotEmpty { .. } => KAML_NOT_EMPTY,
+            FormatError::InUse { .. } => KAML_LOCKED,
+            FormatError::Io { .. } => KAML_IO,
+        }
+    }
+}
+
+impl From<&OpenError> for kaml_status {
+    fn from(error: &OpenError) -> kaml_status {
+        match error {
+            OpenError::NotADevice { .. } | OpenError::TooSmall { .. } => KAML_NOT_A_DEVICE,
+            OpenError::Damaged { .. } | OpenError::Truncated { .. } => KAML_CORRUPT,
+            OpenError::NewerVersion { .. } => KAML_NEWER_VERSION,
+            OpenError::InUse { .. } => KAML_LOCKED,
+            OpenError::Io { .. } => KAML_IO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Goal:   every status is found by its number and has a sentence of its own; other numbers are answered too.
+    /// Method: walk the list; `text` is an exhaustive match, so a status that is missing here has no test but a text.
+    #[test]
+    fn every_status_has_its_own_sentence() {
+        let texts: BTreeSet<&CStr> = kaml_status::ALL.iter().map(|status| status.text()).collect();
+        assert_eq!(texts.len(), kaml_status::ALL.len());
+        for status in kaml_status::ALL {
+            assert_eq!(kaml_status::from_number(status as c_int), Some(status));
+        }
+        for number in [-1, 3, 98, 100, c_int::MAX, c_int::MIN] {
+            assert_eq!(kaml_status::from_number(number), None);
+            assert!(!kaml_strerror(number).is_null() && !kaml_is_retryable(number));
+        }
+    }
+}

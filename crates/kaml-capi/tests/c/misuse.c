@@ -1,0 +1,397 @@
+// Every mistake a C program can make, and what it is answered; then that everything still works.
+#define _POSIX_C_SOURCE 200809L
+#include <kaml.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int failed_count = 0;
+
+#define EXPECT(call, expected)                                                                        \
+    do {                                                                                              \
+        kaml_status status_ = (call);                                                                 \
+        if (status_ != (expected)) {                                                                  \
+            fprintf(stderr, "line %d: %s: %d, not %d: %s\n", __LINE__, #call, (int)status_,           \
+                    (int)(expected), kaml_last_error());                                              \
+            failed_count++;                                                                           \
+        } else if (status_ != KAML_OK && kaml_last_error()[0] == 0) {                                 \
+            fprintf(stderr, "line %d: %s: no message\n", __LINE__, #call);                            \
+            failed_count++;                                                                           \
+        }                                                                                             \
+    } while (0)
+
+#define TRUE_THAT(condition)                                              \
+    do {                                                                  \
+        if (!(condition)) {                                               \
+            fprintf(stderr, "line %d: not %s\n", __LINE__, #condition);   \
+            failed_count++;                                               \
+        }                                                                 \
+    } while (0)
+
+static const char *path;
+static kaml_device device;
+static kaml_namespace_id bytes_ns, u64_ns;
+
+static void opening(void) {
+    kaml_device other;
+    kaml_create_options create = KAML_CREATE_OPTIONS_INIT;
+    kaml_open_options open_options = KAML_OPEN_OPTIONS_INIT;
+
+    EXPECT(kaml_create(NULL, 64 << 20, NULL, &other), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_create(path, 64 << 20, NULL, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_create(path, 1, NULL, &other), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_open(NULL, NULL, &other), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_open("/nowhere/at/all", NULL, &other), KAML_IO);
+    EXPECT(kaml_open("/dev/null", NULL, &other), KAML_NOT_A_DEVICE);
+    TRUE_THAT(other.id == 0);
+    create.durability = 7;
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_BAD_ARGUMENT);
+    create.durability = KAML_DURABLE_PROCESS;
+    create.force = 2;
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_BAD_ARGUMENT);
+    create.force = 0;
+    create.struct_size = 3;
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_BAD_ARGUMENT);
+    create.struct_size = sizeof create;
+    create.chunk_bytes = 12345;
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_BAD_ARGUMENT);
+    create.chunk_bytes = 0;
+    EXPECT(kaml_create(path, 64 << 20, (kaml_create_options *)((char *)&create + 1), &other), KAML_BAD_ARGUMENT);
+
+    EXPECT(kaml_create(path, 64 << 20, &create, &device), KAML_OK);
+    EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_LOCKED);
+    EXPECT(kaml_open(path, NULL, &other), KAML_LOCKED);
+    open_options.durability = 9;
+    EXPECT(kaml_open(path, &open_options, &other), KAML_BAD_ARGUMENT);
+}
+
+static void namespaces(void) {
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_namespace_id id = 77;
+    const uint32_t log = 1000000;
+    char name[300];
+
+    EXPECT(kaml_create_namespace(device, "bytes", NULL, &bytes_ns), KAML_OK);
+    options.keys = KAML_KEYS_U64;
+    EXPECT(kaml_create_namespace(device, "u64", &options, &u64_ns), KAML_OK);
+    EXPECT(kaml_create_namespace(device, "bytes", NULL, &id), KAML_NAMESPACE_EXISTS);
+    EXPECT(kaml_create_namespace(device, "", NULL, &id), KAML_BAD_NAME);
+    EXPECT(kaml_create_namespace(device, "\xff\xfe", NULL, &id), KAML_BAD_NAME);
+    EXPECT(kaml_create_namespace(device, NULL, NULL, &id), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_create_namespace(device, "x", NULL, NULL), KAML_BAD_ARGUMENT);
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = 0;
+    EXPECT(kaml_create_namespace(device, name, NULL, &id), KAML_BAD_NAME);
+    options.keys = 5;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.keys = KAML_KEYS_BYTES;
+    options.log_count = 1;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.logs = &log;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_namespace(device, "nobody", &id), KAML_UNKNOWN_NAMESPACE);
+    TRUE_THAT(strstr(kaml_last_error(), "nobody") != NULL);
+    EXPECT(kaml_delete_namespace(device, 4711), KAML_UNKNOWN_NAMESPACE);
+    TRUE_THAT(id == 77);
+    EXPECT(kaml_namespace(device, "u64", &id), KAML_OK);
+    TRUE_THAT(id == u64_ns);
+}
+
+static void records(void) {
+    const size_t negative = (size_t)-1;
+    uint64_t value_max, batch_max;
+    kaml_record batch[2] = {{bytes_ns, KAML_PUT, "a", 1, "1", 1}, {bytes_ns, KAML_PUT, "b", 1, NULL, 0}};
+    char buffer[4] = "xyz";
+    void *value = buffer;
+    size_t length = 5;
+
+    EXPECT(kaml_put(device, batch, 2), KAML_OK);
+    EXPECT(kaml_put(device, NULL, 2), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put(device, batch, 0), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put(device, batch, negative), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put(device, batch, negative / sizeof batch[0]), KAML_BAD_ARGUMENT);
+    batch[0].value = "2";
+    batch[1].action = 99;
+    EXPECT(kaml_put(device, batch, 2), KAML_BAD_ARGUMENT);
+    batch[1].action = KAML_PUT_IF_ABSENT;
+    EXPECT(kaml_put(device, batch, 2), KAML_EXISTS);
+    batch[1].key = "c";
+    batch[1].action = KAML_PUT_IF_PRESENT;
+    EXPECT(kaml_put(device, batch, 2), KAML_NOT_FOUND);
+    batch[1].namespace_id = 4711;
+    EXPECT(kaml_put(device, batch, 2), KAML_UNKNOWN_NAMESPACE);
+    batch[1].namespace_id = u64_ns;
+    EXPECT(kaml_put(device, batch, 2), KAML_BAD_KEY);
+    batch[1].namespace_id = bytes_ns;
+    batch[1].key = NULL;
+    EXPECT(kaml_put(device, batch, 2), KAML_BAD_ARGUMENT);
+
+    EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, &length), KAML_OK); // none of those was stored
+    TRUE_THAT(length == 1 && memcmp(value, "1", 1) == 0);
+    kaml_free(value);
+    kaml_free(NULL);
+    EXPECT(kaml_get(device, bytes_ns, "b", 1, &value, &length), KAML_OK); // a value of no bytes is a value
+    TRUE_THAT(length == 0 && value != NULL);
+    kaml_free(value);
+    EXPECT(kaml_get(device, bytes_ns, "nobody", 6, &value, &length), KAML_NOT_FOUND);
+    TRUE_THAT(length == 0 && value == NULL);
+    EXPECT(kaml_get(device, bytes_ns, "a", 1, NULL, &length), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_get(device, bytes_ns, NULL, 1, &value, &length), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_get(device, bytes_ns, "", 0, &value, &length), KAML_BAD_KEY);
+    EXPECT(kaml_get(device, bytes_ns, NULL, 0, &value, &length), KAML_BAD_KEY);
+    EXPECT(kaml_get(device, bytes_ns, "12345678901234567", 17, &value, &length), KAML_BAD_KEY);
+    EXPECT(kaml_get(device, bytes_ns, "a", negative, &value, &length), KAML_BAD_KEY);
+    EXPECT(kaml_get(device, u64_ns, "a", 1, &value, &length), KAML_BAD_KEY);
+    EXPECT(kaml_get(device, 4711, "a", 1, &value, &length), KAML_UNKNOWN_NAMESPACE);
+
+    EXPECT(kaml_put_one(device, bytes_ns, "word", 4, "hello", 5), KAML_OK);
+    EXPECT(kaml_get_into(device, bytes_ns, "word", 4, buffer, sizeof buffer, &length), KAML_BUFFER_TOO_SMALL);
+    TRUE_THAT(length == 5 && strcmp(buffer, "xyz") == 0);
+    EXPECT(kaml_get_into(device, bytes_ns, "word", 4, NULL, 0, &length), KAML_BUFFER_TOO_SMALL);
+    EXPECT(kaml_get_into(device, bytes_ns, "word", 4, NULL, 4, &length), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_get_into(device, bytes_ns, "word", 4, buffer, negative, &length), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_get_into(device, bytes_ns, "a", 1, buffer, sizeof buffer, &length), KAML_OK);
+    TRUE_THAT(length == 1 && buffer[0] == '1' && buffer[1] == 'y');
+    EXPECT(kaml_exists(device, bytes_ns, "a", 1), KAML_OK);
+    EXPECT(kaml_exists(device, bytes_ns, "z", 1), KAML_NOT_FOUND);
+    EXPECT(kaml_delete(device, bytes_ns, "z", 1), KAML_OK);
+    EXPECT(kaml_delete(device, bytes_ns, NULL, 3), KAML_BAD_ARGUMENT);
+
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, NULL, 3), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "x", negative), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_limits(device, NULL, &batch_max), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_limits(device, &value_max, &batch_max), KAML_OK);
+    value = calloc(1, (size_t)value_max + 1);
+    TRUE_THAT(value != NULL && value_max > 0 && batch_max > 0);
+    EXPECT(kaml_put_one(device, bytes_ns, "big", 3, value, (size_t)value_max + 1), KAML_VALUE_TOO_LARGE);
+    EXPECT(kaml_put_one(device, bytes_ns, "big", 3, value, (size_t)value_max), KAML_OK);
+    free(value);
+    EXPECT(kaml_delete(device, bytes_ns, "big", 3), KAML_OK);
+}
+
+static void listing(void) {
+    kaml_cursor cursor = KAML_CURSOR_INIT;
+    kaml_key keys[7];
+    size_t count, seen = 0, calls = 0;
+    int found[100] = {0};
+    kaml_namespace_id ns;
+
+    EXPECT(kaml_create_namespace(device, "listed", NULL, &ns), KAML_OK);
+    for (uint64_t i = 0; i < 100; i++) {
+        const kaml_key key = kaml_key_u64(i);
+        EXPECT(kaml_put_one(device, ns, key.bytes, key.length, NULL, 0), KAML_OK);
+    }
+    do {
+        EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_OK);
+        for (size_t i = 0; i < count; i++) {
+            TRUE_THAT(keys[i].length == 8 && keys[i].bytes[7] < 100);
+            found[keys[i].bytes[7] % 100]++;
+        }
+        seen += count;
+    } while (count > 0 && ++calls < 1000);
+    TRUE_THAT(seen == 100);
+    for (int i = 0; i < 100; i++) TRUE_THAT(found[i] == 1);
+    EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+    EXPECT(kaml_list(device, ns, NULL, keys, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_list(device, ns, &cursor, NULL, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_list(device, ns, &cursor, keys, 0, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_list(device, ns, &cursor, keys, 7, NULL), KAML_BAD_ARGUMENT);
+    cursor.state = 3;
+    EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_BAD_ARGUMENT);
+    memset(&cursor, 0xff, sizeof cursor);
+    cursor.state = 1; // any place is some place
+    EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_OK);
+    cursor.state = 0;
+    EXPECT(kaml_list(device, 4711, &cursor, keys, 7, &count), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_delete_namespace(device, ns), KAML_OK);
+    EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_UNKNOWN_NAMESPACE);
+}
+
+static void stores(void) {
+    kaml_store_options options = KAML_STORE_OPTIONS_INIT;
+    const kaml_lock_width none = {0, 0};
+    kaml_store store, second;
+    kaml_namespace_id doomed;
+    kaml_device wrong;
+    void *value;
+    size_t length;
+    char buffer[2];
+
+    EXPECT(kaml_store_open(device, 8 << 20, NULL, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_store_open(device, 10, NULL, &store), KAML_CACHE_TOO_SMALL);
+    options.write_mode = 3;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_BAD_ARGUMENT);
+    options.write_mode = KAML_WRITE_BACK;
+    options.transactions_max = 1000000;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_BAD_ARGUMENT);
+    options.transactions_max = 8;
+    options.lock_width_count = 1;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_BAD_ARGUMENT);
+    options.lock_widths = &none;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_BAD_ARGUMENT);
+    options.lock_width_count = 0;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_OK);
+    EXPECT(kaml_store_open(device, 8 << 20, NULL, &second), KAML_IN_USE);
+    EXPECT(kaml_close(device), KAML_IN_USE);
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "past the cache", 14), KAML_IN_USE);
+    EXPECT(kaml_delete(device, bytes_ns, "a", 1), KAML_IN_USE);
+
+    EXPECT(kaml_store_put(store, bytes_ns, "k", 1, "value", 5), KAML_OK);
+    EXPECT(kaml_exists(device, bytes_ns, "k", 1), KAML_NOT_FOUND); // not flushed
+    EXPECT(kaml_store_exists(store, bytes_ns, "k", 1), KAML_OK);
+    EXPECT(kaml_store_flush(store), KAML_OK);
+    EXPECT(kaml_exists(device, bytes_ns, "k", 1), KAML_OK);
+    EXPECT(kaml_store_get(store, bytes_ns, "k", 1, &value, &length), KAML_OK);
+    TRUE_THAT(length == 5 && memcmp(value, "value", 5) == 0);
+    kaml_free(value);
+    EXPECT(kaml_store_get_into(store, bytes_ns, "k", 1, buffer, 2, &length), KAML_BUFFER_TOO_SMALL);
+    EXPECT(kaml_store_delete(store, bytes_ns, "k", 1), KAML_OK);
+    EXPECT(kaml_store_get(store, bytes_ns, "k", 1, &value, &length), KAML_NOT_FOUND);
+    EXPECT(kaml_store_put(store, 4711, "k", 1, "value", 5), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_store_put(store, u64_ns, "k", 1, "value", 5), KAML_BAD_KEY);
+    EXPECT(kaml_store_put(store, bytes_ns, "k", 1, NULL, 5), KAML_BAD_ARGUMENT);
+
+    EXPECT(kaml_create_namespace(device, "doomed", NULL, &doomed), KAML_OK);
+    EXPECT(kaml_store_put(store, doomed, "k", 1, "v", 1), KAML_OK);
+    EXPECT(kaml_delete_namespace(device, doomed), KAML_OK); // goes through the store
+    EXPECT(kaml_store_put(store, doomed, "k", 1, "v", 1), KAML_UNKNOWN_NAMESPACE);
+
+    EXPECT(kaml_store_put(store, bytes_ns, "last", 4, "unflushed", 9), KAML_OK);
+    wrong.id = store.id;
+    EXPECT(kaml_close(wrong), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_close(store), KAML_OK);
+    EXPECT(kaml_store_close(store), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_flush(store), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_get(store, bytes_ns, "k", 1, &value, &length), KAML_BAD_HANDLE);
+    EXPECT(kaml_exists(device, bytes_ns, "last", 4), KAML_OK);
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "1", 1), KAML_OK);
+}
+
+static void transactions(void) {
+    kaml_store_options options = KAML_STORE_OPTIONS_INIT;
+    kaml_store store;
+    kaml_txn txn, other, many;
+    kaml_txn stale;
+    void *value;
+    size_t length;
+
+    options.lock_timeout_ms = 50;
+    options.transactions_max = 2;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_OK);
+    EXPECT(kaml_txn_begin(store, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_begin(store, &txn), KAML_OK);
+    EXPECT(kaml_txn_begin(store, &other), KAML_OK);
+    EXPECT(kaml_txn_begin(store, &many), KAML_TOO_MANY);
+    EXPECT(kaml_store_close(store), KAML_IN_USE);
+    EXPECT(kaml_txn_free(txn), KAML_BAD_STATE);
+
+    EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, &value, &length), KAML_OK);
+    kaml_free(value);
+    EXPECT(kaml_txn_read(txn, bytes_ns, "z", 1, &value, &length), KAML_NOT_FOUND);
+    TRUE_THAT(value == NULL);
+    EXPECT(kaml_txn_insert(txn, bytes_ns, "a", 1, "2", 1), KAML_EXISTS);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "z", 1, "2", 1), KAML_NOT_FOUND);
+    EXPECT(kaml_txn_delete(txn, bytes_ns, "z", 1), KAML_NOT_FOUND);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, "2", 1), KAML_OK);
+    EXPECT(kaml_txn_update(txn, 4711, "a", 1, "2", 1), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "a", 17, "2", 1), KAML_BAD_KEY);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, NULL, 1), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, NULL, &length), KAML_BAD_ARGUMENT);
+
+    EXPECT(kaml_txn_read(other, bytes_ns, "a", 1, &value, &length), KAML_LOCK_TIMEOUT);
+    TRUE_THAT(kaml_is_retryable(KAML_LOCK_TIMEOUT) && !kaml_is_retryable(KAML_EXISTS));
+    EXPECT(kaml_txn_read(other, bytes_ns, "b", 1, &value, &length), KAML_BAD_STATE); // it was aborted
+    EXPECT(kaml_txn_abort(other), KAML_BAD_STATE);
+    EXPECT(kaml_txn_free(other), KAML_OK);
+    EXPECT(kaml_txn_free(other), KAML_BAD_HANDLE);
+
+    EXPECT(kaml_txn_commit(txn), KAML_OK);
+    EXPECT(kaml_txn_commit(txn), KAML_BAD_STATE);
+    EXPECT(kaml_txn_abort(txn), KAML_BAD_STATE);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, "3", 1), KAML_BAD_STATE);
+    EXPECT(kaml_txn_free(txn), KAML_OK);
+    stale = txn;
+    EXPECT(kaml_txn_begin(store, &txn), KAML_OK); // in the same place as the one that was freed
+    EXPECT(kaml_txn_commit(stale), KAML_BAD_HANDLE);
+    EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, &value, &length), KAML_OK);
+    TRUE_THAT(length == 1 && memcmp(value, "2", 1) == 0);
+    kaml_free(value);
+    EXPECT(kaml_txn_abort(txn), KAML_OK);
+    EXPECT(kaml_txn_free(txn), KAML_OK);
+    EXPECT(kaml_store_close(store), KAML_OK);
+    EXPECT(kaml_txn_begin(store, &txn), KAML_BAD_HANDLE);
+}
+
+// Handles are opened, used and closed under each other by many threads; every answer is one of those that are allowed.
+static kaml_store contested;
+
+static void *contend(void *argument) {
+    for (int i = 0; i < 200; i++) {
+        kaml_txn txn;
+        kaml_status status = kaml_txn_begin(contested, &txn);
+        if (status == KAML_BAD_HANDLE) return argument; // somebody closed the store
+        EXPECT(status, KAML_OK);
+        EXPECT(kaml_txn_abort(txn), KAML_OK);
+        EXPECT(kaml_txn_free(txn), KAML_OK);
+        status = kaml_store_close(contested);
+        if (status == KAML_OK) return argument;
+        TRUE_THAT(status == KAML_IN_USE || status == KAML_BAD_HANDLE);
+    }
+    return argument;
+}
+
+static void closing_in_use(void) {
+    pthread_t threads[8];
+    for (int round = 0; round < 20; round++) {
+        EXPECT(kaml_store_open(device, 8 << 20, NULL, &contested), KAML_OK);
+        for (int i = 0; i < 8; i++) TRUE_THAT(pthread_create(&threads[i], NULL, contend, NULL) == 0);
+        for (int i = 0; i < 8; i++) TRUE_THAT(pthread_join(threads[i], NULL) == 0);
+        kaml_status status = kaml_store_close(contested);
+        TRUE_THAT(status == KAML_OK || status == KAML_BAD_HANDLE);
+    }
+}
+
+static void closing(void) {
+    const kaml_device zero = {0}, random_one = {0x123456789abcdef0u};
+    kaml_open_options options = KAML_OPEN_OPTIONS_INIT;
+    void *value;
+    size_t length;
+
+    EXPECT(kaml_close(zero), KAML_BAD_HANDLE);
+    EXPECT(kaml_close(random_one), KAML_BAD_HANDLE);
+    EXPECT(kaml_close(device), KAML_OK);
+    EXPECT(kaml_close(device), KAML_BAD_HANDLE);
+    EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, &length), KAML_BAD_HANDLE);
+    EXPECT(kaml_create(path, 64 << 20, NULL, &device), KAML_NOT_EMPTY);
+    TRUE_THAT(device.id == 0);
+    options.read_only = 1;
+    EXPECT(kaml_open(path, &options, &device), KAML_OK);
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "1", 1), KAML_READ_ONLY);
+    EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, &length), KAML_OK);
+    TRUE_THAT(length == 1 && memcmp(value, "2", 1) == 0);
+    EXPECT(kaml_close(device), KAML_OK);
+    kaml_free(value); // values outlive their device
+    EXPECT(kaml_create_in_memory(64 << 20, NULL, &device), KAML_OK);
+    EXPECT(kaml_close(device), KAML_OK);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    path = argv[1];
+    TRUE_THAT(kaml_last_error()[0] == 0);
+    TRUE_THAT(strcmp(kaml_version(), KAML_VERSION) == 0);
+    TRUE_THAT(strcmp(kaml_strerror(KAML_OK), "no error") == 0 && kaml_strerror(-5) != NULL);
+    opening();
+    namespaces();
+    records();
+    listing();
+    stores();
+    transactions();
+    closing_in_use();
+    closing();
+    printf("%d mistakes answered otherwise\n", failed_count);
+    return failed_count != 0;
+}

@@ -1,0 +1,142 @@
+//! C programs and the Python package against the installed library, as its users have it.
+//!
+//! Lives here:       installing into an empty directory, compiling with gcc and g++, linking both ways, running; what
+//!                   the libraries export.
+//! Lives elsewhere:  the programs (`examples`, `tests/c`), the header (`header.rs`), the tests of the package
+//!                   (`python/tests`).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+/// Compiler and language: both are to take the header without a word.
+const COMPILERS: [(&str, &[&str]); 2] = [("gcc", &["-std=c99", "-xc"]), ("g++", &["-std=c++17", "-xc++"])];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    output
+}
+
+fn text(output: Output) -> String {
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Where the library is installed for all tests of this file.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        // Beside what cargo builds, in one place: a directory that lives as long as the process is never cleaned up.
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libkaml");
+        if prefix.exists() {
+            std::fs::remove_dir_all(&prefix).expect("what an earlier run left can be removed");
+        }
+        run(Command::new(here("install.sh")).arg(&prefix).env("KAML_PROFILE", "dev"));
+        prefix
+    })
+}
+
+fn pkg_config(arguments: &[&str]) -> Vec<String> {
+    let pages = prefix().join("lib/pkgconfig");
+    let output = run(Command::new("pkg-config").args(arguments).arg("kaml").env("PKG_CONFIG_PATH", pages));
+    text(output).split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles with every compiler, links with the shared and with the static library, runs in an empty directory each
+/// time, and hands what was printed to `check`.
+fn everywhere(source: &str, check: impl Fn(&str)) {
+    for (compiler, language) in COMPILERS {
+        for linking in ["shared", "static"] {
+            let dir = tempfile::tempdir().expect("a directory");
+            let program = dir.path().join("program");
+            let mut command = Command::new(compiler);
+            command.args(language).args(WARNINGS).arg(here(source)).arg("-xnone").args(pkg_config(&["--cflags"]));
+            match linking {
+                "shared" => command.args(pkg_config(&["--libs"])),
+                _ => command.arg(prefix().join("lib/libkaml.a")).args(private_libs()),
+            };
+            run(command.args(["-pthread", "-o"]).arg(&program));
+            let device = dir.path().join("device.kaml");
+            let output = run(Command::new(&program).arg(device).env("LD_LIBRARY_PATH", prefix().join("lib")));
+            check(&text(output));
+        }
+    }
+}
+
+/// What a static program needs besides.
+fn private_libs() -> Vec<String> {
+    let mut libs = pkg_config(&["--libs", "--static"]);
+    libs.retain(|lib| lib != "-lkaml");
+    assert!(libs.iter().any(|lib| lib == "-lc"), "{libs:?}");
+    libs
+}
+
+/// Goal:   the shortest program works as printed in the README.
+/// Method: compile it in C and C++, link it both ways, run it.
+#[test]
+fn the_first_program_runs() {
+    everywhere("examples/first.c", |printed| assert_eq!(printed, "Ada Lovelace\n"));
+}
+
+/// Goal:   transactions of several threads keep the total, also after reopening.
+/// Method: run the bank; it compares itself.
+#[test]
+fn the_bank_loses_no_money() {
+    everywhere("examples/bank.c", |printed| {
+        assert!(printed.ends_with("total 64000, after reopening 64000\n"), "{printed}")
+    });
+}
+
+/// Goal:   every mistake is answered with its status and a message, and nothing breaks.
+/// Method: a program that makes them all.
+#[test]
+fn mistakes_have_defined_answers() {
+    everywhere("tests/c/misuse.c", |printed| assert_eq!(printed, "0 mistakes answered otherwise\n"));
+}
+
+/// Goal:   the shared library exports the functions of the header and nothing else, under its soname.
+/// Method: ask `nm` and `readelf`.
+#[test]
+fn the_shared_library_exports_the_header() {
+    let library = prefix().join("lib/libkaml.so");
+    let symbols = text(run(Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library)));
+    let exported: BTreeSet<&str> = symbols.lines().filter_map(|line| line.split(' ').next()).collect();
+    let header = std::fs::read_to_string(here("include/kaml.h")).expect("the header");
+    let declarations =
+        header.lines().filter(|line| line.contains("kaml_") && line.contains('(') && !line.starts_with("//"));
+    let names = declarations.filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next());
+    let declared: BTreeSet<&str> = names.filter(|name| name.starts_with("kaml_")).collect();
+    assert!(declared.len() > 30, "{declared:?}");
+    assert_eq!(exported, declared);
+    let dynamic = text(run(Command::new("readelf").arg("-d").arg(&library)));
+    assert!(dynamic.contains(&format!("[libkaml.so.{}]", env!("CARGO_PKG_VERSION_MAJOR"))), "{dynamic}");
+}
+
+/// Goal:   the Python package does what it says, and its declarations are those of the header.
+/// Method: its own tests, on the installed library.
+#[test]
+fn the_python_package_works() {
+    let package = here("../../python");
+    let mut python = Command::new("python3");
+    python.args(["-B", "-m", "unittest", "discover", "-s", "tests"]).current_dir(&package);
+    let ran = run(python.env("PYTHONPATH", &package).env("KAML_LIBRARY", prefix().join("lib/libkaml.so")));
+    let report = String::from_utf8(ran.stderr).expect("UTF-8");
+    assert!(report.contains("Ran ") && !report.contains("Ran 0 tests"), "{report}");
+}
+
+/// Goal:   the installer refuses what it does not understand.
+/// Method: no prefix, and too many.
+#[test]
+fn the_installer_wants_one_prefix() {
+    for arguments in [&[][..], &[""], &["/a", "/b"]] {
+        let output = Command::new(here("install.sh")).args(arguments).output().expect("it can be run");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}

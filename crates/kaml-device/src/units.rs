@@ -1,0 +1,295 @@
+//! Block namespaces: changing and finding the units that logical blocks are mapped in.
+//!
+//! Lives here:       writes and trims of blocks as Puts of units, the newest content of a unit, what a namespace offers.
+//! Lives elsewhere:  the attributes (`layout`), Puts (`core`), waiting and reading (the drivers in `kaml`).
+//! Implements:       design section 4 over section 5's `dense` index.
+//!
+//! **Writes of less than a unit** merge with the unit's newest content, staged Puts included, in one visit to the core: so
+//! units change in the order in which Puts are staged, which is the order in which they commit, and nobody holds a lock.
+//! Newest content in a write buffer is there at once. Content on flash is read before, outside the core; the visit after
+//! that looks whether the newest content is still the one that was read (the pin keeps its place from being reused), and
+//! asks for another read if not. Each repetition means that somebody else's write was staged, and that one is in a buffer.
+
+use crate::core::{Body, Condition, Core, Op, StageError};
+use crate::error::Error;
+use crate::format::record::{RING_ALIGN, RecordHeader};
+use crate::layout::{BlockOptions, Door, Span};
+use crate::reader::{Buffered, FindError, FlashRead, Found, Reader};
+use kaml_index::Key;
+use std::ops::Range;
+
+/// What a block namespace offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// Bytes of a logical block.
+    pub block_bytes: u32,
+    /// Logical blocks.
+    pub block_count: u64,
+    /// Bytes that are mapped together; writes that are multiples of it, in place and length, read nothing.
+    pub unit_bytes: u32,
+    /// Blocks of the longest write that is atomic wherever it begins, over a power cut and for readers. Longer ones are
+    /// split.
+    pub atomic_blocks: u32,
+    /// Blocks in units that hold data.
+    pub used_blocks: u64,
+}
+
+/// Units of one Put at most: 1 MiB at 4 KiB, so that nobody waits long for the core.
+const UNITS_PER_PUT_MAX: u64 = 256;
+/// Units that one step of a trim deletes at most.
+const UNITS_PER_TRIM: usize = 256;
+
+impl Core {
+    /// What a block namespace offers.
+    pub fn block_info(&self, namespace: u32) -> Result<BlockInfo, Error> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Blocks)?;
+        let options = space.layout.blocks().expect("admitted");
+        let per_unit = options.blocks_per_unit();
+        // A write that begins within a unit ends within another one.
+        let whole = if per_unit == 1 { self.units_per_put(&options) } else { self.units_per_put(&options) - 1 };
+        Ok(BlockInfo {
+            block_bytes: options.block_bytes,
+            block_count: options.block_count,
+            unit_bytes: options.unit_bytes,
+            atomic_blocks: (whole * per_unit).max(1) as u32,
+            used_blocks: (space.record_count() * per_unit).min(options.block_count),
+        })
+    }
+
+    /// Units that one Put takes: at least one, or the namespace could not have been created.
+    fn units_per_put(&self, options: &BlockOptions) -> u64 {
+        (self.batch_bytes_max() / unit_ring_bytes(options)).min(UNITS_PER_PUT_MAX as usize) as u64
+    }
+
+    /// Refuses block namespaces that the device cannot hold.
+    pub(crate) fn check_block_options(&self, options: &BlockOptions) -> Result<(), Error> {
+        options.check().map_err(|why| Error::BadBlockOptions { why })?;
+        let fits = u64::from(options.unit_bytes) <= self.value_bytes_max() && self.units_per_put(options) > 0;
+        if fits { Ok(()) } else { Err(Error::BadBlockOptions { why: "a mapping unit does not fit the commit ring" }) }
+    }
+
+    /// The newest content of a unit, staged Puts included.
+    fn newest_unit(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<FlashRead>), StageError> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
+        let staged = self.ring.uncommitted().rev().find(|s| s.namespace == namespace && s.key == *key);
+        match staged.map_or_else(|| index.get(key), |staged| staged.to) {
+            Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
+            None => Ok((Buffered::Absent, None)),
+        }
+    }
+}
+
+fn unit_ring_bytes(options: &BlockOptions) -> usize {
+    (RecordHeader::BYTES + options.unit_bytes as usize).next_multiple_of(RING_ALIGN)
+}
+
+impl Reader {
+    /// The attributes of a block namespace.
+    pub fn block_options(&self, namespace: u32) -> Result<BlockOptions, Error> {
+        let layout = self.layout(namespace)?;
+        layout.admit(namespace, Door::Blocks)?;
+        Ok(layout.blocks().expect("admitted"))
+    }
+
+    /// Finds a unit of a block namespace; an absent one reads as zeroes.
+    pub fn find_unit(&self, namespace: u32, unit: u64) -> Result<Found, FindError> {
+        self.find_through(Door::Blocks, namespace, &Key::from(unit))
+    }
+}
+
+/// A write or a trim of blocks on its way, which may take several Puts.
+#[derive(Debug)]
+pub struct BlockChange {
+    namespace: u32,
+    options: BlockOptions,
+    /// The bytes that it is about, and where the next Put begins.
+    range: Range<u64>,
+    at: u64,
+    /// Checksums of the units that a write fills, in order; nothing for a trim.
+    whole_crcs: Option<Vec<u32>>,
+    /// Contents that were read for units that are changed in part.
+    known: Vec<(FlashRead, Vec<u8>)>,
+    /// The frame of the last Put so far.
+    frame: Option<u64>,
+    /// The frame and the bytes of the Put that the last call staged.
+    last: Option<(u64, Range<u64>)>,
+}
+
+/// How far a change of blocks has come.
+#[derive(Debug)]
+pub enum BlockStep {
+    /// All of it is staged and durable once this frame is committed; at once if there is none.
+    Done(Option<u64>),
+    /// A Put of it is staged; call again for the next.
+    More,
+    /// This must be read and given to [`BlockChange::supply`] first.
+    Read(FlashRead),
+}
+
+/// What is known of a unit.
+enum Content {
+    Absent,
+    Bytes(Vec<u8>),
+    Unread(FlashRead),
+}
+
+impl BlockChange {
+    /// A write. `data` is given again to each [`BlockChange::stage`]; checksums are computed here, outside any lock.
+    pub fn write(reader: &Reader, namespace: u32, first_block: u64, data: &[u8]) -> Result<BlockChange, Error> {
+        let options = reader.block_options(namespace)?;
+        let range = options.bytes_of_buffer(namespace, first_block, data.len())?;
+        let whole = options.spans(range.clone()).filter(|span| span.in_unit.len() == options.unit_bytes as usize);
+        let whole_crcs = whole.map(|span| crc32c::crc32c(&data[span.in_range])).collect();
+        Ok(BlockChange::new(options, namespace, range, Some(whole_crcs)))
+    }
+
+    /// A trim: the blocks read as zeroes and give their space back. Units that are trimmed in part are written.
+    pub fn trim(reader: &Reader, namespace: u32, first_block: u64, count: u64) -> Result<BlockChange, Error> {
+        let options = reader.block_options(namespace)?;
+        let range = options.bytes_of(namespace, first_block, count)?;
+        // What the last unit has behind the last block belongs to nobody.
+        let end = if count > 0 && first_block + count == options.block_count { options.unit_count() } else { 0 };
+        let range = range.start..range.end.max(end * u64::from(options.unit_bytes));
+        Ok(BlockChange::new(options, namespace, range, None))
+    }
+
+    fn new(options: BlockOptions, namespace: u32, range: Range<u64>, whole_crcs: Option<Vec<u32>>) -> BlockChange {
+        let at = range.start;
+        BlockChange { namespace, options, range, at, whole_crcs, known: Vec::new(), frame: None, last: None }
+    }
+
+    /// Stages the next Put of it. `data` is all that is written, nothing for a trim. After [`StageError::NeedIndex`] or
+    /// [`StageError::Busy`] call it again, as after `core.stage`.
+    pub fn stage(&mut self, core: &mut Core, data: &[u8]) -> Result<BlockStep, StageError> {
+        self.last = None;
+        if self.at == self.range.end {
+            return Ok(BlockStep::Done(self.frame));
+        }
+        let from = self.at;
+        let next = match self.whole_crcs.is_some() {
+            true => self.stage_write(core, data)?,
+            false => self.stage_trim(core)?,
+        };
+        if let Some(read) = next {
+            return Ok(BlockStep::Read(read));
+        }
+        if let Some((_, bytes)) = &mut self.last {
+            *bytes = from - self.range.start..self.at - self.range.start;
+        }
+        self.known.clear();
+        Ok(if self.at == self.range.end { BlockStep::Done(self.frame) } else { BlockStep::More })
+    }
+
+    /// Takes the value of a read that `stage` asked for.
+    pub fn supply(&mut self, read: FlashRead, value: Vec<u8>) -> Result<(), Error> {
+        if value.len() != self.options.unit_bytes as usize {
+            return Err(read.corrupt("a unit of another size stands in its place"));
+        }
+        self.known.push((read, value));
+        Ok(())
+    }
+
+    /// The Put that the last `stage` staged, if it was one: its frame, and which bytes of the change, counted from its start,
+    /// it is about. For checkers, which follow each Put.
+    pub fn last_put(&self) -> Option<(u64, Range<u64>)> {
+        self.last.clone()
+    }
+
+    fn staged(&mut self, frame: u64) {
+        self.frame = Some(frame);
+        self.last = Some((frame, 0..0));
+    }
+
+    fn stage_write(&mut self, core: &mut Core, data: &[u8]) -> Result<Option<FlashRead>, StageError> {
+        let unit_bytes = u64::from(self.options.unit_bytes);
+        let end = self.range.end.min((self.at / unit_bytes + core.units_per_put(&self.options)) * unit_bytes);
+        let data = &data[(self.at - self.range.start) as usize..(end - self.range.start) as usize];
+        let is_whole = |span: &Span| span.in_unit.len() as u64 == unit_bytes;
+        let spans: Vec<Span> = self.options.spans(self.at..end).collect();
+        let mut merged = Vec::new();
+        for span in spans.iter().filter(|span| !is_whole(span)) {
+            let mut bytes = match self.content(core, span.unit)? {
+                Content::Absent => vec![0; unit_bytes as usize],
+                Content::Bytes(bytes) => bytes,
+                Content::Unread(read) => return Ok(Some(read)),
+            };
+            bytes[span.in_unit.clone()].copy_from_slice(&data[span.in_range.clone()]);
+            merged.push(bytes);
+        }
+        // Whole units before this Put: those of the Puts before it.
+        let crcs = self.whole_crcs.as_deref().expect("a write");
+        let before = (self.at / unit_bytes).saturating_sub(self.range.start.div_ceil(unit_bytes));
+        let mut crcs = crcs[before as usize..].iter();
+        let mut merged_next = merged.iter();
+        let body = |span: &Span| match is_whole(span) {
+            true => (&data[span.in_range.clone()], *crcs.next().expect("one for each whole unit")),
+            false => {
+                let bytes = merged_next.next().expect("one for each other unit").as_slice();
+                (bytes, crc32c::crc32c(bytes))
+            }
+        };
+        let bodies: Vec<(&[u8], u32)> = spans.iter().map(body).collect();
+        let op = |(span, (value, crc32c)): (&Span, (_, u32))| self.op(span.unit, Body::Value { value, crc32c });
+        let ops: Vec<Op<'_>> = spans.iter().zip(bodies).map(op).collect();
+        let frame = core.stage_units(&ops)?;
+        self.staged(frame);
+        self.at = end;
+        Ok(None)
+    }
+
+    fn stage_trim(&mut self, core: &mut Core) -> Result<Option<FlashRead>, StageError> {
+        let unit_bytes = u64::from(self.options.unit_bytes);
+        let span = self.options.spans(self.at..self.range.end).next().expect("not at its end");
+        if span.in_unit.len() as u64 == unit_bytes {
+            return self.stage_deletes(core).map(|()| None);
+        }
+        match self.content(core, span.unit)? {
+            Content::Absent => {}
+            Content::Unread(read) => return Ok(Some(read)),
+            Content::Bytes(mut bytes) => {
+                bytes[span.in_unit.clone()].fill(0);
+                let body = Body::Value { value: &bytes, crc32c: crc32c::crc32c(&bytes) };
+                let frame = core.stage_units(&[self.op(span.unit, body)])?;
+                self.staged(frame);
+            }
+        }
+        self.at += span.in_unit.len() as u64;
+        Ok(None)
+    }
+
+    /// Deletes the next units that hold data. What others stage meanwhile comes after the trim.
+    fn stage_deletes(&mut self, core: &mut Core) -> Result<(), StageError> {
+        let unit_bytes = u64::from(self.options.unit_bytes);
+        let units = self.at / unit_bytes..self.range.end / unit_bytes;
+        let space = core.spaces.get(&self.namespace).ok_or(Error::UnknownNamespace(self.namespace))?;
+        let Some(index) = &space.index else { return Err(StageError::NeedIndex(self.namespace)) };
+        let found = index.numbers(units.clone(), UNITS_PER_TRIM).expect("block namespaces have an index of numbers");
+        let ops: Vec<Op<'_>> = found.iter().map(|unit| self.op(*unit, Body::Delete)).collect();
+        if !ops.is_empty() {
+            let frame = core.stage_units(&ops)?;
+            self.staged(frame);
+        }
+        let is_last = found.len() < UNITS_PER_TRIM;
+        self.at = if is_last { units.end } else { found[found.len() - 1] + 1 } * unit_bytes;
+        Ok(())
+    }
+
+    fn op<'a>(&self, unit: u64, body: Body<'a>) -> Op<'a> {
+        Op { namespace: self.namespace, key: Key::from(unit), body, condition: Condition::Always }
+    }
+
+    /// The newest content of a unit, or how to get it.
+    fn content(&self, core: &Core, unit: u64) -> Result<Content, StageError> {
+        Ok(match core.newest_unit(self.namespace, &Key::from(unit))? {
+            (Buffered::Absent, _) => Content::Absent,
+            (Buffered::Value(bytes), _) => Content::Bytes(bytes),
+            (Buffered::Programmed, read) => {
+                let read = read.expect("a programmed record has a place");
+                let known = self.known.iter().find(|(known, _)| known.at == read.at);
+                known.map_or_else(|| Content::Unread(read), |(_, bytes)| Content::Bytes(bytes.clone()))
+            }
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! Images of a dense index: the lines of a segment as they are, with a head that says which keys they answer for.
+//!
+//! Lives here:       the image's format, saving one segment after another, checking and loading them.
+//! Lives elsewhere:  where images are kept, and what is replayed on top of them (`kaml-device`).
+//! May be called by: `DenseWriter`.
+//!
+//! Images are fuzzy as those of a hash index (`snapshot`): each is true for its own moment. An image answers for all keys
+//! from where the last one ended to the end of its segment; those that it skips had no records. So an empty index is one
+//! image without lines, and together the images cover all keys once.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::Relaxed;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::arena::LINE_BYTES;
+use crate::dense::{Array, DenseWriter, SEGMENT_LINES};
+use crate::snapshot::checksum;
+use crate::{SnapshotCursor, SnapshotError};
+
+/// Before the lines of each image.
+///
+/// | offset | bytes | field       | meaning                                                        |
+/// |-------:|------:|-------------|----------------------------------------------------------------|
+/// |      0 |     4 | `magic`     | `"KDX1"`                                                       |
+/// |      4 |     2 | `version`   | 1                                                              |
+/// |      6 |     1 | `addr_bits` | of a chunk number                                              |
+/// |      7 |     1 | `len_code`  | length code of every record                                    |
+/// |      8 |     8 | `key_count` | keys that the index has room for                               |
+/// |     16 |     8 | `from`      | the first key that the image answers for                       |
+/// |     24 |     8 | `first`     | the first key of the lines                                     |
+/// |     32 |     8 | `until`     | the key behind the last one that it answers for                |
+/// |     40 |     4 | `lines`     | 0 to 1024                                                      |
+/// |     44 |     4 | `count`     | entries that are not empty                                     |
+/// |     48 |    12 | `reserved`  | zero when written, refused when not zero                       |
+/// |     60 |     4 | `crc32c`    | over bytes 0..60, then the lines                               |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 4],
+    version: U16,
+    addr_bits: u8,
+    len_code: u8,
+    key_count: U64,
+    from: U64,
+    first: U64,
+    until: U64,
+    lines: U32,
+    count: U32,
+    reserved: [u8; 12],
+    crc32c: U32,
+}
+
+const HEAD_BYTES: usize = size_of::<Head>();
+const MAGIC: [u8; 4] = *b"KDX1";
+const VERSION: u16 = 1;
+
+const _: () = {
+    assert!(HEAD_BYTES == LINE_BYTES);
+    assert!(offset_of!(Head, key_count) == 8 && offset_of!(Head, until) == 32 && offset_of!(Head, lines) == 40);
+    assert!(offset_of!(Head, reserved) == 48 && offset_of!(Head, crc32c) == 60);
+};
+
+impl DenseWriter {
+    /// Appends the image of the next segment with keys; where to go on, or none if it was the last. The index may change
+    /// between calls.
+    pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
+        let array = &*self.array;
+        let (from, end) = (from.0, array.layout.key_count);
+        let segments = (from / array.segment_keys()) as usize..end.div_ceil(array.segment_keys()) as usize;
+        let with_keys = segments.into_iter().find_map(|segment| array.words(segment).map(|words| (segment, words)));
+        let (first, until, words) = match with_keys {
+            Some((segment, words)) => {
+                let first = segment as u64 * array.segment_keys();
+                (first, end.min(first + array.segment_keys()), words)
+            }
+            None => (from, end, Vec::new()),
+        };
+        let counts = words.iter().zip(first / array.per_line..).map(|(words, line)| array.check_line(line, words));
+        let mut head = Head {
+            magic: MAGIC,
+            version: VERSION.into(),
+            addr_bits: array.layout.addr_bits as u8,
+            len_code: array.layout.len.get(),
+            key_count: end.into(),
+            from: from.into(),
+            first: first.into(),
+            until: until.into(),
+            lines: (words.len() as u32).into(),
+            count: counts.map(|count| count.expect("the writer's own lines")).sum::<u32>().into(),
+            reserved: [0; 12],
+            crc32c: U32::ZERO,
+        };
+        let start = out.len();
+        out.extend_from_slice(head.as_bytes());
+        words.iter().for_each(|words| out.extend_from_slice(words.map(U64::new).as_bytes()));
+        head.crc32c = checksum(&out[start..]).into();
+        out[start..start + HEAD_BYTES].copy_from_slice(head.as_bytes());
+        (until < end).then_some(SnapshotCursor(until))
+    }
+
+    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
+    /// they were taken; the keys count with `finish_load`. An image that is refused leaves the index as it was.
+    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
+        let (head, _) =
+            Head::read_from_prefix(bytes).map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: bytes.len() })?;
+        check_head(&self.array, &head)?;
+        let taken = HEAD_BYTES + head.lines.get() as usize * LINE_BYTES;
+        let image = bytes.get(..taken).ok_or(SnapshotError::Short { needed: taken, got: bytes.len() })?;
+        let computed = checksum(image);
+        if computed != head.crc32c.get() {
+            return Err(SnapshotError::Checksum { found: head.crc32c.get(), computed });
+        }
+        self.refuse_unless_empty()?;
+        let (next, loaded) = self.loading;
+        if head.from.get() != next {
+            let expected = (next < self.array.layout.key_count).then_some(next);
+            return Err(SnapshotError::OutOfOrder { expected, found: head.from.get() });
+        }
+        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], head.lines.get() as usize)
+            .expect("the image has as many bytes as its lines take");
+        let first_line = head.first.get() / self.array.per_line;
+        check_lines(&self.array, &head, lines, first_line)?;
+        if !lines.is_empty() {
+            let targets = self.array.lines_to_change((first_line / SEGMENT_LINES) as usize);
+            targets.iter().zip(lines).for_each(|(line, words)| line.store(&words.map(U64::get)));
+        }
+        self.loading = (head.until.get(), loaded + u64::from(head.count.get()));
+        Ok(taken)
+    }
+
+    /// Makes the loaded images the index, if they cover all keys.
+    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
+        self.refuse_unless_empty()?;
+        let (next, loaded) = self.loading;
+        if next < self.array.layout.key_count {
+            return Err(SnapshotError::Incomplete { from: next });
+        }
+        self.array.key_count.store(loaded, Relaxed);
+        Ok(())
+    }
+
+    fn refuse_unless_empty(&self) -> Result<(), SnapshotError> {
+        match self.len() {
+            0 => Ok(()),
+            keys => Err(SnapshotError::NotEmpty { keys }),
+        }
+    }
+}
+
+impl Array {
+    /// The lines of a segment with their versions left out, if any has an entry.
+    fn words(&self, segment: usize) -> Option<Vec<[u64; 8]>> {
+        let lines = self.lines(segment)?;
+        let words: Vec<[u64; 8]> = lines.iter().map(|line| without_version(line.load())).collect();
+        words.iter().any(|words| *words != [0; 8]).then_some(words)
+    }
+}
+
+/// Only the writer takes images, so no line changes meanwhile.
+fn without_version(mut words: [u64; 8]) -> [u64; 8] {
+    words[0] &= !u64::from(u32::MAX);
+    words
+}
+
+fn check_head(array: &Array, head: &Head) -> Result<(), SnapshotError> {
+    if head.magic != MAGIC {
+        return Err(SnapshotError::Magic { found: head.magic });
+    }
+    if head.version.get() != VERSION {
+        return Err(SnapshotError::Version { found: head.version.get() });
+    }
+    let layout = &array.layout;
+    let own = (layout.addr_bits, layout.len.get(), layout.key_count);
+    if (u32::from(head.addr_bits), head.len_code, head.key_count.get()) != own {
+        return Err(SnapshotError::Foreign);
+    }
+    let field =
+        |field, found: u64, valid: bool| if valid { Ok(()) } else { Err(SnapshotError::Field { field, found }) };
+    let (from, first, until) = (head.from.get(), head.first.get(), head.until.get());
+    let (lines, keys) = (u64::from(head.lines.get()), array.segment_keys());
+    field(
+        "until",
+        until,
+        until <= layout.key_count && until > from && (until == layout.key_count || until % keys == 0),
+    )?;
+    match lines {
+        0 => field("first", first, first == from)?,
+        _ => {
+            field("first", first, first % keys == 0 && first >= from && first < until && until - first <= keys)?;
+            field("lines", lines, lines == (until - first).div_ceil(array.per_line))?;
+        }
+    }
+    field("reserved", 1, head.reserved == [0; 12])
+}
+
+fn check_lines(array: &Array, head: &Head, lines: &[[U64; 8]], first: u64) -> Result<(), SnapshotError> {
+    let mut count = 0;
+    for (words, line) in lines.iter().zip(first..) {
+        let found = array.check_line(line, &words.map(U64::get));
+        count += found.ok_or(SnapshotError::Line { line })?;
+    }
+    match count == head.count.get() {
+        true => Ok(()),
+        false => Err(SnapshotError::Field { field: "count", found: head.count.get().into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DenseLayout, Key, LenCode, Slot};
+
+    /// Goal:   the format does not drift: an image written today is read by every later version.
+    /// Method: the image of a small index, byte by byte.
+    #[test]
+    fn golden_image() {
+        let len = LenCode::of(33).unwrap();
+        let mut index = DenseWriter::new(DenseLayout { key_count: 20, addr_bits: 34, len });
+        for (key, at) in [(0, 0x1_2345_6789), (1, 7), (12, (1 << 34) - 1), (19, 1)] {
+            index.insert(&Key::from(key), Slot { at, len });
+        }
+        let mut image = vec![];
+        assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
+        let mut wanted = vec![];
+        wanted.extend(b"KDX1\x01\0\x22\x19\x14\0\0\0\0\0\0\0");
+        wanted.extend([0; 16]);
+        wanted.extend(b"\x14\0\0\0\0\0\0\0\x02\0\0\0\x04\0\0\0");
+        wanted.extend([0; 12]);
+        assert_eq!(image[..60], wanted);
+        assert_eq!(crc32c::crc32c(&image[64..]), GOLDEN_LINES, "entries stand elsewhere in a line");
+        assert_eq!(image.len(), 3 * 64);
+    }
+
+    const GOLDEN_LINES: u32 = 2_945_094_426;
+}

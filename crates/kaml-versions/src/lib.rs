@@ -1,0 +1,60 @@
+//! Versioned namespaces: every version of every key, found by hash, two bytes of memory a key.
+//!
+//! Lives here:       the page buffer, placement, sealed segments and their tables, versions, snapshots, retention.
+//! Lives elsewhere:  blocks, the commit ring, reading and programming (`kaml-device`).
+//! Implements:       paper:Muninn 3-6; docs/versioned.md.
+//!
+//! Nothing here reads, writes, waits, or asks for the time. A search names pages, the caller reads them and hands back
+//! what it read; a sealed segment is an image that the caller programs where it likes.
+//!
+//! | module      | room                                                        |
+//! |-------------|-------------------------------------------------------------|
+//! | `hash`      | all that is hashed from keys                                |
+//! | `record`    | a version's bytes                                           |
+//! | `buffer`    | the page buffer: rows of versions that are not sealed yet   |
+//! | `placement` | which page each record of a segment goes to                 |
+//! | `retrieval` | the table that tells it                                     |
+//! | `seal`      | a row's versions to a segment                               |
+//! | `packed`    | columns of bits, one bit for each segment                   |
+//! | `group`     | 64 segments' tables as columns                              |
+//! | `format`    | a sealed table as bytes                                     |
+//! | `columns`   | the whole index                                             |
+//! | `search`    | a key's versions, newest first                              |
+//! | `timeline`  | user versions, snapshots, rolling back                      |
+//! | `versions`  | the namespace: get as of, history, undo, diff, list         |
+//! | `retention` | which old versions are kept                                 |
+//! | `merge`     | giving the space of the others back                         |
+//! | `bloom`     | the paper's own index, as a baseline                        |
+
+mod bloom;
+mod buffer;
+mod columns;
+mod error;
+mod format;
+mod group;
+mod hash;
+mod merge;
+mod packed;
+mod parameters;
+mod placement;
+mod record;
+mod retention;
+mod retrieval;
+mod seal;
+mod search;
+mod timeline;
+mod versions;
+
+pub use bloom::{Bloom, BloomParameters, BloomPlace, Flushed};
+pub use columns::{Columns, MemoryUse, SegmentInfo};
+pub use error::Error;
+pub use group::{SEGMENTS_MAX, SegmentAt};
+pub use kaml_index::Key;
+pub use merge::{MergePlan, Merged};
+pub use parameters::Parameters;
+pub use record::{HEADER_BYTES, Kind, Version, find, records};
+pub use retention::Retention;
+pub use seal::Sealed;
+pub use search::{Candidate, Place, Search};
+pub use timeline::{Snapshot, Timeline, View};
+pub use versions::{At, Difference, Pages, Past, Record, Stamp, Versions};

@@ -1,0 +1,227 @@
+//! Version-aware merge: giving back the space of versions that no rule keeps.
+//!
+//! Lives here:       what a merge of a row would keep (the dry run), and carrying it out group by group.
+//! Lives elsewhere:  the rules (`retention`), when to merge and at which pace (the caller).
+//! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
+//!
+//! Rows have disjoint keys, so a row is merged by itself. Planning reads the records of its segments once, newest first,
+//! and decides exactly. Then runs of groups with little that is kept are rewritten: their kept versions, in time order,
+//! become new segments in the same place of the chain. The open group, the last one, is never touched, so puts go on.
+
+use crate::buffer::BufferRow;
+use crate::columns::SegmentInfo;
+use crate::group::SegmentAt;
+use crate::record::{Kind, Version, records};
+use crate::retention::{Candidate, Retention};
+use crate::seal::Sealed;
+use crate::versions::{Pages, Versions, load_extent};
+use kaml_index::Key;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Of a group's versions, the percentage beyond which it is left alone (paper:Muninn 6.5).
+const KEPT_PERCENT_MAX: u64 = 80;
+
+/// What a merge of a row would do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MergePlan {
+    /// The row.
+    pub row: u32,
+    /// Versions in its segments.
+    pub versions: u64,
+    /// Of these, the ones that the rules keep.
+    pub kept: u64,
+    /// Versions that would go: those not kept in the groups that would be rewritten.
+    pub dropped: u64,
+    /// Bytes of the records and values that would go.
+    pub dropped_bytes: u64,
+    /// Segments that would be read and given back; the kept versions take new ones.
+    pub segments: u64,
+    /// Groups that would be rewritten, in runs, and the sequences that go from them.
+    runs: Vec<Range<usize>>,
+    drop: BTreeSet<u64>,
+    /// The newest versions of their keys.
+    newest: BTreeSet<u64>,
+}
+
+/// A run of groups whose kept versions are in new segments, which wait to be programmed.
+#[derive(Debug)]
+pub struct Merged {
+    row: u32,
+    groups: Range<usize>,
+    /// The new segments, oldest first.
+    pub segments: Vec<Sealed>,
+    /// Of each, how many versions are the newest of their key.
+    live: Vec<u16>,
+}
+
+/// Decisions about a row's versions while it is planned.
+#[derive(Default)]
+struct Decisions {
+    keys: BTreeMap<Key, Vec<Candidate>>,
+    /// By group: versions, and which sequences are in it.
+    groups: Vec<Vec<(u64, u64)>>,
+}
+
+impl Versions {
+    /// What merging a row under these rules would do; nothing is changed. Also the first step of doing it.
+    pub fn plan_merge<P: Pages>(&self, pages: &mut P, row: u32, retention: &Retention) -> Result<MergePlan, P::Error> {
+        let decisions = self.read_row(pages, row)?;
+        let mut drop = BTreeSet::new();
+        let mut newest = BTreeSet::new();
+        for candidates in decisions.keys.values() {
+            let keep = retention.keep(candidates, self.timeline());
+            newest.extend(candidates.first().map(|candidate| candidate.version.sequence));
+            let gone = candidates.iter().zip(keep).filter(|(_, keep)| !keep);
+            drop.extend(gone.map(|(candidate, _)| candidate.version.sequence));
+        }
+        Ok(decisions.plan(row, self.columns.group_sizes(row), drop, newest))
+    }
+
+    /// Reads all versions of a row, of each key the newest first.
+    fn read_row<P: Pages>(&self, pages: &mut P, row: u32) -> Result<Decisions, P::Error> {
+        let mut decisions = Decisions::default();
+        for (version, _) in self.columns.buffered(row).rev() {
+            decisions.keys.entry(version.key).or_default().push(Candidate { version, internal: None });
+        }
+        let sizes = self.columns.group_sizes(row);
+        decisions.groups.resize(sizes.len(), Vec::new());
+        let groups = sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
+        let segments: Vec<(SegmentInfo, usize)> = self.columns.segments(row).zip(groups).collect();
+        for (segment, group) in segments.into_iter().rev() {
+            let mut versions = self.read_segment(pages, &segment)?;
+            versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
+            for version in versions {
+                decisions.groups[group].push((version.sequence, bytes_of(&version)));
+                let candidate = Candidate { version, internal: Some(group as u32) };
+                decisions.keys.entry(version.key).or_default().push(candidate);
+            }
+        }
+        Ok(decisions)
+    }
+
+    /// Rewrites a run of groups of a plan: reads its segments, and seals what is kept into new ones. The namespace is as it
+    /// was until [`Versions::install_merge`]; puts may come between, other merges of the row not.
+    pub fn merge<P: Pages>(&self, pages: &mut P, plan: &MergePlan, run: usize) -> Result<Merged, P::Error> {
+        let groups = plan.runs[run].clone();
+        let sizes = self.columns.group_sizes(plan.row);
+        let skipped = sizes[..groups.start].iter().sum();
+        let count = sizes[groups.clone()].iter().sum();
+        let segments: Vec<SegmentInfo> = self.columns.segments(plan.row).skip(skipped).take(count).collect();
+        let mut kept = BufferRow::default();
+        let mut merged = Merged { row: plan.row, groups, segments: Vec::new(), live: Vec::new() };
+        let segment_bytes = self.columns.parameters().segment_bytes();
+        for segment in &segments {
+            self.copy_kept(pages, segment, plan, &mut kept)?;
+            while kept.bytes() > segment_bytes * 5 / 4 {
+                self.seal_kept(&mut kept, plan, &mut merged);
+            }
+        }
+        while !kept.entries().is_empty() {
+            self.seal_kept(&mut kept, plan, &mut merged);
+        }
+        Ok(merged)
+    }
+
+    /// Appends the versions of a segment that are kept, oldest first.
+    fn copy_kept<P: Pages>(
+        &self,
+        pages: &mut P,
+        segment: &SegmentInfo,
+        plan: &MergePlan,
+        kept: &mut BufferRow,
+    ) -> Result<(), P::Error> {
+        let page_bytes = self.columns.parameters().page_bytes as usize;
+        let mut found: Vec<(Version, Vec<u8>)> = Vec::new();
+        for page in 0..segment.hashed_pages as usize {
+            for record in records(pages.read(segment.at, page * page_bytes..(page + 1) * page_bytes)?) {
+                let (version, record) = record?;
+                if !plan.drop.contains(&version.sequence) {
+                    let value = version.value(record)?.unwrap_or_default();
+                    found.push((version, value.to_vec()));
+                }
+            }
+        }
+        found.sort_unstable_by_key(|(version, _)| version.sequence);
+        for (mut version, mut value) in found {
+            if let Kind::Extent(start) = version.kind {
+                value = load_extent(pages, &version, segment.at, start)?;
+                version.kind = Kind::Value;
+            }
+            version.ordinal = 0;
+            let hash = self.columns.hash(&version.key);
+            kept.push(hash, &version.key, version.record(&value));
+        }
+        Ok(())
+    }
+
+    fn seal_kept(&self, kept: &mut BufferRow, plan: &MergePlan, merged: &mut Merged) {
+        // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
+        // and in earlier ones would count it twice; its sequence is what tells.
+        let before: Vec<u64> = kept.entries().iter().map(|entry| entry.read().0.sequence).collect();
+        let positions = merged.segments.last().map(|sealed| sealed.table.len() as u32);
+        let Some(sealed) = self.columns.seal_row(plan.row, kept, positions) else { return };
+        let left: BTreeSet<u64> = kept.entries().iter().map(|entry| entry.read().0.sequence).collect();
+        let live = before.iter().filter(|sequence| !left.contains(sequence) && plan.newest.contains(sequence)).count();
+        merged.live.push(live as u16);
+        merged.segments.push(sealed);
+    }
+
+    /// The new segments of a merge lie at `at`, in their order, from now on, in place of the old ones. Answers the
+    /// addresses of those, which nothing refers to any more, and the tables of the new ones for [`crate::Columns::restore`].
+    pub fn install_merge(&mut self, merged: Merged, at: &[SegmentAt]) -> (Vec<SegmentAt>, Vec<Vec<u8>>) {
+        assert_eq!(merged.segments.len(), at.len(), "an address for each segment");
+        self.columns.replace(merged.row, merged.groups, &merged.segments, &merged.live, at)
+    }
+}
+
+impl MergePlan {
+    /// How many runs of groups are to be rewritten, each by [`Versions::merge`]. Merge the last one first: numbers of groups
+    /// before a run do not change with it.
+    pub fn run_count(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+impl Decisions {
+    fn plan(self, row: u32, sizes: Vec<usize>, drop: BTreeSet<u64>, newest: BTreeSet<u64>) -> MergePlan {
+        let is_kept = |(sequence, _): &&(u64, u64)| !drop.contains(sequence);
+        let kept_in = |group: &Vec<(u64, u64)>| group.iter().filter(is_kept).count() as u64;
+        let versions = self.groups.iter().map(|group| group.len() as u64).sum();
+        let kept = self.groups.iter().map(kept_in).sum();
+        let mut plan = MergePlan {
+            row,
+            versions,
+            kept,
+            dropped: 0,
+            dropped_bytes: 0,
+            segments: 0,
+            runs: Vec::new(),
+            drop: BTreeSet::new(),
+            newest,
+        };
+        let closed = self.groups.len().saturating_sub(1);
+        for (at, group) in self.groups[..closed].iter().enumerate() {
+            if kept_in(group) * 100 > group.len() as u64 * KEPT_PERCENT_MAX {
+                continue;
+            }
+            match plan.runs.last_mut() {
+                Some(run) if run.end == at => run.end = at + 1,
+                _ => plan.runs.push(at..at + 1),
+            }
+            plan.segments += sizes[at] as u64;
+            for (sequence, bytes) in group.iter().filter(|version| !is_kept(version)) {
+                plan.dropped += 1;
+                plan.dropped_bytes += bytes;
+                plan.drop.insert(*sequence);
+            }
+        }
+        plan
+    }
+}
+
+/// Flash that a version takes.
+fn bytes_of(version: &Version) -> u64 {
+    let extent = if matches!(version.kind, Kind::Extent(_)) { u64::from(version.value_len) } else { 0 };
+    version.stored_bytes() as u64 + extent
+}

@@ -1,0 +1,84 @@
+//! The numbers that shape a namespace.
+//!
+//! Lives here:       what can be chosen when a namespace is created, and what is allowed.
+//! Implements:       paper:Muninn Table 1, as far as it concerns `columns`.
+
+use crate::Error;
+use crate::group::{PLANES_MAX, ValueShape};
+use crate::hash::CHOICES_MAX;
+use crate::record::HEADER_BYTES;
+
+/// The shape of a namespace. What is sealed can be read only with the same numbers, but for the buffer's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// Bytes of a page, the unit of a read.
+    pub page_bytes: u32,
+    /// Pages of a segment.
+    pub segment_pages: u32,
+    /// Rows: keys are spread over so many chains of segments.
+    pub rows: u32,
+    /// Memory of the page buffer, its own bookkeeping included.
+    pub buffer_bytes: u64,
+    /// Candidate pages of a version, 2 to 4. With 3, equal records fill 99.9 % of a segment; mixed ones like 4 better.
+    pub choices: u32,
+    /// Bits compared before a page is read. One more halves the needless reads and costs an eighth of a byte a key.
+    pub fingerprint_bits: u32,
+    /// Chosen at random for each namespace, so that nobody can choose keys that collide.
+    pub seed: u64,
+}
+
+/// Rows for each segment that the buffer could hold. Rows are half full on average, because the fullest is sealed; so
+/// the fullest has about a tenth more than a segment when the buffer is full, which placement can choose from.
+const ROWS_PER_SEGMENT: (u64, u64) = (11, 6);
+
+impl Parameters {
+    /// The paper's shape (4 KiB pages, 1 MiB segments) for a buffer of so many bytes, and our own choices.
+    pub fn for_buffer(buffer_bytes: u64, seed: u64) -> Parameters {
+        let (page_bytes, segment_pages) = (4096, 256);
+        let segment_bytes = u64::from(page_bytes * segment_pages);
+        let rows = (buffer_bytes * ROWS_PER_SEGMENT.0 / ROWS_PER_SEGMENT.1 / segment_bytes).clamp(1, 1 << 16) as u32;
+        Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices: 3, fingerprint_bits: 14, seed }
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_bytes(&self) -> usize {
+        self.page_bytes as usize * self.segment_pages as usize
+    }
+
+    /// The longest value: all pages but the one that says where it is.
+    pub fn value_bytes_max(&self) -> u64 {
+        u64::from(self.page_bytes) * u64::from(self.segment_pages - 1)
+    }
+
+    pub(crate) fn value_shape(&self) -> ValueShape {
+        ValueShape { fingerprint_bits: self.fingerprint_bits, choices: self.choices }
+    }
+
+    /// Refuses what does not work.
+    pub fn check(&self) -> Result<(), Error> {
+        let fail = |what, value, must| Err(Error::BadParameter { what, value, must });
+        if !self.page_bytes.is_power_of_two() || !(512..=1 << 16).contains(&self.page_bytes) {
+            return fail("page_bytes", self.page_bytes.into(), "a power of two, 512 to 65536");
+        }
+        if !(2..=1 << 16).contains(&self.segment_pages) {
+            return fail("segment_pages", self.segment_pages.into(), "2 to 65536");
+        }
+        if u64::from(self.page_bytes) * u64::from(self.segment_pages) > 1 << 28 {
+            return fail("segment_pages", self.segment_pages.into(), "at most 256 MiB of pages");
+        }
+        if !(1..=1 << 16).contains(&self.rows) {
+            return fail("rows", self.rows.into(), "1 to 65536");
+        }
+        if self.buffer_bytes < self.segment_bytes() as u64 {
+            return fail("buffer_bytes", self.buffer_bytes, "at least one segment");
+        }
+        if !(2..=CHOICES_MAX as u32).contains(&self.choices) {
+            return fail("choices", self.choices.into(), "2 to 4");
+        }
+        if !(4..=PLANES_MAX - 4).contains(&self.fingerprint_bits) {
+            return fail("fingerprint_bits", self.fingerprint_bits.into(), "4 to 28");
+        }
+        const { assert!(HEADER_BYTES < 512) };
+        Ok(())
+    }
+}

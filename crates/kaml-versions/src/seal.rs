@@ -1,0 +1,269 @@
+//! From the oldest versions of a row to a segment.
+//!
+//! Lives here:       choosing versions, their ordinals, pages and equations; the image.
+//! Lives elsewhere:  when a row is sealed (`columns`), where the image goes (the caller).
+//! Implements:       docs/versioned.md "Sealing"; paper:Muninn 4.2.1, 4.4 (write order).
+//!
+//! A segment is chosen in steps, each of which may leave versions to the next segment. Whenever one is left, so are all
+//! newer versions of its key: the segments of a row stay in time order for each key.
+
+use crate::buffer::{BufferRow, Buffered, NONE};
+use crate::group::ValueShape;
+use crate::hash::{CHOICES_MAX, KeyHash, VersionHash};
+use crate::parameters::Parameters;
+use crate::placement::Placement;
+use crate::record::{HEADER_BYTES, Kind, Version};
+use crate::retrieval::{System, positions_for, records_for};
+use kaml_index::Key;
+use std::ops::Range;
+
+/// Versions of a segment at most: ordinals and counts have 16 bits.
+const RECORDS_MAX: usize = 60_000;
+/// Versions are tried until their bytes exceed a segment's by this, in sixteenths.
+const TRIED_SIXTEENTHS: usize = 20;
+/// After so many versions in a row that found no place, the segment counts as full.
+const MISSES_MAX: usize = 48;
+
+/// A segment that waits to be programmed.
+#[derive(Debug)]
+pub struct Sealed {
+    /// Its row.
+    pub row: u32,
+    /// All its pages.
+    pub image: Vec<u8>,
+    /// Versions in it.
+    pub records: u32,
+    /// Bytes of the records in it, extents included.
+    pub record_bytes: usize,
+    /// Sequences of its versions.
+    pub sequences: Range<u64>,
+    /// Pages that versions are hashed to.
+    pub(crate) hashed_pages: u32,
+    /// Its retrieval table.
+    pub(crate) table: Vec<u32>,
+    /// Each key once.
+    pub(crate) keys: Vec<KeyHash>,
+}
+
+/// The positions of the group that the segment might join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// There is no such group, or it is full.
+    New,
+    /// A group with so many positions.
+    Join(u32),
+}
+
+/// A version on its way into the segment.
+struct Chosen {
+    /// Its number in the row's buffer.
+    entry: usize,
+    version: Version,
+    hash: VersionHash,
+    /// Its number in `placement`.
+    placed: usize,
+}
+
+/// Seals what it can of a row's versions and removes it from the row; nothing if the row is empty.
+pub(crate) fn seal(row_index: u32, row: &mut BufferRow, parameters: &Parameters, room: Room) -> Option<Sealed> {
+    if row.entries().is_empty() {
+        return None;
+    }
+    let hashed_pages = hashed_pages(row, parameters);
+    let mut placement = Placement::new(hashed_pages as usize, parameters.page_bytes, parameters.choices as usize);
+    let mut chosen = choose(row, parameters, hashed_pages, &mut placement);
+    let positions = positions(&mut chosen, room, parameters, hashed_pages);
+    let shape = parameters.value_shape();
+    let table = solve(&mut chosen, &placement, positions, shape, row);
+    let sealed = build(row_index, row, parameters, hashed_pages, &placement, &mut chosen, table);
+    let mut leaves = vec![false; row.entries().len()];
+    chosen.iter().for_each(|version| leaves[version.entry] = true);
+    row.remove(&leaves);
+    Some(sealed)
+}
+
+/// Pages for records; the others take the values of extents, as many as the row's oldest segment full of versions has.
+fn hashed_pages(row: &BufferRow, parameters: &Parameters) -> u32 {
+    let (mut total, mut extents) = (0, 0);
+    for entry in row.entries() {
+        let is_extent = entry.len() > parameters.page_bytes as usize;
+        // Its record has to find a page as well; a header and the longest key is enough for that.
+        total += entry.len() + if is_extent { HEADER_BYTES + Key::BYTES_MAX } else { 0 };
+        if total > parameters.segment_bytes() {
+            break;
+        }
+        extents += if is_extent { entry.len() } else { 0 };
+    }
+    let extent_pages = extents.div_ceil(parameters.page_bytes as usize) as u32;
+    (parameters.segment_pages - extent_pages.min(parameters.segment_pages - 1)).max(1)
+}
+
+/// Places versions, large ones first and of equal ones the oldest first.
+fn choose(row: &BufferRow, parameters: &Parameters, hashed_pages: u32, placement: &mut Placement) -> Vec<Chosen> {
+    let mut chosen: Vec<Chosen> = Vec::with_capacity(row.entries().len());
+    // The ordinal that a key's next version would have, for each entry that is in.
+    let mut next_ordinal = vec![0u16; row.entries().len()];
+    let mut extent_room = (parameters.segment_pages - hashed_pages) as usize * parameters.page_bytes as usize;
+    let mut misses = Misses::default();
+    for at in order(row, parameters) {
+        if misses.count > MISSES_MAX || chosen.len() == RECORDS_MAX {
+            break;
+        }
+        let entry = &row.entries()[at];
+        let ordinal = match entry.older {
+            NONE => 0,
+            // Zero there: the older version waits, and so must this one.
+            older => match next_ordinal[older as usize] {
+                0 => continue,
+                ordinal => ordinal,
+            },
+        };
+        let (mut version, record) = entry.read();
+        if record.len() > parameters.page_bytes as usize {
+            if version.value_len as usize > extent_room {
+                continue;
+            }
+            version.kind = Kind::Extent(0);
+        }
+        version.ordinal = ordinal;
+        let hash = entry.hash.version(ordinal);
+        let pages = std::array::from_fn::<u16, CHOICES_MAX, _>(|choice| hash.page(choice, hashed_pages) as u16);
+        let Some(placed) = placement.place(version.stored_bytes() as u32, pages) else {
+            misses.note(record.len());
+            continue;
+        };
+        misses.count = 0;
+        if version.kind == Kind::Extent(0) {
+            extent_room -= version.value_len as usize;
+        }
+        next_ordinal[at] = ordinal + 1;
+        chosen.push(Chosen { entry: at, version, hash, placed });
+    }
+    chosen.sort_unstable_by_key(|each| each.entry);
+    chosen
+}
+
+/// The entries to try, in the order of trying. A version counts as large as the largest newer one of its key, so that
+/// it comes before them.
+fn order(row: &BufferRow, parameters: &Parameters) -> Vec<usize> {
+    let limit = parameters.segment_bytes() * TRIED_SIXTEENTHS / 16;
+    let mut bytes = 0;
+    let in_limit = |entry: &&Buffered| {
+        bytes += entry.len();
+        bytes <= limit + entry.len()
+    };
+    let mut weights: Vec<usize> = row.entries().iter().take_while(in_limit).map(Buffered::len).collect();
+    for at in (0..weights.len()).rev() {
+        let older = row.entries()[at].older;
+        if older != NONE {
+            weights[older as usize] = weights[older as usize].max(weights[at]);
+        }
+    }
+    let mut order: Vec<usize> = (0..weights.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(weights[*at]));
+    order
+}
+
+/// Versions of about one size that found no place, one after another.
+#[derive(Default)]
+struct Misses {
+    count: usize,
+    bytes: usize,
+}
+
+impl Misses {
+    fn note(&mut self, bytes: usize) {
+        if bytes * 16 < self.bytes * 15 || self.count == 0 {
+            *self = Misses { count: 0, bytes };
+        }
+        self.count += 1;
+    }
+}
+
+/// How long the table is. A segment joins the open group of its row if that costs neither much memory nor much room.
+fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, hashed_pages: u32) -> u32 {
+    let needed = positions_for(chosen.len());
+    if let Room::Join(positions) = room {
+        let fit = records_for(positions);
+        if needed <= positions && positions <= needed + needed / 4 + 16 {
+            return positions;
+        }
+        if chosen.len() > fit && fit >= chosen.len() * 19 / 20 {
+            chosen.truncate(fit);
+            return positions;
+        }
+    }
+    // A new group. Its later segments have as many records of this size as fit, so it is made for those.
+    let bytes: usize = chosen.iter().map(|each| each.version.stored_bytes()).sum();
+    let capacity = hashed_pages as usize * parameters.page_bytes as usize;
+    let full = (chosen.len() * capacity).checked_div(bytes).unwrap_or(0);
+    let is_nearly_full = full * 9 / 10 <= chosen.len();
+    if is_nearly_full { positions_for(full.clamp(chosen.len(), RECORDS_MAX)) } else { needed }
+}
+
+/// Solves the table. Versions whose equations contradict older ones are left out, and newer ones of their keys.
+fn solve(
+    chosen: &mut Vec<Chosen>,
+    placement: &Placement,
+    positions: u32,
+    shape: ValueShape,
+    row: &BufferRow,
+) -> Vec<u32> {
+    let mut system = System::new(positions);
+    let mut refused: Vec<KeyHash> = Vec::new();
+    chosen.retain(|each| {
+        let key = row.entries()[each.entry].hash;
+        let (_, choice) = placement.page_of(each.placed);
+        let fits =
+            !refused.contains(&key) && system.add(&each.hash.positions(positions), shape.value(&each.hash, choice));
+        if !fits {
+            refused.push(key);
+        }
+        fits
+    });
+    system.solve(shape.planes())
+}
+
+/// Writes the pages.
+fn build(
+    row_index: u32,
+    row: &BufferRow,
+    parameters: &Parameters,
+    hashed_pages: u32,
+    placement: &Placement,
+    chosen: &mut [Chosen],
+    table: Vec<u32>,
+) -> Sealed {
+    let page_bytes = parameters.page_bytes as usize;
+    let mut image = vec![0; parameters.segment_bytes()];
+    let mut filled = vec![0usize; hashed_pages as usize];
+    let mut extents_end = hashed_pages as usize * page_bytes;
+    let (mut first, mut last) = (u64::MAX, 0);
+    let mut keys = Vec::with_capacity(chosen.len());
+    for each in chosen.iter_mut() {
+        let entry = &row.entries()[each.entry];
+        let version = &mut each.version;
+        let value = &entry.record()[HEADER_BYTES + version.key.len()..];
+        if version.kind == Kind::Extent(0) {
+            version.kind = Kind::Extent(extents_end as u32);
+            image[extents_end..extents_end + value.len()].copy_from_slice(value);
+            extents_end += value.len();
+        }
+        let page = usize::from(placement.page_of(each.placed).0);
+        let at = page * page_bytes + filled[page];
+        let head = version.encode(&mut image[at..]);
+        if version.kind == Kind::Value {
+            image[at + head..at + head + value.len()].copy_from_slice(value);
+        }
+        filled[page] += version.stored_bytes();
+        first = first.min(version.sequence);
+        last = last.max(version.sequence);
+        if version.ordinal == 0 {
+            keys.push(entry.hash);
+        }
+    }
+    let record_bytes = filled.iter().sum::<usize>() + extents_end - hashed_pages as usize * page_bytes;
+    let sequences = if chosen.is_empty() { 0..0 } else { first..last + 1 };
+    let records = chosen.len() as u32;
+    Sealed { row: row_index, image, records, record_bytes, sequences, hashed_pages, table, keys }
+}

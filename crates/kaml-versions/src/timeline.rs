@@ -1,0 +1,280 @@
+//! User versions: which versions a snapshot sees, and what becomes of that when the namespace is rolled back.
+//!
+//! Lives here:       views, snapshots, rolling back; their bytes.
+//! Lives elsewhere:  finding a version that a view sees (`versions`), what retention keeps for snapshots (`retention`).
+//! Implements:       paper:Muninn 4.1, 4.4 (user versions); docs/versioned.md "Snapshots and rolling back".
+//!
+//! Nothing is copied, moved or rewritten for a snapshot or a rollback. A *view* is a set of sequences: a few ranges. A
+//! rollback hides the range between the snapshot and now; what is put from then on is seen again:
+//!
+//! ```text
+//!            ├─ snapshot 1 ─┤
+//!            ├────────────── snapshot 2 ─────┤             taken by the rollback to 1, so that it can be undone
+//!            ├──────────────┤                ├─── present
+//! sequences ─┴──────────────┴────────────────┴──────────▶
+//! ```
+
+use crate::Error;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Ranges of a view at most; each rollback to an older snapshot can add one.
+const RANGES_MAX: usize = 1 << 16;
+
+/// The sequences that are seen: ranges in ascending order, with gaps between.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct View {
+    ranges: Vec<Range<u64>>,
+}
+
+impl View {
+    /// Sees everything.
+    pub fn everything() -> View {
+        View { ranges: std::iter::once(0..u64::MAX).collect() }
+    }
+
+    /// Whether a version with this sequence is seen.
+    pub fn sees(&self, sequence: u64) -> bool {
+        self.ranges.iter().rev().any(|range| range.contains(&sequence))
+    }
+
+    /// Nothing from here on is seen.
+    pub fn end(&self) -> u64 {
+        self.ranges.last().map_or(0, |range| range.end)
+    }
+
+    /// The part before `end`.
+    fn until(&self, end: u64) -> View {
+        let cut = self.ranges.iter().map(|range| range.start..range.end.min(end));
+        View { ranges: cut.filter(|range| !range.is_empty()).collect() }
+    }
+
+    /// This, which ends before `start`, and everything from there on.
+    fn and_from(mut self, start: u64) -> View {
+        match self.ranges.last_mut() {
+            Some(last) if last.end >= start => last.end = u64::MAX,
+            _ => self.ranges.push(start..u64::MAX),
+        }
+        self
+    }
+
+    /// Whether the two may differ on a sequence in the range.
+    pub(crate) fn differs(&self, other: &View, within: &Range<u64>) -> bool {
+        let edges = self.ranges.iter().chain(&other.ranges).flat_map(|range| [range.start, range.end]);
+        let inside = edges.filter(|edge| within.contains(edge));
+        inside.chain([within.start]).any(|at| self.sees(at) != other.sees(at))
+    }
+}
+
+/// A user version that is finished.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// When it was taken: nanoseconds since 1970, as the caller said.
+    pub time_ns: u64,
+    /// What it sees.
+    pub view: View,
+}
+
+/// A namespace's user versions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Timeline {
+    /// The user version that puts belong to.
+    present: u32,
+    view: View,
+    snapshots: BTreeMap<u32, Snapshot>,
+}
+
+impl Default for Timeline {
+    /// User version 1, no snapshots, everything seen.
+    fn default() -> Timeline {
+        Timeline { present: 1, view: View::everything(), snapshots: BTreeMap::new() }
+    }
+}
+
+impl Timeline {
+    /// The user version that puts belong to.
+    pub fn present(&self) -> u32 {
+        self.present
+    }
+
+    /// What is seen now.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// All snapshots by user version.
+    pub fn snapshots(&self) -> &BTreeMap<u32, Snapshot> {
+        &self.snapshots
+    }
+
+    /// A snapshot.
+    pub fn snapshot(&self, version: u32) -> Result<&Snapshot, Error> {
+        self.snapshots.get(&version).ok_or(Error::NoSnapshot { version, present: self.present })
+    }
+
+    /// Finishes the present user version, all of whose sequences are before `end`; answers its number.
+    pub fn take(&mut self, end: u64, time_ns: u64) -> Result<u32, Error> {
+        let taken = self.present;
+        self.present = taken.checked_add(1).ok_or(Error::TooManySnapshots)?;
+        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.until(end) });
+        Ok(taken)
+    }
+
+    /// Forgets a snapshot: retention no longer keeps anything for it. Its number is not used again.
+    pub fn forget(&mut self, version: u32) -> Result<(), Error> {
+        self.snapshot(version)?;
+        self.snapshots.remove(&version);
+        Ok(())
+    }
+
+    /// Makes the namespace look as it did in a snapshot, from sequence `end` on. What it looked like until now is taken as
+    /// a snapshot first, whose number is answered: rolling back to that undoes it.
+    pub fn roll_back(&mut self, to: u32, end: u64, time_ns: u64) -> Result<u32, Error> {
+        let view = self.snapshot(to)?.view.clone();
+        if view.ranges.len() >= RANGES_MAX {
+            return Err(Error::TooManySnapshots);
+        }
+        let before = self.take(end, time_ns)?;
+        self.view = view.and_from(end);
+        Ok(before)
+    }
+
+    /// The bytes: all numbers little-endian; `"KVU1"`, CRC32C over what follows; present version, count of snapshots
+    /// (4 bytes each); the present view; for each snapshot its version (4), its time (8), its view. A view: count of ranges (4), then
+    /// start and end of each (8 each).
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend([0; 4]);
+        bytes.extend(self.present.to_le_bytes());
+        bytes.extend((self.snapshots.len() as u32).to_le_bytes());
+        encode_view(&self.view, &mut bytes);
+        for (version, snapshot) in &self.snapshots {
+            bytes.extend(version.to_le_bytes());
+            bytes.extend(snapshot.time_ns.to_le_bytes());
+            encode_view(&snapshot.view, &mut bytes);
+        }
+        let crc = crc32c::crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The timeline that stands in `bytes`.
+    pub fn decode(bytes: &[u8]) -> Result<Timeline, Error> {
+        let (head, body) = bytes.split_at_checked(8).ok_or(DAMAGED)?;
+        if head[..4] != MAGIC || crc32c::crc32c(body).to_le_bytes() != head[4..] {
+            return Err(DAMAGED);
+        }
+        let mut rest = body;
+        let present = u32::from_le_bytes(take(&mut rest)?);
+        let count = u32::from_le_bytes(take(&mut rest)?);
+        let view = decode_view(&mut rest)?;
+        let mut snapshots = BTreeMap::new();
+        for _ in 0..count {
+            let version = u32::from_le_bytes(take(&mut rest)?);
+            let time_ns = u64::from_le_bytes(take(&mut rest)?);
+            let view = decode_view(&mut rest)?;
+            let is_in_order = version < present && snapshots.keys().next_back().is_none_or(|last| *last < version);
+            if !is_in_order {
+                return Err(DAMAGED);
+            }
+            snapshots.insert(version, Snapshot { time_ns, view });
+        }
+        if rest.is_empty() && view.end() == u64::MAX { Ok(Timeline { present, view, snapshots }) } else { Err(DAMAGED) }
+    }
+}
+
+const MAGIC: [u8; 4] = *b"KVU1";
+const DAMAGED: Error = Error::DamagedTable("not a timeline");
+
+fn encode_view(view: &View, into: &mut Vec<u8>) {
+    into.extend((view.ranges.len() as u32).to_le_bytes());
+    let edges = view.ranges.iter().flat_map(|range| [range.start, range.end]);
+    edges.for_each(|edge| into.extend(edge.to_le_bytes()));
+}
+
+fn decode_view(rest: &mut &[u8]) -> Result<View, Error> {
+    let count = u32::from_le_bytes(take(rest)?);
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for _ in 0..count {
+        let range = u64::from_le_bytes(take(rest)?)..u64::from_le_bytes(take(rest)?);
+        if range.is_empty() || ranges.last().is_some_and(|last| last.end >= range.start) {
+            return Err(DAMAGED);
+        }
+        ranges.push(range);
+    }
+    Ok(View { ranges })
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], Error> {
+    let (head, tail) = rest.split_first_chunk().ok_or(DAMAGED)?;
+    *rest = tail;
+    Ok(*head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(view: &View) -> Vec<u64> {
+        (0..40).filter(|sequence| view.sees(*sequence)).collect()
+    }
+
+    fn rolled_back() -> Timeline {
+        let mut timeline = Timeline::default();
+        assert_eq!(timeline.take(10, 100), Ok(1));
+        assert_eq!(timeline.roll_back(1, 20, 200), Ok(2));
+        timeline
+    }
+
+    /// Goal:   a rollback hides what was put since the snapshot, and can be undone, again and again.
+    /// Method: the picture above, then back to what was before, and once more.
+    #[test]
+    fn rollbacks_hide_and_show() {
+        let mut timeline = rolled_back();
+        assert_eq!(seen(timeline.view()), (0..10).chain(20..40).collect::<Vec<_>>());
+        assert_eq!(seen(&timeline.snapshots()[&2].view), (0..20).collect::<Vec<_>>());
+        assert_eq!(timeline.roll_back(2, 30, 300), Ok(3));
+        assert_eq!(seen(timeline.view()), (0..20).chain(30..40).collect::<Vec<_>>());
+        assert_eq!(seen(&timeline.snapshots()[&3].view), (0..10).chain(20..30).collect::<Vec<_>>());
+        assert_eq!(timeline.roll_back(3, 30, 400), Ok(4));
+        assert_eq!(seen(timeline.view()), (0..10).chain(20..40).collect::<Vec<_>>(), "ranges that touch become one");
+        assert_eq!(timeline.present(), 5);
+        assert_eq!(timeline.roll_back(9, 30, 400), Err(Error::NoSnapshot { version: 9, present: 5 }));
+        assert_eq!(timeline.forget(1), Ok(()));
+        assert_eq!(timeline.forget(1), Err(Error::NoSnapshot { version: 1, present: 5 }));
+    }
+
+    /// Goal:   a scan skips a range of sequences exactly when two views agree on all of it.
+    /// Method: compare with all sequences of every small range.
+    #[test]
+    fn differences_are_found() {
+        let timeline = rolled_back();
+        for other in [&timeline.snapshots()[&1].view, &timeline.snapshots()[&2].view, &View::everything()] {
+            for start in 0..40 {
+                for end in start + 1..40 {
+                    let expected = (start..end).any(|s| timeline.view().sees(s) != other.sees(s));
+                    assert_eq!(timeline.view().differs(other, &(start..end)), expected, "{start}..{end} {other:?}");
+                }
+            }
+        }
+    }
+
+    /// Goal:   timelines written by one build are read by the next; damaged ones are refused.
+    /// Method: freeze the bytes of one, flip each bit, cut it everywhere.
+    #[test]
+    fn golden_timeline() {
+        let bytes = rolled_back().encode();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = "4b56553138d485ac03000000020000000200000000000000000000000a0000000000000014000000\
+                        00000000ffffffffffffffff0100000064000000000000000100000000000000000000000a000000\
+                        0000000002000000c8000000000000000100000000000000000000001400000000000000";
+        assert_eq!(hex, expected);
+        assert_eq!(Timeline::decode(&bytes), Ok(rolled_back()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Timeline::decode(&damaged).is_err(), "bit {bit}");
+        }
+        (0..bytes.len()).for_each(|len| assert!(Timeline::decode(&bytes[..len]).is_err(), "{len} bytes"));
+    }
+}

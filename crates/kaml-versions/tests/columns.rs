@@ -1,0 +1,129 @@
+//! The index against a model.
+
+mod common;
+
+use common::{Random, Store, tiny, value_of, version};
+use kaml_versions::{Columns, Error, Key, Kind, Parameters};
+use std::collections::BTreeMap;
+
+type Model = BTreeMap<u64, Vec<(u64, Vec<u8>)>>;
+
+fn assert_equal(columns: &Columns, store: &mut Store, model: &Model, before: u64) {
+    for (key, versions) in model {
+        let found = store.history(columns, &Key::from(*key), before);
+        let found: Vec<_> = found.into_iter().map(|(version, value)| (version.sequence, value)).collect();
+        let expected: Vec<_> = versions.iter().rev().filter(|(sequence, _)| *sequence < before).cloned().collect();
+        assert_eq!(found, expected, "key {key} before {before}");
+    }
+}
+
+/// Random puts, a few keys of which are hot, of sizes from nothing to several pages.
+fn run(seed: u64, puts: u64) -> (Columns, Store, Model) {
+    let mut random = Random(seed * 2 + 1);
+    let mut columns = Columns::new(tiny(seed)).expect("legal");
+    let (mut store, mut model) = (Store::default(), Model::new());
+    for sequence in 1..=puts {
+        let key = if random.below(3) == 0 { random.below(3) } else { random.below(200) };
+        let len = if random.below(10) == 0 { random.below(3500) } else { random.below(300) };
+        let kind = if random.below(8) == 0 { Kind::Tombstone } else { Kind::Value };
+        let value = if kind == Kind::Value { value_of(sequence, len as usize) } else { Vec::new() };
+        columns.insert(&version(Key::from(key), kind, &value, sequence), &value).expect("small enough");
+        model.entry(key).or_default().push((sequence, value));
+        store.settle(&mut columns, &Key::from(key));
+    }
+    (columns, store, model)
+}
+
+/// Goal:   every version of every key is found, newest first, whatever its size, and none that is not there.
+/// Method: random puts into a tiny index, compared with a model, now and as of earlier sequences.
+#[test]
+fn all_versions_are_found_in_order() {
+    for seed in 1..=6 {
+        let (columns, mut store, model) = run(seed, 3000);
+        assert!(columns.segment_count() > 100);
+        [u64::MAX, 3000, 1500, 2, 0].into_iter().for_each(|before| assert_equal(&columns, &mut store, &model, before));
+        let absent = (1000..2000).map(|key| store.history(&columns, &Key::from(key), u64::MAX).len()).sum::<usize>();
+        assert_eq!(absent, 0);
+    }
+}
+
+/// Goal:   sealing everything, again and again, empties the buffer and loses nothing.
+/// Method: seal the fullest row until there is nothing to seal.
+#[test]
+fn a_buffer_can_be_emptied() {
+    let (mut columns, mut store, model) = run(9, 500);
+    while columns.memory().buffer_bytes > 0 {
+        let fullest = columns.fullest();
+        store.seal(&mut columns, fullest);
+    }
+    assert_equal(&columns, &mut store, &model, u64::MAX);
+}
+
+/// Goal:   an index restored from its tables finds what was sealed.
+/// Method: empty the buffer, restore into a new index, compare; restore out of order, and into another shape.
+#[test]
+fn tables_restore_the_index() {
+    let (mut columns, mut store, model) = run(4, 1000);
+    while columns.memory().buffer_bytes > 0 {
+        let fullest = columns.fullest();
+        store.seal(&mut columns, fullest);
+    }
+    let mut restored = Columns::new(tiny(4)).expect("legal");
+    store.tables.iter().for_each(|table| restored.restore(table).expect("whole"));
+    assert_equal(&restored, &mut store, &model, u64::MAX);
+    assert_eq!(restored.restore(&store.tables[0]), Err(Error::DamagedTable("out of order")));
+    let mut other = Columns::new(Parameters { choices: 4, ..tiny(4) }).expect("legal");
+    assert!(other.restore(&store.tables[0]).is_err());
+}
+
+/// Goal:   segments are full, tables small, reads few, the live estimate true, as the design promises.
+/// Method: 1 KiB pairs of a small index of the real shape, half of them overwritten; count.
+#[test]
+fn the_promised_figures_hold_at_small_scale() {
+    let parameters = Parameters { rows: 7, ..Parameters::for_buffer(4 << 20, 1) };
+    let mut columns = Columns::new(parameters).expect("legal");
+    let mut store = Store::default();
+    let keys = 40_000;
+    let value = vec![7; 1024 - 44];
+    for sequence in 0..keys * 3 / 2 {
+        let key = Key::from(sequence % keys);
+        columns.insert(&version(key, Kind::Value, &value, sequence), &value).expect("small enough");
+        store.settle(&mut columns, &key);
+    }
+    let (sealed, live) = columns.live_estimate();
+    let full = sealed as f64 / (columns.segment_count() * 1024) as f64;
+    // The first segments are sealed while rows are still alike, and this is a tenth of them.
+    assert!(full > 0.9, "filled to {full}");
+    let bytes = columns.memory().index_bytes as f64 / sealed as f64;
+    assert!(bytes < 2.2, "{bytes} bytes a version");
+    // Of the first two thirds all that was overwritten and sealed again is dead.
+    let dead = sealed - keys;
+    assert!((live + dead).abs_diff(sealed) < sealed / 50, "{live} of {sealed} live, {dead} dead");
+    let before = store.page_reads;
+    for key in 0..keys {
+        let newest = if key < keys / 2 { key + keys } else { key };
+        assert_eq!(store.newest(&columns, &Key::from(key)).map(|(version, _)| version.sequence), Some(newest));
+    }
+    let reads = (store.page_reads - before) as f64 / keys as f64;
+    assert!(reads < 1.02, "{reads} reads");
+}
+
+/// Goal:   what cannot work is refused.
+/// Method: a value longer than a segment; shapes out of range.
+#[test]
+fn bad_input_is_refused() {
+    let mut columns = Columns::new(tiny(1)).expect("legal");
+    let value = vec![0; 7 * 512 + 1];
+    let put = columns.insert(&version(Key::from(1), Kind::Value, &value, 1), &value);
+    assert_eq!(put, Err(Error::ValueTooLarge { bytes: 3585, max: 3584 }));
+    for wrong in [
+        Parameters { page_bytes: 500, ..tiny(1) },
+        Parameters { segment_pages: 1, ..tiny(1) },
+        Parameters { rows: 0, ..tiny(1) },
+        Parameters { buffer_bytes: 100, ..tiny(1) },
+        Parameters { choices: 5, ..tiny(1) },
+        Parameters { fingerprint_bits: 3, ..tiny(1) },
+    ] {
+        assert!(matches!(Columns::new(wrong), Err(Error::BadParameter { .. })), "{wrong:?}");
+    }
+}

@@ -1,0 +1,414 @@
+//! Versions, snapshots, undo, rollback, diff and merge against a model.
+
+#[allow(dead_code, reason = "shared by tests that need different parts")]
+mod common;
+
+use common::{Random, tiny, value_of};
+use kaml_versions::{At, Difference, Error, Key, Pages, Retention, SegmentAt, Stamp, Versions, View};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Segments in memory by address; freed ones are gone.
+#[derive(Default)]
+struct Flash {
+    images: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+    page_reads: u64,
+}
+
+impl Pages for Flash {
+    type Error = Error;
+
+    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
+        self.page_reads += 1;
+        Ok(&self.images[&at.get()][bytes])
+    }
+}
+
+impl Flash {
+    fn program(&mut self, image: &[u8]) -> SegmentAt {
+        self.images.insert(self.next, image.to_vec());
+        self.next += 1;
+        SegmentAt::new(self.next - 1).expect("few segments")
+    }
+
+    fn settle(&mut self, versions: &mut Versions, last: &Key) {
+        while let Some(row) = versions.columns().wants_seal(last) {
+            let sealed = versions.columns_mut().seal(row).expect("not empty");
+            let at = self.program(&sealed.image);
+            versions.columns_mut().install(&sealed, at);
+        }
+    }
+
+    /// Merges all rows; answers versions dropped.
+    fn merge(&mut self, versions: &mut Versions, retention: &Retention) -> u64 {
+        let mut dropped = 0;
+        for row in 0..versions.columns().parameters().rows {
+            let plan = versions.plan_merge(self, row, retention).expect("undamaged");
+            assert!(plan.kept <= plan.versions && plan.dropped <= plan.versions - plan.kept);
+            for run in (0..plan.run_count()).rev() {
+                let merged = versions.merge(self, &plan, run).expect("undamaged");
+                let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| self.program(&sealed.image)).collect();
+                let (freed, tables) = versions.install_merge(merged, &at);
+                assert_eq!(tables.len(), at.len());
+                freed.iter().for_each(|at| assert!(self.images.remove(&at.get()).is_some()));
+            }
+            dropped += plan.dropped;
+        }
+        dropped
+    }
+}
+
+/// A version in the model: its sequence, and its value if it is not a delete.
+type Entry = (u64, Option<Vec<u8>>);
+
+/// All that was ever put, and what each snapshot saw, as a copy.
+#[derive(Default)]
+struct Model {
+    versions: BTreeMap<u64, Vec<Entry>>,
+    /// The history that is seen, newest last.
+    present: BTreeMap<u64, Vec<Entry>>,
+    snapshots: BTreeMap<u32, BTreeMap<u64, Vec<Entry>>>,
+}
+
+impl Model {
+    fn put(&mut self, key: u64, sequence: u64, value: Option<Vec<u8>>) {
+        self.versions.entry(key).or_default().push((sequence, value.clone()));
+        self.present.entry(key).or_default().push((sequence, value));
+    }
+
+    fn back(&self, key: u64, count: usize) -> Option<Vec<u8>> {
+        self.present.get(&key).and_then(|all| all.iter().rev().nth(count)).and_then(|(_, value)| value.clone())
+    }
+}
+
+struct World {
+    versions: Versions,
+    flash: Flash,
+    model: Model,
+    random: Random,
+    sequence: u64,
+    /// Whether changes are undone, and whether the namespace is rolled back: what a merge has dropped cannot come back.
+    undoes: bool,
+    rolls_back: bool,
+}
+
+const KEYS: u64 = 60;
+
+impl World {
+    fn new(seed: u64) -> World {
+        let versions = Versions::new(tiny(seed)).expect("legal");
+        let (flash, model, random) = (Flash::default(), Model::default(), Random(seed * 2 + 1));
+        World { versions, flash, model, random, sequence: 0, undoes: true, rolls_back: true }
+    }
+
+    fn stamp(&mut self) -> Stamp {
+        self.sequence += 1 + self.random.below(3);
+        Stamp { sequence: self.sequence, time_ns: self.sequence * 10 }
+    }
+
+    /// One random change.
+    fn change(&mut self) {
+        let key = if self.random.below(3) == 0 { self.random.below(3) } else { self.random.below(KEYS) };
+        match self.random.below(100) {
+            0..80 => self.put(key),
+            80..90 => {
+                let stamp = self.stamp();
+                self.versions.delete(Key::from(key), stamp).expect("small");
+                self.model.put(key, stamp.sequence, None);
+            }
+            90..97 if self.undoes => self.undo(key),
+            97..99 => {
+                let taken = self.versions.snapshot(self.sequence * 10).expect("few snapshots");
+                self.model.snapshots.insert(taken, self.model.present.clone());
+            }
+            99 if self.rolls_back => self.roll_back(),
+            _ => self.put(key),
+        }
+        self.flash.settle(&mut self.versions, &Key::from(key));
+    }
+
+    fn put(&mut self, key: u64) {
+        let len = if self.random.below(20) == 0 { self.random.below(2000) } else { self.random.below(200) };
+        let stamp = self.stamp();
+        let value = value_of(stamp.sequence, len as usize);
+        self.versions.put(Key::from(key), &value, stamp).expect("small");
+        self.model.put(key, stamp.sequence, Some(value));
+    }
+
+    fn undo(&mut self, key: u64) {
+        let count = 1 + self.random.below(3) as u32;
+        let stamp = self.stamp();
+        let known = self.model.present.get(&key).map_or(0, Vec::len) as u32;
+        let old = self.model.back(key, count as usize);
+        let undone = self.versions.undo(&mut self.flash, Key::from(key), count, stamp);
+        if count > known {
+            assert_eq!(undone, Err(Error::TooFarBack { count, available: known }));
+            return;
+        }
+        assert_eq!(undone, Ok(old.is_some()));
+        self.model.put(key, stamp.sequence, old);
+    }
+
+    fn roll_back(&mut self) {
+        let all: Vec<u32> = self.model.snapshots.keys().copied().collect();
+        if all.is_empty() {
+            return;
+        }
+        let to = all[self.random.below(all.len() as u64) as usize];
+        let before = self.versions.roll_back(to, self.sequence * 10).expect("taken");
+        let then = self.model.snapshots[&to].clone();
+        self.model.snapshots.insert(before, std::mem::replace(&mut self.model.present, then));
+    }
+
+    fn view(&self, snapshot: u32) -> View {
+        self.versions.timeline().snapshot(snapshot).expect("taken").view.clone()
+    }
+
+    fn value(&mut self, key: u64, at: At) -> Option<Vec<u8>> {
+        self.versions.get(&mut self.flash, &Key::from(key), at).expect("undamaged").map(|record| record.value)
+    }
+
+    /// What is seen now and in each snapshot is what the model has.
+    fn check_views(&mut self) {
+        for key in 0..KEYS {
+            assert_eq!(self.value(key, At::Latest), self.model.back(key, 0), "key {key}");
+            for snapshot in self.model.snapshots.keys().copied().collect::<Vec<_>>() {
+                let seen = &self.model.snapshots[&snapshot];
+                let expected = seen.get(&key).and_then(|all| all.last()).and_then(|(_, value)| value.clone());
+                assert_eq!(self.value(key, At::Snapshot(snapshot)), expected, "key {key} in {snapshot}");
+            }
+        }
+    }
+
+    fn list(&mut self, view: &View) -> BTreeSet<Key> {
+        let rows = 0..self.versions.columns().parameters().rows;
+        rows.flat_map(|row| self.versions.list(&mut self.flash, row, view).expect("undamaged")).collect()
+    }
+}
+
+fn keys_of(seen: &BTreeMap<u64, Vec<Entry>>) -> BTreeMap<Key, u64> {
+    let newest = seen.iter().filter_map(|(key, all)| all.last().map(|(sequence, value)| (key, sequence, value)));
+    newest.filter(|(.., value)| value.is_some()).map(|(key, sequence, _)| (Key::from(*key), *sequence)).collect()
+}
+
+/// Goal:   any version of any key is readable, whatever was put, deleted, undone, snapshot and rolled back.
+/// Method: random changes; compare present, snapshots, n back, history and lists with a model.
+#[test]
+fn nothing_is_forgotten() {
+    for seed in 1..=4 {
+        let mut world = World::new(seed);
+        (0..1500).for_each(|_| world.change());
+        world.check_views();
+        for key in 0..KEYS {
+            for back in 0..4 {
+                assert_eq!(world.value(key, At::Back(back)), world.model.back(key, back as usize));
+            }
+            let past = world.versions.history(&mut world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+            let sequences: Vec<u64> = past.iter().map(|past| past.version.sequence).collect();
+            let all = world.model.versions.get(&key).cloned().unwrap_or_default();
+            assert_eq!(sequences, all.iter().rev().map(|(sequence, _)| *sequence).collect::<Vec<_>>());
+            let seen: Vec<u64> = past.iter().filter(|p| p.is_seen).map(|p| p.version.sequence).collect();
+            let present = world.model.present.get(&key).cloned().unwrap_or_default();
+            assert_eq!(seen, present.iter().rev().map(|(sequence, _)| *sequence).collect::<Vec<_>>());
+        }
+        let view = world.versions.timeline().view().clone();
+        assert_eq!(world.list(&view), keys_of(&world.model.present).into_keys().collect());
+        let none = world.versions.get(&mut world.flash, &Key::from(1), At::Snapshot(9999));
+        assert!(matches!(none, Err(Error::NoSnapshot { version: 9999, .. })));
+    }
+}
+
+/// Goal:   a diff names exactly the keys whose visible version differs.
+/// Method: all pairs of some snapshots of a random history, compared with the model.
+#[test]
+fn diffs_name_what_changed() {
+    let mut world = World::new(11);
+    (0..1500).for_each(|_| world.change());
+    let snapshots: Vec<u32> = world.model.snapshots.keys().copied().step_by(4).collect();
+    assert!(snapshots.len() > 4);
+    for from in &snapshots {
+        for to in &snapshots {
+            let (old, new) = (keys_of(&world.model.snapshots[from]), keys_of(&world.model.snapshots[to]));
+            let mut expected = BTreeMap::new();
+            for key in old.keys().chain(new.keys()) {
+                match (old.get(key), new.get(key)) {
+                    (None, _) => expected.insert(*key, Difference::Added),
+                    (_, None) => expected.insert(*key, Difference::Removed),
+                    (a, b) if a != b => expected.insert(*key, Difference::Changed),
+                    _ => None,
+                };
+            }
+            let (a, b) = (world.view(*from), world.view(*to));
+            let rows = 0..world.versions.columns().parameters().rows;
+            let found = rows.flat_map(|row| world.versions.diff(&mut world.flash, row, &a, &b).expect("undamaged"));
+            assert_eq!(found.collect::<BTreeMap<_, _>>(), expected, "{from} to {to}");
+        }
+    }
+}
+
+/// Goal:   merging keeps the present, every snapshot, and what the rules keep, in order; it drops the rest once.
+/// Method: random changes with merges between, under each rule; compare with the model after each.
+#[test]
+fn merges_keep_what_the_rules_keep() {
+    let newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+    for (seed, retention, keeps_last, rolls_back) in [
+        (21, newest, 1, true),
+        (22, Retention::default(), 1, true),
+        (23, Retention { keep_last: 4, ..newest }, 4, false),
+        (24, Retention { keep_since_ns: Some(0), ..newest }, 1000, true),
+    ] {
+        let mut world = World { undoes: keeps_last >= 4, rolls_back, ..World::new(seed) };
+        let mut dropped = 0;
+        for _ in 0..4 {
+            (0..1200).for_each(|_| world.change());
+            dropped += world.flash.merge(&mut world.versions, &retention);
+            world.check_views();
+            for key in 0..KEYS {
+                for back in 0..keeps_last.min(6) {
+                    assert_eq!(world.value(key, At::Back(back)), world.model.back(key, back as usize), "seed {seed}");
+                }
+            }
+        }
+        let keeps_all = retention.keep_since_ns.is_some();
+        assert_eq!(dropped == 0, keeps_all, "seed {seed} dropped {dropped}");
+        if !keeps_all {
+            // The model's versions that are still there are in the model's order.
+            for key in 0..KEYS {
+                let past = world.versions.history(&mut world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+                assert!(past.is_sorted_by(|a, b| a.version.sequence > b.version.sequence));
+            }
+        }
+    }
+}
+
+/// Goal:   without snapshots, a merge leaves one version of each key in closed groups, gives the rest back, and knows
+///         how much is alive; a second one finds nothing to do.
+/// Method: overwrite a few keys many times; forget the snapshots; dry run, merge, dry run.
+#[test]
+fn space_comes_back() {
+    let mut world = World::new(31);
+    (0..4000).for_each(|_| world.change());
+    for snapshot in world.versions.timeline().snapshots().keys().copied().collect::<Vec<_>>() {
+        world.versions.forget_snapshot(snapshot).expect("taken");
+        world.model.snapshots.remove(&snapshot);
+    }
+    let retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+    let before = world.flash.images.len();
+    let dropped = world.flash.merge(&mut world.versions, &retention);
+    world.check_views();
+    assert!(
+        dropped > 1000 && world.flash.images.len() * 2 < before,
+        "{dropped}, {} segments",
+        world.flash.images.len()
+    );
+    assert_eq!(world.flash.images.len() as u64, world.versions.columns().segment_count());
+    assert_eq!(world.flash.merge(&mut world.versions, &retention), 0);
+}
+
+/// A device that keeps committed versions in a ring until they are in segments whose tables are durable.
+struct Durable {
+    world: World,
+    /// Versions and values, oldest first.
+    ring: Vec<(kaml_versions::Version, Vec<u8>)>,
+    /// Tables, in the order of sealing; those from `durable` on would be lost.
+    tables: Vec<Vec<u8>>,
+    durable: usize,
+    staged_again: u64,
+}
+
+impl Durable {
+    /// Puts, and seals as a device does; now and then makes tables durable and gives ring space back.
+    fn put(&mut self) {
+        let key = self.world.random.below(KEYS);
+        self.world.put(key);
+        let past = self.world.versions.history(&mut self.world.flash, &Key::from(key), 1).expect("undamaged");
+        let value = self.world.model.back(key, 0).expect("just put");
+        self.ring.push((past[0].version, value));
+        while let Some(row) = self.world.versions.columns().wants_seal(&Key::from(key)) {
+            let sealed = self.world.versions.columns_mut().seal(row).expect("not empty");
+            let at = self.world.flash.program(&sealed.image);
+            self.tables.push(self.world.versions.columns_mut().install(&sealed, at));
+        }
+        match self.world.random.below(20) {
+            0 => self.durable = self.tables.len(),
+            1 => self.trim(),
+            _ => {}
+        }
+    }
+
+    /// Drops the older half of the ring; what of it is only in the buffer is staged again.
+    fn trim(&mut self) {
+        self.durable = self.tables.len();
+        let Some((middle, _)) = self.ring.get(self.ring.len() / 2) else { return };
+        let before = middle.sequence;
+        let columns = self.world.versions.columns();
+        let again: Vec<_> = columns.stragglers(before).map(|(version, record)| (version, record.to_vec())).collect();
+        assert_eq!(again.is_empty(), columns.oldest_buffered().is_none_or(|oldest| oldest >= before));
+        self.ring.retain(|(version, _)| version.sequence >= before);
+        for (version, record) in again {
+            let value = version.value(&record).expect("undamaged").unwrap_or_default().to_vec();
+            self.ring.push((version, value));
+            self.staged_again += 1;
+        }
+    }
+
+    fn lose_power(&mut self) {
+        self.tables.truncate(self.durable);
+        let timeline = self.world.versions.timeline().encode();
+        let tables = self.tables.iter().map(Vec::as_slice);
+        let parameters = *self.world.versions.columns().parameters();
+        let mut versions = Versions::restore(parameters, &timeline, tables, self.world.sequence + 1).expect("whole");
+        // What was staged again is an older version behind newer ones: replaying goes by sequence.
+        self.ring.sort_by_key(|(version, _)| version.sequence);
+        for (version, value) in &self.ring {
+            versions.replay(&mut self.world.flash, version, value).expect("undamaged");
+        }
+        self.world.versions = versions;
+    }
+}
+
+/// Goal:   power may go at any time: no committed version is lost, doubled or out of order, although a row may keep
+///         versions in the buffer for ever and the ring is short.
+/// Method: a ring in the test holds what is put; its older half is dropped again and again, stragglers staged again;
+///         memory and tables not yet durable are lost; compare all histories with the model.
+#[test]
+fn power_may_go_at_any_time() {
+    for seed in 41..47 {
+        let world = World::new(seed);
+        let mut device = Durable { world, ring: Vec::new(), tables: Vec::new(), durable: 0, staged_again: 0 };
+        for _ in 0..6 {
+            let puts = device.world.random.below(400);
+            (0..puts).for_each(|_| device.put());
+            device.lose_power();
+            device.world.check_views();
+            for key in 0..KEYS {
+                let versions = &device.world.versions;
+                let past = versions.history(&mut device.world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+                let all = device.world.model.versions.get(&key).cloned().unwrap_or_default();
+                let found: Vec<u64> = past.iter().rev().map(|past| past.version.sequence).collect();
+                assert_eq!(found, all.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), "key {key}");
+            }
+        }
+        assert!(device.staged_again > 0);
+    }
+}
+
+/// Goal:   a history costs about a page read for each version.
+/// Method: 64 versions of one key among others, in segments of the real shape.
+#[test]
+fn history_reads_each_version_once() {
+    let parameters = kaml_versions::Parameters { rows: 7, ..kaml_versions::Parameters::for_buffer(4 << 20, 1) };
+    let mut versions = Versions::new(parameters).expect("legal");
+    let mut flash = Flash::default();
+    let value = vec![7; 1024 - 44];
+    for sequence in 0..40_000 {
+        let key = if sequence % 400 == 0 && sequence < 64 * 400 { Key::from(0) } else { Key::from(sequence) };
+        versions.put(key, &value, Stamp { sequence, time_ns: 0 }).expect("small");
+        flash.settle(&mut versions, &key);
+    }
+    flash.page_reads = 0;
+    let past = versions.history(&mut flash, &Key::from(0), 64).expect("undamaged");
+    assert_eq!(past.len(), 64);
+    assert!(flash.page_reads <= 65, "{} reads", flash.page_reads);
+}

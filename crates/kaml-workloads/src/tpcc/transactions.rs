@@ -1,0 +1,385 @@
+//! NewOrder and Payment.
+//!
+//! Lives here:       what one thread asks for, and the two transactions.
+//! Implements:       clauses 2.4 (NewOrder) and 2.5 (Payment). Rows are touched in the order of the clauses, so that a
+//!                   warehouse is always locked before its district, and that before customers and stocks.
+
+use super::Settings;
+use super::random::{Constants, between};
+use super::schema::*;
+use crate::Error;
+use crate::drive::{Tally, Worker};
+use crate::engine::{Session, Stop, Table, Transaction, must_read};
+use crate::keys::Rng;
+use crate::rows;
+use std::time::Instant;
+
+pub(super) const KINDS: [&str; 2] = ["new-order", "payment"];
+
+/// Clause 2.4.1.4: share of NewOrders that ask for an item that is not there.
+const ROLLBACK_SHARE: f64 = 0.01;
+/// Clause 2.4.1.5: share of lines that another warehouse supplies.
+const REMOTE_LINE_SHARE: f64 = 0.01;
+/// Clause 2.5.1.2: share of customers who pay at a warehouse that is not theirs, and of those known by name only.
+const REMOTE_PAYMENT_SHARE: f64 = 0.15;
+const BY_NAME_SHARE: f64 = 0.6;
+/// Clause 2.4.2.2: stocks below this after an order are filled up by 91.
+const STOCK_MIN: i32 = 10;
+const STOCK_FILL: i32 = 91;
+
+/// What one thread does and did.
+pub(super) struct Client<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) constants: Constants,
+    pub(super) rng: Rng,
+    /// Always this warehouse, or any.
+    pub(super) home: Option<u64>,
+    pub(super) number: u64,
+    pub(super) begun: Instant,
+    pub(super) done: Done,
+    /// Room for the rows that are read.
+    pub(super) row: Vec<u8>,
+    pub(super) other_row: Vec<u8>,
+}
+
+/// What a client committed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) new_orders: u64,
+    pub(super) rollbacks: u64,
+    /// As many history rows.
+    pub(super) payments: u64,
+    pub(super) amount: i64,
+}
+
+struct Line {
+    item: u64,
+    supply: u64,
+    quantity: u32,
+}
+
+struct NewOrderInput {
+    warehouse: u64,
+    district: u64,
+    customer: u64,
+    lines: Vec<Line>,
+    time_us: u64,
+}
+
+struct PaymentInput {
+    warehouse: u64,
+    district: u64,
+    customer_warehouse: u64,
+    customer_district: u64,
+    customer: By,
+    amount: i64,
+    time_us: u64,
+    history_key: u64,
+}
+
+enum By {
+    Number(u64),
+    LastName(u64),
+}
+
+impl Worker for Client<'_> {
+    fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error> {
+        if self.rng.unit() < self.settings.new_order_share {
+            self.new_order(session, tally)?;
+            Ok(0)
+        } else {
+            self.payment(session, tally)?;
+            Ok(1)
+        }
+    }
+}
+
+impl Client<'_> {
+    fn new_order(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<(), Error> {
+        let input = self.new_order_input();
+        let mut work = Work::new(self.settings, &mut self.row, &mut self.other_row);
+        let committed = tally.transact(session, &mut |txn| {
+            work.bytes = 0;
+            work.new_order(txn, &input)
+        })?;
+        tally.reads += 3 + 2 * input.lines.len() as u64;
+        if committed {
+            tally.user_bytes += work.bytes as u64;
+            self.done.new_orders += 1;
+        } else {
+            self.done.rollbacks += 1;
+        }
+        Ok(())
+    }
+
+    fn payment(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<(), Error> {
+        let input = self.payment_input();
+        let mut work = Work::new(self.settings, &mut self.row, &mut self.other_row);
+        tally.transact(session, &mut |txn| {
+            work.bytes = 0;
+            work.payment(txn, &input)
+        })?;
+        tally.reads += if matches!(input.customer, By::LastName(_)) { 4 } else { 3 };
+        tally.user_bytes += work.bytes as u64;
+        self.done.payments += 1;
+        self.done.amount += input.amount;
+        Ok(())
+    }
+
+    fn warehouse(&mut self) -> u64 {
+        self.home.unwrap_or_else(|| between(&mut self.rng, 1, self.settings.warehouses))
+    }
+
+    /// Another warehouse; the same if there is only one.
+    fn other_warehouse(&mut self, warehouse: u64) -> u64 {
+        match self.settings.warehouses {
+            1 => warehouse,
+            count => {
+                let other = between(&mut self.rng, 1, count - 1);
+                other + u64::from(other >= warehouse)
+            }
+        }
+    }
+
+    fn time_us(&self) -> u64 {
+        self.begun.elapsed().as_micros() as u64 + 1
+    }
+
+    fn new_order_input(&mut self) -> NewOrderInput {
+        let s = self.settings;
+        let warehouse = self.warehouse();
+        let district = between(&mut self.rng, 1, DISTRICTS);
+        let customer = self.constants.customer(&mut self.rng, s.customers_per_district);
+        let line_count = between(&mut self.rng, LINES_MIN, LINES_MAX);
+        let mut lines: Vec<Line> = (0..line_count).map(|_| self.line(warehouse)).collect();
+        if self.rng.unit() < ROLLBACK_SHARE {
+            let last = lines.last_mut().expect("an order has lines");
+            last.item = s.items + 1;
+        }
+        NewOrderInput { warehouse, district, customer, lines, time_us: self.time_us() }
+    }
+
+    fn line(&mut self, warehouse: u64) -> Line {
+        let item = self.constants.item(&mut self.rng, self.settings.items);
+        let remote = self.rng.unit() < REMOTE_LINE_SHARE;
+        let supply = if remote { self.other_warehouse(warehouse) } else { warehouse };
+        Line { item, supply, quantity: between(&mut self.rng, 1, 10) as u32 }
+    }
+
+    fn payment_input(&mut self) -> PaymentInput {
+        let s = self.settings;
+        let warehouse = self.warehouse();
+        let district = between(&mut self.rng, 1, DISTRICTS);
+        let (customer_warehouse, customer_district) = if self.rng.unit() < REMOTE_PAYMENT_SHARE {
+            (self.other_warehouse(warehouse), between(&mut self.rng, 1, DISTRICTS))
+        } else {
+            (warehouse, district)
+        };
+        let customer = if self.rng.unit() < BY_NAME_SHARE {
+            By::LastName(self.constants.last_name(&mut self.rng, s.names()))
+        } else {
+            By::Number(self.constants.customer(&mut self.rng, s.customers_per_district))
+        };
+        PaymentInput {
+            warehouse,
+            district,
+            customer_warehouse,
+            customer_district,
+            customer,
+            amount: between(&mut self.rng, CENTS as u64, 5000 * CENTS as u64) as i64,
+            time_us: self.time_us(),
+            history_key: history_key(self.number, self.done.payments),
+        }
+    }
+}
+
+/// One try of a transaction.
+struct Work<'a> {
+    settings: &'a Settings,
+    row: &'a mut Vec<u8>,
+    other_row: &'a mut Vec<u8>,
+    /// Written so far.
+    bytes: usize,
+}
+
+impl<'a> Work<'a> {
+    fn new(settings: &'a Settings, row: &'a mut Vec<u8>, other_row: &'a mut Vec<u8>) -> Work<'a> {
+        Work { settings, row, other_row, bytes: 0 }
+    }
+
+    fn update<T: rows::Row, R>(
+        &mut self,
+        txn: &mut dyn Transaction,
+        table: Table,
+        key: u64,
+        with: impl FnOnce(&mut T) -> R,
+    ) -> Result<R, Stop> {
+        let answer = rows::update(txn, table, key, self.row, with)?;
+        self.bytes += self.row.len();
+        Ok(answer)
+    }
+
+    fn insert(&mut self, txn: &mut dyn Transaction, table: Table, key: u64, row: &impl rows::Row) -> Result<(), Stop> {
+        let value = self.settings.value(table, row, key);
+        self.bytes += value.len();
+        txn.insert(table, key, &value)
+    }
+
+    fn read<T: rows::Row + Copy>(&mut self, txn: &mut dyn Transaction, table: Table, key: u64) -> Result<T, Stop> {
+        must_read(txn, table, key, self.row, false)?;
+        rows::read::<T>(self.row).copied()
+    }
+
+    /// Clause 2.4.2.
+    fn new_order(&mut self, txn: &mut dyn Transaction, input: &NewOrderInput) -> Result<(), Stop> {
+        let NewOrderInput { warehouse, district, customer, .. } = *input;
+        let warehouse_tax = self.read::<Warehouse>(txn, WAREHOUSE, warehouse)?.tax.get();
+        let (order, district_tax) =
+            self.update::<District, _>(txn, DISTRICT, district_key(warehouse, district), |row| {
+                let order = row.next_order.get();
+                row.next_order = (order + 1).into();
+                (u64::from(order), row.tax.get())
+            })?;
+        let discount = self.read::<Customer>(txn, CUSTOMER, in_district(warehouse, district, customer))?.discount.get();
+        let key = in_district(warehouse, district, order);
+        let [order_number, district_number, warehouse_number, customer_number] =
+            [order, district, warehouse, customer].map(|number| (number as u32).into());
+        let all_local = input.lines.iter().all(|line| line.supply == warehouse);
+        let row = Order {
+            order: order_number,
+            district: district_number,
+            warehouse: warehouse_number,
+            customer: customer_number,
+            entry_us: input.time_us.into(),
+            carrier: 0.into(),
+            line_count: (input.lines.len() as u32).into(),
+            all_local: u32::from(all_local).into(),
+        };
+        self.insert(txn, ORDER, key, &row)?;
+        let row = NewOrder { order: order_number, district: district_number, warehouse: warehouse_number };
+        self.insert(txn, NEW_ORDER, key, &row)?;
+        let mut total = 0;
+        for (number, line) in (1..).zip(&input.lines) {
+            let (amount, district_info) = self.take_from_stock(txn, warehouse, district, line)?;
+            total += amount;
+            let row = OrderLine {
+                order: order_number,
+                district: district_number,
+                warehouse: warehouse_number,
+                number: (number as u32).into(),
+                item: (line.item as u32).into(),
+                supply_warehouse: (line.supply as u32).into(),
+                delivery_us: 0.into(),
+                quantity: line.quantity.into(),
+                amount: amount.into(),
+                district_info,
+            };
+            self.insert(txn, ORDER_LINE, line_key(key, number), &row)?;
+        }
+        // What the terminal would show; nothing stores it.
+        let taxed =
+            total as f64 * (1.0 - f64::from(discount) / 1e4) * (1.0 + f64::from(warehouse_tax + district_tax) / 1e4);
+        if taxed < 0.0 { Err(Stop::wrong(format!("an order comes to {taxed} cents"))) } else { Ok(()) }
+    }
+
+    /// What a line costs, and what its stock says of the district.
+    fn take_from_stock(
+        &mut self,
+        txn: &mut dyn Transaction,
+        warehouse: u64,
+        district: u64,
+        line: &Line,
+    ) -> Result<(i64, [u8; 24]), Stop> {
+        if !txn.read(ITEM, line.item, self.row)? {
+            return Err(Stop::Rollback);
+        }
+        let price = rows::read::<Item>(self.row)?.price.get();
+        let quantity = line.quantity as i32;
+        let district_info = self.update::<Stock, _>(txn, STOCK, stock_key(line.supply, line.item), |row| {
+            let left = row.quantity.get() - quantity;
+            row.quantity = if left >= STOCK_MIN { left } else { left + STOCK_FILL }.into();
+            row.ytd += quantity as u64;
+            row.order_count += 1;
+            row.remote_count += u32::from(line.supply != warehouse);
+            row.districts[district as usize - 1]
+        })?;
+        Ok((i64::from(quantity) * price as i64, district_info))
+    }
+
+    /// Clause 2.5.2.
+    fn payment(&mut self, txn: &mut dyn Transaction, input: &PaymentInput) -> Result<(), Stop> {
+        let PaymentInput { warehouse, district, customer_warehouse, customer_district, amount, .. } = *input;
+        let warehouse_name = self.update::<Warehouse, _>(txn, WAREHOUSE, warehouse, |row| {
+            row.ytd += amount;
+            row.name
+        })?;
+        let district_name = self.update::<District, _>(txn, DISTRICT, district_key(warehouse, district), |row| {
+            row.ytd += amount;
+            row.name
+        })?;
+        let customer = match input.customer {
+            By::Number(number) => number,
+            By::LastName(name) => self.middle_of(txn, in_district(customer_warehouse, customer_district, name))?,
+        };
+        let numbers = [customer, customer_district, customer_warehouse, district, warehouse];
+        let key = in_district(customer_warehouse, customer_district, customer);
+        self.update::<Customer, _>(txn, CUSTOMER, key, |row| {
+            row.balance -= amount;
+            row.ytd_payment += amount;
+            row.payment_count += 1;
+            if row.credit == *b"BC" {
+                note(&mut row.data, &numbers, amount);
+            }
+        })?;
+        let mut data = [b' '; 24];
+        data[..10].copy_from_slice(&warehouse_name);
+        data[14..].copy_from_slice(&district_name);
+        let numbers = numbers.map(|number| (number as u32).into());
+        let row = History {
+            customer: numbers[0],
+            customer_district: numbers[1],
+            customer_warehouse: numbers[2],
+            district: numbers[3],
+            warehouse: numbers[4],
+            time_us: input.time_us.into(),
+            amount: amount.into(),
+            data,
+        };
+        self.insert(txn, HISTORY, input.history_key, &row)
+    }
+
+    /// Of the customers of a last name, by first name, the one in the middle, rounded up.
+    fn middle_of(&mut self, txn: &mut dyn Transaction, name_key: u64) -> Result<u64, Stop> {
+        must_read(txn, NAME, name_key, self.other_row, false)?;
+        let (customers, _) = self.other_row.as_chunks::<4>();
+        match customers.get(customers.len().saturating_sub(1) / 2) {
+            Some(customer) => Ok(u64::from(u32::from_le_bytes(*customer))),
+            None => Err(Stop::wrong(format!("no customer has the last name {name_key:#x}"))),
+        }
+    }
+}
+
+/// Puts a payment before what is known of a customer with bad credit; what does not fit falls off the end.
+fn note(data: &mut [u8; 500], numbers: &[u64; 5], amount: i64) {
+    let [customer, customer_district, customer_warehouse, district, warehouse] = numbers;
+    let text = format!("{customer} {customer_district} {customer_warehouse} {district} {warehouse} {amount} | ");
+    data.rotate_right(text.len());
+    data[..text.len()].copy_from_slice(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   notes pile up at the front, old ones fall off, the length stays.
+    /// Method: more notes than fit.
+    #[test]
+    fn notes_pile_up() {
+        let mut data = [b'x'; 500];
+        note(&mut data, &[1, 2, 3, 4, 5], 678);
+        assert!(data.starts_with(b"1 2 3 4 5 678 | xxx"));
+        (0..100).for_each(|amount| note(&mut data, &[9, 9, 9, 9, 9], amount));
+        assert!(data.starts_with(b"9 9 9 9 9 99 | 9 9 9 9 9 98 | "));
+        assert!(!data.contains(&b'x'));
+    }
+}

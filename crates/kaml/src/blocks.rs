@@ -1,0 +1,189 @@
+//! Commands on the logical blocks of block namespaces.
+//!
+//! Lives here:       the commands of [`Device`] on blocks, reading units and putting them together.
+//! Lives elsewhere:  many of them in flight (`queue::blocks`), what a write does (`kaml_device::BlockChange`).
+//!
+//! A read of several units looks all of them up in one visit to the core, so that it sees each atomic write whole or not at
+//! all; a read of one unit never enters the core. Units that stand behind each other on flash are read at once.
+
+use crate::driver::Shared;
+use crate::{Device, Error, Key, NamespaceId};
+use kaml_device::{
+    BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, Span, StageError,
+};
+use kaml_flash::{ChunkAddr, Geometry};
+use std::ops::Range;
+use std::time::Instant;
+
+/// Bytes of flash that one read takes at most, unless a unit is longer.
+const RUN_BYTES_MAX: usize = 256 << 10;
+
+impl Device {
+    /// What a block namespace offers.
+    pub fn block_info(&self, namespace: NamespaceId) -> Result<BlockInfo, Error> {
+        Ok(self.shared().lock().block_info(namespace)?)
+    }
+
+    /// Reads as many blocks as `into` has room for, which must be whole ones. Blocks never written or trimmed are zeroes.
+    /// It sees each atomic write whole or not at all.
+    pub fn block_read(&self, namespace: NamespaceId, first_block: u64, into: &mut [u8]) -> Result<(), Error> {
+        let (start, shared) = (Instant::now(), self.shared());
+        for run in shared.find_blocks(namespace, first_block, into)? {
+            shared.read_with(run.at, run.bytes, |bytes| run.copy(bytes, into))?;
+        }
+        shared.get_latency.record_since(start);
+        Ok(())
+    }
+
+    /// Writes whole blocks; durable when it returns. Up to [`BlockInfo::atomic_blocks`] they are written all or none. A longer
+    /// write is split, and a failure or a power cut may leave some of its parts.
+    pub fn block_write(&self, namespace: NamespaceId, first_block: u64, data: &[u8]) -> Result<(), Error> {
+        let change = BlockChange::write(&self.shared().reader, namespace, first_block, data)?;
+        self.shared().change_blocks(change, data)
+    }
+
+    /// Forgets what blocks hold and gives the space back, also on a full device; durable when it returns. They read as
+    /// zeroes. Units that are trimmed in part are written, which takes space. Not atomic.
+    pub fn block_trim(&self, namespace: NamespaceId, first_block: u64, count: u64) -> Result<(), Error> {
+        let change = BlockChange::trim(&self.shared().reader, namespace, first_block, count)?;
+        self.shared().change_blocks(change, &[])
+    }
+
+    /// Makes blocks read as zeroes: as [`Device::block_trim`], which promises that too.
+    pub fn block_write_zeroes(&self, namespace: NamespaceId, first_block: u64, count: u64) -> Result<(), Error> {
+        self.block_trim(namespace, first_block, count)
+    }
+}
+
+impl Shared {
+    /// Carries out a change of blocks and waits until it is durable.
+    fn change_blocks(&self, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
+        let start = Instant::now();
+        let frame = loop {
+            let mut core = self.lock();
+            match change.stage(&mut core, data) {
+                Ok(BlockStep::Done(frame)) => break frame,
+                Ok(BlockStep::More) => {}
+                Ok(BlockStep::Read(read)) => {
+                    drop(core);
+                    let mut value = Vec::new();
+                    self.read(&read, &mut value)?;
+                    change.supply(read, value)?;
+                }
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => drop(self.make_room(core)),
+            }
+        };
+        let done = frame.map_or(Ok(()), |frame| self.wait_committed(self.lock(), frame));
+        self.put_latency.record_since(start);
+        done
+    }
+
+    /// Fills what needs no read of flash, and answers the reads that the rest needs.
+    pub(crate) fn find_blocks(
+        &self,
+        namespace: NamespaceId,
+        first_block: u64,
+        into: &mut [u8],
+    ) -> Result<Vec<Run>, Error> {
+        let options = self.reader.block_options(namespace)?;
+        let bytes = options.bytes_of_buffer(namespace, first_block, into.len())?;
+        let spans: Vec<Span> = options.spans(bytes).collect();
+        let mut runs = Vec::new();
+        if let [span] = spans.as_slice() {
+            let found = self.find_unit(namespace, span.unit)?;
+            take_unit(found, span.clone(), into, &self.geometry, &mut runs);
+            return Ok(runs);
+        }
+        let mut core = self.lock();
+        core.load_index(&*self.medium, namespace)?;
+        for span in spans {
+            let found = core.read_buffered(namespace, &Key::from(span.unit))?;
+            take_unit(found, span, into, &self.geometry, &mut runs);
+        }
+        Ok(runs)
+    }
+
+    fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<(Buffered, Option<FlashRead>), Error> {
+        loop {
+            match self.reader.find_unit(namespace, unit) {
+                Ok(Found::Absent) => return Ok((Buffered::Absent, None)),
+                Ok(Found::Flash(read)) => return Ok((Buffered::Programmed, Some(read))),
+                Ok(Found::Buffered) => return Ok(self.lock().read_buffered(namespace, &Key::from(unit))?),
+                Err(FindError::Refused(error)) => return Err(error.into()),
+                Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
+            }
+        }
+    }
+}
+
+/// Takes what was found of a unit into the answer, or a read into the last run or a new one.
+fn take_unit(
+    found: (Buffered, Option<FlashRead>),
+    span: Span,
+    into: &mut [u8],
+    geometry: &Geometry,
+    runs: &mut Vec<Run>,
+) {
+    match found {
+        (Buffered::Absent, _) => into[span.in_range].fill(0),
+        (Buffered::Value(bytes), _) => into[span.in_range].copy_from_slice(&bytes[span.in_unit]),
+        (Buffered::Programmed, read) => {
+            let read = read.expect("a programmed record has a place");
+            let part = Part { start: 0, read, in_unit: span.in_unit, into: span.in_range };
+            match runs.last_mut().filter(|run| run.is_followed_by(&part, geometry)) {
+                Some(run) => run.push(part),
+                None => runs.push(Run { at: part.read.at, bytes: part.read.bytes, parts: vec![part] }),
+            }
+        }
+    }
+}
+
+/// A part of a read that one unit answers.
+struct Part {
+    /// Where the unit stands in the bytes of its run.
+    start: usize,
+    read: FlashRead,
+    in_unit: Range<usize>,
+    into: Range<usize>,
+}
+
+/// Units behind each other on flash: one read gets them. Their blocks are pinned until it is dropped.
+pub(crate) struct Run {
+    pub(crate) at: ChunkAddr,
+    pub(crate) bytes: usize,
+    parts: Vec<Part>,
+}
+
+impl Run {
+    /// Whether a unit stands right behind these, in the same erase block.
+    fn is_followed_by(&self, next: &Part, geometry: &Geometry) -> bool {
+        let (block, start) = geometry.split(self.at);
+        let end = start + self.bytes as u32 / geometry.chunk_bytes;
+        geometry.split(next.read.at) == (block, end) && self.bytes + next.read.bytes <= RUN_BYTES_MAX
+    }
+
+    fn push(&mut self, part: Part) {
+        let start = self.bytes;
+        self.bytes += part.read.bytes;
+        self.parts.push(Part { start, ..part });
+    }
+
+    /// Copies the blocks out of the bytes that were read, if they are the units.
+    pub(crate) fn copy(&self, bytes: &[u8], into: &mut [u8]) -> Result<(), Error> {
+        for part in &self.parts {
+            let record = &bytes[part.start..part.start + part.read.bytes];
+            let value = &record[part.read.value(record)?];
+            let blocks = value.get(part.in_unit.clone()).ok_or_else(|| part.damaged())?;
+            into[part.into.clone()].copy_from_slice(blocks);
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn damaged(&self) -> CommandError {
+        self.read.corrupt("a unit of another size stands in its place")
+    }
+}

@@ -1,0 +1,289 @@
+//! Commands on logical blocks, many in flight from one thread.
+//!
+//! Lives here:       block commands of an event loop on their way through reads and Puts.
+//! Lives elsewhere:  the loop itself (`queue`), what a read or a change takes (`crate::blocks`, `kaml_device::BlockChange`).
+//!
+//! A command is here until its last Put is staged, or its last read is answered; then it waits with the loop's other Puts, or
+//! is ready. A change that finds no room, or has more Puts to stage, waits here for its turn: nothing here blocks.
+
+use super::{AsyncQueue, READ_BIT, WaitingPut};
+use crate::blocks::Run;
+use crate::{Answer, Error, NamespaceId};
+use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
+use kaml_flash::{ChunkAddr, Completion, Io};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+/// Reads of block commands are told from those of Gets by this bit of their id.
+pub(super) const BLOCK_BIT: u64 = 1 << 62;
+/// Puts that one change stages in one visit to the core.
+const PUTS_PER_VISIT: usize = 4;
+
+/// Block commands on their way.
+#[derive(Default)]
+pub(super) struct BlockCommands {
+    next: u64,
+    commands: BTreeMap<u64, Command>,
+    /// Reads in flight, and whose they are.
+    reads: BTreeMap<u64, (u64, Reading)>,
+    /// Changes that wait for room or their turn.
+    later: VecDeque<u64>,
+    /// Reads that are done and not worked off.
+    pub(super) arrived: Vec<Completion>,
+}
+
+enum Command {
+    Read { token: u64, start: Instant, into: Vec<u8>, reads: usize, error: Option<Error> },
+    Change { token: u64, start: Instant, change: BlockChange, data: Vec<u8> },
+}
+
+enum Reading {
+    /// For the answer of a read.
+    Run(Run),
+    /// For a change of a part of a unit.
+    Unit(FlashRead),
+}
+
+/// How far a change has come in one visit to the core.
+enum Visit {
+    Staged(Option<u64>),
+    Read(FlashRead),
+    /// There is more to stage, when it is its turn again.
+    Turn,
+    /// There was no room.
+    Busy,
+}
+
+impl BlockCommands {
+    pub(super) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub(super) fn reads_in_flight(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Whether a change waits for room or its turn.
+    pub(super) fn has_later(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    fn new_id(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl AsyncQueue {
+    /// Starts reading as many blocks as `into` has room for, which must be whole ones; the answer gives it back, filled. As
+    /// [`crate::Device::block_read`]. An error is the command's answer; nothing else will come for its token.
+    pub fn submit_block_read(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        first_block: u64,
+        mut into: Vec<u8>,
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        let runs = self.shared.find_blocks(namespace, first_block, &mut into)?;
+        if runs.is_empty() {
+            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
+            self.ready.push(Answer { token, result: Ok(Some(into)) });
+            return Ok(());
+        }
+        let id = self.blocks.new_id();
+        let command = Command::Read { token, start, into, reads: runs.len(), error: None };
+        self.blocks.commands.insert(id, command);
+        runs.into_iter().for_each(|run| self.start_block_read(id, run.at, run.bytes, Reading::Run(run)));
+        Ok(())
+    }
+
+    /// Starts writing whole blocks; durable when answered. As [`crate::Device::block_write`]. Commands in flight together
+    /// have no order: whoever wants one waits for the first answer.
+    pub fn submit_block_write(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        first_block: u64,
+        data: &[u8],
+    ) -> Result<(), Error> {
+        let change = BlockChange::write(&self.shared.reader, namespace, first_block, data)?;
+        self.start_change(token, change, data)
+    }
+
+    /// Starts a trim. As [`crate::Device::block_trim`].
+    pub fn submit_block_trim(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        first_block: u64,
+        count: u64,
+    ) -> Result<(), Error> {
+        let change = BlockChange::trim(&self.shared.reader, namespace, first_block, count)?;
+        self.start_change(token, change, &[])
+    }
+
+    /// Starts making blocks read as zeroes. As [`crate::Device::block_write_zeroes`].
+    pub fn submit_block_write_zeroes(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        first_block: u64,
+        count: u64,
+    ) -> Result<(), Error> {
+        self.submit_block_trim(token, namespace, first_block, count)
+    }
+
+    fn start_change(&mut self, token: u64, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
+        let start = Instant::now();
+        let visit = self.visit(&mut change, data)?;
+        if let Visit::Staged(frame) = visit {
+            self.change_staged(token, start, frame);
+            return Ok(());
+        }
+        let id = self.blocks.new_id();
+        self.blocks.commands.insert(id, Command::Change { token, start, change, data: data.to_vec() });
+        self.after_visit(id, visit);
+        Ok(())
+    }
+
+    /// Stages what can be staged of a change now.
+    fn visit(&mut self, change: &mut BlockChange, data: &[u8]) -> Result<Visit, Error> {
+        let shared = self.shared.clone();
+        let mut core = shared.lock();
+        let visit = visit_core(&mut core, &*shared.medium, change, data);
+        let wake = core.has_background();
+        let second = if self.persisting == 1 { core.begin_overlapping_persist() } else { None };
+        drop(core);
+        if let Some((id, io)) = second {
+            self.persisting += 1;
+            self.io.submit(id, io);
+        }
+        if wake {
+            shared.wake_background();
+        }
+        visit
+    }
+
+    fn after_visit(&mut self, id: u64, visit: Visit) {
+        match visit {
+            Visit::Staged(frame) => {
+                let Some(Command::Change { token, start, .. }) = self.blocks.commands.remove(&id) else {
+                    unreachable!("changes are visited, not reads")
+                };
+                self.change_staged(token, start, frame);
+            }
+            Visit::Read(read) => self.start_block_read(id, read.at, read.bytes, Reading::Unit(read)),
+            Visit::Turn | Visit::Busy => self.blocks.later.push_back(id),
+        }
+    }
+
+    /// The last Put of a change is staged: its frame is the newest there is, so that the Puts that wait stay in order.
+    fn change_staged(&mut self, token: u64, start: Instant, frame: Option<u64>) {
+        match frame {
+            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start }),
+            None => self.ready.push(Answer { token, result: Ok(None) }),
+        }
+    }
+
+    fn start_block_read(&mut self, command: u64, at: ChunkAddr, bytes: usize, reading: Reading) {
+        let into = self.take_buffer(bytes);
+        let id = self.blocks.new_id();
+        self.blocks.reads.insert(id, (command, reading));
+        self.tally.read_count += 1;
+        self.tally.read_bytes += bytes as u64;
+        self.io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
+    }
+
+    /// Works off the reads that are done. Call it without the core's lock.
+    pub(super) fn take_arrived(&mut self) {
+        for Completion { id, io, result } in std::mem::take(&mut self.blocks.arrived) {
+            let reading = self.blocks.reads.remove(&(id & !(READ_BIT | BLOCK_BIT)));
+            let (command, reading) = reading.expect("a read is answered once");
+            let Io::Read { into: bytes, .. } = io else { unreachable!("ids of reads are told by a bit") };
+            let result = result.map_err(Error::from);
+            match reading {
+                Reading::Run(run) => self.run_read(command, &run, result.map(|()| &bytes[..])),
+                Reading::Unit(read) => {
+                    let value = result.and_then(|()| Ok(bytes[read.value(&bytes)?].to_vec()));
+                    self.unit_read(command, value.map(|value| (read, value)));
+                }
+            }
+            self.give_buffer(bytes);
+        }
+    }
+
+    fn run_read(&mut self, id: u64, run: &Run, bytes: Result<&[u8], Error>) {
+        let Some(Command::Read { into, reads, error, .. }) = self.blocks.commands.get_mut(&id) else {
+            unreachable!("a read is answered after all its runs")
+        };
+        *reads -= 1;
+        if let Err(failure) = bytes.and_then(|bytes| run.copy(bytes, into)) {
+            error.get_or_insert(failure);
+        }
+        if *reads == 0
+            && let Some(Command::Read { token, start, into, error, .. }) = self.blocks.commands.remove(&id)
+        {
+            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
+            self.ready.push(Answer { token, result: error.map_or(Ok(Some(into)), Err) });
+        }
+    }
+
+    fn unit_read(&mut self, id: u64, value: Result<(FlashRead, Vec<u8>), Error>) {
+        let Some(Command::Change { change, .. }) = self.blocks.commands.get_mut(&id) else {
+            unreachable!("a change is answered after its reads")
+        };
+        match value.and_then(|(read, value)| Ok(change.supply(read, value)?)) {
+            Ok(()) => drop(self.go_on_with(id)),
+            Err(error) => self.change_failed(id, error),
+        }
+    }
+
+    /// Whether it could go on at once.
+    fn go_on_with(&mut self, id: u64) -> bool {
+        let Some(Command::Change { token, start, mut change, data }) = self.blocks.commands.remove(&id) else {
+            unreachable!("only changes go on")
+        };
+        let visit = self.visit(&mut change, &data);
+        self.blocks.commands.insert(id, Command::Change { token, start, change, data });
+        let has_more = matches!(visit, Ok(Visit::Turn));
+        match visit {
+            Ok(visit) => self.after_visit(id, visit),
+            Err(error) => self.change_failed(id, error),
+        }
+        has_more
+    }
+
+    fn change_failed(&mut self, id: u64, error: Error) {
+        if let Some(Command::Change { token, .. }) = self.blocks.commands.remove(&id) {
+            self.ready.push(Answer { token, result: Err(error) });
+        }
+    }
+
+    /// Lets each change that waits for room or its turn go on once; whether any could go on at once.
+    pub(super) fn take_turns(&mut self) -> bool {
+        (0..self.blocks.later.len()).fold(false, |has_more, _| {
+            let id = self.blocks.later.pop_front().expect("counted");
+            self.go_on_with(id) || has_more
+        })
+    }
+}
+
+fn visit_core(
+    core: &mut Core,
+    medium: &dyn kaml_flash::Medium,
+    change: &mut BlockChange,
+    data: &[u8],
+) -> Result<Visit, Error> {
+    for _ in 0..PUTS_PER_VISIT {
+        match change.stage(core, data) {
+            Ok(BlockStep::Done(frame)) => return Ok(Visit::Staged(frame)),
+            Ok(BlockStep::Read(read)) => return Ok(Visit::Read(read)),
+            Ok(BlockStep::More) => {}
+            Err(StageError::NeedIndex(id)) => core.load_index(medium, id)?,
+            Err(StageError::Refused(error)) => return Err(error.into()),
+            Err(StageError::Busy) => return Ok(Visit::Busy),
+        }
+    }
+    Ok(Visit::Turn)
+}

@@ -1,0 +1,39 @@
+"""KAML, a key-value SSD in software, for Python.
+
+>>> import kaml
+>>> with kaml.Device.in_memory(64 << 20) as device:
+...     users = device.create_namespace("users")
+...     device.write(kaml.Batch().put(users, "ada", b"Ada Lovelace").put(users, "alan", b"Alan Turing"))
+...     with kaml.Store(device, 8 << 20) as store, store.transaction() as txn:
+...         name = txn.read_for_update(users, "ada")
+...         txn.update(users, "ada", name + b", Countess")
+...     device.get(users, "ada")
+b'Ada Lovelace, Countess'
+
+It calls the shared library of the C API, ``libkaml.so.0``, which is looked for where ``KAML_LIBRARY`` says, and
+otherwise where the system looks. Calls leave the interpreter's lock, so threads run side by side.
+"""
+
+from ._device import Batch, Device, Durability, KeyKind, Limits, Namespace
+from ._errors import Error, ExistsError, NotFoundError, RetryableError, Status
+from ._native import Key, version
+from ._store import Store, Transaction, WriteMode
+
+__all__ = [
+    "Batch",
+    "Device",
+    "Durability",
+    "Error",
+    "ExistsError",
+    "Key",
+    "KeyKind",
+    "Limits",
+    "Namespace",
+    "NotFoundError",
+    "RetryableError",
+    "Status",
+    "Store",
+    "Transaction",
+    "WriteMode",
+    "version",
+]

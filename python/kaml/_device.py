@@ -1,0 +1,215 @@
+"""Devices, their namespaces, and atomic batches."""
+
+import ctypes
+import enum
+import os
+from ctypes import byref, c_size_t, c_uint32, c_uint64
+from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
+
+from . import _native as native
+from ._native import CONSTANTS, Buffer, Key, call
+
+#: Keys that are listed with one call.
+LIST_KEYS = 1024
+
+
+class Durability(enum.IntEnum):
+    """What an answered Put survives."""
+
+    #: As the device was created; ``POWER`` when creating.
+    DEFAULT = CONSTANTS["KAML_DURABLE_DEFAULT"]
+    #: The loss of power.
+    POWER = CONSTANTS["KAML_DURABLE_POWER"]
+    #: The end of the process, but not the loss of power; much faster.
+    PROCESS = CONSTANTS["KAML_DURABLE_PROCESS"]
+
+
+class KeyKind(enum.IntEnum):
+    """Keys that a namespace takes."""
+
+    #: 1 to 16 bytes.
+    BYTES = CONSTANTS["KAML_KEYS_BYTES"]
+    #: Exactly 8 bytes: numbers. They take less memory.
+    U64 = CONSTANTS["KAML_KEYS_U64"]
+
+
+class Limits(NamedTuple):
+    """What a device takes, in bytes."""
+
+    value_bytes_max: int
+    #: Where a large value counts little.
+    batch_bytes_max: int
+
+
+class Namespace(NamedTuple):
+    """A namespace of a device."""
+
+    id: int
+    name: str
+
+
+class Batch:
+    """Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
+    judged as things stood before the batch."""
+
+    def __init__(self) -> None:
+        self._records: List[Tuple[int, int, bytes, bytes]] = []
+
+    def _add(self, action: str, namespace: Namespace, key: Key, value: Buffer = b"") -> "Batch":
+        self._records.append((namespace.id, CONSTANTS[action], native.key_bytes(key), native.value_bytes(value)))
+        return self
+
+    def put(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
+        """Stores a value."""
+        return self._add("KAML_PUT", namespace, key, value)
+
+    def put_if_absent(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
+        """Stores a value if the key is not there; else the whole batch fails with ``ExistsError``."""
+        return self._add("KAML_PUT_IF_ABSENT", namespace, key, value)
+
+    def put_if_present(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
+        """Stores a value if the key is there; else the whole batch fails with ``NotFoundError``."""
+        return self._add("KAML_PUT_IF_PRESENT", namespace, key, value)
+
+    def delete(self, namespace: Namespace, key: Key) -> "Batch":
+        """Deletes a key, whether it is there or not."""
+        return self._add("KAML_PUT_DELETE", namespace, key)
+
+    def delete_if_present(self, namespace: Namespace, key: Key) -> "Batch":
+        """Deletes a key that is there; else the whole batch fails with ``NotFoundError``."""
+        return self._add("KAML_PUT_DELETE_IF_PRESENT", namespace, key)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def _native(self) -> "ctypes.Array[native.Record]":
+        # The bytes belong to `_records`, which outlives the call.
+        def pointer(data: bytes) -> "int | None":
+            return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+
+        records = (native.Record * len(self._records))()
+        for record, (namespace, action, key, value) in zip(records, self._records):
+            record.namespace_id, record.action = namespace, action
+            record.key, record.key_length = pointer(key), len(key)
+            record.value, record.value_length = pointer(value), len(value)
+        return records
+
+
+class Device:
+    """A device of records. Any thread may call it at any time. Leaving its ``with`` block closes it."""
+
+    def __init__(self, handle: native.DeviceHandle) -> None:
+        self._handle = handle
+
+    @classmethod
+    def create(
+        cls,
+        path: "Union[str, os.PathLike[str]]",
+        capacity: int,
+        *,
+        durability: Durability = Durability.POWER,
+        force: bool = False,
+        prewrite: bool = False,
+    ) -> "Device":
+        """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. ``force``
+        formats over what is there; ``prewrite`` writes every block once now, so that later puts are faster."""
+        options = _create_options(durability=durability, force=force, prewrite=prewrite)
+        handle = native.DeviceHandle()
+        call("kaml_create", os.fsencode(path), capacity, byref(options), byref(handle))
+        return cls(handle)
+
+    @classmethod
+    def in_memory(cls, capacity: int) -> "Device":
+        """Creates a device in memory, gone when it is closed: for tests."""
+        handle = native.DeviceHandle()
+        call("kaml_create_in_memory", capacity, None, byref(handle))
+        return cls(handle)
+
+    @classmethod
+    def open(
+        cls,
+        path: "Union[str, os.PathLike[str]]",
+        *,
+        durability: Durability = Durability.DEFAULT,
+        read_only: bool = False,
+    ) -> "Device":
+        """Opens a device. After a crash this brings back exactly what was answered."""
+        options = native.OpenOptions(
+            struct_size=ctypes.sizeof(native.OpenOptions), durability=durability, read_only=read_only
+        )
+        handle = native.DeviceHandle()
+        call("kaml_open", os.fsencode(path), byref(options), byref(handle))
+        return cls(handle)
+
+    def close(self) -> None:
+        """Closes the device, so that it opens at once the next time."""
+        call("kaml_close", self._handle)
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def limits(self) -> Limits:
+        """The largest value and the most one Put takes."""
+        value, batch = c_uint64(), c_uint64()
+        call("kaml_limits", self._handle, byref(value), byref(batch))
+        return Limits(value.value, batch.value)
+
+    # --- namespaces ------------------------------------------------------------------------------------------------
+
+    def create_namespace(self, name: str, keys: KeyKind = KeyKind.BYTES) -> Namespace:
+        """Creates a namespace; durable when it returns."""
+        options = native.NamespaceOptions(struct_size=ctypes.sizeof(native.NamespaceOptions), keys=keys)
+        found = c_uint32()
+        call("kaml_create_namespace", self._handle, name.encode(), byref(options), byref(found))
+        return Namespace(found.value, name)
+
+    def namespace(self, name: str) -> Namespace:
+        """Finds a namespace by its name."""
+        found = c_uint32()
+        call("kaml_namespace", self._handle, name.encode(), byref(found))
+        return Namespace(found.value, name)
+
+    def delete_namespace(self, namespace: Namespace) -> None:
+        """Deletes a namespace with everything in it; durable when it returns."""
+        call("kaml_delete_namespace", self._handle, namespace.id)
+
+    # --- records ---------------------------------------------------------------------------------------------------
+
+    def get(self, namespace: Namespace, key: Key) -> Optional[bytes]:
+        """Reads a value; none if the key is not there."""
+        return native.value("kaml_get", self._handle, namespace.id, *native.key_in(key))
+
+    def exists(self, namespace: Namespace, key: Key) -> bool:
+        """Whether a key is there; never reads flash."""
+        return native.is_there("kaml_exists", self._handle, namespace.id, *native.key_in(key))
+
+    def put(self, namespace: Namespace, key: Key, value: Buffer) -> None:
+        """Stores a record; durable when it returns."""
+        call("kaml_put_one", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+
+    def delete(self, namespace: Namespace, key: Key) -> None:
+        """Deletes a record, whether it is there or not; durable when it returns."""
+        call("kaml_delete", self._handle, namespace.id, *native.key_in(key))
+
+    def write(self, batch: Batch) -> None:
+        """Stores a batch, all or nothing; durable when it returns."""
+        records = batch._native()
+        call("kaml_put", self._handle, records, len(records))
+
+    def keys(self, namespace: Namespace) -> Iterator[bytes]:
+        """All keys of a namespace, in no order that means anything. Every key that is there all the time comes exactly
+        once. A number is ``int.from_bytes(key, "big")``."""
+        cursor, found, count = native.Cursor(), (native.KeyOut * LIST_KEYS)(), c_size_t()
+        while True:
+            call("kaml_list", self._handle, namespace.id, byref(cursor), found, LIST_KEYS, byref(count))
+            if count.value == 0:
+                return
+            yield from [bytes(key.bytes[: key.length]) for key in found[: count.value]]
+
+
+def _create_options(**fields: int) -> native.CreateOptions:
+    return native.CreateOptions(struct_size=ctypes.sizeof(native.CreateOptions), **fields)

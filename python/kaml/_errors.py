@@ -1,0 +1,75 @@
+"""What calls fail with: the statuses of ``kaml.h`` as exceptions."""
+
+import enum
+
+
+class Status(enum.IntEnum):
+    """``kaml_status``, without its prefix."""
+
+    OK = 0
+    NOT_FOUND = 1
+    EXISTS = 2
+    DEADLOCK = 10
+    LOCK_TIMEOUT = 11
+    DEPENDENCY_LOST = 12
+    BAD_ARGUMENT = 20
+    BAD_HANDLE = 21
+    BAD_STATE = 22
+    IN_USE = 23
+    BAD_KEY = 24
+    VALUE_TOO_LARGE = 25
+    BATCH_TOO_LARGE = 26
+    BUFFER_TOO_SMALL = 27
+    UNKNOWN_NAMESPACE = 28
+    NAMESPACE_EXISTS = 29
+    BAD_NAME = 30
+    TOO_MANY = 31
+    CACHE_TOO_SMALL = 32
+    NO_RESOURCES = 33
+    FULL = 40
+    NO_SPACE = 41
+    READ_ONLY = 42
+    NEEDS_RECOVERY = 43
+    STOPPED = 44
+    CORRUPT = 45
+    IO = 46
+    NOT_A_DEVICE = 50
+    NEWER_VERSION = 51
+    LOCKED = 52
+    NOT_EMPTY = 53
+    INTERNAL = 99
+
+
+class Error(Exception):
+    """A call that failed; ``status`` says how, the text has the names and numbers of this case."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        #: A ``Status``, or a bare number that a later version of the library has added.
+        self.status = Status(status) if status in Status.__members__.values() else status
+
+
+class NotFoundError(Error):
+    """No record has that key. A transaction goes on after it."""
+
+
+class ExistsError(Error):
+    """A record has that key already. A transaction goes on after it."""
+
+
+class RetryableError(Error):
+    """The transaction was aborted, for no fault of its own: run it again."""
+
+
+_CLASSES = {
+    Status.NOT_FOUND: NotFoundError,
+    Status.EXISTS: ExistsError,
+    Status.DEADLOCK: RetryableError,
+    Status.LOCK_TIMEOUT: RetryableError,
+    Status.DEPENDENCY_LOST: RetryableError,
+}
+
+
+def error(status: int, message: str) -> Error:
+    """The exception for a status."""
+    return _CLASSES.get(status, Error)(status, message)

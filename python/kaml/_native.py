@@ -1,0 +1,260 @@
+"""The shared library: its structures, its functions, and calling them.
+
+Every declaration here is compared with ``kaml.h`` by ``tests/test_header.py``.
+"""
+
+import ctypes
+import ctypes.util
+import os
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any, Optional, Union
+
+from ._errors import Status, error
+
+#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number as 8 bytes, big-endian, as ``KeyKind.U64`` wants.
+Key = Union[bytes, str, int]
+#: What a value may be.
+Buffer = Union[bytes, bytearray, memoryview]
+
+VERSION_MAJOR = 0
+KEY_BYTES_MAX = 16
+
+
+class Struct(ctypes.Structure):
+    """A structure of ``kaml.h``."""
+
+
+class CreateOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("durability", c_uint32),
+        ("force", c_uint32),
+        ("prewrite", c_uint32),
+        ("die_count", c_uint32),
+        ("block_bytes", c_uint64),
+        ("ring_bytes", c_uint64),
+        ("chunk_bytes", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class OpenOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("durability", c_uint32),
+        ("read_only", c_uint32),
+        ("no_io_uring", c_uint32),
+        ("no_direct", c_uint32),
+    ]
+
+
+class NamespaceOptions(Struct):
+    _fields_ = [("struct_size", c_size_t), ("keys", c_uint32), ("log_count", c_uint32), ("logs", POINTER(c_uint32))]
+
+
+class KeyOut(Struct):
+    _fields_ = [("bytes", c_uint8 * KEY_BYTES_MAX), ("length", c_uint32)]
+
+
+class Record(Struct):
+    _fields_ = [
+        ("namespace_id", c_uint32),
+        ("action", c_uint32),
+        ("key", c_void_p),
+        ("key_length", c_size_t),
+        ("value", c_void_p),
+        ("value_length", c_size_t),
+    ]
+
+
+class Cursor(Struct):
+    _fields_ = [("state", c_uint32), ("place", c_uint8 * 24)]
+
+
+class LockWidth(Struct):
+    _fields_ = [("namespace_id", c_uint32), ("records_per_lock", c_uint32)]
+
+
+class StoreOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("write_mode", c_uint32),
+        ("records_per_lock", c_uint32),
+        ("early_release", c_uint32),
+        ("lock_timeout_ms", c_uint32),
+        ("transactions_max", c_uint32),
+        ("lock_width_count", c_uint32),
+        ("lock_widths", POINTER(LockWidth)),
+    ]
+
+
+class DeviceHandle(Struct):
+    _fields_ = [("id", c_uint64)]
+
+
+class StoreHandle(Struct):
+    _fields_ = [("id", c_uint64)]
+
+
+class TxnHandle(Struct):
+    _fields_ = [("id", c_uint64)]
+
+
+STRUCTS = {
+    "kaml_create_options": CreateOptions,
+    "kaml_open_options": OpenOptions,
+    "kaml_namespace_options": NamespaceOptions,
+    "kaml_key": KeyOut,
+    "kaml_record": Record,
+    "kaml_cursor": Cursor,
+    "kaml_lock_width": LockWidth,
+    "kaml_store_options": StoreOptions,
+    "kaml_device": DeviceHandle,
+    "kaml_store": StoreHandle,
+    "kaml_txn": TxnHandle,
+}
+
+#: What is 0 in ``kaml.h`` is the default in it, too.
+CONSTANTS = {
+    "KAML_DURABLE_DEFAULT": 0,
+    "KAML_DURABLE_POWER": 1,
+    "KAML_DURABLE_PROCESS": 2,
+    "KAML_KEYS_BYTES": 0,
+    "KAML_KEYS_U64": 1,
+    "KAML_WRITE_THROUGH": 0,
+    "KAML_WRITE_BACK": 1,
+    "KAML_PUT": 0,
+    "KAML_PUT_IF_ABSENT": 1,
+    "KAML_PUT_IF_PRESENT": 2,
+    "KAML_PUT_DELETE": 3,
+    "KAML_PUT_DELETE_IF_PRESENT": 4,
+    "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
+}
+
+_RECORD = [c_uint32, c_void_p, c_size_t]
+_VALUE_IN = [c_void_p, c_size_t]
+_VALUE_OUT = [POINTER(c_void_p), POINTER(c_size_t)]
+_BUFFER = [c_void_p, c_size_t, POINTER(c_size_t)]
+
+#: What each function answers and takes. ``c_int`` is a status.
+FUNCTIONS = {
+    "kaml_strerror": (c_char_p, [c_int]),
+    "kaml_is_retryable": (c_bool, [c_int]),
+    "kaml_last_error": (c_char_p, []),
+    "kaml_version": (c_char_p, []),
+    "kaml_free": (None, [c_void_p]),
+    "kaml_create": (c_int, [c_char_p, c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
+    "kaml_create_in_memory": (c_int, [c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
+    "kaml_open": (c_int, [c_char_p, POINTER(OpenOptions), POINTER(DeviceHandle)]),
+    "kaml_close": (c_int, [DeviceHandle]),
+    "kaml_limits": (c_int, [DeviceHandle, POINTER(c_uint64), POINTER(c_uint64)]),
+    "kaml_create_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(NamespaceOptions), POINTER(c_uint32)]),
+    "kaml_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(c_uint32)]),
+    "kaml_delete_namespace": (c_int, [DeviceHandle, c_uint32]),
+    "kaml_key_u64": (KeyOut, [c_uint64]),
+    "kaml_get": (c_int, [DeviceHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_get_into": (c_int, [DeviceHandle, *_RECORD, *_BUFFER]),
+    "kaml_exists": (c_int, [DeviceHandle, *_RECORD]),
+    "kaml_put": (c_int, [DeviceHandle, POINTER(Record), c_size_t]),
+    "kaml_put_one": (c_int, [DeviceHandle, *_RECORD, *_VALUE_IN]),
+    "kaml_delete": (c_int, [DeviceHandle, *_RECORD]),
+    "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_store_open": (c_int, [DeviceHandle, c_uint64, POINTER(StoreOptions), POINTER(StoreHandle)]),
+    "kaml_store_close": (c_int, [StoreHandle]),
+    "kaml_store_flush": (c_int, [StoreHandle]),
+    "kaml_store_get": (c_int, [StoreHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_store_get_into": (c_int, [StoreHandle, *_RECORD, *_BUFFER]),
+    "kaml_store_exists": (c_int, [StoreHandle, *_RECORD]),
+    "kaml_store_put": (c_int, [StoreHandle, *_RECORD, *_VALUE_IN]),
+    "kaml_store_delete": (c_int, [StoreHandle, *_RECORD]),
+    "kaml_txn_begin": (c_int, [StoreHandle, POINTER(TxnHandle)]),
+    "kaml_txn_read": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_txn_read_for_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_txn_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
+    "kaml_txn_insert": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
+    "kaml_txn_delete": (c_int, [TxnHandle, *_RECORD]),
+    "kaml_txn_commit": (c_int, [TxnHandle]),
+    "kaml_txn_abort": (c_int, [TxnHandle]),
+    "kaml_txn_free": (c_int, [TxnHandle]),
+}
+
+
+def _load() -> ctypes.CDLL:
+    name = os.environ.get("KAML_LIBRARY") or ctypes.util.find_library("kaml") or f"libkaml.so.{VERSION_MAJOR}"
+    library = ctypes.CDLL(name)
+    for function, (restype, argtypes) in FUNCTIONS.items():
+        declared = getattr(library, function)
+        declared.restype, declared.argtypes = restype, argtypes
+    found = library.kaml_version().decode()
+    if found.split(".")[0] != str(VERSION_MAJOR):
+        raise ImportError(f"{name} is version {found}; this package needs {VERSION_MAJOR}.x")
+    return library
+
+
+_library = _load()
+
+
+def version() -> str:
+    """The version of the shared library."""
+    return _library.kaml_version().decode()
+
+
+def status(function: str, *arguments: Any) -> int:
+    """Calls a function that answers a status."""
+    return getattr(_library, function)(*arguments)
+
+
+def call(function: str, *arguments: Any) -> None:
+    """Calls a function that answers a status; any but ``OK`` is raised."""
+    _check(status(function, *arguments))
+
+
+def _check(code: int) -> None:
+    if code != Status.OK:
+        raise error(code, _library.kaml_last_error().decode(errors="replace"))
+
+
+def is_there(function: str, *arguments: Any) -> bool:
+    """Calls a function that answers ``OK`` or ``NOT_FOUND``."""
+    code = status(function, *arguments)
+    if code == Status.NOT_FOUND:
+        return False
+    _check(code)
+    return True
+
+
+def value(function: str, *arguments: Any) -> Optional[bytes]:
+    """Calls a function that answers a value; none if there is none."""
+    pointer, length = c_void_p(), c_size_t()
+    if not is_there(function, *arguments, byref(pointer), byref(length)):
+        return None
+    try:
+        return ctypes.string_at(pointer.value or 0, length.value) if length.value else b""
+    finally:
+        _library.kaml_free(pointer)
+
+
+def key_bytes(key: Key) -> bytes:
+    """A key as the library takes it."""
+    if isinstance(key, int):
+        if not 0 <= key < 1 << 64:
+            raise error(Status.BAD_KEY, f"{key} is not in 0..2^64")
+        return key.to_bytes(8, "big")
+    return key.encode() if isinstance(key, str) else value_bytes(key)
+
+
+def value_bytes(value: Buffer) -> bytes:
+    """The bytes of anything that has some."""
+    return value if isinstance(value, bytes) else memoryview(value).tobytes()
+
+
+def key_in(key: Key) -> "tuple[bytes, int]":
+    """A key and its length, as functions take them."""
+    data = key_bytes(key)
+    return data, len(data)
+
+
+def value_in(value: Buffer) -> "tuple[bytes, int]":
+    """A value and its length, as functions take them."""
+    data = value_bytes(value)
+    return data, len(data)

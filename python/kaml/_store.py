@@ -1,0 +1,157 @@
+"""Stores: a cache of records over a device, with serializable transactions."""
+
+import ctypes
+import enum
+import time
+from ctypes import byref
+from typing import TYPE_CHECKING, Callable, Optional, TypeVar
+
+from . import _native as native
+from ._errors import RetryableError, Status
+from ._native import CONSTANTS, Buffer, Key, call
+
+if TYPE_CHECKING:
+    from ._device import Device, Namespace
+
+T = TypeVar("T")
+
+#: Seconds before a transaction is run again the second time; doubled each time up to 64 times as long.
+RETRY_PAUSE_S = 20e-6
+
+
+class WriteMode(enum.IntEnum):
+    """When a plain put is durable."""
+
+    #: When it returns.
+    THROUGH = CONSTANTS["KAML_WRITE_THROUGH"]
+    #: At the next flush.
+    BACK = CONSTANTS["KAML_WRITE_BACK"]
+
+
+class Store:
+    """A cache of records over a device. While it is open, records of the device are changed through it alone. Any thread
+    may call it at any time. Leaving its ``with`` block closes it."""
+
+    def __init__(
+        self,
+        device: "Device",
+        cache_bytes: int,
+        *,
+        write_mode: WriteMode = WriteMode.THROUGH,
+        records_per_lock: int = 1,
+        early_release: bool = False,
+        lock_timeout_ms: int = 2000,
+        transactions_max: int = 1024,
+    ) -> None:
+        options = native.StoreOptions(
+            struct_size=ctypes.sizeof(native.StoreOptions),
+            write_mode=write_mode,
+            records_per_lock=records_per_lock,
+            early_release=early_release,
+            lock_timeout_ms=lock_timeout_ms,
+            transactions_max=transactions_max,
+        )
+        self._handle = native.StoreHandle()
+        call("kaml_store_open", device._handle, cache_bytes, byref(options), byref(self._handle))
+
+    def close(self) -> None:
+        """Flushes the store and closes it."""
+        call("kaml_store_close", self._handle)
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def flush(self) -> None:
+        """Makes everything durable that was put before."""
+        call("kaml_store_flush", self._handle)
+
+    def get(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
+        """Reads a value through the cache; none if the key is not there."""
+        return native.value("kaml_store_get", self._handle, namespace.id, *native.key_in(key))
+
+    def exists(self, namespace: "Namespace", key: Key) -> bool:
+        """Whether a key is there; never reads flash."""
+        return native.is_there("kaml_store_exists", self._handle, namespace.id, *native.key_in(key))
+
+    def put(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
+        """Stores a record; durable as the write mode says."""
+        call("kaml_store_put", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+
+    def delete(self, namespace: "Namespace", key: Key) -> None:
+        """Deletes a record, whether it is there or not; durable as the write mode says."""
+        call("kaml_store_delete", self._handle, namespace.id, *native.key_in(key))
+
+    def transaction(self) -> "Transaction":
+        """Begins a transaction, for a ``with`` block: it commits at the end, and aborts if the block raises."""
+        return Transaction(self)
+
+    def run(self, body: "Callable[[Transaction], T]", retries_max: int = 100) -> T:
+        """Runs ``body`` in a transaction and commits it; runs it again after a deadlock or a lock timeout."""
+        for tries in range(retries_max + 1):
+            try:
+                with self.transaction() as txn:
+                    return body(txn)
+            except RetryableError:
+                if tries == retries_max:
+                    raise
+                if tries > 0:
+                    time.sleep(RETRY_PAUSE_S * 2 ** min(tries, 6))
+        raise AssertionError("the last try returns or raises")
+
+
+class Transaction:
+    """A transaction of a store. It is for one thread at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._handle = native.TxnHandle()
+        self._ended = False
+        call("kaml_txn_begin", store._handle, byref(self._handle))
+
+    def read(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
+        """Reads a record, or that there is none: nobody changes it until the transaction ends."""
+        return native.value("kaml_txn_read", self._handle, namespace.id, *native.key_in(key))
+
+    def read_for_update(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
+        """Reads a record that is going to be changed: nobody else reads it for that either."""
+        return native.value("kaml_txn_read_for_update", self._handle, namespace.id, *native.key_in(key))
+
+    def update(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
+        """Changes a record that is there; else ``NotFoundError``."""
+        call("kaml_txn_update", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+
+    def insert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
+        """Stores a record that is not there; else ``ExistsError``."""
+        call("kaml_txn_insert", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+
+    def delete(self, namespace: "Namespace", key: Key) -> None:
+        """Deletes a record that is there; else ``NotFoundError``."""
+        call("kaml_txn_delete", self._handle, namespace.id, *native.key_in(key))
+
+    def commit(self) -> None:
+        """Makes all changes durable, together. The end of a ``with`` block does it."""
+        self._ended = True
+        call("kaml_txn_commit", self._handle)
+
+    def abort(self) -> None:
+        """Abandons all changes. The ``with`` block may go on, and ends without a commit."""
+        self._ended = True
+        call("kaml_txn_abort", self._handle)
+
+    def close(self) -> None:
+        """Gives the transaction back, aborted if it is active. Closing it again does nothing."""
+        if native.status("kaml_txn_free", self._handle) == Status.BAD_STATE:
+            self.abort()
+            call("kaml_txn_free", self._handle)
+
+    def __enter__(self) -> "Transaction":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None and not self._ended:
+                self.commit()  # raises if a deadlock has aborted it and the block went on nevertheless
+        finally:
+            self.close()
