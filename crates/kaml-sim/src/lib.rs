@@ -7,6 +7,7 @@
 //! Everything follows from a seed: no thread, no wall clock, no chance but `rng`.
 
 mod array;
+mod blocks;
 #[cfg(feature = "broken")]
 mod broken;
 pub mod check;
@@ -24,6 +25,7 @@ mod value;
 mod world;
 
 pub use array::Keep;
+pub use blocks::BlockPut;
 #[cfg(feature = "broken")]
 pub use broken::BrokenMedium;
 pub use check::Violation;
