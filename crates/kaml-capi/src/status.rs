@@ -192,6 +192,7 @@ impl From<&Error> for kaml_status {
             Error::Open(error) => error.into(),
             Error::HandlesInUse(_) => KAML_IN_USE,
             Error::Thread(_) => KAML_NO_RESOURCES,
+            Error::Remote(_) => KAML_IO,
         }
     }
 }

@@ -3,11 +3,13 @@
 //! Lives here:       reading a device whole and comparing it, what a fault excuses.
 //! Lives elsewhere:  what must be there (`model`), when this is asked (`run`).
 
+use crate::blocks;
 use crate::medium::SimMedium;
-use crate::model::{Comparison, Model, Phase};
+use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
 use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
 use kaml_flash::{AlignedBuf, Io, Medium, MediumError};
+use std::ops::Range;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,21 +71,45 @@ pub fn find(core: &mut Core, reader: &Reader, medium: &SimMedium, space: u32, ke
     }
 }
 
-/// Reads a value at once.
+/// Looks a key or a block up; for a block, also which bytes of its unit it is.
+pub fn locate(
+    core: &mut Core,
+    reader: &Reader,
+    medium: &SimMedium,
+    model: &Model,
+    (space, number): Address,
+) -> Result<(Located, Option<Range<usize>>), Error> {
+    match model.disks.get(&space) {
+        None => Ok((find(core, reader, medium, space, &Key::from(number))?, None)),
+        Some(options) => {
+            let (located, bytes) = blocks::find(core, reader, medium, options, (space, number))?;
+            Ok((located, Some(bytes)))
+        }
+    }
+}
+
+/// The value that was read, or the block that it holds.
+pub fn value_of(read: &FlashRead, bytes: &[u8], block: Option<&Range<usize>>) -> Result<Option<Vec<u8>>, Error> {
+    let value = &bytes[read.value(bytes)?];
+    Ok(block.map_or_else(|| Some(value.to_vec()), |block| blocks::block_of(value, block)))
+}
+
+/// Reads a value or a block at once.
 pub fn get(
     core: &mut Core,
     reader: &Reader,
     medium: &SimMedium,
-    space: u32,
-    key: &Key,
+    model: &Model,
+    address: Address,
 ) -> Result<Option<Vec<u8>>, Error> {
-    match find(core, reader, medium, space, key)? {
+    let (located, block) = locate(core, reader, medium, model, address)?;
+    match located {
         Located::Value(value) => Ok(value),
         Located::Flash(read) => {
             let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
             medium.execute(&mut io)?;
             let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            Ok(Some(into[read.value(&into)?].to_vec()))
+            value_of(&read, &into, block.as_ref())
         }
     }
 }
@@ -98,7 +124,7 @@ pub fn contents(core: &mut Core, medium: &SimMedium, model: &mut Model, workload
     let mut comparison = Comparison::new(model);
     for space in model.spaces.keys() {
         for number in 0..workload.keys {
-            match get(core, &reader, medium, *space, &Key::from(number)) {
+            match get(core, &reader, medium, model, (*space, number)) {
                 Ok(found) => comparison.compare((*space, number), found.as_deref()).map_err(Violation::new)?,
                 Err(error) if is_excused(&error, medium) => lost += 1,
                 Err(error) => return Err(Violation::new(format!("namespace {space} key {number}: {error}"))),
@@ -145,10 +171,17 @@ fn accounts(core: &mut Core, medium: &SimMedium, model: &Model) -> Result<(), Vi
         }
         records += judgement.records;
     }
-    let indexed: u64 = core.namespaces().iter().map(|info| info.record_count).sum();
-    if indexed != model.records.len() as u64 {
-        return Err(Violation::new(format!("the indexes count {indexed} records, there are {}", model.records.len())));
+    let of = |holds_blocks: bool| {
+        let infos = core.namespaces().into_iter().filter(move |info| info.blocks.is_some() == holds_blocks);
+        infos.map(|info| info.record_count).sum::<u64>()
+    };
+    let (indexed, units) = (of(false), of(true));
+    // Units may hold nothing but zeroes, which the model does not know.
+    let there = model.records.keys().filter(|(space, _)| !model.disks.contains_key(space)).count() as u64;
+    if indexed != there {
+        return Err(Violation::new(format!("the indexes count {indexed} records, there are {there}")));
     }
+    let indexed = indexed + units;
     if core.is_idle() && records != indexed {
         return Err(Violation::new(format!("the indexes count {indexed} records, blocks hold {records}")));
     }

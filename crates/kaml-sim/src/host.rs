@@ -3,6 +3,7 @@
 //! Lives here:       drawing commands, large values placed ahead of their Put.
 //! Lives elsewhere:  carrying them out (`world`).
 
+use crate::blocks::BlockPut;
 use crate::model::{Changes, Model, Phase};
 use crate::rng::Rng;
 use crate::scenario::Workload;
@@ -14,7 +15,9 @@ use kaml_flash::AlignedBuf;
 pub enum Command {
     /// An atomic Put.
     Put(Put),
-    /// A record.
+    /// A write or a trim of blocks.
+    Blocks(BlockPut),
+    /// A record, or a block.
     Get((u32, u64)),
     /// A root.
     Root {
@@ -34,6 +37,7 @@ impl Command {
     pub fn touches(&self, space: u32) -> bool {
         match self {
             Command::Put(put) => put.changes.keys().any(|(id, _)| *id == space),
+            Command::Blocks(put) => put.space == space,
             Command::Get((id, _)) | Command::Delete(id) => *id == space,
             Command::Root { .. } | Command::Unload(_) | Command::Create => false,
         }
@@ -43,7 +47,18 @@ impl Command {
     pub fn draw(rng: &mut Rng, workload: &Workload, model: &Model) -> Command {
         let there = |(id, (_, phase)): (&u32, &(String, Phase))| (*phase == Phase::There).then_some(*id);
         let spaces: Vec<u32> = model.spaces.iter().filter_map(there).collect();
-        let Some(last) = spaces.len().checked_sub(1) else { return Command::Create };
+        if spaces.is_empty() {
+            return Command::Create;
+        }
+        if workload.disk_percent > 0
+            && rng.below(100) < workload.disk_percent
+            && let Some(command) = BlockPut::draw(rng, workload, model, &spaces)
+        {
+            return command;
+        }
+        let of_records: Vec<u32> = spaces.iter().copied().filter(|id| !model.disks.contains_key(id)).collect();
+        let spaces = if of_records.is_empty() { return Command::Root { settle: false } } else { of_records };
+        let last = spaces.len() - 1;
         let one_in = |rng: &mut Rng, n: u64| n < u64::MAX && rng.one_in(n);
         if one_in(rng, workload.root_one_in) {
             return Command::Root { settle: rng.one_in(3) };

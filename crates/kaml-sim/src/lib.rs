@@ -7,6 +7,7 @@
 //! Everything follows from a seed: no thread, no wall clock, no chance but `rng`.
 
 mod array;
+mod blocks;
 mod board;
 #[cfg(feature = "broken")]
 mod broken;
@@ -25,6 +26,7 @@ mod value;
 mod world;
 
 pub use array::Keep;
+pub use blocks::BlockPut;
 pub use board::{Board, BoardError};
 #[cfg(feature = "broken")]
 pub use broken::BrokenMedium;

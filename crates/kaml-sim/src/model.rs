@@ -8,6 +8,7 @@
 //! each whole, for one `n`.
 
 use crate::value::Value;
+use kaml_device::BlockOptions;
 use std::collections::{BTreeMap, VecDeque};
 
 /// A namespace and a key.
@@ -32,6 +33,8 @@ pub enum Phase {
 pub struct Model {
     /// Namespaces by id.
     pub spaces: BTreeMap<u32, (String, Phase)>,
+    /// Those that hold blocks. A block is an address like a key; one that holds zeroes is absent.
+    pub disks: BTreeMap<u32, BlockOptions>,
     /// Answered records.
     pub records: BTreeMap<Address, Value>,
     /// Staged and not answered, in that order, with the frames that carry them.
@@ -67,6 +70,7 @@ impl Model {
     /// A namespace is gone.
     pub fn remove_space(&mut self, space: u32) {
         self.spaces.remove(&space);
+        self.disks.remove(&space);
         self.records.retain(|(id, _), _| *id != space);
     }
 

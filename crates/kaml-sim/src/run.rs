@@ -218,8 +218,10 @@ impl Run {
         let there = world.model.spaces.values().filter(|(_, phase)| *phase != Phase::Deleting).count() as u32;
         for number in there..self.scenario.workload.spaces {
             let name = format!("first {number} of life {life}");
-            let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+            let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
+            let options = NamespaceOptions { keys: KeyKind::U64, blocks: disk, ..NamespaceOptions::default() };
             if let Ok(id) = world.core.create_namespace(&name, &options) {
+                world.model.disks.extend(disk.map(|options| (id, options)));
                 world.model.spaces.insert(id, (name, Phase::Creating));
             }
         }

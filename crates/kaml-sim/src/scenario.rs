@@ -9,6 +9,7 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::Rng;
 use crate::timing::Timing;
+use kaml_device::BlockOptions;
 use kaml_flash::{Geometry, Packing};
 
 /// What hosts do.
@@ -40,8 +41,21 @@ pub struct Workload {
     pub namespace_one_in: u64,
     /// One command in so many takes an index out of memory, if that can be done.
     pub unload_one_in: u64,
+    /// Of a hundred commands, so many are of blocks; then a second namespace holds blocks, as many as keys.
+    pub disk_percent: u64,
     /// How reluctant the driver is to do what is due, in percent.
     pub lazy_percent: u64,
+}
+
+impl Workload {
+    /// What a namespace of blocks is like, if there are any.
+    pub(crate) fn disk(&self, rng: &mut Rng) -> Option<BlockOptions> {
+        if self.disk_percent == 0 {
+            return None;
+        }
+        let (block_bytes, unit_bytes) = [(512, 4096), (512, 2048), (512, 512), (4096, 4096)][rng.below(4) as usize];
+        Some(BlockOptions { block_bytes, block_count: self.keys, unit_bytes })
+    }
 }
 
 /// Everything that a seed decides.
@@ -72,6 +86,10 @@ pub enum Small {
     Direct,
     /// Namespaces come and go.
     Namespaces,
+    /// Writes, trims and reads of blocks, beside records.
+    Blocks,
+    /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
+    Disks,
     /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
     Readers,
     /// Gets of flash that flips bits; not in that list either.
@@ -82,8 +100,15 @@ pub enum Small {
 
 impl Small {
     /// Those that are cut at every operation.
-    pub const ALL: [Small; 6] =
-        [Small::Puts, Small::Collection, Small::Growth, Small::Checkpoint, Small::Direct, Small::Namespaces];
+    pub const ALL: [Small; 7] = [
+        Small::Puts,
+        Small::Collection,
+        Small::Growth,
+        Small::Checkpoint,
+        Small::Direct,
+        Small::Namespaces,
+        Small::Blocks,
+    ];
 
     /// As one writes it.
     pub fn name(self) -> &'static str {
@@ -94,6 +119,8 @@ impl Small {
             Small::Checkpoint => "checkpoint",
             Small::Direct => "direct",
             Small::Namespaces => "namespaces",
+            Small::Blocks => "blocks",
+            Small::Disks => "disks",
             Small::Readers => "readers",
             Small::Flips => "flips",
             Small::Failures => "failures",
@@ -102,7 +129,10 @@ impl Small {
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Small> {
-        Small::ALL.into_iter().chain([Small::Readers, Small::Flips, Small::Failures]).find(|small| small.name() == name)
+        Small::ALL
+            .into_iter()
+            .chain([Small::Disks, Small::Readers, Small::Flips, Small::Failures])
+            .find(|small| small.name() == name)
     }
 }
 
@@ -135,6 +165,7 @@ impl Scenario {
             faults: match small {
                 Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
                 Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
+                Small::Disks => Faults::draw(&mut rng),
                 Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
                 _ => Faults::default(),
             },
@@ -156,6 +187,7 @@ impl Scenario {
             root_one_in: 20,
             namespace_one_in: u64::MAX,
             unload_one_in: u64::MAX,
+            disk_percent: 0,
             lazy_percent: 40,
         };
         let workload = match small {
@@ -171,6 +203,18 @@ impl Scenario {
             Small::Checkpoint => Workload { commands: 100, root_one_in: 4, unload_one_in: 6, ..base },
             Small::Direct => Workload { direct_one_in: 3, keys: 20, commands: 80, ..base },
             Small::Namespaces => Workload { namespace_one_in: 5, commands: 100, ..base },
+            Small::Blocks => Workload { keys: 60, disk_percent: 80, unload_one_in: 10, ..base },
+            Small::Disks => Workload {
+                keys: 900,
+                disk_percent: 90,
+                commands: 1_500,
+                lives: 3,
+                get_percent: 25,
+                root_one_in: 60,
+                unload_one_in: 80,
+                namespace_one_in: 100,
+                ..base
+            },
             Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
             Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
             Small::Readers => Workload {
@@ -264,6 +308,8 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         root_one_in: often(rng, 200),
         namespace_one_in: often(rng, 400),
         unload_one_in: often(rng, 200),
+        // For later: it would make something else of the seeds that are known.
+        disk_percent: 0,
         lazy_percent: rng.within(0, 80),
     }
 }

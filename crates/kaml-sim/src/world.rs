@@ -7,6 +7,7 @@
 //! A turn does some of: try a command that waits, hand out a ring write, poll the firmware, let one thing happen on
 //! the medium. Each may be put off, so that anything overtakes anything that it may overtake.
 
+use crate::blocks::BlockPut;
 use crate::check::{self, Violation};
 use crate::host::Command;
 use crate::medium::{SimMedium, SimQueue};
@@ -14,9 +15,10 @@ use crate::model::{Model, Phase};
 use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
-use kaml_device::{Core, Error, FlashRead, Key, KeyKind, NamespaceOptions, Op, Reader, StageError};
+use kaml_device::{BlockStep, Core, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Why a life ended.
 #[derive(Debug)]
@@ -66,6 +68,14 @@ struct Reading {
     read: FlashRead,
     address: (u32, u64),
     expected: Option<Value>,
+    /// For a block, which bytes of its unit.
+    block: Option<Range<usize>>,
+}
+
+/// A read of a unit that a write of a part of it needs.
+struct UnitReading {
+    read: FlashRead,
+    put: BlockPut,
 }
 
 /// Gets have names above all that the firmware gives.
@@ -93,6 +103,7 @@ pub struct World {
     /// Creating or deleting a namespace, with the root that makes it durable.
     naming: Option<(u64, u32)>,
     readings: BTreeMap<u64, Reading>,
+    unit_readings: BTreeMap<u64, UnitReading>,
     next_get: u64,
     next_name: u64,
     idle_turns: u64,
@@ -116,6 +127,7 @@ impl World {
             waiting: Vec::new(),
             naming: None,
             readings: BTreeMap::new(),
+            unit_readings: BTreeMap::new(),
             next_get: GET_IDS,
             next_name: 0,
             idle_turns: 0,
@@ -132,12 +144,12 @@ impl World {
 
     /// Whether nothing is asked for that was not answered.
     pub fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.model.unanswered.is_empty() && self.naming.is_none() && self.readings.is_empty()
+        self.depth() == 0 && self.naming.is_none()
     }
 
     /// Commands under way.
     pub fn depth(&self) -> usize {
-        self.waiting.len() + self.model.unanswered.len() + self.readings.len()
+        self.waiting.len() + self.model.unanswered.len() + self.readings.len() + self.unit_readings.len()
     }
 
     /// Hands in a command.
@@ -249,14 +261,17 @@ impl World {
 
     fn read_done(&mut self, completion: Completion) -> Result<(), End> {
         let Completion { id, io, result } = completion;
+        if let Some(reading) = self.unit_readings.remove(&id) {
+            return self.unit_read(reading, io, result);
+        }
         let reading = self.readings.remove(&id).expect("a Get is answered once");
         let Io::Read { into, .. } = io else { unreachable!("the operation of a Get") };
         let value = match result {
             Err(MediumError::Gone) => return Err(End::Cut),
             Err(error) => Err(Error::Medium(error)),
-            Ok(()) => reading.read.value(&into).map(|range| into[range].to_vec()),
+            Ok(()) => check::value_of(&reading.read, &into, reading.block.as_ref()),
         };
-        self.got(reading.address, reading.expected, value.map(Some))
+        self.got(reading.address, reading.expected, value)
     }
 
     fn got(
@@ -293,6 +308,7 @@ impl World {
                 self.get(address)
             }
             Command::Put(_) => self.attempt_put(which),
+            Command::Blocks(_) => self.attempt_blocks(which),
             Command::Root { settle } => {
                 self.core.request_root(*settle);
                 self.waiting.swap_remove(which);
@@ -315,21 +331,73 @@ impl World {
     }
 
     fn get(&mut self, address: (u32, u64)) -> Result<(), End> {
-        let (space, key) = address;
         let expected = self.model.records.get(&address).copied();
-        let found = check::find(&mut self.core, &self.reader, &self.medium, space, &Key::from(key));
+        let found = check::locate(&mut self.core, &self.reader, &self.medium, &self.model, address);
         match found {
-            Ok(check::Located::Flash(read)) => {
-                let id = self.next_get;
-                self.next_get += 1;
-                self.queue.submit(id, Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) });
-                self.readings.insert(id, Reading { read, address, expected });
+            Ok((check::Located::Flash(read), block)) => {
+                let id = self.start_read(&read);
+                self.readings.insert(id, Reading { read, address, expected, block });
                 Ok(())
             }
-            Ok(check::Located::Value(value)) => self.got(address, expected, Ok(value)),
+            Ok((check::Located::Value(value), _)) => self.got(address, expected, Ok(value)),
             Err(_) if self.medium.is_cut() => Err(End::Cut),
             Err(error) => self.got(address, expected, Err(error)),
         }
+    }
+
+    fn start_read(&mut self, read: &FlashRead) -> u64 {
+        let id = self.next_get;
+        self.next_get += 1;
+        self.queue.submit(id, Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) });
+        id
+    }
+
+    /// Stages one Put of a change of blocks. The next, if there is one, is tried in another turn.
+    fn attempt_blocks(&mut self, which: usize) -> Result<(), End> {
+        let Command::Blocks(put) = &mut self.waiting[which] else { unreachable!("only changes of blocks come here") };
+        if put.must_wait(&self.model) {
+            return Ok(());
+        }
+        let (step, staged) = match put.stage(&mut self.core, &self.reader) {
+            Ok(done) => done,
+            Err(StageError::Busy) => return Ok(()),
+            Err(StageError::NeedIndex(id)) => return self.load_index(id),
+            Err(StageError::Refused(error)) => {
+                self.waiting.swap_remove(which);
+                return self.refused(error);
+            }
+        };
+        if let Some(staged) = staged {
+            self.counts.puts += 1;
+            self.model.unanswered.push_back(staged);
+        }
+        match step {
+            BlockStep::More => {}
+            BlockStep::Done(_) => drop(self.waiting.swap_remove(which)),
+            BlockStep::Read(read) => {
+                let Command::Blocks(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
+                let id = self.start_read(&read);
+                self.unit_readings.insert(id, UnitReading { read, put });
+            }
+        }
+        self.idle_turns = 0;
+        Ok(())
+    }
+
+    /// A change goes on with what was read for it.
+    fn unit_read(&mut self, reading: UnitReading, io: Io, result: Result<(), MediumError>) -> Result<(), End> {
+        let UnitReading { read, mut put } = reading;
+        let Io::Read { into, .. } = io else { unreachable!("the operation of a read") };
+        let value = match result {
+            Err(MediumError::Gone) => return Err(End::Cut),
+            Err(error) => Err(Error::Medium(error)),
+            Ok(()) => read.value(&into).map(|range| into[range].to_vec()),
+        };
+        match value.and_then(|value| put.supply(read, value)) {
+            Ok(()) => self.submit(Command::Blocks(put)),
+            Err(error) => return self.refused(error),
+        }
+        Ok(())
     }
 
     fn attempt_put(&mut self, which: usize) -> Result<(), End> {
@@ -372,10 +440,12 @@ impl World {
         self.waiting.swap_remove(which);
         let name = format!("space {} {}", self.next_name, self.model.spaces.len());
         self.next_name += 1;
-        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs(), blocks: None };
+        let disk = self.workload.disk(&mut self.rng);
+        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs(), blocks: disk };
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
                 self.model.spaces.insert(id, (name, Phase::Creating));
+                self.model.disks.extend(disk.map(|options| (id, options)));
                 self.naming = Some((self.core.request_root(false), id));
                 Ok(())
             }
@@ -394,7 +464,8 @@ impl World {
         let there = self.model.spaces.get(&space).is_some_and(|(_, phase)| *phase == Phase::There);
         let busy = self.model.is_busy(space)
             || self.waiting.iter().enumerate().any(|(i, command)| i != which && touches(command))
-            || self.readings.values().any(|reading| reading.address.0 == space);
+            || self.readings.values().any(|reading| reading.address.0 == space)
+            || self.unit_readings.values().any(|reading| reading.put.space == space);
         if !there || busy || self.naming.is_some() {
             self.waiting.swap_remove(which);
             return Ok(());

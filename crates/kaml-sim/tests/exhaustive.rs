@@ -50,6 +50,24 @@ fn large_values() {
     exhaust(Small::Direct, 0..6);
 }
 
+/// Goal:   the same for writes and trims of blocks, whole units and parts of them.
+/// Method: a namespace of blocks beside one of records, its index out of memory now and then.
+#[test]
+fn blocks() {
+    exhaust(Small::Blocks, 0..6);
+}
+
+/// Goal:   blocks survive what flash can do, over several lives.
+/// Method: a namespace of blocks on flash with a mix of faults that each seed draws; some cuts.
+#[test]
+fn blocks_on_failing_flash() {
+    for seed in 0..6 {
+        let plan = Plan { seed, small: Some(Small::Disks), cuts: Cuts::OneIn(60) };
+        let totals = run(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        println!("{totals:?}");
+    }
+}
+
 /// Goal:   the same while namespaces come and go.
 /// Method: one command in five creates or deletes one.
 #[test]

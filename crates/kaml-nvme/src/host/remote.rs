@@ -13,7 +13,7 @@ use crate::wire::identify::{KvNamespace, cns};
 use crate::wire::logs::{LogRequest, lid};
 use crate::wire::manage::encode_batch;
 use crate::wire::status::Status;
-use kaml::store::{Backing, Limits, PendingPut};
+use kaml::store::{Backing, BatchReader, Limits, PendingPut};
 use kaml::{Batch, Condition, Key, NamespaceId};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,12 +54,13 @@ impl FromStr for RemoteUrl {
     }
 }
 
-/// See the module. All calls may be made from any thread at once.
+/// See the module. All calls may be made from any thread at once; clones share their connections.
+#[derive(Clone)]
 pub struct RemoteDevice {
     url: RemoteUrl,
     options: HostOptions,
-    controller: Mutex<Arc<Controller>>,
-    turn: AtomicUsize,
+    controller: Arc<Mutex<Arc<Controller>>>,
+    turn: Arc<AtomicUsize>,
     limits: Limits,
     /// Whether it takes our atomic Put.
     has_put: bool,
@@ -73,12 +74,12 @@ impl RemoteDevice {
             return Err(Error::Unsupported("I/O queues"));
         }
         let (limits, has_put) = limits_of(&controller)?;
-        let controller = Mutex::new(Arc::new(controller));
+        let controller = Arc::new(Mutex::new(Arc::new(controller)));
         Ok(RemoteDevice {
             url: url.clone(),
             options: options.clone(),
             controller,
-            turn: AtomicUsize::new(0),
+            turn: Arc::default(),
             limits,
             has_put,
         })
@@ -185,6 +186,42 @@ impl PendingPut for Written {
     }
 }
 
+/// Batched gets: many commands in flight on one queue.
+struct RemoteReader(RemoteDevice);
+
+impl BatchReader for RemoteReader {
+    fn get_many(
+        &mut self,
+        namespace: NamespaceId,
+        keys: &[Key],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, kaml::Error>),
+    ) {
+        let device = &self.0;
+        let single = |place: usize| {
+            let mut value = Vec::new();
+            device.get_into(namespace, keys[place], &mut value).map(|there| there.then_some(value))
+        };
+        let controller = device.controller();
+        let turn = device.turn.fetch_add(1, Ordering::Relaxed);
+        let queue = &controller.queues()[turn % controller.queues().len()];
+        let space = KeyValue::new(queue, namespace);
+        for (chunk, some) in keys.chunks(READS_IN_FLIGHT).enumerate() {
+            let tickets: Vec<_> = some.iter().map(|key| space.submit_retrieve(key, ROOM_AT_FIRST)).collect();
+            for (number, ticket) in tickets.into_iter().enumerate() {
+                let place = chunk * READS_IN_FLIGHT + number;
+                match ticket.and_then(|ticket| queue.wait(ticket)) {
+                    Ok(found) if found.status.is(Status::NO_SUCH_KEY) => answer(place, Ok(None)),
+                    Ok(found) if found.status.is_success() && found.data.len() as u64 == found.result => {
+                        answer(place, Ok(Some(found.data)));
+                    }
+                    // Larger than the room, refused, or lost: all of that is looked after one by one.
+                    _ => answer(place, single(place)),
+                }
+            }
+        }
+    }
+}
+
 impl Backing for RemoteDevice {
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, kaml::Error> {
         let mut room = ROOM_AT_FIRST;
@@ -202,34 +239,8 @@ impl Backing for RemoteDevice {
         }
     }
 
-    fn get_many(
-        &self,
-        namespace: NamespaceId,
-        keys: &[Key],
-        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, kaml::Error>),
-    ) {
-        let single = |place: usize| {
-            let mut value = Vec::new();
-            self.get_into(namespace, keys[place], &mut value).map(|there| there.then_some(value))
-        };
-        let controller = self.controller();
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let queue = &controller.queues()[turn % controller.queues().len()];
-        let space = KeyValue::new(queue, namespace);
-        for (chunk, some) in keys.chunks(READS_IN_FLIGHT).enumerate() {
-            let tickets: Vec<_> = some.iter().map(|key| space.submit_retrieve(key, ROOM_AT_FIRST)).collect();
-            for (number, ticket) in tickets.into_iter().enumerate() {
-                let place = chunk * READS_IN_FLIGHT + number;
-                match ticket.and_then(|ticket| queue.wait(ticket)) {
-                    Ok(found) if found.status.is(Status::NO_SUCH_KEY) => answer(place, Ok(None)),
-                    Ok(found) if found.status.is_success() && found.data.len() as u64 == found.result => {
-                        answer(place, Ok(Some(found.data)));
-                    }
-                    // Larger than the room, refused, or lost: all of that is looked after one by one.
-                    _ => answer(place, single(place)),
-                }
-            }
-        }
+    fn reader(&self) -> Box<dyn BatchReader> {
+        Box::new(RemoteReader(self.clone()))
     }
 
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, kaml::Error> {
