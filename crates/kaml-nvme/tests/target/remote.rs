@@ -59,7 +59,7 @@ fn a_remote_device_is_a_device() {
     remote.write(&batch).unwrap();
     let keys: Vec<_> = sizes.iter().map(|size| kaml::Key::from(*size as u64)).chain([key(b"none")]).collect();
     let mut found = vec![None; keys.len()];
-    remote.get_many(nsid, &keys, &mut |place, value| found[place] = Some(value.unwrap()));
+    remote.reader().get_many(nsid, &keys, &mut |place, value| found[place] = Some(value.unwrap()));
     for (place, value) in found.into_iter().enumerate() {
         let expected = sizes.get(place).map(|size| vec![*size as u8; *size]);
         assert!(value.unwrap() == expected, "place {place}");
