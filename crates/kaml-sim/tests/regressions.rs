@@ -80,3 +80,10 @@ fn checkers_ask_what_can_be_known() {
     passes(1_000_017, None, 0);
     passes(30, None, 0);
 }
+
+/// Goal:   a program behind one that found no space below waits for it, and does not stop the device.
+/// Method: the seed in which it did.
+#[test]
+fn programs_without_space_keep_their_order() {
+    passes(2_000_013, None, 0);
+}
