@@ -204,7 +204,7 @@ impl Core {
 
     /// Whether reclaimed blocks should become free.
     fn blocks_are_wanted(&self) -> bool {
-        self.blocks.reclaimed_count() > 0
+        self.blocks.can_release_before(self.ring.staging_number())
             && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8)
     }
 
