@@ -88,10 +88,12 @@ pub trait Pipeline {
     /// Starts changing a record that is there, in one serializable transaction; durable when it is answered.
     fn update(&mut self, token: u64, table: Table, key: u64, change: Change);
 
-    /// Waits until something is answered, unless nothing is in flight. `answer` gets the token, and for a read the value,
-    /// if it is there.
-    fn poll(&mut self, answer: &mut dyn FnMut(u64, Option<&[u8]>) -> Result<(), Error>) -> Result<(), Error>;
+    /// Waits until something is answered, unless nothing is in flight.
+    fn poll(&mut self, answered: &mut Answered<'_>) -> Result<(), Error>;
 }
+
+/// Hears of an operation that is done: its token, and for a read the value, if it is there.
+pub type Answered<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<(), Error> + 'a;
 
 /// Makes the new value of a record out of the old one, or says what is wrong with that.
 pub type Change = Box<dyn FnOnce(&[u8]) -> Result<Vec<u8>, String>>;

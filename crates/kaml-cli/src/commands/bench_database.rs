@@ -66,6 +66,9 @@ struct Common {
     /// Bytes of the new device [default: three times the data]
     #[arg(long, value_parser = size::parse)]
     capacity: Option<u64>,
+    /// Write every block of the new device once beforehand, so that the file system allocates nothing during the runs
+    #[arg(long)]
+    prewrite: bool,
     /// What an acknowledged transaction survives
     #[arg(long, value_enum, default_value_t)]
     durability: Durability,
@@ -291,7 +294,7 @@ impl Common {
         let added = (operations * size.operation_bytes as f64) as u64;
         let wanted = size.value_bytes.saturating_mul(CAPACITY_FACTOR).saturating_add(added);
         let capacity = self.capacity.unwrap_or(wanted.max(CAPACITY_MIN));
-        CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) }
+        CreateOptions { durability: self.durability.into(), prewrite: self.prewrite, ..CreateOptions::new(capacity) }
     }
 
     fn store(&self, workload: &dyn Workload) -> StoreOptions {

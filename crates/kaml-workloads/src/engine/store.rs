@@ -3,7 +3,7 @@
 //! Lives here:       opening, and the translation of calls and errors.
 //! May be called by: the command line, tests; not by workloads.
 
-use super::{Body, Cause, Change, Counts, Engine, Pipeline, Record, Session, Stop, Table, Transaction};
+use super::{Answered, Body, Cause, Change, Counts, Engine, Pipeline, Record, Session, Stop, Table, Transaction};
 use crate::Error;
 use kaml::store::{self, Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update};
 use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
@@ -162,14 +162,14 @@ impl Pipeline for KamlPipeline<'_> {
         });
     }
 
-    fn poll(&mut self, answer: &mut dyn FnMut(u64, Option<&[u8]>) -> Result<(), Error>) -> Result<(), Error> {
+    fn poll(&mut self, answered: &mut Answered<'_>) -> Result<(), Error> {
         self.queue.poll(true, &mut self.answers);
         if let Some(what) = self.wrong.take() {
             return Err(Error::Wrong(what));
         }
         self.answers.drain(..).try_for_each(|StoreAnswer { token, result }| {
             let value = result.map_err(engine_error)?;
-            answer(token, value.as_deref())
+            answered(token, value.as_deref())
         })
     }
 }
