@@ -18,7 +18,7 @@ use kaml_flash::Packing;
 const UTILISATIONS: [u64; 6] = [25, 50, 70, 80, 90, 98];
 /// Writes that go to a hundredth of the records, in percent; 0: all are even.
 const SKEWS: [(&str, u64); 2] = [("even", 0), ("90 % of the writes to 1 %", 90)];
-/// Values, and what a record with its header takes in whole chunks of the boards.
+/// Values; with its header a record takes a chunk more.
 const BYTES: u32 = 4096;
 const HOSTS: usize = 8;
 
@@ -62,7 +62,7 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
     let board = board(settings, (4, 2))?;
     let mut steps = Steps::new(progress, SKEWS.len() * UTILISATIONS.len());
     let mut rows = Vec::new();
-    let (mut amplified, mut median, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut amplified, mut nearly_all, mut tails) = (Vec::new(), Vec::new(), Vec::new());
     for (name, hot_percent) in SKEWS {
         let mut curves = [Vec::new(), Vec::new(), Vec::new()];
         for percent in UTILISATIONS {
@@ -94,7 +94,7 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
             }
         }
         let [a, b, c] = curves;
-        for (series, values) in [(&mut amplified, a), (&mut median, b), (&mut tails, c)] {
+        for (series, values) in [(&mut amplified, a), (&mut nearly_all, b), (&mut tails, c)] {
             series.push(Series { name: name.to_owned(), values });
         }
     }
@@ -110,8 +110,8 @@ pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Resu
         title: "Garbage collection by utilisation".into(),
         subtitle: format!("board {}, {} dies, {HOSTS} hosts, {BYTES} B", board.name, board.geometry.die_count()),
         panels: vec![
-            panel("Write amplification", "bytes programmed per byte of records", amplified),
-            panel("Put, 99 %", "ms", median),
+            panel("Write amplification", "pages per byte of records", amplified),
+            panel("Put, 99 %", "ms", nearly_all),
             panel("Put, 99.9 %", "ms", tails),
         ],
     };

@@ -23,9 +23,9 @@ fn board(settings: &Settings) -> Result<Board, RigError> {
     Ok(board)
 }
 
-/// Bytes of values before measuring, and measured.
+/// Commands before measuring, of the larger values more than buffers take, and measured.
 fn window(settings: &Settings) -> (u64, u64) {
-    if settings.quick { (1 << 20, 2 << 20) } else { (128 << 20, 256 << 20) }
+    if settings.quick { (256, 512) } else { (32 << 10, 64 << 10) }
 }
 
 fn load(space: u32, bytes: u32, hosts: usize) -> Load {
@@ -45,7 +45,7 @@ fn load(space: u32, bytes: u32, hosts: usize) -> Load {
 /// Figure 8.
 pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
     let board = board(settings)?;
-    let (warm_up, bytes) = window(settings);
+    let (warm_up, commands) = window(settings);
     let cases = [(512, 8), (4096, 8), (512, 64), (4096, 64)];
     let mut steps = Steps::new(progress, cases.len() * LOGS.len());
     let dies = board.geometry.die_count();
@@ -59,11 +59,10 @@ pub(super) fn bandwidth(settings: &Settings, progress: Progress<'_>) -> Result<O
             let space = rig.create_records("records", (0..*count).collect())?;
             rig.rest()?;
             let load = load(space, size, hosts);
-            let size = u64::from(size);
-            let sheet = one(&mut rig, &Load { warm_up: warm_up / size, commands: Some(bytes / size), ..load })?;
+            let sheet = one(&mut rig, &Load { warm_up, commands: Some(commands), ..load })?;
             speeds.push(sheet.megabytes_per_s());
             rows.push(vec![
-                size.into(),
+                u64::from(size).into(),
                 (hosts as u64).into(),
                 u64::from(*count).into(),
                 sheet.megabytes_per_s().into(),
@@ -192,7 +191,7 @@ fn beside(
         one(&mut rig, &fill(space))?;
     }
     rig.settle()?;
-    let reads = if settings.quick { 2_000 } else { 100_000 };
+    let reads = if settings.quick { 2_000 } else { 50_000 };
     let warm_up = reads / 10;
     let gets = Load { ask: Ask::Get, warm_up, commands: Some(reads), ..load(read, BYTES, READERS) };
     let puts = written.map(|space| load(space, BYTES, WRITERS));

@@ -62,9 +62,10 @@ struct Scale {
     board: Board,
     /// Places of the table that load factors are counted in.
     entries: u64,
-    /// Bytes of values written before measuring, and while measuring.
-    warm_up_bytes: u64,
-    bytes: u64,
+    /// Records written before measuring: of the larger sizes more than buffers take.
+    warm_up: u64,
+    /// Records written while measuring.
+    records: u64,
     /// Reads that are measured.
     reads: u64,
 }
@@ -75,19 +76,15 @@ impl Scale {
         let all = (u32::MAX, u32::MAX);
         Ok(match settings.quick {
             false => Scale {
-                board: slice(board, all, 480, board.geometry.pages_per_block)?,
-                entries: 1 << 22,        // 1/16 of the paper's
-                warm_up_bytes: 64 << 20, // more than buffers take
-                bytes: 128 << 20,
-                reads: 100_000,
+                board: slice(board, all, 160, board.geometry.pages_per_block)?,
+                entries: 1 << 20, // 1/64 of the paper's
+                warm_up: 32 << 10,
+                records: 64 << 10,
+                reads: 32 << 10,
             },
-            true => Scale {
-                board: slice(board, all, 24, 64)?,
-                entries: 1 << 14,
-                warm_up_bytes: 256 << 10,
-                bytes: 512 << 10,
-                reads: 1000,
-            },
+            true => {
+                Scale { board: slice(board, all, 24, 64)?, entries: 1 << 14, warm_up: 512, records: 1024, reads: 512 }
+            }
         })
     }
 
@@ -144,11 +141,7 @@ fn measure(
     (stored, count): (u64, u64),
     scale: &Scale,
 ) -> Result<[Sheet; 3], RigError> {
-    let size = u64::from(load.bytes);
-    let (warm_up, commands) = match load.hosts {
-        1 => (scale.reads / 10, scale.reads / 10),
-        _ => (scale.warm_up_bytes / size, scale.bytes / size),
-    };
+    let (warm_up, commands) = (scale.warm_up, scale.records);
     let from = whole_units(count - (warm_up + commands).min(count)).max(stored);
     fill(rig, load, stored, from)?;
     let load = Load { records: from..count, warm_up, commands: Some(count - from - warm_up), ..load.clone() };
@@ -354,19 +347,18 @@ pub(super) fn batches(settings: &Settings, progress: Progress<'_>) -> Result<Out
             steps.next(&format!("{bytes} B, {batch} records a Put"));
             let (mut rig, load) = scale.rig(Kind::Records, bytes, settings.seed)?;
             let load = Load { batch, ..load };
-            // An eighth of the table is enough to tell how long filling takes.
-            let count = (scale.entries / 8 * 7 / 10).next_multiple_of(batch);
+            // A quarter of the table is enough to tell how long filling takes.
+            let count = (scale.entries / 4 * 7 / 10).next_multiple_of(batch);
             let whole = Load { records: 0..count, commands: Some(count / batch), ..load.clone() };
             let filled = one(&mut rig, &whole)?;
             rig.rest()?;
-            let size = u64::from(bytes) * batch;
             let updated = one(
                 &mut rig,
                 &Load {
                     records: 0..count,
                     order: Order::Even,
-                    warm_up: scale.warm_up_bytes / size,
-                    commands: Some(scale.bytes / size),
+                    warm_up: scale.warm_up / batch,
+                    commands: Some(scale.records / batch),
                     ..load
                 },
             )?;
