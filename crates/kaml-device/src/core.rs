@@ -261,6 +261,7 @@ impl Core {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
             space.layout.admit(op.namespace, door)?;
             space.layout.check_key(&op.key).map_err(Error::Key)?;
+            space.shared.note_use();
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
                     return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
@@ -958,6 +959,23 @@ impl Core {
         }
         space.unload();
         true
+    }
+
+    /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
+    /// stays; it asks for another one.
+    pub fn unload_unused(&mut self) {
+        if self.read_only || self.stopped.is_some() {
+            return;
+        }
+        let loaded = self.spaces.iter().filter(|(_, space)| space.index.is_some());
+        let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
+        let mut kept = 0;
+        for id in unused {
+            kept += u32::from(!self.unload_index(id));
+        }
+        if kept > 0 {
+            self.request_checkpoint();
+        }
     }
 
     // --- sizes ----------------------------------------------------------------------------------------------------------
