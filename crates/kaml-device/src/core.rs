@@ -239,7 +239,7 @@ impl Core {
         for op in ops {
             if self.stage_one(op).is_err() {
                 self.unstage(mark);
-                return Err(StageError::Busy);
+                return Err(self.no_room());
             }
         }
         for op in ops {
@@ -321,6 +321,8 @@ impl Core {
             self.admit_chunks(chunks)?;
         } else if !self.may_delete() {
             return Err(StageError::Busy);
+        } else if self.collector.wedged && self.blocks.free_count() == 0 {
+            return Err(self.full_now().into()); // the journal that deletes need could not go on
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -337,7 +339,7 @@ impl Core {
         if self.blocks.live_chunks() + chunks > capacity {
             return Err(self.full(capacity).into());
         }
-        if self.may_write() { Ok(()) } else { Err(StageError::Busy) }
+        if self.may_write() { Ok(()) } else { Err(self.no_room()) }
     }
 
     pub(crate) fn full_now(&self) -> Error {
@@ -494,7 +496,7 @@ impl Core {
         }
         let id = self.next_ticket;
         let floor = self.floor(Class::Direct);
-        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| StageError::Busy)?;
+        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
         self.next_ticket += 1;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
@@ -806,6 +808,7 @@ impl Core {
             self.step_checkpoint();
             self.step_root();
             self.stop_at_dead_end();
+            self.note_wedged();
         }
         self.update_sizes();
         out.extend(self.outbox.drain(..));
