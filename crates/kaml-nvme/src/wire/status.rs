@@ -56,6 +56,7 @@ statuses! {
     KEY_EXISTS = 0, 0x89, dnr; "KV key exists"
     EVENT_LIMIT = 1, 0x05; "asynchronous event request limit exceeded"
     INVALID_LOG_PAGE = 1, 0x09, dnr; "invalid log page"
+    INVALID_FORMAT = 1, 0x0a, dnr; "invalid format"
     NOT_SAVEABLE = 1, 0x0d, dnr; "feature identifier not saveable"
     NOT_CHANGEABLE = 1, 0x0e, dnr; "feature not changeable"
     NAMESPACE_ATTACHED = 1, 0x18, dnr; "namespace already attached"
