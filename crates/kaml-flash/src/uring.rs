@@ -21,6 +21,7 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::event::EventfdFlags;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -48,6 +49,9 @@ pub(crate) struct UringQueue {
     finished: Vec<Completion>,
     waker: Arc<UringWaker>,
     waker_armed: bool,
+    /// Signalled when there is something to reap, once somebody has asked for a descriptor to wait at. The ring's own does
+    /// not tell of completions whose task work is deferred, which are made up only when this thread enters the kernel.
+    notifier: OnceCell<Option<OwnedFd>>,
     pool: ScratchPool,
     in_flight: usize,
 }
@@ -95,9 +99,17 @@ impl UringQueue {
             finished: Vec::new(),
             waker,
             waker_armed: false,
+            notifier: OnceCell::new(),
             pool: ScratchPool::default(),
             in_flight: 0,
         })
+    }
+
+    /// A descriptor that the kernel signals with each completion, deferred or not; none if it cannot.
+    fn notify(&self) -> Option<OwnedFd> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        self.ring.submitter().register_eventfd(event.as_raw_fd()).ok()?;
+        Some(event)
     }
 
     /// Starts an operation in a free slot.
@@ -321,12 +333,16 @@ impl Queue for UringQueue {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ring.as_fd())
+        self.notifier.get_or_init(|| self.notify()).as_ref().map(AsFd::as_fd)
     }
 
     fn arm(&mut self) -> bool {
         if !self.waker.fall_asleep() {
             return false;
+        }
+        if let Some(Some(event)) = self.notifier.get() {
+            // What was signalled until now is looked for below. It may not have been signalled at all.
+            let _ = rustix::io::read(event, &mut [0; 8]);
         }
         self.arm_waker();
         self.submit_pushed();
