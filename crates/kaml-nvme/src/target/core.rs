@@ -3,7 +3,7 @@
 //! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
-use super::connection::Request;
+use super::connection::{Answer, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Change, Engine, Reply};
 use super::options::Options;
@@ -27,6 +27,13 @@ pub(crate) struct Origin {
     pub(crate) link: u64,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
+}
+
+impl Origin {
+    /// The answer to the command.
+    pub(crate) fn answer(self, status: Status, result: u64, data: Vec<u8>) -> Answer {
+        Answer { cid: self.cid, status, result, data, reserved: self.reserved }
+    }
 }
 
 /// What a link is connected to.
@@ -207,8 +214,26 @@ impl Target {
 
     // --- commands -----------------------------------------------------------------------------------------------------
 
+    /// Carries out the commands of a connection that have come whole; whether one of them has connected it to a controller.
+    pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> bool {
+        let mut connected = false;
+        while let Some(request) = connection.next_request() {
+            let origin = Origin { link, cid: request.command.cid.get(), reserved: request.reserved };
+            match self.execute(link, local, request, now) {
+                Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
+                Outcome::Connected { entries, flow_control, result } => {
+                    connected = true;
+                    connection.set_queue(entries, flow_control);
+                    connection.answer(origin.answer(Status::SUCCESS, result, Vec::new()));
+                }
+                Outcome::Later => {}
+            }
+        }
+        connected
+    }
+
     /// Carries out a command, or starts it. `local` is the address that the host reached us at.
-    pub(crate) fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
+    fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
         let Request { command, data, reserved } = request;
         let origin = Origin { link, cid: command.cid.get(), reserved };
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };

@@ -17,9 +17,11 @@ mod identify;
 mod keyvalue;
 mod logs;
 mod namespaces;
+mod offline;
 mod options;
 mod reactor;
 
+pub use offline::Offline;
 pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};
 pub use reactor::Stopper;
 

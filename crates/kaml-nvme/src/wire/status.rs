@@ -35,6 +35,7 @@ statuses! {
     SUCCESS = 0, 0x00; "successful completion"
     INVALID_OPCODE = 0, 0x01, dnr; "invalid command opcode"
     INVALID_FIELD = 0, 0x02, dnr; "invalid field in command"
+    NO_SUCH_PROPERTY = 0, 0x02; "no such property"
     DATA_TRANSFER = 0, 0x04; "data transfer error"
     INTERNAL = 0, 0x06; "internal error"
     ABORT_REQUESTED = 0, 0x07; "command abort requested"
