@@ -51,6 +51,16 @@ impl<'a> Blocks<'a> {
         put.map(|()| command).ok_or(Error::Unsupported("so many blocks in one command"))
     }
 
+    /// The command that reads so many bytes, which must be whole blocks.
+    pub fn reading(&self, first_block: u64, bytes: usize) -> Result<Command, Error> {
+        self.command(nvm::READ, first_block, self.count_of(bytes)?)
+    }
+
+    /// The command that writes so many bytes, which must be whole blocks.
+    pub fn writing(&self, first_block: u64, bytes: usize) -> Result<Command, Error> {
+        self.command(nvm::WRITE, first_block, self.count_of(bytes)?)
+    }
+
     fn count_of(&self, bytes: usize) -> Result<u64, Error> {
         match bytes.is_multiple_of(self.block_bytes()) {
             true => Ok((bytes / self.block_bytes()) as u64),
@@ -60,12 +70,12 @@ impl<'a> Blocks<'a> {
 
     /// Starts a read of so many bytes, which must be whole blocks.
     pub fn submit_read(&self, first_block: u64, bytes: usize) -> Result<Ticket, Error> {
-        self.queue.submit(self.command(nvm::READ, first_block, self.count_of(bytes)?)?, &[], bytes)
+        self.queue.submit(self.reading(first_block, bytes)?, &[], bytes)
     }
 
     /// Starts a write of whole blocks.
     pub fn submit_write(&self, first_block: u64, data: &[u8]) -> Result<Ticket, Error> {
-        self.queue.submit(self.command(nvm::WRITE, first_block, self.count_of(data.len())?)?, data, 0)
+        self.queue.submit(self.writing(first_block, data.len())?, data, 0)
     }
 
     /// Reads so many bytes, which must be whole blocks.

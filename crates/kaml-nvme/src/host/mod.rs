@@ -14,7 +14,7 @@ mod remote;
 pub use blocks::Blocks;
 pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
-pub use queue::{Finished, Queue, Ticket};
+pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
 
 use crate::wire::pdu::Fatal;
