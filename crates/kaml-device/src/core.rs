@@ -133,8 +133,9 @@ pub struct Core {
     pub(crate) ops: BTreeMap<IoId, Pending>,
     next_io: IoId,
     pub(crate) outbox: VecDeque<(IoId, Io)>,
-    /// Programs that found no space below; tried again later.
-    pub(crate) retry: Vec<Io>,
+    /// Programs that found no space below; tried again later under the same ids, so that a root that waits for what came
+    /// before it waits for them.
+    pub(crate) retry: BTreeMap<IoId, Io>,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
@@ -193,7 +194,7 @@ impl Core {
             ops: BTreeMap::new(),
             next_io: 1,
             outbox: VecDeque::new(),
-            retry: Vec::new(),
+            retry: BTreeMap::new(),
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
@@ -317,6 +318,8 @@ impl Core {
         }
         if chunks > 0 {
             self.admit_chunks(chunks)?;
+        } else if !self.may_delete() {
+            return Err(StageError::Busy);
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -644,7 +647,7 @@ impl Core {
                     }
                 }
             }
-            (Pending::Program, result) => self.program_done(io, result),
+            (Pending::Program, result) => self.program_done(id, io, result),
             (Pending::Erase { block }, Ok(())) => {
                 let erase_count = self.blocks.erased(block);
                 self.counters.erases += 1;
@@ -710,7 +713,7 @@ impl Core {
         self.commit(self.ring.staging_number(), Staged { namespace, key, to, is_mapping: false });
     }
 
-    fn program_done(&mut self, io: Io, result: Result<(), MediumError>) {
+    fn program_done(&mut self, id: IoId, io: Io, result: Result<(), MediumError>) {
         let Io::Program { at, ref data, .. } = io else { unreachable!("the operation of a program") };
         let bytes = data.len() as u64;
         match result {
@@ -735,10 +738,10 @@ impl Core {
             }
             Err(MediumError::NoSpace { what }) => {
                 tracing::warn!(what, "no space below the device; the program is tried again");
-                self.retry.push(io);
+                self.retry.insert(id, io);
             }
             // It was started before anybody knew that there was no space for the pages in front of it.
-            Err(MediumError::OutOfOrder { at, .. }) if self.retries_before(at) => self.retry.push(io),
+            Err(MediumError::OutOfOrder { at, .. }) if self.retries_before(at) => drop(self.retry.insert(id, io)),
             Err(error) => self.stop(error),
         }
     }
@@ -746,7 +749,7 @@ impl Core {
     /// Whether pages in front of this one wait for space below.
     fn retries_before(&self, at: PageAddr) -> bool {
         let is_before = |io: &Io| matches!(io, Io::Program { at: waits, .. } if waits.block == at.block && *waits < at);
-        self.retry.iter().any(is_before)
+        self.retry.values().any(is_before)
     }
 
     /// A moved record's new page is programmed: the index entry swings if it still says the old place.
@@ -787,10 +790,10 @@ impl Core {
         if self.stopped.is_none() && !self.read_only {
             if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
                 self.retry_at_ns = now_ns + RETRY_NS;
-                let mut retry = std::mem::take(&mut self.retry);
-                retry.sort_by_key(|io| if let Io::Program { at, .. } = io { Some(*at) } else { None });
-                for io in retry {
-                    self.emit(io, Pending::Program);
+                // Pages of a block were asked for in their order, and so are again.
+                for (id, io) in std::mem::take(&mut self.retry) {
+                    self.ops.insert(id, Pending::Program);
+                    self.outbox.push_back((id, io));
                 }
             }
             if !self.failed_blocks.is_empty() {
