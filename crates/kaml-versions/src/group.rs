@@ -68,6 +68,10 @@ impl Segment {
         SegmentAt(self.place & ((1 << SegmentAt::BITS) - 1))
     }
 
+    pub(crate) fn set_at(&mut self, at: SegmentAt) {
+        self.place = at.0 | u64::from(self.hashed_pages() - 1) << SegmentAt::BITS;
+    }
+
     /// Pages that records are hashed to.
     pub(crate) fn hashed_pages(&self) -> u32 {
         (self.place >> SegmentAt::BITS) as u32 + 1
