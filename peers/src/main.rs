@@ -172,7 +172,14 @@ impl Common {
         }
         let (seconds, warm_up) = (duration("seconds", self.seconds)?, duration("warm-up", self.warm_up)?);
         let engines = if self.engines.is_empty() { Kind::value_variants().to_vec() } else { self.engines.clone() };
-        let run = Run { threads: self.threads, duration: seconds, operations_max: u64::MAX, warm_up, seed: self.seed };
+        let run = Run {
+            threads: self.threads,
+            in_flight: 0,
+            duration: seconds,
+            operations_max: u64::MAX,
+            warm_up,
+            seed: self.seed,
+        };
         Ok(Plan {
             engines,
             cache_share: self.cache_percent / 100.0,

@@ -423,6 +423,16 @@ impl BlockTable {
         self.blocks[block as usize].mapping_frame = frame;
     }
 
+    /// The frames that named places are of an epoch that is over.
+    pub(crate) fn forget_mapping_frames(&mut self) {
+        self.blocks.iter_mut().for_each(|block| block.mapping_frame = 0);
+    }
+
+    /// Whether a root, or one after it, can free a reclaimed block while frames from `staging` on are not written.
+    pub(crate) fn can_release_before(&self, staging: u64) -> bool {
+        self.reclaimed.iter().any(|block| self.get(*block).mapping_frame < staging)
+    }
+
     /// A full block with nothing live needs no collecting. A draining one is finished by `gc`.
     fn reclaim_if_empty(&mut self, block: u32) {
         let entry = self.get(block);

@@ -81,11 +81,17 @@ struct Job {
 }
 
 /// A byte stream on its way into metadata pages.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct StreamWriter {
     stream: Stream,
     /// Bytes that do not fill a page yet.
     tail: Vec<u8>,
+}
+
+impl std::fmt::Debug for StreamWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StreamWriter").field("stream", &self.stream).field("tail", &self.tail.len()).finish()
+    }
 }
 
 /// Taking checkpoints.
@@ -123,6 +129,10 @@ impl Checkpoint {
     }
 }
 
+/// Reclaimed blocks that a root is worth while free blocks are short, but not so short that hosts wait.
+const RELEASED_TOGETHER: u32 = 3;
+/// The same while there are enough.
+const RELEASED_AT_LEISURE: u32 = 9;
 /// Segments copied per step, so that no Put waits long: 48 KiB each.
 const SEGMENTS_PER_STEP: usize = 4;
 /// Snapshot programs under way beyond which a checkpoint waits.
@@ -202,10 +212,16 @@ impl Core {
         asked || self.ring_is_filling() || self.blocks_are_wanted()
     }
 
-    /// Whether reclaimed blocks should become free.
+    /// Whether reclaimed blocks should become free. Each root takes a page of the journal, so several are released
+    /// together unless somebody waits for them.
     fn blocks_are_wanted(&self) -> bool {
-        self.blocks.reclaimed_count() > 0
-            && (self.blocks.free_count() <= self.collect_below() + 1 || self.blocks.reclaimed_count() > 8)
+        let (free, reclaimed) = (self.blocks.free_count(), self.blocks.reclaimed_count());
+        let wanted = match free {
+            free if free <= self.reserve_blocks() => 1,
+            free if free <= self.collect_below() + 1 => RELEASED_TOGETHER,
+            _ => RELEASED_AT_LEISURE,
+        };
+        reclaimed >= wanted && self.blocks.can_release_before(self.ring.staging_number())
     }
 
     /// Whether a good part of the ring could be released, or must be.

@@ -317,6 +317,8 @@ impl Core {
         }
         if chunks > 0 {
             self.admit_chunks(chunks)?;
+        } else if !self.may_delete() {
+            return Err(StageError::Busy);
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);

@@ -13,6 +13,7 @@ use crate::blocks::BlockState;
 use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
+use crate::lifetime::Class;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, PageAddr};
 use kaml_index::Slot;
@@ -72,6 +73,12 @@ impl Core {
     /// garbage, so that it is never outrun and their latency grows by small steps.
     pub(crate) fn may_write(&self) -> bool {
         !self.collector.active || self.collector.budget > 0
+    }
+
+    /// Whether hosts may delete now. Deletes make room and are not counted against the budget, but they fill the
+    /// journal, which may take the last blocks: those are collection's while it works on giving some back.
+    pub(crate) fn may_delete(&self) -> bool {
+        self.blocks.free_count() > self.floor(Class::Snapshot) || !self.collector.is_running()
     }
 
     /// A host has written `chunks`.

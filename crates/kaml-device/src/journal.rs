@@ -27,6 +27,17 @@ pub(crate) struct Journal {
     pub(crate) pages_since_checkpoint: u64,
 }
 
+impl std::fmt::Debug for Journal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journal")
+            .field("next_entry", &self.next_entry)
+            .field("waiting", &self.waiting.len())
+            .field("pages", &self.runs.iter().map(|r| r.run.page_count).sum::<u32>())
+            .field("pages_since_checkpoint", &self.pages_since_checkpoint)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Journal {
     pub(crate) fn new(page_bytes: u32, next_entry: u64, runs: Vec<JournalRun>) -> Journal {
         Journal {

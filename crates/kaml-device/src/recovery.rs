@@ -248,6 +248,8 @@ impl Core {
         self.drive(medium, Core::root_is_idle)?;
         self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
         self.recovering = None;
+        // The first root from here on names the new epoch, so it may also release what only the old frames name.
+        self.blocks.forget_mapping_frames();
         Ok(())
     }
 

@@ -143,6 +143,8 @@ impl std::fmt::Debug for crate::core::Core {
         f.debug_struct("Core")
             .field("stats", &self.stats())
             .field("blocks", &states)
+            .field("held_by_metadata", &self.blocks.iter().filter(|(_, block)| block.holds > 0).count())
+            .field("journal", &self.journal)
             .field("reserve_blocks", &self.reserve_blocks())
             .field("collect_below", &self.collect_below())
             .field("programming_bytes", &self.writers.programming_bytes)

@@ -87,3 +87,19 @@ fn checkers_ask_what_can_be_known() {
 fn programs_without_space_keep_their_order() {
     passes(2_000_013, None, 0);
 }
+
+/// Goal:   what the frames of a ring that was replayed name is free for erasing when the next epoch has begun, though
+///         no frame of it was written yet.
+/// Method: the seed and cut in which collection waited for such blocks, Puts for collection, and so no frame came.
+#[test]
+fn replayed_frames_release_their_blocks() {
+    passes(3_000_097, None, 7467);
+}
+
+/// Goal:   deletes, which a full device takes, leave collection the blocks that it needs, and roots do not fill the
+///         journal with pages that hold next to nothing.
+/// Method: the seed and cut in which the journal took the last block while a checkpoint waited for one.
+#[test]
+fn deletes_leave_blocks_for_collection() {
+    passes(4_000_030, None, 9646);
+}

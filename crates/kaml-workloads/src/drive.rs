@@ -7,7 +7,7 @@
 //! A latency is that of the whole operation, from its first try to the answer, pauses between tries included.
 
 use crate::Error;
-use crate::engine::{Body, Cause, Engine, Session, Stop, Table};
+use crate::engine::{Body, Cause, Engine, Pipeline, Session, Stop, Table};
 use crate::figures::{DiskBytes, Meter, histogram, record, resident_bytes};
 use crate::outcome;
 pub use crate::outcome::{Aborts, KindFigures, Outcome};
@@ -30,8 +30,10 @@ const SHARES_PER_THREAD: u64 = 8;
 /// How long and on how many threads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Run {
-    /// Blocking threads.
+    /// Threads.
     pub threads: usize,
+    /// Operations that each has in flight; 0: it waits for each.
+    pub in_flight: usize,
     /// How long is measured, at most.
     pub duration: Duration,
     /// How many operations are measured, at most, of all threads together.
@@ -46,7 +48,7 @@ impl Run {
     /// So many operations on so many threads, cold.
     pub fn of(threads: usize, operations: u64) -> Run {
         let duration = Duration::from_secs(24 * 3600);
-        Run { threads, duration, operations_max: operations, warm_up: Duration::ZERO, seed: 1 }
+        Run { threads, in_flight: 0, duration, operations_max: operations, warm_up: Duration::ZERO, seed: 1 }
     }
 }
 
@@ -107,6 +109,34 @@ pub struct Size {
 pub trait Worker: Send {
     /// Carries out the next one; answers its kind.
     fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error>;
+
+    /// Starts the next one, which has this token until it is answered; answers its kind.
+    fn start(&mut self, pipeline: &mut dyn Pipeline, token: u64, tally: &mut Tally) -> Result<usize, Error> {
+        let _ = (pipeline, token, tally);
+        Err(Error::Parameters("this workload has blocking operations only".into()))
+    }
+
+    /// One that was started is answered; a read with its value, if it is there.
+    fn finish(&mut self, token: u64, value: Option<&[u8]>, tally: &mut Tally) -> Result<(), Error> {
+        let _ = (token, value, tally);
+        Ok(())
+    }
+}
+
+/// How a thread calls its engine.
+enum Door<'a> {
+    Blocking(Box<dyn Session + 'a>),
+    InFlight(Box<dyn Pipeline + 'a>, usize),
+}
+
+impl<'a> Door<'a> {
+    fn open(engine: &'a dyn Engine, in_flight: usize) -> Result<Door<'a>, Error> {
+        if in_flight == 0 {
+            return Ok(Door::Blocking(engine.session()?));
+        }
+        let none = || Error::Parameters(format!("{} has blocking calls only", engine.describe()));
+        Ok(Door::InFlight(engine.pipeline(in_flight).ok_or_else(none)?, in_flight))
+    }
 }
 
 /// What operations count while they run.
@@ -284,45 +314,84 @@ impl<'a> Field<'a> {
 
     /// One thread: both gates are passed whatever happens, or the others would wait for ever.
     fn work<W: Worker>(&self, engine: &dyn Engine, mut worker: W) -> Result<(W, Share), Error> {
-        let session = engine.session();
+        let door = Door::open(engine, self.run.in_flight);
         let mut share = Share::new(self.kinds);
-        let warmed = session.and_then(|mut session| {
+        let warmed = door.and_then(|mut door| {
             let unlimited = AtomicU64::new(0);
-            self.operate(&mut *session, &mut worker, self.run.warm_up, &unlimited, u64::MAX, &mut share)?;
-            Ok(session)
+            self.operate(&mut door, &mut worker, self.run.warm_up, &unlimited, u64::MAX, &mut share)?;
+            Ok(door)
         });
         self.failed.fetch_or(warmed.is_err(), Ordering::Relaxed);
         self.gate.wait();
         share = Share::new(self.kinds);
         self.gate.wait();
-        let mut session = warmed?;
+        let mut door = warmed?;
         let (duration, limit) = (self.run.duration, self.run.operations_max);
-        let result = self.operate(&mut *session, &mut worker, duration, &self.begun, limit, &mut share);
+        let result = self.operate(&mut door, &mut worker, duration, &self.begun, limit, &mut share);
         self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
         result.map(|()| (worker, share))
     }
 
     fn operate<W: Worker>(
         &self,
-        session: &mut dyn Session,
+        door: &mut Door<'_>,
         worker: &mut W,
         duration: Duration,
         begun: &AtomicU64,
         operations_max: u64,
         share: &mut Share,
     ) -> Result<(), Error> {
-        let mut now = Instant::now();
-        let end = now + duration;
-        while now < end && !self.failed.load(Ordering::Relaxed) {
-            if operations_max < u64::MAX && begun.fetch_add(1, Ordering::Relaxed) >= operations_max {
-                break;
+        let start = Instant::now();
+        let goes_on = |now: Instant| {
+            now < start + duration
+                && !self.failed.load(Ordering::Relaxed)
+                && (operations_max == u64::MAX || begun.fetch_add(1, Ordering::Relaxed) < operations_max)
+        };
+        match door {
+            Door::Blocking(session) => {
+                let mut now = start;
+                while goes_on(now) {
+                    let kind = worker.operate(&mut **session, &mut share.tally)?;
+                    let answered = Instant::now();
+                    record(&mut share.latencies[kind], answered - now);
+                    now = answered;
+                }
+                Ok(())
             }
-            let kind = worker.operate(session, &mut share.tally)?;
-            let answered = Instant::now();
-            record(&mut share.latencies[kind], answered - now);
-            now = answered;
+            Door::InFlight(pipeline, depth) => keep_in_flight(&mut **pipeline, *depth, worker, goes_on, share),
         }
-        Ok(())
+    }
+}
+
+/// Starts operations until it does not go on, `depth` in flight, and waits for all.
+fn keep_in_flight<W: Worker>(
+    pipeline: &mut dyn Pipeline,
+    depth: usize,
+    worker: &mut W,
+    goes_on: impl Fn(Instant) -> bool,
+    share: &mut Share,
+) -> Result<(), Error> {
+    let mut begun = vec![(Instant::now(), 0); depth]; // when, and its kind; by token
+    let mut free: Vec<u64> = (0..depth as u64).rev().collect();
+    let mut more = true;
+    loop {
+        while more && let Some(token) = free.last().copied() {
+            let now = Instant::now();
+            more = goes_on(now);
+            if more {
+                free.pop();
+                begun[token as usize] = (now, worker.start(pipeline, token, &mut share.tally)?);
+            }
+        }
+        if free.len() == depth {
+            return Ok(());
+        }
+        pipeline.poll(&mut |token, value| {
+            let (start, kind) = begun[token as usize];
+            record(&mut share.latencies[kind], start.elapsed());
+            free.push(token);
+            worker.finish(token, value, &mut share.tally)
+        })?;
     }
 }
 

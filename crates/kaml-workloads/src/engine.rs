@@ -30,6 +30,12 @@ pub trait Engine: Sync {
     /// The door for one thread.
     fn session(&self) -> Result<Box<dyn Session + '_>, Error>;
 
+    /// The door for one thread that has so many operations in flight; none where an engine only has blocking calls.
+    fn pipeline(&self, in_flight: usize) -> Option<Box<dyn Pipeline + '_>> {
+        let _ = in_flight;
+        None
+    }
+
     /// Everything durable, and all work done that was put off: what a device wrote can be counted now.
     fn settle(&self) -> Result<(), Error>;
 
@@ -70,6 +76,27 @@ pub trait Session {
     /// [`Engine::settle`].
     fn load(&mut self, table: Table, records: &[Record]) -> Result<(), Stop>;
 }
+
+/// The calls of one thread that does not wait for each. An operation is named by a token until it is answered.
+pub trait Pipeline {
+    /// Starts reading a record.
+    fn get(&mut self, token: u64, table: Table, key: u64);
+
+    /// Starts storing a record, whether it is there or not; durable when it is answered.
+    fn put(&mut self, token: u64, table: Table, key: u64, value: &[u8]);
+
+    /// Starts changing a record that is there, in one serializable transaction; durable when it is answered.
+    fn update(&mut self, token: u64, table: Table, key: u64, change: Change);
+
+    /// Waits until something is answered, unless nothing is in flight.
+    fn poll(&mut self, answered: &mut Answered<'_>) -> Result<(), Error>;
+}
+
+/// Hears of an operation that is done: its token, and for a read the value, if it is there.
+pub type Answered<'a> = dyn FnMut(u64, Option<&[u8]>) -> Result<(), Error> + 'a;
+
+/// Makes the new value of a record out of the old one, or says what is wrong with that.
+pub type Change = Box<dyn FnOnce(&[u8]) -> Result<Vec<u8>, String>>;
 
 /// What a transaction does.
 pub type Body<'a> = dyn FnMut(&mut dyn Transaction) -> Result<(), Stop> + 'a;

@@ -88,6 +88,7 @@ enum Bench {
     /// YCSB on the record cache: records read, updated, inserted, read to be changed
     #[command(after_help = "Examples:
   kaml bench ycsb a --records 2000000 --cache 40% --threads 1,16
+  kaml bench ycsb a --threads 1 --in-flight 128
   kaml bench ycsb a,b,c,d,f --property writeallfields=true --json
   kaml bench ycsb workloads/workloada --as-is")]
     Ycsb(Box<YcsbArguments>),

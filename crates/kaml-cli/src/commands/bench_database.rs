@@ -27,9 +27,12 @@ const CAPACITY_MIN: u64 = 1 << 30;
 
 #[derive(Args)]
 struct Common {
-    /// Blocking threads, a list: one row for each, on the same tables
+    /// Threads, a list: one row for each, on the same tables
     #[arg(long, default_value = "16", value_delimiter = ',')]
     threads: Vec<usize>,
+    /// Operations that each thread has in flight, for workloads on single records; 0: it waits for each
+    #[arg(long, default_value_t = 0)]
+    in_flight: usize,
     /// Memory of the record cache: bytes, or a share of the data, for example 512MiB or 40%
     #[arg(long, default_value = "40%")]
     cache: CacheSize,
@@ -63,6 +66,9 @@ struct Common {
     /// Bytes of the new device [default: three times the data]
     #[arg(long, value_parser = size::parse)]
     capacity: Option<u64>,
+    /// Write every block of the new device once beforehand, so that the file system allocates nothing during the runs
+    #[arg(long)]
+    prewrite: bool,
     /// What an acknowledged transaction survives
     #[arg(long, value_enum, default_value_t)]
     durability: Durability,
@@ -269,7 +275,14 @@ impl Common {
         let operations_max = self.operations.or(operations_max).unwrap_or(u64::MAX);
         let run = |(at, threads): (usize, &usize)| match *threads {
             0 => Err(Failure::Usage("--threads must not be 0".into())),
-            threads => Ok(Run { threads, duration, warm_up, operations_max, seed: self.seed + at as u64 }),
+            threads => Ok(Run {
+                threads,
+                in_flight: self.in_flight,
+                duration,
+                warm_up,
+                operations_max,
+                seed: self.seed + at as u64,
+            }),
         };
         self.threads.iter().enumerate().map(run).collect()
     }
@@ -281,7 +294,7 @@ impl Common {
         let added = (operations * size.operation_bytes as f64) as u64;
         let wanted = size.value_bytes.saturating_mul(CAPACITY_FACTOR).saturating_add(added);
         let capacity = self.capacity.unwrap_or(wanted.max(CAPACITY_MIN));
-        CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) }
+        CreateOptions { durability: self.durability.into(), prewrite: self.prewrite, ..CreateOptions::new(capacity) }
     }
 
     fn store(&self, workload: &dyn Workload) -> StoreOptions {

@@ -3,11 +3,13 @@
 //! Lives here:       opening, and the translation of calls and errors.
 //! May be called by: the command line, tests; not by workloads.
 
-use super::{Body, Cause, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use super::{Answered, Body, Cause, Change, Counts, Engine, Pipeline, Record, Session, Stop, Table, Transaction};
 use crate::Error;
-use kaml::store::{self, Store, StoreError, StoreOptions};
+use kaml::store::{self, Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update};
 use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use std::cell::RefCell;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Payload that is loaded with one Put: large enough that its flush costs little.
 const LOAD_BYTES: usize = 256 << 10;
@@ -67,6 +69,11 @@ impl Engine for KamlEngine {
         Ok(Box::new(KamlSession { engine: self }))
     }
 
+    fn pipeline(&self, in_flight: usize) -> Option<Box<dyn Pipeline + '_>> {
+        let queue = self.store.queue(in_flight as u32);
+        Some(Box::new(KamlPipeline { tables: &self.tables, queue, answers: Vec::new(), wrong: Rc::default() }))
+    }
+
     fn settle(&self) -> Result<(), Error> {
         self.store.flush().map_err(engine_error)?;
         Ok(self.device.settle()?)
@@ -121,6 +128,49 @@ impl Session for KamlSession<'_> {
             self.engine.device.write(&batch).map_err(Error::from)?;
         }
         Ok(())
+    }
+}
+
+struct KamlPipeline<'a> {
+    tables: &'a [NamespaceId],
+    queue: StoreQueue,
+    answers: Vec<StoreAnswer>,
+    /// What an update said of the record that it found.
+    wrong: Rc<RefCell<Option<String>>>,
+}
+
+impl Pipeline for KamlPipeline<'_> {
+    fn get(&mut self, token: u64, table: Table, key: u64) {
+        self.queue.get(token, self.tables[table.0], key);
+    }
+
+    fn put(&mut self, token: u64, table: Table, key: u64, value: &[u8]) {
+        self.queue.put(token, self.tables[table.0], key, value);
+    }
+
+    fn update(&mut self, token: u64, table: Table, key: u64, change: Change) {
+        let wrong = self.wrong.clone();
+        self.queue.update(token, self.tables[table.0], key, move |old| {
+            let new = old.ok_or_else(|| format!("record {key} is missing")).and_then(change);
+            new.map_or_else(
+                |what| {
+                    *wrong.borrow_mut() = Some(what);
+                    Update::Keep
+                },
+                Update::Store,
+            )
+        });
+    }
+
+    fn poll(&mut self, answered: &mut Answered<'_>) -> Result<(), Error> {
+        self.queue.poll(true, &mut self.answers);
+        if let Some(what) = self.wrong.take() {
+            return Err(Error::Wrong(what));
+        }
+        self.answers.drain(..).try_for_each(|StoreAnswer { token, result }| {
+            let value = result.map_err(engine_error)?;
+            answered(token, value.as_deref())
+        })
     }
 }
 

@@ -19,7 +19,7 @@ pub use settings::{InsertOrder, Lengths, Requests, STANDARD, Settings, SettingsE
 
 use crate::Error;
 use crate::drive::{self, About, Outcome, Progress, Run, Size, Stage, Tally, Worker, Workload};
-use crate::engine::{Engine, Session, Stop, Table, must_read};
+use crate::engine::{Engine, Pipeline, Session, Stop, Table, must_read};
 use crate::keys::Rng;
 use choose::{Chooser, Inserts};
 use record::Records;
@@ -74,8 +74,8 @@ impl Ycsb {
         let see = &mut |record: &[u8]| {
             result = records.check(write.number, record, true).and_then(|()| {
                 let Some(found) = records.version(record, write.field) else { return Ok(()) }; // too short to tell
-                let same_client = found >> COUNT_BITS == write.version >> COUNT_BITS;
-                let is_older = found == 0 || (same_client && found < write.version);
+                let same_client = found >> COUNT_BITS == write.not_before >> COUNT_BITS;
+                let is_older = found == 0 || (same_client && found < write.not_before);
                 if is_older { Err(format!("record {}: an acknowledged write is lost", write.number)) } else { Ok(()) }
             });
         };
@@ -141,6 +141,7 @@ impl Workload for Ycsb {
                 read_count: 0,
                 record: Vec::new(),
                 remembered: VecDeque::with_capacity(REMEMBERED_MAX),
+                pending: vec![None; run.in_flight],
             }
         };
         let configuration = serde_json::json!({ "settings": self.settings, "run": run });
@@ -178,7 +179,16 @@ impl Workload for Ycsb {
 struct Write {
     number: u64,
     field: usize,
-    version: u64,
+    /// The oldest of its client's versions that may stand in its place: its own, or that of the oldest write that was in
+    /// flight beside it.
+    not_before: u64,
+}
+
+/// An operation in flight.
+#[derive(Clone, Copy)]
+enum Pending {
+    Read { number: u64, every_byte: bool },
+    Write { write: Write, version: u64, is_insert: bool },
 }
 
 /// What one thread does.
@@ -191,16 +201,53 @@ struct Client<'a> {
     read_count: u64,
     record: Vec<u8>,
     remembered: VecDeque<Write>,
+    /// By token.
+    pending: Vec<Option<Pending>>,
 }
 
 impl Worker for Client<'_> {
+    fn start(&mut self, pipeline: &mut dyn Pipeline, token: u64, tally: &mut Tally) -> Result<usize, Error> {
+        let kind = self.draw_kind();
+        let pending = match kind {
+            0 => self.start_read(pipeline, token, tally),
+            1 if self.writes_whole() => {
+                let (number, key) = self.choose();
+                self.start_put(pipeline, token, number, key, tally)
+            }
+            2 => {
+                let number = self.workload.inserts.begin();
+                self.start_put(pipeline, token, number, self.workload.key(number), tally)
+            }
+            _ => self.start_change(pipeline, token, tally, kind == 3),
+        };
+        self.pending[token as usize] = Some(match pending {
+            Pending::Write { write, version, .. } => Pending::Write { write, version, is_insert: kind == 2 },
+            read @ Pending::Read { .. } => read,
+        });
+        Ok(kind)
+    }
+
+    fn finish(&mut self, token: u64, value: Option<&[u8]>, _tally: &mut Tally) -> Result<(), Error> {
+        match self.pending[token as usize].take().expect("an operation is answered once") {
+            Pending::Read { number, every_byte } => match value {
+                Some(record) => self.records.check(number, record, every_byte).map_err(Error::Wrong),
+                None => Err(Error::Wrong(format!("record {number} is missing"))),
+            },
+            Pending::Write { write, is_insert, .. } => {
+                if is_insert {
+                    self.workload.inserts.acknowledge(write.number);
+                }
+                self.remember(write);
+                Ok(())
+            }
+        }
+    }
+
     fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error> {
-        let s = &self.workload.settings;
-        let shares = [s.read_share, s.update_share, s.insert_share, s.read_modify_write_share];
-        let kind = draw(&shares, &mut self.coin);
+        let kind = self.draw_kind();
         match kind {
             0 => self.read(session, tally)?,
-            1 if s.write_all_fields || s.field_count == 1 => self.replace(session, tally)?,
+            1 if self.writes_whole() => self.replace(session, tally)?,
             1 => self.change(session, tally, false)?,
             2 => self.insert(session, tally)?,
             _ => self.change(session, tally, true)?,
@@ -222,7 +269,79 @@ fn draw(shares: &[f64], coin: &mut Rng) -> usize {
     last // rounding
 }
 
+/// Operations in flight.
 impl Client<'_> {
+    fn start_read(&mut self, pipeline: &mut dyn Pipeline, token: u64, tally: &mut Tally) -> Pending {
+        let (number, key) = self.choose();
+        self.read_count += 1;
+        tally.reads += 1;
+        pipeline.get(token, RECORDS, key);
+        Pending::Read { number, every_byte: self.read_count.is_multiple_of(EVERY_BYTE) }
+    }
+
+    fn start_put(
+        &mut self,
+        pipeline: &mut dyn Pipeline,
+        token: u64,
+        number: u64,
+        key: u64,
+        tally: &mut Tally,
+    ) -> Pending {
+        self.version += 1;
+        self.records.make(number, self.version, &mut self.record);
+        tally.user_bytes += self.record.len() as u64;
+        pipeline.put(token, RECORDS, key, &self.record);
+        self.pending_write(number, 0)
+    }
+
+    /// As [`Client::change`].
+    fn start_change(&mut self, pipeline: &mut dyn Pipeline, token: u64, tally: &mut Tally, checked: bool) -> Pending {
+        let (number, key) = self.choose();
+        self.version += 1;
+        self.read_count += u64::from(checked);
+        let every_byte = checked && self.read_count.is_multiple_of(EVERY_BYTE);
+        let field = self.coin.below(self.workload.settings.field_count as u64) as usize;
+        let (all, version) = (self.workload.settings.write_all_fields, self.version);
+        let mut records = self.records.reseeded(version);
+        tally.reads += 1;
+        tally.user_bytes += self.workload.size().operation_bytes;
+        let change = move |old: &[u8]| {
+            records.check(number, old, every_byte)?;
+            let mut record = old.to_vec();
+            if all {
+                records.make(number, version, &mut record);
+            } else if !records.replace(number, field, version, &mut record) {
+                return Err(format!("record {number} has no field {field}"));
+            }
+            Ok(record)
+        };
+        pipeline.update(token, RECORDS, key, Box::new(change));
+        self.pending_write(number, field)
+    }
+
+    fn pending_write(&self, number: u64, field: usize) -> Pending {
+        let version = |pending: &Option<Pending>| match pending {
+            Some(Pending::Write { version, .. }) => Some(*version),
+            Some(Pending::Read { .. }) | None => None,
+        };
+        let oldest = self.pending.iter().filter_map(version).min();
+        let write = Write { number, field, not_before: oldest.unwrap_or(self.version) };
+        Pending::Write { write, version: self.version, is_insert: false }
+    }
+}
+
+impl Client<'_> {
+    fn draw_kind(&mut self) -> usize {
+        let s = &self.workload.settings;
+        let shares = [s.read_share, s.update_share, s.insert_share, s.read_modify_write_share];
+        draw(&shares, &mut self.coin)
+    }
+
+    /// Whether an update needs nothing of the record that is there.
+    fn writes_whole(&self) -> bool {
+        self.workload.settings.write_all_fields || self.workload.settings.field_count == 1
+    }
+
     fn read(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<(), Error> {
         let (number, key) = self.choose();
         self.read_count += 1;
@@ -260,7 +379,7 @@ impl Client<'_> {
         let record = &self.record;
         tally.try_on(|| session.put(RECORDS, key, record))?;
         tally.user_bytes += self.record.len() as u64;
-        self.remember(number, 0);
+        self.remember(Write { number, field: 0, not_before: self.version });
         Ok(())
     }
 
@@ -285,7 +404,7 @@ impl Client<'_> {
             txn.update(RECORDS, key, record)
         })?;
         tally.user_bytes += self.record.len() as u64;
-        self.remember(number, field);
+        self.remember(Write { number, field, not_before: self.version });
         Ok(())
     }
 
@@ -294,11 +413,11 @@ impl Client<'_> {
         (number, self.workload.key(number))
     }
 
-    fn remember(&mut self, number: u64, field: usize) {
+    fn remember(&mut self, write: Write) {
         if self.remembered.len() == REMEMBERED_MAX {
             self.remembered.pop_front();
         }
-        self.remembered.push_back(Write { number, field, version: self.version });
+        self.remembered.push_back(write);
     }
 }
 
@@ -318,8 +437,8 @@ mod tests {
         Settings::parse(&format!("{text}\nrecordcount=2000\n{more}")).unwrap()
     }
 
-    /// Goal:   every standard workload runs, with the mix that it names, on four threads and a cache smaller than the
-    ///         data, and finds what it wrote.
+    /// Goal:   every standard workload runs, with the mix that it names, in flight and on four threads and a cache smaller
+    ///         than the data, and finds what it wrote.
     /// Method: 4000 operations each, one field and all fields; compare the kinds with the shares.
     #[test]
     fn standard_workloads_run() {
@@ -332,6 +451,8 @@ mod tests {
                 let ycsb = Ycsb::new(letter, settings.clone());
                 ycsb.load(&engine, 2, &|_, _, _| ()).unwrap();
                 ycsb.fill_cache(&engine, 2, &|_, _, _| ()).unwrap();
+                let in_flight = Run { in_flight: 32, ..Run::of(2, 2000) };
+                assert_eq!(ycsb.run(&engine, &in_flight, &|_, _, _| ()).unwrap().operations, 2000);
                 let outcome = ycsb.run(&engine, &Run::of(4, 4000), &|_, _, _| ()).unwrap();
                 assert_eq!(outcome.operations, 4000);
                 let share = |kind: &str| {
@@ -379,7 +500,7 @@ mod tests {
         let engine = engine(8 << 20);
         let ycsb = Ycsb::new("a", settings);
         ycsb.load(&engine, 1, &|_, _, _| ()).unwrap();
-        ycsb.history().last_writes = vec![Write { number: 5, field: 3, version: (1 << COUNT_BITS) + 1 }];
+        ycsb.history().last_writes = vec![Write { number: 5, field: 3, not_before: (1 << COUNT_BITS) + 1 }];
         let result = ycsb.check(&engine, 1, &|_, _, _| ());
         assert!(matches!(result, Err(Error::Wrong(what)) if what.contains("lost")));
     }

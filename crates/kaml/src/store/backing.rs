@@ -4,6 +4,7 @@
 //! Implements:       design section 7 (the cache runs on anything that is a device).
 
 use crate::{Answer, AsyncQueue, Batch, Commit, Device, Error, Key, NamespaceId};
+use std::sync::Arc;
 
 /// What the device below takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +32,22 @@ pub trait BatchReader {
     );
 }
 
+/// Commands in flight from one thread, the one that made the queue. An error of `get` or `put` is the command's answer;
+/// nothing else comes for its token.
+pub trait CommandQueue {
+    /// Starts a Get.
+    fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error>;
+
+    /// Starts a Put of one record, or a delete; it is ordered before every later one when this returns.
+    fn put(&mut self, token: u64, namespace: NamespaceId, key: Key, value: Option<&[u8]>) -> Result<(), Error>;
+
+    /// Appends answers; with `wait` at least one, if anything is in flight.
+    fn poll(&mut self, wait: bool, answers: &mut Vec<Answer>);
+
+    /// Commands not answered yet.
+    fn in_flight(&self) -> usize;
+}
+
 /// A key-value SSD as the cache sees it. All calls may be made from any thread at once.
 pub trait Backing: Send + Sync + 'static {
     /// Reads a value into a buffer; false if the key is not there.
@@ -38,6 +55,12 @@ pub trait Backing: Send + Sync + 'static {
 
     /// A door for reads of many values, for the thread that opens it. It is used again, so opening it may cost something.
     fn reader(&self) -> Box<dyn BatchReader>;
+
+    /// A door for commands in flight, for the thread that opens it; nothing if there is none.
+    fn queue(&self, depth: u32) -> Option<Box<dyn CommandQueue>> {
+        let _ = depth;
+        None
+    }
 
     /// Whether a key is there.
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error>;
@@ -97,6 +120,61 @@ impl DeviceReader {
     }
 }
 
+impl CommandQueue for AsyncQueue {
+    fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error> {
+        AsyncQueue::get(self, token, namespace, key)
+    }
+
+    fn put(&mut self, token: u64, namespace: NamespaceId, key: Key, value: Option<&[u8]>) -> Result<(), Error> {
+        match value {
+            Some(value) => AsyncQueue::put(self, token, namespace, key, value),
+            None => AsyncQueue::delete(self, token, namespace, key),
+        }
+    }
+
+    fn poll(&mut self, wait: bool, answers: &mut Vec<Answer>) {
+        AsyncQueue::poll(self, wait, answers);
+    }
+
+    fn in_flight(&self) -> usize {
+        AsyncQueue::in_flight(self)
+    }
+}
+
+/// Commands of a device that has no queue: each is carried out when it is handed in.
+pub(super) struct InlineQueue {
+    pub(super) backing: Arc<dyn Backing>,
+    pub(super) done: Vec<Answer>,
+}
+
+impl CommandQueue for InlineQueue {
+    fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error> {
+        let mut value = Vec::new();
+        let there = self.backing.get_into(namespace, key, &mut value)?;
+        self.done.push(Answer { token, result: Ok(there.then_some(value)) });
+        Ok(())
+    }
+
+    fn put(&mut self, token: u64, namespace: NamespaceId, key: Key, value: Option<&[u8]>) -> Result<(), Error> {
+        let mut batch = Batch::new();
+        match value {
+            Some(value) => batch.put(namespace, key, value),
+            None => batch.delete(namespace, key),
+        };
+        self.backing.write(&batch)?;
+        self.done.push(Answer { token, result: Ok(None) });
+        Ok(())
+    }
+
+    fn poll(&mut self, _wait: bool, answers: &mut Vec<Answer>) {
+        answers.append(&mut self.done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.done.len()
+    }
+}
+
 impl Backing for Device {
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
         Device::get_into(self, namespace, key, value)
@@ -104,6 +182,10 @@ impl Backing for Device {
 
     fn reader(&self) -> Box<dyn BatchReader> {
         Box::new(DeviceReader { queue: self.queue(READS_IN_FLIGHT as u32), answers: Vec::new() })
+    }
+
+    fn queue(&self, depth: u32) -> Option<Box<dyn CommandQueue>> {
+        Some(Box::new(Device::queue(self, depth)))
     }
 
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {

@@ -310,6 +310,29 @@ impl Cache {
         Ok((grip, seen))
     }
 
+    /// Locks a record exclusively for an operation that holds no other lock, unless it would have to wait for somebody.
+    pub(super) fn try_acquire(&self, place: &Place, who: XcbId) -> Option<(Grip, Seen)> {
+        let mut shard = self.shard(place.shard);
+        let slot = shard.find_or_make(&place.id, place.hash);
+        shard.entry(slot).pins += 1;
+        let lock_slot = if place.lock == place.id { slot } else { shard.find_or_make(&place.lock, place.lock_hash) };
+        shard.entry(lock_slot).pins += 1;
+        let Shard { entries, queues, .. } = &mut *shard;
+        let is_read = matches!(entries[slot as usize].view(), View::Loading(_));
+        let word = &mut entries[lock_slot as usize].lock;
+        if is_read || queues.try_acquire(word, who, Mode::Exclusive).is_none() {
+            shard.unpin(lock_slot);
+            shard.unpin(slot);
+            return None;
+        }
+        let entry = shard.entry(slot);
+        if !matches!(entry.view(), View::Unknown) {
+            entry.uses = (entry.uses + 1).min(USES_MAX);
+        }
+        let seen = Seen { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
+        Some((Grip { shard: place.shard, slot, lock_slot: Some(lock_slot) }, seen))
+    }
+
     /// Ends a transaction's hold on a record, and makes its change visible if there is one.
     pub(super) fn let_go(&self, who: XcbId, grip: &Grip, change: Option<(Content, Ticket)>) {
         let mut shard = self.shard(grip.shard);

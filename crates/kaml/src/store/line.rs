@@ -8,7 +8,7 @@
 //! fixed, and marks its records with it. Who reads such a record is answered after that ticket is durable.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// A commit's number; 0 marks what has been durable all the time.
@@ -17,6 +17,14 @@ pub(super) type Ticket = u64;
 /// A commit that others could see was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
+
+/// How the commit of a ticket stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Durable,
+    Pending,
+    Lost,
+}
 
 #[derive(Default)]
 struct State {
@@ -31,6 +39,8 @@ struct State {
 #[derive(Default)]
 pub(super) struct Line {
     settled: AtomicU64,
+    /// Some commit was lost, so that an end is not enough to go by. Set before `settled` moves beyond it.
+    has_lost: AtomicBool,
     state: Mutex<State>,
     moved: Condvar,
 }
@@ -54,6 +64,7 @@ impl Line {
         state.ended[(ticket - settled - 1) as usize] = true;
         if result.is_err() {
             state.lost.push(ticket);
+            self.has_lost.store(true, Ordering::Release);
         }
         let done = state.ended.iter().take_while(|ended| **ended).count();
         state.ended.drain(..done);
@@ -68,6 +79,17 @@ impl Line {
     /// Every commit up to this one has come to an end.
     pub(super) fn settled(&self) -> Ticket {
         self.settled.load(Ordering::Acquire)
+    }
+
+    /// How a commit stands just now.
+    pub(super) fn standing(&self, ticket: Ticket) -> Standing {
+        if ticket > self.settled() {
+            return Standing::Pending;
+        }
+        match ticket > 0 && self.has_lost.load(Ordering::Acquire) && self.is_lost(ticket) {
+            true => Standing::Lost,
+            false => Standing::Durable,
+        }
     }
 
     /// Whether a commit is known to be lost.
@@ -104,6 +126,9 @@ mod tests {
         line.end(1, Ok(()));
         assert_eq!(line.settled(), 3);
         assert_eq!(tickets.map(|ticket| line.wait(ticket)), [Ok(()), Err(Lost), Ok(())]);
+        let standings = [0, 1, 2, 3, 4].map(|ticket| line.standing(ticket));
+        use Standing as S;
+        assert_eq!(standings, [S::Durable, S::Durable, S::Lost, S::Durable, S::Pending]);
         assert_eq!(line.take(), 4);
     }
 }

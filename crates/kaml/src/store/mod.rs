@@ -33,6 +33,7 @@ mod evict;
 mod line;
 mod locks;
 mod options;
+mod queue;
 mod reads;
 mod record;
 mod shard;
@@ -43,16 +44,19 @@ mod value;
 mod waits;
 mod xcb;
 
-pub use backing::{Backing, BatchReader, Limits, PendingPut};
+pub use backing::{Backing, BatchReader, CommandQueue, Limits, PendingPut};
 pub use error::StoreError;
 pub use options::{StoreOptions, StoreStats, WriteMode};
+pub use queue::{StoreAnswer, StoreQueue, Update};
 pub use txn::Transaction;
 pub use value::Value;
 pub use xcb::{IllegalMove, XcbEvent, XcbState};
 
 use crate::{Key, NamespaceId};
+use backing::InlineQueue;
 use cache::{Cache, Peek, Place};
 use clean::Cleaner;
+use line::Standing;
 use reads::Loaded;
 use shard::Content;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -171,6 +175,13 @@ impl Store {
         StoreReader { store: self.clone(), reader: None }
     }
 
+    /// A door for many operations in flight, for this thread; `depth` is how many the device should expect.
+    pub fn queue(&self, depth: u32) -> StoreQueue {
+        let backing = &self.inner.cache.backing;
+        let inline = || Box::new(InlineQueue { backing: backing.clone(), done: Vec::new() }) as Box<dyn CommandQueue>;
+        StoreQueue::new(self.clone(), backing.queue(depth).unwrap_or_else(inline))
+    }
+
     /// Reads many records of a namespace; those that miss are read together. Whoever does this often keeps a
     /// [reader](Store::reader).
     pub fn get_many(&self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
@@ -244,6 +255,20 @@ impl Store {
         }
     }
 
+    /// Begins a transaction with a lock to change one record, trying again when the lock is refused; answers what it sees
+    /// of the record.
+    fn run_locked(&self, namespace: NamespaceId, key: Key) -> Result<(Transaction, Option<Value>), StoreError> {
+        let mut tries = 0;
+        loop {
+            let mut txn = self.begin()?;
+            match txn.read_for_update(namespace, key) {
+                Ok(value) => return Ok((txn, value)),
+                Err(error) if error.is_retryable() && tries < self.inner.retries_max => tries += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// What the store did, and how it stands.
     pub fn stats(&self) -> StoreStats {
         let cache = &self.inner.cache;
@@ -271,7 +296,11 @@ impl Store {
     /// Waits until what was read is durable; false if it was lost instead.
     fn is_durable(&self, ticket: line::Ticket) -> bool {
         let line = &self.inner.cache.line;
-        ticket <= line.settled() || line.wait(ticket).is_ok()
+        match line.standing(ticket) {
+            Standing::Durable => true,
+            Standing::Pending => line.wait(ticket).is_ok(),
+            Standing::Lost => false,
+        }
     }
 
     /// Reads a record that a transaction is changing: waits for it.

@@ -5,7 +5,7 @@
 //! Implements:       paper:KAML III.D (probe the cache, else Get and insert).
 
 use super::backing::BatchReader;
-use super::cache::{Cache, Locked, Peek, Place};
+use super::cache::{Cache, Grip, Locked, Peek, Place};
 use super::error::StoreError;
 use super::evict::USES_MAX;
 use super::line::Ticket;
@@ -85,7 +85,7 @@ impl Cache {
     }
 
     /// Ends a read of the device; false if somebody has stored the record meanwhile.
-    fn end_load(&self, place: &Place, slot: u32, load: u32, found: Option<&Option<Arc<[u8]>>>) -> bool {
+    pub(super) fn end_load(&self, place: &Place, slot: u32, load: u32, found: Option<&Option<Arc<[u8]>>>) -> bool {
         let mut shard = self.shard(place.shard);
         let stands = matches!(shard.entry(slot).view(), View::Loading(number) if number == load);
         if stands {
@@ -162,13 +162,20 @@ impl Cache {
     }
 
     /// Begins a read of the device, if this record needs one and nobody else does it.
-    fn begin_own(&self, place: &Place) -> Option<(u32, u32)> {
+    pub(super) fn begin_own(&self, place: &Place) -> Option<(u32, u32)> {
         let mut shard = self.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         if !matches!(shard.entry(slot).view(), View::Unknown) || self.is_changing(&shard, place, slot) {
             return None;
         }
         Some((slot, begin(&mut shard, slot)))
+    }
+}
+
+impl Cache {
+    /// Begins a read of the device for the holder of an exclusive lock.
+    pub(super) fn begin_held(&self, grip: &Grip) -> u32 {
+        begin(&mut self.shard(grip.shard), grip.slot)
     }
 }
 

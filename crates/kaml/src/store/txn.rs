@@ -15,7 +15,7 @@
 use super::Inner;
 use super::cache::{Grip, Place, Seen};
 use super::error::StoreError;
-use super::line::{Lost, Ticket};
+use super::line::{Lost, Standing, Ticket};
 use super::locks::{Mode, XcbId};
 use super::record::RecordId;
 use super::shard::Content;
@@ -243,7 +243,7 @@ impl Transaction {
     }
 
     fn note_ticket(&mut self, ticket: Ticket) {
-        if ticket > self.store.cache.line.settled() && !self.tickets.contains(&ticket) {
+        if self.store.cache.line.standing(ticket) != Standing::Durable && !self.tickets.contains(&ticket) {
             self.tickets.push(ticket);
         }
     }

@@ -4,6 +4,7 @@ mod cache;
 mod crash;
 mod history;
 mod power;
+mod queue;
 mod serial;
 mod txn;
 mod world;

@@ -1,0 +1,423 @@
+//! Many operations on a store in flight from one thread.
+//!
+//! Lives here:       the steps of an operation between its start and its answer, and what waits for others.
+//! Lives elsewhere:  what the device has in flight (`crate::queue`), the cache and its locks (`cache`, `reads`).
+//! Implements:       design section 7 (the asynchronous face of the caching layer).
+//!
+//! An operation holds at most one lock, and only while the record is read to be changed: it is given back when the
+//! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise. So
+//! operations of a queue never wait for each other longer than for a read. One that meets a lock of somebody else is
+//! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does.
+
+use super::backing::CommandQueue;
+use super::cache::{Grip, Peek, Place};
+use super::error::StoreError;
+use super::line::{Lost, Standing, Ticket};
+use super::locks::XcbId;
+use super::shard::Content;
+use super::value::Value;
+use super::xcb::Phase;
+use super::{Store, WriteMode};
+use crate::{Answer, Key, NamespaceId};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What an update makes of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// It stays as it is.
+    Keep,
+    /// It is stored.
+    Store(Vec<u8>),
+    /// It is deleted.
+    Delete,
+}
+
+/// What an operation came to.
+#[derive(Debug)]
+pub struct StoreAnswer {
+    /// The caller's name for it.
+    pub token: u64,
+    /// For a get the value, if the record is there; nothing for a change.
+    pub result: Result<Option<Value>, StoreError>,
+}
+
+type UpdateFn = Box<dyn FnOnce(Option<&[u8]>) -> Update>;
+
+enum Work {
+    Get,
+    Set(Option<Arc<[u8]>>),
+    Update(UpdateFn),
+}
+
+/// A record that is locked to be changed.
+struct Held {
+    who: XcbId,
+    grip: Grip,
+    dirty: bool,
+}
+
+enum Step {
+    /// Not begun, or put off.
+    Waiting,
+    /// The device reads it for the cache: the entry's slot and the number of the load.
+    Reading(u32, u32),
+    /// The same, under a lock.
+    ReadingHeld(Held, u32),
+    /// The device stores it; others see it already, with this ticket.
+    Storing(Ticket),
+    /// It found this, which is not durable yet.
+    Settling(Option<Arc<[u8]>>, Ticket),
+}
+
+struct Operation {
+    token: u64,
+    place: Place,
+    work: Work,
+    step: Step,
+}
+
+/// Many operations in flight from one thread, the one that made the queue ([`Store::queue`]). Answers come in any order;
+/// two operations on one record take effect in any order too, but each as a whole. Changes are durable when answered; a get
+/// answers nothing that is not.
+///
+/// Poll it: a record that is being read to be changed is locked until its read was seen by [`StoreQueue::poll`].
+pub struct StoreQueue {
+    store: Store,
+    device: Box<dyn CommandQueue>,
+    operations: Vec<Option<Operation>>,
+    free: Vec<usize>,
+    /// Operations that wait for others; their order is kept.
+    later: VecDeque<usize>,
+    ready: Vec<StoreAnswer>,
+    answers: Vec<Answer>,
+}
+
+impl StoreQueue {
+    pub(super) fn new(store: Store, device: Box<dyn CommandQueue>) -> StoreQueue {
+        StoreQueue {
+            store,
+            device,
+            operations: Vec::new(),
+            free: Vec::new(),
+            later: VecDeque::new(),
+            ready: Vec::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Operations not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.operations.len() - self.free.len() + self.ready.len()
+    }
+
+    /// Starts reading a record.
+    pub fn get(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) {
+        self.begin(token, namespace, key.into(), Work::Get);
+    }
+
+    /// Starts storing a record.
+    pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) {
+        match self.store.inner.check_value(value) {
+            Ok(()) => self.begin(token, namespace, key.into(), Work::Set(Some(value.into()))),
+            Err(error) => self.ready.push(StoreAnswer { token, result: Err(error) }),
+        }
+    }
+
+    /// Starts deleting a record, whether it is there or not.
+    pub fn delete(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) {
+        self.begin(token, namespace, key.into(), Work::Set(None));
+    }
+
+    /// Starts a read-modify-write of one record: `change` sees it, or its absence, and nobody comes in between.
+    pub fn update(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        change: impl FnOnce(Option<&[u8]>) -> Update + 'static,
+    ) {
+        self.begin(token, namespace, key.into(), Work::Update(Box::new(change)));
+    }
+
+    /// Appends answers; with `wait` at least one, if anything is in flight.
+    pub fn poll(&mut self, wait: bool, out: &mut Vec<StoreAnswer>) {
+        let before = out.len();
+        loop {
+            let idle = self.device.in_flight() == 0;
+            if !idle {
+                let sleep = wait && self.ready.is_empty() && out.len() == before;
+                self.device.poll(sleep, &mut self.answers);
+                self.take_answers();
+            }
+            for _ in 0..self.later.len() {
+                let at = self.later.pop_front().expect("counted");
+                self.go_on(at);
+            }
+            out.append(&mut self.ready);
+            if !wait || out.len() > before || self.in_flight() == 0 {
+                return;
+            }
+            if self.device.in_flight() == 0
+                && let Some(at) = self.later.pop_front()
+            {
+                self.finish_blocking(at);
+            }
+        }
+    }
+
+    fn begin(&mut self, token: u64, namespace: NamespaceId, key: Key, work: Work) {
+        let place = self.store.inner.cache.place(namespace, key);
+        let operation = Operation { token, place, work, step: Step::Waiting };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.operations[at] = Some(operation);
+                at
+            }
+            None => {
+                self.operations.push(Some(operation));
+                self.operations.len() - 1
+            }
+        };
+        self.go_on(at);
+    }
+
+    fn operation(&mut self, at: usize) -> &mut Operation {
+        self.operations[at].as_mut().expect("an operation in flight has a place")
+    }
+
+    fn answer(&mut self, at: usize, result: Result<Option<Value>, StoreError>) {
+        let operation = self.operations[at].take().expect("an operation is answered once");
+        self.free.push(at);
+        self.ready.push(StoreAnswer { token: operation.token, result });
+    }
+
+    fn put_off(&mut self, at: usize) {
+        self.later.push_back(at);
+    }
+
+    /// Begins an operation, or tries again what was put off.
+    fn go_on(&mut self, at: usize) {
+        let inner = self.store.inner.clone();
+        let is_back = inner.write_mode == WriteMode::Back;
+        let operation = self.operation(at);
+        match (&operation.step, &operation.work) {
+            (Step::Settling(..), _) => self.settle(at),
+            (_, Work::Get) => self.look(at),
+            // Stays in the cache until a flush: touches memory alone.
+            (_, Work::Set(None)) if is_back => self.finish_blocking(at),
+            (_, Work::Set(Some(value))) if is_back && inner.cache.is_cachable(value.len()) => self.finish_blocking(at),
+            (_, Work::Set(_) | Work::Update(_)) => self.lock(at),
+        }
+    }
+
+    // --- gets ---------------------------------------------------------------------------------------------------------
+
+    fn look(&mut self, at: usize) {
+        let inner = self.store.inner.clone();
+        let place = self.operation(at).place;
+        let (value, ticket) = match inner.cache.peek(&place, Arc::clone) {
+            Peek::Hit(value, ticket) => (Some(value), ticket),
+            Peek::Absent(ticket) => (None, ticket),
+            Peek::Busy => return self.put_off(at),
+            Peek::Miss => {
+                let Some((slot, load)) = inner.cache.begin_own(&place) else { return self.put_off(at) };
+                self.operation(at).step = Step::Reading(slot, load);
+                return self.read(at);
+            }
+        };
+        self.operation(at).step = Step::Settling(value, ticket);
+        self.settle(at);
+    }
+
+    /// Answers with what was found when that is durable.
+    fn settle(&mut self, at: usize) {
+        let Step::Settling(value, ticket) = std::mem::replace(&mut self.operation(at).step, Step::Waiting) else {
+            unreachable!("the step of what was found")
+        };
+        match self.store.inner.cache.line.standing(ticket) {
+            Standing::Durable => {
+                let shown = matches!(self.operation(at).work, Work::Get).then_some(value).flatten();
+                self.answer(at, Ok(shown.map(Value)));
+            }
+            Standing::Pending => {
+                self.operation(at).step = Step::Settling(value, ticket);
+                self.put_off(at);
+            }
+            // A get looks again; an update decided on what never was.
+            Standing::Lost if matches!(self.operation(at).work, Work::Get) => self.put_off(at),
+            Standing::Lost => self.answer(at, Err(StoreError::DependencyLost)),
+        }
+    }
+
+    /// Starts the device's read for the cache.
+    fn read(&mut self, at: usize) {
+        let id = self.operation(at).place.id;
+        if let Err(error) = self.device.get(at as u64, id.namespace, id.key) {
+            self.take_read(at, Err(error));
+        }
+    }
+
+    fn take_read(&mut self, at: usize, found: Result<Option<Vec<u8>>, crate::Error>) {
+        let inner = self.store.inner.clone();
+        let place = self.operation(at).place;
+        let found = found.map(|value| value.map(Arc::<[u8]>::from));
+        match std::mem::replace(&mut self.operation(at).step, Step::Waiting) {
+            Step::Reading(slot, load) => {
+                let stands = inner.cache.end_load(&place, slot, load, found.as_ref().ok());
+                match found {
+                    Ok(value) if stands => self.answer(at, Ok(value.map(Value))),
+                    Ok(_) => self.put_off(at), // somebody has stored it meanwhile
+                    Err(error) => self.answer(at, Err(error.into())),
+                }
+            }
+            Step::ReadingHeld(held, load) => {
+                inner.cache.end_load(&place, held.grip.slot, load, found.as_ref().ok());
+                match found {
+                    Ok(value) => self.change(at, held, value, 0),
+                    Err(error) => self.give_up(at, held, error.into()),
+                }
+            }
+            Step::Waiting | Step::Storing(_) | Step::Settling(..) => unreachable!("a read was under way"),
+        }
+    }
+
+    // --- changes ------------------------------------------------------------------------------------------------------
+
+    fn lock(&mut self, at: usize) {
+        let inner = self.store.inner.clone();
+        let cache = &inner.cache;
+        let place = self.operation(at).place;
+        let Some(who) = cache.xcbs.take() else { return self.put_off(at) };
+        let Some((grip, seen)) = cache.try_acquire(&place, who) else {
+            cache.xcbs.give_back(who);
+            return self.put_off(at);
+        };
+        let held = Held { who, grip, dirty: seen.dirty };
+        let value = match seen.content {
+            Content::Value(value) => Some(value),
+            Content::Absent => None,
+            Content::Unknown if matches!(self.operation(at).work, Work::Set(_)) => None,
+            Content::Unknown | Content::Loading(_) => {
+                let load = cache.begin_held(&held.grip);
+                self.operation(at).step = Step::ReadingHeld(held, load);
+                return self.read(at);
+            }
+        };
+        self.change(at, held, value, seen.ticket);
+    }
+
+    /// Makes the change of a locked record whose present content is known.
+    fn change(&mut self, at: usize, held: Held, value: Option<Arc<[u8]>>, ticket: Ticket) {
+        let new = match std::mem::replace(&mut self.operation(at).work, Work::Set(None)) {
+            Work::Set(new) => new,
+            Work::Update(change) => match change(value.as_deref()) {
+                Update::Store(new) => Some(Arc::from(new)),
+                Update::Delete => None,
+                Update::Keep => {
+                    self.let_go(at, held, None);
+                    self.operation(at).step = Step::Settling(None, ticket);
+                    return self.settle(at);
+                }
+            },
+            Work::Get => unreachable!("a get changes nothing"),
+        };
+        if let Some(Err(error)) = new.as_ref().map(|value| self.store.inner.check_value(value)) {
+            return self.give_up(at, held, error);
+        }
+        let id = self.operation(at).place.id;
+        if let Err(error) = self.device.put(at as u64, id.namespace, id.key, new.as_deref()) {
+            // It may have been stored: the device must be asked. What is not flushed is kept.
+            let unknown = (!held.dirty).then_some((Content::Unknown, 0));
+            self.let_go(at, held, unknown);
+            return self.answer(at, Err(error.into()));
+        }
+        let ticket = self.store.inner.cache.line.take();
+        self.operation(at).step = Step::Storing(ticket);
+        self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), ticket)));
+    }
+
+    fn give_up(&mut self, at: usize, held: Held, error: StoreError) {
+        self.let_go(at, held, None);
+        self.answer(at, Err(error));
+    }
+
+    fn let_go(&mut self, at: usize, held: Held, change: Option<(Content, Ticket)>) {
+        let shard = self.operation(at).place.shard;
+        let cache = &self.store.inner.cache;
+        if change.is_some() {
+            cache.xcbs.set_phase(held.who, Phase::Installing);
+        }
+        cache.let_go(held.who, &held.grip, change);
+        cache.xcbs.give_back(held.who);
+        cache.make_room(shard);
+    }
+
+    fn take_answers(&mut self) {
+        let mut answers = std::mem::take(&mut self.answers);
+        for Answer { token, result } in answers.drain(..) {
+            let at = token as usize;
+            let Step::Storing(ticket) = self.operation(at).step else {
+                self.take_read(at, result);
+                continue;
+            };
+            let inner = self.store.inner.clone();
+            match result {
+                Ok(_) => {
+                    inner.cache.line.end(ticket, Ok(()));
+                    self.answer(at, Ok(None));
+                }
+                Err(error) => {
+                    inner.cache.forget(&self.operation(at).place, ticket);
+                    inner.cache.line.end(ticket, Err(Lost));
+                    self.answer(at, Err(error.into()));
+                }
+            }
+        }
+        self.answers = answers;
+    }
+
+    // --- waiting for others -------------------------------------------------------------------------------------------
+
+    /// Carries out an operation as the blocking calls do.
+    fn finish_blocking(&mut self, at: usize) {
+        let store = self.store.clone();
+        let operation = self.operation(at);
+        let (namespace, key) = (operation.place.id.namespace, operation.place.id.key);
+        if let Step::Settling(_, ticket) = operation.step {
+            store.is_durable(ticket);
+            return self.settle(at);
+        }
+        let result = match std::mem::replace(&mut operation.work, Work::Get) {
+            Work::Get => store.get(namespace, key),
+            Work::Set(value) => store.change(namespace, key, value).map(|()| None),
+            Work::Update(change) => update_blocking(&store, namespace, key, change).map(|()| None),
+        };
+        self.answer(at, result);
+    }
+}
+
+/// A transaction on one record; only the wait for its lock is tried again.
+fn update_blocking(store: &Store, namespace: NamespaceId, key: Key, change: UpdateFn) -> Result<(), StoreError> {
+    let (mut txn, value) = store.run_locked(namespace, key)?;
+    match change(value.as_deref()) {
+        Update::Keep => {}
+        Update::Store(new) => {
+            store.inner.check_value(&new)?;
+            txn.set(namespace, key, Some(new.into()))?;
+        }
+        Update::Delete => txn.set(namespace, key, None)?,
+    }
+    txn.commit()
+}
+
+impl Drop for StoreQueue {
+    /// Brings everything to its end: others wait for its locks and tickets.
+    fn drop(&mut self) {
+        let mut answers = Vec::new();
+        while self.in_flight() > 0 {
+            self.poll(true, &mut answers);
+            answers.clear();
+        }
+    }
+}

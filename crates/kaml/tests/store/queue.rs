@@ -1,0 +1,219 @@
+//! Many operations in flight from one thread.
+
+use crate::world::{Rng, World};
+use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMode};
+use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+fn number(bytes: Option<&[u8]>) -> u64 {
+    bytes.map_or(0, |bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()))
+}
+
+fn add_one(bytes: Option<&[u8]>) -> Update {
+    let mut value = vec![7; 500];
+    value[..8].copy_from_slice(&(number(bytes) + 1).to_le_bytes());
+    Update::Store(value)
+}
+
+fn open(write_mode: WriteMode, early_release: bool) -> (Device, Store, NamespaceId) {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let namespace = device.create_namespace("counters", &keys).unwrap();
+    let options = StoreOptions { write_mode, early_release, ..StoreOptions::new(300 << 10) };
+    (device.clone(), Store::open(device, &options).unwrap(), namespace)
+}
+
+/// Goal:   no update is lost or made twice, whoever else changes the record, in a cache that holds a part of them.
+/// Method: two queues, and transactions of two records beside them, add to a few hot and many cold counters; compare the
+///         sum on the device with what was acknowledged. Reads that are answered never go back.
+#[test]
+fn counters_are_exact() {
+    for early_release in [false, true] {
+        let (device, store, namespace) = open(WriteMode::Through, early_release);
+        let acknowledged: u64 = std::thread::scope(|scope| {
+            let queues = [1u64, 2].map(|seed| {
+                let store = store.clone();
+                scope.spawn(move || add_in_flight(&store, namespace, seed, 4000))
+            });
+            let store = store.clone();
+            let transactions = scope.spawn(move || {
+                let mut rng = Rng::new(3);
+                for _ in 0..500 {
+                    let keys = [rng.below(4), 4 + rng.below(2000)];
+                    let add = |txn: &mut kaml::store::Transaction| {
+                        for key in keys {
+                            let old = txn.read_for_update(namespace, key)?;
+                            let Update::Store(new) = add_one(old.as_deref()) else { unreachable!() };
+                            if old.is_some() {
+                                txn.update(namespace, key, &new)?
+                            } else {
+                                txn.insert(namespace, key, &new)?
+                            }
+                        }
+                        Ok(())
+                    };
+                    store.run(add).unwrap();
+                }
+                1000
+            });
+            queues.map(|queue| queue.join().unwrap()).iter().sum::<u64>() + transactions.join().unwrap()
+        });
+        drop(store);
+        let stored = |key: u64| number(device.get(namespace, key).unwrap().as_deref());
+        assert_eq!((0..2004).map(stored).sum::<u64>(), acknowledged);
+    }
+}
+
+/// Updates with 64 in flight, and reads of the hot counters between them; answers how many updates were acknowledged.
+fn add_in_flight(store: &Store, namespace: NamespaceId, seed: u64, count: u64) -> u64 {
+    let (mut queue, mut rng) = (store.queue(64), Rng::new(seed));
+    let (mut answers, mut updates) = (Vec::new(), 0);
+    let mut seen = [0; 4];
+    // A token is 0 for an update, and for a get the hot counter above what an earlier answer told of it.
+    let mut take = |queue: &mut StoreQueue, seen: &mut [u64; 4], fewer_than: usize| {
+        while queue.in_flight() >= fewer_than {
+            queue.poll(true, &mut answers);
+            for StoreAnswer { token, result } in answers.drain(..) {
+                let found = result.unwrap();
+                if token == 0 {
+                    updates += 1;
+                } else {
+                    let (hot, least, now) = (token as usize & 3, token >> 3, number(found.as_deref()));
+                    assert!(now >= least, "counter {hot} goes back from {least} to {now}");
+                    seen[hot] = seen[hot].max(now);
+                }
+            }
+        }
+        updates
+    };
+    for at in 0..count {
+        take(&mut queue, &mut seen, 64);
+        let hot = rng.below(4);
+        if at % 5 == 0 {
+            queue.get(seen[hot as usize] << 3 | 4 | hot, namespace, hot);
+        }
+        let key = if at % 3 == 0 { hot } else { 4 + rng.below(2000) };
+        queue.update(0, namespace, key, add_one);
+    }
+    take(&mut queue, &mut seen, 1)
+}
+
+/// Goal:   each operation does what it says, in both write modes, and what was acknowledged is on the device after a flush.
+/// Method: random operations, one at a time on each record and many in flight; compare every answer with a map.
+#[test]
+fn answers_are_those_of_a_map() {
+    for write_mode in [WriteMode::Through, WriteMode::Back] {
+        let (device, store, namespace) = open(write_mode, false);
+        let mut queue = store.queue(32);
+        let mut model: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let (mut rng, mut answers) = (Rng::new(11), Vec::new());
+        for round in 0..300u64 {
+            let mut expected = BTreeMap::new();
+            for lane in 0..32 {
+                let key = lane * 64 + rng.below(64);
+                let value = vec![round as u8; 1 + rng.below(1500) as usize];
+                let found = model.get(&key).cloned();
+                let mut answer = None;
+                match rng.below(6) {
+                    0 | 1 => {
+                        queue.get(key, namespace, key);
+                        answer = found;
+                    }
+                    2 => {
+                        queue.put(key, namespace, key, &value);
+                        model.insert(key, value);
+                    }
+                    3 => {
+                        queue.delete(key, namespace, key);
+                        model.remove(&key);
+                    }
+                    4 => queue.update(key, namespace, key, move |old| {
+                        assert_eq!(old, found.as_deref());
+                        Update::Keep
+                    }),
+                    _ => {
+                        let new = [found.clone().unwrap_or_default().as_slice(), b"+"].concat();
+                        model.insert(key, new.clone());
+                        queue.update(key, namespace, key, move |old| {
+                            assert_eq!(old, found.as_deref());
+                            Update::Store(new)
+                        });
+                    }
+                }
+                expected.insert(key, answer);
+            }
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut answers);
+            }
+            assert_eq!(answers.len(), 32);
+            for StoreAnswer { token, result } in answers.drain(..) {
+                assert_eq!(result.unwrap().map(|value| value.to_vec()), expected[&token], "key {token}");
+            }
+        }
+        drop(queue);
+        store.flush().unwrap();
+        for key in 0..2048 {
+            assert_eq!(device.get(namespace, key).unwrap().as_ref(), model.get(&key), "key {key}");
+        }
+    }
+}
+
+/// Goal:   an operation that the device fails is answered with that, and leaves nothing behind.
+/// Method: gets, puts and updates over a device without a queue that fails reads, then writes; afterwards all work.
+#[test]
+fn failures_are_answers() {
+    let world = World::new(&StoreOptions::new(1 << 20));
+    let namespace = world.ns;
+    world.device.put(namespace, 1u64, b"one").unwrap();
+    let mut queue = world.store.queue(8);
+    let mut results = |run: &dyn Fn(&mut StoreQueue)| {
+        run(&mut queue);
+        let mut answers = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        answers.sort_by_key(|answer| answer.token);
+        answers.into_iter().map(|answer| answer.result.is_ok()).collect::<Vec<bool>>()
+    };
+    let all = |queue: &mut StoreQueue| {
+        queue.get(0, namespace, 1u64);
+        queue.update(1, namespace, 1u64, add_one_byte);
+        queue.put(2, namespace, 2u64, b"two");
+    };
+    world.controls.fail_gets.store(true, Ordering::Relaxed);
+    assert_eq!(results(&all), [false, false, true]);
+    world.controls.fail_gets.store(false, Ordering::Relaxed);
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert_eq!(results(&all), [true, false, false]);
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    assert_eq!(results(&all), [true, true, true]);
+    let too_large = vec![0; 1 << 20];
+    let value_max = world.device.info().value_bytes_max as usize;
+    let huge = too_large.repeat(value_max.div_ceil(1 << 20) + 1);
+    assert_eq!(results(&|queue| queue.put(0, namespace, 3u64, &huge)), [false]);
+    assert_eq!(results(&|queue| queue.get(0, namespace + 7, 1u64)), [false]);
+    assert_eq!(world.device.get(namespace, 1u64).unwrap().unwrap(), b"one+");
+}
+
+fn add_one_byte(old: Option<&[u8]>) -> Update {
+    Update::Store([old.unwrap_or_default(), b"+"].concat())
+}
+
+/// Goal:   a queue that is dropped with operations in flight leaves no lock behind.
+/// Method: drop one with updates of records that must be read first; then change the same records.
+#[test]
+fn dropping_brings_to_an_end() {
+    let (_, store, namespace) = open(WriteMode::Through, false);
+    for key in 0..200u64 {
+        store.put(namespace, key, &[1; 1000]).unwrap();
+    }
+    for _ in 0..20 {
+        let mut queue = store.queue(64);
+        for key in 0..64u64 {
+            queue.update(0, namespace, key, add_one_byte);
+        }
+        drop(queue);
+        store.run(|txn| (0..64u64).try_for_each(|key| txn.update(namespace, key, &[2; 1000]))).unwrap();
+    }
+}
