@@ -441,7 +441,12 @@ impl World {
         let name = format!("space {} {}", self.next_name, self.model.spaces.len());
         self.next_name += 1;
         let disk = self.workload.disk(&mut self.rng);
-        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs(), blocks: disk };
+        let options = NamespaceOptions {
+            keys: KeyKind::U64,
+            logs: self.draw_logs(),
+            blocks: disk,
+            ..NamespaceOptions::default()
+        };
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
                 self.model.spaces.insert(id, (name, Phase::Creating));

@@ -244,6 +244,19 @@ impl Columns {
         KeyHash::of(key, self.parameters.seed)
     }
 
+    /// Closes the last group of a row if it has so many segments: the next one begins another.
+    pub(crate) fn close_group(&mut self, row: u32, min: usize) {
+        if let Some(group) = self.rows[row as usize].groups.last_mut().filter(|group| group.segments.len() >= min) {
+            group.close();
+        }
+    }
+
+    /// Groups of a row that no segment joins any more: all but the last, or all.
+    pub(crate) fn closed_groups(&self, row: u32) -> usize {
+        let groups = &self.rows[row as usize].groups;
+        groups.len() - usize::from(groups.last().is_some_and(|group| !group.is_full()))
+    }
+
     /// Segments of each group of a row, oldest first.
     pub(crate) fn group_sizes(&self, row: u32) -> Vec<usize> {
         self.rows[row as usize].groups.iter().map(|group| group.segments.len()).collect()

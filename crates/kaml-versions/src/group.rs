@@ -117,6 +117,8 @@ pub(crate) struct Group {
     /// Of each position its planes.
     columns: Packed,
     pub(crate) segments: Vec<Segment>,
+    /// No segment joins it any more, although it has room.
+    is_closed: bool,
 }
 
 /// What a probe found: which segments may have the version, newest at the highest bit, and where.
@@ -136,7 +138,7 @@ impl Probe {
 
 impl Group {
     pub(crate) fn new(positions: u32, shape: ValueShape) -> Group {
-        Group { positions, shape, columns: Packed::default(), segments: Vec::new() }
+        Group { positions, shape, columns: Packed::default(), segments: Vec::new(), is_closed: false }
     }
 
     pub(crate) fn positions(&self) -> u32 {
@@ -144,7 +146,11 @@ impl Group {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.segments.len() == SEGMENTS_MAX
+        self.is_closed || self.segments.len() == SEGMENTS_MAX
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
     }
 
     /// Memory in bytes.

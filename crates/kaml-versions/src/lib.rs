@@ -54,7 +54,9 @@ pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
 pub use merge::{MergePlan, Merged, merge, plan_merge};
 pub use parameters::Parameters;
-pub use reads::{At, Difference, Past, Record, Source, diff, exists, get, history, list, newest, undone, view_of};
+pub use reads::{
+    At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, list, newest, undone, verify, view_of,
+};
 pub use record::{HEADER_BYTES, Kind, Version, find, records};
 pub use retention::Retention;
 pub use seal::Sealed;

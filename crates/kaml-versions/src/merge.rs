@@ -6,7 +6,8 @@
 //!
 //! Rows have disjoint keys, so a row is merged by itself. Planning reads the records of its segments once, newest first,
 //! and decides exactly. Then runs of groups with little that is kept are rewritten: their kept versions, in time order,
-//! become new segments in the same place of the chain. The open group, the last one, is never touched, so puts go on.
+//! become new segments in the same place of the chain. The open group, the last one, is left alone or closed first, so puts
+//! go on.
 
 use crate::buffer::BufferRow;
 use crate::columns::SegmentInfo;
@@ -25,6 +26,9 @@ use std::ops::Range;
 
 /// Of a group's versions, the percentage beyond which it is left alone (paper:Muninn 6.5).
 const KEPT_PERCENT_MAX: u64 = 80;
+
+/// Segments from which on an open group is worth closing for a merge: smaller ones would make many groups to search.
+const CLOSED_SEGMENTS_MIN: usize = 8;
 
 /// What a merge of a row would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,6 +71,8 @@ struct Decisions {
     /// By group: versions, and which sequences are in it.
     groups: Vec<Vec<(u64, u64)>>,
     sizes: Vec<usize>,
+    /// Groups that no segment joins any more.
+    closed: usize,
 }
 
 /// What merging a row under these rules would do; nothing is changed. Also the first step of doing it. Whatever has a
@@ -91,15 +97,16 @@ pub fn plan_merge<S: Source>(
 
 /// Reads all versions of a row, of each key the newest first.
 fn read_row<S: Source>(source: &mut S, row: u32, kept_from: u64) -> Result<(Decisions, Timeline), S::Error> {
-    let (buffered, segments, sizes, timeline, page_bytes) = source.look(|versions, hold| {
+    let (buffered, segments, (sizes, closed), timeline, page_bytes) = source.look(|versions, hold| {
         let columns = &versions.columns;
         let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
         let segments: Vec<SegmentInfo> = columns.segments(row).collect();
         segments.iter().for_each(|segment| hold(segment.at));
         let page_bytes = columns.parameters().page_bytes as usize;
-        (buffered, segments, columns.group_sizes(row), versions.timeline.clone(), page_bytes)
+        let groups = (columns.group_sizes(row), columns.closed_groups(row));
+        (buffered, segments, groups, versions.timeline.clone(), page_bytes)
     })?;
-    let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, ..Decisions::default() };
+    let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, closed, ..Decisions::default() };
     for version in buffered.into_iter().rev() {
         decisions.keys.entry(version.key).or_default().push(Candidate { version, internal: None });
     }
@@ -115,6 +122,13 @@ fn read_row<S: Source>(source: &mut S, row: u32, kept_from: u64) -> Result<(Deci
         }
     }
     Ok((decisions, timeline))
+}
+
+impl Versions {
+    /// Closes the last group of a row if it is worth merging; call it before planning what will be carried out.
+    pub fn close_group(&mut self, row: u32) {
+        self.columns.close_group(row, CLOSED_SEGMENTS_MIN);
+    }
 }
 
 /// Rewrites a run of groups of a plan: reads its segments, and seals what is kept into new ones. The namespace is as it
@@ -223,8 +237,7 @@ impl Decisions {
             drop: BTreeSet::new(),
             newest,
         };
-        let closed = self.groups.len().saturating_sub(1);
-        for (at, group) in self.groups[..closed].iter().enumerate() {
+        for (at, group) in self.groups[..self.closed].iter().enumerate() {
             if kept_in(group) * 100 > group.len() as u64 * KEPT_PERCENT_MAX {
                 continue;
             }

@@ -196,6 +196,38 @@ fn get_back<S: Source>(source: &mut S, key: &Key, view: &View, back: u32) -> Res
     Ok((None, newer))
 }
 
+/// The newest version of a key that a view sees; nothing if it is not there or deleted.
+pub fn get_seen<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Option<Record>, S::Error> {
+    Ok(get_back(source, key, view, 0)?.0)
+}
+
+/// Reads all versions of a row with their values; answers how many, and the values' bytes.
+pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Error> {
+    let (buffered, segments, page_bytes) = row_of(source, row, |_| true)?;
+    let mut bytes: u64 = buffered.iter().map(|version| u64::from(version.value_len)).sum();
+    let mut count = buffered.len() as u64;
+    for segment in &segments {
+        let mut extents = Vec::new();
+        let pages = source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes)?;
+        for record in pages.chunks(page_bytes).flat_map(records) {
+            let (version, record) = record?;
+            version.value(record)?;
+            bytes += u64::from(version.value_len);
+            count += 1;
+            extents.extend(matches!(version.kind, Kind::Extent(_)).then_some(version));
+        }
+        for version in extents {
+            let Kind::Extent(start) = version.kind else { continue };
+            load_extent(source, &version, segment.at, start)?;
+        }
+    }
+    let expected = buffered.len() as u64 + segments.iter().map(|segment| u64::from(segment.records)).sum::<u64>();
+    if count != expected {
+        return Err(Error::DamagedRecord("a segment lacks versions").into());
+    }
+    Ok((count, bytes))
+}
+
 /// What undoing the last `count` changes of a key makes its newest version: a record, or nothing for a delete. Before its
 /// oldest version a key was not there; undoing more than that is refused.
 pub fn undone<S: Source>(source: &mut S, key: &Key, count: u32) -> Result<Option<Record>, S::Error> {
@@ -289,13 +321,7 @@ fn scan<S: Source>(
     wanted: impl Fn(&SegmentInfo) -> bool,
     mut each: impl FnMut(&Version),
 ) -> Result<(), S::Error> {
-    let (buffered, segments, page_bytes) = source.look(|versions, hold| {
-        let columns = &versions.columns;
-        let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
-        let segments: Vec<SegmentInfo> = columns.segments(row).filter(wanted).collect();
-        segments.iter().for_each(|segment| hold(segment.at));
-        (buffered, segments, columns.parameters().page_bytes as usize)
-    })?;
+    let (buffered, segments, page_bytes) = row_of(source, row, wanted)?;
     buffered.iter().rev().for_each(&mut each);
     for segment in segments.iter().rev() {
         let mut versions = read_segment(source, segment, page_bytes)?;
@@ -303,6 +329,21 @@ fn scan<S: Source>(
         versions.iter().for_each(&mut each);
     }
     Ok(())
+}
+
+/// The versions of a row in the buffer, its segments that are wanted, which are held, and the bytes of a page.
+fn row_of<S: Source>(
+    source: &mut S,
+    row: u32,
+    wanted: impl Fn(&SegmentInfo) -> bool,
+) -> Result<(Vec<Version>, Vec<SegmentInfo>, usize), S::Error> {
+    source.look(|versions, hold| {
+        let columns = &versions.columns;
+        let buffered = columns.buffered(row).map(|(version, _)| version).collect();
+        let segments: Vec<SegmentInfo> = columns.segments(row).filter(wanted).collect();
+        segments.iter().for_each(|segment| hold(segment.at));
+        (buffered, segments, columns.parameters().page_bytes as usize)
+    })
 }
 
 /// All versions of a segment, in the order they stand in.

@@ -45,7 +45,7 @@ impl View {
     }
 
     /// The part before `end`.
-    fn until(&self, end: u64) -> View {
+    pub fn before(&self, end: u64) -> View {
         let cut = self.ranges.iter().map(|range| range.start..range.end.min(end));
         View { ranges: cut.filter(|range| !range.is_empty()).collect() }
     }
@@ -159,7 +159,7 @@ impl Timeline {
     fn take(&mut self, end: u64, time_ns: u64) -> Result<u32, Error> {
         let taken = self.present;
         self.present = taken.checked_add(1).ok_or(Error::TooManySnapshots)?;
-        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.until(end) });
+        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.before(end) });
         Ok(taken)
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     images: ImagePool,
+    /// Held by the one merge of versions that may go on.
+    pub(crate) merging: Mutex<()>,
 }
 
 impl Shared {
@@ -75,6 +77,7 @@ impl Shared {
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
+            merging: Mutex::new(()),
         }
     }
 
@@ -106,6 +109,7 @@ impl Shared {
     fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
         self.prefetch(ops);
         let mut core = self.lock();
+        Shared::tell_time(&mut core);
         loop {
             match core.stage(ops) {
                 Ok(frame) => return Ok((core, frame)),
@@ -250,7 +254,8 @@ impl Shared {
         let mut large = Placed::default();
         for op in ops.iter_mut() {
             let Body::Value { value, .. } = op.body else { continue };
-            if value.len() < DIRECT_BYTES {
+            // Versions of any length go through the page buffer.
+            if value.len() < DIRECT_BYTES || self.reader.keeps_versions(op.namespace) {
                 continue;
             }
             if value.len() as u64 > self.lock().value_bytes_max() {
@@ -344,6 +349,15 @@ impl Shared {
                     (Buffered::Programmed, Some(read)) => return Ok(Lookup::Read(read)),
                     (Buffered::Programmed, None) => {}
                 },
+                Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
+                    return Ok(match self.find_version(namespace, key)? {
+                        Some(value) => {
+                            *out = value;
+                            Lookup::Value
+                        }
+                        None => Lookup::Absent,
+                    });
+                }
                 Err(FindError::Refused(error)) => return Err(error.into()),
                 Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
             }
