@@ -336,8 +336,13 @@ impl World {
         let limit = self.core.merge_limit(self.versions).unwrap();
         for row in 0..rows {
             let versions = self.versions;
-            while !self.core.begin_merge(versions, row) {
-                self.background(true)?;
+            loop {
+                match self.core.begin_merge(versions, row) {
+                    Ok(()) => break,
+                    Err(StageError::Busy) => self.background(true)?,
+                    Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("whole"),
+                    Err(StageError::Refused(error)) => panic!("{error}"),
+                }
             }
             let plan = plan_merge(&mut self.reading(), row, &retention, limit).unwrap();
             for run in (0..plan.run_count()).rev() {
@@ -354,6 +359,7 @@ impl World {
                     };
                     let Some(ticket) = ticket else {
                         self.core.forget_merged(&tickets);
+                        self.core.end_merge(versions);
                         return Ok(());
                     };
                     tickets.push(ticket);
@@ -362,6 +368,7 @@ impl World {
                 self.core.install_merge(versions, &merged, &tickets).unwrap();
             }
         }
+        self.core.end_merge(self.versions);
         Ok(())
     }
 

@@ -244,17 +244,19 @@ impl Columns {
         KeyHash::of(key, self.parameters.seed)
     }
 
-    /// Closes the last group of a row if it has so many segments: the next one begins another.
-    pub(crate) fn close_group(&mut self, row: u32, min: usize) {
-        if let Some(group) = self.rows[row as usize].groups.last_mut().filter(|group| group.segments.len() >= min) {
+    /// Closes the last group of a row if that is worth it: the next segment begins another.
+    pub(crate) fn close_group(&mut self, row: u32) {
+        if let Some(group) = self.rows[row as usize].groups.last_mut().filter(|group| group.is_worth_closing()) {
             group.close();
         }
     }
 
-    /// Groups of a row that no segment joins any more: all but the last, or all.
-    pub(crate) fn closed_groups(&self, row: u32) -> usize {
+    /// Groups of a row that no segment joins any more, or with `closes` would after [`Columns::close_group`]: all but the
+    /// last, or all.
+    pub(crate) fn closed_groups(&self, row: u32, closes: bool) -> usize {
         let groups = &self.rows[row as usize].groups;
-        groups.len() - usize::from(groups.last().is_some_and(|group| !group.is_full()))
+        let is_open = |group: &Group| !(group.is_full() || closes && group.is_worth_closing());
+        groups.len() - usize::from(groups.last().is_some_and(is_open))
     }
 
     /// Segments of each group of a row, oldest first.

@@ -21,6 +21,10 @@ use std::ops::Range;
 
 /// Segments of a group.
 pub const SEGMENTS_MAX: usize = WIDTH_MAX;
+/// Segments from which on an open group is closed for a merge.
+const CLOSED_SEGMENTS_MIN: usize = 8;
+/// The same if half of its versions are not the newest of their key.
+const DYING_SEGMENTS_MIN: usize = 2;
 /// Bits of a value that tell the candidate page.
 pub(crate) const CHOICE_BITS: u32 = 2;
 /// Planes at most: 30 bits of fingerprint are far more than anybody wants.
@@ -147,6 +151,15 @@ impl Group {
 
     pub(crate) fn is_full(&self) -> bool {
         self.is_closed || self.segments.len() == SEGMENTS_MAX
+    }
+
+    /// Whether a merge should close it. A small one is worth it only if much of it will go: else it would be one more to
+    /// search for ever.
+    pub(crate) fn is_worth_closing(&self) -> bool {
+        let count = |of: fn(&Segment) -> u32| self.segments.iter().map(of).sum::<u32>();
+        let (live, records) = (count(|segment| segment.live.into()), count(|segment| segment.records.into()));
+        let (segments, is_dying) = (self.segments.len(), live * 2 <= records);
+        segments >= CLOSED_SEGMENTS_MIN || (segments >= DYING_SEGMENTS_MIN && is_dying)
     }
 
     pub(crate) fn close(&mut self) {

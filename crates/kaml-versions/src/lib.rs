@@ -52,7 +52,7 @@ pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
-pub use merge::{MergePlan, Merged, merge, plan_merge};
+pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};
 pub use parameters::Parameters;
 pub use reads::{
     At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, list, newest, undone, verify, view_of,

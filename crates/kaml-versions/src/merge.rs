@@ -27,9 +27,6 @@ use std::ops::Range;
 /// Of a group's versions, the percentage beyond which it is left alone (paper:Muninn 6.5).
 const KEPT_PERCENT_MAX: u64 = 80;
 
-/// Segments from which on an open group is worth closing for a merge: smaller ones would make many groups to search.
-const CLOSED_SEGMENTS_MIN: usize = 8;
-
 /// What a merge of a row would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MergePlan {
@@ -75,6 +72,16 @@ struct Decisions {
     closed: usize,
 }
 
+/// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be carried out.
+pub fn preview_merge<S: Source>(
+    source: &mut S,
+    row: u32,
+    retention: &Retention,
+    kept_from: u64,
+) -> Result<MergePlan, S::Error> {
+    decide(source, row, retention, kept_from, true)
+}
+
 /// What merging a row under these rules would do; nothing is changed. Also the first step of doing it. Whatever has a
 /// sequence of `kept_from` or more is kept: a log still has it, and would bring it back.
 pub fn plan_merge<S: Source>(
@@ -83,7 +90,18 @@ pub fn plan_merge<S: Source>(
     retention: &Retention,
     kept_from: u64,
 ) -> Result<MergePlan, S::Error> {
-    let (decisions, timeline) = read_row(source, row, kept_from)?;
+    decide(source, row, retention, kept_from, false)
+}
+
+/// The plan; with `closes` as if an open group that is worth it were closed.
+fn decide<S: Source>(
+    source: &mut S,
+    row: u32,
+    retention: &Retention,
+    kept_from: u64,
+    closes: bool,
+) -> Result<MergePlan, S::Error> {
+    let (decisions, timeline) = read_row(source, row, kept_from, closes)?;
     let mut drop = BTreeSet::new();
     let mut newest = BTreeSet::new();
     for candidates in decisions.keys.values() {
@@ -96,14 +114,19 @@ pub fn plan_merge<S: Source>(
 }
 
 /// Reads all versions of a row, of each key the newest first.
-fn read_row<S: Source>(source: &mut S, row: u32, kept_from: u64) -> Result<(Decisions, Timeline), S::Error> {
+fn read_row<S: Source>(
+    source: &mut S,
+    row: u32,
+    kept_from: u64,
+    closes: bool,
+) -> Result<(Decisions, Timeline), S::Error> {
     let (buffered, segments, (sizes, closed), timeline, page_bytes) = source.look(|versions, hold| {
         let columns = &versions.columns;
         let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
         let segments: Vec<SegmentInfo> = columns.segments(row).collect();
         segments.iter().for_each(|segment| hold(segment.at));
         let page_bytes = columns.parameters().page_bytes as usize;
-        let groups = (columns.group_sizes(row), columns.closed_groups(row));
+        let groups = (columns.group_sizes(row), columns.closed_groups(row, closes));
         (buffered, segments, groups, versions.timeline.clone(), page_bytes)
     })?;
     let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, closed, ..Decisions::default() };
@@ -127,7 +150,7 @@ fn read_row<S: Source>(source: &mut S, row: u32, kept_from: u64) -> Result<(Deci
 impl Versions {
     /// Closes the last group of a row if it is worth merging; call it before planning what will be carried out.
     pub fn close_group(&mut self, row: u32) {
-        self.columns.close_group(row, CLOSED_SEGMENTS_MIN);
+        self.columns.close_group(row);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Cursor, Device, Error, Key, ListPage, NamespaceId};
 use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader};
 use kaml_versions::{
     At, Command, Difference, MergePlan, Past, Record, Retention, SegmentAt, Source, Versions, View, diff, exists, get,
-    get_seen, history, list, merge, plan_merge, undone, verify, view_of,
+    get_seen, history, list, merge, plan_merge, preview_merge, undone, verify, view_of,
 };
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -396,14 +396,14 @@ impl Device {
         let mut reading = self.shared().reading(namespace)?;
         let mut report = MergeReport::default();
         for row in 0..reading.reader.row_count() {
-            self.shared().begin_merge(namespace, row);
-            report.add(&plan_merge(&mut reading, row, retention, limit)?);
+            report.add(&preview_merge(&mut reading, row, retention, limit)?);
         }
         Ok(report)
     }
 
     /// Gives the space of versions back that the rules do not keep, row by row on the caller's thread, while puts and gets go
-    /// on. `progress` is told rows done and rows in all. A crash in the middle leaves the rest for the next merge.
+    /// on. Rules that do not keep snapshots forget all of these first. `progress` is told rows done and rows in all. A crash
+    /// in the middle leaves the rest for the next merge.
     pub fn merge(
         &self,
         namespace: NamespaceId,
@@ -412,34 +412,58 @@ impl Device {
     ) -> Result<MergeReport, Error> {
         let shared = self.shared();
         let _alone = shared.merging.lock().expect("no panics under this lock");
+        if !retention.keep_snapshots {
+            for snapshot in self.version_stats(namespace)?.snapshots {
+                self.forget_snapshot(namespace, snapshot.version)?;
+            }
+        }
         // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
         self.settle()?;
-        let limit = shared.lock().merge_limit(namespace)?;
-        let mut reading = shared.reading(namespace)?;
+        let merged = shared.merge_rows(namespace, retention, progress);
+        shared.lock().end_merge(namespace);
+        merged
+    }
+}
+
+impl Shared {
+    fn merge_rows(
+        &self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<MergeReport, Error> {
+        let limit = self.lock().merge_limit(namespace)?;
+        let mut reading = self.reading(namespace)?;
         let rows = reading.reader.row_count();
         let mut report = MergeReport::default();
         for row in 0..rows {
             progress(row, rows);
-            shared.begin_merge(namespace, row);
+            self.begin_merge(namespace, row)?;
             let plan = plan_merge(&mut reading, row, retention, limit)?;
             report.add(&plan);
             for run in (0..plan.run_count()).rev() {
                 let merged = merge(&mut reading, &plan, run)?;
                 report.segments_written += merged.segments.len() as u64;
-                shared.install(namespace, &merged)?;
+                self.install(namespace, &merged)?;
             }
         }
         progress(rows, rows);
         Ok(report)
     }
-}
 
-impl Shared {
     /// Waits until the segments of a row are settled, and closes its last group.
-    fn begin_merge(&self, namespace: NamespaceId, row: u32) {
+    fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
         let mut core = self.lock();
-        while !core.begin_merge(namespace, row) && core.stopped().is_none() {
-            core = self.make_room(core);
+        loop {
+            match core.begin_merge(namespace, row) {
+                Ok(()) => return Ok(()),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => match core.stopped() {
+                    Some(error) => return Err(error.into()),
+                    None => core = self.make_room(core),
+                },
+            }
         }
     }
 

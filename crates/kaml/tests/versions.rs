@@ -213,7 +213,7 @@ fn merges_go_on_beside_puts_and_gets() {
         report.unwrap()
     });
     assert!(dry.dropped > 0 && report.dropped >= dry.dropped, "{dry:?} {report:?}");
-    assert!(report.segments_written * 2 < report.segments_read, "{before:?} {report:?}");
+    assert!(report.segments_written < report.segments_read, "{before:?} {dry:?} {report:?}");
     for n in 50..1000u64 {
         assert_eq!(device.get(space, n).unwrap(), Some(content(19, n)));
         let old = device.get_version(space, n, At::Snapshot(1)).unwrap().map(|record| record.value);

@@ -239,8 +239,8 @@ impl DiffArguments {
   kaml merge data.kaml past --keep-last 10
   kaml merge data.kaml past --keep-days 30 --drop-snapshots
 
-The newest version of each key always stays, and what snapshots see unless --drop-snapshots is given. Versions go in whole
-groups of segments, so some that could go stay until a later merge. Nothing goes without this command.")]
+The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from
+groups of segments with enough that may go, so others stay until a later merge. Nothing goes without this command.")]
 pub struct MergeArguments {
     #[command(flatten)]
     target: Target,
@@ -256,7 +256,7 @@ pub struct MergeArguments {
     /// Keep the newest version of each key from each time that segments were filled together
     #[arg(long)]
     keep_internal: bool,
-    /// Do not keep what only snapshots see
+    /// Forget all snapshots first
     #[arg(long)]
     drop_snapshots: bool,
 }

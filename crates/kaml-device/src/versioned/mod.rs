@@ -109,6 +109,8 @@ pub(crate) struct Versioned {
     pub(crate) kept_first: u64,
     /// The kept stream went down with a block.
     pub(crate) kept_is_lost: bool,
+    /// A merge is under way, which knows groups by their numbers: they stay in memory as they are.
+    pub(crate) is_merging: bool,
     /// While opening: segments that are not restored yet.
     pub(crate) directory: Option<Directory>,
 }

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what is in a segment (`kaml-versions`), blocks and programs (`core`, `writers`), victims (`gc`).
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.2.1, 4.4.1.
 
-use super::{Fresh, Versioned, segment_chunks};
+use super::{Fresh, segment_chunks};
 use crate::core::{Core, PROGRAMMING_BYTES_MAX, StageError};
 use crate::error::Error;
 use crate::format::journal::Change;
@@ -318,15 +318,31 @@ impl Core {
         matches!(purpose, Some(Purpose::Merged { is_programmed: true }))
     }
 
-    /// Begins a merge of a row: closes its last group. False while segments of the row wait to be journaled.
-    pub fn begin_merge(&mut self, namespace: u32, row: u32) -> bool {
-        let Some(space) = self.spaces.get(&namespace).filter(|space| space.is_loaded()) else { return true };
-        let is_settled = |v: &Versioned| v.fresh.iter().all(|fresh| fresh.row != row) && v.sealed.is_none();
-        let is_settled = space.versioned.as_deref().is_none_or(is_settled);
-        if is_settled {
-            space.change_versions(|versions| versions.close_group(row));
+    /// Begins a merge of a row: closes its last group. One merge of a namespace may go on at a time. Until
+    /// [`Core::end_merge`] the namespace stays in memory.
+    ///
+    /// # Errors
+    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`].
+    pub fn begin_merge(&mut self, namespace: u32, row: u32) -> Result<(), StageError> {
+        let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(namespace));
         }
-        is_settled
+        let versioned = space.versioned.as_mut().expect("admitted");
+        if versioned.sealed.is_some() || versioned.fresh.iter().any(|fresh| fresh.row == row) {
+            return Err(StageError::Busy);
+        }
+        versioned.is_merging = true;
+        space.change_versions(|versions| versions.close_group(row));
+        Ok(())
+    }
+
+    /// No merge of the namespace is under way any more.
+    pub fn end_merge(&mut self, namespace: u32) {
+        if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
+            versioned.is_merging = false;
+        }
     }
 
     /// The programmed segments of a merge take the place of the old ones, in one step.
