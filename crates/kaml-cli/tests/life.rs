@@ -422,6 +422,34 @@ fn quickstart_loses_nothing() {
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 2, "something was left behind");
 }
 
+/// Goal:   a device is served to hosts until the process is asked to end, which it does in order; what hosts stored is there.
+/// Method: the host of `kaml-nvme` stores and writes while `serve` runs; SIGINT; names that are none are a matter of usage.
+#[test]
+fn a_device_is_served() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "512", "--size", "1MiB"]);
+    let serve = ["serve", "data.kaml", "--listen", "127.0.0.1:0", "--json"];
+    let mut serving = world.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
+    while serde_json::from_str::<Value>(&said).is_err() {
+        assert_ne!(std::io::BufRead::read_line(&mut stdout, &mut said).unwrap(), 0, "it ended: {said}");
+    }
+    let said: Value = serde_json::from_str(&said).unwrap();
+    let (address, subsystem) = (said["address"].as_str().unwrap(), said["subsystem"].as_str().unwrap());
+    let host = kaml_nvme::host::Controller::connect(address, subsystem, &Default::default()).unwrap();
+    let queue = &host.queues()[0];
+    let key = kaml::Key::new(b"served").unwrap();
+    kaml_nvme::host::KeyValue::new(queue, 1).store(&key, b"over the wire", 0).unwrap();
+    kaml_nvme::host::Blocks::new(&host, queue, 2).unwrap().write(3, &[7; 512]).unwrap();
+    drop(host);
+    let pid = rustix::process::Pid::from_child(&serving);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(serving.wait().unwrap().code(), Some(0));
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "served"]), "over the wire");
+    world.fails(2, &["serve", "data.kaml", "--subsystem", "no-name"]);
+}
+
 /// Goal:   the benches run and their JSON has figures; so they cannot rot.
 /// Method: each at its smallest.
 #[test]
@@ -441,6 +469,9 @@ fn benches_run_small() {
         bench(&[&["mixed", "--threads", "2", "--count", "100"][..], &small].concat()).as_array().unwrap().len(),
         2
     );
+    let serve = world.json(&["bench", "serve", "--seconds", "0.02", "--only", "blocks,records", "--json"]);
+    assert!(serve.as_array().unwrap().iter().all(|row| row["operations"].as_u64() > Some(0)), "{serve}");
+    assert_eq!(serve.as_array().unwrap().len(), 6);
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
 }
 
@@ -454,6 +485,9 @@ fn database_workloads_run_small() {
     fn bench<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
         [&["bench"], arguments, &SMALL].concat()
     }
+    let remote = ["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M", "--served", "2"];
+    let remote = world.json(&bench(&remote));
+    assert_eq!(remote[0]["operations"], 300, "{remote}");
     let ycsb = world.json(&bench(&["ycsb", "a,f", "--records", "2000", "--cache", "1M"]));
     assert_eq!(ycsb.as_array().unwrap().len(), 2);
     assert_eq!(

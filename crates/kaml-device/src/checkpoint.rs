@@ -207,9 +207,14 @@ impl Core {
         if commit.awaits_checkpoint || self.journal.waiting().is_some() {
             return false;
         }
-        let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint.is_running();
+        let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint_is_coming();
         let asked = commit.requested > commit.done && !waits;
         asked || self.ring_is_filling() || self.blocks_are_wanted()
+    }
+
+    /// Whether a checkpoint is being taken that will be finished without anybody's help.
+    fn checkpoint_is_coming(&self) -> bool {
+        self.checkpoint.is_running() && !self.collector.wedged
     }
 
     /// Whether reclaimed blocks should become free. Each root takes a page of the journal, so several are released
@@ -272,7 +277,7 @@ impl Core {
     /// The last request that a root prepared now answers.
     fn root_request_covered(&self) -> u64 {
         let commit = &self.root_commit;
-        match self.checkpoint.is_running() {
+        match self.checkpoint_is_coming() {
             true if commit.clean => commit.done,
             true if commit.after_checkpoint > commit.done => commit.done,
             true | false => commit.requested,

@@ -239,7 +239,7 @@ impl Core {
         for op in ops {
             if self.stage_one(op).is_err() {
                 self.unstage(mark);
-                return Err(StageError::Busy);
+                return Err(self.no_room());
             }
         }
         for op in ops {
@@ -261,6 +261,7 @@ impl Core {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
             space.layout.admit(op.namespace, door)?;
             space.layout.check_key(&op.key).map_err(Error::Key)?;
+            space.shared.note_use();
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
                     return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
@@ -320,6 +321,8 @@ impl Core {
             self.admit_chunks(chunks)?;
         } else if !self.may_delete() {
             return Err(StageError::Busy);
+        } else if self.collector.wedged && self.blocks.free_count() == 0 {
+            return Err(self.full_now().into()); // the journal that deletes need could not go on
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -336,7 +339,7 @@ impl Core {
         if self.blocks.live_chunks() + chunks > capacity {
             return Err(self.full(capacity).into());
         }
-        if self.may_write() { Ok(()) } else { Err(StageError::Busy) }
+        if self.may_write() { Ok(()) } else { Err(self.no_room()) }
     }
 
     pub(crate) fn full_now(&self) -> Error {
@@ -493,7 +496,7 @@ impl Core {
         }
         let id = self.next_ticket;
         let floor = self.floor(Class::Direct);
-        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| StageError::Busy)?;
+        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
         self.next_ticket += 1;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
@@ -805,6 +808,7 @@ impl Core {
             self.step_checkpoint();
             self.step_root();
             self.stop_at_dead_end();
+            self.note_wedged();
         }
         self.update_sizes();
         out.extend(self.outbox.drain(..));
@@ -958,6 +962,23 @@ impl Core {
         }
         space.unload();
         true
+    }
+
+    /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
+    /// stays; it asks for another one.
+    pub fn unload_unused(&mut self) {
+        if self.read_only || self.stopped.is_some() {
+            return;
+        }
+        let loaded = self.spaces.iter().filter(|(_, space)| space.index.is_some());
+        let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
+        let mut kept = 0;
+        for id in unused {
+            kept += u32::from(!self.unload_index(id));
+        }
+        if kept > 0 {
+            self.request_checkpoint();
+        }
     }
 
     // --- sizes ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
 //! is erased once a root no longer needs it.
 
 use crate::blocks::BlockState;
-use crate::core::{Core, Pending, code};
+use crate::core::{Core, Pending, StageError, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
@@ -47,6 +47,8 @@ pub(crate) struct Collector {
     budget: i64,
     active: bool,
     picks: u64,
+    /// Blocks are short, and nothing that goes on by itself will change that.
+    pub(crate) wedged: bool,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
 }
@@ -78,7 +80,35 @@ impl Core {
     /// Whether hosts may delete now. Deletes make room and are not counted against the budget, but they fill the
     /// journal, which may take the last blocks: those are collection's while it works on giving some back.
     pub(crate) fn may_delete(&self) -> bool {
-        self.blocks.free_count() > self.floor(Class::Snapshot) || !self.collector.is_running()
+        self.blocks.free_count() > self.floor(Class::Snapshot) || !self.collector.is_running() || self.collector.wedged
+    }
+
+    /// The answer to a command for which there is no room now: it is told to wait only if waiting will help.
+    pub(crate) fn no_room(&self) -> StageError {
+        if self.collector.wedged { self.full_now().into() } else { StageError::Busy }
+    }
+
+    /// Notes whether collection has come to a stand for good, after everything that can go on has gone on: records that do
+    /// not fit together into whole blocks, or power cuts that left too many blocks half full, have taken the blocks that
+    /// moving them needs. Deletes may still empty some.
+    pub(crate) fn note_wedged(&mut self) {
+        let collector = &self.collector;
+        let stands = collector.victim.as_ref().is_none_or(|victim| victim.slice.is_some())
+            && collector.draining.values().all(|drain| drain.moving == 0)
+            && collector.wants_index.is_none()
+            && self.blocks.reclaimed_count() == 0;
+        let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
+        let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
+        let wedged = collector.active && stands && quiet;
+        if wedged && !collector.wedged {
+            let (free, live) = (self.blocks.free_count(), self.blocks.live_chunks());
+            tracing::warn!(
+                free,
+                live,
+                "collection has no block to move records to; puts are refused until some are deleted"
+            );
+        }
+        self.collector.wedged = wedged;
     }
 
     /// A host has written `chunks`.

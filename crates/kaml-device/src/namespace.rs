@@ -8,6 +8,7 @@ use crate::format::root::{NamespaceRoot, Stream};
 use crate::layout::{BlockOptions, Layout};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 /// What a namespace is asked to be when it is created.
@@ -73,6 +74,21 @@ pub struct NamespaceInfo {
 pub(crate) struct NamespaceShared {
     pub(crate) layout: Layout,
     pub(crate) index: RwLock<Option<IndexReader>>,
+    used: AtomicBool,
+}
+
+impl NamespaceShared {
+    /// Somebody asks for a record. Written only when it changes, so that readers share the line.
+    pub(crate) fn note_use(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anybody asked since this was asked last.
+    pub(crate) fn take_use(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// All namespaces by id, for readers.
@@ -119,7 +135,7 @@ impl Namespace {
             layout,
             logs,
             index: None,
-            shared: Arc::new(NamespaceShared { layout, index: RwLock::new(None) }),
+            shared: Arc::new(NamespaceShared { layout, index: RwLock::new(None), used: AtomicBool::new(false) }),
             stored_count: 0,
             snapshot: None,
             snapshot_entry: 0,

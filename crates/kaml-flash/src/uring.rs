@@ -19,8 +19,10 @@ use crate::{Completion, Io, IoId, Queue, Wait, Wake, sys};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::event::EventfdFlags;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -48,6 +50,8 @@ pub(crate) struct UringQueue {
     finished: Vec<Completion>,
     waker: Arc<UringWaker>,
     waker_armed: bool,
+    /// Once somebody has asked for a descriptor to wait at.
+    notifier: OnceCell<Option<Notifier>>,
     pool: ScratchPool,
     in_flight: usize,
 }
@@ -95,6 +99,7 @@ impl UringQueue {
             finished: Vec::new(),
             waker,
             waker_armed: false,
+            notifier: OnceCell::new(),
             pool: ScratchPool::default(),
             in_flight: 0,
         })
@@ -321,19 +326,25 @@ impl Queue for UringQueue {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.ring.as_fd())
+        let make = || Notifier::new(&self.ring, &self.waker).ok();
+        self.notifier.get_or_init(make).as_ref().map(|notifier| notifier.either.as_fd())
     }
 
     fn arm(&mut self) -> bool {
         if !self.waker.fall_asleep() {
             return false;
         }
-        self.arm_waker();
+        if let Some(Some(notifier)) = self.notifier.get() {
+            // Whatever was told until now is looked for below.
+            reset(&notifier.completions);
+            reset(&self.waker.event);
+        }
         self.submit_pushed();
         // From here on a turn that ends pokes the waker: whoever was refused one before looks again now.
         self.drain();
         self.submit_pushed();
-        self.finished.is_empty()
+        // The event of a wake that came meanwhile may have been reset.
+        self.finished.is_empty() && self.waker.is_asleep()
     }
 }
 
@@ -353,6 +364,37 @@ impl Drop for UringQueue {
     }
 }
 
+/// A descriptor that is readable when there is something to reap, or a wake came.
+///
+/// The ring's own descriptor is not enough: it does not tell of completions whose task work is deferred, which are made up
+/// only when this thread enters the kernel. The event that the kernel signals instead must not have to tell of the waker's,
+/// as an armed waker's entry does for sleepers: an event signalled by an event is late by a grace period, or lost.
+struct Notifier {
+    either: OwnedFd,
+    completions: OwnedFd,
+}
+
+impl Notifier {
+    fn new(ring: &IoUring, waker: &UringWaker) -> io::Result<Self> {
+        let completions = new_event()?;
+        ring.submitter().register_eventfd(completions.as_raw_fd())?;
+        let either = epoll::create(CreateFlags::CLOEXEC)?;
+        for event in [&completions, &waker.event] {
+            epoll::add(&either, event, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        Ok(Self { either, completions })
+    }
+}
+
+fn new_event() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn reset(event: &OwnedFd) {
+    // It can only be reset already.
+    let _ = rustix::io::read(event, &mut [0; 8]);
+}
+
 /// Wakes a sleeper without a system call when nobody sleeps.
 ///
 /// ```text
@@ -370,8 +412,7 @@ const WOKEN: u32 = 2;
 
 impl UringWaker {
     fn new() -> io::Result<Self> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { state: AWAKE.into(), event })
+        Ok(Self { state: AWAKE.into(), event: new_event()? })
     }
 
     /// Answers false when a wake came already.
@@ -383,6 +424,10 @@ impl UringWaker {
     fn get_up(&self) -> bool {
         // A woken state is left for `forget`, so that the reap in progress is the one that ends.
         self.state.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire).is_err()
+    }
+
+    fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ASLEEP
     }
 
     fn forget(&self) {

@@ -427,6 +427,46 @@ fn no_wake_is_lost_in_a_race() {
     }
 }
 
+/// Goal:   a wake that races with arming a queue is told: by `arm`, or by the descriptor.
+/// Method: a thread wakes at some moment around each arming; whoever goes to wait at the descriptor must find it readable.
+#[test]
+fn no_wake_is_lost_while_arming() {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    use std::sync::atomic::{AtomicU64, Ordering};
+    const ROUNDS: u64 = 5000;
+    for Subject { name, medium, .. } in subjects() {
+        let mut queue = medium.queue(1);
+        let (waker, asked) = (queue.waker(), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while asked.load(Ordering::Acquire) < round {
+                        std::thread::yield_now();
+                    }
+                    (0..round % 512).for_each(|_| std::hint::spin_loop());
+                    waker.wake();
+                }
+            });
+            for round in 1..=ROUNDS {
+                queue.fd().expect("every medium can tell");
+                asked.store(round, Ordering::Release);
+                if queue.arm() {
+                    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+                    let mut fds = [PollFd::from_borrowed_fd(queue.fd().unwrap(), PollFlags::IN)];
+                    let told = rustix::event::poll(&mut fds, Some(&limit)).unwrap();
+                    if told == 0 {
+                        asked.store(ROUNDS, Ordering::Release);
+                        panic!("{name}: a wake was lost in round {round}");
+                    }
+                    queue.reap(Wait::No, &mut Vec::new());
+                } else {
+                    queue.reap(Wait::ForNs(10_000_000_000), &mut Vec::new());
+                }
+            }
+        });
+    }
+}
+
 /// Goal:   `execute` may be called by many threads at once.
 /// Method: each thread programs its own block, persists to its own part of the ring, reads everything back, flushes.
 #[test]

@@ -17,6 +17,7 @@ pub mod keys;
 pub mod kill;
 pub mod memory;
 pub mod micro;
+pub mod network;
 pub mod outcome;
 pub mod raw;
 pub mod reopen;
@@ -44,6 +45,12 @@ pub enum Error {
     /// The device refused something.
     #[error(transparent)]
     Device(#[from] kaml::Error),
+    /// A target, or the way to it, failed.
+    #[error(transparent)]
+    Host(#[from] kaml_nvme::host::Error),
+    /// A target could not be started.
+    #[error(transparent)]
+    Target(#[from] kaml_nvme::target::Error),
     /// A storage engine refused or failed something.
     #[error("engine: {0}")]
     Engine(String),

@@ -159,10 +159,7 @@ impl AsyncQueue {
             self.ready.push(Answer { token, result: Ok(None) });
             return Ok(());
         }
-        if !self.is_woken {
-            self.shared.add_loop(self.id, self.io.waker());
-            self.is_woken = true;
-        }
+        self.ask_to_be_woken();
         let start = Instant::now();
         let shared = self.shared.clone();
         shared.prefetch(ops);
@@ -189,6 +186,13 @@ impl AsyncQueue {
         }
         self.puts.push_back(WaitingPut { frame, token, start });
         Ok(())
+    }
+
+    /// From now on whoever commits a frame wakes this loop: it may have something in it.
+    fn ask_to_be_woken(&mut self) {
+        if !std::mem::replace(&mut self.is_woken, true) {
+            self.shared.add_loop(self.id, self.io.waker());
+        }
     }
 
     /// Waits for room: by its own ring write if that is what it takes.

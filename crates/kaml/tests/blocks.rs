@@ -318,6 +318,40 @@ fn many_in_flight() {
     assert_eq!(disk.device.block_info(disk.space).unwrap().used_blocks, 0);
 }
 
+/// Goal:   a loop hears of its writes whoever commits them.
+/// Method: threads write beside it, so that its blocks often are in their frames; nothing that is answered waits for the
+///         end of a wait, which is a second.
+#[test]
+fn writes_that_others_commit_are_heard_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("d.kaml"), &CreateOptions::new(96 << 20)).unwrap();
+    let space = create(&device, 4096, 4096, 64);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let (device, stop) = (&device, &stop);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    device.block_write(space, thread, &[1; 4096]).unwrap();
+                }
+            });
+        }
+        let mut queue = device.queue(8);
+        let mut longest = std::time::Duration::ZERO;
+        for round in 0..400 {
+            let start = std::time::Instant::now();
+            queue.submit_block_write(round, space, 10, &[2; 4096]).unwrap();
+            drain(&mut queue);
+            longest = longest.max(start.elapsed());
+            if longest.as_millis() >= 900 {
+                break;
+            }
+        }
+        stop.store(true, Relaxed);
+        assert!(longest.as_millis() < 900, "one took {longest:?}");
+    });
+}
+
 /// Goal:   a full device refuses writes, answers reads, and takes trims, which make it writable again.
 /// Method: a namespace larger than the device, written until it is full.
 #[test]

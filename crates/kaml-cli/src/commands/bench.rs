@@ -5,6 +5,7 @@
 
 use super::bench_conflicts;
 use super::bench_database::{TpcbArguments, TpccArguments, YcsbArguments};
+use super::bench_serve;
 use super::create::Durability;
 use crate::failure::Failure;
 use crate::{output, size};
@@ -108,13 +109,19 @@ enum Bench {
   kaml bench conflicts
   kaml bench conflicts --records 100000 --threads 32 --svg conflicts.svg")]
     Conflicts(bench_conflicts::Arguments),
+    /// The device over NVMe/TCP on loopback, beside bare sockets and the device without a wire
+    #[command(after_help = "Examples:
+  kaml bench serve
+  kaml bench serve --poll --only blocks --json
+  kaml bench serve --target nvme+tcp://10.0.0.2:4420/NQN --blocks 2 --records 1")]
+    Serve(bench_serve::Arguments),
 }
 
 #[derive(Args)]
-struct Common {
+pub struct Common {
     /// Where scratch files are made; should be on the disk to be measured
     #[arg(long, default_value = ".")]
-    dir: PathBuf,
+    pub dir: PathBuf,
     /// Seconds of each run
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
@@ -124,11 +131,11 @@ struct Common {
 }
 
 impl Common {
-    fn duration(&self) -> Result<Duration, Failure> {
+    pub fn duration(&self) -> Result<Duration, Failure> {
         Duration::try_from_secs_f64(self.seconds).map_err(|error| Failure::Usage(format!("--seconds: {error}")))
     }
 
-    fn show(&self, figures: &[Figures]) -> Result<(), Failure> {
+    pub fn show(&self, figures: &[Figures]) -> Result<(), Failure> {
         if self.json { output::json(&figures) } else { output::line(figures_table(figures)) }
     }
 }
@@ -307,6 +314,7 @@ impl Arguments {
             Bench::Tpcb(arguments) => arguments.run(),
             Bench::Tpcc(arguments) => arguments.run(),
             Bench::Conflicts(arguments) => arguments.run(),
+            Bench::Serve(arguments) => arguments.run(),
             Bench::Put(arguments) => arguments.run(Work::Put),
             Bench::Get(arguments) => arguments.run(Work::Get),
             Bench::Mixed(arguments) => arguments.run(Work::Mixed),

@@ -72,6 +72,9 @@ struct Common {
     /// What an acknowledged transaction survives
     #[arg(long, value_enum, default_value_t)]
     durability: Durability,
+    /// Reach the device over NVMe/TCP on loopback, by so many connections
+    #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u16).range(1..))]
+    served: Option<u16>,
     /// Threads that load and check
     #[arg(long, default_value_t = 4)]
     load_threads: usize,
@@ -250,7 +253,11 @@ impl Common {
         let path = scratch.path().join("bench.kaml");
         let path = (!self.in_memory).then_some(path.as_path());
         let runs = self.runs(operations_max)?;
-        let engine = KamlEngine::create(path, &self.device(workload), &self.store(workload), workload.tables())?;
+        let store = self.store(workload);
+        let mut engine = KamlEngine::create(path, &self.device(workload), &store, workload.tables())?;
+        if let Some(connections) = self.served {
+            engine = engine.over_the_wire(&store, connections)?;
+        }
         let bar = stage_bar();
         let progress = |stage, done, total| show_stage(&bar, stage, done, total);
         workload.load(&engine, self.load_threads, &progress)?;

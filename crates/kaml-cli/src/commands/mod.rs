@@ -3,6 +3,7 @@
 mod bench;
 mod bench_conflicts;
 mod bench_database;
+mod bench_serve;
 mod check;
 mod create;
 mod experiment;

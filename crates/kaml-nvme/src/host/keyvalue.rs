@@ -29,12 +29,24 @@ impl<'a> KeyValue<'a> {
         command
     }
 
+    /// The command that stores a value of so many bytes under options (`wire::keyvalue::store`).
+    pub fn storing(&self, key: &Key, bytes: usize, options: u8) -> Command {
+        let mut command = self.command(kv::STORE, key);
+        command.cdw10 = (bytes as u32).into();
+        command.cdw11 = (command.cdw11.get() | u32::from(options) << 8).into();
+        command
+    }
+
+    /// The command that retrieves a value into a buffer of `room` bytes.
+    pub fn retrieving(&self, key: &Key, room: usize) -> Command {
+        let mut command = self.command(kv::RETRIEVE, key);
+        command.cdw10 = (room as u32).into();
+        command
+    }
+
     /// Store under options (`wire::keyvalue::store`), without waiting.
     pub fn submit_store(&self, key: &Key, value: &[u8], options: u8) -> Result<Ticket, Error> {
-        let mut command = self.command(kv::STORE, key);
-        command.cdw10 = (value.len() as u32).into();
-        command.cdw11 = (command.cdw11.get() | u32::from(options) << 8).into();
-        self.queue.submit(command, value, 0)
+        self.queue.submit(self.storing(key, value.len(), options), value, 0)
     }
 
     /// Store.
@@ -45,9 +57,7 @@ impl<'a> KeyValue<'a> {
 
     /// Retrieve into a buffer of `room` bytes, without waiting. The result is the size of the whole value.
     pub fn submit_retrieve(&self, key: &Key, room: usize) -> Result<Ticket, Error> {
-        let mut command = self.command(kv::RETRIEVE, key);
-        command.cdw10 = (room as u32).into();
-        self.queue.submit(command, &[], room)
+        self.queue.submit(self.retrieving(key, room), &[], room)
     }
 
     /// The first `room` bytes of a value, and its size; none if the key does not exist.

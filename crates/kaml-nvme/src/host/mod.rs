@@ -1,18 +1,20 @@
 //! Our own host, in user space: queues over TCP, and a controller with its admin and I/O queues.
 //!
 //! Lives here:       errors; which queue is used by whom.
-//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the Key Value command
-//!                   set (`keyvalue`), the store on top (`remote`).
+//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the command sets
+//!                   (`keyvalue`, `blocks`), the store on top (`remote`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; design section 1 (NVMe/TCP host).
 
+mod blocks;
 mod controller;
 mod keyvalue;
 mod queue;
 mod remote;
 
+pub use blocks::Blocks;
 pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
-pub use queue::{Finished, Queue, Ticket};
+pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
 
 use crate::wire::pdu::Fatal;

@@ -7,6 +7,8 @@
 //! A caller sends its command under the lock. Whoever waits for an answer and finds nobody receiving takes the framer, and
 //! receives outside the lock, for all, until its own answer is there; then it hands the framer on. So a single thread
 //! never waits for another one.
+//!
+//! An event loop enqueues commands, sends them together, and polls for whatever is answered; nobody else needs to wait.
 
 use super::Error;
 use crate::transport::framer::{Event, Framer};
@@ -15,8 +17,11 @@ use crate::transport::{Digests, End};
 use crate::wire::command::{Command, Completion, Direction, Sgl};
 use crate::wire::pdu::{Fatal, Header, Init, Transfer};
 use crate::wire::status::Status;
-use std::io::{Read, Write};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use std::io::Write;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -43,8 +48,24 @@ impl Finished {
 
 /// Names a command in flight; its answer must be waited for.
 #[must_use = "the command's place is in use until its answer is waited for"]
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Ticket(u16);
+
+impl Ticket {
+    /// Its place among the commands in flight on the queue: less than the queue's depth.
+    pub fn place(&self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// Whether a call may wait for the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// It may.
+    Yes,
+    /// It takes what is there.
+    No,
+}
 
 struct InFlight {
     /// What the controller may still ask for.
@@ -53,6 +74,8 @@ struct InFlight {
     received: Vec<u8>,
     got: usize,
     finished: Option<Finished>,
+    /// It is answered by [`Queue::poll`].
+    polled: bool,
 }
 
 struct State {
@@ -62,6 +85,8 @@ struct State {
     /// By command identifier.
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u16>,
+    /// Commands that are finished and to be polled.
+    polled: Vec<u16>,
     /// What the data that arrive belong to, and what they end.
     arriving: Option<(u16, usize, bool)>,
     data_pdu_bytes_max: usize,
@@ -102,7 +127,7 @@ impl Queue {
             match framer.next_event()? {
                 Some(Event::Header(Header::InitResponse(answer), 0)) => break answer,
                 Some(_) => return Err(Fatal::Sequence.into()),
-                None => receive(&socket, &mut framer)?,
+                None => receive(&socket, &mut framer, Wait::Yes)?,
             }
         };
         let agreed = Digests::from_bits(answer.digests);
@@ -117,6 +142,7 @@ impl Queue {
             outbox,
             in_flight: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
+            polled: Vec::new(),
             arriving: None,
             data_pdu_bytes_max: answer.limit.get() as usize,
             capsule_bytes_max: 8192, // what every controller takes for Connect
@@ -138,31 +164,52 @@ impl Queue {
 
     /// Sends a command, waiting while as many as the queue takes are in flight. Several tickets of one thread must leave
     /// room for those of others.
-    pub fn submit(&self, mut command: Command, data: &[u8], room: usize) -> Result<Ticket, Error> {
+    pub fn submit(&self, command: Command, data: &[u8], room: usize) -> Result<Ticket, Error> {
         let mut state = self.lock();
         let cid = loop {
-            if let Some(why) = &state.lost {
-                return Err(Error::Connection(why.clone()));
-            }
+            state.check()?;
             match state.free.pop() {
                 Some(cid) => break cid,
-                None => state = self.progress(state),
+                None => state = self.progress(state, Wait::Yes),
             }
         };
-        command.cid = cid.into();
-        let in_capsule =
-            command.direction() == Direction::In && data.len() <= state.capsule_bytes_max && !data.is_empty();
-        let moved = if command.direction() == Direction::In { data.len() } else { room };
-        command.sgl = if in_capsule { Sgl::in_capsule(moved as u32) } else { Sgl::transport(moved as u32) };
-        let sending = if in_capsule { Vec::new() } else { data.to_vec() };
-        let received = vec![0; if command.direction() == Direction::Out { room } else { 0 }];
-        state.in_flight[usize::from(cid)] = Some(InFlight { sending, received, got: 0, finished: None });
-        match in_capsule {
-            true => state.outbox.push_copy(&Header::Command(command), data),
-            false => state.outbox.push(&Header::Command(command)),
-        }
+        state.start(cid, command, data, room, false);
         self.flush(&mut state);
         Ok(Ticket(cid))
+    }
+
+    /// Puts a command in, to be sent by the next [`Queue::poll`] and answered by one; nothing if as many as the queue takes
+    /// are in flight.
+    pub fn enqueue(&self, command: Command, data: &[u8], room: usize) -> Result<Option<Ticket>, Error> {
+        let mut state = self.lock();
+        state.check()?;
+        let Some(cid) = state.free.pop() else { return Ok(None) };
+        state.start(cid, command, data, room, true);
+        Ok(Some(Ticket(cid)))
+    }
+
+    /// Sends what is enqueued, and appends what is answered of it; if it may wait, at least one answer. Something enqueued
+    /// must be in flight then.
+    pub fn poll(&self, wait: Wait, out: &mut Vec<(Ticket, Finished)>) -> Result<(), Error> {
+        let before = out.len();
+        let mut state = self.lock();
+        self.flush(&mut state);
+        loop {
+            state.check()?;
+            for cid in std::mem::take(&mut state.polled) {
+                let in_flight = state.in_flight[usize::from(cid)].take();
+                state.free.push(cid);
+                self.changed.notify_one();
+                out.extend(in_flight.and_then(|command| Some((Ticket(cid), command.finished?))));
+            }
+            if out.len() > before {
+                return Ok(());
+            }
+            state = self.progress(state, wait);
+            if wait == Wait::No && state.polled.is_empty() {
+                return Ok(());
+            }
+        }
     }
 
     /// Waits for a command's answer.
@@ -179,7 +226,7 @@ impl Queue {
                 let why = state.lost.clone().unwrap_or_default();
                 return finished.ok_or(Error::Connection(why));
             }
-            state = self.progress(state);
+            state = self.progress(state, Wait::Yes);
         }
     }
 
@@ -187,13 +234,16 @@ impl Queue {
         self.state.lock().expect("no panics under this lock")
     }
 
-    /// Receives once, for all; or waits until somebody else has.
-    fn progress<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Receives once, for all; or waits until somebody else has, if it may wait.
+    fn progress<'a>(&'a self, mut state: MutexGuard<'a, State>, wait: Wait) -> MutexGuard<'a, State> {
         let Some(mut framer) = state.framer.take() else {
-            return self.changed.wait(state).expect("no panics under this lock");
+            return match wait {
+                Wait::Yes => self.changed.wait(state).expect("no panics under this lock"),
+                Wait::No => state,
+            };
         };
         drop(state);
-        let received = receive(&self.socket, &mut framer);
+        let received = receive(&self.socket, &mut framer, wait);
         let mut state = self.lock();
         let handled = received.and_then(|()| Ok(state.handle(&mut framer)?));
         state.framer = Some(framer);
@@ -213,6 +263,13 @@ impl Queue {
     }
 }
 
+impl AsFd for Queue {
+    /// For waiting until there is something to poll.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 impl Drop for Queue {
     fn drop(&mut self) {
         // The peer notices in any case.
@@ -228,19 +285,41 @@ fn flush(mut socket: &TcpStream, outbox: &mut Outbox) -> Result<(), Error> {
     Ok(())
 }
 
-fn receive(mut socket: &TcpStream, framer: &mut Framer) -> Result<(), Error> {
-    match socket.read(framer.space()) {
-        Ok(0) => Err(Error::Connection("closed by the target".into())),
-        Ok(count) => {
+fn receive(socket: &TcpStream, framer: &mut Framer, wait: Wait) -> Result<(), Error> {
+    let flags = if wait == Wait::Yes { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    match rustix::net::recv(socket, framer.space(), flags) {
+        Ok((_, 0)) => Err(Error::Connection("closed by the target".into())),
+        Ok((_, count)) => {
             framer.received(count);
             Ok(())
         }
-        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(Errno::INTR) => Ok(()),
+        Err(Errno::AGAIN) if wait == Wait::No => Ok(()),
+        Err(error) => Err(std::io::Error::from(error).into()),
     }
 }
 
 impl State {
+    fn check(&self) -> Result<(), Error> {
+        self.lost.as_ref().map_or(Ok(()), |why| Err(Error::Connection(why.clone())))
+    }
+
+    /// Hands a command to the outbox, under an identifier that is free.
+    fn start(&mut self, cid: u16, mut command: Command, data: &[u8], room: usize, polled: bool) {
+        command.cid = cid.into();
+        let in_capsule =
+            command.direction() == Direction::In && data.len() <= self.capsule_bytes_max && !data.is_empty();
+        let moved = if command.direction() == Direction::In { data.len() } else { room };
+        command.sgl = if in_capsule { Sgl::in_capsule(moved as u32) } else { Sgl::transport(moved as u32) };
+        let sending = if in_capsule { Vec::new() } else { data.to_vec() };
+        let received = vec![0; if command.direction() == Direction::Out { room } else { 0 }];
+        self.in_flight[usize::from(cid)] = Some(InFlight { sending, received, got: 0, finished: None, polled });
+        match in_capsule {
+            true => self.outbox.push_copy(&Header::Command(command), data),
+            false => self.outbox.push(&Header::Command(command)),
+        }
+    }
+
     fn handle(&mut self, framer: &mut Framer) -> Result<(), Fatal> {
         while let Some(event) = framer.next_event()? {
             match event {
@@ -266,6 +345,9 @@ impl State {
         let mut data = std::mem::take(&mut in_flight.received);
         data.truncate(in_flight.got);
         in_flight.finished = Some(Finished { status: completion.status(), result: completion.result.get(), data });
+        if in_flight.polled {
+            self.polled.push(completion.cid.get());
+        }
         Ok(())
     }
 

@@ -5,9 +5,9 @@
 //! Implements:       spec:NVMe-Base "Admin Command Set", "Features".
 
 use super::controller::{IO_QUEUES_MAX, Kind};
-use super::core::{ALL_NAMESPACES, Origin, Outcome, Seat, Target};
+use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Seat, Target};
 use super::engine::Reply;
-use crate::wire::command::{Command, CommandSet, admin};
+use crate::wire::command::{Command, admin};
 use crate::wire::status::Status;
 use std::net::SocketAddr;
 
@@ -111,9 +111,9 @@ impl Target {
             feature::QUEUES => Ok(queue_counts(controller.queues_granted)),
             feature::KEY_VALUE => {
                 let space = self.attached(id, command.nsid.get())?;
-                match space.set {
-                    CommandSet::KeyValue => Ok(u32::from(space.delete_must_exist)),
-                    CommandSet::Nvm => Err(Status::INVALID_FIELD),
+                match space.holds {
+                    Holds::Records(_) => Ok(u32::from(space.delete_must_exist)),
+                    Holds::Blocks(_) => Err(Status::INVALID_FIELD),
                 }
             }
             feature::WRITE_CACHE | feature::HOST_BEHAVIOUR | feature::COMMAND_SETS | feature::HOST_ID => Ok(0),

@@ -1,15 +1,15 @@
 //! The target without sockets: commands of all connections go in, answers come out.
 //!
 //! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
-//! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`), sockets and time (`reactor`).
+//! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
-use super::connection::Request;
+use super::connection::{Answer, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Change, Engine, Reply};
 use super::options::Options;
-use crate::wire::command::{Command, CommandSet, FABRICS, kv};
+use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
 use crate::wire::status::Status;
-use kaml::{Device, KeyKind, NamespaceId};
+use kaml::{BlockInfo, Device, KeyKind, NamespaceId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -27,6 +27,13 @@ pub(crate) struct Origin {
     pub(crate) link: u64,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
+}
+
+impl Origin {
+    /// The answer to the command.
+    pub(crate) fn answer(self, status: Status, result: u64, data: Vec<u8>) -> Answer {
+        Answer { cid: self.cid, status, result, data, reserved: self.reserved }
+    }
 }
 
 /// What a link is connected to.
@@ -83,13 +90,31 @@ impl From<Result<(), Status>> for Outcome {
 }
 
 /// A namespace as hosts see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
     pub(crate) id: NamespaceId,
-    pub(crate) set: CommandSet,
-    pub(crate) keys: KeyKind,
+    pub(crate) holds: Holds,
     /// Deleting a key that is not there is an error (feature 20h).
     pub(crate) delete_must_exist: bool,
+}
+
+/// What a namespace holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holds {
+    /// Records by such keys.
+    Records(KeyKind),
+    /// Logical blocks; how many were in use when it was first seen.
+    Blocks(BlockInfo),
+}
+
+impl Space {
+    /// The command set that it is for.
+    pub(crate) fn set(&self) -> CommandSet {
+        match self.holds {
+            Holds::Records(_) => CommandSet::KeyValue,
+            Holds::Blocks(_) => CommandSet::Nvm,
+        }
+    }
 }
 
 /// What does not change while a device is served.
@@ -189,8 +214,26 @@ impl Target {
 
     // --- commands -----------------------------------------------------------------------------------------------------
 
+    /// Carries out the commands of a connection that have come whole; whether one of them has connected it to a controller.
+    pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> bool {
+        let mut connected = false;
+        while let Some(request) = connection.next_request() {
+            let origin = Origin { link, cid: request.command.cid.get(), reserved: request.reserved };
+            match self.execute(link, local, request, now) {
+                Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
+                Outcome::Connected { entries, flow_control, result } => {
+                    connected = true;
+                    connection.set_queue(entries, flow_control);
+                    connection.answer(origin.answer(Status::SUCCESS, result, Vec::new()));
+                }
+                Outcome::Later => {}
+            }
+        }
+        connected
+    }
+
     /// Carries out a command, or starts it. `local` is the address that the host reached us at.
-    pub(crate) fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
+    fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
         let Request { command, data, reserved } = request;
         let origin = Origin { link, cid: command.cid.get(), reserved };
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
@@ -230,10 +273,16 @@ impl Target {
         if nsid == ALL_NAMESPACES && command.opcode == kv::FLUSH {
             return Status::SUCCESS.into(); // whatever was answered is durable
         }
-        match self.attached(id, nsid).map(|space| space.set) {
-            Err(status) => status.into(),
-            Ok(CommandSet::KeyValue) => self.key_value(origin, id, command, data),
-            Ok(CommandSet::Nvm) => Status::INVALID_OPCODE.into(),
+        if command.flags & FLAGS_FUSED != 0 {
+            return Status::INVALID_FIELD.into();
+        }
+        let space = match self.attached(id, nsid) {
+            Err(status) => return status.into(),
+            Ok(space) => *space,
+        };
+        match space.holds {
+            Holds::Records(_) => self.key_value(origin, id, &space, command, data),
+            Holds::Blocks(info) => self.blocks(origin, &space, &info, command, data),
         }
     }
 
@@ -242,7 +291,7 @@ impl Target {
         let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
         let space = self.spaces.get(&nsid).filter(|_| !controller.detached.contains(&nsid));
         let enabled = |space: &&Space| match controller.configuration().command_sets() {
-            0 => space.set == CommandSet::Nvm,
+            0 => space.set() == CommandSet::Nvm,
             set => set == 6,
         };
         space.filter(enabled).ok_or(Status::INVALID_NAMESPACE)
@@ -302,9 +351,7 @@ impl Target {
             return;
         }
         let infos = self.engine.device().namespaces();
-        // Block namespaces are not exported yet.
-        let records = infos.iter().filter(|info| info.blocks.is_none());
-        let now: BTreeMap<u32, Space> = records.map(|info| (info.id, self.space(info))).collect();
+        let now: BTreeMap<u32, Space> = infos.iter().filter_map(|info| Some((info.id, self.space(info)?))).collect();
         let gone = self.spaces.keys().filter(|id| !now.contains_key(id));
         let come = now.keys().filter(|id| !self.spaces.contains_key(id));
         let changed: Vec<u32> = gone.chain(come).copied().collect();
@@ -314,9 +361,16 @@ impl Target {
         }
     }
 
-    fn space(&self, info: &kaml::NamespaceInfo) -> Space {
-        let delete_must_exist = self.spaces.get(&info.id).is_some_and(|space| space.delete_must_exist);
-        Space { id: info.id, set: CommandSet::KeyValue, keys: info.keys, delete_must_exist }
+    /// As it is known already, because ids are never used again; nothing if it is gone meanwhile.
+    fn space(&self, info: &kaml::NamespaceInfo) -> Option<Space> {
+        if let Some(known) = self.spaces.get(&info.id) {
+            return Some(*known);
+        }
+        let holds = match info.blocks {
+            None => Holds::Records(info.keys),
+            Some(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
+        };
+        Some(Space { id: info.id, holds, delete_must_exist: false })
     }
 
     /// What is due from time to time: ends controllers whose hosts are silent, looks after namespaces.

@@ -1,13 +1,16 @@
 //! Carrying out commands on the device without holding up the others.
 //!
 //! Lives here:       commands in flight in the device's queue, worker threads for what has to wait, status of errors.
-//! Lives elsewhere:  what commands ask for (`keyvalue`, `namespaces`), the wait for all of it (`reactor`).
+//! Lives elsewhere:  what commands ask for (`keyvalue`, `blocks`, `namespaces`), the wait for all of it (`reactor`).
 
 use super::core::Origin;
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Condition, Device, Key, NamespaceId};
 use rustix::event::EventfdFlags;
+use std::cell::Cell;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
@@ -43,12 +46,24 @@ pub(crate) type Done = (Result<u64, Status>, Option<Change>);
 type Job = (u64, Box<dyn FnOnce(&Device) -> Done + Send>);
 
 /// What to do when a command of the device's queue, or a job, is done.
-#[derive(Clone, Copy)]
 enum Then {
     /// Success has no data.
     Store,
     /// Success has the value, cut to this many bytes.
     Retrieve(usize),
+    /// Success has the blocks.
+    Read,
+    /// It is one of several that are answered as one.
+    Part(Rc<Cell<Parts>>),
+}
+
+/// Commands of the device's queue that are one command of a host.
+#[derive(Clone, Copy)]
+struct Parts {
+    /// Not answered yet.
+    left: usize,
+    /// Success, or the last failure.
+    status: Status,
 }
 
 /// See the module.
@@ -151,6 +166,65 @@ impl Engine {
         self.answered_if_refused(token, result)
     }
 
+    /// Reads so many bytes of whole blocks.
+    pub(crate) fn block_read(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        first_block: u64,
+        bytes: usize,
+    ) -> Result<(), Status> {
+        self.read_count += 1;
+        let token = self.token(origin, Then::Read);
+        let result = self.queue.submit_block_read(token, namespace, first_block, vec![0; bytes]);
+        self.answered_if_refused(token, result)
+    }
+
+    /// Writes whole blocks.
+    pub(crate) fn block_write(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        first_block: u64,
+        data: &[u8],
+    ) -> Result<(), Status> {
+        self.write_count += 1;
+        let token = self.token(origin, Then::Store);
+        let result = self.queue.submit_block_write(token, namespace, first_block, data);
+        self.answered_if_refused(token, result)
+    }
+
+    /// Gives back what ranges of blocks hold; at least one range. They read as zeroes.
+    pub(crate) fn block_trim(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        ranges: &[Range<u64>],
+    ) -> Result<(), Status> {
+        let parts = Rc::new(Cell::new(Parts { left: 0, status: Status::SUCCESS }));
+        for range in ranges {
+            let token = self.token(origin, Then::Part(Rc::clone(&parts)));
+            let count = range.end - range.start;
+            let result = self.queue.submit_block_trim(token, namespace, range.start, count);
+            let Parts { left, .. } = parts.get();
+            match self.answered_if_refused(token, result) {
+                Ok(()) => parts.set(Parts { left: left + 1, status: Status::SUCCESS }),
+                Err(status) if left == 0 => return Err(status),
+                Err(status) => {
+                    parts.set(Parts { left, status });
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a worker read something.
+    pub(crate) fn start_read(&mut self, origin: Origin, job: impl FnOnce(&Device) -> Done + Send + 'static) {
+        self.read_count += 1;
+        self.start(origin, job);
+    }
+
     /// Has a worker do it.
     pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&Device) -> Done + Send + 'static) {
         let token = self.token(origin, Then::Store);
@@ -169,7 +243,7 @@ impl Engine {
         self.queue.poll(false, &mut answers);
         for answer in answers.drain(..) {
             let (origin, then) = self.take(answer.token);
-            replies.push(then.reply(origin, answer.result));
+            replies.extend(then.reply(origin, answer.result));
         }
         self.answers = answers;
         let mut done = std::mem::take(&mut self.done);
@@ -209,10 +283,21 @@ impl Engine {
 }
 
 impl Then {
-    fn reply(self, origin: Origin, result: Result<Option<Vec<u8>>, kaml::Error>) -> Reply {
+    /// The answer; none as long as there are other parts to wait for.
+    fn reply(self, origin: Origin, result: Result<Option<Vec<u8>>, kaml::Error>) -> Option<Reply> {
         let (status, result, data) = match (self, result) {
+            (Then::Part(parts), result) => {
+                let Parts { left, status } = parts.get();
+                let status = result.map_or_else(|error| status_of(&error), |_| status);
+                parts.set(Parts { left: left - 1, status });
+                if left > 1 {
+                    return None;
+                }
+                (status, 0, Vec::new())
+            }
             (_, Err(error)) => (status_of(&error), 0, Vec::new()),
             (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Vec::new()),
+            (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(_), Ok(None)) => (Status::NO_SUCH_KEY, 0, Vec::new()),
             (Then::Retrieve(room), Ok(Some(mut value))) => {
                 let bytes = value.len() as u64;
@@ -220,7 +305,7 @@ impl Then {
                 (Status::SUCCESS, bytes, value)
             }
         };
-        Reply { origin, status, result, data, namespace: None }
+        Some(Reply { origin, status, result, data, namespace: None })
     }
 }
 

@@ -122,7 +122,8 @@ impl Target {
             (register::CC, 4) => u64::from(controller.configuration().0),
             (register::CSTS, 4) => u64::from(controller.status()),
             (register::CRTO, 4) => READY_UNITS_MAX,
-            _ => return Err(Status::INVALID_FIELD),
+            // Without "do not retry": nvme-cli (2.3) compares the whole status when it shows all properties.
+            _ => return Err(Status::NO_SUCH_PROPERTY),
         })
     }
 

@@ -2,22 +2,23 @@
 //!
 //! Lives here:       what each page says about this device.
 //! Lives elsewhere:  the layout of the pages (`wire::identify`).
-//! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-KV "Identify Namespace".
+//! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-NVM and spec:NVMe-KV "Identify Namespace".
 
 use super::connection::{CAPSULE_DATA_BYTES, MDTS};
 use super::controller::{ERRORS_MAX, EVENT_REQUESTS_MAX, KEEP_ALIVE_UNIT, Kind, NAMESPACE_EVENTS};
-use super::core::{Space, Target};
+use super::core::{Holds, Space, Target};
+use super::engine::status_of;
 use super::fabrics::version;
 use super::options::QUEUE_ENTRIES_MAX;
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::fabrics::DISCOVERY_NQN;
 use crate::wire::identify::{
-    Controller as ControllerPage, IndependentNamespace, KvFormat, KvNamespace, PAGE_BYTES, cns, controller_list,
-    descriptor, namespace_list, put_descriptor,
+    Controller as ControllerPage, IndependentNamespace, KvFormat, KvNamespace, LBA_FORMATS, NvmNamespace, PAGE_BYTES,
+    cns, controller_list, descriptor, namespace_list, put_descriptor,
 };
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
-use kaml::{Key, KeyKind};
+use kaml::{BlockInfo, Key, KeyKind};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -38,8 +39,9 @@ impl Target {
             _ if self.controllers.get(&id).is_none_or(|controller| controller.kind == Kind::Discovery) => {
                 return Err(Status::INVALID_FIELD);
             }
-            cns::NAMESPACE => self.nvm_namespace(self.attached_or_none(id, nsid)?),
-            cns::ALLOCATED_NAMESPACE => self.nvm_namespace(self.spaces.get(&nsid)),
+            cns::NAMESPACE if nsid == u32::MAX => any_nvm_namespace().as_bytes().to_vec(),
+            cns::NAMESPACE => self.nvm_namespace(self.attached_or_none(id, nsid)?)?,
+            cns::ALLOCATED_NAMESPACE => self.nvm_namespace(self.spaces.get(&nsid))?,
             cns::ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, None)?,
             cns::SET_ACTIVE_NAMESPACES => self.list_namespaces(Some(id), nsid, Some(set_of(csi)?))?,
             cns::ALLOCATED_NAMESPACES => self.list_namespaces(None, nsid, None)?,
@@ -110,7 +112,8 @@ impl Target {
         (page.sqes, page.cqes) = (0x66, 0x44); // entries of 64 and 16 bytes
         page.nn = self.namespace_id_max().into();
         page.mnan = NAMESPACE_STEP.into();
-        page.oncs = (1u16 << 4).into(); // Get Features tells what is supported
+        // Compare, Dataset Management, Write Zeroes, Verify; Get Features tells what is supported.
+        page.oncs = (1u16 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 7).into();
         page.vwc = 3 << 1; // no volatile cache; Flush takes all namespaces
         page.ioccsz = U32::new((64 + CAPSULE_DATA_BYTES as u32) / 16);
         page.iorcsz = 1.into();
@@ -129,7 +132,7 @@ impl Target {
     fn attached_or_none(&self, id: u16, nsid: u32) -> Result<Option<&Space>, Status> {
         match nsid {
             0 => Err(Status::INVALID_NAMESPACE),
-            // What all namespaces have in common: nothing that is told here.
+            // What all namespaces have in common: nothing that is told by those who ask here.
             u32::MAX => Ok(None),
             _ => Ok(self.attached(id, nsid).ok()),
         }
@@ -137,29 +140,48 @@ impl Target {
 
     fn list_namespaces(&self, id: Option<u16>, behind: u32, set: Option<CommandSet>) -> Result<Vec<u8>, Status> {
         let first = behind.checked_add(1).filter(|first| *first < u32::MAX).ok_or(Status::INVALID_NAMESPACE)?;
-        let spaces = self.spaces.range(first..).filter(|(_, space)| set.is_none_or(|set| space.set == set));
+        let spaces = self.spaces.range(first..).filter(|(_, space)| set.is_none_or(|set| space.set() == set));
         let seen = |nsid: &u32| id.is_none_or(|id| self.attached(id, *nsid).is_ok());
         Ok(namespace_list(spaces.map(|(nsid, _)| *nsid).filter(seen)))
     }
 
     /// Zeros for a Key Value namespace: SPDK asks for this page of all namespaces and takes nothing else.
-    fn nvm_namespace(&self, space: Option<&Space>) -> Vec<u8> {
-        match space.map(|space| space.set) {
-            Some(CommandSet::KeyValue | CommandSet::Nvm) | None => Vec::new(),
+    fn nvm_namespace(&self, space: Option<&Space>) -> Result<Vec<u8>, Status> {
+        match space {
+            Some(Space { id, holds: Holds::Blocks(_), .. }) => {
+                let info = self.engine.device().block_info(*id).map_err(|error| status_of(&error))?;
+                Ok(self.block_namespace(*id, &info).as_bytes().to_vec())
+            }
+            Some(Space { holds: Holds::Records(_), .. }) | None => Ok(Vec::new()),
         }
+    }
+
+    fn block_namespace(&self, nsid: u32, info: &BlockInfo) -> NvmNamespace {
+        let mut page = any_nvm_namespace();
+        (page.nsze, page.ncap, page.nuse) = (info.block_count.into(), info.block_count.into(), info.used_blocks.into());
+        page.nvmcap[0] = (info.block_count * u64::from(info.block_bytes)).into();
+        let format = LBA_FORMATS.iter().position(|power| 1 << power == info.block_bytes);
+        page.flbas = format.expect("blocks have 512 or 4096 bytes") as u8;
+        // Numbers of blocks are told less one.
+        let atomic = U16::new((info.atomic_blocks - 1).min(u32::from(u16::MAX)) as u16);
+        (page.nawun, page.nawupf) = (atomic, atomic);
+        let unit = U16::new((info.unit_bytes / info.block_bytes - 1) as u16);
+        (page.npwg, page.npwa, page.npdg, page.npda, page.nows) = (unit, unit, unit, unit, unit);
+        page.nguid = self.nguid(nsid);
+        page
     }
 
     fn set_namespace(&self, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
         let Some(space) = space else { return Ok(Vec::new()) };
-        match (space.set, set) {
-            (CommandSet::KeyValue, CommandSet::KeyValue) => Ok(self.kv_namespace(space)),
+        match (space.holds, set) {
+            (Holds::Records(keys), CommandSet::KeyValue) => Ok(self.kv_namespace(space.id, keys)),
             // Of blocks without extended formats this page says nothing.
             (_, CommandSet::Nvm) => Ok(Vec::new()),
-            (CommandSet::Nvm, CommandSet::KeyValue) => Err(Status::INVALID_FIELD),
+            (Holds::Blocks(_), CommandSet::KeyValue) => Err(Status::INVALID_FIELD),
         }
     }
 
-    fn kv_namespace(&self, space: &Space) -> Vec<u8> {
+    fn kv_namespace(&self, nsid: u32, keys: KeyKind) -> Vec<u8> {
         let stats = self.engine.device().stats();
         let mut page = KvNamespace::new_zeroed();
         page.nsze = stats.capacity_bytes.into();
@@ -167,9 +189,9 @@ impl Target {
         page.nuse = stats.live_bytes.into();
         page.nmic = 1; // may be attached to several controllers
         page.novg = self.limits.chunk_bytes.into();
-        page.nguid = self.nguid(space.id);
+        page.nguid = self.nguid(nsid);
         // Format 0, which is the last one (the number is less one), and in use.
-        page.formats[0] = self.kv_format(space.keys);
+        page.formats[0] = self.kv_format(keys);
         page.as_bytes().to_vec()
     }
 
@@ -210,7 +232,7 @@ impl Target {
         let mut out = Vec::new();
         put_descriptor(&mut out, descriptor::NGUID, &nguid);
         put_descriptor(&mut out, descriptor::UUID, &uuid);
-        put_descriptor(&mut out, descriptor::CSI, &[space.set.csi()]);
+        put_descriptor(&mut out, descriptor::CSI, &[space.set().csi()]);
         out
     }
 
@@ -221,6 +243,22 @@ impl Target {
         seed.extend(nsid.to_le_bytes());
         xxhash_rust::xxh3::xxh3_128(&seed).to_be_bytes()
     }
+}
+
+/// What all block namespaces have in common.
+fn any_nvm_namespace() -> NvmNamespace {
+    let mut page = NvmNamespace::new_zeroed();
+    // Thin (bit 0), with atomicity (1) and best sizes (4) of its own.
+    page.nsfeat = 1 | 1 << 1 | 1 << 4;
+    page.nmic = 1; // may be attached to several controllers
+    page.dlfeat = 1 | 1 << 3; // deallocated blocks read as zeroes, and Write Zeroes deallocates
+    page.nlbaf = LBA_FORMATS.len() as u8 - 1;
+    for (power, format) in LBA_FORMATS.iter().zip(&mut page.lbaf) {
+        // Smaller blocks than a mapping unit cost a read for a write: the second best performance (bits 25:24).
+        let performance = u32::from(*power < 12);
+        *format = (u32::from(*power) << 16 | performance << 24).into();
+    }
+    page
 }
 
 fn independent_namespace() -> Vec<u8> {

@@ -4,9 +4,9 @@
 //! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), what stores and finds (`engine`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set"; paper:KAML Table I (Get, Put).
 
-use super::core::{Origin, Outcome, Space, Target};
+use super::core::{Holds, Origin, Outcome, Space, Target};
 use super::engine::status_of;
-use crate::wire::command::{Command, CommandSet, kv};
+use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{encode_list, get_key, options, store};
 use crate::wire::manage::decode_put;
 use crate::wire::status::Status;
@@ -18,18 +18,21 @@ const LISTED_MAX: usize = 8192;
 const LISTED_BYTES_MIN: usize = 4;
 
 impl Target {
-    pub(crate) fn key_value(&mut self, origin: Origin, id: u16, command: &Command, data: Vec<u8>) -> Outcome {
-        let space = match self.attached(id, command.nsid.get()) {
-            Ok(space) => space.clone(),
-            Err(status) => return status.into(),
-        };
+    pub(crate) fn key_value(
+        &mut self,
+        origin: Origin,
+        id: u16,
+        space: &Space,
+        command: &Command,
+        data: Vec<u8>,
+    ) -> Outcome {
         match command.opcode {
             kv::FLUSH => Status::SUCCESS.into(), // whatever was answered is durable
-            kv::STORE => self.store(origin, &space, command, data).into(),
-            kv::RETRIEVE => self.retrieve(origin, &space, command).into(),
-            kv::DELETE => self.delete(origin, &space, command).into(),
-            kv::EXIST => self.exist(&space, command).into(),
-            kv::LIST => self.list(&space, command).into(),
+            kv::STORE => self.store(origin, space, command, data).into(),
+            kv::RETRIEVE => self.retrieve(origin, space, command).into(),
+            kv::DELETE => self.delete(origin, space, command).into(),
+            kv::EXIST => self.exist(space, command).into(),
+            kv::LIST => self.list(space, command).into(),
             kv::PUT => self.put(origin, id, command, &data).into(),
             _ => Status::INVALID_OPCODE.into(),
         }
@@ -106,7 +109,7 @@ impl Target {
     fn put(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Result<(), Status> {
         let batch = decode_put(data, command.cdw10.get())?;
         for record in batch.records() {
-            if self.attached(id, record.namespace)?.set != CommandSet::KeyValue {
+            if !matches!(self.attached(id, record.namespace)?.holds, Holds::Records(_)) {
                 return Err(Status::INVALID_NAMESPACE);
             }
         }

@@ -6,7 +6,7 @@
 
 use super::controller::{Controller, Kind};
 use super::core::Target;
-use crate::wire::command::{Command, CommandSet, admin, kv};
+use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
 use crate::wire::identify::namespace_list;
 use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, Health, LogRequest, effect, lid};
@@ -179,7 +179,15 @@ fn effects(set: CommandSet) -> Vec<u8> {
         put(usize::from(opcode) * 4, effect::SUPPORTED | effect::INVENTORY_CHANGE);
     }
     let io: &[(u8, u32)] = match set {
-        CommandSet::Nvm => &[],
+        CommandSet::Nvm => &[
+            (nvm::FLUSH, 0),
+            (nvm::WRITE, effect::CONTENT_CHANGE),
+            (nvm::READ, 0),
+            (nvm::COMPARE, 0),
+            (nvm::WRITE_ZEROES, effect::CONTENT_CHANGE),
+            (nvm::DATASET_MANAGEMENT, effect::CONTENT_CHANGE),
+            (nvm::VERIFY, 0),
+        ],
         CommandSet::KeyValue => &[
             (kv::FLUSH, 0),
             (kv::STORE, effect::CONTENT_CHANGE),

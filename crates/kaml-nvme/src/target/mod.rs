@@ -2,11 +2,12 @@
 //!
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`), one connection (`connection`), controllers (`controller`),
-//!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`), the
+//!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `blocks`), the
 //!                   device (`engine`).
-//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-KV; design section 2, driver (ii).
+//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
 
 mod admin;
+mod blocks;
 pub mod connection;
 mod controller;
 mod core;
@@ -16,9 +17,11 @@ mod identify;
 mod keyvalue;
 mod logs;
 mod namespaces;
+mod offline;
 mod options;
 mod reactor;
 
+pub use offline::Offline;
 pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};
 pub use reactor::Stopper;
 

@@ -10,10 +10,11 @@
 use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
 use super::engine::{Change, Done, status_of};
 use crate::wire::command::{Command, CommandSet};
+use crate::wire::identify::LBA_FORMATS;
 use crate::wire::identify::read_controller_list;
 use crate::wire::manage::{Create, Wanted};
 use crate::wire::status::Status;
-use kaml::{Device, KeyKind, NamespaceOptions};
+use kaml::{BlockOptions, Device, KeyKind, NamespaceOptions};
 use zerocopy::FromBytes;
 
 /// What Namespace Management, or Attachment, is to do.
@@ -31,13 +32,14 @@ impl Target {
 
     fn create(&mut self, origin: Origin, command: &Command, data: &[u8]) -> Result<(), Status> {
         let (create, _) = Create::read_from_prefix(data).map_err(|_| Status::SGL_LENGTH)?;
-        match CommandSet::from_csi(Command::csi_of(command.cdw11)) {
-            Some(CommandSet::KeyValue) => {}
-            Some(CommandSet::Nvm) | None => return Err(Status::COMMAND_SET_UNSUPPORTED),
-        }
+        let blocks = match CommandSet::from_csi(Command::csi_of(command.cdw11)) {
+            Some(CommandSet::KeyValue) => None,
+            Some(CommandSet::Nvm) => Some(block_options(&create)?),
+            None => return Err(Status::COMMAND_SET_UNSUPPORTED),
+        };
         let wanted = create.kaml.read()?;
         self.managing += 1;
-        self.engine.start(origin, move |device| create_namespace(device, &wanted));
+        self.engine.start(origin, move |device| create_namespace(device, &wanted, blocks));
         Ok(())
     }
 
@@ -85,13 +87,18 @@ impl Target {
     }
 }
 
+/// What a block namespace is to be. It is thin: less capacity than blocks is no reason to refuse it.
+fn block_options(create: &Create) -> Result<BlockOptions, Status> {
+    let format = LBA_FORMATS.get(usize::from(create.flbas & 0xf)).ok_or(Status::INVALID_FORMAT)?;
+    if create.ncap.get() > create.nsze.get() {
+        return Err(Status::INVALID_FIELD);
+    }
+    Ok(BlockOptions::new(1 << format, create.nsze.get()))
+}
+
 /// Creates a namespace, under a name that is free if none is wanted; answers its id.
-fn create_namespace(device: &Device, wanted: &Wanted) -> Done {
-    let options = NamespaceOptions {
-        keys: wanted.keys.unwrap_or(KeyKind::Bytes),
-        logs: wanted.logs.clone(),
-        ..NamespaceOptions::default()
-    };
+fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOptions>) -> Done {
+    let options = NamespaceOptions { keys: wanted.keys.unwrap_or(KeyKind::Bytes), logs: wanted.logs.clone(), blocks };
     let mut number = 0;
     loop {
         number += 1;

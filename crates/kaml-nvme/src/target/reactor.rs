@@ -7,10 +7,9 @@
 //! One round: wait; receive once from every link that has something, and carry out what came; collect what the device has
 //! done; send once to every link that has answers. So many commands share each system call and each ring write.
 
-use super::connection::{Answer, Budget, Connection};
-use super::core::{Origin, Outcome, Target};
+use super::connection::{Budget, Connection};
+use super::core::Target;
 use super::engine::Reply;
-use crate::wire::status::Status;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -219,18 +218,7 @@ impl Reactor {
     /// Carries out the commands that have come whole.
     fn carry_out(&mut self, number: u64, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
-        while let Some(request) = link.connection.next_request() {
-            let origin = Origin { link: number, cid: request.command.cid.get(), reserved: request.reserved };
-            match self.target.execute(number, link.local, request, now) {
-                Outcome::Done(status, result, data) => link.answer(origin, status, result, data),
-                Outcome::Connected { entries, flow_control, result } => {
-                    link.connected = true;
-                    link.connection.set_queue(entries, flow_control);
-                    link.answer(origin, Status::SUCCESS, result, Vec::new());
-                }
-                Outcome::Later => {}
-            }
-        }
+        link.connected |= self.target.serve(number, &mut link.connection, link.local, now);
     }
 
     /// Hands answers to their links, sends, and closes what is to be closed.
@@ -240,7 +228,7 @@ impl Reactor {
             let Reply { origin, status, result, data, .. } = reply;
             // Who has gone meanwhile needs no answer.
             if let Some(link) = self.links.get_mut(&origin.link) {
-                link.answer(origin, status, result, data);
+                link.connection.answer(origin.answer(status, result, data));
                 link.touch(origin.link, &mut self.touched);
             }
         }
@@ -320,10 +308,6 @@ impl Link {
         if !std::mem::replace(&mut self.touched, true) {
             touched.push(number);
         }
-    }
-
-    fn answer(&mut self, origin: Origin, status: Status, result: u64, data: Vec<u8>) {
-        self.connection.answer(Answer { cid: origin.cid, status, result, data, reserved: origin.reserved });
     }
 
     /// Takes what a peer still sends to a connection that is closing, so that it can read why.

@@ -102,6 +102,8 @@ pub enum Direction {
 pub const FABRICS: u8 = 0x7f;
 /// Command flags: an SGL describes the data.
 pub const FLAGS_SGL: u8 = 0x40;
+/// Command flags: one of two commands that are carried out as one.
+pub const FLAGS_FUSED: u8 = 0x03;
 
 /// Admin opcodes.
 #[allow(missing_docs, reason = "named as in the specification")]
@@ -139,6 +141,7 @@ pub mod nvm {
     pub const COMPARE: u8 = 0x05;
     pub const WRITE_ZEROES: u8 = 0x08;
     pub const DATASET_MANAGEMENT: u8 = 0x09;
+    pub const VERIFY: u8 = 0x0c;
 }
 
 /// An I/O command set (CSI).

@@ -123,7 +123,8 @@ pub struct NvmNamespace {
     pub nawun: U16,
     pub nawupf: U16,
     pub nacwu: U16,
-    pub reserved_40: [u8; 24],
+    pub reserved_40: [u8; 8],
+    pub nvmcap: [U64; 2],
     pub npwg: U16,
     pub npwa: U16,
     pub npdg: U16,
@@ -209,7 +210,12 @@ const _: () = {
     assert!(offset_of!(C, power_state_0) == 2048);
     use NvmNamespace as N;
     assert!(size_of::<N>() == PAGE_BYTES && offset_of!(N, nsfeat) == 24 && offset_of!(N, dlfeat) == 33);
-    assert!(offset_of!(N, npwg) == 64 && offset_of!(N, anagrpid) == 92 && offset_of!(N, nsattr) == 99);
+    assert!(
+        offset_of!(N, nvmcap) == 48
+            && offset_of!(N, npwg) == 64
+            && offset_of!(N, anagrpid) == 92
+            && offset_of!(N, nsattr) == 99
+    );
     assert!(offset_of!(N, nguid) == 104 && offset_of!(N, lbaf) == 128);
     use KvNamespace as K;
     assert!(size_of::<K>() == PAGE_BYTES && size_of::<KvFormat>() == 16 && offset_of!(K, nkvf) == 25);
@@ -219,6 +225,9 @@ const _: () = {
     use IndependentNamespace as I;
     assert!(size_of::<I>() == PAGE_BYTES && offset_of!(I, anagrpid) == 4 && offset_of!(I, nstat) == 14);
 };
+
+/// Formats that a block namespace may have, by their index: the power of two of a block's bytes.
+pub const LBA_FORMATS: [u8; 2] = [9, 12];
 
 /// Appends one identifier descriptor (CNS 03h): type, length, two reserved bytes, the identifier.
 pub fn put_descriptor(out: &mut Vec<u8>, kind: u8, id: &[u8]) {

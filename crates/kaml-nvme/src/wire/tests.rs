@@ -1,6 +1,7 @@
 //! Byte vectors of commands, both ways, and parsers against bytes that make no sense.
 
-use super::command::{Command, Completion, Sgl, kv};
+use super::blocks;
+use super::command::{Command, Completion, Sgl, kv, nvm};
 use super::fabrics::{Connect, Property};
 use super::logs::LogRequest;
 use super::manage::{Attributes, Create, PutAction, Wanted, decode_put, encode_put};
@@ -34,6 +35,39 @@ fn golden_store() {
     let read = Command::read_from_bytes(&expected).unwrap();
     assert_eq!(keyvalue::get_key(&read), Ok(Some(key(b"abc"))));
     assert_eq!(keyvalue::options(&read), keyvalue::store::MUST_NOT_EXIST);
+}
+
+/// Goal:   a range of blocks is laid out as hosts lay it out, and read back; what cannot be said is refused.
+/// Method: 8 blocks from 2^32 + 2 on, byte for byte; no blocks and too many.
+#[test]
+fn golden_range() {
+    let mut command = Command::new(nvm::READ, 1);
+    command.cdw12 = (1 << 30).into(); // Force Unit Access stays
+    blocks::put_range(&mut command, (1 << 32) + 2, 8).unwrap();
+    assert_eq!(command.as_bytes()[40..52], [2, 0, 0, 0, 1, 0, 0, 0, 7, 0, 0, 0x40]);
+    assert_eq!(blocks::get_range(&command), ((1 << 32) + 2, 8));
+    assert_eq!(blocks::put_range(&mut command, 0, blocks::BLOCKS_MAX), Some(()));
+    assert_eq!(blocks::get_range(&command), (0, 65_536));
+    assert!(blocks::put_range(&mut command, 0, 0).is_none());
+    assert!(blocks::put_range(&mut command, 0, blocks::BLOCKS_MAX + 1).is_none());
+}
+
+/// Goal:   ranges to deallocate go through byte for byte; short data and ranges beyond all numbers are refused.
+/// Method: two ranges; the same one byte short, with more behind them, and with a range that ends behind 2^64.
+#[test]
+fn golden_dataset_ranges() {
+    let data = blocks::encode_ranges(&[5..8, 0x0102..0x0103]).unwrap();
+    assert_eq!(data[..16], [0, 0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(data[16..], [0, 0, 0, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+    let mut command = Command::new(nvm::DATASET_MANAGEMENT, 1);
+    command.cdw10 = 1.into();
+    assert_eq!(blocks::decode_ranges(&command, &data), Ok(vec![5..8, 0x0102..0x0103]));
+    assert_eq!(blocks::decode_ranges(&command, &[data.clone(), vec![9; 99]].concat()).unwrap().len(), 2);
+    assert_eq!(blocks::decode_ranges(&command, &data[..31]), Err(Status::SGL_LENGTH));
+    command.cdw10 = 0.into();
+    let far = [[0, 0, 0, 0, 1, 0, 0, 0].as_slice(), &[0xff; 8]].concat();
+    assert_eq!(blocks::decode_ranges(&command, &far), Err(Status::LBA_OUT_OF_RANGE));
+    assert!(blocks::encode_ranges(&[]).is_none() && blocks::encode_ranges(&vec![0..1; 257]).is_none());
 }
 
 /// Goal:   keys of all lengths go through, others are refused.

@@ -58,7 +58,9 @@ fn pages_have_what_hosts_need() {
     for csi in [0, 1] {
         let effects = host.log_page(&log(lid::EFFECTS, 4096, csi)).unwrap();
         assert_eq!(effects[6 * 4], 1);
-        assert_eq!(effects[1024 + 4] & 1, csi, "Store is there for Key Value only");
+        assert_eq!(effects[1024 + 4], 3, "Store or Write: supported, changes content");
+        assert_eq!(effects[1024 + 4 * 0x14] & 1, csi, "Exist is there for Key Value only");
+        assert_eq!(effects[1024 + 4 * 9] & 1, 1 - csi, "Dataset Management for blocks only");
     }
     let (health, _) = Health::read_from_prefix(&host.log_page(&log(lid::HEALTH, 512, 0)).unwrap()).unwrap();
     assert_eq!((health.critical_warning, health.spare_percent), (0, 100));

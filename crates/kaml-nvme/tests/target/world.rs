@@ -12,6 +12,7 @@ pub(crate) struct World {
     pub(crate) address: String,
     pub(crate) subsystem: String,
     stopper: Stopper,
+    name: String,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
@@ -22,14 +23,18 @@ impl World {
 
     pub(crate) fn with(change: impl FnOnce(&mut Options)) -> World {
         let options = CreateOptions { block_bytes: Some(2 << 20), ..CreateOptions::new(256 << 20) };
-        let device = Device::in_memory(&options).unwrap();
+        World::serving(Device::in_memory(&options).unwrap(), change)
+    }
+
+    pub(crate) fn serving(device: Device, change: impl FnOnce(&mut Options)) -> World {
         let mut options = Options::for_device(&device);
         change(&mut options);
         let server = Server::bind(&device, "127.0.0.1:0", options).unwrap();
         let (address, subsystem) = (server.address().to_string(), server.options().subsystem.clone());
         let stopper = server.stopper();
-        let thread = Some(std::thread::spawn(|| server.run()));
-        World { device, address, subsystem, stopper, thread }
+        let name = format!("t-{}", server.address().port());
+        let thread = std::thread::Builder::new().name(name.clone()).spawn(|| server.run());
+        World { device, address, subsystem, stopper, name, thread: Some(thread.unwrap()) }
     }
 
     pub(crate) fn namespace(&self, name: &str) -> NamespaceId {
@@ -44,6 +49,18 @@ impl World {
         let mut options = HostOptions { keep_alive: Duration::ZERO, ..HostOptions::default() };
         change(&mut options);
         Controller::connect(&self.address, &self.subsystem, &options).unwrap()
+    }
+
+    /// What the target's thread has used, in steps of the system's clock ticks, of which there are 100 a second.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+        let is_ours = |task: &std::path::PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim() == self.name)
+        };
+        let stat = std::fs::read_to_string(tasks.into_iter().find(is_ours).unwrap().join("stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let ticks: u64 = fields[11..=12].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(ticks * 10)
     }
 
     /// A connection without anybody who knows the protocol.

@@ -5,8 +5,10 @@
 
 use super::{Answered, Body, Cause, Change, Counts, Engine, Pipeline, Record, Session, Stop, Table, Transaction};
 use crate::Error;
+use crate::network::Served;
 use kaml::store::{self, Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update};
 use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -20,6 +22,8 @@ pub struct KamlEngine {
     store: Store,
     tables: Vec<NamespaceId>,
     description: String,
+    /// What the store reaches the device through, if it does not have it in hand.
+    served: Option<Served>,
 }
 
 impl KamlEngine {
@@ -39,6 +43,7 @@ impl KamlEngine {
         let create = |name: &&str| device.create_namespace(name, &keys);
         let tables = tables.iter().map(create).collect::<Result<Vec<_>, _>>()?;
         let store = Store::open(device.clone(), options).map_err(engine_error)?;
+        let served = None;
         let release = if options.early_release { "early release" } else { "strict" };
         let description = format!(
             "kaml on {place}: cache {} MiB, {} record(s) per lock, {release}, {:?}",
@@ -46,7 +51,23 @@ impl KamlEngine {
             options.records_per_lock,
             options.write_mode,
         );
-        Ok(KamlEngine { device, store, tables, description })
+        Ok(KamlEngine { device, store, tables, description, served })
+    }
+
+    /// The same device and namespaces, with a store that reaches them over NVMe/TCP on loopback, by so many connections.
+    /// What was loaded is there.
+    pub fn over_the_wire(mut self, options: &StoreOptions, connections: u16) -> Result<KamlEngine, Error> {
+        let served = Served::start(&self.device, false)?;
+        let host = HostOptions { queues: connections, ..HostOptions::default() };
+        self.store = Store::open(RemoteDevice::open(&served.url, &host)?, options).map_err(engine_error)?;
+        self.description = format!("{}, over {connections} connection(s) on loopback", self.description);
+        self.served = Some(served);
+        Ok(self)
+    }
+
+    /// Where it is served, if it is reached over the wire.
+    pub fn url(&self) -> Option<&RemoteUrl> {
+        self.served.as_ref().map(|served| &served.url)
     }
 
     /// The device below.

@@ -135,6 +135,7 @@ impl AsyncQueue {
     }
 
     fn start_change(&mut self, token: u64, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
+        self.ask_to_be_woken();
         let start = Instant::now();
         let visit = self.visit(&mut change, data)?;
         if let Visit::Staged(frame) = visit {

@@ -1,0 +1,4 @@
+//! Fuzzes the parsers; see `run`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kaml_fuzz::decoders(data));

@@ -1,0 +1,119 @@
+//! Parsers of what comes over the wire, at both ends.
+
+use kaml_nvme::host::RemoteUrl;
+use kaml_nvme::transport::framer::{Event, Framer};
+use kaml_nvme::transport::{Digests, End};
+use kaml_nvme::wire::command::Command;
+use kaml_nvme::wire::fabrics::{Connect, Property};
+use kaml_nvme::wire::identify::read_controller_list;
+use kaml_nvme::wire::logs::LogRequest;
+use kaml_nvme::wire::manage::{Create, decode_put, encode_batch};
+use kaml_nvme::wire::pdu::Header;
+use kaml_nvme::wire::text::{get_ascii, get_nqn};
+use kaml_nvme::wire::{blocks, keyvalue};
+use zerocopy::FromBytes;
+
+/// The first byte chooses the parser, the second one is its parameter, the others are parsed.
+pub fn decoders(data: &[u8]) {
+    let [which, parameter, bytes @ ..] = data else { return };
+    match which % 8 {
+        0 => stream(bytes, *parameter),
+        1 => header(bytes),
+        2 => put(bytes, u32::from(*parameter)),
+        3 => list(bytes),
+        4 => command(bytes),
+        5 => create(bytes),
+        6 => text(bytes),
+        _ => drop(read_controller_list(bytes)),
+    }
+}
+
+/// A stream of PDUs, cut into pieces, with digests or without.
+fn stream(mut bytes: &[u8], parameter: u8) {
+    let mut framer = Framer::new(if parameter & 1 == 0 { End::Host } else { End::Target });
+    framer.set_digests(Digests::from_bits(parameter >> 1));
+    let step = usize::from(parameter >> 3) * 7 + 1;
+    while !bytes.is_empty() {
+        let space = framer.space();
+        let count = step.min(bytes.len()).min(space.len());
+        assert!(count > 0, "there is space when all events were taken");
+        space[..count].copy_from_slice(&bytes[..count]);
+        bytes = &bytes[count..];
+        framer.received(count);
+        loop {
+            match framer.next_event() {
+                Err(_) => return,
+                Ok(None) => break,
+                Ok(Some(Event::Header(_, 0) | Event::Data(..))) => {}
+                // Nobody has room for so much; the callers check that as well.
+                Ok(Some(Event::Header(_, data))) if data > 1 << 20 => return,
+                Ok(Some(Event::Header(_, data))) => framer.place(vec![0; data], 0),
+            }
+        }
+    }
+}
+
+/// What is read as a header is written as it was read.
+fn header(bytes: &[u8]) {
+    let Ok(header) = Header::parse(bytes) else { return };
+    let mut again = Vec::new();
+    header.encode(matches!(bytes[0], 2), &mut again);
+    assert_eq!((again[0], &again[8..]), (bytes[0], &bytes[8..]));
+}
+
+/// What is read as an atomic Put is read again as the same one when it is written.
+fn put(bytes: &[u8], count: u32) {
+    let Ok(batch) = decode_put(bytes, count) else { return };
+    let mut again = Vec::new();
+    assert_eq!(encode_batch(&mut again, &batch), count);
+    let again = decode_put(&again, count).expect("what we write can be read");
+    assert!(
+        again
+            .records()
+            .map(|record| (record.key, record.value))
+            .eq(batch.records().map(|record| (record.key, record.value)))
+    );
+}
+
+fn list(bytes: &[u8]) {
+    let Some(keys) = keyvalue::decode_list(bytes) else { return };
+    assert_eq!(keyvalue::decode_list(&keyvalue::encode_list(&keys, usize::MAX)), Some(keys));
+}
+
+fn command(bytes: &[u8]) {
+    let Ok((command, data)) = Command::read_from_prefix(bytes) else { return };
+    if let Ok(Some(key)) = keyvalue::get_key(&command) {
+        let mut again = command;
+        keyvalue::put_key(&mut again, &key);
+        assert_eq!(keyvalue::get_key(&again), Ok(Some(key)));
+    }
+    let (first, count) = blocks::get_range(&command);
+    let mut again = command;
+    assert!(blocks::put_range(&mut again, first, count as u32).is_some() && again == command);
+    if let Ok(ranges) = blocks::decode_ranges(&command, data) {
+        let again = blocks::encode_ranges(&ranges).expect("what was read can be written");
+        assert_eq!(blocks::decode_ranges(&command, &again), Ok(ranges));
+    }
+    let connect = Connect::of(&command);
+    assert_eq!(Connect::of(&connect.command()).queue, connect.queue);
+    assert!(matches!(Property::of(&command).bytes(), 4 | 8));
+    if let Some(request) = LogRequest::of(&command) {
+        assert_eq!(LogRequest::of(&request.command(command.nsid.get())).map(|again| again.lid), Some(request.lid));
+    }
+}
+
+fn create(bytes: &[u8]) {
+    if let Ok((create, _)) = Create::read_from_prefix(bytes) {
+        drop(create.kaml.read());
+    }
+}
+
+fn text(bytes: &[u8]) {
+    let mut field = [0; 256];
+    field[..bytes.len().min(256)].copy_from_slice(&bytes[..bytes.len().min(256)]);
+    get_nqn(&field);
+    get_ascii(bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        drop(text.parse::<RemoteUrl>());
+    }
+}

@@ -1,0 +1,130 @@
+//! A target without sockets: its connections are bytes that a caller hands in and takes out. For tests and fuzzers.
+//!
+//! Lives here:       connections without sockets, time that passes when it is told to.
+//! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`), the same with sockets (`reactor`).
+
+use super::connection::{Budget, Connection};
+use super::core::Target;
+use super::engine::Reply;
+use super::{Error, Options};
+use kaml::Device;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// The address that hosts are told of.
+const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4420);
+
+/// See the module.
+pub struct Offline {
+    target: Target,
+    budget: Budget,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    now: Instant,
+}
+
+impl Offline {
+    /// Serves a device to whoever is connected by [`Offline::connect`].
+    pub fn new(device: &Device, options: Options) -> Result<Offline, Error> {
+        options.check()?;
+        let budget = Budget::new(options.memory_bytes);
+        let target = Target::new(device, options)?;
+        Ok(Offline { target, budget, connections: BTreeMap::new(), next: 0, now: Instant::now() })
+    }
+
+    /// Makes a connection; answers its name.
+    pub fn connect(&mut self) -> u64 {
+        self.next += 1;
+        self.connections.insert(self.next, Connection::new(self.budget.clone()));
+        self.target.greet(self.next);
+        self.next
+    }
+
+    /// Closes a connection, unless it is closed.
+    pub fn disconnect(&mut self, link: u64) {
+        let mut closing = vec![link];
+        while let Some(link) = closing.pop() {
+            if self.connections.remove(&link).is_some() {
+                self.target.part(link);
+                closing.append(&mut self.target.doomed);
+            }
+        }
+    }
+
+    /// The target receives bytes on a connection; nothing happens if it is closed.
+    pub fn receive(&mut self, link: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(connection) = self.connections.get_mut(&link).filter(|connection| !connection.is_closing()) else {
+                return;
+            };
+            let space = connection.space();
+            let count = space.len().min(bytes.len());
+            space[..count].copy_from_slice(&bytes[..count]);
+            bytes = &bytes[count..];
+            connection.received(count);
+            self.target.serve(link, connection, ADDRESS, self.now);
+            self.poll();
+        }
+    }
+
+    /// What the target has sent on a connection since.
+    pub fn take_sent(&mut self, link: u64) -> Vec<u8> {
+        let mut sent = Vec::new();
+        while let Some(connection) = self.connections.get_mut(&link)
+            && connection.outbox().bytes() > 0
+        {
+            let before = sent.len();
+            connection.outbox().slices().iter().for_each(|slice| sent.extend_from_slice(slice));
+            connection.sent(sent.len() - before);
+            // There is room now for commands that wait.
+            self.target.serve(link, connection, ADDRESS, self.now);
+            self.poll();
+        }
+        sent
+    }
+
+    /// Hands answers to their connections, and closes those that are to be closed.
+    fn poll(&mut self) {
+        self.target.poll();
+        for Reply { origin, status, result, data, .. } in std::mem::take(&mut self.target.replies) {
+            if let Some(connection) = self.connections.get_mut(&origin.link) {
+                connection.answer(origin.answer(status, result, data));
+            }
+        }
+        std::mem::take(&mut self.target.doomed).into_iter().for_each(|link| self.disconnect(link));
+    }
+
+    /// Waits for all that is under way.
+    pub fn settle(&mut self) {
+        loop {
+            self.poll();
+            if self.target.engine.is_idle() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Time passes.
+    pub fn pass_time(&mut self, seconds: u64) {
+        self.now += Duration::from_secs(seconds);
+        self.target.tick(self.now);
+        self.poll();
+    }
+
+    /// Bytes of data that count for commands.
+    pub fn used_bytes(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// Controllers that hosts have.
+    pub fn controller_count(&self) -> usize {
+        self.target.controllers.len()
+    }
+
+    /// The subsystem's name.
+    pub fn subsystem(&self) -> &str {
+        &self.target.options.subsystem
+    }
+}
