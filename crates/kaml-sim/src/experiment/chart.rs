@@ -68,8 +68,9 @@ impl Chart {
         text(&mut out, (14.0, 24.0), "font-size=\"16\" font-weight=\"bold\"", &self.title);
         text(&mut out, (14.0, 42.0), "fill=\"#666\"", &self.subtitle);
         self.legend(&mut out, width);
+        let names = self.names();
         for (i, panel) in self.panels.iter().enumerate() {
-            panel.draw(&mut out, PANEL_WIDTH * i as f64 + LEFT);
+            panel.draw(&mut out, PANEL_WIDTH * i as f64 + LEFT, &names);
         }
         out + "</svg>\n"
     }
@@ -82,7 +83,7 @@ impl Chart {
             if x + entry > width - RIGHT && x > 14.0 {
                 (x, y) = (14.0, y + LEGEND_LINE);
             }
-            let colour = COLOURS[i % COLOURS.len()];
+            let colour = colour(i);
             let _ = writeln!(
                 out,
                 "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"11\" height=\"11\" rx=\"2\" fill=\"{colour}\"/>",
@@ -94,12 +95,18 @@ impl Chart {
     }
 
     fn names(&self) -> Vec<&str> {
-        self.panels.first().map_or_else(Vec::new, |panel| panel.series.iter().map(|s| s.name.as_str()).collect())
+        let mut names = Vec::new();
+        for series in self.panels.iter().flat_map(|panel| &panel.series) {
+            if !names.contains(&series.name.as_str()) {
+                names.push(series.name.as_str());
+            }
+        }
+        names
     }
 }
 
 impl Panel {
-    fn draw(&self, out: &mut String, left: f64) {
+    fn draw(&self, out: &mut String, left: f64, names: &[&str]) {
         let width = PANEL_WIDTH - LEFT - RIGHT;
         let bottom = ABOVE + PLOT_HEIGHT;
         let highest = self.series.iter().flat_map(|s| &s.values).flatten().fold(0.0, |a: f64, b| a.max(*b));
@@ -125,33 +132,48 @@ impl Panel {
             text(out, (middle, bottom + 16.0), "text-anchor=\"middle\"", category);
         }
         text(out, (left + width / 2.0, bottom + 34.0), "text-anchor=\"middle\" fill=\"#555\"", self.x);
+        let colour_of = |series: &Series| colour(names.iter().position(|name| *name == series.name).unwrap_or(0));
         match self.marks {
-            Marks::Bars => self.bars(out, (left, slot, bottom), y),
-            Marks::Lines => self.lines(out, (left, slot), y),
+            Marks::Bars => self.bars(out, (left, slot, bottom), y, colour_of),
+            Marks::Lines => self.lines(out, (left, slot), y, colour_of),
         }
     }
 
-    fn bars(&self, out: &mut String, (left, slot, bottom): (f64, f64, f64), y: impl Fn(f64) -> f64) {
-        let bar = slot * 0.82 / self.series.len().max(1) as f64;
+    fn bars(
+        &self,
+        out: &mut String,
+        (left, slot, bottom): (f64, f64, f64),
+        y: impl Fn(f64) -> f64,
+        colour_of: impl Fn(&Series) -> &'static str,
+    ) {
+        // A single bar need not fill its slot.
+        let bar = (slot * 0.82 / self.series.len().max(1) as f64).min(slot * 0.4);
+        let margin = (slot - bar * self.series.len() as f64) / 2.0;
         for (number, series) in self.series.iter().enumerate() {
             for (i, value) in series.values.iter().enumerate() {
                 let Some(value) = value else { continue };
-                let x = left + slot * (i as f64 + 0.09) + bar * number as f64;
+                let x = left + slot * i as f64 + margin + bar * number as f64;
                 let _ = writeln!(
                     out,
                     "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{}\"/>",
                     y(*value),
                     (bar - 1.0).max(0.5),
                     bottom - y(*value),
-                    COLOURS[number % COLOURS.len()],
+                    colour_of(series),
                 );
             }
         }
     }
 
-    fn lines(&self, out: &mut String, (left, slot): (f64, f64), y: impl Fn(f64) -> f64) {
-        for (number, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[number % COLOURS.len()];
+    fn lines(
+        &self,
+        out: &mut String,
+        (left, slot): (f64, f64),
+        y: impl Fn(f64) -> f64,
+        colour_of: impl Fn(&Series) -> &'static str,
+    ) {
+        for series in &self.series {
+            let colour = colour_of(series);
             let points: Vec<(f64, f64)> = series
                 .values
                 .iter()
@@ -169,6 +191,11 @@ impl Panel {
             }
         }
     }
+}
+
+/// The colour of the `number`th name of the legend.
+fn colour(number: usize) -> &'static str {
+    COLOURS[number % COLOURS.len()]
 }
 
 fn text(out: &mut String, (x, y): (f64, f64), attributes: &str, words: &str) {

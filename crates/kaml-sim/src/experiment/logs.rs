@@ -142,12 +142,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
             y: "latency, ms",
             marks: Marks::Bars,
             categories: categories.clone(),
-            series: vec![
-                series("median", of(0.5)),
-                series("99 %", of(0.99)),
-                series("99.9 %", of(0.999)),
-                series("MB/s written beside it", Vec::new()),
-            ],
+            series: vec![series("median", of(0.5)), series("99 %", of(0.99)), series("99.9 %", of(0.999))],
         },
         Panel {
             title: "Put beside it".into(),
@@ -155,12 +150,7 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
             y: "MB/s",
             marks: Marks::Bars,
             categories,
-            series: vec![
-                series("", Vec::new()),
-                series("", Vec::new()),
-                series("", Vec::new()),
-                series("", figures.iter().map(write).collect()),
-            ],
+            series: vec![series("written beside it", figures.iter().map(write).collect())],
         },
     ];
     let chart = Chart {
