@@ -10,7 +10,7 @@
 //! is erased once a root no longer needs it.
 
 use crate::blocks::BlockState;
-use crate::core::{Core, Pending, code};
+use crate::core::{Core, Pending, StageError, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
@@ -29,6 +29,8 @@ struct Victim {
     /// Bytes read and not wholly worked off: first chunk, buffer.
     slice: Option<(u32, AlignedBuf)>,
     reading: bool,
+    /// It holds segments of versioned namespaces.
+    has_segments: bool,
 }
 
 /// What is left to do for a block whose records are on their way.
@@ -47,6 +49,8 @@ pub(crate) struct Collector {
     budget: i64,
     active: bool,
     picks: u64,
+    /// Blocks are short, and nothing that goes on by itself will change that.
+    pub(crate) wedged: bool,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
 }
@@ -69,6 +73,11 @@ const COLLECTION_FLOOR: u32 = 1;
 const WEAR_SPREAD_MIN: u32 = 6;
 
 impl Core {
+    /// Collection cannot go on before the index of this namespace is loaded.
+    pub(crate) fn want_index(&mut self, namespace: u32) {
+        self.collector.wants_index = Some(namespace);
+    }
+
     /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
     /// garbage, so that it is never outrun and their latency grows by small steps.
     pub(crate) fn may_write(&self) -> bool {
@@ -78,7 +87,35 @@ impl Core {
     /// Whether hosts may delete now. Deletes make room and are not counted against the budget, but they fill the
     /// journal, which may take the last blocks: those are collection's while it works on giving some back.
     pub(crate) fn may_delete(&self) -> bool {
-        self.blocks.free_count() > self.floor(Class::Snapshot) || !self.collector.is_running()
+        self.blocks.free_count() > self.floor(Class::Snapshot) || !self.collector.is_running() || self.collector.wedged
+    }
+
+    /// The answer to a command for which there is no room now: it is told to wait only if waiting will help.
+    pub(crate) fn no_room(&self) -> StageError {
+        if self.collector.wedged { self.full_now().into() } else { StageError::Busy }
+    }
+
+    /// Notes whether collection has come to a stand for good, after everything that can go on has gone on: records that do
+    /// not fit together into whole blocks, or power cuts that left too many blocks half full, have taken the blocks that
+    /// moving them needs. Deletes may still empty some.
+    pub(crate) fn note_wedged(&mut self) {
+        let collector = &self.collector;
+        let stands = collector.victim.as_ref().is_none_or(|victim| victim.slice.is_some())
+            && collector.draining.values().all(|drain| drain.moving == 0)
+            && collector.wants_index.is_none()
+            && self.blocks.reclaimed_count() == 0;
+        let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
+        let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
+        let wedged = collector.active && stands && quiet;
+        if wedged && !collector.wedged {
+            let (free, live) = (self.blocks.free_count(), self.blocks.live_chunks());
+            tracing::warn!(
+                free,
+                live,
+                "collection has no block to move records to; puts are refused until some are deleted"
+            );
+        }
+        self.collector.wedged = wedged;
     }
 
     /// A host has written `chunks`.
@@ -142,7 +179,8 @@ impl Core {
         self.blocks.apply(block, crate::blocks::BlockEvent::Picked);
         self.collector.picks += 1;
         self.collector.draining.insert(block, Drain::default());
-        self.collector.victim = Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true });
+        self.collector.victim =
+            Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true, has_segments: false });
         let bytes = self.geometry.pages_per_block * self.geometry.oob_bytes;
         let at = PageAddr { block: BlockIndex(block), page: 0 };
         self.emit(Io::ReadOob { at, into: AlignedBuf::zeroed(bytes as usize) }, Pending::GcOob { block });
@@ -190,6 +228,7 @@ impl Core {
             let oob_bytes = self.geometry.oob_bytes as usize;
             let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
             victim.extents = extents(&pages, self.geometry.chunks_per_page());
+            victim.has_segments = pages.iter().flatten().any(|page| page.class == Class::Segment as u8);
         }
     }
 
@@ -258,6 +297,15 @@ impl Core {
 
     /// Starts moving a record if the index points at it; answers its chunks if so, else 0.
     fn move_if_live(&mut self, block: u32, extent: Extent, bytes: &[u8]) -> Result<u32, NoBlock> {
+        if self.collector.victim.as_ref().is_some_and(|victim| victim.has_segments) {
+            let from = self.geometry.chunk_at(BlockIndex(block), extent.start);
+            if !self.move_segment(from, bytes, COLLECTION_FLOOR)? {
+                return Ok(0);
+            }
+            self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
+            self.counters.relocated_chunks += u64::from(extent.chunk_count);
+            return Ok(extent.chunk_count);
+        }
         let Some(record) = RecordHeader::check(bytes) else {
             self.counters.damaged_records += 1;
             return Ok(0);

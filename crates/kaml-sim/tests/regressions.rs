@@ -103,3 +103,12 @@ fn replayed_frames_release_their_blocks() {
 fn deletes_leave_blocks_for_collection() {
     passes(4_000_030, None, 9646);
 }
+
+/// Goal:   a device whose collection stands for good, here because cuts left many blocks half full and records are half as
+///         long as blocks, refuses puts as full, takes deletes, and goes on when they have emptied some block.
+/// Method: the seed in which puts waited for ever, with the cut and without.
+#[test]
+fn wedged_collection_is_told() {
+    passes(5_000_068, None, 2129);
+    passes(5_000_068, None, 0);
+}
