@@ -177,6 +177,8 @@ pub(crate) struct BlockTable {
     /// Free blocks of each die, in no order that matters.
     free: Vec<Vec<u32>>,
     free_count: u32,
+    /// Erased blocks of each die.
+    ready: Vec<usize>,
     reclaimed: Vec<u32>,
     erasing_count: u32,
     bad_count: u32,
@@ -208,6 +210,7 @@ impl BlockTable {
             blocks: vec![block; count as usize],
             free: vec![Vec::new(); geometry.die_count() as usize],
             free_count: 0,
+            ready: vec![0; geometry.die_count() as usize],
             reclaimed: Vec::new(),
             erasing_count: 0,
             bad_count: 0,
@@ -252,8 +255,10 @@ impl BlockTable {
         let Some(next) = entry.state.after(event) else {
             panic!("block {block}: {event:?} cannot happen to a block that is {:?}", entry.state);
         };
-        entry.state = next;
+        let was_ready = std::mem::replace(&mut entry.state, next) == BlockState::Ready;
         self.bad_count += u32::from(next == BlockState::Bad);
+        let ready = &mut self.ready[self.geometry.die_of(BlockIndex(block)) as usize];
+        *ready = *ready + usize::from(next == BlockState::Ready) - usize::from(was_ready);
     }
 
     fn list_free(&mut self, block: u32) {
@@ -290,8 +295,10 @@ impl BlockTable {
 
     /// The die with the most free blocks that has an erased one.
     pub(crate) fn roomiest_die(&self) -> Option<u32> {
-        let has_ready = |die: &usize| self.free[*die].iter().any(|b| self.get(*b).state == BlockState::Ready);
-        (0..self.free.len()).filter(has_ready).max_by_key(|die| self.free[*die].len()).map(|die| die as u32)
+        (0..self.free.len())
+            .filter(|die| self.ready[*die] > 0)
+            .max_by_key(|die| self.free[*die].len())
+            .map(|die| die as u32)
     }
 
     /// Free blocks of a die.
@@ -301,20 +308,14 @@ impl BlockTable {
 
     /// Erased blocks of all dies.
     pub(crate) fn ready_total(&self) -> usize {
-        (0..self.free.len()).map(|die| self.ready_count(die as u32)).sum()
-    }
-
-    /// Erased blocks of a die.
-    fn ready_count(&self, die: u32) -> usize {
-        self.free[die as usize].iter().filter(|b| self.get(**b).state == BlockState::Ready).count()
+        self.ready.iter().sum()
     }
 
     /// Starts erasing blocks until each die has `target` erased ones (or none is left); answers them.
     pub(crate) fn start_erases(&mut self, target: usize) -> Vec<u32> {
         let mut started = Vec::new();
         for die in 0..self.free.len() {
-            let ready = self.ready_count(die as u32);
-            for extra in ready..target {
+            for extra in self.ready[die]..target {
                 // Both ends of the wear range are kept ready: fresh blocks for hot data, worn ones for cold.
                 let dirty = self.free[die]
                     .iter()

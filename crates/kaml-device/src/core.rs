@@ -139,8 +139,9 @@ pub struct Core {
     pub(crate) ops: BTreeMap<IoId, Pending>,
     next_io: IoId,
     pub(crate) outbox: VecDeque<(IoId, Io)>,
-    /// Programs that found no space below; tried again later.
-    pub(crate) retry: Vec<Io>,
+    /// Programs that found no space below; tried again later under the same ids, so that a root that waits for what came
+    /// before it waits for them.
+    pub(crate) retry: BTreeMap<IoId, Io>,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
@@ -212,7 +213,7 @@ impl Core {
             ops: BTreeMap::new(),
             next_io: 1,
             outbox: VecDeque::new(),
-            retry: Vec::new(),
+            retry: BTreeMap::new(),
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
@@ -285,6 +286,7 @@ impl Core {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
             space.layout.admit(op.namespace, door)?;
             space.layout.check_key(&op.key).map_err(Error::Key)?;
+            space.shared.note_use();
             if space.versioned.is_some() {
                 self.check_version(op)?;
                 continue;
@@ -710,7 +712,7 @@ impl Core {
                     }
                 }
             }
-            (Pending::Program, result) => self.program_done(io, result),
+            (Pending::Program, result) => self.program_done(id, io, result),
             (Pending::Erase { block }, Ok(())) => {
                 let erase_count = self.blocks.erased(block);
                 self.counters.erases += 1;
@@ -779,7 +781,7 @@ impl Core {
         self.commit(self.ring.staging_number(), Staged { namespace, key, to, is_mapping: false, version: 0 });
     }
 
-    fn program_done(&mut self, io: Io, result: Result<(), MediumError>) {
+    fn program_done(&mut self, id: IoId, io: Io, result: Result<(), MediumError>) {
         let Io::Program { at, ref data, .. } = io else { unreachable!("the operation of a program") };
         let bytes = data.len() as u64;
         match result {
@@ -807,10 +809,10 @@ impl Core {
             }
             Err(MediumError::NoSpace { what }) => {
                 tracing::warn!(what, "no space below the device; the program is tried again");
-                self.retry.push(io);
+                self.retry.insert(id, io);
             }
             // It was started before anybody knew that there was no space for the pages in front of it.
-            Err(MediumError::OutOfOrder { at, .. }) if self.retries_before(at) => self.retry.push(io),
+            Err(MediumError::OutOfOrder { at, .. }) if self.retries_before(at) => drop(self.retry.insert(id, io)),
             Err(error) => self.stop(error),
         }
     }
@@ -818,7 +820,7 @@ impl Core {
     /// Whether pages in front of this one wait for space below.
     fn retries_before(&self, at: PageAddr) -> bool {
         let is_before = |io: &Io| matches!(io, Io::Program { at: waits, .. } if waits.block == at.block && *waits < at);
-        self.retry.iter().any(is_before)
+        self.retry.values().any(is_before)
     }
 
     /// A moved record's new page is programmed: the index entry swings if it still says the old place.
@@ -859,10 +861,10 @@ impl Core {
         if self.stopped.is_none() && !self.read_only {
             if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
                 self.retry_at_ns = now_ns + RETRY_NS;
-                let mut retry = std::mem::take(&mut self.retry);
-                retry.sort_by_key(|io| if let Io::Program { at, .. } = io { Some(*at) } else { None });
-                for io in retry {
-                    self.emit(io, Pending::Program);
+                // Pages of a block were asked for in their order, and so are again.
+                for (id, io) in std::mem::take(&mut self.retry) {
+                    self.ops.insert(id, Pending::Program);
+                    self.outbox.push_back((id, io));
                 }
             }
             if !self.failed_blocks.is_empty() {
@@ -1065,6 +1067,23 @@ impl Core {
         }
         space.unload();
         true
+    }
+
+    /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
+    /// stays; it asks for another one.
+    pub fn unload_unused(&mut self) {
+        if self.read_only || self.stopped.is_some() {
+            return;
+        }
+        let loaded = self.spaces.iter().filter(|(_, space)| space.index.is_some());
+        let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
+        let mut kept = 0;
+        for id in unused {
+            kept += u32::from(!self.unload_index(id));
+        }
+        if kept > 0 {
+            self.request_checkpoint();
+        }
     }
 
     // --- sizes ----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ use crate::versioned::{VersionOptions, Versioned};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 
 /// What a namespace is asked to be when it is created.
@@ -81,6 +82,21 @@ pub(crate) struct NamespaceShared {
     pub(crate) index: RwLock<Option<IndexReader>>,
     /// Of a versioned namespace, in place of an index; changed by the core alone.
     pub(crate) versions: RwLock<Option<Versions>>,
+    used: AtomicBool,
+}
+
+impl NamespaceShared {
+    /// Somebody asks for a record. Written only when it changes, so that readers share the line.
+    pub(crate) fn note_use(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether anybody asked since this was asked last.
+    pub(crate) fn take_use(&self) -> bool {
+        self.used.swap(false, Ordering::Relaxed)
+    }
 }
 
 /// All namespaces by id, for readers.
@@ -129,7 +145,12 @@ impl Namespace {
             layout,
             logs,
             index: None,
-            shared: Arc::new(NamespaceShared { layout, index: RwLock::new(None), versions: RwLock::new(None) }),
+            shared: Arc::new(NamespaceShared {
+                layout,
+                index: RwLock::new(None),
+                versions: RwLock::new(None),
+                used: AtomicBool::new(false),
+            }),
             stored_count: 0,
             snapshot: None,
             snapshot_entry: 0,

@@ -145,7 +145,9 @@ impl Reader {
     }
 
     pub(crate) fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
-        self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))
+        let space = self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.note_use();
+        Ok(space)
     }
 
     fn with_index<T>(

@@ -202,6 +202,33 @@ fn no_space_below_is_survived() {
     rig.compare(&model, 100);
 }
 
+/// Goal:   a root waits for pages that are programmed again after there was no space for them.
+/// Method: fail a root's programs with no space, hand them out again and keep them under way: nothing is flushed.
+#[test]
+fn roots_wait_for_programs_tried_again() {
+    let mut rig = Rig::new();
+    rig.put(1, Some(b"kept")).unwrap();
+    rig.world.no_space = true;
+    let request = rig.core.request_root(true);
+    rig.background();
+    assert!(rig.core.is_waiting_for_space());
+    rig.world.no_space = false;
+    let mut under_way = Vec::new();
+    for _ in 0..10 {
+        rig.now_ns += 200_000_000;
+        rig.core.poll(rig.now_ns, &mut under_way);
+    }
+    let count = |is: fn(&Io) -> bool| under_way.iter().filter(|(_, io)| is(io)).count();
+    assert!(count(|io| matches!(io, Io::Program { .. })) > 0);
+    assert_eq!(count(|io| matches!(io, Io::Flush | Io::WriteRoot { .. })), 0);
+    under_way.into_iter().for_each(|(id, io)| rig.execute(id, io));
+    while rig.core.roots_done() < request {
+        rig.background();
+    }
+    rig.reopen();
+    assert_eq!(rig.get(1).unwrap(), b"kept");
+}
+
 /// Goal:   a ring that cannot be written stops the device: nothing is acknowledged, what was stays readable.
 /// Method: fail one ring write; puts are refused from then on, reads go on, reopening brings back the rest.
 #[test]

@@ -14,6 +14,7 @@ use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
 use crate::map::SharedMap;
 use crate::plan::{Need, Plan, ScratchPool};
 use crate::superblock::{BadCopy, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
     AlignedBuf, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
@@ -77,6 +78,8 @@ pub(crate) struct Media {
     ring: Option<Mutex<SharedMap>>,
     /// Fallbacks taken, for people.
     notes: Mutex<Vec<String>>,
+    /// Where changes of the file are noted, if anybody wants to know.
+    pub(crate) trace: Option<Arc<FileTrace>>,
 }
 
 impl FileMedium {
@@ -94,7 +97,7 @@ impl FileMedium {
     ) -> Result<Self, FormatError> {
         let path = path.as_ref();
         let (file, superblock) = format::create(path, options, progress)?;
-        Self::assemble(path, file, superblock, &OpenOptions::default()).map_err(|(what, errno)| FormatError::Io {
+        Self::assemble(path, file, superblock, &OpenOptions::default(), None).map_err(|(what, errno)| FormatError::Io {
             path: path.into(),
             what,
             source: errno.into(),
@@ -103,10 +106,15 @@ impl FileMedium {
 
     /// Opens a formatted file or block device.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
-        let path = path.as_ref();
+        Self::open_traced(path.as_ref(), options, None)
+    }
+
+    /// As [`FileMedium::open`]; all that changes the file from now on is noted, but for what goes through a mapping
+    /// ([`Durability::Process`]).
+    pub fn open_traced(path: &Path, options: &OpenOptions, trace: Option<Arc<FileTrace>>) -> Result<Self, OpenError> {
         let file = open_locked(path, options.read_only)?;
         let superblock = read_superblocks(path, &file, options.read_only)?;
-        Self::assemble(path, file, superblock, options).map_err(|(what, errno)| OpenError::Io {
+        Self::assemble(path, file, superblock, options, trace).map_err(|(what, errno)| OpenError::Io {
             path: path.into(),
             what,
             source: errno.into(),
@@ -118,6 +126,7 @@ impl FileMedium {
         file: LockedFile,
         superblock: Superblock,
         options: &OpenOptions,
+        trace: Option<Arc<FileTrace>>,
     ) -> Result<Self, (&'static str, Errno)> {
         let mut notes = Vec::new();
         if options.direct
@@ -155,6 +164,7 @@ impl FileMedium {
             ring_refused: false.into(),
             ring,
             notes: notes.into(),
+            trace,
         };
         Ok(Self { media: Arc::new(media) })
     }

@@ -20,6 +20,7 @@ mod plan;
 mod rules;
 mod superblock;
 mod sys;
+mod trace;
 #[allow(unsafe_code, reason = "the kernel is handed buffers by address")]
 mod uring;
 
@@ -31,3 +32,4 @@ pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
 pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;
 pub use superblock::Durability;
+pub use trace::{FileChange, FileEvent, FileTrace};

@@ -65,6 +65,8 @@ pub(crate) struct Plan {
     scratch: Option<AlignedBuf>,
     /// What a flush still has to write.
     unwritten: Vec<(BlockIndex, u32)>,
+    /// The number of what is being asked of the kernel, where that is traced.
+    traced: Option<u64>,
 }
 
 /// Buffers for small reads that do not fit where they go.
@@ -95,7 +97,7 @@ impl ScratchPool {
 
 impl Plan {
     pub(crate) fn new() -> Self {
-        Self { step: Step::Start, scratch: None, unwritten: Vec::new() }
+        Self { step: Step::Start, scratch: None, unwritten: Vec::new(), traced: None }
     }
 
     /// Where the read asked for goes.
@@ -120,6 +122,25 @@ impl Plan {
     /// Takes the outcome of what was needed last (anything, the first time) and says what is needed next. After an
     /// error or [`Need::Done`] the operation is over.
     pub(crate) fn step(
+        &mut self,
+        media: &Media,
+        io: &mut Io,
+        outcome: Result<(), Errno>,
+        pool: &mut ScratchPool,
+    ) -> Result<Need, MediumError> {
+        let Some(trace) = &media.trace else { return self.next(media, io, outcome, pool) };
+        if let Some(number) = self.traced.take() {
+            trace.end(number, outcome.is_ok());
+        }
+        let need = self.next(media, io, outcome, pool)?;
+        self.traced = trace.begin(need, || match need {
+            Need::Write { len, place, .. } => self.write_buffer(io, place)[..len].into(),
+            _ => unreachable!("only writes have bytes"),
+        });
+        Ok(need)
+    }
+
+    fn next(
         &mut self,
         media: &Media,
         io: &mut Io,

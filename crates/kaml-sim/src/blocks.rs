@@ -7,7 +7,6 @@
 
 use crate::check::Located;
 use crate::host::Command;
-use crate::medium::SimMedium;
 use crate::model::{Address, Changes, Model};
 use crate::rng::Rng;
 use crate::scenario::Workload;
@@ -15,6 +14,7 @@ use crate::value::Value;
 use kaml_device::{
     BlockChange, BlockOptions, BlockStep, Buffered, Core, Error, FindError, Found, Key, Reader, StageError,
 };
+use kaml_flash::Medium;
 use std::ops::Range;
 
 /// A write or a trim of blocks that waits to be staged.
@@ -95,7 +95,7 @@ impl BlockPut {
 pub(crate) fn find(
     core: &mut Core,
     reader: &Reader,
-    medium: &SimMedium,
+    medium: &dyn Medium,
     options: &BlockOptions,
     (space, block): Address,
 ) -> Result<(Located, Range<usize>), Error> {

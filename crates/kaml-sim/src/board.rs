@@ -1,9 +1,11 @@
-//! Boards as files: the shape of the flash and what it takes, each number with its source or marked as assumed.
+//! Boards as files: the shape of the flash, and what flash, link and cores take; each number has its source or is marked as
+//! assumed.
 //!
 //! Lives here:       the file format, the presets.
-//! Lives elsewhere:  what the numbers do (`timing`, kaml-flash's `Geometry`).
+//! Lives elsewhere:  what the numbers do (`timing`, `controller`, kaml-flash's `Geometry`).
 //! Implements:       paper:KAML IV.A, V.A (preset `kaml-2017`).
 
+use crate::controller::{ControllerTiming, LinkTiming};
 use crate::timing::NandTiming;
 use kaml_flash::{Geometry, GeometryError, Packing};
 use serde::Deserialize;
@@ -17,6 +19,10 @@ pub struct Board {
     pub geometry: Geometry,
     /// What flash, channels and the battery-backed buffer take.
     pub flash: NandTiming,
+    /// The way to the host.
+    pub link: LinkTiming,
+    /// The cores between the two.
+    pub controller: ControllerTiming,
 }
 
 /// Why a board is refused.
@@ -39,6 +45,8 @@ struct File {
     name: String,
     geometry: Shape,
     flash: NandTiming,
+    link: LinkTiming,
+    controller: ControllerTiming,
 }
 
 /// As [`Geometry`], which does not know of files.
@@ -81,11 +89,11 @@ impl Board {
 
     /// Reads a board from the text of its file.
     pub fn parse(text: &str) -> Result<Board, BoardError> {
-        let File { name, geometry, flash } = toml::from_str(text)?;
+        let File { name, geometry, flash, link, controller } = toml::from_str(text)?;
         let geometry = Geometry::from(geometry);
         geometry.check()?;
-        flash.check().map_err(BoardError::Nothing)?;
-        Ok(Board { name, geometry, flash })
+        flash.check().and(link.check()).and(controller.check()).map_err(BoardError::Nothing)?;
+        Ok(Board { name, geometry, flash, link, controller })
     }
 
     /// The same board with fewer or more erase blocks on each die.
@@ -189,6 +197,18 @@ mod tests {
         assert_eq!(takes(&medium, vec![read(&board, 0)]), flash.read_ns[0] + transfer(512));
         let erase = Io::Erase { block: BlockIndex(0), release: false };
         assert_eq!(takes(&medium, vec![erase]), flash.erase_ns);
+    }
+
+    /// Goal:   pages that are programmed together are of one kind, and the kinds take turns.
+    /// Method: four pages at once on two planes: a lower and an upper pair.
+    #[test]
+    fn kinds_of_pages_take_turns() {
+        let (board, medium) = exact();
+        let flash = &board.flash;
+        let at = PageAddr { block: BlockIndex(0), page: 0 };
+        let io = Io::Program { at, data: Arc::new(AlignedBuf::zeroed(4 * 8192)), oob: vec![0; 4 * 256], urgent: false };
+        let transfer = flash.channel_command_ns + 2 * (8192 + 256) * 1000 / flash.channel_bytes_per_us;
+        assert_eq!(takes(&medium, vec![io]), 2 * transfer + flash.program_ns[0] + flash.program_ns[1]);
     }
 
     /// Goal:   dies work side by side, chips of one channel take turns on its bus, one die does one thing at a time.

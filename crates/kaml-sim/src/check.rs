@@ -9,7 +9,7 @@ use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
 use crate::versions::{self, Past};
 use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
-use kaml_flash::{AlignedBuf, Io, Medium, MediumError};
+use kaml_flash::{AlignedBuf, FileMedium, Io, Medium, MediumError};
 use std::ops::Range;
 
 /// A promise that was broken.
@@ -23,6 +23,38 @@ impl Violation {
     /// What was seen.
     pub fn new(what: String) -> Violation {
         Violation { what }
+    }
+}
+
+/// A medium that is tested, and what it may do to data.
+pub trait Tested: Medium {
+    /// Whether flash itself is the reason of an error, so that the firmware may answer it.
+    fn excuses(&self, _error: &Error) -> bool {
+        false
+    }
+
+    /// Whether its faults may lose data.
+    fn loses_data(&self) -> bool {
+        false
+    }
+
+    /// From now on no read fails and no bit flips, or they do again.
+    fn spare_reads(&self, _spared: bool) {}
+}
+
+impl Tested for FileMedium {}
+
+impl Tested for SimMedium {
+    fn excuses(&self, error: &Error) -> bool {
+        is_excused(error, self)
+    }
+
+    fn loses_data(&self) -> bool {
+        self.faults().lose_data()
+    }
+
+    fn spare_reads(&self, spared: bool) {
+        SimMedium::spare_reads(self, spared);
     }
 }
 
@@ -56,7 +88,7 @@ pub enum Located {
 }
 
 /// Looks a key up as a driver does.
-pub fn find(core: &mut Core, reader: &Reader, medium: &SimMedium, space: u32, key: &Key) -> Result<Located, Error> {
+pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, key: &Key) -> Result<Located, Error> {
     loop {
         match reader.find(space, key) {
             Ok(Found::Absent) => return Ok(Located::Value(None)),
@@ -77,7 +109,7 @@ pub fn find(core: &mut Core, reader: &Reader, medium: &SimMedium, space: u32, ke
 pub fn locate(
     core: &mut Core,
     reader: &Reader,
-    medium: &SimMedium,
+    medium: &dyn Medium,
     model: &Model,
     (space, number): Address,
 ) -> Result<(Located, Option<Range<usize>>), Error> {
@@ -101,7 +133,7 @@ pub fn value_of(read: &FlashRead, bytes: &[u8], block: Option<&Range<usize>>) ->
 pub fn get(
     core: &mut Core,
     reader: &Reader,
-    medium: &SimMedium,
+    medium: &dyn Medium,
     model: &Model,
     address: Address,
 ) -> Result<Option<Vec<u8>>, Error> {
@@ -119,7 +151,12 @@ pub fn get(
 
 /// Compares all namespaces and all keys, settles what the model left open, and checks every block. Answers how many
 /// records flash has lost.
-pub fn contents(core: &mut Core, medium: &SimMedium, model: &mut Model, workload: &Workload) -> Result<u64, Violation> {
+pub fn contents(
+    core: &mut Core,
+    medium: &impl Tested,
+    model: &mut Model,
+    workload: &Workload,
+) -> Result<u64, Violation> {
     spaces(core, model)?;
     medium.spare_reads(true);
     let reader = core.reader();
@@ -129,17 +166,17 @@ pub fn contents(core: &mut Core, medium: &SimMedium, model: &mut Model, workload
         for number in 0..workload.keys {
             match get(core, &reader, medium, model, (*space, number)) {
                 Ok(found) => comparison.compare((*space, number), found.as_deref()).map_err(Violation::new)?,
-                Err(error) if is_excused(&error, medium) => lost += 1,
+                Err(error) if medium.excuses(&error) => lost += 1,
                 Err(error) => return Err(Violation::new(format!("namespace {space} key {number}: {error}"))),
             }
         }
     }
-    let excused = |error: &Error| is_excused(error, medium);
+    let excused = |error: &Error| medium.excuses(error);
     lost += versions::histories(core, medium, model, &mut comparison, workload.keys, excused)?;
     let came_through = comparison.came_through();
     model.adopt(came_through);
     lost += versions::snapshots(core, medium, model, workload.keys, excused)?;
-    if !medium.faults().lose_data() {
+    if !medium.loses_data() {
         accounts(core, medium, model)?;
     }
     medium.spare_reads(false);
@@ -168,7 +205,7 @@ fn spaces(core: &Core, model: &mut Model) -> Result<(), Violation> {
 }
 
 /// Each block holds what is accounted for it, and together they hold all records.
-fn accounts(core: &mut Core, medium: &SimMedium, model: &Model) -> Result<(), Violation> {
+fn accounts(core: &mut Core, medium: &dyn Medium, model: &Model) -> Result<(), Violation> {
     let mut records = 0;
     for block in core.blocks_in_use() {
         let judgement = BlockAudit::read(&core.reader(), medium, block).judge(core);

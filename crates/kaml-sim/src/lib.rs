@@ -12,12 +12,17 @@ mod board;
 #[cfg(feature = "broken")]
 mod broken;
 pub mod check;
+mod controller;
 mod engine;
+mod experiment;
 mod faults;
+mod file_states;
 mod host;
+mod load;
 mod medium;
 mod model;
 mod pack;
+mod rig;
 mod rng;
 mod run;
 mod scenario;
@@ -32,10 +37,15 @@ pub use board::{Board, BoardError};
 #[cfg(feature = "broken")]
 pub use broken::BrokenMedium;
 pub use check::Violation;
+pub use controller::{ControllerTiming, LinkTiming};
+pub use experiment::{Cell, Claim, Experiment, Outcome, Progress, Settings};
 pub use faults::{FaultCounts, Faults};
+pub use file_states::{BrokenDisk, FileStates};
 pub use host::{Command, Put};
+pub use load::{Ask, Load, Order, Sheet};
 pub use medium::{Options, SimMedium, SimQueue};
 pub use model::{Address, Changes, Comparison, Model, Phase};
+pub use rig::{Rig, RigError};
 pub use rng::{Rng, Trace, mix};
 #[cfg(feature = "broken")]
 pub use run::run_on;

@@ -11,7 +11,8 @@ use crate::rng::Rng;
 use kaml_flash::{Geometry, Io};
 use std::collections::VecDeque;
 
-/// What flash, channels and the buffer take. Lists have one entry for each kind of page, in the order of the pages.
+/// What flash, channels and the buffer take. Lists have one entry for each kind of page, in the order of the pages;
+/// `planes` pages in a row are of one kind.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NandTiming {
@@ -266,17 +267,22 @@ impl NandTiming {
         missing.into_iter().find(|(_, missing)| *missing).map_or(Ok(()), |(name, _)| Err(name))
     }
 
+    /// Pages that are programmed together are of one kind.
+    fn kind(&self, page: u32) -> usize {
+        (page / self.planes) as usize
+    }
+
     fn vary(&self, ns: u64, rng: &mut Rng) -> u64 {
         let spread = ns * self.spread_percent / 100;
         ns - spread + rng.below(2 * spread + 1)
     }
 
     fn read(&self, page: u32, rng: &mut Rng) -> u64 {
-        self.vary(self.read_ns[page as usize % self.read_ns.len()], rng)
+        self.vary(self.read_ns[self.kind(page) % self.read_ns.len()], rng)
     }
 
     fn program(&self, page: u32, erase_count: u32, rng: &mut Rng) -> u64 {
-        let new = self.program_ns[page as usize % self.program_ns.len()];
+        let new = self.program_ns[self.kind(page) % self.program_ns.len()];
         let less = new * self.program_wear_percent * self.worn(erase_count) / (100 * self.rated_erases);
         self.vary(new - less, rng)
     }

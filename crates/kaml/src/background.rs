@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const DEPTH: u32 = 64;
 /// How long the thread sleeps when nothing is going on; a wake ends it.
 const IDLE: Duration = Duration::from_secs(10);
+/// Nobody has asked for any record of a namespace for so long (to twice as long): its index leaves memory.
+pub(crate) const INDEX_IDLE: Duration = Duration::from_secs(600);
 /// How long it sleeps while something waits for the world below.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -36,7 +38,9 @@ fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
     let begin = Instant::now();
     let mut started = Vec::new();
     let mut done = Vec::new();
+    let mut looked_at = Instant::now();
     loop {
+        let index_idle = Duration::from_millis(shared.index_idle_ms.load(Ordering::Relaxed));
         let mut core = shared.lock();
         for completion in done.drain(..) {
             core.complete(completion);
@@ -47,11 +51,16 @@ fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
         {
             tracing::error!(%error, "collection waits for an index that cannot be loaded");
         }
+        if looked_at.elapsed() >= index_idle {
+            looked_at = Instant::now();
+            core.unload_unused();
+        }
         let pause = match (core.is_idle(), core.is_waiting_for_space()) {
             (_, true) => RETRY,
             (true, false) => IDLE,
             (false, false) => RETRY,
         };
+        let pause = pause.min(index_idle);
         let news = shared.news(&core);
         let again = core.wants_poll();
         drop(core);

@@ -168,6 +168,14 @@ impl Device {
         Ok(self.shared().lock().unload_index(id))
     }
 
+    /// After how long without use the index of a namespace leaves memory, to be loaded again when it is next used: between
+    /// `idle` and twice that. 10 minutes unless told; at least a millisecond.
+    pub fn unload_idle_after(&self, idle: Duration) {
+        let millis = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        self.shared().index_idle_ms.store(millis.max(1), Ordering::Relaxed);
+        self.shared().wake_background();
+    }
+
     // --- records --------------------------------------------------------------------------------------------------------
 
     /// Reads a value (paper:KAML Get).

@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     loops: Mutex<Vec<(u64, Arc<dyn Wake>)>>,
     has_loops: AtomicBool,
     pub(crate) closing: AtomicBool,
+    /// After how long an index that nobody uses leaves memory.
+    pub(crate) index_idle_ms: AtomicU64,
     pub(crate) put_latency: Latency,
     pub(crate) get_latency: Latency,
     pub(crate) read_count: AtomicU64,
@@ -72,6 +74,7 @@ impl Shared {
             loops: Mutex::new(Vec::new()),
             has_loops: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            index_idle_ms: AtomicU64::new(crate::background::INDEX_IDLE.as_millis() as u64),
             put_latency: Latency::new(),
             get_latency: Latency::new(),
             read_count: AtomicU64::new(0),

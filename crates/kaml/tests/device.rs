@@ -2,6 +2,7 @@
 
 use kaml::{Batch, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 fn u64_keys() -> NamespaceOptions {
     NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
@@ -230,4 +231,33 @@ fn submitted_batches_commit_in_order() {
     let mut batch = Batch::new();
     batch.put_if_absent(space, 0u64, b"no");
     assert!(device.submit(&batch).is_err());
+}
+
+/// Goal:   an index that nobody uses leaves memory by itself, changed or not, and is back when it is asked for.
+/// Method: a short time limit; one namespace read all the time, one left alone after puts, then put, listed and read again.
+#[test]
+fn idle_indexes_leave_memory() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let [busy, idle] = ["busy", "idle"].map(|name| device.create_namespace(name, &u64_keys()).unwrap());
+    for key in 0..500u64 {
+        device.put(busy, key, &value(key, 100)).unwrap();
+        device.put(idle, key, &value(key, 100)).unwrap();
+    }
+    device.unload_idle_after(Duration::from_millis(300));
+    let is_loaded = |id| device.namespaces().iter().any(|info| info.id == id && info.loaded);
+    for round in 1..3u64 {
+        let begin = Instant::now();
+        while is_loaded(idle) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the index stays");
+            assert!(device.exists(busy, 1u64).unwrap());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(is_loaded(busy));
+        assert_eq!(device.get(idle, 7u64).unwrap(), Some(value(7, 100)));
+        assert!(is_loaded(idle));
+        device.put(idle, 500 + round, &value(500 + round, 100)).unwrap();
+        assert_eq!(device.list(idle, None, 1000).unwrap().keys.len() as u64, 500 + round);
+    }
+    device.unload_idle_after(Duration::from_secs(600));
+    assert!(device.check(&mut |_, _| {}).unwrap().problems.is_empty());
 }

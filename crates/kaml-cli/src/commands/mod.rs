@@ -5,6 +5,7 @@ mod bench_conflicts;
 mod bench_database;
 mod check;
 mod create;
+mod experiment;
 mod export;
 mod import;
 mod info;
@@ -63,6 +64,8 @@ pub enum Command {
     Bench(bench::Arguments),
     /// Run the firmware on modelled flash, under power cuts and faults
     Sim(sim::Arguments),
+    /// Repeat the paper's device experiments on a modelled board
+    Experiment(experiment::Arguments),
     /// The child processes of `bench`
     #[command(hide = true, name = bench::CHILD)]
     BenchChild(bench::ChildArguments),
@@ -95,6 +98,7 @@ impl Command {
             Command::Check(arguments) => arguments.run(),
             Command::Bench(arguments) => arguments.run(),
             Command::Sim(arguments) => arguments.run(),
+            Command::Experiment(arguments) => arguments.run(),
             Command::BenchChild(arguments) => arguments.run(),
             Command::QuickstartWriter(arguments) => arguments.run(),
         }

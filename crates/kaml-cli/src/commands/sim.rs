@@ -1,6 +1,6 @@
 //! `kaml sim`: the firmware on modelled flash, under power cuts and faults.
 //!
-//! Lives here:       flags, threads over seeds, the live display.
+//! Lives here:       flags, threads over seeds, the live display, the clock of `speed`.
 //! Lives elsewhere:  everything that is simulated and checked (`kaml-sim`).
 
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use crate::output::{self, Paint};
 use crate::size;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use kaml_sim::{Cuts, Plan, Small, Totals};
+use kaml_sim::{Ask, Cuts, Load, Order, Plan, Rig, Small, Totals};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +44,35 @@ Ctrl-C ends it early, with the totals so far.")]
   kaml sim replay --seed 17 --cut 412
   kaml sim replay --seed 3 --workload collection --cut 99")]
     Replay(ReplayArguments),
+    /// How fast the firmware runs in virtual time, on one core
+    #[command(after_help = "Examples:
+  kaml sim speed
+  kaml sim speed --bytes 4096 --hosts 64 --json
+
+An operation is a command of a host, or an operation that the firmware has the flash or the commit ring carry out.")]
+    Speed(SpeedArguments),
+}
+
+#[derive(Args)]
+struct SpeedArguments {
+    /// The board: kaml-2017, tlc, or a file
+    #[arg(long, default_value = "kaml-2017")]
+    board: String,
+    /// Records
+    #[arg(long, default_value_t = 2_000_000)]
+    records: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    bytes: u32,
+    /// Hosts, each with one command under way
+    #[arg(long, default_value_t = 8)]
+    hosts: usize,
+    /// Of all random choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Figures as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -124,6 +153,7 @@ impl Arguments {
             Sim::Run(arguments) => arguments.run(),
             Sim::Soak(arguments) => arguments.run(),
             Sim::Replay(arguments) => arguments.run(),
+            Sim::Speed(arguments) => arguments.run(),
         }
     }
 }
@@ -183,6 +213,69 @@ impl ReplayArguments {
         let plan = Plan { seed: self.seed, small, cuts: self.cut.map_or(Cuts::Only(0), Cuts::Only) };
         let totals = kaml_sim::run(&plan).map_err(|failure| Failure::Failed(failure.to_string()))?;
         show(&totals, Duration::ZERO, self.json)
+    }
+}
+
+/// What a load came to in real time.
+#[derive(serde::Serialize)]
+struct Speed {
+    what: &'static str,
+    commands: u64,
+    operations: u64,
+    seconds: f64,
+    operations_per_s: f64,
+    virtual_seconds: f64,
+}
+
+impl SpeedArguments {
+    fn run(self) -> Result<(), Failure> {
+        let failed = |error: kaml_sim::RigError| Failure::Failed(error.to_string());
+        let board = super::experiment::board(&self.board)?;
+        let mut rig = Rig::new(&board, self.seed).map_err(failed)?;
+        let space = rig.create_records("records", Vec::new()).map_err(failed)?;
+        rig.rest().map_err(failed)?;
+        let insert = Load {
+            space,
+            ask: Ask::Put,
+            bytes: self.bytes,
+            batch: 1,
+            records: 0..self.records,
+            order: Order::Turn,
+            hosts: self.hosts,
+            warm_up: 0,
+            commands: Some(self.records),
+        };
+        let update = Load { order: Order::Even, ..insert.clone() };
+        let fetch = Load { ask: Ask::Get, ..update.clone() };
+        let mut speeds = Vec::new();
+        for (what, load) in [("insert", insert), ("update", update), ("fetch", fetch)] {
+            let (begin, before, virtual_ns) = (Instant::now(), rig.operations(), rig.now_ns());
+            rig.run(&[load]).map_err(failed)?;
+            let (seconds, operations) = (begin.elapsed().as_secs_f64(), rig.operations() - before);
+            speeds.push(Speed {
+                what,
+                commands: self.records,
+                operations,
+                seconds,
+                operations_per_s: operations as f64 / seconds,
+                virtual_seconds: (rig.now_ns() - virtual_ns) as f64 / 1e9,
+            });
+        }
+        if self.json {
+            return output::json(&speeds);
+        }
+        let head = ["", "commands", "operations", "seconds", "operations/s", "virtual seconds"];
+        let row = |speed: &Speed| {
+            vec![
+                speed.what.to_owned(),
+                size::show_count(speed.commands),
+                size::show_count(speed.operations),
+                format!("{:.2}", speed.seconds),
+                size::show_count(speed.operations_per_s as u64),
+                format!("{:.2}", speed.virtual_seconds),
+            ]
+        };
+        output::line(output::table(&head, 1, speeds.iter().map(row)))
     }
 }
 

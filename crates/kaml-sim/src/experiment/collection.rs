@@ -1,0 +1,167 @@
+//! Garbage collection and wear on a device that is written again and again.
+//!
+//! Lives here:       write amplification and tail latency by utilisation, the spread of erase counts.
+//! Implements:       paper:KAML IV.E; design section 6.
+//!
+//! Both run on a slice of the board: collection works die by die, so a few dies tell as much as all, and the share of open
+//! blocks is that of the slice.
+
+use super::chart::{Chart, Marks, Panel, Series};
+use super::micro::one;
+use super::{Outcome, Progress, Settings, Steps, slice};
+use crate::board::Board;
+use crate::load::{Ask, Load, Order};
+use crate::rig::{Rig, RigError};
+use kaml_flash::Packing;
+
+/// Live records of what the firmware takes, in percent.
+const UTILISATIONS: [u64; 6] = [25, 50, 70, 80, 90, 98];
+/// Writes that go to a hundredth of the records, in percent; 0: all are even.
+const SKEWS: [(&str, u64); 2] = [("even", 0), ("90 % of the writes to 1 %", 90)];
+/// Values; with its header a record takes a chunk more.
+const BYTES: u32 = 4096;
+const HOSTS: usize = 8;
+
+fn board(settings: &Settings, (channels, dies): (u32, u32)) -> Result<Board, RigError> {
+    let (blocks, pages) = if settings.quick { (48, 16) } else { (64, 64) };
+    let mut board = slice(&settings.board, (channels, dies), blocks, pages)?;
+    board.geometry.packing = Packing::Across;
+    // As much of the buffer as a slice has of the dies.
+    board.geometry.ring_bytes = 8 << 20;
+    Ok(board)
+}
+
+/// A device with records up to a share of what it takes.
+fn filled(board: &Board, settings: &Settings, percent: u64) -> Result<(Rig, Load), RigError> {
+    let mut rig = Rig::new(board, settings.seed)?;
+    let space = rig.create_records("records", Vec::new())?;
+    rig.rest()?;
+    let record = u64::from(BYTES + board.geometry.chunk_bytes);
+    let count = rig.stats().capacity_bytes * percent / 100 / record;
+    let load = Load {
+        space,
+        ask: Ask::Put,
+        bytes: BYTES,
+        batch: 1,
+        records: 0..count,
+        order: Order::Turn,
+        hosts: HOSTS,
+        warm_up: 0,
+        commands: Some(count),
+    };
+    one(&mut rig, &load)?;
+    Ok((rig, load))
+}
+
+fn order(hot_percent: u64) -> Order {
+    if hot_percent == 0 { Order::Even } else { Order::Hot(hot_percent) }
+}
+
+/// Write amplification and latency of Puts.
+pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
+    let board = board(settings, (4, 2))?;
+    let mut steps = Steps::new(progress, SKEWS.len() * UTILISATIONS.len());
+    let mut rows = Vec::new();
+    let (mut amplified, mut nearly_all, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, hot_percent) in SKEWS {
+        let mut curves = [Vec::new(), Vec::new(), Vec::new()];
+        for percent in UTILISATIONS {
+            steps.next(&format!("{name}, {percent} % live"));
+            let (mut rig, load) = filled(&board, settings, percent)?;
+            let device = board.geometry.block_bytes() * u64::from(board.geometry.block_count()) / u64::from(BYTES);
+            // Twice the device until things are as they stay.
+            let warm_up = 2 * device;
+            let aged = Load { order: order(hot_percent), commands: Some(warm_up), ..load };
+            one(&mut rig, &aged)?;
+            let before = rig.stats();
+            let sheet = one(&mut rig, &Load { commands: Some(device), ..aged })?;
+            let after = rig.stats();
+            let pages = (after.page_bytes - before.page_bytes) as f64;
+            let amplification = pages / (after.record_bytes - before.record_bytes) as f64;
+            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| sheet.quantile_us(quantile));
+            rows.push(vec![
+                name.into(),
+                percent.into(),
+                amplification.into(),
+                sheet.megabytes_per_s().into(),
+                p50.into(),
+                p99.into(),
+                p999.into(),
+                sheet.quantile_us(1.0).into(),
+            ]);
+            for (curve, figure) in curves.iter_mut().zip([amplification, p99 / 1e3, p999 / 1e3]) {
+                curve.push(Some(figure));
+            }
+        }
+        let [a, b, c] = curves;
+        for (series, values) in [(&mut amplified, a), (&mut nearly_all, b), (&mut tails, c)] {
+            series.push(Series { name: name.to_owned(), values });
+        }
+    }
+    let panel = |title: &str, y, series| Panel {
+        title: title.to_owned(),
+        x: "live records, % of what the device takes",
+        y,
+        marks: Marks::Lines,
+        categories: UTILISATIONS.map(|percent| percent.to_string()).to_vec(),
+        series,
+    };
+    let chart = Chart {
+        title: "Garbage collection by utilisation".into(),
+        subtitle: format!("board {}, {} dies, {HOSTS} hosts, {BYTES} B", board.name, board.geometry.die_count()),
+        panels: vec![
+            panel("Write amplification", "pages per byte of records", amplified),
+            panel("Put, 99 %", "ms", nearly_all),
+            panel("Put, 99.9 %", "ms", tails),
+        ],
+    };
+    let columns =
+        ["writes", "live_percent", "write_amplification", "mb_per_s", "p50_us", "p99_us", "p999_us", "max_us"];
+    Ok(Outcome::new(("gc", "Write amplification and tail latency"), &columns, rows, Vec::new(), &chart))
+}
+
+/// Spread of erase counts over the life of a device.
+pub(super) fn wear(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
+    const PERCENT: u64 = 70;
+    let board = board(settings, (2, 2))?;
+    let turns = if settings.quick { 4 } else { 12 };
+    let mut steps = Steps::new(progress, SKEWS.len() * turns);
+    let mut rows = Vec::new();
+    let mut panels = Vec::new();
+    for (name, hot_percent) in SKEWS {
+        let (mut rig, load) = filled(&board, settings, PERCENT)?;
+        let device = board.geometry.block_bytes() * u64::from(board.geometry.block_count()) / u64::from(BYTES);
+        let per_turn = if settings.quick { device / 2 } else { 4 * device };
+        let load = Load { order: order(hot_percent), commands: Some(per_turn), ..load };
+        let mut curves = [Vec::new(), Vec::new(), Vec::new()];
+        let mut times = Vec::new();
+        for turn in 1..=turns as u64 {
+            steps.next(&format!("{name}, {turn} of {turns}"));
+            one(&mut rig, &load)?;
+            let stats = rig.stats();
+            let written = (turn * per_turn) as f64 / device as f64;
+            let spread = [stats.erase_min.into(), stats.erase_mean, stats.erase_max.into()];
+            rows.push(vec![name.into(), written.into(), spread[0].into(), spread[1].into(), spread[2].into()]);
+            for (curve, erases) in curves.iter_mut().zip(spread) {
+                curve.push(Some(erases));
+            }
+            times.push(format!("{written:.1}").trim_end_matches(".0").to_owned());
+        }
+        let series = ["least worn block", "mean", "most worn block"].into_iter().zip(curves);
+        panels.push(Panel {
+            title: name.to_owned(),
+            x: "device written, times its size",
+            y: "erases",
+            marks: Marks::Lines,
+            categories: times,
+            series: series.map(|(name, values)| Series { name: name.to_owned(), values }).collect(),
+        });
+    }
+    let chart = Chart {
+        title: "Erase counts".into(),
+        subtitle: format!("board {}, {} dies, {PERCENT} % live, {BYTES} B", board.name, board.geometry.die_count()),
+        panels,
+    };
+    let columns = ["writes", "device_writes", "erases_min", "erases_mean", "erases_max"];
+    Ok(Outcome::new(("wear", "Spread of erase counts"), &columns, rows, Vec::new(), &chart))
+}

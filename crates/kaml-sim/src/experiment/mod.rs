@@ -1,0 +1,237 @@
+//! The device experiments of the KAML paper and some of our own, each from a board and a seed.
+//!
+//! Lives here:       their names, what they answer: a table, a picture, the paper's claims beside ours.
+//! Lives elsewhere:  carrying out commands (`rig`), the experiments (`micro`, `logs`, `collection`), pictures (`chart`).
+//! Implements:       paper:KAML V.B-C (Figures 5 to 8); docs/experiments.md.
+//!
+//! The same board and seed give the same bytes on every machine.
+
+mod chart;
+mod collection;
+mod logs;
+mod micro;
+
+use crate::board::Board;
+use crate::rig::RigError;
+use chart::Chart;
+use serde::Serialize;
+
+/// An experiment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Experiment {
+    /// Bandwidth of Fetch, Update and Insert, by value size and load factor.
+    Fig5,
+    /// Latency of the same at load factor 0.4.
+    Fig6,
+    /// Bandwidth by records of a Put.
+    Fig7,
+    /// Bandwidth by logs of a namespace.
+    Fig8,
+    /// Write amplification and tail latency by utilisation.
+    Gc,
+    /// Spread of erase counts as the device is written again and again.
+    Wear,
+    /// Two namespaces with logs of their own, and with the same.
+    Logs,
+}
+
+/// What all experiments are run with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The board.
+    pub board: Board,
+    /// Of all chances.
+    pub seed: u64,
+    /// So short that the figures mean little: to see that everything works.
+    pub quick: bool,
+}
+
+/// A field of a table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Cell {
+    /// What was run.
+    Words(String),
+    /// A count.
+    Count(u64),
+    /// What was measured; three digits behind the point are kept.
+    Figure(f64),
+}
+
+/// Something the paper says, beside what came out here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// What is compared.
+    pub what: String,
+    /// The paper's result.
+    pub paper: &'static str,
+    /// What we want.
+    pub bar: &'static str,
+    /// Lowest and highest figure here.
+    pub ours: (f64, f64),
+    /// Whether all figures are within the bar.
+    pub met: bool,
+}
+
+/// What an experiment came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The experiment.
+    pub name: &'static str,
+    /// In words.
+    pub title: &'static str,
+    /// Names of the columns.
+    pub columns: Vec<&'static str>,
+    /// The table.
+    pub rows: Vec<Vec<Cell>>,
+    /// The paper's claims.
+    pub claims: Vec<Claim>,
+    /// The picture.
+    #[serde(skip)]
+    pub svg: String,
+}
+
+/// Is told how far an experiment is: steps done, steps in all, the present one.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, &str);
+
+impl Experiment {
+    /// All of them.
+    pub const ALL: [Experiment; 7] = [
+        Experiment::Fig5,
+        Experiment::Fig6,
+        Experiment::Fig7,
+        Experiment::Fig8,
+        Experiment::Gc,
+        Experiment::Wear,
+        Experiment::Logs,
+    ];
+
+    /// As one writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Experiment::Fig5 => "fig5",
+            Experiment::Fig6 => "fig6",
+            Experiment::Fig7 => "fig7",
+            Experiment::Fig8 => "fig8",
+            Experiment::Gc => "gc",
+            Experiment::Wear => "wear",
+            Experiment::Logs => "logs",
+        }
+    }
+
+    /// The one of that name.
+    pub fn named(name: &str) -> Option<Experiment> {
+        Experiment::ALL.into_iter().find(|experiment| experiment.name() == name)
+    }
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// The board cannot be scaled as the experiment needs it, or the firmware refused something.
+    pub fn run(self, settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
+        match self {
+            Experiment::Fig5 => micro::bandwidth(settings, progress),
+            Experiment::Fig6 => micro::latency(settings, progress),
+            Experiment::Fig7 => micro::batches(settings, progress),
+            Experiment::Fig8 => logs::bandwidth(settings, progress),
+            Experiment::Gc => collection::amplification(settings, progress),
+            Experiment::Wear => collection::wear(settings, progress),
+            Experiment::Logs => logs::interference(settings, progress),
+        }
+    }
+}
+
+impl Outcome {
+    fn new(
+        (name, title): (&'static str, &'static str),
+        columns: &[&'static str],
+        rows: Vec<Vec<Cell>>,
+        claims: Vec<Claim>,
+        chart: &Chart,
+    ) -> Outcome {
+        assert!(rows.iter().all(|row| row.len() == columns.len()), "{name}: a row for other columns");
+        Outcome { name, title, columns: columns.to_vec(), rows, claims, svg: chart.svg() }
+    }
+
+    /// The table as comma-separated values with a head.
+    pub fn csv(&self) -> String {
+        let line = |row: &Vec<Cell>| row.iter().map(Cell::to_string).collect::<Vec<_>>().join(",");
+        let rows: Vec<String> = self.rows.iter().map(line).collect();
+        format!("{}\n{}\n", self.columns.join(","), rows.join("\n"))
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Cell::Words(words) => write!(f, "{}", words.replace(',', ";")),
+            Cell::Count(count) => write!(f, "{count}"),
+            Cell::Figure(figure) => write!(f, "{figure:.3}"),
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(words: &str) -> Cell {
+        Cell::Words(words.to_owned())
+    }
+}
+
+impl From<u64> for Cell {
+    fn from(count: u64) -> Cell {
+        Cell::Count(count)
+    }
+}
+
+impl From<f64> for Cell {
+    /// Rounded as it is printed, so that tables and JSON agree.
+    fn from(figure: f64) -> Cell {
+        Cell::Figure((figure * 1000.0).round() / 1000.0)
+    }
+}
+
+impl Claim {
+    /// A claim about figures that must all lie within `bar`'s bounds.
+    fn new(
+        what: &str,
+        (paper, bar): (&'static str, &'static str),
+        within: std::ops::RangeInclusive<f64>,
+        ours: impl IntoIterator<Item = f64>,
+    ) -> Claim {
+        let (low, high) = ours.into_iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
+        let met = within.contains(&low) && within.contains(&high);
+        let round = |figure: f64| (figure * 1000.0).round() / 1000.0;
+        Claim { what: what.to_owned(), paper, bar, ours: (round(low), round(high)), met }
+    }
+}
+
+/// Counts steps and tells of them.
+struct Steps<'a> {
+    progress: Progress<'a>,
+    done: u64,
+    total: u64,
+}
+
+impl<'a> Steps<'a> {
+    fn new(progress: Progress<'a>, total: usize) -> Steps<'a> {
+        Steps { progress, done: 0, total: total as u64 }
+    }
+
+    /// The next step begins.
+    fn next(&mut self, what: &str) {
+        (self.progress)(self.done, self.total, what);
+        self.done += 1;
+    }
+}
+
+/// A share of the board: fewer channels, dies and blocks of the same kind.
+fn slice(board: &Board, (channels, dies): (u32, u32), blocks: u32, pages: u32) -> Result<Board, RigError> {
+    let mut board = board.clone();
+    let geometry = &mut board.geometry;
+    geometry.channel_count = geometry.channel_count.min(channels);
+    geometry.dies_per_channel = geometry.dies_per_channel.min(dies);
+    geometry.blocks_per_die = blocks;
+    geometry.pages_per_block = pages.next_multiple_of(geometry.pages_per_program);
+    geometry.check()?;
+    Ok(board)
+}

@@ -1,0 +1,563 @@
+//! A test rig: hosts in a closed loop, link, cores, the shipped firmware and modelled flash, in virtual time.
+//!
+//! Lives here:       who waits for what; handing commands to the firmware and operations to the flash when they are due.
+//! Lives elsewhere:  what hosts ask for (`load`), what link and cores take (`controller`), flash (`medium`, `timing`).
+//! Implements:       design section 2, driver (iii), without chance in the driver; section 9.
+//!
+//! The way of a command: link ▶ a command core ▶ (Get) index, flash, link; (Put) data over the link ▶ the writer core:
+//! staged ▶ ring write ▶ committed ▶ link. What the firmware starts by itself takes its place at the writer core.
+
+use crate::board::Board;
+use crate::controller::Controller;
+use crate::faults::Faults;
+use crate::load::{Ask, Load, Sheet};
+use crate::medium::{Options, SimMedium, SimQueue};
+use crate::rng::Rng;
+use crate::timing::Timing;
+use crate::{Keep, Value};
+use kaml_device::{
+    BlockChange, BlockOptions, BlockStep, Body, Buffered, Condition, Core, CoreStats, Error, FindError, FlashRead,
+    Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
+};
+use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue, Wait};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// Why an experiment ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum RigError {
+    /// The firmware refused a command.
+    #[error(transparent)]
+    Device(#[from] Error),
+    /// The modelled flash refused an operation.
+    #[error("flash: {0}")]
+    Flash(#[from] MediumError),
+    /// The board cannot be.
+    #[error(transparent)]
+    Board(#[from] kaml_flash::GeometryError),
+    /// Nothing moves any more.
+    #[error("a command waits for ever: {0}")]
+    Stuck(String),
+    /// A command was answered with something else than was stored.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// What a host waits for.
+enum Job {
+    Nothing,
+    Get { number: u64 },
+    Put { number: u64 },
+    Read { range: std::ops::Range<u64> },
+    Write { change: Box<BlockChange> },
+}
+
+struct Host {
+    load: usize,
+    began: u64,
+    job: Job,
+    reading: Option<FlashRead>,
+}
+
+/// What happens outside of flash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A host asks for the next thing.
+    Ask,
+    /// The device has its command and data.
+    Taken,
+    /// A core starts its read.
+    Read,
+}
+
+/// What the writer core is about to do.
+enum Task {
+    Stage(usize),
+    Start(IoId, Io),
+}
+
+/// Reads of hosts have names above all that the firmware gives.
+const READ_IDS: u64 = 1 << 63;
+/// What passes when nothing is under way: more than the firmware's longest pause.
+const IDLE_NS: u64 = 200_000_000;
+/// So long may nothing at all happen before commands count as waiting for ever.
+const IDLE_TURNS_MAX: u32 = 1000;
+/// A logical block; units are of the usual size.
+const BLOCK_BYTES: u32 = 512;
+
+/// A device and its hosts.
+pub struct Rig {
+    core: Core,
+    reader: Reader,
+    medium: SimMedium,
+    queue: SimQueue,
+    controller: Controller,
+    rng: Rng,
+    loads: Vec<Loaded>,
+    hosts: Vec<Host>,
+    events: BinaryHeap<Reverse<(u64, u64, Event, usize)>>,
+    next_event: u64,
+    tasks: VecDeque<(u64, Task)>,
+    /// Hosts whose command could not be staged.
+    waiting: VecDeque<usize>,
+    /// Hosts whose command is staged, by frame.
+    staged: VecDeque<(u64, usize)>,
+    active: usize,
+    limited: usize,
+    relocated_bytes: u64,
+    operations: u64,
+    buffers: Vec<AlignedBuf>,
+    done: Vec<Completion>,
+    started: Vec<(IoId, Io)>,
+}
+
+/// A load and how far it is.
+struct Loaded {
+    load: Load,
+    issued: u64,
+    answered: u64,
+    value: Vec<u8>,
+    crc32c: u32,
+    sheet: Sheet,
+}
+
+impl Rig {
+    /// A formatted device on a board.
+    pub fn new(board: &Board, seed: u64) -> Result<Rig, RigError> {
+        let mut rng = Rng::new(seed);
+        let timing = Timing::Board(board.flash.clone());
+        let options = Options { timing, faults: Faults::default(), keep: Keep::Runs, blank: 0xFF, seed: rng.draw() };
+        let medium = SimMedium::new(board.geometry.clone(), options)?;
+        Core::format(&medium)?;
+        let (core, _) = Core::open(&medium, false)?;
+        Ok(Rig {
+            reader: core.reader(),
+            core,
+            queue: SimQueue::new(&medium),
+            medium,
+            controller: Controller::new(board.link.clone(), board.controller.clone()),
+            rng,
+            loads: Vec::new(),
+            hosts: Vec::new(),
+            events: BinaryHeap::new(),
+            next_event: 0,
+            tasks: VecDeque::new(),
+            waiting: VecDeque::new(),
+            staged: VecDeque::new(),
+            active: 0,
+            limited: 0,
+            relocated_bytes: 0,
+            operations: 0,
+            buffers: Vec::new(),
+            done: Vec::new(),
+            started: Vec::new(),
+        })
+    }
+
+    /// A namespace of records, on some logs or all.
+    pub fn create_records(&mut self, name: &str, logs: Vec<u32>) -> Result<u32, RigError> {
+        Ok(self
+            .core
+            .create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, logs, ..NamespaceOptions::default() })?)
+    }
+
+    /// A namespace of so many bytes in logical blocks of 512.
+    pub fn create_blocks(&mut self, name: &str, bytes: u64) -> Result<u32, RigError> {
+        let options = BlockOptions::new(BLOCK_BYTES, bytes.div_ceil(BLOCK_BYTES.into()));
+        Ok(self.core.create_namespace(name, &options.into())?)
+    }
+
+    /// Virtual time.
+    pub fn now_ns(&self) -> u64 {
+        self.medium.now_ns()
+    }
+
+    /// What the firmware has done.
+    pub fn stats(&self) -> CoreStats {
+        self.core.stats()
+    }
+
+    /// Commands of hosts and operations of the medium carried out.
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Fingerprint of all that the flash did and when.
+    pub fn trace_hash(&self) -> u64 {
+        self.medium.trace_hash()
+    }
+
+    /// Runs loads side by side until each that has an end is at it; answers what each came to.
+    pub fn run(&mut self, loads: &[Load]) -> Result<Vec<Sheet>, RigError> {
+        self.loads = loads.iter().map(Loaded::new).collect();
+        self.limited = loads.iter().filter(|load| load.commands.is_some()).count();
+        self.hosts.clear();
+        let now = self.now_ns();
+        for (number, load) in loads.iter().enumerate() {
+            for _ in 0..load.hosts {
+                self.hosts.push(Host { load: number, began: 0, job: Job::Nothing, reading: None });
+                self.push(now, Event::Ask, self.hosts.len() - 1);
+            }
+        }
+        self.active = self.hosts.len();
+        let mut idle_turns = 0;
+        while self.active > 0 {
+            idle_turns = if self.step()? { 0 } else { idle_turns + 1 };
+            if idle_turns > IDLE_TURNS_MAX {
+                return Err(RigError::Stuck(format!("{:?}", self.core)));
+            }
+        }
+        Ok(self.loads.drain(..).map(|loaded| loaded.sheet).collect())
+    }
+
+    /// Lets everything come to its end that goes on without hosts: programs, erases, collection, roots.
+    pub fn rest(&mut self) -> Result<(), RigError> {
+        self.poll()?;
+        while !self.core.is_idle() || !self.tasks.is_empty() {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Programs everything that waits in buffers, too.
+    pub fn settle(&mut self) -> Result<(), RigError> {
+        let request = self.core.request_root(true);
+        self.poll()?;
+        while self.core.roots_done() < request {
+            self.step()?;
+        }
+        self.rest()
+    }
+
+    // --- time ---------------------------------------------------------------------------------------------------------
+
+    fn push(&mut self, when: u64, event: Event, host: usize) {
+        self.events.push(Reverse((when, self.next_event, event, host)));
+        self.next_event += 1;
+    }
+
+    /// Lets the next thing happen; false if nothing was due and time passed instead.
+    fn step(&mut self) -> Result<bool, RigError> {
+        let never = u64::MAX;
+        let flash = self.medium.next_event().unwrap_or(never);
+        let event = self.events.peek().map_or(never, |Reverse((when, ..))| *when);
+        let task = self.tasks.front().map_or(never, |(when, _)| *when);
+        let next = flash.min(event).min(task);
+        if next == never {
+            self.medium.wait_until(self.now_ns() + IDLE_NS);
+            self.poll()?;
+            return Ok(false);
+        }
+        if next == flash {
+            self.medium.advance();
+            self.deliver()?;
+        } else if next == task {
+            self.medium.wait_until(next);
+            let (_, task) = self.tasks.pop_front().expect("just seen");
+            self.do_task(task)?;
+        } else {
+            self.medium.wait_until(next);
+            let Reverse((_, _, event, host)) = self.events.pop().expect("just seen");
+            match event {
+                Event::Ask => self.ask(host)?,
+                Event::Taken => self.taken(next, host)?,
+                Event::Read => self.start_read(host),
+            }
+        }
+        Ok(true)
+    }
+
+    // --- commands -----------------------------------------------------------------------------------------------------
+
+    fn ask(&mut self, host: usize) -> Result<(), RigError> {
+        let now = self.now_ns();
+        let entry = &mut self.hosts[host];
+        let loaded = &mut self.loads[entry.load];
+        let over = loaded.load.total().map_or(self.limited == 0, |total| loaded.issued >= total);
+        if over {
+            self.active -= 1;
+            return Ok(());
+        }
+        let load = &loaded.load;
+        let number = load.pick(loaded.issued, &mut self.rng);
+        loaded.issued += 1;
+        let value_bytes = u64::from(load.bytes);
+        let (probes, data) = match load.ask {
+            Ask::Get | Ask::Read => (1, 0),
+            Ask::Put => (0, load.batch * value_bytes),
+            Ask::Write => (0, value_bytes),
+        };
+        entry.job = match load.ask {
+            Ask::Get => Job::Get { number },
+            Ask::Put => Job::Put { number },
+            Ask::Read => Job::Read { range: number * value_bytes..(number + 1) * value_bytes },
+            Ask::Write => {
+                let first = number * value_bytes / u64::from(BLOCK_BYTES);
+                Job::Write { change: Box::new(BlockChange::write(&self.reader, load.space, first, &loaded.value)?) }
+            }
+        };
+        entry.began = now;
+        let taken = self.controller.take(now, data, probes);
+        self.push(taken, Event::Taken, host);
+        Ok(())
+    }
+
+    /// The device has a command and what it needs of the host.
+    fn taken(&mut self, now: u64, host: usize) -> Result<(), RigError> {
+        let records = match &self.hosts[host].job {
+            Job::Put { .. } => self.loads[self.hosts[host].load].load.batch,
+            Job::Write { .. } => 1,
+            Job::Get { .. } | Job::Read { .. } => return self.look_up(now, host),
+            Job::Nothing => unreachable!("a command was taken"),
+        };
+        let when = self.controller.write(now, records);
+        self.tasks.push_back((when, Task::Stage(host)));
+        Ok(())
+    }
+
+    fn do_task(&mut self, task: Task) -> Result<(), RigError> {
+        match task {
+            Task::Stage(host) if self.waiting.is_empty() => {
+                if !self.stage(host)? {
+                    self.waiting.push_back(host);
+                }
+            }
+            Task::Stage(host) => self.waiting.push_back(host),
+            Task::Start(id, io) => {
+                self.queue.submit(id, io);
+                return Ok(());
+            }
+        }
+        self.go_on()
+    }
+
+    /// Answers whether the firmware took it.
+    fn stage(&mut self, host: usize) -> Result<bool, RigError> {
+        let Host { load, job, .. } = &mut self.hosts[host];
+        let Loaded { load, value, crc32c, .. } = &self.loads[*load];
+        let frame = match job {
+            Job::Put { number } => {
+                let op = |number| Op {
+                    namespace: load.space,
+                    key: Key::from(Load::key(number)),
+                    body: Body::Value { value, crc32c: *crc32c },
+                    condition: Condition::Always,
+                };
+                let wrap = |i| {
+                    load.records.start + (*number + i - load.records.start) % (load.records.end - load.records.start)
+                };
+                match load.batch {
+                    1 => self.core.stage(&[op(*number)]),
+                    batch => self.core.stage(&(0..batch).map(|i| op(wrap(i))).collect::<Vec<_>>()),
+                }
+            }
+            Job::Write { change } => match change.stage(&mut self.core, value) {
+                Ok(BlockStep::Done(frame)) => Ok(frame.expect("a write stages something")),
+                Ok(BlockStep::More) => return self.stage(host),
+                Ok(BlockStep::Read(read)) => {
+                    self.hosts[host].reading = Some(read);
+                    let when = self.controller.operate(self.medium.now_ns());
+                    self.push(when, Event::Read, host);
+                    return Ok(true);
+                }
+                Err(error) => Err(error),
+            },
+            _ => unreachable!("only what changes something is staged"),
+        };
+        match frame {
+            Ok(frame) => {
+                self.staged.push_back((frame, host));
+                Ok(true)
+            }
+            Err(StageError::Busy) => Ok(false),
+            Err(StageError::NeedIndex(id)) => {
+                self.core.load_index(&self.medium, id)?;
+                self.stage(host)
+            }
+            Err(StageError::Refused(error)) => Err(error.into()),
+        }
+    }
+
+    fn look_up(&mut self, now: u64, host: usize) -> Result<(), RigError> {
+        let Host { load, job, .. } = &self.hosts[host];
+        let space = self.loads[*load].load.space;
+        let (found, key) = match job {
+            Job::Get { number } => {
+                let key = Key::from(Load::key(*number));
+                (self.reader.find(space, &key), key)
+            }
+            Job::Read { range } => {
+                let unit = range.start / u64::from(BlockOptions::default().unit_bytes);
+                (self.reader.find_unit(space, unit), Key::from(unit))
+            }
+            _ => unreachable!("only reads look up"),
+        };
+        let read = match found {
+            Ok(Found::Flash(read)) => read,
+            Ok(Found::Buffered) => match self.core.read_buffered(space, &key)? {
+                (Buffered::Value(value), _) => return self.found(host, &value),
+                (Buffered::Programmed, Some(read)) => read,
+                (Buffered::Absent | Buffered::Programmed, _) => return self.found(host, &[]),
+            },
+            Ok(Found::Absent) => return self.found(host, &[]),
+            Err(FindError::NeedIndex) => {
+                self.core.load_index(&self.medium, space)?;
+                return self.look_up(now, host);
+            }
+            Err(FindError::Refused(error)) => return Err(error.into()),
+        };
+        self.hosts[host].reading = Some(read);
+        let when = self.controller.read(now);
+        self.push(when, Event::Read, host);
+        Ok(())
+    }
+
+    fn start_read(&mut self, host: usize) {
+        let read = self.hosts[host].reading.as_ref().expect("it is about to be read");
+        let mut into = self.buffers.pop().unwrap_or_else(|| AlignedBuf::zeroed(BUFFER_BYTES));
+        into.set_len(read.bytes);
+        self.queue.submit(READ_IDS + host as u64, Io::Read { at: read.at, into });
+    }
+
+    fn read_done(&mut self, host: usize, io: Io, result: Result<(), MediumError>) -> Result<(), RigError> {
+        result?;
+        let Io::Read { into, .. } = io else { unreachable!("the operation of a read") };
+        let read = self.hosts[host].reading.take().expect("a read is answered once");
+        let range = read.value(&into)?;
+        match &mut self.hosts[host].job {
+            Job::Write { change } => {
+                change.supply(read, into[range].to_vec())?;
+                let when = self.controller.write(self.medium.now_ns(), 1);
+                self.tasks.push_back((when, Task::Stage(host)));
+            }
+            _ => self.found(host, &into[range])?,
+        }
+        self.buffers.push(into);
+        Ok(())
+    }
+
+    /// The value of a Get, or the unit that a read is about: it must be what was put, and the host gets its part.
+    fn found(&mut self, host: usize, value: &[u8]) -> Result<(), RigError> {
+        let loaded = &self.loads[self.hosts[host].load];
+        let right = match &self.hosts[host].job {
+            Job::Get { .. } => value == loaded.value,
+            Job::Read { range } => {
+                let start = (range.start % value.len().max(1) as u64) as usize;
+                value.get(start..start + loaded.value.len()) == Some(&loaded.value[..])
+            }
+            _ => unreachable!("only reads find something"),
+        };
+        if !right {
+            return Err(RigError::Wrong(format!("a {:?} found {} other bytes", loaded.load.ask, value.len())));
+        }
+        self.answer(host, u64::from(loaded.load.bytes));
+        Ok(())
+    }
+
+    fn answer(&mut self, host: usize, bytes: u64) {
+        let now = self.medium.now_ns();
+        let when = self.controller.answer(now, bytes);
+        let entry = &mut self.hosts[host];
+        let loaded = &mut self.loads[entry.load];
+        entry.job = Job::Nothing;
+        loaded.answered += 1;
+        self.operations += 1;
+        if loaded.answered > loaded.load.warm_up {
+            loaded.sheet.note(entry.began, when, u64::from(loaded.load.bytes) * loaded.load.batch);
+        }
+        if loaded.load.total() == Some(loaded.answered) {
+            self.limited -= 1;
+        }
+        self.push(when, Event::Ask, host);
+    }
+
+    // --- firmware -----------------------------------------------------------------------------------------------------
+
+    /// Takes what the flash has done.
+    fn deliver(&mut self) -> Result<(), RigError> {
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.reap(Wait::No, &mut done);
+        if done.is_empty() {
+            self.done = done;
+            return Ok(());
+        }
+        let (mut moved, mut polls) = (false, false);
+        for completion in done.drain(..) {
+            self.operations += 1;
+            if completion.id >= READ_IDS {
+                self.read_done((completion.id - READ_IDS) as usize, completion.io, completion.result)?;
+                continue;
+            }
+            moved |= matches!(completion.io, Io::Read { .. });
+            polls |= !matches!(completion.io, Io::Persist { .. });
+            self.core.complete(completion);
+        }
+        self.done = done;
+        if polls {
+            self.poll()?;
+        }
+        if moved {
+            self.charge_moves();
+        }
+        self.go_on()
+    }
+
+    /// What collection moves takes time of the writer core.
+    fn charge_moves(&mut self) {
+        let relocated = self.core.stats().relocated_bytes;
+        let record = self.loads.first().map_or(u64::MAX, |loaded| u64::from(loaded.load.bytes));
+        self.controller.relocate(self.medium.now_ns(), (relocated - self.relocated_bytes) / record.max(1));
+        self.relocated_bytes = relocated;
+    }
+
+    /// Something has changed: answers, the commands that wait, the next ring write, whatever the firmware wants.
+    fn go_on(&mut self) -> Result<(), RigError> {
+        let committed = self.core.committed();
+        while let Some((_, host)) = self.staged.pop_front_if(|(frame, _)| *frame < committed) {
+            self.answer(host, 0);
+        }
+        while let Some(host) = self.waiting.front().copied() {
+            if !self.stage(host)? {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        while let Some((id, io)) = self.core.begin_persist().or_else(|| self.core.begin_overlapping_persist()) {
+            self.start(id, io);
+        }
+        if self.core.wants_poll() { self.poll() } else { Ok(()) }
+    }
+
+    fn poll(&mut self) -> Result<(), RigError> {
+        let mut started = std::mem::take(&mut self.started);
+        self.core.poll(self.medium.now_ns(), &mut started);
+        for (id, io) in started.drain(..) {
+            self.start(id, io);
+        }
+        self.started = started;
+        if let Some(id) = self.core.take_wanted_index() {
+            self.core.load_index(&self.medium, id)?;
+        }
+        match self.core.stopped() {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    fn start(&mut self, id: IoId, io: Io) {
+        let when = self.controller.operate(self.medium.now_ns());
+        self.tasks.push_back((when, Task::Start(id, io)));
+    }
+}
+
+/// What most reads of hosts fit.
+const BUFFER_BYTES: usize = 16 << 10;
+
+impl Loaded {
+    fn new(load: &Load) -> Loaded {
+        let mut value = Vec::new();
+        Value { seed: u64::from(load.space), len: load.bytes }.run(&mut value);
+        let crc32c = crc32c::crc32c(&value);
+        Loaded { load: load.clone(), issued: 0, answered: 0, value, crc32c, sheet: Sheet::new() }
+    }
+}
