@@ -367,10 +367,10 @@ impl World {
             Ok(Step::Done) => return Ok(()),
             Ok(Step::On) => self.submit(Command::Past(command)),
             Ok(Step::Later) | Err(StageError::Busy) => self.waiting.push(Command::Past(command)),
-            Err(StageError::NeedIndex(id)) => {
-                self.waiting.push(Command::Past(command));
-                return self.load_index(id);
-            }
+            Err(StageError::NeedIndex(id)) => match self.load_index(id)? {
+                true => self.waiting.push(Command::Past(command)),
+                false => command.give_up(&mut self.core),
+            },
             Err(StageError::Refused(_)) if self.medium.is_cut() => return Err(End::Cut),
             Err(StageError::Refused(error)) => {
                 command.give_up(&mut self.core);

@@ -49,7 +49,7 @@ pub struct Counts {
     pub gets: u64,
     /// Commands that were refused as they may be: full, no space, stopped.
     pub refused: u64,
-    /// Gets that answered an error because flash had lost the data.
+    /// Gets that answered an error because flash had lost the data, and other commands because it had lost an index.
     pub lost: u64,
 }
 
@@ -230,11 +230,12 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn load_index(&mut self, id: u32) -> Result<(), End> {
+    /// Loads an index; false if flash has lost it.
+    pub(crate) fn load_index(&mut self, id: u32) -> Result<bool, End> {
         match self.core.load_index(&self.medium, id) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(_) if self.medium.is_cut() => Err(End::Cut),
-            Err(error) if check::is_excused(&error, &self.medium) => Ok(()),
+            Err(error) if check::is_excused(&error, &self.medium) => Ok(false),
             Err(error) => Err(Violation::new(format!("index {id}: {error}")).into()),
         }
     }
@@ -363,7 +364,7 @@ impl World {
         let (step, staged) = match put.stage(&mut self.core, &self.reader) {
             Ok(done) => done,
             Err(StageError::Busy) => return Ok(()),
-            Err(StageError::NeedIndex(id)) => return self.load_index(id),
+            Err(StageError::NeedIndex(id)) => return self.load_for(which, id),
             Err(StageError::Refused(error)) => {
                 self.waiting.swap_remove(which);
                 return self.refused(error);
@@ -417,13 +418,25 @@ impl World {
                 Ok(())
             }
             Ok(None) | Err(StageError::Busy) => Ok(()),
-            Err(StageError::NeedIndex(id)) => self.load_index(id),
+            Err(StageError::NeedIndex(id)) => self.load_for(which, id),
             Err(StageError::Refused(error)) => {
                 let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
                 put.forget(&mut self.core);
                 self.refused(error)
             }
         }
+    }
+
+    /// Loads an index that a command needs. If flash has lost it, the command is given up, as a driver answers the error.
+    fn load_for(&mut self, which: usize, id: u32) -> Result<(), End> {
+        if !self.load_index(id)? {
+            if let Command::Put(put) = self.waiting.swap_remove(which) {
+                put.forget(&mut self.core);
+            }
+            self.idle_turns = 0;
+            self.counts.lost += 1;
+        }
+        Ok(())
     }
 
     pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
@@ -486,7 +499,7 @@ impl World {
                 self.naming = Some((self.core.request_root(false), space));
                 Ok(())
             }
-            Err(StageError::NeedIndex(id)) => self.load_index(id),
+            Err(StageError::NeedIndex(id)) => self.load_for(which, id),
             Err(StageError::Busy) => Ok(()),
             Err(StageError::Refused(error)) => {
                 self.waiting.swap_remove(which);
