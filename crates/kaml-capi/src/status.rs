@@ -225,6 +225,10 @@ impl From<&CommandError> for kaml_status {
             | CommandError::EmptyBatch
             | CommandError::HoldsBlocks(_)
             | CommandError::HoldsRecords(_)
+            | CommandError::KeepsVersions(_)
+            | CommandError::KeepsNoVersions(_)
+            | CommandError::BadVersionOptions(_)
+            | CommandError::Versions(_)
             | CommandError::BadBlockOptions { .. }
             | CommandError::BlocksOutOfRange { .. }
             | CommandError::PartialBlock { .. } => KAML_BAD_ARGUMENT,

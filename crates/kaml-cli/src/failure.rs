@@ -84,7 +84,11 @@ impl From<kaml::Error> for Failure {
         match error.command() {
             Some(Command::UnknownNamespace(_) | Command::UnknownNamespaceName(_)) => Failure::NotFound(text),
             Some(Command::Key(_) | Command::BadName { .. } | Command::UnknownLog { .. }) => Failure::Usage(text),
-            Some(Command::BadBlockOptions { .. } | Command::HoldsBlocks(_)) => Failure::Usage(text),
+            Some(Command::BadBlockOptions { .. } | Command::HoldsBlocks(_) | Command::BadVersionOptions(_)) => {
+                Failure::Usage(text)
+            }
+            Some(Command::KeepsVersions(_) | Command::KeepsNoVersions(_)) => Failure::Usage(text),
+            Some(Command::Versions(kaml::VersionError::NoSnapshot { .. })) => Failure::NotFound(text),
             Some(Command::Conflict { .. }) => Failure::Condition(text),
             _ => Failure::Failed(text),
         }

@@ -535,3 +535,49 @@ fn kill_cycles_lose_nothing() {
     assert!(outcome["acknowledged_batches"].as_u64().unwrap() > 0, "{outcome}");
     assert_eq!(outcome["problems"], serde_json::json!([]));
 }
+
+/// Goal:   a record's past can be read, undone, rolled back, compared and merged from the command line.
+/// Method: the life of two records; exit codes of what is not there.
+#[test]
+fn versions() {
+    let world = World::new();
+    let past = |more: &[&str]| {
+        let at = 1 + usize::from(more[0] == "namespace");
+        let mut all = more.to_vec();
+        all.splice(at..at, ["data.kaml", "past"]);
+        all.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let ok = |more: &[&str]| world.ok(&past(more).iter().map(String::as_str).collect::<Vec<_>>());
+    let fails = |code, more: &[&str]| world.fails(code, &past(more).iter().map(String::as_str).collect::<Vec<_>>());
+    let made: Value =
+        serde_json::from_str(&world.ok(&["namespace", "create", "data.kaml", "past", "--versioned", "--json"]))
+            .unwrap();
+    assert_eq!(made["versioned"], true);
+    ok(&["put", "a", "one"]);
+    assert!(ok(&["snapshot"]).contains("snapshot 1"));
+    ok(&["put", "a", "two", "--if-present"]);
+    ok(&["put", "b", "more", "--if-absent"]);
+    fails(4, &["put", "b", "more", "--if-absent"]);
+    assert_eq!(ok(&["get", "a", "--as-of", "1"]), "one");
+    assert_eq!(ok(&["get", "a", "--back", "1"]), "one");
+    assert_eq!(ok(&["diff", "1"]).lines().collect::<std::collections::BTreeSet<_>>(), ["+ b", "~ a"].into());
+    let told: Value = serde_json::from_str(&ok(&["history", "a", "--json"])).unwrap();
+    assert_eq!((told.as_array().map(Vec::len), &told[0]["user_version"]), (Some(2), &Value::from(2)));
+    ok(&["undo", "a"]);
+    assert_eq!(ok(&["get", "a"]), "one");
+    ok(&["delete", "a", "--must-exist"]);
+    fails(3, &["delete", "a", "--must-exist"]);
+    assert!(ok(&["rollback", "1"]).contains("snapshot 2"));
+    assert_eq!(ok(&["list"]), "a\n");
+    let list: Value = serde_json::from_str(&ok(&["snapshot", "--list", "--json"])).unwrap();
+    assert_eq!(list.as_array().map(Vec::len), Some(2));
+    ok(&["snapshot", "--forget", "1"]);
+    fails(3, &["get", "a", "--as-of", "1"]);
+    fails(3, &["history", "never"]);
+    assert!(ok(&["merge", "--dry-run", "--keep-last", "2"]).contains("would go"));
+    assert!(ok(&["merge"]).contains("are gone"));
+    assert_eq!(ok(&["get", "a"]), "one");
+    let refused = world.fails(2, &["snapshot", "data.kaml", "notes"]);
+    assert!(refused.contains("does not keep versions"), "{refused}");
+    world.ok(&["check", "data.kaml"]);
+}

@@ -7,6 +7,7 @@ use crate::blocks::{BlockState, Pin};
 use crate::core::{Core, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
+use crate::lifetime::Class;
 use crate::reader::Reader;
 use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError, PageAddr};
 use kaml_index::Slot;
@@ -23,6 +24,8 @@ enum Seen {
     Whole(Record),
     BadValue(Record),
     BadHeader,
+    /// A segment of a versioned namespace, or one that was.
+    Segment,
 }
 
 /// What a block came to.
@@ -55,6 +58,10 @@ impl BlockAudit {
         let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
         let pages: Vec<_> = into.chunks(geometry.oob_bytes as usize).map(PageOob::check).collect();
         let found = extents(&pages, geometry.chunks_per_page());
+        if pages.iter().flatten().any(|page| page.class == Class::Segment as u8) {
+            audit.records = found.into_iter().map(|extent| (extent, Seen::Segment)).collect();
+            return audit;
+        }
         let mut rest = found.as_slice();
         while let Some(first) = rest.first() {
             let limit = first.start + SLICE_BYTES / geometry.chunk_bytes;
@@ -99,10 +106,12 @@ impl BlockAudit {
         let mut bad_headers = Vec::new();
         for (extent, seen) in &self.records {
             let at = core.geometry.chunk_at(BlockIndex(self.block), extent.start);
-            let slot = Slot { at: at.0, len: code(extent.chunk_count) };
             match seen {
                 Seen::BadHeader => bad_headers.push(at),
+                Seen::Segment if matches!(core.find_segment(at), Ok(Some(_))) => live_chunks += extent.chunk_count,
+                Seen::Segment => {}
                 Seen::Whole(record) | Seen::BadValue(record) => {
+                    let slot = Slot { at: at.0, len: code(extent.chunk_count) };
                     if core.slot(record.namespace, &record.key) != Some(slot) {
                         continue; // a newer one is elsewhere
                     }

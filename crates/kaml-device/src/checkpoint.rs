@@ -36,6 +36,8 @@ struct Prepared {
     root: Root,
     /// Frames before this were committed, and so journaled, when the root was prepared.
     committed: u64,
+    /// The oldest frame with a version that was in no segment in the journal then, and not kept.
+    versions_frame: u64,
     reclaimed: Vec<u32>,
     retired: Vec<Run>,
     /// Requests up to this one are answered with it.
@@ -82,10 +84,10 @@ struct Job {
 
 /// A byte stream on its way into metadata pages.
 #[derive(Default)]
-struct StreamWriter {
-    stream: Stream,
+pub(crate) struct StreamWriter {
+    pub(crate) stream: Stream,
     /// Bytes that do not fill a page yet.
-    tail: Vec<u8>,
+    pub(crate) tail: Vec<u8>,
 }
 
 impl std::fmt::Debug for StreamWriter {
@@ -146,6 +148,9 @@ impl Core {
     pub fn request_root(&mut self, settle: bool) -> u64 {
         self.root_commit.requested += 1;
         self.root_commit.settle |= settle;
+        if settle && self.wants_time() {
+            self.keep_until = Some(self.sequence);
+        }
         self.root_commit.requested
     }
 
@@ -208,7 +213,7 @@ impl Core {
             return false;
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint_is_coming();
-        let asked = commit.requested > commit.done && !waits;
+        let asked = commit.requested > commit.done && !waits && !self.keeps_are_coming();
         asked || self.ring_is_filling() || self.blocks_are_wanted()
     }
 
@@ -217,9 +222,14 @@ impl Core {
         self.checkpoint.is_running() && !self.collector.wedged
     }
 
+    /// The same for versions that are to be kept; those that are not stay in the ring.
+    fn keeps_are_coming(&self) -> bool {
+        self.keeps_are_pending() && !self.collector.wedged
+    }
+
     /// Whether reclaimed blocks should become free. Each root takes a page of the journal, so several are released
     /// together unless somebody waits for them.
-    fn blocks_are_wanted(&self) -> bool {
+    pub(crate) fn blocks_are_wanted(&self) -> bool {
         let (free, reclaimed) = (self.blocks.free_count(), self.blocks.reclaimed_count());
         let wanted = match free {
             free if free <= self.reserve_blocks() => 1,
@@ -235,8 +245,11 @@ impl Core {
         if used <= ring_bytes / 4 {
             return false;
         }
-        let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX);
-        self.ring.head() - self.ring.tail_before(oldest) + ring_bytes / 8 <= used || used > ring_bytes / 2
+        let versions = self.versions_frame();
+        let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX).min(versions);
+        let gains = |oldest| self.ring.head() - self.ring.tail_before(oldest) + ring_bytes / 8 <= used;
+        // Records can be programmed for the root; versions wait until their rows are sealed or they are kept.
+        gains(oldest) || (used > ring_bytes / 2 && (versions == u64::MAX || gains(versions)))
     }
 
     /// Seals what the root needs and notes what it will say.
@@ -266,6 +279,7 @@ impl Core {
         let prepared = Prepared {
             root: self.describe_root(),
             committed: self.ring.committed(),
+            versions_frame: self.versions_frame(),
             reclaimed: self.blocks.take_reclaimed(self.ring.oldest_kept()),
             retired: std::mem::take(&mut self.root_commit.retired),
             request: self.root_request_covered(),
@@ -278,6 +292,7 @@ impl Core {
     fn root_request_covered(&self) -> u64 {
         let commit = &self.root_commit;
         match self.checkpoint_is_coming() {
+            _ if commit.requested > commit.done && self.keeps_are_coming() => commit.done,
             true if commit.clean => commit.done,
             true if commit.after_checkpoint > commit.done => commit.done,
             true | false => commit.requested,
@@ -310,7 +325,7 @@ impl Core {
     /// Everything the root needs is programmed: the ring is needed only from the oldest record that is not.
     fn drained(&mut self, mut prepared: Box<Prepared>) {
         let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX);
-        let tail = self.ring.tail_before(oldest.min(prepared.committed));
+        let tail = self.ring.tail_before(oldest.min(prepared.committed).min(prepared.versions_frame));
         prepared.root.ring_tail = self.recovering.map_or(tail, |(_, tail)| tail);
         prepared.root.clean &= prepared.root.ring_tail == self.ring.head();
         self.emit(Io::Flush, Pending::Flush);
@@ -364,9 +379,10 @@ impl Core {
     /// Metadata pages went down with a block: a checkpoint writes all of it again before the next root.
     pub(crate) fn metadata_lost(&mut self) {
         self.restart_root();
-        for space in self.spaces.values_mut().filter(|space| space.index.is_some()) {
+        for space in self.spaces.values_mut().filter(|space| space.is_loaded()) {
             space.dirty = true;
         }
+        self.kept_lost();
         if let Some(job) = self.checkpoint.job.take() {
             self.root_commit.retire(job.out.stream.runs);
         }
@@ -455,6 +471,13 @@ impl Core {
     /// Copies the next segments of an index; true when there are no more.
     fn copy_segments(&mut self, job: &mut Job) -> bool {
         let space = &self.spaces[&job.namespace];
+        if let Some(directory) = space.encode_directory() {
+            // In one piece, so that it is as of the entry that the job began with.
+            if job.cursor.take().is_some() {
+                job.out.tail = directory;
+            }
+            return true;
+        }
         let index = space.index.as_ref().expect("a changed index is loaded");
         for _ in 0..SEGMENTS_PER_STEP {
             let Some(cursor) = job.cursor.take() else { return true };
@@ -465,7 +488,7 @@ impl Core {
 
     /// Moves whole pages of a stream into metadata pages, with `end` the last partial one too; false if some had to
     /// stay because there was no block.
-    fn write_stream(&mut self, out: &mut StreamWriter, end: bool) -> bool {
+    pub(crate) fn write_stream(&mut self, out: &mut StreamWriter, end: bool) -> bool {
         let page_bytes = self.geometry.page_bytes as usize;
         let chunks = self.geometry.chunks_per_page();
         let mut ios = Vec::new();
@@ -505,6 +528,9 @@ impl Core {
 
     /// All indexes are written: the block table follows, the journal shrinks, a root makes it count.
     fn finish_checkpoint(&mut self) {
+        if self.kept_is_lost() {
+            return; // no root may do without it; it is written as soon as it can be
+        }
         let entry = self.journal.next_entry();
         let mut table = StreamWriter { tail: self.encode_blocks(), ..StreamWriter::default() };
         if !self.write_stream(&mut table, true) {

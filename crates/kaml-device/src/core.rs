@@ -17,16 +17,19 @@ use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Run};
+use crate::format::version::VersionStamp;
 use crate::gc::Collector;
 use crate::journal::Journal;
-use crate::layout::{Door, Layout};
+use crate::layout::{Door, Layout, VersionLayout};
 use crate::lifetime::{Class, record_classes};
 use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
+use crate::versioned::{KeepJob, Placing, segment_chunks};
 use crate::writers::{Move, NoBlock, Writers};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing, PageAddr};
 use kaml_index::{DenseLayout, HashLayout, IndexLayout, IndexWriter, Key, LenCode, Slot};
+use kaml_versions::Versions;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -40,6 +43,9 @@ pub enum Condition {
     IfAbsent,
     /// Only if the key is there.
     IfPresent,
+    /// Only if no version of the key was put after this sequence, for certain; versioned namespaces only. Whoever has looked
+    /// at [`Core::newest_committed`] before reading a version knows by it that what was read is still the newest.
+    UnchangedSince(u64),
 }
 
 /// What a record of a Put does.
@@ -139,6 +145,17 @@ pub struct Core {
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
+    /// Segments of versioned namespaces being programmed.
+    pub(crate) placing: BTreeMap<u64, Placing>,
+    /// There are versioned namespaces.
+    pub(crate) keeps_versions: bool,
+    /// A page buffer of versions, or one of its rows, is full.
+    pub(crate) wants_seal: bool,
+    /// Versions being kept, and up to which sequence they should be.
+    pub(crate) keep_job: Option<KeepJob>,
+    pub(crate) keep_until: Option<u64>,
+    /// The host's clock, nanoseconds since 1970, as far as it was told.
+    pub(crate) time_ns: u64,
     stopped: Option<MediumError>,
     pub(crate) read_only: bool,
     pub(crate) counters: Counters,
@@ -164,6 +181,8 @@ const RETRY_NS: u64 = 100_000_000;
 /// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
 /// of such a device, three points of it are worth a tenth of all page programs.
 const LIVE_PERCENT_MAX: u64 = 95;
+/// Free blocks that sealing leaves, for the journal and for collection.
+const COLLECTION_RESERVE: u32 = 2;
 /// Longest namespace name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -198,6 +217,12 @@ impl Core {
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
+            placing: BTreeMap::new(),
+            keeps_versions: false,
+            wants_seal: false,
+            keep_job: None,
+            keep_until: None,
+            time_ns: 0,
             stopped: None,
             read_only: false,
             retry_at_ns: 0,
@@ -221,7 +246,7 @@ impl Core {
     /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
     /// visible once [`Core::committed`] is beyond that.
     pub fn stage(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
-        self.stage_through(Door::Records, ops)
+        self.stage_through(Door::Puts, ops)
     }
 
     /// As [`Core::stage`], of units of block namespaces.
@@ -262,6 +287,10 @@ impl Core {
             space.layout.admit(op.namespace, door)?;
             space.layout.check_key(&op.key).map_err(Error::Key)?;
             space.shared.note_use();
+            if space.versioned.is_some() {
+                self.check_version(op)?;
+                continue;
+            }
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
                     return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
@@ -293,6 +322,7 @@ impl Core {
             (Condition::IfAbsent, true) | (Condition::IfPresent, false) => {
                 Err(Error::Conflict { namespace: op.namespace, key: op.key, present })
             }
+            (Condition::UnchangedSince(_), _) => Err(Error::KeepsNoVersions(op.namespace)),
             (Condition::Always, _) | (Condition::IfAbsent, false) | (Condition::IfPresent, true) => Ok(()),
         }
     }
@@ -301,6 +331,7 @@ impl Core {
     fn admit(&self, ops: &[Op<'_>]) -> Result<usize, StageError> {
         let mut ring_bytes = 0;
         let mut chunks = 0u64;
+        let mut is_overfull = false;
         for op in ops {
             let payload = match op.body {
                 Body::Value { value, .. } => {
@@ -309,6 +340,15 @@ impl Core {
                 }
                 Body::Placed { .. } => 8,
                 Body::Delete => 0,
+            };
+            let payload = match self.spaces[&op.namespace].versioned {
+                // Deletes are versions too.
+                Some(_) => {
+                    chunks += u64::from(matches!(op.body, Body::Delete));
+                    is_overfull |= self.buffer_is_overfull(op.namespace);
+                    VersionStamp::BYTES + payload
+                }
+                None => payload,
             };
             ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(crate::format::record::RING_ALIGN);
         }
@@ -323,6 +363,9 @@ impl Core {
             return Err(StageError::Busy);
         } else if self.collector.wedged && self.blocks.free_count() == 0 {
             return Err(self.full_now().into()); // the journal that deletes need could not go on
+        }
+        if is_overfull {
+            return Err(self.no_room());
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
@@ -358,6 +401,10 @@ impl Core {
 
     fn stage_one(&mut self, op: &Op<'_>) -> Result<(), NoBlock> {
         self.sequence += 1;
+        if self.spaces[&op.namespace].versioned.is_some() {
+            self.stage_version(op);
+            return Ok(());
+        }
         let mut record = Record {
             namespace: op.namespace,
             key: op.key,
@@ -368,10 +415,10 @@ impl Core {
         };
         let mapping;
         let header;
-        let (payload, to): (&[u8], Option<Slot>) = match op.body {
+        let (payload, to): ([&[u8]; 2], Option<Slot>) = match op.body {
             Body::Delete => {
                 header = RecordHeader::encode(&record);
-                (&[], None)
+                ([&[], &[]], None)
             }
             Body::Value { value, crc32c } => {
                 record.kind = RecordKind::Value;
@@ -379,18 +426,18 @@ impl Core {
                 record.value_crc = crc32c;
                 header = RecordHeader::encode(&record);
                 let at = self.place_record(&record, &header, value)?;
-                (value, Some(at))
+                ([&[], value], Some(at))
             }
             Body::Placed { ticket } => {
                 let placed = &self.tickets[&ticket];
                 record = Record { kind: RecordKind::Mapping, ..placed.record };
                 header = RecordHeader::encode(&record);
                 mapping = ring::mapping_payload(placed.at);
-                (&mapping, Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
+                ([&mapping, &[]], Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
             }
         };
         let is_mapping = record.kind == RecordKind::Mapping;
-        let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping };
+        let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping, version: 0 };
         self.ring.stage(&header, payload, staged);
         match op.body {
             Body::Delete => self.counters.deletes += 1,
@@ -467,6 +514,9 @@ impl Core {
 
     fn unstage(&mut self, mark: ring::Mark) {
         for staged in self.ring.rewind(mark) {
+            if staged.version != 0 {
+                self.unstage_version(staged.namespace);
+            }
             // A ticket's place keeps its hold: the caller stages it again.
             if let Some(to) = staged.to
                 && !self.tickets.values().any(|ticket| ticket.at.0 == to.at)
@@ -494,16 +544,28 @@ impl Core {
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
         }
-        let id = self.next_ticket;
+        let id = self.take_ticket();
         let floor = self.floor(Class::Direct);
         let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
-        self.next_ticket += 1;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
     }
 
     pub(crate) fn place_image(
         &mut self,
+        namespace: u32,
+        chunks: u32,
+        image: &Arc<AlignedBuf>,
+        ticket: u64,
+        floor: u32,
+    ) -> Result<ChunkAddr, NoBlock> {
+        self.place_image_as(Class::Direct, namespace, chunks, image, ticket, floor)
+    }
+
+    /// As [`Core::place_image`], in a block of a class of images.
+    pub(crate) fn place_image_as(
+        &mut self,
+        class: Class,
         namespace: u32,
         chunks: u32,
         image: &Arc<AlignedBuf>,
@@ -517,7 +579,7 @@ impl Core {
         let log = space.next_log(whole, log_count, 1);
         let at = self.on_some_log(log, |core, log| {
             let mut out = Vec::new();
-            let block = core.writers.ready(log, Class::Direct, whole, floor, &mut core.blocks, &mut out);
+            let block = core.writers.ready(log, class, whole, floor, &mut core.blocks, &mut out);
             let at = block.map(|block| {
                 core.blocks.hold(block);
                 core.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
@@ -528,6 +590,11 @@ impl Core {
         self.counters.record_chunks += u64::from(chunks);
         self.has_written(u64::from(whole));
         Ok(at)
+    }
+
+    pub(crate) fn take_ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket - 1
     }
 
     /// Whether the pages of a ticket are programmed and durable.
@@ -597,7 +664,7 @@ impl Core {
         self.stopped.clone().map(Error::Stopped)
     }
 
-    fn writable(&self) -> Result<(), Error> {
+    pub(crate) fn writable(&self) -> Result<(), Error> {
         match &self.stopped {
             _ if self.read_only => Err(Error::ReadOnly),
             Some(error) => Err(Error::Stopped(error.clone())),
@@ -632,7 +699,7 @@ impl Core {
 
     /// Whether background operations wait to be started.
     pub fn has_background(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.wants_seal
     }
 
     /// Takes what an operation came to.
@@ -684,6 +751,9 @@ impl Core {
 
     /// The commit point is passed: the index entry swings to the record's new place.
     fn commit(&mut self, frame: u64, staged: Staged) {
+        if staged.version != 0 {
+            return self.commit_version(staged.namespace);
+        }
         if let Some(to) = staged.to {
             let block = self.block_of(to.at);
             if staged.is_mapping {
@@ -713,7 +783,7 @@ impl Core {
 
     /// The index entry of a record found in the ring while opening swings to its place.
     pub(crate) fn apply_replayed(&mut self, namespace: u32, key: Key, to: Option<Slot>) {
-        self.commit(self.ring.staging_number(), Staged { namespace, key, to, is_mapping: false });
+        self.commit(self.ring.staging_number(), Staged { namespace, key, to, is_mapping: false, version: 0 });
     }
 
     fn program_done(&mut self, id: IoId, io: Io, result: Result<(), MediumError>) {
@@ -725,6 +795,9 @@ impl Core {
                 let settled = self.writers.programmed(at, bytes, &mut self.blocks);
                 settled.moves.into_iter().for_each(|moved| self.install(moved));
                 for ticket in settled.tickets {
+                    if self.segment_programmed(ticket) {
+                        continue;
+                    }
                     if let Some(placed) = self.tickets.get_mut(&ticket) {
                         placed.done = true;
                     }
@@ -804,6 +877,8 @@ impl Core {
             }
             self.start_erases();
             self.step_gc();
+            self.step_keep();
+            self.step_sealing();
             self.place_journal();
             self.step_checkpoint();
             self.step_root();
@@ -847,7 +922,9 @@ impl Core {
 
     /// Whether anything is under way or due: false means that nothing happens until the next command.
     pub fn is_idle(&self) -> bool {
-        self.ops.is_empty() && self.outbox.is_empty() && !self.collector.is_running() && !self.checkpoint.is_running()
+        let is_still = self.ops.is_empty() && self.outbox.is_empty();
+        let versions_rest = !self.wants_seal && self.keep_job.is_none();
+        is_still && versions_rest && !self.collector.is_running() && !self.checkpoint.is_running()
     }
 
     /// Whether some programs wait for space below.
@@ -865,6 +942,12 @@ impl Core {
         if let Some(blocks) = &options.blocks {
             self.check_block_options(blocks)?;
         }
+        let layout = match (&options.blocks, &options.versions) {
+            (Some(_), Some(_)) => return Err(Error::BadBlockOptions { why: "blocks or versions, not both" }),
+            (Some(blocks), None) => Layout::Blocks(*blocks),
+            (None, Some(versions)) => Layout::Versions(self.version_layout(options.keys, versions)?),
+            (None, None) => Layout::Records(options.keys),
+        };
         let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
         let max = self.geometry.root_bytes as usize * 3 / 4;
         if root_bytes > max {
@@ -872,10 +955,17 @@ impl Core {
         }
         let id = self.next_namespace;
         self.next_namespace += 1;
-        let mut space = Namespace::new(name.to_owned(), options.layout(), options.logs.clone());
+        let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
         space.snapshot_entry = self.journal.next_entry();
-        space.install(IndexWriter::new(self.index_layout(space.layout)));
+        match (layout, &mut space.versioned) {
+            (Layout::Versions(versions), Some(versioned)) => {
+                versioned.kept_before = self.sequence + 1;
+                *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
+            }
+            _ => space.install(IndexWriter::new(self.index_layout(layout))),
+        }
         self.directory.insert(id, space.shared.clone());
+        self.keeps_versions |= space.versioned.is_some();
         self.spaces.insert(id, space);
         Ok(id)
     }
@@ -884,15 +974,28 @@ impl Core {
     pub fn delete_namespace(&mut self, id: u32) -> Result<(), StageError> {
         self.writable()?;
         let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
-        let Some(index) = &space.index else { return Err(StageError::NeedIndex(id)) };
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(id));
+        }
         let blocks = &mut self.blocks;
         let geometry = &self.geometry;
-        index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
+        if let Some(index) = &space.index {
+            index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
+        }
+        if let Some(parameters) = space.layout.versions() {
+            let chunks = segment_chunks(parameters, geometry);
+            space.for_each_segment(|segment| {
+                blocks.sub_valid(geometry.split(ChunkAddr(segment.at.get())).0.0, chunks);
+            });
+        }
         let space = self.spaces.remove(&id).expect("just seen");
         self.table_is_exact = false;
         self.directory.remove(id);
         *space.shared.index.write().expect("no panics under this lock") = None;
-        let runs = space.snapshot.map(|s| s.runs).unwrap_or_default();
+        *space.shared.versions_mut() = None;
+        let kept = space.versioned.and_then(|versioned| versioned.forget(&mut self.blocks, &self.geometry));
+        let job = self.keep_job.take_if(|job| job.namespace == id).map(|job| job.out.stream);
+        let runs = space.snapshot.into_iter().chain(kept).chain(job).flat_map(|stream| stream.runs).collect();
         self.root_commit.retire(runs);
         self.checkpoint.forget(id, &mut self.root_commit);
         Ok(())
@@ -951,13 +1054,21 @@ impl Core {
     pub fn unload_index(&mut self, id: u32) -> bool {
         let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
         let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
-        let Some(space) = self.spaces.get_mut(&id).filter(|s| !s.dirty && !in_use && s.index.is_some()) else {
-            return false;
+        let needs_memory = |space: &Namespace| {
+            let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
+            let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
+            let is_placing = self.placing.values().any(|placing| placing.namespace == id);
+            space.dirty || in_use || !space.is_loaded() || needs_ring || is_merging || is_placing
         };
+        if self.spaces.get(&id).is_none_or(needs_memory) || self.keep_job.is_some() {
+            return false;
+        }
+        let space = self.spaces.get_mut(&id).expect("just seen");
         // Loading reads the medium, not write buffers.
         let is_programmed =
             |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
-        if !space.snapshot.iter().flat_map(|stream| &stream.runs).all(is_programmed) {
+        let kept = space.versioned.iter().flat_map(|versioned| &versioned.kept);
+        if !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed) {
             return false;
         }
         space.unload();
@@ -970,7 +1081,7 @@ impl Core {
         if self.read_only || self.stopped.is_some() {
             return;
         }
-        let loaded = self.spaces.iter().filter(|(_, space)| space.index.is_some());
+        let loaded = self.spaces.iter().filter(|(_, space)| space.is_loaded());
         let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
         let mut kept = 0;
         for id in unused {
@@ -987,7 +1098,9 @@ impl Core {
     pub(crate) fn index_layout(&self, layout: Layout) -> IndexLayout {
         let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
         match layout {
-            Layout::Records(keys) => IndexLayout::Hash(HashLayout { keys, addr_bits }),
+            Layout::Records(keys) | Layout::Versions(VersionLayout { keys, .. }) => {
+                IndexLayout::Hash(HashLayout { keys, addr_bits })
+            }
             Layout::Blocks(blocks) => {
                 let len = code(self.chunks_of(blocks.unit_bytes as usize));
                 IndexLayout::Dense(DenseLayout { key_count: blocks.unit_count(), addr_bits, len })
@@ -1022,6 +1135,8 @@ impl Core {
             // After metadata was lost nothing becomes free before a checkpoint has replaced it.
             Class::Snapshot if self.root_commit.awaits_checkpoint() => 1,
             Class::Snapshot => 3,
+            // What is in the page buffer was taken from hosts already.
+            Class::Segment => COLLECTION_RESERVE,
             Class::Hot | Class::Warm | Class::Cool | Class::Cold | Class::Direct => self.reserve_blocks(),
         }
     }
@@ -1039,8 +1154,7 @@ impl Core {
 
     /// What admission looks at, worked out now and then.
     fn update_sizes(&mut self) {
-        let indexes = self.spaces.values().filter_map(|s| s.index.as_ref());
-        self.index_bytes = indexes.map(|index| index.memory_bytes()).sum();
+        self.index_bytes = self.spaces.values().map(|space| space.snapshot_bytes()).sum();
         self.capacity_cached = self.capacity_chunks();
     }
 
@@ -1049,7 +1163,10 @@ impl Core {
         // While a checkpoint is written, the snapshots before it are still there.
         let metadata_bytes = 2 * self.index_bytes + self.checkpoint_journal_bytes();
         let metadata = metadata_bytes / self.geometry.block_bytes() + 2;
-        let open = u64::from(self.geometry.die_count()) * (record_classes(&self.geometry).len() as u64 + 1);
+        let buffers: u64 = self.version_spaces().filter_map(|(_, s)| s.layout.versions()).map(|p| p.buffer_bytes).sum();
+        let metadata = metadata + buffers * 5 / 4 / self.geometry.block_bytes();
+        let image_classes = 1 + u64::from(buffers > 0);
+        let open = u64::from(self.geometry.die_count()) * (record_classes(&self.geometry).len() as u64 + image_classes);
         let blocks = u64::from(self.blocks.count() - self.blocks.bad_count());
         let usable = blocks.saturating_sub(metadata + open + u64::from(self.collect_below()));
         let percent = match self.geometry.packing {

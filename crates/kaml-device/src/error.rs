@@ -67,6 +67,19 @@ pub enum Error {
     /// A command on logical blocks, of a namespace that holds records.
     #[error("namespace {0} holds records; blocks are read and written in others")]
     HoldsRecords(u32),
+    /// A command on records that a versioned namespace has no answer for: conditions over several records, or a read that
+    /// does not say which version.
+    #[error("namespace {0} keeps versions, for which there is no such command")]
+    KeepsVersions(u32),
+    /// A command on versions, of a namespace that does not keep them.
+    #[error("namespace {0} does not keep versions; create one that does")]
+    KeepsNoVersions(u32),
+    /// A command on versions that cannot be carried out, or a damaged version.
+    #[error(transparent)]
+    Versions(#[from] kaml_versions::Error),
+    /// Attributes that no versioned namespace can have on this device.
+    #[error("no versioned namespace can be so: {0}")]
+    BadVersionOptions(String),
     /// Attributes that no block namespace can have.
     #[error("no block namespace can be so: {why}")]
     BadBlockOptions {

@@ -29,6 +29,8 @@ struct Victim {
     /// Bytes read and not wholly worked off: first chunk, buffer.
     slice: Option<(u32, AlignedBuf)>,
     reading: bool,
+    /// It holds segments of versioned namespaces.
+    has_segments: bool,
 }
 
 /// What is left to do for a block whose records are on their way.
@@ -71,6 +73,11 @@ const COLLECTION_FLOOR: u32 = 1;
 const WEAR_SPREAD_MIN: u32 = 6;
 
 impl Core {
+    /// Collection cannot go on before the index of this namespace is loaded.
+    pub(crate) fn want_index(&mut self, namespace: u32) {
+        self.collector.wants_index = Some(namespace);
+    }
+
     /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
     /// garbage, so that it is never outrun and their latency grows by small steps.
     pub(crate) fn may_write(&self) -> bool {
@@ -172,7 +179,8 @@ impl Core {
         self.blocks.apply(block, crate::blocks::BlockEvent::Picked);
         self.collector.picks += 1;
         self.collector.draining.insert(block, Drain::default());
-        self.collector.victim = Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true });
+        self.collector.victim =
+            Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true, has_segments: false });
         let bytes = self.geometry.pages_per_block * self.geometry.oob_bytes;
         let at = PageAddr { block: BlockIndex(block), page: 0 };
         self.emit(Io::ReadOob { at, into: AlignedBuf::zeroed(bytes as usize) }, Pending::GcOob { block });
@@ -220,6 +228,7 @@ impl Core {
             let oob_bytes = self.geometry.oob_bytes as usize;
             let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
             victim.extents = extents(&pages, self.geometry.chunks_per_page());
+            victim.has_segments = pages.iter().flatten().any(|page| page.class == Class::Segment as u8);
         }
     }
 
@@ -288,6 +297,15 @@ impl Core {
 
     /// Starts moving a record if the index points at it; answers its chunks if so, else 0.
     fn move_if_live(&mut self, block: u32, extent: Extent, bytes: &[u8]) -> Result<u32, NoBlock> {
+        if self.collector.victim.as_ref().is_some_and(|victim| victim.has_segments) {
+            let from = self.geometry.chunk_at(BlockIndex(block), extent.start);
+            if !self.move_segment(from, bytes, COLLECTION_FLOOR)? {
+                return Ok(0);
+            }
+            self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
+            self.counters.relocated_chunks += u64::from(extent.chunk_count);
+            return Ok(extent.chunk_count);
+        }
         let Some(record) = RecordHeader::check(bytes) else {
             self.counters.damaged_records += 1;
             return Ok(0);

@@ -1,4 +1,4 @@
-//! What a namespace holds: records by key, or logical blocks.
+//! What a namespace holds: records by key, logical blocks, or records with all their versions.
 //!
 //! Lives here:       the attributes of a block namespace and what makes them valid; which keys a layout takes.
 //! Lives elsewhere:  reading and writing blocks (`units`), storing the attributes (`format::root`).
@@ -12,6 +12,7 @@
 use crate::error::Error;
 use crate::format::record::{Record, RecordKind};
 use kaml_index::{DenseLayout, Key, KeyError, KeyKind};
+use kaml_versions::Parameters;
 use std::ops::Range;
 
 /// What a block namespace is asked to be when it is created. It may be larger than the device: space is taken by what is
@@ -126,6 +127,17 @@ pub(crate) enum Door {
     Records,
     /// Those on blocks, which name units by their keys.
     Blocks,
+    /// Puts, of records and of versions.
+    Puts,
+    /// Those on versions.
+    Versions,
+}
+
+/// A versioned namespace: which keys it takes, and its shape.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct VersionLayout {
+    pub(crate) keys: KeyKind,
+    pub(crate) parameters: Parameters,
 }
 
 /// What a namespace holds.
@@ -133,13 +145,22 @@ pub(crate) enum Door {
 pub(crate) enum Layout {
     Records(KeyKind),
     Blocks(BlockOptions),
+    Versions(VersionLayout),
 }
 
 impl Layout {
     pub(crate) fn blocks(&self) -> Option<BlockOptions> {
         match self {
-            Layout::Records(_) => None,
+            Layout::Records(_) | Layout::Versions(_) => None,
             Layout::Blocks(blocks) => Some(*blocks),
+        }
+    }
+
+    /// The shape of a versioned namespace.
+    pub(crate) fn versions(&self) -> Option<&Parameters> {
+        match self {
+            Layout::Records(_) | Layout::Blocks(_) => None,
+            Layout::Versions(versions) => Some(&versions.parameters),
         }
     }
 
@@ -148,22 +169,27 @@ impl Layout {
         match self {
             Layout::Records(keys) => *keys,
             Layout::Blocks(_) => KeyKind::U64,
+            Layout::Versions(versions) => versions.keys,
         }
     }
 
     /// Refuses a command that the namespace is not for.
     pub(crate) fn admit(&self, namespace: u32, door: Door) -> Result<(), Error> {
         match (self, door) {
-            (Layout::Records(_), Door::Records) | (Layout::Blocks(_), Door::Blocks) => Ok(()),
-            (Layout::Records(_), Door::Blocks) => Err(Error::HoldsRecords(namespace)),
-            (Layout::Blocks(_), Door::Records) => Err(Error::HoldsBlocks(namespace)),
+            (Layout::Records(_), Door::Records | Door::Puts)
+            | (Layout::Blocks(_), Door::Blocks)
+            | (Layout::Versions(_), Door::Versions | Door::Puts) => Ok(()),
+            (Layout::Records(_) | Layout::Versions(_), Door::Blocks) => Err(Error::HoldsRecords(namespace)),
+            (Layout::Blocks(_), Door::Records | Door::Puts) => Err(Error::HoldsBlocks(namespace)),
+            (Layout::Versions(_), Door::Records) => Err(Error::KeepsVersions(namespace)),
+            (Layout::Records(_) | Layout::Blocks(_), Door::Versions) => Err(Error::KeepsNoVersions(namespace)),
         }
     }
 
     /// Refuses a key that the namespace does not take.
     pub(crate) fn check_key(&self, key: &Key) -> Result<(), KeyError> {
         match self {
-            Layout::Records(keys) => key.check(*keys),
+            Layout::Records(keys) | Layout::Versions(VersionLayout { keys, .. }) => key.check(*keys),
             Layout::Blocks(blocks) if key.as_u64().is_some_and(|unit| unit < blocks.unit_count()) => Ok(()),
             Layout::Blocks(_) => Err(KeyError { len: key.len(), must: "the namespace has no unit of that number" }),
         }
@@ -177,7 +203,10 @@ impl Layout {
     /// Whether a record found in the ring can be one of the namespace.
     pub(crate) fn takes(&self, record: &Record) -> bool {
         let is_deleted = record.kind == RecordKind::Tombstone;
-        self.check_key(&record.key).is_ok() && (is_deleted || self.takes_value_of(record.value_len as usize))
+        let is_command = record.kind == RecordKind::VersionCommand;
+        record.kind.is_versioned() == self.versions().is_some()
+            && (is_command || self.check_key(&record.key).is_ok())
+            && (is_deleted || self.takes_value_of(record.value_len as usize))
     }
 }
 

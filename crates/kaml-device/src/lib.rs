@@ -24,6 +24,7 @@ mod rehome;
 mod ring;
 mod stats;
 mod units;
+mod versioned;
 mod writers;
 
 pub use crate::core::{
@@ -41,3 +42,4 @@ pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
 pub use recovery::OpenReport;
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
+pub use versioned::{SegmentRead, VersionOptions, VersionReader};

@@ -28,6 +28,8 @@ pub(crate) enum Class {
     Warm = 6,
     /// Records that live many times as long as hot ones.
     Cool = 7,
+    /// Segments of versioned namespaces.
+    Segment = 8,
 }
 
 impl Class {

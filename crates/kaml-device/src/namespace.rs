@@ -6,7 +6,9 @@
 
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::layout::{BlockOptions, Layout};
+use crate::versioned::{VersionOptions, Versioned};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
+use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
@@ -20,11 +22,13 @@ pub struct NamespaceOptions {
     pub logs: Vec<u32>,
     /// It holds logical blocks; `keys` does not matter then.
     pub blocks: Option<BlockOptions>,
+    /// It keeps every version of every record.
+    pub versions: Option<VersionOptions>,
 }
 
 impl Default for NamespaceOptions {
     fn default() -> Self {
-        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new(), blocks: None }
+        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new(), blocks: None, versions: None }
     }
 }
 
@@ -34,9 +38,9 @@ impl From<BlockOptions> for NamespaceOptions {
     }
 }
 
-impl NamespaceOptions {
-    pub(crate) fn layout(&self) -> Layout {
-        self.blocks.map_or(Layout::Records(self.keys), Layout::Blocks)
+impl From<VersionOptions> for NamespaceOptions {
+    fn from(versions: VersionOptions) -> Self {
+        NamespaceOptions { versions: Some(versions), ..NamespaceOptions::default() }
     }
 }
 
@@ -60,9 +64,11 @@ pub struct NamespaceInfo {
     pub keys: KeyKind,
     /// It holds logical blocks of this kind.
     pub blocks: Option<BlockOptions>,
+    /// It keeps every version of every record, in this shape.
+    pub versions: Option<Parameters>,
     /// The logs it appends to; empty: all.
     pub logs: Vec<u32>,
-    /// Records in it, or units of blocks that hold data.
+    /// Records in it, or units of blocks that hold data, or versions of all records.
     pub record_count: u64,
     /// Memory of its index; 0 while it is not loaded.
     pub index_bytes: u64,
@@ -74,6 +80,8 @@ pub struct NamespaceInfo {
 pub(crate) struct NamespaceShared {
     pub(crate) layout: Layout,
     pub(crate) index: RwLock<Option<IndexReader>>,
+    /// Of a versioned namespace, in place of an index; changed by the core alone.
+    pub(crate) versions: RwLock<Option<Versions>>,
     used: AtomicBool,
 }
 
@@ -126,6 +134,8 @@ pub(crate) struct Namespace {
     pub(crate) dirty: bool,
     /// Chunks appended, which picks the log.
     pub(crate) appended_chunks: u64,
+    /// Of a versioned namespace: what only the core knows of it.
+    pub(crate) versioned: Option<Box<Versioned>>,
 }
 
 impl Namespace {
@@ -135,12 +145,18 @@ impl Namespace {
             layout,
             logs,
             index: None,
-            shared: Arc::new(NamespaceShared { layout, index: RwLock::new(None), used: AtomicBool::new(false) }),
+            shared: Arc::new(NamespaceShared {
+                layout,
+                index: RwLock::new(None),
+                versions: RwLock::new(None),
+                used: AtomicBool::new(false),
+            }),
             stored_count: 0,
             snapshot: None,
             snapshot_entry: 0,
             dirty: false,
             appended_chunks: 0,
+            versioned: layout.versions().map(|_| Box::new(Versioned { kept_first: u64::MAX, ..Versioned::default() })),
         }
     }
 
@@ -149,6 +165,9 @@ impl Namespace {
         space.stored_count = root.record_count;
         space.snapshot = root.snapshot.clone();
         space.snapshot_entry = root.snapshot_entry;
+        if let Some(versioned) = &mut space.versioned {
+            (versioned.kept, versioned.kept_before) = (root.kept.clone(), root.kept_before);
+        }
         space
     }
 
@@ -161,11 +180,28 @@ impl Namespace {
             record_count: self.record_count(),
             snapshot: self.snapshot.clone(),
             snapshot_entry: self.snapshot_entry,
+            kept: self.versioned.as_ref().and_then(|versioned| versioned.kept.clone()),
+            kept_before: self.versioned.as_ref().map_or(0, |versioned| versioned.kept_before),
         }
     }
 
     pub(crate) fn record_count(&self) -> u64 {
-        self.index.as_ref().map_or(self.stored_count, |index| index.len())
+        let versions = self.with_versions(|versions| versions.columns().version_count());
+        self.index.as_ref().map(|index| index.len()).or(versions).unwrap_or(self.stored_count)
+    }
+
+    /// Memory of what finds its records, but for the page buffer of versions.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        let versions = self.with_versions(|versions| versions.columns().memory().index_bytes as u64);
+        self.index.as_ref().map(|index| index.memory_bytes()).or(versions).unwrap_or(0)
+    }
+
+    /// What a snapshot of it may take, kept versions included.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        match self.layout.versions() {
+            Some(parameters) => self.index_bytes() / 8 + parameters.buffer_bytes * 5 / 4,
+            None => self.index_bytes(),
+        }
     }
 
     /// Makes a loaded index visible to readers.
@@ -177,10 +213,10 @@ impl Namespace {
     /// Takes the index out of memory; it must not have changed since its snapshot.
     pub(crate) fn unload(&mut self) {
         assert!(!self.dirty, "an index that changed since its snapshot cannot be dropped");
+        self.stored_count = self.record_count();
         *self.shared.index.write().expect("no panics under this lock") = None;
-        if let Some(index) = self.index.take() {
-            self.stored_count = index.len();
-        }
+        *self.shared.versions_mut() = None;
+        self.index = None;
     }
 
     /// The log that takes the next `chunks`: the namespace's logs in turn, a buffer's worth each.
@@ -199,10 +235,11 @@ impl Namespace {
             name: self.name.clone(),
             keys: self.layout.keys(),
             blocks: self.layout.blocks(),
+            versions: self.layout.versions().copied(),
             logs: self.logs.clone(),
             record_count: self.record_count(),
-            index_bytes: self.index.as_ref().map_or(0, |index| index.memory_bytes()),
-            loaded: self.index.is_some(),
+            index_bytes: self.index_bytes(),
+            loaded: self.is_loaded(),
         }
     }
 }

@@ -132,7 +132,19 @@ impl Reader {
         Ok(self.space(namespace)?.layout)
     }
 
-    fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
+    pub(crate) fn pin(&self, at: ChunkAddr) -> Pin {
+        self.gate.pin(at)
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn is_programmed(&self, block: kaml_flash::BlockIndex, end: u32) -> bool {
+        self.gate.is_programmed(block, end)
+    }
+
+    pub(crate) fn space(&self, namespace: u32) -> Result<Arc<NamespaceShared>, Error> {
         let space = self.directory.get(namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.note_use();
         Ok(space)

@@ -20,6 +20,7 @@ use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
+use crate::versioned::{Again, segment_chunks};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexWriter, Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
@@ -87,7 +88,7 @@ impl Core {
         if let Some(stream) = &root.blocks {
             restore_blocks(&mut blocks, &read_stream(medium, stream)?, root.clean)?;
         }
-        let streams = root.namespaces.iter().filter_map(|n| n.snapshot.as_ref()).chain(&root.blocks);
+        let streams = root.namespaces.iter().flat_map(|n| n.streams()).chain(&root.blocks);
         for run in streams.flat_map(|s| &s.runs).chain(&root.journal) {
             blocks.restore_holds(run.block, run.page_count);
         }
@@ -98,10 +99,12 @@ impl Core {
         for (id, space) in &spaces {
             core.directory.insert(*id, space.shared.clone());
         }
+        core.keeps_versions = spaces.values().any(|space| space.versioned.is_some());
         core.spaces = spaces;
         // Later openings program later pages: the order of page sequences holds over all of them.
         core.writers.sequence = (core.root.epoch + 1) << SEQUENCES_PER_EPOCH_LOG2;
         core.blocks.set_age(core.writers.sequence, core.sequence);
+        core.ring.begin_versions(core.sequence);
         Ok(core)
     }
 
@@ -110,6 +113,9 @@ impl Core {
         let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
         if space.index.is_some() {
             return Ok(());
+        }
+        if space.layout.versions().is_some() {
+            return self.load_versions(medium, id);
         }
         let damaged = |what: String| Error::IndexDamaged { namespace: id, what };
         let mut index = IndexWriter::new(self.index_layout(space.layout));
@@ -129,9 +135,16 @@ impl Core {
     fn recover(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
         let ids: Vec<u32> = self.spaces.keys().copied().collect();
         for id in ids {
-            self.load_index(medium, id)?;
+            match self.spaces[&id].layout.versions() {
+                Some(_) => self.load_directory(medium, id)?,
+                None => self.load_index(medium, id)?,
+            }
         }
         report.journal_entries = self.replay_journal(medium)?;
+        let versioned: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
+        for id in &versioned {
+            self.load_tables(medium, *id)?;
+        }
         self.count_live();
         self.replay_ring(medium, report)?;
         let request = self.request_root(true);
@@ -182,6 +195,9 @@ impl Core {
                         self.blocks.restore(block, erase_count, bad);
                     }
                 }
+                Change::SegmentIn { .. } | Change::SegmentsOut { .. } | Change::Versions { .. } => {
+                    self.replay_versions(entry, change);
+                }
                 Change::Moved { .. } | Change::Block { .. } => {
                     tracing::warn!(?change, "a journal entry outside the device is ignored");
                 }
@@ -211,6 +227,13 @@ impl Core {
                 blocks.restore_valid(block.0, slot.len.chunks_max());
             });
         }
+        for space in self.spaces.values() {
+            let Some(parameters) = space.layout.versions() else { continue };
+            let chunks = segment_chunks(parameters, geometry);
+            space.for_each_segment(|segment| {
+                blocks.restore_valid(geometry.split(ChunkAddr(segment.at.get())).0.0, chunks);
+            });
+        }
         blocks.finish_restore();
     }
 
@@ -233,24 +256,50 @@ impl Core {
             }
             scan.accept(&frame);
         }
+        let mut again: BTreeMap<u32, Vec<Again>> = BTreeMap::new();
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let Some(records) = frame.records(&payload) else { break };
             report.ring_frames += 1;
             for (record, body) in records {
                 report.ring_records += 1;
-                self.replay_record(medium, &record, body)?;
+                if record.kind.is_versioned() {
+                    self.sequence = self.sequence.max(record.sequence);
+                    let known = self.takes(&record).then(|| Again::of_ring(&record, body)).flatten();
+                    again.entry(record.namespace).or_default().extend(known);
+                } else {
+                    self.replay_record(medium, &record, body)?;
+                }
             }
             scan.accept(&frame);
         }
+        self.replay_versions_of_ring(medium, again)?;
         // A root begun meanwhile was prepared for the old tail; the one that gives the frames up comes after it and
         // settles what was placed.
         self.drive(medium, Core::root_is_idle)?;
         self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
+        self.ring.begin_versions(self.sequence);
         self.recovering = None;
         // The first root from here on names the new epoch, so it may also release what only the old frames name.
         self.blocks.forget_mapping_frames();
         Ok(())
+    }
+
+    /// Versions in the ring and kept ones go into the page buffers again, and all of these are kept: the ring is about to be
+    /// given up.
+    fn replay_versions_of_ring(
+        &mut self,
+        medium: &dyn Medium,
+        mut again: BTreeMap<u32, Vec<Again>>,
+    ) -> Result<(), Error> {
+        let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
+        for id in ids {
+            let mut all = self.read_kept(medium, id)?;
+            all.append(&mut again.remove(&id).unwrap_or_default());
+            self.do_again(medium, id, all, true)?;
+        }
+        self.keep_until = Some(self.sequence);
+        self.drive(medium, |core| !core.keeps_are_pending())
     }
 
     /// Where the frames that count end. Of those in flight when power failed, which are the last two at most, the ring
@@ -315,6 +364,7 @@ impl Core {
             return Ok(());
         }
         let to = match record.kind {
+            RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => return Ok(()),
             RecordKind::Tombstone => None,
             RecordKind::Value => Some(self.place_again(medium, record, body)?),
             RecordKind::Mapping => {
@@ -370,7 +420,7 @@ impl Core {
         Ok(())
     }
 
-    fn drive_once(&mut self, medium: &dyn Medium) -> Result<(), Error> {
+    pub(crate) fn drive_once(&mut self, medium: &dyn Medium) -> Result<(), Error> {
         let mut started = Vec::new();
         self.poll(0, &mut started);
         for (id, mut io) in started {
@@ -389,7 +439,7 @@ impl Core {
 }
 
 /// Rounds of background work after which a record that was committed before the crash counts as not placeable.
-const PLACE_TRIES_MAX: u32 = 10_000;
+pub(crate) const PLACE_TRIES_MAX: u32 = 10_000;
 
 /// Walks the frames of the ring from its tail.
 struct RingScan<'a> {
@@ -480,7 +530,7 @@ fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>,
 
 /// Refuses a root that points outside the device.
 fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error> {
-    let streams = root.namespaces.iter().filter_map(|n| n.snapshot.as_ref()).chain(&root.blocks);
+    let streams = root.namespaces.iter().flat_map(|n| n.streams()).chain(&root.blocks);
     for run in streams.flat_map(|s| &s.runs).chain(&root.journal) {
         let end = u64::from(run.page) + u64::from(run.page_count);
         if run.block >= geometry.block_count() || end > u64::from(geometry.pages_per_block) {
@@ -509,7 +559,7 @@ fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32, &[u8])) ->
     Ok(())
 }
 
-fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
+pub(crate) fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
     let page_bytes = u64::from(medium.geometry().page_bytes);
     let pages: u64 = stream.runs.iter().map(|r| u64::from(r.page_count)).sum();
     if stream.bytes > pages * page_bytes {

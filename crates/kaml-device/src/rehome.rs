@@ -6,6 +6,7 @@
 
 use crate::core::{Core, code};
 use crate::format::record::{Record, RecordHeader};
+use crate::lifetime::Class;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{BlockIndex, Io, MediumError};
 use kaml_index::Slot;
@@ -54,6 +55,11 @@ impl Core {
         let frame = writer.buffers.iter().map(|b| b.first_frame).min();
         if class.is_metadata() {
             self.metadata_lost();
+            self.retire(block);
+            return;
+        }
+        if class == Class::Segment {
+            tickets.into_iter().for_each(|ticket| self.replace_segment(ticket));
             self.retire(block);
             return;
         }

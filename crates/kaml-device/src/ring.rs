@@ -24,6 +24,15 @@ pub(crate) struct Staged {
     pub(crate) to: Option<Slot>,
     /// Its pages were programmed before; the ring holds only the place.
     pub(crate) is_mapping: bool,
+    /// The sequence, if it belongs to a versioned namespace; else 0.
+    pub(crate) version: u64,
+}
+
+impl Staged {
+    /// A version or a command, which has no place yet.
+    pub(crate) fn version(namespace: u32, key: Key, sequence: u64) -> Staged {
+        Staged { namespace, key, to: None, is_mapping: false, version: sequence }
+    }
 }
 
 struct Kept {
@@ -34,6 +43,8 @@ struct Kept {
     durable: bool,
     record_count: usize,
     records: Vec<Staged>,
+    /// No version in it or before it has a larger sequence.
+    version_end: u64,
 }
 
 /// The frame that collects Puts.
@@ -75,6 +86,10 @@ pub(crate) struct CommitRing {
     in_flight_records: usize,
     /// Frames before this one are committed.
     committed: u64,
+    /// The largest sequence of a version staged so far.
+    last_version: u64,
+    /// No version in the kept frames has a sequence up to this one.
+    released_version: u64,
     #[cfg(feature = "broken")]
     answered_early: u64,
     frame_bytes_max: usize,
@@ -105,6 +120,8 @@ impl CommitRing {
             in_flight: 0,
             in_flight_records: 0,
             committed: 1,
+            last_version: 0,
+            released_version: 0,
             #[cfg(feature = "broken")]
             answered_early: 1,
             frame_bytes_max,
@@ -156,19 +173,22 @@ impl CommitRing {
         back
     }
 
-    /// Appends a record to the staging frame, which has room for it.
-    pub(crate) fn stage(&mut self, header: &[u8; RecordHeader::BYTES], payload: &[u8], staged: Staged) {
+    /// Appends a record to the staging frame, which has room for it: its header, what the frame's checksum covers, and a
+    /// value that has its own.
+    pub(crate) fn stage(&mut self, header: &[u8; RecordHeader::BYTES], [head, value]: [&[u8]; 2], staged: Staged) {
         let staging = &mut self.staging;
-        let at = staging.len;
-        let body = at + RecordHeader::BYTES;
-        let end = (body + payload.len()).next_multiple_of(RING_ALIGN);
-        staging.buf[at..body].copy_from_slice(header);
-        staging.buf[body..body + payload.len()].copy_from_slice(payload);
-        staging.buf[body + payload.len()..end].fill(0);
-        staging.records_crc = crc32c::crc32c_append(staging.records_crc, header);
-        if staged.is_mapping {
-            staging.records_crc = crc32c::crc32c_append(staging.records_crc, payload);
+        let mut at = staging.len;
+        for part in [header, head, value] {
+            staging.buf[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
         }
+        let end = at.next_multiple_of(RING_ALIGN);
+        staging.buf[at..end].fill(0);
+        staging.records_crc = crc32c::crc32c_append(staging.records_crc, header);
+        if !head.is_empty() {
+            staging.records_crc = crc32c::crc32c_append(staging.records_crc, head);
+        }
+        self.last_version = self.last_version.max(staged.version);
         staging.len = end;
         staging.mapping_count += usize::from(staged.is_mapping);
         staging.records.push(staged);
@@ -239,6 +259,7 @@ impl CommitRing {
             durable: false,
             record_count,
             records: full.records,
+            version_end: self.last_version,
         });
         #[cfg(feature = "broken")]
         if crate::Broken::CommitsBeforePersist.is() {
@@ -319,9 +340,32 @@ impl CommitRing {
     pub(crate) fn release(&mut self, lsn: u64) {
         assert!(lsn >= self.tail && lsn <= self.head, "tail moves from {} to {lsn}, head is {}", self.tail, self.head);
         self.tail = lsn;
-        while self.kept.front().is_some_and(|kept| kept.end <= lsn) {
-            self.kept.pop_front();
+        while let Some(kept) = self.kept.pop_front_if(|kept| kept.end <= lsn) {
+            self.released_version = kept.version_end;
         }
+    }
+
+    /// Goes on after opening: no version in it has a sequence up to this one.
+    pub(crate) fn begin_versions(&mut self, sequence: u64) {
+        (self.last_version, self.released_version) = (sequence, sequence);
+    }
+
+    /// The frame that holds a committed version, or an earlier one.
+    pub(crate) fn frame_of_version(&self, sequence: u64) -> u64 {
+        let at = self.kept.partition_point(|kept| kept.version_end < sequence);
+        self.kept.get(at).map_or(self.staging_number, |kept| kept.number)
+    }
+
+    /// The smallest sequence that a version in the ring can have.
+    pub(crate) fn first_version(&self) -> u64 {
+        self.released_version + 1
+    }
+
+    /// All versions in frames before this one have smaller sequences; 0 if there is no such frame.
+    pub(crate) fn version_before(&self, frame: u64) -> u64 {
+        let at = self.kept.partition_point(|kept| kept.number < frame);
+        let before = at.checked_sub(1).and_then(|at| self.kept.get(at));
+        before.map_or(0, |kept| kept.version_end + 1)
     }
 
     /// The position behind the last frame.

@@ -117,7 +117,7 @@ impl crate::core::Core {
             padded_bytes: self.writers.padded_chunks * chunk,
             live_bytes: self.blocks.live_chunks() * chunk,
             capacity_bytes: self.capacity_chunks() * chunk,
-            index_bytes: self.spaces.values().filter_map(|s| s.index.as_ref()).map(|i| i.memory_bytes()).sum(),
+            index_bytes: self.spaces.values().map(|space| space.index_bytes()).sum(),
             ring_used_bytes: self.ring.used_bytes(),
             block_count: self.blocks.count(),
             free_blocks: self.blocks.free_count() + self.blocks.reclaimed_count(),

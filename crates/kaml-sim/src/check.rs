@@ -7,6 +7,7 @@ use crate::blocks;
 use crate::medium::SimMedium;
 use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
+use crate::versions::{self, Past};
 use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
 use kaml_flash::{AlignedBuf, FileMedium, Io, Medium, MediumError};
 use std::ops::Range;
@@ -71,6 +72,7 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
         },
         Error::Corrupt { .. } | Error::IndexDamaged { .. } | Error::MetadataDamaged(_) => lossy,
+        Error::Versions(kaml_versions::Error::DamagedRecord(_) | kaml_versions::Error::DamagedTable(_)) => lossy,
         // The limits depend on the shape, which a seed draws without regard to them.
         Error::Full { .. } | Error::BatchTooLarge { .. } | Error::ValueTooLarge { .. } => true,
         _ => false,
@@ -112,6 +114,7 @@ pub fn locate(
     (space, number): Address,
 ) -> Result<(Located, Option<Range<usize>>), Error> {
     match model.disks.get(&space) {
+        None if model.pasts.contains_key(&space) => Ok((versions::located(core, medium, (space, number))?, None)),
         None => Ok((find(core, reader, medium, space, &Key::from(number))?, None)),
         Some(options) => {
             let (located, bytes) = blocks::find(core, reader, medium, options, (space, number))?;
@@ -168,8 +171,11 @@ pub fn contents(
             }
         }
     }
+    let excused = |error: &Error| medium.excuses(error);
+    lost += versions::histories(core, medium, model, &mut comparison, workload.keys, excused)?;
     let came_through = comparison.came_through();
     model.adopt(came_through);
+    lost += versions::snapshots(core, medium, model, workload.keys, excused)?;
     if !medium.loses_data() {
         accounts(core, medium, model)?;
     }
@@ -209,14 +215,23 @@ fn accounts(core: &mut Core, medium: &dyn Medium, model: &Model) -> Result<(), V
         records += judgement.records;
     }
     let of = |holds_blocks: bool| {
-        let infos = core.namespaces().into_iter().filter(move |info| info.blocks.is_some() == holds_blocks);
+        let infos = core.namespaces().into_iter().filter(|info| info.versions.is_none());
+        let infos = infos.filter(move |info| info.blocks.is_some() == holds_blocks);
         infos.map(|info| info.record_count).sum::<u64>()
     };
     let (indexed, units) = (of(false), of(true));
     // Units may hold nothing but zeroes, which the model does not know.
-    let there = model.records.keys().filter(|(space, _)| !model.disks.contains_key(space)).count() as u64;
+    let is_record = |space: &u32| !model.disks.contains_key(space) && !model.pasts.contains_key(space);
+    let there = model.records.keys().filter(|(space, _)| is_record(space)).count() as u64;
     if indexed != there {
         return Err(Violation::new(format!("the indexes count {indexed} records, there are {there}")));
+    }
+    for info in core.namespaces() {
+        let versions = model.pasts.get(&info.id).and_then(Past::version_count);
+        if versions.is_some_and(|versions| versions != info.record_count) {
+            let (id, counted) = (info.id, info.record_count);
+            return Err(Violation::new(format!("namespace {id} counts {counted} versions, there are {versions:?}")));
+        }
     }
     let indexed = indexed + units;
     if core.is_idle() && records != indexed {

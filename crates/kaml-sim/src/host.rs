@@ -8,6 +8,7 @@ use crate::model::{Changes, Model, Phase};
 use crate::rng::Rng;
 use crate::scenario::Workload;
 use crate::value::Value;
+use crate::versions::PastCommand;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, Key, Op, StageError, encode_image, image_bytes};
 use kaml_flash::AlignedBuf;
 
@@ -17,6 +18,8 @@ pub enum Command {
     Put(Put),
     /// A write or a trim of blocks.
     Blocks(BlockPut),
+    /// A snapshot, a rollback, a merge.
+    Past(PastCommand),
     /// A record, or a block.
     Get((u32, u64)),
     /// A root.
@@ -38,6 +41,7 @@ impl Command {
         match self {
             Command::Put(put) => put.changes.keys().any(|(id, _)| *id == space),
             Command::Blocks(put) => put.space == space,
+            Command::Past(command) => command.space == space,
             Command::Get((id, _)) | Command::Delete(id) => *id == space,
             Command::Root { .. } | Command::Unload(_) | Command::Create => false,
         }
@@ -53,6 +57,12 @@ impl Command {
         if workload.disk_percent > 0
             && rng.below(100) < workload.disk_percent
             && let Some(command) = BlockPut::draw(rng, workload, model, &spaces)
+        {
+            return command;
+        }
+        if workload.past_percent > 0
+            && rng.below(100) < workload.past_percent
+            && let Some(command) = PastCommand::draw(rng, model, &spaces)
         {
             return command;
         }
@@ -118,6 +128,9 @@ impl Put {
             let Some((bytes, _)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
                 continue;
             };
+            if core.reader().keeps_versions(*space) {
+                continue;
+            }
             let ticket = match self.tickets[i] {
                 Some(ticket) => ticket,
                 None => {

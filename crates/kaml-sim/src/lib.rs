@@ -28,6 +28,7 @@ mod run;
 mod scenario;
 mod timing;
 mod value;
+mod versions;
 mod world;
 
 pub use array::Keep;
@@ -52,4 +53,5 @@ pub use run::{Cuts, Failure, Plan, Totals, run};
 pub use scenario::{Scenario, Small, Workload};
 pub use timing::{NandTiming, Timing};
 pub use value::Value;
+pub use versions::{Past, PastCommand};
 pub use world::{Counts, End, World};

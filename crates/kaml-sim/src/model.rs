@@ -8,6 +8,7 @@
 //! each whole, for one `n`.
 
 use crate::value::Value;
+use crate::versions::Past;
 use kaml_device::BlockOptions;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,7 +36,9 @@ pub struct Model {
     pub spaces: BTreeMap<u32, (String, Phase)>,
     /// Those that hold blocks. A block is an address like a key; one that holds zeroes is absent.
     pub disks: BTreeMap<u32, BlockOptions>,
-    /// Answered records.
+    /// Those that keep versions.
+    pub pasts: BTreeMap<u32, Past>,
+    /// Answered records, of a versioned namespace the newest.
     pub records: BTreeMap<Address, Value>,
     /// Staged and not answered, in that order, with the frames that carry them.
     pub unanswered: VecDeque<(u64, Changes)>,
@@ -53,6 +56,7 @@ impl Model {
     }
 
     fn apply(&mut self, changes: &Changes) {
+        self.pasts.iter_mut().for_each(|(space, past)| past.apply(*space, changes));
         for (address, value) in changes {
             match value {
                 Some(value) => drop(self.records.insert(*address, *value)),
@@ -71,6 +75,7 @@ impl Model {
     pub fn remove_space(&mut self, space: u32) {
         self.spaces.remove(&space);
         self.disks.remove(&space);
+        self.pasts.remove(&space);
         self.records.retain(|(id, _), _| *id != space);
     }
 
@@ -119,6 +124,12 @@ impl<'a> Comparison<'a> {
         }
         allowed.pop();
         if self.possible.contains(&true) { Ok(()) } else { Err(differs(address, found, &allowed)) }
+    }
+
+    /// Only those of the first `n` for which `fits` holds can be what came through; answers whether any can.
+    pub(crate) fn narrow(&mut self, fits: impl Fn(usize) -> bool) -> bool {
+        self.possible.iter_mut().enumerate().for_each(|(n, possible)| *possible &= fits(n));
+        self.possible.contains(&true)
     }
 
     /// How many of the Puts under way came through: the most that agree with everything compared.

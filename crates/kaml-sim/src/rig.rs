@@ -156,7 +156,9 @@ impl Rig {
 
     /// A namespace of records, on some logs or all.
     pub fn create_records(&mut self, name: &str, logs: Vec<u32>) -> Result<u32, RigError> {
-        Ok(self.core.create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, logs, blocks: None })?)
+        Ok(self
+            .core
+            .create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, logs, ..NamespaceOptions::default() })?)
     }
 
     /// A namespace of so many bytes in logical blocks of 512.

@@ -13,8 +13,9 @@ use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
 use crate::scenario::{Scenario, Small};
+use crate::versions::Past;
 use crate::world::{Counts, End, World};
-use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
+use kaml_device::{Core, Error, KeyKind, NamespaceOptions, VersionOptions};
 
 /// Which operations power is cut at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -219,9 +220,12 @@ impl Run {
         for number in there..self.scenario.workload.spaces {
             let name = format!("first {number} of life {life}");
             let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
-            let options = NamespaceOptions { keys: KeyKind::U64, blocks: disk, ..NamespaceOptions::default() };
+            let past = (number % 2 == 1 && world.workload.past_percent > 0).then(VersionOptions::default);
+            let options =
+                NamespaceOptions { keys: KeyKind::U64, blocks: disk, versions: past, ..NamespaceOptions::default() };
             if let Ok(id) = world.core.create_namespace(&name, &options) {
                 world.model.disks.extend(disk.map(|options| (id, options)));
+                world.model.pasts.extend(past.map(|_| (id, Past::default())));
                 world.model.spaces.insert(id, (name, Phase::Creating));
             }
         }

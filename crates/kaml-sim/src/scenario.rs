@@ -9,7 +9,7 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::Rng;
 use crate::timing::Timing;
-use kaml_device::BlockOptions;
+use kaml_device::{BlockOptions, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 
 /// What hosts do.
@@ -43,6 +43,8 @@ pub struct Workload {
     pub unload_one_in: u64,
     /// Of a hundred commands, so many are of blocks; then a second namespace holds blocks, as many as keys.
     pub disk_percent: u64,
+    /// Of a hundred commands, so many are about the past; then a second namespace keeps versions.
+    pub past_percent: u64,
     /// How reluctant the driver is to do what is due, in percent.
     pub lazy_percent: u64,
 }
@@ -55,6 +57,11 @@ impl Workload {
         }
         let (block_bytes, unit_bytes) = [(512, 4096), (512, 2048), (512, 512), (4096, 4096)][rng.below(4) as usize];
         Some(BlockOptions { block_bytes, block_count: self.keys, unit_bytes })
+    }
+
+    /// What a versioned namespace is like, if a new one is to be one.
+    pub(crate) fn past(&self, rng: &mut Rng, holds_blocks: bool) -> Option<VersionOptions> {
+        (self.past_percent > 0 && !holds_blocks && rng.one_in(2)).then(VersionOptions::default)
     }
 }
 
@@ -90,6 +97,10 @@ pub enum Small {
     Blocks,
     /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
     Disks,
+    /// Versions beside records, snapshots, rollbacks, merges.
+    Versions,
+    /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
+    Pasts,
     /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
     Readers,
     /// Gets of flash that flips bits; not in that list either.
@@ -100,7 +111,7 @@ pub enum Small {
 
 impl Small {
     /// Those that are cut at every operation.
-    pub const ALL: [Small; 7] = [
+    pub const ALL: [Small; 8] = [
         Small::Puts,
         Small::Collection,
         Small::Growth,
@@ -108,6 +119,7 @@ impl Small {
         Small::Direct,
         Small::Namespaces,
         Small::Blocks,
+        Small::Versions,
     ];
 
     /// As one writes it.
@@ -121,6 +133,8 @@ impl Small {
             Small::Namespaces => "namespaces",
             Small::Blocks => "blocks",
             Small::Disks => "disks",
+            Small::Versions => "versions",
+            Small::Pasts => "pasts",
             Small::Readers => "readers",
             Small::Flips => "flips",
             Small::Failures => "failures",
@@ -131,7 +145,7 @@ impl Small {
     pub fn named(name: &str) -> Option<Small> {
         Small::ALL
             .into_iter()
-            .chain([Small::Disks, Small::Readers, Small::Flips, Small::Failures])
+            .chain([Small::Disks, Small::Pasts, Small::Readers, Small::Flips, Small::Failures])
             .find(|small| small.name() == name)
     }
 }
@@ -165,7 +179,7 @@ impl Scenario {
             faults: match small {
                 Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
                 Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
-                Small::Disks => Faults::draw(&mut rng),
+                Small::Disks | Small::Pasts => Faults::draw(&mut rng),
                 Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
                 _ => Faults::default(),
             },
@@ -188,6 +202,7 @@ impl Scenario {
             namespace_one_in: u64::MAX,
             unload_one_in: u64::MAX,
             disk_percent: 0,
+            past_percent: 0,
             lazy_percent: 40,
         };
         let workload = match small {
@@ -213,6 +228,17 @@ impl Scenario {
                 root_one_in: 60,
                 unload_one_in: 80,
                 namespace_one_in: 100,
+                ..base
+            },
+            Small::Versions => Workload { keys: 30, commands: 400, past_percent: 6, unload_one_in: 40, ..base },
+            Small::Pasts => Workload {
+                keys: 120,
+                commands: 1_500,
+                lives: 3,
+                past_percent: 4,
+                root_one_in: 60,
+                unload_one_in: 80,
+                namespace_one_in: 150,
                 ..base
             },
             Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
@@ -310,6 +336,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         unload_one_in: often(rng, 200),
         // For later: it would make something else of the seeds that are known.
         disk_percent: 0,
+        past_percent: 0,
         lazy_percent: rng.within(0, 80),
     }
 }

@@ -15,6 +15,7 @@ use crate::model::{Model, Phase};
 use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
+use crate::versions::Past;
 use kaml_device::{BlockStep, Core, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
 use std::collections::BTreeMap;
@@ -99,7 +100,7 @@ pub struct World {
     /// What was done.
     pub counts: Counts,
     /// Commands that could not be staged yet.
-    waiting: Vec<Command>,
+    pub(crate) waiting: Vec<Command>,
     /// Creating or deleting a namespace, with the root that makes it durable.
     naming: Option<(u64, u32)>,
     readings: BTreeMap<u64, Reading>,
@@ -229,7 +230,7 @@ impl World {
         Ok(())
     }
 
-    fn load_index(&mut self, id: u32) -> Result<(), End> {
+    pub(crate) fn load_index(&mut self, id: u32) -> Result<(), End> {
         match self.core.load_index(&self.medium, id) {
             Ok(()) => Ok(()),
             Err(_) if self.medium.is_cut() => Err(End::Cut),
@@ -309,6 +310,7 @@ impl World {
             }
             Command::Put(_) => self.attempt_put(which),
             Command::Blocks(_) => self.attempt_blocks(which),
+            Command::Past(_) => self.attempt_past(which),
             Command::Root { settle } => {
                 self.core.request_root(*settle);
                 self.waiting.swap_remove(which);
@@ -424,7 +426,7 @@ impl World {
         }
     }
 
-    fn refused(&mut self, error: Error) -> Result<(), End> {
+    pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
         self.idle_turns = 0;
         self.counts.refused += 1;
         let may = matches!(error, Error::Full { .. } | Error::Stopped(_)) || check::is_excused(&error, &self.medium);
@@ -441,15 +443,22 @@ impl World {
         let name = format!("space {} {}", self.next_name, self.model.spaces.len());
         self.next_name += 1;
         let disk = self.workload.disk(&mut self.rng);
-        let options = NamespaceOptions { keys: KeyKind::U64, logs: self.draw_logs(), blocks: disk };
+        let options = NamespaceOptions {
+            keys: KeyKind::U64,
+            logs: self.draw_logs(),
+            blocks: disk,
+            versions: self.workload.past(&mut self.rng, disk.is_some()),
+        };
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
                 self.model.spaces.insert(id, (name, Phase::Creating));
                 self.model.disks.extend(disk.map(|options| (id, options)));
+                self.model.pasts.extend(options.versions.map(|_| (id, Past::default())));
                 self.naming = Some((self.core.request_root(false), id));
                 Ok(())
             }
-            Err(Error::NamespaceExists(_) | Error::TooManyNamespaces { .. }) => Ok(()),
+            // Not every shape of flash can have versions.
+            Err(Error::NamespaceExists(_) | Error::TooManyNamespaces { .. } | Error::BadVersionOptions(_)) => Ok(()),
             Err(error) => self.refused(error),
         }
     }

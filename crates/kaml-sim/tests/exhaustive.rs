@@ -69,6 +69,25 @@ fn blocks_on_failing_flash() {
     }
 }
 
+/// Goal:   versions, snapshots, rollbacks and merges survive a cut at any operation, beside records.
+/// Method: a versioned namespace beside one of records; all histories and snapshots are compared.
+#[test]
+fn versions() {
+    let totals = exhaust(Small::Versions, 0..3, 2);
+    assert!(totals.recovery_cuts > 20, "{totals:?}");
+}
+
+/// Goal:   versions survive what flash can do, over several lives.
+/// Method: a versioned namespace on flash with a mix of faults that each seed draws; some cuts.
+#[test]
+fn versions_on_failing_flash() {
+    for seed in 0..4 {
+        let plan = Plan { seed, small: Some(Small::Pasts), cuts: Cuts::OneIn(60) };
+        let totals = run(&plan).unwrap_or_else(|failure| panic!("{failure}"));
+        println!("{totals:?}");
+    }
+}
+
 /// Goal:   the same while namespaces come and go.
 /// Method: one command in five creates or deletes one.
 #[test]

@@ -28,6 +28,11 @@ impl Buffered {
         Version::decode(&self.bytes).expect("whole, for it never left memory").expect("a record")
     }
 
+    /// The version's sequence.
+    pub(crate) fn sequence(&self) -> u64 {
+        Version::sequence_of(&self.bytes)
+    }
+
     /// The record alone.
     pub(crate) fn record(&self) -> &[u8] {
         &self.bytes
@@ -79,7 +84,7 @@ impl BufferRow {
         if self.table.is_empty() { NONE } else { self.table[self.slot(hash, key)] }
     }
 
-    /// Removes the versions for which `leaves` says so. Of each key they are the oldest ones.
+    /// Removes the versions for which `leaves` says so; those behind its end stay. Of each key they are the oldest ones.
     pub(crate) fn remove(&mut self, leaves: &[bool]) {
         let mut left = leaves.iter().chain(std::iter::repeat(&false));
         self.entries.retain(|_| !*left.next().expect("endless"));

@@ -51,6 +51,8 @@ pub struct SegmentInfo {
     pub live: u32,
     /// Pages, from the first, that have records.
     pub hashed_pages: u32,
+    /// Pages, the last ones, that have the table.
+    pub table_pages: u32,
 }
 
 /// Where memory goes, in bytes.
@@ -95,22 +97,41 @@ impl Columns {
             return Err(Error::ValueTooLarge { bytes: value.len() as u64, max });
         }
         debug_assert!(version.value_len as usize == value.len() && !matches!(version.kind, Kind::Extent(_)));
-        let record = version.record(value);
-        let hash = self.hash(&version.key);
-        self.buffered_bytes += record.len() + ENTRY_BYTES;
-        let row = hash.row(self.parameters.rows);
-        self.rows[row as usize].buffer.push(hash, &version.key, record);
+        self.insert_record(&version.key, version.record(value));
         Ok(())
     }
 
-    /// The row that should be sealed now: the fullest one, if the buffer is full, or one that is full itself.
+    /// As [`Columns::insert`], of the version's bytes ([`Version::record`]), not too large.
+    pub(crate) fn insert_record(&mut self, key: &Key, record: Box<[u8]>) {
+        let hash = self.hash(key);
+        self.buffered_bytes += record.len() + ENTRY_BYTES;
+        let row = hash.row(self.parameters.rows);
+        self.rows[row as usize].buffer.push(hash, key, record);
+    }
+
+    /// The row of a key.
+    pub fn row_of(&self, key: &Key) -> u32 {
+        self.hash(key).row(self.parameters.rows)
+    }
+
+    /// The row that should be sealed now: the fullest one, if the buffer is full, or that of the key put `last`, if that
+    /// is full itself.
     pub fn wants_seal(&self, last: &Key) -> Option<u32> {
-        let last = self.hash(last).row(self.parameters.rows);
-        let row_max = self.parameters.segment_bytes() * ROW_QUARTERS_MAX / 4;
-        if self.rows[last as usize].buffer.bytes() > row_max {
+        let last = self.row_of(last);
+        if self.row_is_full(last) {
             return Some(last);
         }
-        (self.buffered_bytes as u64 > self.parameters.buffer_bytes).then(|| self.fullest())
+        self.buffer_is_full().then(|| self.fullest())
+    }
+
+    /// Whether the buffer has taken more than it may.
+    pub fn buffer_is_full(&self) -> bool {
+        self.buffered_bytes as u64 > self.parameters.buffer_bytes
+    }
+
+    /// Whether a row alone has more than it may.
+    pub fn row_is_full(&self, row: u32) -> bool {
+        self.rows[row as usize].buffer.bytes() > self.parameters.segment_bytes() * ROW_QUARTERS_MAX / 4
     }
 
     /// The row that has most in the buffer.
@@ -119,45 +140,50 @@ impl Columns {
         rows.max_by_key(|row| self.rows[*row as usize].buffer.cost()).expect("at least one row")
     }
 
-    /// Takes a segment full of versions out of the buffer. Until it is installed, searches do not find them; so nothing
-    /// comes between, and the address is known before the image is programmed.
-    pub fn seal(&mut self, row_index: u32) -> Option<Sealed> {
-        let row = &mut self.rows[row_index as usize];
-        let before = row.buffer.cost();
-        let room = match row.groups.last() {
+    /// A segment full of a row's versions. They stay in the buffer, where searches find them, until it is installed; so
+    /// nothing else of the row is sealed in between.
+    pub fn seal(&self, row: u32) -> Option<Sealed> {
+        let Row { buffer, groups } = &self.rows[row as usize];
+        let room = match groups.last() {
             Some(group) if !group.is_full() => Room::Join(group.positions()),
             _ => Room::New,
         };
-        let sealed = seal(row_index, &mut row.buffer, &self.parameters, room);
-        self.buffered_bytes -= before - row.buffer.cost();
-        sealed
+        seal(row, buffer, &self.parameters, room)
     }
 
-    /// A sealed segment lies at `at` from now on. Answers its table as bytes, for [`Columns::restore`].
-    pub fn install(&mut self, sealed: &Sealed, at: SegmentAt) -> Vec<u8> {
+    /// A sealed segment lies at `at` from now on, in place of what it has of the buffer.
+    pub fn install(&mut self, sealed: &Sealed, at: SegmentAt) {
         let row = &mut self.rows[sealed.row as usize];
+        let before = row.buffer.cost();
+        row.buffer.remove(&sealed.leaves);
+        self.buffered_bytes -= before - row.buffer.cost();
         sealed.keys.iter().for_each(|key| row.outlive(*key));
-        let number: usize = row.groups.iter().map(|group| group.segments.len()).sum();
-        let shape = self.parameters.value_shape();
         let (records, keys) = (sealed.records as u16, sealed.keys.len() as u16);
         let segment = Segment::new(at, sealed.hashed_pages, sealed.sequences.clone(), records, keys);
-        row.push(segment, &sealed.table, shape);
+        row.push(segment, &sealed.table, self.parameters.value_shape());
         self.segment_count += 1;
-        format::encode(sealed, at, number as u32, shape)
     }
 
-    /// Installs a segment again from the bytes of its table. Those of one row come in the order they were sealed in; live
-    /// counts are as if nothing had been sealed since.
-    pub fn restore(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let stored = format::decode(bytes, &self.parameters)?;
-        let row = &mut self.rows[stored.row as usize];
-        if stored.number as usize != row.groups.iter().map(|group| group.segments.len()).sum::<usize>() {
-            return Err(Error::DamagedTable("out of order"));
+    /// Installs a segment again that lies at `at`, from the bytes of its table, with so many live versions. Those of one row
+    /// come in the order they were sealed in.
+    pub fn restore(&mut self, row: u32, at: SegmentAt, live: u16, table: &[u8]) -> Result<(), Error> {
+        let stored = format::decode(table, &self.parameters)?;
+        if stored.row != row {
+            return Err(Error::DamagedTable("of another row"));
         }
-        let segment = Segment::new(stored.at, stored.hashed_pages, stored.sequences, stored.records, stored.keys);
-        row.push(segment, &stored.table, self.parameters.value_shape());
+        let segment = Segment::new(at, stored.hashed_pages, stored.sequences, stored.records, live);
+        self.rows[row as usize].push(segment, &stored.table, self.parameters.value_shape());
         self.segment_count += 1;
         Ok(())
+    }
+
+    /// A segment lies elsewhere from now on; answers its place in the row, or nothing if it is not there any more.
+    pub fn relocate(&mut self, row: u32, from: SegmentAt, to: SegmentAt) -> Option<u32> {
+        let mut segments = self.rows[row as usize].groups.iter_mut().flat_map(|group| &mut group.segments);
+        let position = segments.position(|segment| segment.at() == from)?;
+        let mut segments = self.rows[row as usize].groups.iter_mut().flat_map(|group| &mut group.segments);
+        segments.nth(position).expect("just seen").set_at(to);
+        Some(position as u32)
     }
 
     /// Versions of a key, newest first, of those with a sequence before `before`.
@@ -168,24 +194,29 @@ impl Columns {
 
     /// The segments of a row, oldest first.
     pub fn segments(&self, row: u32) -> impl DoubleEndedIterator<Item = SegmentInfo> {
-        let segments = self.rows[row as usize].groups.iter().flat_map(|group| &group.segments);
-        segments.map(move |segment| SegmentInfo {
+        let groups = self.rows[row as usize].groups.iter();
+        let segments = groups.flat_map(|group| group.segments.iter().map(|segment| (group.positions(), segment)));
+        segments.map(move |(positions, segment)| SegmentInfo {
             at: segment.at(),
             row,
             sequences: segment.first_sequence()..segment.end_sequence(),
             records: segment.records.into(),
             live: segment.live.into(),
             hashed_pages: segment.hashed_pages(),
+            table_pages: format::table_pages(positions, &self.parameters),
         })
     }
 
-    /// The smallest sequence in the buffer: whatever keeps the buffer durable may forget what is older.
-    pub fn oldest_buffered(&self) -> Option<u64> {
-        let first = |row: &Row| row.buffer.entries().first().map(|entry| entry.read().0.sequence);
-        self.rows.iter().filter_map(first).min()
+    /// The smallest sequence in the buffer that is not before `from`.
+    pub fn oldest_buffered(&self, from: u64) -> Option<u64> {
+        let sequences = |row: &'_ Row| {
+            let mut all = row.buffer.entries().iter().map(Buffered::sequence);
+            all.find(|sequence| *sequence >= from)
+        };
+        self.rows.iter().filter_map(sequences).min()
     }
 
-    /// Versions in the buffer with sequences before `before`, row by row: those to be made durable again before what
+    /// Versions in the buffer with sequences before `before`, row by row: those to be made durable elsewhere before what
     /// keeps them now is given back.
     pub fn stragglers(&self, before: u64) -> impl Iterator<Item = (Version, &[u8])> {
         let versions = (0..self.parameters.rows).map(|row| self.buffered(row));
@@ -195,6 +226,12 @@ impl Columns {
     /// The versions of a row that are in the buffer, oldest first.
     pub fn buffered(&self, row: u32) -> impl DoubleEndedIterator<Item = (Version, &[u8])> {
         self.rows[row as usize].buffer.entries().iter().map(Buffered::read)
+    }
+
+    /// Versions of all keys.
+    pub fn version_count(&self) -> u64 {
+        let buffered: usize = self.rows.iter().map(|row| row.buffer.entries().len()).sum();
+        self.live_estimate().0 + buffered as u64
     }
 
     /// Versions in segments, and how many of them are the newest of their key, by the counts kept when sealing.
@@ -207,17 +244,27 @@ impl Columns {
         KeyHash::of(key, self.parameters.seed)
     }
 
+    /// Closes the last group of a row if that is worth it: the next segment begins another.
+    pub(crate) fn close_group(&mut self, row: u32) {
+        if let Some(group) = self.rows[row as usize].groups.last_mut().filter(|group| group.is_worth_closing()) {
+            group.close();
+        }
+    }
+
+    /// Groups of a row that no segment joins any more, or with `closes` would after [`Columns::close_group`]: all but the
+    /// last, or all.
+    pub(crate) fn closed_groups(&self, row: u32, closes: bool) -> usize {
+        let groups = &self.rows[row as usize].groups;
+        let is_open = |group: &Group| !(group.is_full() || closes && group.is_worth_closing());
+        groups.len() - usize::from(groups.last().is_some_and(is_open))
+    }
+
     /// Segments of each group of a row, oldest first.
     pub(crate) fn group_sizes(&self, row: u32) -> Vec<usize> {
         self.rows[row as usize].groups.iter().map(|group| group.segments.len()).collect()
     }
 
-    /// Seals versions that are not in the buffer, to join segments with tables of so many positions if they can.
-    pub(crate) fn seal_row(&self, row: u32, versions: &mut BufferRow, positions: Option<u32>) -> Option<Sealed> {
-        seal(row, versions, &self.parameters, positions.map_or(Room::New, Room::Join))
-    }
-
-    /// Puts new segments in place of some groups of a row; answers the old segments' addresses and the new ones' tables.
+    /// Puts new segments in place of some groups of a row; answers the old segments' addresses.
     pub(crate) fn replace(
         &mut self,
         row: u32,
@@ -225,21 +272,18 @@ impl Columns {
         sealed: &[Sealed],
         live: &[u16],
         at: &[SegmentAt],
-    ) -> (Vec<SegmentAt>, Vec<Vec<u8>>) {
+    ) -> Vec<SegmentAt> {
         let shape = self.parameters.value_shape();
-        let first: usize = self.group_sizes(row)[..groups.start].iter().sum();
         let mut chain = Row::default();
-        let mut tables = Vec::with_capacity(sealed.len());
         for (i, sealed) in sealed.iter().enumerate() {
             let records = sealed.records as u16;
             let segment = Segment::new(at[i], sealed.hashed_pages, sealed.sequences.clone(), records, live[i]);
             chain.push(segment, &sealed.table, shape);
-            tables.push(format::encode(sealed, at[i], (first + i) as u32, shape));
         }
         let old: Vec<Group> = self.rows[row as usize].groups.splice(groups, chain.groups).collect();
         let freed: Vec<SegmentAt> = old.iter().flat_map(|group| &group.segments).map(Segment::at).collect();
         self.segment_count = self.segment_count + sealed.len() as u64 - freed.len() as u64;
-        (freed, tables)
+        freed
     }
 }
 

@@ -1,13 +1,12 @@
 //! A sealed segment's table as bytes.
 //!
-//! Lives here:       what is stored of a segment beside its image, so that opening need not read the image.
-//! Lives elsewhere:  where the bytes are kept (`kaml-device`), the image's own format (`record`).
+//! Lives here:       what stands in the last pages of a segment, so that opening need not read the others.
+//! Lives elsewhere:  which segments there are, in which order (`kaml-device`), the records' format (`record`).
 //! Implements:       paper:Muninn 4.5 (read-only tables are stored when they are complete); docs/versioned.md "Formats".
 
 use crate::Error;
-use crate::group::{CHOICE_BITS, SegmentAt, ValueShape};
+use crate::group::{CHOICE_BITS, ValueShape};
 use crate::parameters::Parameters;
-use crate::seal::Sealed;
 use std::ops::Range;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,32 +17,26 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |-------:|------:|--------------------|----------------------------------------------------------------|
 /// |      0 |     4 | `magic`            | `"KVT1"`                                                       |
 /// |      4 |     4 | `crc32c`           | over all that follows, the table included                      |
-/// |      8 |     8 | `at`               | the segment's address                                          |
-/// |     16 |     8 | `first_sequence`   | the smallest sequence of its versions                          |
-/// |     24 |     8 | `end_sequence`     | one more than the largest                                      |
-/// |     32 |     4 | `row`              | its row                                                        |
-/// |     36 |     4 | `number`           | how many segments of the row are older                         |
-/// |     40 |     4 | `positions`        | of the table                                                   |
-/// |     44 |     4 | `hashed_pages`     | pages that versions are hashed to                              |
-/// |     48 |     4 | `records`          | versions in it                                                 |
-/// |     52 |     4 | `keys`             | different keys in it                                           |
-/// |     56 |     1 | `fingerprint_bits` | as the namespace has them                                      |
-/// |     57 |     1 | `choices`          | as the namespace has them                                      |
-/// |     58 |     6 | `reserved`         | zero when written, refused when not zero                       |
+/// |      8 |     8 | `first_sequence`   | the smallest sequence of its versions                          |
+/// |     16 |     8 | `end_sequence`     | one more than the largest                                      |
+/// |     24 |     4 | `row`              | its row                                                        |
+/// |     28 |     4 | `positions`        | of the table                                                   |
+/// |     32 |     4 | `hashed_pages`     | pages that versions are hashed to                              |
+/// |     36 |     4 | `records`          | versions in it                                                 |
+/// |     40 |     1 | `fingerprint_bits` | as the namespace has them                                      |
+/// |     41 |     1 | `choices`          | as the namespace has them                                      |
+/// |     42 |     6 | `reserved`         | zero when written, refused when not zero                       |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct TableHeader {
     magic: [u8; 4],
     crc32c: U32,
-    at: U64,
     first_sequence: U64,
     end_sequence: U64,
     row: U32,
-    number: U32,
     positions: U32,
     hashed_pages: U32,
     records: U32,
-    keys: U32,
     fingerprint_bits: u8,
     choices: u8,
     reserved: [u8; 6],
@@ -53,45 +46,51 @@ const BYTES: usize = size_of::<TableHeader>();
 const MAGIC: [u8; 4] = *b"KVT1";
 
 const _: () = {
-    assert!(BYTES == 64);
-    assert!(std::mem::offset_of!(TableHeader, row) == 32 && std::mem::offset_of!(TableHeader, reserved) == 58);
+    assert!(BYTES == 48);
+    assert!(std::mem::offset_of!(TableHeader, row) == 24 && std::mem::offset_of!(TableHeader, reserved) == 42);
 };
 
 /// What a stored table says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StoredTable {
-    pub(crate) at: SegmentAt,
     pub(crate) sequences: Range<u64>,
     pub(crate) row: u32,
-    pub(crate) number: u32,
     pub(crate) hashed_pages: u32,
     pub(crate) records: u16,
-    pub(crate) keys: u16,
     pub(crate) table: Vec<u32>,
 }
 
-/// The bytes of a segment that lies at `at` and has `number` older ones in its row.
-pub(crate) fn encode(sealed: &Sealed, at: SegmentAt, number: u32, shape: ValueShape) -> Vec<u8> {
+/// Pages that a table of so many positions takes.
+pub(crate) fn table_pages(positions: u32, parameters: &Parameters) -> u32 {
+    let bits = positions as usize * parameters.value_shape().planes() as usize;
+    (BYTES + bits.div_ceil(8)).div_ceil(parameters.page_bytes as usize) as u32
+}
+
+/// Positions of the longest table that fits so many pages.
+pub(crate) fn positions_max(pages: u32, parameters: &Parameters) -> u32 {
+    let bits = (pages as usize * parameters.page_bytes as usize - BYTES) * 8;
+    (bits / parameters.value_shape().planes() as usize) as u32
+}
+
+/// The bytes that stand at the start of a segment's table pages.
+pub(crate) fn encode(stored: &StoredTable, shape: ValueShape) -> Vec<u8> {
     let header = TableHeader {
         magic: MAGIC,
         crc32c: U32::ZERO,
-        at: at.get().into(),
-        first_sequence: sealed.sequences.start.into(),
-        end_sequence: sealed.sequences.end.into(),
-        row: sealed.row.into(),
-        number: number.into(),
-        positions: (sealed.table.len() as u32).into(),
-        hashed_pages: sealed.hashed_pages.into(),
-        records: sealed.records.into(),
-        keys: (sealed.keys.len() as u32).into(),
+        first_sequence: stored.sequences.start.into(),
+        end_sequence: stored.sequences.end.into(),
+        row: stored.row.into(),
+        positions: (stored.table.len() as u32).into(),
+        hashed_pages: stored.hashed_pages.into(),
+        records: u32::from(stored.records).into(),
         fingerprint_bits: shape.fingerprint_bits as u8,
         choices: shape.choices as u8,
         reserved: [0; 6],
     };
     let planes = shape.planes() as usize;
     let mut bytes = header.as_bytes().to_vec();
-    bytes.resize(BYTES + (sealed.table.len() * planes).div_ceil(8), 0);
-    for (bit, set) in sealed.table.iter().flat_map(|value| (0..planes).map(move |plane| value >> plane & 1)).enumerate()
+    bytes.resize(BYTES + (stored.table.len() * planes).div_ceil(8), 0);
+    for (bit, set) in stored.table.iter().flat_map(|value| (0..planes).map(move |plane| value >> plane & 1)).enumerate()
     {
         bytes[BYTES + bit / 8] |= (set as u8) << (bit % 8);
     }
@@ -100,15 +99,12 @@ pub(crate) fn encode(sealed: &Sealed, at: SegmentAt, number: u32, shape: ValueSh
     bytes
 }
 
-/// The table that stands in `bytes`, if it is whole and belongs to a namespace of this shape.
+/// The table that stands at the start of `bytes`, if it is whole and belongs to a namespace of this shape.
 pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTable, Error> {
     let damaged = |what| Err(Error::DamagedTable(what));
     let Ok((header, packed)) = TableHeader::read_from_prefix(bytes) else { return damaged("cut short") };
     if header.magic != MAGIC {
         return damaged("no table here");
-    }
-    if crc32c::crc32c(&bytes[8..]) != header.crc32c.get() || header.reserved != [0; 6] {
-        return damaged("checksum");
     }
     let shape = parameters.value_shape();
     let planes = (shape.fingerprint_bits + CHOICE_BITS) as usize;
@@ -117,13 +113,13 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTabl
         && u32::from(header.choices) == shape.choices
         && header.row.get() < parameters.rows
         && (1..=parameters.segment_pages).contains(&header.hashed_pages.get());
-    if !is_of_shape || packed.len() != (positions * planes).div_ceil(8) {
+    let Some(packed) = packed.get(..(positions * planes).div_ceil(8)).filter(|_| is_of_shape) else {
         return damaged("not of this namespace");
-    }
-    let counts = (u16::try_from(header.records.get()), u16::try_from(header.keys.get()));
-    let (Some(at), (Ok(records), Ok(keys))) = (SegmentAt::new(header.at.get()), counts) else {
-        return damaged("numbers too large");
     };
+    if crc32c::crc32c(&bytes[8..BYTES + packed.len()]) != header.crc32c.get() || header.reserved != [0; 6] {
+        return damaged("checksum");
+    }
+    let Ok(records) = u16::try_from(header.records.get()) else { return damaged("numbers too large") };
     let sequences = header.first_sequence.get()..header.end_sequence.get();
     if sequences.start > sequences.end {
         return damaged("sequences");
@@ -131,13 +127,10 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTabl
     let bit = |at: usize| u32::from(packed[at / 8] >> (at % 8) & 1);
     let value = |position: usize| (0..planes).fold(0, |sum, plane| sum | bit(position * planes + plane) << plane);
     Ok(StoredTable {
-        at,
         sequences,
         row: header.row.get(),
-        number: header.number.get(),
         hashed_pages: header.hashed_pages.get(),
         records,
-        keys,
         table: (0..positions).map(value).collect(),
     })
 }
@@ -150,40 +143,28 @@ mod tests {
         Parameters { rows: 9, ..Parameters::for_buffer(1 << 20, 0) }
     }
 
-    fn encoded() -> Vec<u8> {
-        let sealed = Sealed {
-            row: 7,
-            image: Vec::new(),
-            records: 3,
-            record_bytes: 300,
-            sequences: 11..44,
-            hashed_pages: 250,
-            table: vec![0x1234, 0xffff, 0, 0x8001],
-            keys: Vec::new(),
-        };
-        let at = SegmentAt::new(0x1122_3344).expect("48 bits");
-        encode(&sealed, at, 5, parameters().value_shape())
+    fn stored() -> StoredTable {
+        StoredTable { sequences: 11..44, row: 7, hashed_pages: 250, records: 3, table: vec![0x1234, 0xffff, 0, 0x8001] }
     }
 
     /// Goal:   tables written by one build are read by the next.
     /// Method: freeze the bytes of one.
     #[test]
     fn golden_table() {
-        let hex: String = encoded().iter().map(|byte| format!("{byte:02x}")).collect();
-        let expected = "4b565431988041f644332211000000000b000000000000002c00000000000000\
-                        070000000500000004000000fa00000003000000000000000e03000000000000\
-                        3412ffff00000180";
+        let bytes = encode(&stored(), parameters().value_shape());
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let expected = "4b565431d9dba1b40b000000000000002c000000000000000700000004000000\
+                        fa000000030000000e030000000000003412ffff00000180";
         assert_eq!(hex, expected);
     }
 
-    /// Goal:   a table comes back as it was; a damaged one, or one of another namespace, is refused.
+    /// Goal:   a table comes back as it was, whatever follows it; a damaged one, or one of another namespace, is refused.
     /// Method: decode it; flip each bit; cut it everywhere; another shape.
     #[test]
     fn whole_tables_come_back_and_others_are_refused() {
-        let bytes = encoded();
-        let stored = decode(&bytes, &parameters()).expect("whole");
-        assert_eq!((stored.row, stored.number, stored.sequences), (7, 5, 11..44));
-        assert_eq!(stored.table, [0x1234, 0xffff, 0, 0x8001]);
+        let bytes = encode(&stored(), parameters().value_shape());
+        assert_eq!(decode(&bytes, &parameters()), Ok(stored()));
+        assert_eq!(decode(&[bytes.as_slice(), &[0; 99]].concat(), &parameters()), Ok(stored()));
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
@@ -192,5 +173,16 @@ mod tests {
         (0..bytes.len()).for_each(|len| assert!(decode(&bytes[..len], &parameters()).is_err(), "{len} bytes"));
         assert!(decode(&bytes, &Parameters { rows: 7, ..parameters() }).is_err());
         assert!(decode(&bytes, &Parameters { fingerprint_bits: 13, ..parameters() }).is_err());
+    }
+
+    /// Goal:   what is said to fit a number of pages does, and no more.
+    /// Method: the longest tables of one to forty pages, and one position more.
+    #[test]
+    fn tables_fit_their_pages() {
+        for pages in 1..40 {
+            let positions = positions_max(pages, &parameters());
+            assert_eq!(table_pages(positions, &parameters()), pages);
+            assert_eq!(table_pages(positions + 1, &parameters()), pages + 1);
+        }
     }
 }

@@ -21,6 +21,10 @@ use std::ops::Range;
 
 /// Segments of a group.
 pub const SEGMENTS_MAX: usize = WIDTH_MAX;
+/// Segments from which on an open group is closed for a merge.
+const CLOSED_SEGMENTS_MIN: usize = 8;
+/// The same if half of its versions are not the newest of their key.
+const DYING_SEGMENTS_MIN: usize = 2;
 /// Bits of a value that tell the candidate page.
 pub(crate) const CHOICE_BITS: u32 = 2;
 /// Planes at most: 30 bits of fingerprint are far more than anybody wants.
@@ -68,6 +72,10 @@ impl Segment {
         SegmentAt(self.place & ((1 << SegmentAt::BITS) - 1))
     }
 
+    pub(crate) fn set_at(&mut self, at: SegmentAt) {
+        self.place = at.0 | u64::from(self.hashed_pages() - 1) << SegmentAt::BITS;
+    }
+
     /// Pages that records are hashed to.
     pub(crate) fn hashed_pages(&self) -> u32 {
         (self.place >> SegmentAt::BITS) as u32 + 1
@@ -113,6 +121,8 @@ pub(crate) struct Group {
     /// Of each position its planes.
     columns: Packed,
     pub(crate) segments: Vec<Segment>,
+    /// No segment joins it any more, although it has room.
+    is_closed: bool,
 }
 
 /// What a probe found: which segments may have the version, newest at the highest bit, and where.
@@ -132,7 +142,7 @@ impl Probe {
 
 impl Group {
     pub(crate) fn new(positions: u32, shape: ValueShape) -> Group {
-        Group { positions, shape, columns: Packed::default(), segments: Vec::new() }
+        Group { positions, shape, columns: Packed::default(), segments: Vec::new(), is_closed: false }
     }
 
     pub(crate) fn positions(&self) -> u32 {
@@ -140,7 +150,20 @@ impl Group {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.segments.len() == SEGMENTS_MAX
+        self.is_closed || self.segments.len() == SEGMENTS_MAX
+    }
+
+    /// Whether a merge should close it. A small one is worth it only if much of it will go: else it would be one more to
+    /// search for ever.
+    pub(crate) fn is_worth_closing(&self) -> bool {
+        let count = |of: fn(&Segment) -> u32| self.segments.iter().map(of).sum::<u32>();
+        let (live, records) = (count(|segment| segment.live.into()), count(|segment| segment.records.into()));
+        let (segments, is_dying) = (self.segments.len(), live * 2 <= records);
+        segments >= CLOSED_SEGMENTS_MIN || (segments >= DYING_SEGMENTS_MIN && is_dying)
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
     }
 
     /// Memory in bytes.

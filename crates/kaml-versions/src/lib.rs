@@ -5,7 +5,7 @@
 //! Implements:       paper:Muninn 3-6; docs/versioned.md.
 //!
 //! Nothing here reads, writes, waits, or asks for the time. A search names pages, the caller reads them and hands back
-//! what it read; a sealed segment is an image that the caller programs where it likes.
+//! what it read; a sealed segment is an image, its table in its last pages, that the caller programs where it likes.
 //!
 //! | module      | room                                                        |
 //! |-------------|-------------------------------------------------------------|
@@ -21,7 +21,8 @@
 //! | `columns`   | the whole index                                             |
 //! | `search`    | a key's versions, newest first                              |
 //! | `timeline`  | user versions, snapshots, rolling back                      |
-//! | `versions`  | the namespace: get as of, history, undo, diff, list         |
+//! | `versions`  | the namespace: what is put, deleted, rolled back            |
+//! | `reads`     | get as of, history, undo, diff, list, while it changes      |
 //! | `retention` | which old versions are kept                                 |
 //! | `merge`     | giving the space of the others back                         |
 //! | `bloom`     | the paper's own index, as a baseline                        |
@@ -37,6 +38,7 @@ mod merge;
 mod packed;
 mod parameters;
 mod placement;
+mod reads;
 mod record;
 mod retention;
 mod retrieval;
@@ -50,11 +52,14 @@ pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
-pub use merge::{MergePlan, Merged};
+pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};
 pub use parameters::Parameters;
+pub use reads::{
+    At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, list, newest, undone, verify, view_of,
+};
 pub use record::{HEADER_BYTES, Kind, Version, find, records};
 pub use retention::Retention;
 pub use seal::Sealed;
 pub use search::{Candidate, Place, Search};
-pub use timeline::{Snapshot, Timeline, View};
-pub use versions::{At, Difference, Pages, Past, Record, Stamp, Versions};
+pub use timeline::{Command, Snapshot, Timeline, View};
+pub use versions::{Stamp, Versions};

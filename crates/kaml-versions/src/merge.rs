@@ -6,15 +6,20 @@
 //!
 //! Rows have disjoint keys, so a row is merged by itself. Planning reads the records of its segments once, newest first,
 //! and decides exactly. Then runs of groups with little that is kept are rewritten: their kept versions, in time order,
-//! become new segments in the same place of the chain. The open group, the last one, is never touched, so puts go on.
+//! become new segments in the same place of the chain. The open group, the last one, is left alone or closed first, so puts
+//! go on.
 
 use crate::buffer::BufferRow;
 use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
+use crate::hash::KeyHash;
+use crate::parameters::Parameters;
+use crate::reads::{Source, load_extent, read_segment};
 use crate::record::{Kind, Version, records};
 use crate::retention::{Candidate, Retention};
-use crate::seal::Sealed;
-use crate::versions::{Pages, Versions, load_extent};
+use crate::seal::{Room, Sealed, seal};
+use crate::timeline::Timeline;
+use crate::versions::Versions;
 use kaml_index::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -47,12 +52,13 @@ pub struct MergePlan {
 /// A run of groups whose kept versions are in new segments, which wait to be programmed.
 #[derive(Debug)]
 pub struct Merged {
-    row: u32,
+    /// The row.
+    pub row: u32,
     groups: Range<usize>,
     /// The new segments, oldest first.
     pub segments: Vec<Sealed>,
     /// Of each, how many versions are the newest of their key.
-    live: Vec<u16>,
+    pub live: Vec<u16>,
 }
 
 /// Decisions about a row's versions while it is planned.
@@ -61,122 +67,176 @@ struct Decisions {
     keys: BTreeMap<Key, Vec<Candidate>>,
     /// By group: versions, and which sequences are in it.
     groups: Vec<Vec<(u64, u64)>>,
+    sizes: Vec<usize>,
+    /// Groups that no segment joins any more.
+    closed: usize,
+}
+
+/// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be carried out.
+pub fn preview_merge<S: Source>(
+    source: &mut S,
+    row: u32,
+    retention: &Retention,
+    kept_from: u64,
+) -> Result<MergePlan, S::Error> {
+    decide(source, row, retention, kept_from, true)
+}
+
+/// What merging a row under these rules would do; nothing is changed. Also the first step of doing it. Whatever has a
+/// sequence of `kept_from` or more is kept: a log still has it, and would bring it back.
+pub fn plan_merge<S: Source>(
+    source: &mut S,
+    row: u32,
+    retention: &Retention,
+    kept_from: u64,
+) -> Result<MergePlan, S::Error> {
+    decide(source, row, retention, kept_from, false)
+}
+
+/// The plan; with `closes` as if an open group that is worth it were closed.
+fn decide<S: Source>(
+    source: &mut S,
+    row: u32,
+    retention: &Retention,
+    kept_from: u64,
+    closes: bool,
+) -> Result<MergePlan, S::Error> {
+    let (decisions, timeline) = read_row(source, row, kept_from, closes)?;
+    let mut drop = BTreeSet::new();
+    let mut newest = BTreeSet::new();
+    for candidates in decisions.keys.values() {
+        let keep = retention.keep(candidates, &timeline);
+        newest.extend(candidates.first().map(|candidate| candidate.version.sequence));
+        let gone = candidates.iter().zip(keep).filter(|(_, keep)| !keep);
+        drop.extend(gone.map(|(candidate, _)| candidate.version.sequence));
+    }
+    Ok(decisions.plan(row, drop, newest))
+}
+
+/// Reads all versions of a row, of each key the newest first.
+fn read_row<S: Source>(
+    source: &mut S,
+    row: u32,
+    kept_from: u64,
+    closes: bool,
+) -> Result<(Decisions, Timeline), S::Error> {
+    let (buffered, segments, (sizes, closed), timeline, page_bytes) = source.look(|versions, hold| {
+        let columns = &versions.columns;
+        let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
+        let segments: Vec<SegmentInfo> = columns.segments(row).collect();
+        segments.iter().for_each(|segment| hold(segment.at));
+        let page_bytes = columns.parameters().page_bytes as usize;
+        let groups = (columns.group_sizes(row), columns.closed_groups(row, closes));
+        (buffered, segments, groups, versions.timeline.clone(), page_bytes)
+    })?;
+    let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, closed, ..Decisions::default() };
+    for version in buffered.into_iter().rev() {
+        decisions.keys.entry(version.key).or_default().push(Candidate { version, internal: None });
+    }
+    let groups = decisions.sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
+    let groups: Vec<usize> = groups.collect();
+    for (segment, group) in segments.iter().zip(groups).rev() {
+        let mut versions = read_segment(source, segment, page_bytes)?;
+        versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
+        for version in versions {
+            decisions.groups[group].push((version.sequence, bytes_of(&version)));
+            let internal = (version.sequence < kept_from).then_some(group as u32);
+            decisions.keys.entry(version.key).or_default().push(Candidate { version, internal });
+        }
+    }
+    Ok((decisions, timeline))
 }
 
 impl Versions {
-    /// What merging a row under these rules would do; nothing is changed. Also the first step of doing it.
-    pub fn plan_merge<P: Pages>(&self, pages: &mut P, row: u32, retention: &Retention) -> Result<MergePlan, P::Error> {
-        let decisions = self.read_row(pages, row)?;
-        let mut drop = BTreeSet::new();
-        let mut newest = BTreeSet::new();
-        for candidates in decisions.keys.values() {
-            let keep = retention.keep(candidates, self.timeline());
-            newest.extend(candidates.first().map(|candidate| candidate.version.sequence));
-            let gone = candidates.iter().zip(keep).filter(|(_, keep)| !keep);
-            drop.extend(gone.map(|(candidate, _)| candidate.version.sequence));
-        }
-        Ok(decisions.plan(row, self.columns.group_sizes(row), drop, newest))
+    /// Closes the last group of a row if it is worth merging; call it before planning what will be carried out.
+    pub fn close_group(&mut self, row: u32) {
+        self.columns.close_group(row);
     }
+}
 
-    /// Reads all versions of a row, of each key the newest first.
-    fn read_row<P: Pages>(&self, pages: &mut P, row: u32) -> Result<Decisions, P::Error> {
-        let mut decisions = Decisions::default();
-        for (version, _) in self.columns.buffered(row).rev() {
-            decisions.keys.entry(version.key).or_default().push(Candidate { version, internal: None });
-        }
-        let sizes = self.columns.group_sizes(row);
-        decisions.groups.resize(sizes.len(), Vec::new());
-        let groups = sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
-        let segments: Vec<(SegmentInfo, usize)> = self.columns.segments(row).zip(groups).collect();
-        for (segment, group) in segments.into_iter().rev() {
-            let mut versions = self.read_segment(pages, &segment)?;
-            versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
-            for version in versions {
-                decisions.groups[group].push((version.sequence, bytes_of(&version)));
-                let candidate = Candidate { version, internal: Some(group as u32) };
-                decisions.keys.entry(version.key).or_default().push(candidate);
-            }
-        }
-        Ok(decisions)
-    }
-
-    /// Rewrites a run of groups of a plan: reads its segments, and seals what is kept into new ones. The namespace is as it
-    /// was until [`Versions::install_merge`]; puts may come between, other merges of the row not.
-    pub fn merge<P: Pages>(&self, pages: &mut P, plan: &MergePlan, run: usize) -> Result<Merged, P::Error> {
-        let groups = plan.runs[run].clone();
-        let sizes = self.columns.group_sizes(plan.row);
+/// Rewrites a run of groups of a plan: reads its segments, and seals what is kept into new ones. The namespace is as it
+/// was until [`Versions::install_merge`]; puts may come between, other merges of the row not.
+pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, run: usize) -> Result<Merged, S::Error> {
+    let groups = plan.runs[run].clone();
+    let (segments, parameters) = source.look(|versions, hold| {
+        let columns = &versions.columns;
+        let sizes = columns.group_sizes(plan.row);
         let skipped = sizes[..groups.start].iter().sum();
         let count = sizes[groups.clone()].iter().sum();
-        let segments: Vec<SegmentInfo> = self.columns.segments(plan.row).skip(skipped).take(count).collect();
-        let mut kept = BufferRow::default();
-        let mut merged = Merged { row: plan.row, groups, segments: Vec::new(), live: Vec::new() };
-        let segment_bytes = self.columns.parameters().segment_bytes();
-        for segment in &segments {
-            self.copy_kept(pages, segment, plan, &mut kept)?;
-            while kept.bytes() > segment_bytes * 5 / 4 {
-                self.seal_kept(&mut kept, plan, &mut merged);
-            }
+        let segments: Vec<SegmentInfo> = columns.segments(plan.row).skip(skipped).take(count).collect();
+        segments.iter().for_each(|segment| hold(segment.at));
+        (segments, *columns.parameters())
+    })?;
+    let mut kept = BufferRow::default();
+    let mut merged = Merged { row: plan.row, groups, segments: Vec::new(), live: Vec::new() };
+    for segment in &segments {
+        copy_kept(source, segment, plan, &parameters, &mut kept)?;
+        while kept.bytes() > parameters.segment_bytes() * 5 / 4 {
+            seal_kept(&mut kept, plan, &parameters, &mut merged);
         }
-        while !kept.entries().is_empty() {
-            self.seal_kept(&mut kept, plan, &mut merged);
-        }
-        Ok(merged)
     }
-
-    /// Appends the versions of a segment that are kept, oldest first.
-    fn copy_kept<P: Pages>(
-        &self,
-        pages: &mut P,
-        segment: &SegmentInfo,
-        plan: &MergePlan,
-        kept: &mut BufferRow,
-    ) -> Result<(), P::Error> {
-        let page_bytes = self.columns.parameters().page_bytes as usize;
-        let mut found: Vec<(Version, Vec<u8>)> = Vec::new();
-        for page in 0..segment.hashed_pages as usize {
-            for record in records(pages.read(segment.at, page * page_bytes..(page + 1) * page_bytes)?) {
-                let (version, record) = record?;
-                if !plan.drop.contains(&version.sequence) {
-                    let value = version.value(record)?.unwrap_or_default();
-                    found.push((version, value.to_vec()));
-                }
-            }
-        }
-        found.sort_unstable_by_key(|(version, _)| version.sequence);
-        for (mut version, mut value) in found {
-            if let Kind::Extent(start) = version.kind {
-                value = load_extent(pages, &version, segment.at, start)?;
-                version.kind = Kind::Value;
-            }
-            version.ordinal = 0;
-            let hash = self.columns.hash(&version.key);
-            kept.push(hash, &version.key, version.record(&value));
-        }
-        Ok(())
+    while !kept.entries().is_empty() {
+        seal_kept(&mut kept, plan, &parameters, &mut merged);
     }
+    Ok(merged)
+}
 
-    fn seal_kept(&self, kept: &mut BufferRow, plan: &MergePlan, merged: &mut Merged) {
-        // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
-        // and in earlier ones would count it twice; its sequence is what tells.
-        let before: Vec<u64> = kept.entries().iter().map(|entry| entry.read().0.sequence).collect();
-        let positions = merged.segments.last().map(|sealed| sealed.table.len() as u32);
-        let Some(sealed) = self.columns.seal_row(plan.row, kept, positions) else { return };
-        let left: BTreeSet<u64> = kept.entries().iter().map(|entry| entry.read().0.sequence).collect();
-        let live = before.iter().filter(|sequence| !left.contains(sequence) && plan.newest.contains(sequence)).count();
-        merged.live.push(live as u16);
-        merged.segments.push(sealed);
+/// Appends the versions of a segment that are kept, oldest first.
+fn copy_kept<S: Source>(
+    source: &mut S,
+    segment: &SegmentInfo,
+    plan: &MergePlan,
+    parameters: &Parameters,
+    kept: &mut BufferRow,
+) -> Result<(), S::Error> {
+    let page_bytes = parameters.page_bytes as usize;
+    let mut found: Vec<(Version, Vec<u8>)> = Vec::new();
+    let pages = source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes)?;
+    for record in pages.chunks(page_bytes).flat_map(records) {
+        let (version, record) = record?;
+        if !plan.drop.contains(&version.sequence) {
+            let value = version.value(record)?.unwrap_or_default();
+            found.push((version, value.to_vec()));
+        }
     }
+    found.sort_unstable_by_key(|(version, _)| version.sequence);
+    for (mut version, mut value) in found {
+        if let Kind::Extent(start) = version.kind {
+            value = load_extent(source, &version, segment.at, start)?;
+            version.kind = Kind::Value;
+        }
+        version.ordinal = 0;
+        let hash = KeyHash::of(&version.key, parameters.seed);
+        kept.push(hash, &version.key, version.record(&value));
+    }
+    Ok(())
+}
 
-    /// The new segments of a merge lie at `at`, in their order, from now on, in place of the old ones. Answers the
-    /// addresses of those, which nothing refers to any more, and the tables of the new ones for [`crate::Columns::restore`].
-    pub fn install_merge(&mut self, merged: Merged, at: &[SegmentAt]) -> (Vec<SegmentAt>, Vec<Vec<u8>>) {
+fn seal_kept(kept: &mut BufferRow, plan: &MergePlan, parameters: &Parameters, merged: &mut Merged) {
+    let room = merged.segments.last().map_or(Room::New, |sealed| Room::Join(sealed.table.len() as u32));
+    let Some(sealed) = seal(plan.row, kept, parameters, room) else { return };
+    // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
+    // and in earlier ones would count it twice; its sequence is what tells.
+    let leaving = kept.entries().iter().zip(&sealed.leaves).filter(|(_, leaves)| **leaves);
+    let live = leaving.filter(|(entry, _)| plan.newest.contains(&entry.sequence())).count();
+    kept.remove(&sealed.leaves);
+    merged.live.push(live as u16);
+    merged.segments.push(sealed);
+}
+
+impl Versions {
+    /// The new segments of a merge lie at `at`, in their order, from now on, in place of the old ones. Answers how many older
+    /// segments their row has, and the addresses of the old ones, which nothing refers to any more.
+    pub fn install_merge(&mut self, merged: &Merged, at: &[SegmentAt]) -> (u32, Vec<SegmentAt>) {
         assert_eq!(merged.segments.len(), at.len(), "an address for each segment");
-        self.columns.replace(merged.row, merged.groups, &merged.segments, &merged.live, at)
+        let first: usize = self.columns.group_sizes(merged.row)[..merged.groups.start].iter().sum();
+        let freed = self.columns.replace(merged.row, merged.groups.clone(), &merged.segments, &merged.live, at);
+        (first as u32, freed)
     }
 }
 
 impl MergePlan {
-    /// How many runs of groups are to be rewritten, each by [`Versions::merge`]. Merge the last one first: numbers of groups
+    /// How many runs of groups are to be rewritten, each by [`merge`]. Merge the last one first: numbers of groups
     /// before a run do not change with it.
     pub fn run_count(&self) -> usize {
         self.runs.len()
@@ -184,7 +244,7 @@ impl MergePlan {
 }
 
 impl Decisions {
-    fn plan(self, row: u32, sizes: Vec<usize>, drop: BTreeSet<u64>, newest: BTreeSet<u64>) -> MergePlan {
+    fn plan(self, row: u32, drop: BTreeSet<u64>, newest: BTreeSet<u64>) -> MergePlan {
         let is_kept = |(sequence, _): &&(u64, u64)| !drop.contains(sequence);
         let kept_in = |group: &Vec<(u64, u64)>| group.iter().filter(is_kept).count() as u64;
         let versions = self.groups.iter().map(|group| group.len() as u64).sum();
@@ -200,8 +260,7 @@ impl Decisions {
             drop: BTreeSet::new(),
             newest,
         };
-        let closed = self.groups.len().saturating_sub(1);
-        for (at, group) in self.groups[..closed].iter().enumerate() {
+        for (at, group) in self.groups[..self.closed].iter().enumerate() {
             if kept_in(group) * 100 > group.len() as u64 * KEPT_PERCENT_MAX {
                 continue;
             }
@@ -209,7 +268,7 @@ impl Decisions {
                 Some(run) if run.end == at => run.end = at + 1,
                 _ => plan.runs.push(at..at + 1),
             }
-            plan.segments += sizes[at] as u64;
+            plan.segments += self.sizes[at] as u64;
             for (sequence, bytes) in group.iter().filter(|version| !is_kept(version)) {
                 plan.dropped += 1;
                 plan.dropped_bytes += bytes;

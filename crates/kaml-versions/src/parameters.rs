@@ -13,7 +13,7 @@ use crate::record::HEADER_BYTES;
 pub struct Parameters {
     /// Bytes of a page, the unit of a read.
     pub page_bytes: u32,
-    /// Pages of a segment.
+    /// Pages of a segment, its table's among them.
     pub segment_pages: u32,
     /// Rows: keys are spread over so many chains of segments.
     pub rows: u32,
@@ -35,8 +35,12 @@ const ROWS_PER_SEGMENT: (u64, u64) = (13, 8);
 impl Parameters {
     /// The paper's shape (4 KiB pages, 1 MiB segments) for a buffer of so many bytes, and our own choices.
     pub fn for_buffer(buffer_bytes: u64, seed: u64) -> Parameters {
-        let (page_bytes, segment_pages) = (4096, 256);
-        let segment_bytes = u64::from(page_bytes * segment_pages);
+        Parameters::for_segments(buffer_bytes, 4096, 1 << 20, seed)
+    }
+
+    /// As [`Parameters::for_buffer`], with other segments.
+    pub fn for_segments(buffer_bytes: u64, page_bytes: u32, segment_bytes: u64, seed: u64) -> Parameters {
+        let segment_pages = (segment_bytes / u64::from(page_bytes)) as u32;
         let rows = (buffer_bytes * ROWS_PER_SEGMENT.0 / ROWS_PER_SEGMENT.1 / segment_bytes).clamp(1, 1 << 16) as u32;
         Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices: 3, fingerprint_bits: 14, seed }
     }
@@ -46,9 +50,9 @@ impl Parameters {
         self.page_bytes as usize * self.segment_pages as usize
     }
 
-    /// The longest value: all pages but the one that says where it is.
+    /// The longest value: all pages but the one that says where it is and the one of the table.
     pub fn value_bytes_max(&self) -> u64 {
-        u64::from(self.page_bytes) * u64::from(self.segment_pages - 1)
+        u64::from(self.page_bytes) * u64::from(self.segment_pages - 2)
     }
 
     pub(crate) fn value_shape(&self) -> ValueShape {
@@ -61,8 +65,8 @@ impl Parameters {
         if !self.page_bytes.is_power_of_two() || !(512..=1 << 16).contains(&self.page_bytes) {
             return fail("page_bytes", self.page_bytes.into(), "a power of two, 512 to 65536");
         }
-        if !(2..=1 << 16).contains(&self.segment_pages) {
-            return fail("segment_pages", self.segment_pages.into(), "2 to 65536");
+        if !(4..=1 << 16).contains(&self.segment_pages) {
+            return fail("segment_pages", self.segment_pages.into(), "4 to 65536");
         }
         if u64::from(self.page_bytes) * u64::from(self.segment_pages) > 1 << 28 {
             return fail("segment_pages", self.segment_pages.into(), "at most 256 MiB of pages");

@@ -131,7 +131,7 @@ impl Version {
     }
 
     /// The whole record, of a value or a tombstone.
-    pub(crate) fn record(&self, value: &[u8]) -> Box<[u8]> {
+    pub fn record(&self, value: &[u8]) -> Box<[u8]> {
         let mut record = Vec::with_capacity(HEADER_BYTES + self.key.len() + value.len());
         record.resize(HEADER_BYTES + self.key.len(), 0);
         self.encode(&mut record);
@@ -174,8 +174,14 @@ impl Version {
         Ok(Some((version, record)))
     }
 
+    /// The sequence of a record that is known to be whole.
+    pub(crate) fn sequence_of(record: &[u8]) -> u64 {
+        let at = std::mem::offset_of!(Header, sequence);
+        u64::from_le_bytes(record[at..at + 8].try_into().expect("eight bytes"))
+    }
+
     /// The key of a record that is known to be whole.
-    pub(crate) fn key_of(record: &[u8]) -> Key {
+    pub fn key_of(record: &[u8]) -> Key {
         let len = usize::from(record[std::mem::offset_of!(Header, key_len)]);
         Key::new(&record[HEADER_BYTES..HEADER_BYTES + len]).expect("a whole record")
     }

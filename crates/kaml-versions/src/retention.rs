@@ -80,6 +80,8 @@ impl Retention {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeline::Command;
+    use crate::versions::Stamp;
     use kaml_index::Key;
 
     const ONLY_NEWEST: Retention =
@@ -119,7 +121,7 @@ mod tests {
         assert_eq!(kept(Retention { keep_last: 3, ..ONLY_NEWEST }, "vvvvv", &timeline), "kkk..");
         assert_eq!(kept(Retention { keep_since_ns: Some(40), ..ONLY_NEWEST }, "vvvvv", &timeline), "kk...");
         assert_eq!(kept(Retention { keep_internal: true, ..ONLY_NEWEST }, "vvvvv", &timeline), "k.k.k");
-        timeline.take(3, 0).expect("few snapshots");
+        timeline.carry_out(Command::Snapshot, Stamp { sequence: 3, time_ns: 0 }).expect("few snapshots");
         assert_eq!(kept(ONLY_NEWEST, "vvvvv", &timeline), "k....");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "vvvvv", &timeline), "k..k.");
     }
@@ -129,8 +131,8 @@ mod tests {
     #[test]
     fn rolled_back_versions_go_unless_a_snapshot_sees_them() {
         let mut timeline = Timeline::default();
-        timeline.take(3, 0).expect("few snapshots");
-        timeline.roll_back(1, 6, 0).expect("taken");
+        timeline.carry_out(Command::Snapshot, Stamp { sequence: 3, time_ns: 0 }).expect("few snapshots");
+        timeline.carry_out(Command::RollBack(1), Stamp { sequence: 6, time_ns: 0 }).expect("taken");
         assert_eq!(kept(ONLY_NEWEST, "vvvvv", &timeline), "...k.");
         assert_eq!(kept(Retention { keep_last: 9, ..ONLY_NEWEST }, "vvvvv", &timeline), "...kk");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "vvvvv", &timeline), "k..k.");
@@ -144,7 +146,7 @@ mod tests {
         assert_eq!(kept(ONLY_NEWEST, "-vvvv", &timeline), ".....");
         assert_eq!(kept(ONLY_NEWEST, "-", &timeline), ".");
         assert_eq!(kept(Retention { keep_last: 2, ..ONLY_NEWEST }, "-vvvv", &timeline), "kk...");
-        timeline.take(3, 0).expect("few snapshots");
+        timeline.carry_out(Command::Snapshot, Stamp { sequence: 3, time_ns: 0 }).expect("few snapshots");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vvvv", &timeline), "k..k.");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vv--", &timeline), ".....");
     }

@@ -8,6 +8,7 @@
 //! newer versions of its key: the segments of a row stay in time order for each key.
 
 use crate::buffer::{BufferRow, Buffered, NONE};
+use crate::format::{self, StoredTable};
 use crate::group::ValueShape;
 use crate::hash::{CHOICES_MAX, KeyHash, VersionHash};
 use crate::parameters::Parameters;
@@ -21,6 +22,8 @@ use std::ops::Range;
 const RECORDS_MAX: usize = 60_000;
 /// Versions are tried until their bytes exceed a segment's by this, in sixteenths.
 const TRIED_SIXTEENTHS: usize = 20;
+/// A table has room for so many sixteenths of the versions that fill a segment.
+const RECORDS_SIXTEENTHS: usize = 18;
 /// After so many versions in a row that found no place, the segment counts as full.
 const MISSES_MAX: usize = 48;
 
@@ -37,12 +40,16 @@ pub struct Sealed {
     pub record_bytes: usize,
     /// Sequences of its versions.
     pub sequences: Range<u64>,
-    /// Pages that versions are hashed to.
-    pub(crate) hashed_pages: u32,
+    /// Pages that versions are hashed to: the first ones of the image.
+    pub hashed_pages: u32,
+    /// Pages of its table: the last ones of the image.
+    pub table_pages: u32,
     /// Its retrieval table.
     pub(crate) table: Vec<u32>,
     /// Each key once.
     pub(crate) keys: Vec<KeyHash>,
+    /// Of the row's first versions, those that are in it.
+    pub(crate) leaves: Vec<bool>,
 }
 
 /// The positions of the group that the segment might join.
@@ -64,27 +71,31 @@ struct Chosen {
     placed: usize,
 }
 
-/// Seals what it can of a row's versions and removes it from the row; nothing if the row is empty.
-pub(crate) fn seal(row_index: u32, row: &mut BufferRow, parameters: &Parameters, room: Room) -> Option<Sealed> {
+/// How the pages of a segment are divided: hashed ones, extents, the table.
+#[derive(Clone, Copy, Debug)]
+struct Division {
+    hashed: u32,
+    extents: u32,
+    table: u32,
+}
+
+/// Seals what it can of a row's versions; nothing if the row is empty. They stay in the row until they are removed.
+pub(crate) fn seal(row_index: u32, row: &BufferRow, parameters: &Parameters, room: Room) -> Option<Sealed> {
     if row.entries().is_empty() {
         return None;
     }
-    let hashed_pages = hashed_pages(row, parameters);
-    let mut placement = Placement::new(hashed_pages as usize, parameters.page_bytes, parameters.choices as usize);
-    let mut chosen = choose(row, parameters, hashed_pages, &mut placement);
-    let positions = positions(&mut chosen, room, parameters, hashed_pages);
+    let pages = divide(row, parameters);
+    let mut placement = Placement::new(pages.hashed as usize, parameters.page_bytes, parameters.choices as usize);
+    let mut chosen = choose(row, parameters, pages, &mut placement);
+    let positions = positions(&mut chosen, room, parameters, pages);
     let shape = parameters.value_shape();
     let table = solve(&mut chosen, &placement, positions, shape, row);
-    let sealed = build(row_index, row, parameters, hashed_pages, &placement, &mut chosen, table);
-    let mut leaves = vec![false; row.entries().len()];
-    chosen.iter().for_each(|version| leaves[version.entry] = true);
-    row.remove(&leaves);
-    Some(sealed)
+    Some(build(row_index, row, parameters, pages, &placement, &mut chosen, table))
 }
 
-/// Pages for records; the others take the values of extents, as many as the row's oldest segment full of versions has.
-fn hashed_pages(row: &BufferRow, parameters: &Parameters) -> u32 {
-    let (mut total, mut extents) = (0, 0);
+/// Pages for the table, for the values of extents, and for records, as the row's oldest segment full of versions needs them.
+fn divide(row: &BufferRow, parameters: &Parameters) -> Division {
+    let (mut total, mut extents, mut count) = (0, 0, 0);
     for entry in row.entries() {
         let is_extent = entry.len() > parameters.page_bytes as usize;
         // Its record has to find a page as well; a header and the longest key is enough for that.
@@ -92,18 +103,23 @@ fn hashed_pages(row: &BufferRow, parameters: &Parameters) -> u32 {
         if total > parameters.segment_bytes() {
             break;
         }
+        count += 1;
         extents += if is_extent { entry.len() } else { 0 };
     }
-    let extent_pages = extents.div_ceil(parameters.page_bytes as usize) as u32;
-    (parameters.segment_pages - extent_pages.min(parameters.segment_pages - 1)).max(1)
+    // Of mixed sizes more may find room than come first.
+    let records = (count * RECORDS_SIXTEENTHS / 16).clamp(1, RECORDS_MAX);
+    let table = format::table_pages(positions_for(records), parameters).min(parameters.segment_pages - 1);
+    let rest = parameters.segment_pages - table;
+    let extents = (extents.div_ceil(parameters.page_bytes as usize) as u32).min(rest - 1);
+    Division { hashed: rest - extents, extents, table }
 }
 
 /// Places versions, large ones first and of equal ones the oldest first.
-fn choose(row: &BufferRow, parameters: &Parameters, hashed_pages: u32, placement: &mut Placement) -> Vec<Chosen> {
+fn choose(row: &BufferRow, parameters: &Parameters, pages: Division, placement: &mut Placement) -> Vec<Chosen> {
     let mut chosen: Vec<Chosen> = Vec::with_capacity(row.entries().len());
     // The ordinal that a key's next version would have, for each entry that is in.
     let mut next_ordinal = vec![0u16; row.entries().len()];
-    let mut extent_room = (parameters.segment_pages - hashed_pages) as usize * parameters.page_bytes as usize;
+    let mut extent_room = pages.extents as usize * parameters.page_bytes as usize;
     let mut misses = Misses::default();
     for at in order(row, parameters) {
         if misses.count > MISSES_MAX || chosen.len() == RECORDS_MAX {
@@ -127,8 +143,8 @@ fn choose(row: &BufferRow, parameters: &Parameters, hashed_pages: u32, placement
         }
         version.ordinal = ordinal;
         let hash = entry.hash.version(ordinal);
-        let pages = std::array::from_fn::<u16, CHOICES_MAX, _>(|choice| hash.page(choice, hashed_pages) as u16);
-        let Some(placed) = placement.place(version.stored_bytes() as u32, pages) else {
+        let candidates = std::array::from_fn::<u16, CHOICES_MAX, _>(|choice| hash.page(choice, pages.hashed) as u16);
+        let Some(placed) = placement.place(version.stored_bytes() as u32, candidates) else {
             misses.note(record.len());
             continue;
         };
@@ -181,9 +197,13 @@ impl Misses {
 }
 
 /// How long the table is. A segment joins the open group of its row if that costs neither much memory nor much room.
-fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, hashed_pages: u32) -> u32 {
+fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, pages: Division) -> u32 {
+    let max = format::positions_max(pages.table, parameters);
+    chosen.truncate(records_for(max));
     let needed = positions_for(chosen.len());
-    if let Room::Join(positions) = room {
+    if let Room::Join(positions) = room
+        && positions <= max
+    {
         let fit = records_for(positions);
         if needed <= positions && positions <= needed + needed / 12 + 16 {
             return positions;
@@ -196,9 +216,9 @@ fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, hash
     // A new group, made for the segments that will join it as well. Records of one size fill the slots that there are.
     // Numbers of mixed ones vary by some two percent: most fit if this one has three percent to spare.
     let largest = chosen.iter().map(|each| each.version.stored_bytes()).max().unwrap_or(1);
-    let slots = hashed_pages as usize * (parameters.page_bytes as usize / largest);
+    let slots = pages.hashed as usize * (parameters.page_bytes as usize / largest);
     let joined = if slots >= chosen.len() && slots * 9 / 10 <= chosen.len() { slots } else { chosen.len() * 33 / 32 };
-    positions_for(joined.min(RECORDS_MAX))
+    positions_for(joined.min(RECORDS_MAX)).min(max)
 }
 
 /// Solves the table. Versions whose equations contradict older ones are left out, and newer ones of their keys.
@@ -229,19 +249,21 @@ fn build(
     row_index: u32,
     row: &BufferRow,
     parameters: &Parameters,
-    hashed_pages: u32,
+    pages: Division,
     placement: &Placement,
     chosen: &mut [Chosen],
     table: Vec<u32>,
 ) -> Sealed {
     let page_bytes = parameters.page_bytes as usize;
     let mut image = vec![0; parameters.segment_bytes()];
-    let mut filled = vec![0usize; hashed_pages as usize];
-    let mut extents_end = hashed_pages as usize * page_bytes;
+    let mut filled = vec![0usize; pages.hashed as usize];
+    let mut extents_end = pages.hashed as usize * page_bytes;
+    let mut leaves = vec![false; row.entries().len()];
     let (mut first, mut last) = (u64::MAX, 0);
     let mut keys = Vec::with_capacity(chosen.len());
     for each in chosen.iter_mut() {
         let entry = &row.entries()[each.entry];
+        leaves[each.entry] = true;
         let version = &mut each.version;
         let value = &entry.record()[HEADER_BYTES + version.key.len()..];
         if version.kind == Kind::Extent(0) {
@@ -262,8 +284,30 @@ fn build(
             keys.push(entry.hash);
         }
     }
-    let record_bytes = filled.iter().sum::<usize>() + extents_end - hashed_pages as usize * page_bytes;
+    let record_bytes = filled.iter().sum::<usize>() + extents_end - pages.hashed as usize * page_bytes;
     let sequences = if chosen.is_empty() { 0..0 } else { first..last + 1 };
     let records = chosen.len() as u32;
-    Sealed { row: row_index, image, records, record_bytes, sequences, hashed_pages, table, keys }
+    let stored = StoredTable {
+        sequences: sequences.clone(),
+        row: row_index,
+        hashed_pages: pages.hashed,
+        records: records as u16,
+        table,
+    };
+    let bytes = format::encode(&stored, parameters.value_shape());
+    let table_pages = format::table_pages(stored.table.len() as u32, parameters);
+    let start = (parameters.segment_pages - table_pages) as usize * page_bytes;
+    image[start..start + bytes.len()].copy_from_slice(&bytes);
+    Sealed {
+        row: row_index,
+        image,
+        records,
+        record_bytes,
+        sequences,
+        hashed_pages: pages.hashed,
+        table_pages,
+        table: stored.table,
+        keys,
+        leaves,
+    }
 }

@@ -27,6 +27,19 @@ pub struct Candidate {
     pub ordinal: u16,
 }
 
+impl Candidate {
+    /// The version of `key` that the candidate's page was read for, if it is there with a sequence before `before`.
+    pub(crate) fn check<'p>(
+        &self,
+        key: &Key,
+        before: u64,
+        page: &'p [u8],
+    ) -> Result<Option<(Version, &'p [u8])>, Error> {
+        let found = find(page, key, self.ordinal)?;
+        Ok(found.filter(|(version, _)| version.sequence < before))
+    }
+}
+
 /// Where the next version is.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
@@ -111,7 +124,6 @@ impl<'a> Search<'a> {
 
     /// The version that a candidate's page was read for, if it is there and old enough.
     pub fn check<'p>(&self, candidate: &Candidate, page: &'p [u8]) -> Result<Option<(Version, &'p [u8])>, Error> {
-        let found = find(page, &self.key, candidate.ordinal)?;
-        Ok(found.filter(|(version, _)| version.sequence < self.before))
+        candidate.check(&self.key, self.before, page)
     }
 }

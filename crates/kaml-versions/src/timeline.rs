@@ -15,6 +15,7 @@
 //! ```
 
 use crate::Error;
+use crate::versions::Stamp;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -44,7 +45,7 @@ impl View {
     }
 
     /// The part before `end`.
-    fn until(&self, end: u64) -> View {
+    pub fn before(&self, end: u64) -> View {
         let cut = self.ranges.iter().map(|range| range.start..range.end.min(end));
         View { ranges: cut.filter(|range| !range.is_empty()).collect() }
     }
@@ -75,6 +76,17 @@ pub struct Snapshot {
     pub view: View,
 }
 
+/// What can be done to user versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Finishes the present user version.
+    Snapshot,
+    /// Makes the namespace look as it did in a snapshot; what it looked like until now is taken as a snapshot first.
+    RollBack(u32),
+    /// Forgets a snapshot; what only it saw goes with the next merge.
+    Forget(u32),
+}
+
 /// A namespace's user versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeline {
@@ -82,12 +94,14 @@ pub struct Timeline {
     present: u32,
     view: View,
     snapshots: BTreeMap<u32, Snapshot>,
+    /// The sequence of the last command.
+    changed: u64,
 }
 
 impl Default for Timeline {
     /// User version 1, no snapshots, everything seen.
     fn default() -> Timeline {
-        Timeline { present: 1, view: View::everything(), snapshots: BTreeMap::new() }
+        Timeline { present: 1, view: View::everything(), snapshots: BTreeMap::new(), changed: 0 }
     }
 }
 
@@ -112,16 +126,45 @@ impl Timeline {
         self.snapshots.get(&version).ok_or(Error::NoSnapshot { version, present: self.present })
     }
 
+    /// Carries out a command, unless it was carried out before; answers the user version that it finished, or forgot.
+    pub fn carry_out(&mut self, command: Command, stamp: Stamp) -> Result<u32, Error> {
+        if stamp.sequence <= self.changed {
+            return Ok(self.present - 1);
+        }
+        let done = match command {
+            Command::Snapshot => self.take(stamp.sequence, stamp.time_ns),
+            Command::RollBack(to) => self.roll_back(to, stamp.sequence, stamp.time_ns),
+            Command::Forget(version) => self.forget(version).map(|()| version),
+        }?;
+        self.changed = stamp.sequence;
+        Ok(done)
+    }
+
+    /// What is wrong with a command just now, if anything is.
+    pub fn check(&self, command: Command) -> Result<(), Error> {
+        match command {
+            Command::RollBack(version) | Command::Forget(version) => drop(self.snapshot(version)?),
+            Command::Snapshot => {}
+        }
+        let ranges = |view: &View| view.ranges.len() >= RANGES_MAX;
+        let is_full =
+            matches!(command, Command::RollBack(to) if self.snapshots.get(&to).is_some_and(|s| ranges(&s.view)));
+        match is_full || self.present == u32::MAX {
+            true => Err(Error::TooManySnapshots),
+            false => Ok(()),
+        }
+    }
+
     /// Finishes the present user version, all of whose sequences are before `end`; answers its number.
-    pub fn take(&mut self, end: u64, time_ns: u64) -> Result<u32, Error> {
+    fn take(&mut self, end: u64, time_ns: u64) -> Result<u32, Error> {
         let taken = self.present;
         self.present = taken.checked_add(1).ok_or(Error::TooManySnapshots)?;
-        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.until(end) });
+        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.before(end) });
         Ok(taken)
     }
 
     /// Forgets a snapshot: retention no longer keeps anything for it. Its number is not used again.
-    pub fn forget(&mut self, version: u32) -> Result<(), Error> {
+    fn forget(&mut self, version: u32) -> Result<(), Error> {
         self.snapshot(version)?;
         self.snapshots.remove(&version);
         Ok(())
@@ -129,7 +172,7 @@ impl Timeline {
 
     /// Makes the namespace look as it did in a snapshot, from sequence `end` on. What it looked like until now is taken as
     /// a snapshot first, whose number is answered: rolling back to that undoes it.
-    pub fn roll_back(&mut self, to: u32, end: u64, time_ns: u64) -> Result<u32, Error> {
+    fn roll_back(&mut self, to: u32, end: u64, time_ns: u64) -> Result<u32, Error> {
         let view = self.snapshot(to)?.view.clone();
         if view.ranges.len() >= RANGES_MAX {
             return Err(Error::TooManySnapshots);
@@ -140,13 +183,14 @@ impl Timeline {
     }
 
     /// The bytes: all numbers little-endian; `"KVU1"`, CRC32C over what follows; present version, count of snapshots
-    /// (4 bytes each); the present view; for each snapshot its version (4), its time (8), its view. A view: count of ranges (4), then
+    /// (4 bytes each); the sequence of the last command (8); the present view; for each snapshot its version (4), its time (8), its view. A view: count of ranges (4), then
     /// start and end of each (8 each).
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0; 4]);
         bytes.extend(self.present.to_le_bytes());
         bytes.extend((self.snapshots.len() as u32).to_le_bytes());
+        bytes.extend(self.changed.to_le_bytes());
         encode_view(&self.view, &mut bytes);
         for (version, snapshot) in &self.snapshots {
             bytes.extend(version.to_le_bytes());
@@ -167,6 +211,7 @@ impl Timeline {
         let mut rest = body;
         let present = u32::from_le_bytes(take(&mut rest)?);
         let count = u32::from_le_bytes(take(&mut rest)?);
+        let changed = u64::from_le_bytes(take(&mut rest)?);
         let view = decode_view(&mut rest)?;
         let mut snapshots = BTreeMap::new();
         for _ in 0..count {
@@ -179,7 +224,10 @@ impl Timeline {
             }
             snapshots.insert(version, Snapshot { time_ns, view });
         }
-        if rest.is_empty() && view.end() == u64::MAX { Ok(Timeline { present, view, snapshots }) } else { Err(DAMAGED) }
+        match rest.is_empty() && view.end() == u64::MAX {
+            true => Ok(Timeline { present, view, snapshots, changed }),
+            false => Err(DAMAGED),
+        }
     }
 }
 
@@ -265,9 +313,10 @@ mod tests {
     fn golden_timeline() {
         let bytes = rolled_back().encode();
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        let expected = "4b56553138d485ac03000000020000000200000000000000000000000a0000000000000014000000\
-                        00000000ffffffffffffffff0100000064000000000000000100000000000000000000000a000000\
-                        0000000002000000c8000000000000000100000000000000000000001400000000000000";
+        let expected = "4b56553191005155030000000200000000000000000000000200000000000000000000000a000000\
+                        000000001400000000000000ffffffffffffffff0100000064000000000000000100000000000000\
+                        000000000a0000000000000002000000c80000000000000001000000000000000000000014000000\
+                        00000000";
         assert_eq!(hex, expected);
         assert_eq!(Timeline::decode(&bytes), Ok(rolled_back()));
         for bit in 0..bytes.len() * 8 {

@@ -4,7 +4,10 @@
 mod common;
 
 use common::{Random, tiny, value_of};
-use kaml_versions::{At, Difference, Error, Key, Pages, Retention, SegmentAt, Stamp, Versions, View};
+use kaml_versions::{
+    At, Columns, Command, Difference, Error, Key, Past, Retention, SegmentAt, SegmentInfo, Source, Stamp, Version,
+    Versions, View, diff, get, history, list, merge, newest, plan_merge, undone,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -16,16 +19,33 @@ struct Flash {
     page_reads: u64,
 }
 
-impl Pages for Flash {
+/// A namespace and its flash.
+struct Both<'a> {
+    versions: &'a Versions,
+    flash: &'a mut Flash,
+    held: Vec<SegmentAt>,
+}
+
+impl Source for Both<'_> {
     type Error = Error;
 
+    fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Error> {
+        self.held.clear();
+        Ok(look(self.versions, &mut |at| self.held.push(at)))
+    }
+
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        self.page_reads += 1;
-        Ok(&self.images[&at.get()][bytes])
+        assert!(self.held.contains(&at), "what is read is held");
+        self.flash.page_reads += 1;
+        Ok(&self.flash.images[&at.get()][bytes])
     }
 }
 
 impl Flash {
+    fn over<'a>(&'a mut self, versions: &'a Versions) -> Both<'a> {
+        Both { versions, flash: self, held: Vec::new() }
+    }
+
     fn program(&mut self, image: &[u8]) -> SegmentAt {
         self.images.insert(self.next, image.to_vec());
         self.next += 1;
@@ -34,23 +54,22 @@ impl Flash {
 
     fn settle(&mut self, versions: &mut Versions, last: &Key) {
         while let Some(row) = versions.columns().wants_seal(last) {
-            let sealed = versions.columns_mut().seal(row).expect("not empty");
+            let sealed = versions.columns().seal(row).expect("not empty");
             let at = self.program(&sealed.image);
             versions.columns_mut().install(&sealed, at);
         }
     }
 
     /// Merges all rows; answers versions dropped.
-    fn merge(&mut self, versions: &mut Versions, retention: &Retention) -> u64 {
+    fn merge(&mut self, versions: &mut Versions, retention: &Retention, kept_from: u64) -> u64 {
         let mut dropped = 0;
         for row in 0..versions.columns().parameters().rows {
-            let plan = versions.plan_merge(self, row, retention).expect("undamaged");
+            let plan = plan_merge(&mut self.over(versions), row, retention, kept_from).expect("undamaged");
             assert!(plan.kept <= plan.versions && plan.dropped <= plan.versions - plan.kept);
             for run in (0..plan.run_count()).rev() {
-                let merged = versions.merge(self, &plan, run).expect("undamaged");
+                let merged = merge(&mut self.over(versions), &plan, run).expect("undamaged");
                 let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| self.program(&sealed.image)).collect();
-                let (freed, tables) = versions.install_merge(merged, &at);
-                assert_eq!(tables.len(), at.len());
+                let (_, freed) = versions.install_merge(&merged, &at);
                 freed.iter().for_each(|at| assert!(self.images.remove(&at.get()).is_some()));
             }
             dropped += plan.dropped;
@@ -119,7 +138,9 @@ impl World {
             }
             90..97 if self.undoes => self.undo(key),
             97..99 => {
-                let taken = self.versions.snapshot(self.sequence * 10).expect("few snapshots");
+                let stamp = self.stamp();
+                let taken = self.versions.command(Command::Snapshot, stamp).expect("few snapshots");
+                assert_eq!(self.versions.command(Command::Snapshot, stamp), Ok(taken), "carried out once");
                 self.model.snapshots.insert(taken, self.model.present.clone());
             }
             99 if self.rolls_back => self.roll_back(),
@@ -141,12 +162,17 @@ impl World {
         let stamp = self.stamp();
         let known = self.model.present.get(&key).map_or(0, Vec::len) as u32;
         let old = self.model.back(key, count as usize);
-        let undone = self.versions.undo(&mut self.flash, Key::from(key), count, stamp);
+        let undone = undone(&mut self.flash.over(&self.versions), &Key::from(key), count);
         if count > known {
             assert_eq!(undone, Err(Error::TooFarBack { count, available: known }));
             return;
         }
-        assert_eq!(undone, Ok(old.is_some()));
+        let undone = undone.expect("undamaged").map(|record| record.value);
+        assert_eq!(undone, old);
+        match &undone {
+            Some(value) => self.versions.put(Key::from(key), value, stamp).expect("small"),
+            None => self.versions.delete(Key::from(key), stamp).expect("small"),
+        }
         self.model.put(key, stamp.sequence, old);
     }
 
@@ -156,7 +182,8 @@ impl World {
             return;
         }
         let to = all[self.random.below(all.len() as u64) as usize];
-        let before = self.versions.roll_back(to, self.sequence * 10).expect("taken");
+        let stamp = self.stamp();
+        let before = self.versions.command(Command::RollBack(to), stamp).expect("taken");
         let then = self.model.snapshots[&to].clone();
         self.model.snapshots.insert(before, std::mem::replace(&mut self.model.present, then));
     }
@@ -166,7 +193,7 @@ impl World {
     }
 
     fn value(&mut self, key: u64, at: At) -> Option<Vec<u8>> {
-        self.versions.get(&mut self.flash, &Key::from(key), at).expect("undamaged").map(|record| record.value)
+        get(&mut self.flash.over(&self.versions), &Key::from(key), at).expect("undamaged").map(|record| record.value)
     }
 
     /// What is seen now and in each snapshot is what the model has.
@@ -181,9 +208,13 @@ impl World {
         }
     }
 
+    fn past(&mut self, key: u64) -> Vec<Past> {
+        history(&mut self.flash.over(&self.versions), &Key::from(key), usize::MAX).expect("undamaged")
+    }
+
     fn list(&mut self, view: &View) -> BTreeSet<Key> {
         let rows = 0..self.versions.columns().parameters().rows;
-        rows.flat_map(|row| self.versions.list(&mut self.flash, row, view).expect("undamaged")).collect()
+        rows.flat_map(|row| list(&mut self.flash.over(&self.versions), row, view).expect("undamaged")).collect()
     }
 }
 
@@ -204,7 +235,7 @@ fn nothing_is_forgotten() {
             for back in 0..4 {
                 assert_eq!(world.value(key, At::Back(back)), world.model.back(key, back as usize));
             }
-            let past = world.versions.history(&mut world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+            let past = world.past(key);
             let sequences: Vec<u64> = past.iter().map(|past| past.version.sequence).collect();
             let all = world.model.versions.get(&key).cloned().unwrap_or_default();
             assert_eq!(sequences, all.iter().rev().map(|(sequence, _)| *sequence).collect::<Vec<_>>());
@@ -214,7 +245,7 @@ fn nothing_is_forgotten() {
         }
         let view = world.versions.timeline().view().clone();
         assert_eq!(world.list(&view), keys_of(&world.model.present).into_keys().collect());
-        let none = world.versions.get(&mut world.flash, &Key::from(1), At::Snapshot(9999));
+        let none = get(&mut world.flash.over(&world.versions), &Key::from(1), At::Snapshot(9999));
         assert!(matches!(none, Err(Error::NoSnapshot { version: 9999, .. })));
     }
 }
@@ -241,7 +272,8 @@ fn diffs_name_what_changed() {
             }
             let (a, b) = (world.view(*from), world.view(*to));
             let rows = 0..world.versions.columns().parameters().rows;
-            let found = rows.flat_map(|row| world.versions.diff(&mut world.flash, row, &a, &b).expect("undamaged"));
+            let found =
+                rows.flat_map(|row| diff(&mut world.flash.over(&world.versions), row, &a, &b).expect("undamaged"));
             assert_eq!(found.collect::<BTreeMap<_, _>>(), expected, "{from} to {to}");
         }
     }
@@ -262,7 +294,7 @@ fn merges_keep_what_the_rules_keep() {
         let mut dropped = 0;
         for _ in 0..4 {
             (0..1200).for_each(|_| world.change());
-            dropped += world.flash.merge(&mut world.versions, &retention);
+            dropped += world.flash.merge(&mut world.versions, &retention, u64::MAX);
             world.check_views();
             for key in 0..KEYS {
                 for back in 0..keeps_last.min(6) {
@@ -275,7 +307,7 @@ fn merges_keep_what_the_rules_keep() {
         if !keeps_all {
             // The model's versions that are still there are in the model's order.
             for key in 0..KEYS {
-                let past = world.versions.history(&mut world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+                let past = world.past(key);
                 assert!(past.is_sorted_by(|a, b| a.version.sequence > b.version.sequence));
             }
         }
@@ -290,12 +322,13 @@ fn space_comes_back() {
     let mut world = World::new(31);
     (0..4000).for_each(|_| world.change());
     for snapshot in world.versions.timeline().snapshots().keys().copied().collect::<Vec<_>>() {
-        world.versions.forget_snapshot(snapshot).expect("taken");
+        let stamp = world.stamp();
+        world.versions.command(Command::Forget(snapshot), stamp).expect("taken");
         world.model.snapshots.remove(&snapshot);
     }
     let retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
     let before = world.flash.images.len();
-    let dropped = world.flash.merge(&mut world.versions, &retention);
+    let dropped = world.flash.merge(&mut world.versions, &retention, u64::MAX);
     world.check_views();
     assert!(
         dropped > 1000 && world.flash.images.len() * 2 < before,
@@ -303,66 +336,72 @@ fn space_comes_back() {
         world.flash.images.len()
     );
     assert_eq!(world.flash.images.len() as u64, world.versions.columns().segment_count());
-    assert_eq!(world.flash.merge(&mut world.versions, &retention), 0);
+    assert_eq!(world.flash.merge(&mut world.versions, &retention, u64::MAX), 0);
 }
 
-/// A device that keeps committed versions in a ring until they are in segments whose tables are durable.
+/// A device that keeps committed versions in a ring until they are in segments that are known after a crash.
 struct Durable {
     world: World,
-    /// Versions and values, oldest first.
-    ring: Vec<(kaml_versions::Version, Vec<u8>)>,
-    /// Tables, in the order of sealing; those from `durable` on would be lost.
-    tables: Vec<Vec<u8>>,
+    /// Versions and their records, oldest first.
+    ring: Vec<(Version, Vec<u8>)>,
+    /// Segments, in the order of sealing; those from `durable` on would be lost.
+    segments: Vec<SegmentInfo>,
     durable: usize,
-    staged_again: u64,
+    /// What was still in the buffer when the ring gave it up.
+    kept: Vec<(Version, Vec<u8>)>,
 }
 
 impl Durable {
-    /// Puts, and seals as a device does; now and then makes tables durable and gives ring space back.
+    /// Puts, and seals as a device does; now and then makes segments durable and gives ring space back.
     fn put(&mut self) {
         let key = self.world.random.below(KEYS);
         self.world.put(key);
-        let past = self.world.versions.history(&mut self.world.flash, &Key::from(key), 1).expect("undamaged");
-        let value = self.world.model.back(key, 0).expect("just put");
-        self.ring.push((past[0].version, value));
-        while let Some(row) = self.world.versions.columns().wants_seal(&Key::from(key)) {
-            let sealed = self.world.versions.columns_mut().seal(row).expect("not empty");
-            let at = self.world.flash.program(&sealed.image);
-            self.tables.push(self.world.versions.columns_mut().install(&sealed, at));
+        let world = &mut self.world;
+        let past = history(&mut world.flash.over(&world.versions), &Key::from(key), 1).expect("undamaged");
+        let value = world.model.back(key, 0).expect("just put");
+        self.ring.push((past[0].version, past[0].version.record(&value).to_vec()));
+        while let Some(row) = world.versions.columns().wants_seal(&Key::from(key)) {
+            let sealed = world.versions.columns().seal(row).expect("not empty");
+            let at = world.flash.program(&sealed.image);
+            world.versions.columns_mut().install(&sealed, at);
+            self.segments.extend(world.versions.columns().segments(row).next_back());
         }
-        match self.world.random.below(20) {
-            0 => self.durable = self.tables.len(),
+        match world.random.below(20) {
+            0 => self.durable = self.segments.len(),
             1 => self.trim(),
             _ => {}
         }
     }
 
-    /// Drops the older half of the ring; what of it is only in the buffer is staged again.
+    /// Drops the older half of the ring; what of it is only in the buffer is kept elsewhere.
     fn trim(&mut self) {
-        self.durable = self.tables.len();
+        self.durable = self.segments.len();
         let Some((middle, _)) = self.ring.get(self.ring.len() / 2) else { return };
         let before = middle.sequence;
         let columns = self.world.versions.columns();
-        let again: Vec<_> = columns.stragglers(before).map(|(version, record)| (version, record.to_vec())).collect();
-        assert_eq!(again.is_empty(), columns.oldest_buffered().is_none_or(|oldest| oldest >= before));
+        self.kept = columns.stragglers(before).map(|(version, record)| (version, record.to_vec())).collect();
+        assert_eq!(self.kept.is_empty(), columns.oldest_buffered(0).is_none_or(|oldest| oldest >= before));
         self.ring.retain(|(version, _)| version.sequence >= before);
-        for (version, record) in again {
-            let value = version.value(&record).expect("undamaged").unwrap_or_default().to_vec();
-            self.ring.push((version, value));
-            self.staged_again += 1;
-        }
     }
 
     fn lose_power(&mut self) {
-        self.tables.truncate(self.durable);
-        let timeline = self.world.versions.timeline().encode();
-        let tables = self.tables.iter().map(Vec::as_slice);
+        self.segments.truncate(self.durable);
         let parameters = *self.world.versions.columns().parameters();
-        let mut versions = Versions::restore(parameters, &timeline, tables, self.world.sequence + 1).expect("whole");
-        // What was staged again is an older version behind newer ones: replaying goes by sequence.
-        self.ring.sort_by_key(|(version, _)| version.sequence);
-        for (version, value) in &self.ring {
-            versions.replay(&mut self.world.flash, version, value).expect("undamaged");
+        let mut columns = Columns::new(parameters).expect("legal");
+        for segment in &self.segments {
+            let image = &self.world.flash.images[&segment.at.get()];
+            let start = (parameters.segment_pages - segment.table_pages) as usize * parameters.page_bytes as usize;
+            columns.restore(segment.row, segment.at, segment.live as u16, &image[start..]).expect("whole");
+        }
+        let mut versions = Versions::restore(columns, self.world.versions.timeline().clone());
+        let mut all: Vec<_> = self.kept.iter().chain(&self.ring).cloned().collect();
+        all.sort_by_key(|(version, _)| version.sequence);
+        for (version, record) in all {
+            let mut source = self.world.flash.over(&versions);
+            let known = newest(&mut source, &version.key, &View::everything()).expect("undamaged");
+            if known.is_none_or(|known| known.sequence < version.sequence) {
+                versions.insert(&version.key, record.into());
+            }
         }
         self.world.versions = versions;
     }
@@ -370,27 +409,28 @@ impl Durable {
 
 /// Goal:   power may go at any time: no committed version is lost, doubled or out of order, although a row may keep
 ///         versions in the buffer for ever and the ring is short.
-/// Method: a ring in the test holds what is put; its older half is dropped again and again, stragglers staged again;
-///         memory and tables not yet durable are lost; compare all histories with the model.
+/// Method: a ring in the test holds what is put; its older half is dropped again and again, stragglers kept elsewhere;
+///         memory and segments not yet durable are lost; compare all histories with the model.
 #[test]
 fn power_may_go_at_any_time() {
     for seed in 41..47 {
         let world = World::new(seed);
-        let mut device = Durable { world, ring: Vec::new(), tables: Vec::new(), durable: 0, staged_again: 0 };
+        let mut device = Durable { world, ring: Vec::new(), segments: Vec::new(), durable: 0, kept: Vec::new() };
+        let mut kept_elsewhere = 0;
         for _ in 0..6 {
             let puts = device.world.random.below(400);
             (0..puts).for_each(|_| device.put());
+            kept_elsewhere += device.kept.len();
             device.lose_power();
             device.world.check_views();
             for key in 0..KEYS {
-                let versions = &device.world.versions;
-                let past = versions.history(&mut device.world.flash, &Key::from(key), usize::MAX).expect("undamaged");
+                let past = device.world.past(key);
                 let all = device.world.model.versions.get(&key).cloned().unwrap_or_default();
                 let found: Vec<u64> = past.iter().rev().map(|past| past.version.sequence).collect();
                 assert_eq!(found, all.iter().map(|(sequence, _)| *sequence).collect::<Vec<_>>(), "key {key}");
             }
         }
-        assert!(device.staged_again > 0);
+        assert!(kept_elsewhere > 0);
     }
 }
 
@@ -408,7 +448,7 @@ fn history_reads_each_version_once() {
         flash.settle(&mut versions, &key);
     }
     flash.page_reads = 0;
-    let past = versions.history(&mut flash, &Key::from(0), 64).expect("undamaged");
+    let past = history(&mut flash.over(&versions), &Key::from(0), 64).expect("undamaged");
     assert_eq!(past.len(), 64);
     assert!(flash.page_reads <= 65, "{} reads", flash.page_reads);
 }

@@ -15,7 +15,9 @@ pub struct CheckReport {
     pub blocks: u64,
     /// Live records found whole.
     pub records: u64,
-    /// Bytes of their values.
+    /// Versions found whole, in namespaces that keep them.
+    pub versions: u64,
+    /// Bytes of all these values.
     pub value_bytes: u64,
     /// What is wrong, one sentence each; empty for a device in order.
     pub problems: Vec<String>,
@@ -54,8 +56,18 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     if untold > 0 {
         report.problems.push(format!("and {untold} more"));
     }
+    let versioned: Vec<u32> = namespaces.iter().copied().filter(|id| shared.reader.keeps_versions(*id)).collect();
+    for id in &versioned {
+        match shared.verify_versions(*id) {
+            Ok((versions, bytes)) => {
+                (report.versions, report.value_bytes) = (report.versions + versions, report.value_bytes + bytes)
+            }
+            Err(error) => report.problems.push(format!("namespace {id}: {error}")),
+        }
+    }
     let core = shared.lock();
-    let indexed: u64 = core.namespaces().iter().filter(|n| namespaces.contains(&n.id)).map(|n| n.record_count).sum();
+    let is_counted = |id: &u32| namespaces.contains(id) && !versioned.contains(id);
+    let indexed: u64 = core.namespaces().iter().filter(|n| is_counted(&n.id)).map(|n| n.record_count).sum();
     if report.problems.is_empty() && indexed != report.records && core.is_idle() {
         report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
     }

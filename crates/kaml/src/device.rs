@@ -189,12 +189,15 @@ impl Device {
         self.shared().get(namespace, &key.into(), value)
     }
 
-    /// Whether a key is there; never reads flash.
+    /// Whether a key is there; never reads flash, unless the namespace keeps versions.
     pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, Error> {
         let key = key.into();
         loop {
             match self.shared().reader.exists(namespace, &key) {
                 Ok(exists) => return Ok(exists),
+                Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
+                    return self.shared().version_exists(namespace, &key);
+                }
                 Err(error) => self.load(namespace, error)?,
             }
         }
@@ -215,6 +218,10 @@ impl Device {
         value: &[u8],
         condition: Condition,
     ) -> Result<(), Error> {
+        let asks = matches!(condition, Condition::IfAbsent | Condition::IfPresent);
+        if asks && self.shared().reader.keeps_versions(namespace) {
+            return self.shared().put_version_if(namespace, key.into(), value, condition);
+        }
         let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
         self.shared().write(&mut [Op { namespace, key: key.into(), body, condition }])
     }
@@ -243,6 +250,9 @@ impl Device {
         loop {
             match self.shared().reader.list(namespace, after, limit.max(1)) {
                 Ok((keys, next)) => return Ok(ListPage { keys, next }),
+                Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
+                    return self.shared().list_versions(namespace, None, after, limit.max(1));
+                }
                 Err(error) => self.load(namespace, error)?,
             }
         }
@@ -252,6 +262,9 @@ impl Device {
     /// not.
     pub fn cursor_at(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Cursor, Error> {
         let key = key.into();
+        if self.shared().reader.keeps_versions(namespace) {
+            return Ok(crate::versions::cursor_of_key(&key));
+        }
         loop {
             match self.shared().reader.cursor_at(namespace, &key) {
                 Ok(cursor) => return Ok(cursor),

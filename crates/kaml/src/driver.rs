@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     images: ImagePool,
+    /// Held by the one merge of versions that may go on.
+    pub(crate) merging: Mutex<()>,
 }
 
 impl Shared {
@@ -78,6 +80,7 @@ impl Shared {
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
+            merging: Mutex::new(()),
         }
     }
 
@@ -109,6 +112,7 @@ impl Shared {
     fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
         self.prefetch(ops);
         let mut core = self.lock();
+        Shared::tell_time(&mut core);
         loop {
             match core.stage(ops) {
                 Ok(frame) => return Ok((core, frame)),
@@ -253,7 +257,8 @@ impl Shared {
         let mut large = Placed::default();
         for op in ops.iter_mut() {
             let Body::Value { value, .. } = op.body else { continue };
-            if value.len() < DIRECT_BYTES {
+            // Versions of any length go through the page buffer.
+            if value.len() < DIRECT_BYTES || self.reader.keeps_versions(op.namespace) {
                 continue;
             }
             if value.len() as u64 > self.lock().value_bytes_max() {
@@ -347,6 +352,15 @@ impl Shared {
                     (Buffered::Programmed, Some(read)) => return Ok(Lookup::Read(read)),
                     (Buffered::Programmed, None) => {}
                 },
+                Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
+                    return Ok(match self.find_version(namespace, key)? {
+                        Some(value) => {
+                            *out = value;
+                            Lookup::Value
+                        }
+                        None => Lookup::Absent,
+                    });
+                }
                 Err(FindError::Refused(error)) => return Err(error.into()),
                 Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
             }

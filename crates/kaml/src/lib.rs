@@ -32,18 +32,23 @@ mod latency;
 mod queue;
 mod stats;
 pub mod store;
+mod versions;
 
 pub use batch::{Batch, Record};
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;
-pub use kaml_device::{BlockInfo, BlockOptions};
+pub use kaml_device::{BlockInfo, BlockOptions, VersionOptions};
 pub use kaml_device::{
     Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
 };
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
+pub use kaml_versions::{
+    At, Difference, Error as VersionError, Kind as VersionKind, Past, Record as VersionRecord, Retention, Version,
+};
 pub use queue::{Answer, AsyncQueue};
 pub use stats::{DeviceInfo, LatencyStats, Stats};
+pub use versions::{MergeReport, SnapshotInfo, VersionStats, VersionView};
 
 /// Identifies a namespace; never given to another one.
 pub type NamespaceId = u32;

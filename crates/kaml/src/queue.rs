@@ -164,6 +164,7 @@ impl AsyncQueue {
         let shared = self.shared.clone();
         shared.prefetch(ops);
         let mut core = shared.lock();
+        Shared::tell_time(&mut core);
         let frame = loop {
             match core.stage(ops) {
                 Ok(frame) => break frame,

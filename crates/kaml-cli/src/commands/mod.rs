@@ -16,6 +16,7 @@ mod quickstart;
 mod record;
 mod serve;
 mod sim;
+mod versions;
 
 use crate::failure::Failure;
 use clap::Subcommand;
@@ -40,6 +41,18 @@ pub enum Command {
     Delete(record::DeleteArguments),
     /// List the keys of a namespace
     List(list::Arguments),
+    /// Take, show or forget snapshots of a namespace that keeps versions
+    Snapshot(versions::SnapshotArguments),
+    /// Show the versions of a key
+    History(versions::HistoryArguments),
+    /// Undo the last changes of a key
+    Undo(versions::UndoArguments),
+    /// Make a namespace look as it did in a snapshot
+    Rollback(versions::RollbackArguments),
+    /// Show which keys differ between two snapshots, or since one
+    Diff(versions::DiffArguments),
+    /// Give the space of old versions back, by rules
+    Merge(versions::MergeArguments),
     /// Store a directory tree or JSON Lines
     Import(import::Arguments),
     /// Restore a directory tree, or write JSON Lines
@@ -74,6 +87,12 @@ impl Command {
             Command::Get(arguments) => arguments.run(),
             Command::Delete(arguments) => arguments.run(),
             Command::List(arguments) => arguments.run(),
+            Command::Snapshot(arguments) => arguments.run(),
+            Command::History(arguments) => arguments.run(),
+            Command::Undo(arguments) => arguments.run(),
+            Command::Rollback(arguments) => arguments.run(),
+            Command::Diff(arguments) => arguments.run(),
+            Command::Merge(arguments) => arguments.run(),
             Command::Import(arguments) => arguments.run(),
             Command::Export(arguments) => arguments.run(),
             Command::Serve(arguments) => arguments.run(),

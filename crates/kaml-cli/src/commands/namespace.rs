@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::store::{self, DeviceArgument};
 use crate::{output, size};
 use clap::{Args, Subcommand, ValueEnum};
-use kaml::{BlockOptions, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions};
+use kaml::{BlockOptions, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions};
 use serde::Serialize;
 
 /// Flags of `kaml namespace`.
@@ -13,6 +13,7 @@ use serde::Serialize;
   kaml namespace create data.kaml notes
   kaml namespace create data.kaml counters --keys u64 --logs 0,1
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
+  kaml namespace create data.kaml past --versioned
   kaml namespace list data.kaml
   kaml namespace set data.kaml notes --rename letters
   kaml namespace delete data.kaml letters")]
@@ -39,6 +40,12 @@ enum Action {
         /// Bytes that are mapped together: writes of less read the rest first [default: 4096]
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "block")]
         unit: Option<u64>,
+        /// Keep every version of every record
+        #[arg(long, conflicts_with = "block")]
+        versioned: bool,
+        /// Memory for versions before they are written together, for example 16MiB [default: a quarter of the commit ring]
+        #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
+        buffer: Option<u64>,
         /// Logs that its records go to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
@@ -110,14 +117,16 @@ impl Arguments {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs, block, size, unit } => {
+            Action::Create { target, keys, logs, block, size, unit, versioned, buffer } => {
                 let keys = match keys {
                     Keys::Bytes => KeyKind::Bytes,
                     Keys::U64 => KeyKind::U64,
                 };
                 let blocks = block.zip(size).map(|(block, size)| block_options(block, size, unit)).transpose()?;
+                let buffer_bytes = buffer.unwrap_or(0);
+                let versions = versioned.then(|| VersionOptions { buffer_bytes, ..VersionOptions::default() });
                 let device = target.device.open()?;
-                device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks })?;
+                device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
                 target.show(&store::namespace(&device, &target.name)?, "created")?;
                 Ok(device.close()?)
             }
@@ -180,6 +189,10 @@ pub struct View<'a> {
     block_bytes: Option<u32>,
     unit_bytes: Option<u32>,
     block_count: Option<u64>,
+    /// It keeps every version; bytes of its page buffer and of a segment.
+    versioned: bool,
+    buffer_bytes: Option<u64>,
+    segment_bytes: Option<u64>,
     /// None: all of them.
     logs: Option<&'a [u32]>,
     record_count: u64,
@@ -196,6 +209,9 @@ impl View<'_> {
             block_bytes: info.blocks.map(|blocks| blocks.block_bytes),
             unit_bytes: info.blocks.map(|blocks| blocks.unit_bytes),
             block_count: info.blocks.map(|blocks| blocks.block_count),
+            versioned: info.versions.is_some(),
+            buffer_bytes: info.versions.map(|versions| versions.buffer_bytes),
+            segment_bytes: info.versions.map(|versions| versions.segment_bytes() as u64),
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
             index_bytes: info.index_bytes,
@@ -216,13 +232,14 @@ fn show_kind(info: &NamespaceInfo) -> String {
     }
 }
 
-/// `u64`, or `8.00 GiB of 4096 B blocks`.
+/// `u64`, `u64, all versions`, or `8.00 GiB of 4096 B blocks`.
 fn show_layout(info: &NamespaceInfo) -> String {
     match info.blocks {
         Some(blocks) => {
             let bytes = size::show(u64::from(blocks.block_bytes) * blocks.block_count);
             format!("{bytes} of {} B blocks", blocks.block_bytes)
         }
+        None if info.versions.is_some() => format!("{}, all versions", show_kind(info)),
         None => show_kind(info),
     }
 }

@@ -1,5 +1,6 @@
 //! `kaml put`, `kaml get`, `kaml delete`: one record.
 
+use crate::commands::versions::AtArguments;
 use crate::failure::{Failure, is_conflict};
 use crate::keys::{self, KeyArgument};
 use crate::output;
@@ -7,7 +8,7 @@ use crate::store::{self, DeviceArgument};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use kaml::Batch;
+use kaml::{Batch, Condition};
 use serde_json::{Map, Value, json};
 use std::io::Read;
 use std::path::PathBuf;
@@ -56,6 +57,7 @@ pub struct PutArguments {
   kaml get data.kaml notes hello
   kaml get data.kaml notes photo --output photo.jpg
   kaml get data.kaml notes 0x00ff --hex --json
+  kaml get data.kaml past hello --as-of 2
 
 The value is written as it is, without a newline. An absent key ends with exit code 3.")]
 pub struct GetArguments {
@@ -64,6 +66,8 @@ pub struct GetArguments {
     /// Write the value to a file
     #[arg(long, short, conflicts_with = "json")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    at: AtArguments,
 }
 
 /// Flags of `kaml delete`.
@@ -100,13 +104,12 @@ impl PutArguments {
         let device = self.record.device.open()?;
         let namespace = store::namespace(&device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
-        let mut batch = Batch::new();
-        match (self.if_absent, self.if_present) {
-            (true, _) => batch.put_if_absent(namespace.id, key, &value),
-            (_, true) => batch.put_if_present(namespace.id, key, &value),
-            _ => batch.put(namespace.id, key, &value),
+        let condition = match (self.if_absent, self.if_present) {
+            (true, _) => Condition::IfAbsent,
+            (_, true) => Condition::IfPresent,
+            _ => Condition::Always,
         };
-        device.write(&batch).map_err(|error| {
+        device.put_if(namespace.id, key, &value, condition).map_err(|error| {
             if !is_conflict(&error) {
                 return error.into();
             }
@@ -130,7 +133,11 @@ impl GetArguments {
         let namespace = store::namespace(&device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let absent = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
-        let value = device.get(namespace.id, key)?.ok_or_else(absent)?;
+        let value = match self.at.at() {
+            None => device.get(namespace.id, key)?,
+            Some(at) => device.get_version(namespace.id, key, at)?.map(|record| record.value),
+        };
+        let value = value.ok_or_else(absent)?;
         if let Some(path) = &self.output {
             return std::fs::write(path, &value).map_err(Failure::io(path.display()));
         }
@@ -147,13 +154,18 @@ impl DeleteArguments {
         let device = self.record.device.open()?;
         let namespace = store::namespace(&device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
+        let is_missing = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
+        let looks_first = self.must_exist && namespace.versions.is_some();
+        if looks_first && !device.exists(namespace.id, key)? {
+            return Err(is_missing());
+        }
         let mut batch = Batch::new();
-        match self.must_exist {
+        match self.must_exist && !looks_first {
             true => batch.delete_if_present(namespace.id, key),
             false => batch.delete(namespace.id, key),
         };
         device.write(&batch).map_err(|error| match is_conflict(&error) {
-            true => Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text())),
+            true => is_missing(),
             false => error.into(),
         })?;
         device.close()?;

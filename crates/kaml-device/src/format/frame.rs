@@ -3,7 +3,7 @@
 //! Lives here:       the header and its checks.
 //! Implements:       paper:KAML IV.D phase 1; docs/formats/ring.md.
 
-use super::record::{RING_ALIGN, Record, RecordHeader};
+use super::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |     40 |     8 | `previous_end` | `lsn` behind the frame before; differs from `lsn` where the ring wraps |
 /// |     48 |     4 | `payload_len`  | bytes of records                                                       |
 /// |     52 |     4 | `record_count` | records                                                                |
-/// |     56 |     4 | `records_crc`  | CRC32C over all record headers and mapping payloads, in order          |
+/// |     56 |     4 | `records_crc`  | CRC32C over all record headers, mapping payloads and stamps, in order  |
 /// |     60 |    20 | `reserved`     | zero when written, refused when not zero                               |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -108,10 +108,11 @@ impl Frame {
             let start = at + RecordHeader::BYTES;
             let body = payload.get(start..start.checked_add(record.ring_payload_bytes())?)?;
             crc = crc32c::crc32c_append(crc, &header[..RecordHeader::BYTES]);
-            match record.kind {
-                super::record::RecordKind::Mapping => crc = crc32c::crc32c_append(crc, body),
-                super::record::RecordKind::Value if crc32c::crc32c(body) != record.value_crc => return None,
-                super::record::RecordKind::Value | super::record::RecordKind::Tombstone => {}
+            let (head, value) = body.split_at(record.ring_head_bytes());
+            crc = crc32c::crc32c_append(crc, head);
+            let has_value = matches!(record.kind, RecordKind::Value | RecordKind::Version);
+            if has_value && crc32c::crc32c(value) != record.value_crc {
+                return None;
             }
             records.push((record, body));
             at = (start + body.len()).next_multiple_of(RING_ALIGN);

@@ -8,6 +8,7 @@ pub(crate) mod journal;
 pub(crate) mod oob;
 pub(crate) mod record;
 pub(crate) mod root;
+pub(crate) mod version;
 
 #[cfg(test)]
 mod tests;

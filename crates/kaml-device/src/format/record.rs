@@ -3,6 +3,7 @@
 //! Lives here:       the header, its checks.
 //! Implements:       paper:KAML IV.B (records in chunks); docs/formats/record.md.
 
+use super::version::VersionStamp;
 use kaml_index::Key;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -42,6 +43,19 @@ pub(crate) enum RecordKind {
     Tombstone,
     /// The record is already in its pages; its chunk number (8 bytes) follows in place of the value. Only in the ring.
     Mapping,
+    /// A version of a key ([`super::version::VersionStamp`], then the value). Only in the ring.
+    Version,
+    /// A version that says that the key is deleted; a stamp follows. Only in the ring.
+    VersionTombstone,
+    /// A command on user versions; a stamp follows, the key is the number it is about. Only in the ring.
+    VersionCommand,
+}
+
+impl RecordKind {
+    /// Whether it belongs to a versioned namespace.
+    pub(crate) fn is_versioned(self) -> bool {
+        matches!(self, RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand)
+    }
 }
 
 /// A checked header.
@@ -65,6 +79,9 @@ impl RecordHeader {
             RecordKind::Value => 1u64,
             RecordKind::Tombstone => 2,
             RecordKind::Mapping => 3,
+            RecordKind::Version => 4,
+            RecordKind::VersionTombstone => 5,
+            RecordKind::VersionCommand => 6,
         };
         let tag = (record.sequence & Self::SEQUENCE_MASK) | (record.key.len() as u64) << 48 | kind << 56;
         let mut header = RecordHeader {
@@ -91,6 +108,9 @@ impl RecordHeader {
             1 => RecordKind::Value,
             2 => RecordKind::Tombstone,
             3 => RecordKind::Mapping,
+            4 => RecordKind::Version,
+            5 => RecordKind::VersionTombstone,
+            6 => RecordKind::VersionCommand,
             _ => return None,
         };
         if key_len > Key::BYTES_MAX || header.key[key_len..].iter().any(|b| *b != 0) {
@@ -114,6 +134,17 @@ impl Record {
             RecordKind::Value => self.value_len as usize,
             RecordKind::Tombstone => 0,
             RecordKind::Mapping => 8,
+            RecordKind::Version => VersionStamp::BYTES + self.value_len as usize,
+            RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
+        }
+    }
+
+    /// Of those, the first ones that have no checksum of their own: the frame's covers them.
+    pub(crate) fn ring_head_bytes(&self) -> usize {
+        match self.kind {
+            RecordKind::Value | RecordKind::Tombstone => 0,
+            RecordKind::Mapping => 8,
+            RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
     }
 

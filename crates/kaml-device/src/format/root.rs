@@ -5,8 +5,9 @@
 //!
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
-use crate::layout::{BlockOptions, Layout};
+use crate::layout::{BlockOptions, Layout, VersionLayout};
 use kaml_index::KeyKind;
+use kaml_versions::Parameters;
 
 /// Pages of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,10 @@ pub(crate) struct NamespaceRoot {
     pub(crate) snapshot: Option<Stream>,
     /// Journal entries before this are part of the snapshot.
     pub(crate) snapshot_entry: u64,
+    /// Of a versioned namespace: the versions with sequences before `kept_before` that were in its buffer, or nothing if
+    /// there were none.
+    pub(crate) kept: Option<Stream>,
+    pub(crate) kept_before: u64,
 }
 
 /// Everything a root says.
@@ -82,8 +87,9 @@ pub enum RootError {
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
-/// Version 2 knows block namespaces; a root of version 1 is one of version 2 without any.
-const VERSION: u32 = 2;
+/// Version 2 knows block namespaces, version 4 versioned ones; an older root is one of version 4 without any. There is no
+/// version 3, which one flipped bit would make an older one.
+const VERSION: u32 = 4;
 /// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -129,8 +135,8 @@ impl Root {
             return Err(DecodeError::Broken("no root here"));
         }
         let version = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
-        if version == 0 {
-            return Err(DecodeError::Broken("version 0 never was"));
+        if version == 0 || version == 3 {
+            return Err(DecodeError::Broken("such a version never was"));
         }
         if version > VERSION {
             return Err(DecodeError::Newer(version));
@@ -190,6 +196,11 @@ impl DecodeError {
 }
 
 impl NamespaceRoot {
+    /// All streams that it names.
+    pub(crate) fn streams(&self) -> impl Iterator<Item = &Stream> {
+        self.snapshot.iter().chain(&self.kept)
+    }
+
     fn encode(&self, w: &mut Writer) {
         w.u32(self.id);
         match self.layout {
@@ -201,6 +212,12 @@ impl NamespaceRoot {
                 w.u32(blocks.unit_bytes);
                 w.u64(blocks.block_count);
             }
+            Layout::Versions(VersionLayout { keys, parameters: p }) => {
+                w.u32(if keys == KeyKind::U64 { 3 } else { 4 });
+                [p.page_bytes, p.segment_pages, p.rows, p.choices, p.fingerprint_bits].iter().for_each(|v| w.u32(*v));
+                w.u64(p.buffer_bytes);
+                w.u64(p.seed);
+            }
         }
         w.u32(self.name.len() as u32);
         w.0.extend_from_slice(self.name.as_bytes());
@@ -209,6 +226,10 @@ impl NamespaceRoot {
         w.u64(self.record_count);
         w.stream(self.snapshot.as_ref());
         w.u64(self.snapshot_entry);
+        if matches!(self.layout, Layout::Versions(_)) {
+            w.stream(self.kept.as_ref());
+            w.u64(self.kept_before);
+        }
     }
 
     fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
@@ -222,6 +243,18 @@ impl NamespaceRoot {
                 blocks.check().ok()?;
                 Layout::Blocks(blocks)
             }
+            kind @ (3 | 4) => {
+                let (page_bytes, segment_pages, rows) = (r.u32()?, r.u32()?, r.u32()?);
+                let (choices, fingerprint_bits) = (r.u32()?, r.u32()?);
+                let (buffer_bytes, seed) = (r.u64()?, r.u64()?);
+                let parameters =
+                    Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices, fingerprint_bits, seed };
+                parameters.check().ok()?;
+                Layout::Versions(VersionLayout {
+                    keys: if kind == 3 { KeyKind::U64 } else { KeyKind::Bytes },
+                    parameters,
+                })
+            }
             _ => return None,
         };
         let name_len = r.u32()? as usize;
@@ -231,7 +264,12 @@ impl NamespaceRoot {
             logs.push(r.u32()?);
         }
         let record_count = r.u64()?;
-        Some(NamespaceRoot { id, name, layout, logs, record_count, snapshot: r.stream()?, snapshot_entry: r.u64()? })
+        let (snapshot, snapshot_entry) = (r.stream()?, r.u64()?);
+        let (kept, kept_before) = match layout {
+            Layout::Versions(_) => (r.stream()?, r.u64()?),
+            Layout::Records(_) | Layout::Blocks(_) => (None, 0),
+        };
+        Some(NamespaceRoot { id, name, layout, logs, record_count, snapshot, snapshot_entry, kept, kept_before })
     }
 }
 

@@ -324,6 +324,11 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         E::UnknownNamespace(_) | E::UnknownNamespaceName(_) | E::HoldsBlocks(_) | E::HoldsRecords(_) => {
             Status::INVALID_NAMESPACE
         }
+        E::KeepsVersions(_) | E::KeepsNoVersions(_) | E::BadVersionOptions(_) => Status::INVALID_FIELD,
+        E::Versions(kaml::VersionError::DamagedRecord(_) | kaml::VersionError::DamagedTable(_)) => {
+            Status::UNRECOVERED_READ
+        }
+        E::Versions(_) => Status::INVALID_FIELD,
         E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
         E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::EmptyBatch => Status::INVALID_FIELD,

@@ -98,7 +98,8 @@ fn block_options(create: &Create) -> Result<BlockOptions, Status> {
 
 /// Creates a namespace, under a name that is free if none is wanted; answers its id.
 fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOptions>) -> Done {
-    let options = NamespaceOptions { keys: wanted.keys.unwrap_or(KeyKind::Bytes), logs: wanted.logs.clone(), blocks };
+    let keys = wanted.keys.unwrap_or(KeyKind::Bytes);
+    let options = NamespaceOptions { keys, logs: wanted.logs.clone(), blocks, versions: None };
     let mut number = 0;
     loop {
         number += 1;

@@ -166,11 +166,12 @@ pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch) -> u32 {
     let mut count = 0;
     for record in batch.records() {
         let action = match (record.value, record.condition) {
-            (Some(value), Condition::Always) => PutAction::Store(value),
+            // A batch has no condition on sequences.
+            (Some(value), Condition::Always | Condition::UnchangedSince(_)) => PutAction::Store(value),
             (Some(value), Condition::IfPresent) => PutAction::StoreIfPresent(value),
             (Some(value), Condition::IfAbsent) => PutAction::StoreIfAbsent(value),
             (None, Condition::IfPresent) => PutAction::DeleteIfPresent,
-            (None, Condition::Always | Condition::IfAbsent) => PutAction::Delete,
+            (None, Condition::Always | Condition::IfAbsent | Condition::UnchangedSince(_)) => PutAction::Delete,
         };
         encode_put(out, record.namespace, &record.key, action);
         count += 1;

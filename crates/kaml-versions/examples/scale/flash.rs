@@ -42,10 +42,11 @@ impl MadeUpFlash {
         }
     }
 
-    pub(crate) fn program(&mut self, image: &[u8]) -> Result<SegmentAt, Error> {
+    /// Programs a segment whose first pages hold records.
+    pub(crate) fn program(&mut self, image: &[u8], hashed_pages: usize) -> Result<SegmentAt, Error> {
         let at = (self.pages.len() - 1) / self.segment_pages;
-        for page in image.chunks_exact(self.page_bytes) {
-            for record in records(page) {
+        for (number, page) in image.chunks_exact(self.page_bytes).enumerate() {
+            for record in records(if number < hashed_pages { page } else { &[] }) {
                 let (version, bytes) = record?;
                 let seen = &mut self.seen[version.key.as_u64().expect("keys are integers") as usize];
                 self.distinct_keys += u64::from(!std::mem::replace(seen, true));

@@ -60,9 +60,9 @@ impl Subject {
         value: &[u8],
         meters: &mut Meters,
     ) -> Result<(), Error> {
-        let mut program = |image: &[u8], records: u32, bytes: usize| {
+        let mut program = |image: &[u8], hashed_pages: usize, records: u32, bytes: usize| {
             let begun = cpu_seconds();
-            let at = flash.program(image)?;
+            let at = flash.program(image, hashed_pages)?;
             meters.flash_seconds += cpu_seconds() - begun;
             meters.sealed_records += u64::from(records);
             meters.sealed_bytes += bytes as u64;
@@ -73,13 +73,15 @@ impl Subject {
                 columns.insert(version, value)?;
                 while let Some(row) = columns.wants_seal(&version.key) {
                     let sealed = columns.seal(row).expect("a full row is not empty");
-                    let at = program(&sealed.image, sealed.records, sealed.record_bytes)?;
-                    meters.metadata_bytes += columns.install(&sealed, at).len() as u64;
+                    let pages = sealed.hashed_pages as usize;
+                    let at = program(&sealed.image, pages, sealed.records, sealed.record_bytes)?;
+                    columns.install(&sealed, at);
                 }
             }
             Subject::Bloom(bloom) => {
                 if let Some(flushed) = bloom.insert(version, value)? {
-                    let at = program(&flushed.image, flushed.records, flushed.record_bytes)?;
+                    let pages = bloom.parameters().segment_pages as usize;
+                    let at = program(&flushed.image, pages, flushed.records, flushed.record_bytes)?;
                     meters.metadata_bytes += bloom.install(flushed, at) as u64;
                 }
             }

@@ -1,0 +1,361 @@
+//! `kaml snapshot`, `history`, `undo`, `rollback`, `diff`, `merge`: versioned namespaces.
+
+use crate::failure::Failure;
+use crate::keys::{self, KeyArgument};
+use crate::store::{self, DeviceArgument};
+use crate::{output, size};
+use clap::Args;
+use kaml::{At, Device, Difference, MergeReport, NamespaceInfo, Retention, VersionKind};
+use serde_json::json;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Which namespace.
+#[derive(Args)]
+struct Target {
+    #[command(flatten)]
+    device: DeviceArgument,
+    /// Name of a namespace that keeps versions
+    namespace: String,
+    /// The answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Target {
+    fn open(&self) -> Result<(Device, NamespaceInfo), Failure> {
+        let device = self.device.open()?;
+        let namespace = store::namespace(&device, &self.namespace)?;
+        Ok((device, namespace))
+    }
+
+    fn open_to_read(&self) -> Result<(Device, NamespaceInfo), Failure> {
+        let device = self.device.open_to_read()?;
+        let namespace = store::namespace(&device, &self.namespace)?;
+        Ok((device, namespace))
+    }
+
+    fn answer(&self, json: serde_json::Value, text: String) -> Result<(), Failure> {
+        if self.json { output::json(&json) } else { output::line(text) }
+    }
+}
+
+/// Flags of `kaml snapshot`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml snapshot data.kaml past              take one; its number is told
+  kaml snapshot data.kaml past --list
+  kaml snapshot data.kaml past --forget 3   what only it sees goes with the next merge
+  kaml get data.kaml past hello --as-of 2   read what it sees
+
+A snapshot copies nothing: it costs a few bytes however much there is.")]
+pub struct SnapshotArguments {
+    #[command(flatten)]
+    target: Target,
+    /// Show all snapshots instead
+    #[arg(long, conflicts_with = "forget")]
+    list: bool,
+    /// Forget a snapshot instead
+    #[arg(long, value_name = "SNAPSHOT")]
+    forget: Option<u32>,
+}
+
+impl SnapshotArguments {
+    /// Takes, shows or forgets.
+    pub fn run(self) -> Result<(), Failure> {
+        let target = &self.target;
+        if self.list {
+            let (device, namespace) = target.open_to_read()?;
+            let stats = device.version_stats(namespace.id)?;
+            if target.json {
+                let one = |s: &kaml::SnapshotInfo| json!({ "snapshot": s.version, "time": show_time(s.time_ns) });
+                return output::json(&stats.snapshots.iter().map(one).collect::<Vec<_>>());
+            }
+            let rows = stats.snapshots.iter().map(|s| vec![s.version.to_string(), show_time(s.time_ns)]);
+            return output::line(output::table(&["snapshot", "taken"], 2, rows));
+        }
+        let (device, namespace) = target.open()?;
+        let version = match self.forget {
+            Some(version) => device.forget_snapshot(namespace.id, version).map(|()| version)?,
+            None => device.snapshot(namespace.id)?,
+        };
+        device.close()?;
+        let what = if self.forget.is_some() { "forgot" } else { "took" };
+        target.answer(json!({ "snapshot": version }), format!("{what} snapshot {version} of `{}`", namespace.name))
+    }
+}
+
+/// Flags of `kaml history`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml history data.kaml past hello
+  kaml history data.kaml past hello --limit 5 --json
+  kaml get data.kaml past hello --back 2      read the version two before the newest
+
+Newest first. `hidden` are versions that a rollback hid.")]
+pub struct HistoryArguments {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    key: KeyArgument,
+    /// At most so many versions
+    #[arg(long)]
+    limit: Option<usize>,
+}
+
+impl HistoryArguments {
+    /// Shows the versions of a key.
+    pub fn run(self) -> Result<(), Failure> {
+        let (device, namespace) = self.target.open_to_read()?;
+        let key = self.key.key(namespace.keys)?;
+        let past = device.history(namespace.id, key, self.limit.unwrap_or(usize::MAX))?;
+        if past.is_empty() {
+            return Err(Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.key.text())));
+        }
+        let is_deleted = |past: &kaml::Past| past.version.kind == VersionKind::Tombstone;
+        if self.target.json {
+            let one = |past: &kaml::Past| {
+                json!({
+                    "user_version": past.version.user_version,
+                    "time": show_time(past.version.time_ns),
+                    "bytes": past.version.value_len,
+                    "deleted": is_deleted(past),
+                    "hidden": !past.is_seen,
+                    "sequence": past.version.sequence,
+                })
+            };
+            return output::json(&past.iter().map(one).collect::<Vec<_>>());
+        }
+        let mut back = 0;
+        let row = |past: &kaml::Past| {
+            let place = if past.is_seen { back.to_string() } else { "hidden".into() };
+            back += u32::from(past.is_seen);
+            let size = if is_deleted(past) { "deleted".into() } else { size::show(past.version.value_len.into()) };
+            vec![place, past.version.user_version.to_string(), show_time(past.version.time_ns), size]
+        };
+        output::line(output::table(&["back", "user version", "put", "size"], 3, past.iter().map(row)))
+    }
+}
+
+/// Flags of `kaml undo`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml undo data.kaml past hello          what it was before its last change
+  kaml undo data.kaml past hello --count 3
+
+The old content becomes the newest version, so an undo can be undone.")]
+pub struct UndoArguments {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    key: KeyArgument,
+    /// Changes to undo
+    #[arg(long, default_value_t = 1)]
+    count: u32,
+}
+
+impl UndoArguments {
+    /// Undoes changes of a key.
+    pub fn run(self) -> Result<(), Failure> {
+        let (device, namespace) = self.target.open()?;
+        let key = self.key.key(namespace.keys)?;
+        let is_there = device.undo(namespace.id, key, self.count)?;
+        device.close()?;
+        let name = self.key.text();
+        let changes = if self.count == 1 { "change".to_owned() } else { format!("{} changes", self.count) };
+        let text = if is_there { "as it was before" } else { "deleted, as it was not there before" };
+        self.target.answer(json!({ "there": is_there }), format!("`{name}` is {text} its last {changes}"))
+    }
+}
+
+/// Flags of `kaml rollback`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml rollback data.kaml past 2
+
+What the namespace looked like is taken as a snapshot first, so that it can be rolled back to.")]
+pub struct RollbackArguments {
+    #[command(flatten)]
+    target: Target,
+    /// The snapshot that the namespace is to look like
+    snapshot: u32,
+}
+
+impl RollbackArguments {
+    /// Rolls a namespace back.
+    pub fn run(self) -> Result<(), Failure> {
+        let (device, namespace) = self.target.open()?;
+        let before = device.roll_back(namespace.id, self.snapshot)?;
+        device.close()?;
+        let name = &namespace.name;
+        let text = format!("`{name}` is as in snapshot {}; snapshot {before} is what it was", self.snapshot);
+        self.target.answer(json!({ "snapshot": self.snapshot, "before": before }), text)
+    }
+}
+
+/// Flags of `kaml diff`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml diff data.kaml past 1         since snapshot 1
+  kaml diff data.kaml past 1 3       between two snapshots
+
+A line for each key: + added, - removed, ~ changed.")]
+pub struct DiffArguments {
+    #[command(flatten)]
+    target: Target,
+    /// From this snapshot
+    from: u32,
+    /// To this one [default: now]
+    to: Option<u32>,
+}
+
+impl DiffArguments {
+    /// Shows which keys differ.
+    pub fn run(self) -> Result<(), Failure> {
+        let (device, namespace) = self.target.open_to_read()?;
+        let mut shown = Ok(());
+        device.diff(namespace.id, Some(self.from), self.to, &mut |key, difference| {
+            let (sign, word) = match difference {
+                Difference::Added => ('+', "added"),
+                Difference::Removed => ('-', "removed"),
+                Difference::Changed => ('~', "changed"),
+            };
+            shown = if self.target.json {
+                let mut object = keys::to_json(&key, namespace.keys);
+                object.insert("difference".into(), json!(word));
+                output::line(serde_json::Value::Object(object))
+            } else {
+                output::line(format!("{sign} {}", keys::show(&key, namespace.keys)))
+            };
+            shown.is_ok()
+        })?;
+        shown
+    }
+}
+
+/// Flags of `kaml merge`.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  kaml merge data.kaml past --dry-run            what would go, and how much it is
+  kaml merge data.kaml past --keep-last 10
+  kaml merge data.kaml past --keep-days 30 --drop-snapshots
+
+The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from
+groups of segments with enough that may go, so others stay until a later merge. Nothing goes without this command.")]
+pub struct MergeArguments {
+    #[command(flatten)]
+    target: Target,
+    /// Say what would go, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep so many of the newest versions of each key
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    keep_last: u32,
+    /// Keep everything put in so many days
+    #[arg(long, value_name = "DAYS")]
+    keep_days: Option<u32>,
+    /// Keep the newest version of each key from each time that segments were filled together
+    #[arg(long)]
+    keep_internal: bool,
+    /// Forget all snapshots first
+    #[arg(long)]
+    drop_snapshots: bool,
+}
+
+impl MergeArguments {
+    fn retention(&self) -> Retention {
+        let since = |days: u32| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+            now.saturating_sub(u64::from(days) * 86_400 * 1_000_000_000)
+        };
+        Retention {
+            keep_last: self.keep_last,
+            keep_since_ns: self.keep_days.map(since),
+            keep_snapshots: !self.drop_snapshots,
+            keep_internal: self.keep_internal,
+        }
+    }
+
+    /// Gives the space of old versions back.
+    pub fn run(self) -> Result<(), Failure> {
+        let retention = self.retention();
+        let (report, segment_bytes) = if self.dry_run {
+            let (device, namespace) = self.target.open_to_read()?;
+            (device.merge_dry_run(namespace.id, &retention)?, device.version_stats(namespace.id)?.segment_bytes)
+        } else {
+            let (device, namespace) = self.target.open()?;
+            let report = device.merge(namespace.id, &retention, &mut |_, _| {})?;
+            let stats = device.version_stats(namespace.id)?;
+            device.close()?;
+            (report, stats.segment_bytes)
+        };
+        let MergeReport { versions, kept, dropped, dropped_bytes, segments_read, segments_written } = report;
+        let json = json!({
+            "dry_run": self.dry_run,
+            "versions": versions,
+            "kept": kept,
+            "dropped": dropped,
+            "dropped_bytes": dropped_bytes,
+            "segments_read": segments_read,
+            "segments_written": segments_written,
+            "segment_bytes": segment_bytes,
+        });
+        let verb = if self.dry_run { "would go" } else { "are gone" };
+        let bytes = size::show(dropped_bytes);
+        let count = size::show_count(dropped);
+        self.target.answer(json, format!("{count} of {} sealed versions {verb}, {bytes}", size::show_count(versions)))
+    }
+}
+
+/// Which version `kaml get` reads.
+#[derive(Args)]
+pub struct AtArguments {
+    /// As a snapshot sees it
+    #[arg(long, value_name = "SNAPSHOT", conflicts_with = "back")]
+    as_of: Option<u32>,
+    /// So many versions before the newest
+    #[arg(long, value_name = "COUNT")]
+    back: Option<u32>,
+}
+
+impl AtArguments {
+    /// The version, if one was asked for.
+    pub fn at(&self) -> Option<At> {
+        self.as_of.map(At::Snapshot).or(self.back.map(At::Back))
+    }
+}
+
+/// A time as people in UTC write it, to the second: `2026-01-31T12:00:00Z`.
+fn show_time(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Years begin in March, so that a leap day is the last one; eras have 400 of them (Howard Hinnant's civil_from_days).
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   times are told right, leap days and turns of centuries included.
+    /// Method: some that `date -u` tells.
+    #[test]
+    fn times_are_told() {
+        let told = [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ];
+        told.into_iter().for_each(|(s, text)| assert_eq!(show_time(s * 1_000_000_000), text));
+    }
+}

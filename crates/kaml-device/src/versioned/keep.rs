@@ -1,0 +1,140 @@
+//! Kept versions: what lets the ring go on although somebody's version is still in the page buffer.
+//!
+//! Lives here:       when the buffer's older versions are written to metadata pages, and writing them; the directory.
+//! Lives elsewhere:  what that frees (`checkpoint`), reading it back (`open`).
+//! Implements:       docs/versioned.md "In the device".
+//!
+//! A row is sealed about once while twice the buffer is put, so the oldest frames of a ring of four times the buffer are
+//! nearly always empty of versions. The few that are left there when the ring is nearly used up, in a row that nobody
+//! writes to, are kept. When the ring must be given up as a whole, before a clean close or after opening, the whole buffer
+//! is.
+
+use super::segments::entry_of;
+use crate::checkpoint::StreamWriter;
+use crate::core::{Core, PROGRAMMING_BYTES_MAX};
+use crate::format::version::Directory;
+use crate::namespace::Namespace;
+
+/// Versions being written.
+#[derive(Debug)]
+pub(crate) struct KeepJob {
+    pub(crate) namespace: u32,
+    before: u64,
+    first: u64,
+    pub(crate) out: StreamWriter,
+}
+
+/// With so many eighths of the ring in use, versions are kept that are so many eighths behind its head.
+const USED_EIGHTHS: u64 = 7;
+const KEPT_EIGHTHS: u64 = 5;
+
+impl Core {
+    /// One step of keeping versions, if that is due.
+    pub(crate) fn step_keep(&mut self) {
+        if self.keep_job.is_none() {
+            let wanted = self.version_spaces().find_map(|(id, space)| Some((id, self.keep_wanted(space)?)));
+            let Some((id, before)) = wanted else { return };
+            if self.spaces[&id].versioned.as_ref().is_some_and(|versioned| !versioned.fresh.is_empty()) {
+                return;
+            }
+            self.keep_job = Some(self.capture(id, before));
+        }
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return;
+        }
+        let mut job = self.keep_job.take().expect("just made");
+        match self.write_stream(&mut job.out, true) {
+            true => self.finish_keep(job),
+            false => self.keep_job = Some(job),
+        }
+    }
+
+    /// Whether a segment of a namespace must not be sealed now: its versions are about to be kept.
+    pub(crate) fn keep_waits_for(&self, id: u32) -> bool {
+        self.keep_job.is_none() && self.keep_wanted(&self.spaces[&id]).is_some()
+    }
+
+    /// The sequence before which versions of a namespace should be kept, if there are any that are not.
+    fn keep_wanted(&self, space: &Namespace) -> Option<u64> {
+        let versioned = space.versioned.as_ref().expect("a versioned namespace");
+        let ring_bytes = self.geometry.ring_bytes;
+        let under_pressure = self.ring.used_bytes() > ring_bytes / 8 * USED_EIGHTHS;
+        let behind = if under_pressure { self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS) } else { 0 };
+        let named = if self.blocks_are_wanted() { self.blocks.reclaimed_frame_max() + 1 } else { 0 };
+        let asked = self.keep_until.map_or(0, |until| until + 1);
+        let before = self.ring.version_before(behind.max(named)).max(asked);
+        // What is staged is not in the buffer yet.
+        let before = versioned.staged.front().map_or(before, |staged| before.min(staged.sequence()));
+        if versioned.kept_is_lost {
+            return Some(before.max(versioned.kept_before));
+        }
+        let oldest = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten()?;
+        (oldest < before).then_some(before)
+    }
+
+    fn capture(&self, namespace: u32, before: u64) -> KeepJob {
+        let mut job = KeepJob { namespace, before, first: u64::MAX, out: StreamWriter::default() };
+        self.spaces[&namespace].with_versions(|versions| {
+            for (version, record) in versions.columns().stragglers(before) {
+                job.first = job.first.min(version.sequence);
+                job.out.tail.extend_from_slice(record);
+            }
+        });
+        job
+    }
+
+    fn finish_keep(&mut self, job: KeepJob) {
+        let space = self.spaces.get_mut(&job.namespace).expect("deleted namespaces drop their job");
+        let versioned = space.versioned.as_mut().expect("a versioned namespace");
+        let kept = (job.out.stream.bytes > 0).then_some(job.out.stream);
+        let old = std::mem::replace(&mut versioned.kept, kept);
+        (versioned.kept_before, versioned.kept_first) = (job.before, job.first);
+        versioned.kept_is_lost = false;
+        self.root_commit.retire(old.map(|stream| stream.runs).unwrap_or_default());
+    }
+
+    /// Whether versions that a request for a root covers are still needed in the ring.
+    pub(crate) fn keeps_are_pending(&self) -> bool {
+        let Some(until) = self.keep_until else { return false };
+        self.version_spaces().any(|(_, space)| {
+            let versioned = space.versioned.as_ref().expect("a versioned namespace");
+            let oldest = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten();
+            let is_fresh = versioned.fresh.iter().any(|fresh| fresh.first_sequence <= until);
+            versioned.kept_is_lost || is_fresh || oldest.is_some_and(|oldest| oldest <= until)
+        })
+    }
+
+    /// The kept streams of loaded namespaces went down with a block: they are written again.
+    pub(crate) fn kept_lost(&mut self) {
+        if let Some(job) = self.keep_job.take() {
+            self.root_commit.retire(job.out.stream.runs);
+        }
+        for space in self.spaces.values_mut().filter(|space| space.is_loaded()) {
+            if let Some(versioned) = &mut space.versioned {
+                versioned.kept_is_lost |= versioned.kept.is_some();
+            }
+        }
+    }
+
+    /// Whether a stream must be written again before a root may be.
+    pub(crate) fn kept_is_lost(&self) -> bool {
+        self.spaces.values().filter_map(|space| space.versioned.as_ref()).any(|versioned| versioned.kept_is_lost)
+    }
+}
+
+impl Namespace {
+    /// The directory as the journal has it: without the segments that it does not name yet, the newest of their rows.
+    pub(crate) fn encode_directory(&self) -> Option<Vec<u8>> {
+        let fresh = &self.versioned.as_ref()?.fresh;
+        self.with_versions(|versions| {
+            let columns = versions.columns();
+            let row = |row: u32| {
+                let skipped = fresh.iter().filter(|fresh| fresh.row == row).count();
+                let count = columns.segments(row).count() - skipped;
+                columns.segments(row).take(count).map(|segment| entry_of(&segment)).collect()
+            };
+            let rows = (0..columns.parameters().rows).map(row).collect();
+            Directory { rows, timeline: versions.timeline().clone() }.encode()
+        })
+    }
+}

@@ -1,0 +1,446 @@
+//! Versioned namespaces in the firmware: what the core knows of one beside its index.
+//!
+//! Lives here:       staging and committing versions, which frames of the ring a namespace needs, the attributes.
+//! Lives elsewhere:  the index and its algorithms (`kaml-versions`), sealing and moving segments (`segments`), what makes
+//!                   ring space free without sealing (`keep`), opening (`open`), reading beside the core (`reader`).
+//! Implements:       docs/versioned.md "In the device".
+//!
+//! A version's life: `stage` appends it to the commit ring; its commit puts it into the page buffer; sealing copies it into
+//! a segment, which is placed like a large value; when the segment is programmed the journal names it. Until a root has
+//! that journal entry, the version's ring frame stays, or a stream of *kept* versions has it.
+//!
+//! Invariants
+//! - segments of a namespace are journaled in the order of sealing, so of each key a crash leaves all versions up to some
+//!   sequence in segments;
+//! - a version in the buffer is in the ring, or it is older than `kept_before` and in the kept stream;
+//! - the kept stream is replaced only while every segment is journaled: what the old one alone had is in one of them.
+
+mod keep;
+mod open;
+mod read;
+mod segments;
+
+pub(crate) use keep::KeepJob;
+pub(crate) use open::Again;
+pub use read::{SegmentRead, VersionReader};
+pub(crate) use segments::Placing;
+
+use crate::blocks::BlockTable;
+use crate::core::{Body, Condition, Core, Op, StageError};
+use crate::error::Error;
+use crate::format::journal::Change;
+use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
+use crate::format::root::Stream;
+use crate::format::version::{Directory, VersionStamp, command_code};
+use crate::layout::{Door, VersionLayout};
+use crate::namespace::{Namespace, NamespaceShared};
+use crate::ring::Staged;
+use kaml_flash::{ChunkAddr, Geometry};
+use kaml_index::{Key, KeyKind};
+use kaml_versions::{Command, Kind, Parameters, Place, Sealed, Stamp, Version, Versions};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+/// What a versioned namespace is asked to be when it is created. Zero: as suits the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct VersionOptions {
+    /// Bytes of its page buffer: memory, and ring space that it may hold. At most a third of the commit ring, all versioned
+    /// namespaces together; a quarter if zero.
+    pub buffer_bytes: u64,
+    /// Bytes of a segment: whole program units that fill an erase block but for a 64th. Up to 1 MiB if zero.
+    pub segment_bytes: u32,
+    /// Chains of segments that keys are spread over.
+    pub rows: u32,
+    /// Bits compared before a page is read, 4 to 28; 14 if zero. One more costs an eighth of a byte a version.
+    pub fingerprint_bits: u32,
+}
+
+/// Segments are this long where the device allows it (paper:Muninn Table 1).
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// A page of versions, the unit of a read.
+const PAGE_BYTES: u32 = 4096;
+/// Part of the ring that the buffers of all versioned namespaces may hold, and the part that one gets unless told.
+const BUFFERS_OF_RING: u64 = 3;
+const BUFFER_OF_RING: u64 = 4;
+
+/// A segment on its way to flash that the journal does not name yet.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    pub(crate) ticket: u64,
+    pub(crate) row: u32,
+    pub(crate) at: ChunkAddr,
+    pub(crate) is_programmed: bool,
+    /// The oldest ring frame that has a version of it.
+    pub(crate) frame: u64,
+    /// Its smallest sequence.
+    pub(crate) first_sequence: u64,
+}
+
+/// What is staged and not committed.
+#[derive(Debug)]
+pub(crate) enum StagedVersion {
+    Record { sequence: u64, record: Box<[u8]> },
+    Command(Command, Stamp),
+}
+
+impl StagedVersion {
+    fn sequence(&self) -> u64 {
+        match self {
+            StagedVersion::Record { sequence, .. } => *sequence,
+            StagedVersion::Command(_, stamp) => stamp.sequence,
+        }
+    }
+}
+
+/// The state of a versioned namespace that only the core sees.
+#[derive(Debug, Default)]
+pub(crate) struct Versioned {
+    /// In the order of their commits.
+    pub(crate) staged: VecDeque<StagedVersion>,
+    /// In the order of sealing.
+    pub(crate) fresh: VecDeque<Fresh>,
+    /// Rows that are full although the buffer is not.
+    pub(crate) full_rows: BTreeSet<u32>,
+    /// Sealed, and not placed for lack of a block.
+    pub(crate) sealed: Option<Box<Sealed>>,
+    pub(crate) kept: Option<Stream>,
+    pub(crate) kept_before: u64,
+    /// The smallest sequence in the kept stream.
+    pub(crate) kept_first: u64,
+    /// The kept stream went down with a block.
+    pub(crate) kept_is_lost: bool,
+    /// A merge is under way, which knows groups by their numbers: they stay in memory as they are.
+    pub(crate) is_merging: bool,
+    /// While opening: segments that are not restored yet.
+    pub(crate) directory: Option<Directory>,
+}
+
+impl NamespaceShared {
+    pub(crate) fn versions(&self) -> RwLockReadGuard<'_, Option<Versions>> {
+        self.versions.read().expect("no panics under this lock")
+    }
+
+    pub(crate) fn versions_mut(&self) -> RwLockWriteGuard<'_, Option<Versions>> {
+        self.versions.write().expect("no panics under this lock")
+    }
+}
+
+impl Namespace {
+    /// Whether what finds its records is in memory.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.index.is_some() || self.shared.versions().is_some()
+    }
+
+    /// Looks at the versions of a namespace that is loaded.
+    pub(crate) fn with_versions<T>(&self, look: impl FnOnce(&Versions) -> T) -> Option<T> {
+        self.shared.versions().as_ref().map(look)
+    }
+
+    fn change_versions<T>(&self, change: impl FnOnce(&mut Versions) -> T) -> T {
+        change(self.shared.versions_mut().as_mut().expect("versions stay loaded while they are in use"))
+    }
+}
+
+impl Versioned {
+    /// The namespace is gone: gives back the blocks of segments that were programmed and not journaled. Answers the kept
+    /// stream.
+    pub(crate) fn forget(self, blocks: &mut BlockTable, geometry: &Geometry) -> Option<Stream> {
+        let programmed = self.fresh.iter().filter(|fresh| fresh.is_programmed);
+        programmed.for_each(|fresh| blocks.unhold(geometry.split(fresh.at).0.0));
+        self.kept
+    }
+}
+
+impl Core {
+    // --- attributes -------------------------------------------------------------------------------------------------
+
+    /// The shape that a namespace gets, or why it cannot.
+    pub(crate) fn version_layout(&self, keys: KeyKind, options: &VersionOptions) -> Result<VersionLayout, Error> {
+        let bad = |why: String| Error::BadVersionOptions(why);
+        let geometry = &self.geometry;
+        let buffers = self.version_spaces().filter_map(|(_, space)| space.layout.versions().map(|p| p.buffer_bytes));
+        let free = (geometry.ring_bytes / BUFFERS_OF_RING).saturating_sub(buffers.sum());
+        let buffer_bytes = match options.buffer_bytes {
+            0 => (geometry.ring_bytes / BUFFER_OF_RING).min(free),
+            bytes => bytes,
+        };
+        if buffer_bytes > free {
+            return Err(bad(format!("a buffer of {buffer_bytes} bytes; the commit ring has {free} left for buffers")));
+        }
+        let unit = u64::from(geometry.page_bytes * geometry.pages_per_program);
+        let segment_bytes = match u64::from(options.segment_bytes) {
+            0 => self.segment_bytes_for(buffer_bytes),
+            bytes => Some(bytes).filter(|bytes| bytes.is_multiple_of(unit) && self.segments_fill_block(*bytes)),
+        };
+        let Some(segment_bytes) = segment_bytes else {
+            let why = "segments are whole program units and fill a block but for a 64th";
+            return Err(bad(format!("{why}; units have {unit} bytes, blocks {}", geometry.block_bytes())));
+        };
+        let page_bytes = PAGE_BYTES.max(geometry.chunk_bytes);
+        let chosen = Parameters::for_segments(buffer_bytes, page_bytes, segment_bytes, self.seed(self.next_namespace));
+        let or = |asked: u32, chosen: u32| if asked == 0 { chosen } else { asked };
+        let parameters = Parameters {
+            rows: or(options.rows, chosen.rows),
+            fingerprint_bits: or(options.fingerprint_bits, chosen.fingerprint_bits),
+            ..chosen
+        };
+        parameters.check().map_err(|error| bad(error.to_string()))?;
+        Ok(VersionLayout { keys, parameters })
+    }
+
+    /// The longest segments that fit a small buffer a few times.
+    fn segment_bytes_for(&self, buffer_bytes: u64) -> Option<u64> {
+        let unit = u64::from(self.geometry.page_bytes * self.geometry.pages_per_program);
+        let max = SEGMENT_BYTES.min(buffer_bytes / 4);
+        let units = (1..=max / unit).rev().find(|units| self.segments_fill_block(units * unit))?;
+        Some(units * unit)
+    }
+
+    /// Whether segments of so many bytes leave no more of a block than collection takes for garbage.
+    fn segments_fill_block(&self, segment_bytes: u64) -> bool {
+        let block = self.geometry.block_bytes();
+        (1..=block).contains(&segment_bytes) && block % segment_bytes < block / 64
+    }
+
+    /// Nobody can choose keys that collide in all namespaces: the device's random number decides where they go.
+    fn seed(&self, namespace: u32) -> u64 {
+        let (low, high) = self.uuid.split_at(8);
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        word(low) ^ word(high).rotate_left(32) ^ u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    pub(crate) fn version_spaces(&self) -> impl Iterator<Item = (u32, &Namespace)> {
+        self.spaces.iter().filter(|(_, space)| space.layout.versions().is_some()).map(|(id, space)| (*id, space))
+    }
+
+    /// The time that versions staged from now on bear: nanoseconds since 1970.
+    pub fn set_time(&mut self, unix_ns: u64) {
+        self.time_ns = unix_ns;
+    }
+
+    /// Whether somebody wants to know the time of puts.
+    pub fn wants_time(&self) -> bool {
+        self.keeps_versions
+    }
+
+    // --- staging ----------------------------------------------------------------------------------------------------
+
+    /// What can be wrong with one operation on versions and does not change by waiting.
+    pub(crate) fn check_version(&self, op: &Op<'_>) -> Result<(), StageError> {
+        let space = &self.spaces[&op.namespace];
+        let max = self.version_bytes_max(&space.layout.versions().expect("checked").clone());
+        match op.body {
+            Body::Value { value, .. } if value.len() as u64 > max => {
+                return Err(Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
+            }
+            Body::Placed { .. } => unreachable!("nothing is placed for versioned namespaces"),
+            Body::Value { .. } | Body::Delete => {}
+        }
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(op.namespace));
+        }
+        match op.condition {
+            Condition::Always => Ok(()),
+            Condition::UnchangedSince(sequence) if self.is_unchanged(space, &op.key, sequence) => Ok(()),
+            Condition::UnchangedSince(_) => {
+                Err(Error::Conflict { namespace: op.namespace, key: op.key, present: true }.into())
+            }
+            Condition::IfAbsent | Condition::IfPresent => Err(Error::KeepsVersions(op.namespace).into()),
+        }
+    }
+
+    /// The longest value of a versioned namespace.
+    pub(crate) fn version_bytes_max(&self, parameters: &Parameters) -> u64 {
+        let ring = self.ring.payload_bytes_max() - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
+        parameters.value_bytes_max().min(ring as u64)
+    }
+
+    /// Whether no version of a key can have been put after that sequence.
+    fn is_unchanged(&self, space: &Namespace, key: &Key, sequence: u64) -> bool {
+        let is_newer = |staged: &StagedVersion| match staged {
+            StagedVersion::Record { sequence: of, record } => *of > sequence && Version::key_of(record) == *key,
+            StagedVersion::Command(_, stamp) => stamp.sequence > sequence,
+        };
+        let versioned = space.versioned.as_ref().expect("checked");
+        let in_buffer = |versions: &Versions| match versions.columns().search(key, u64::MAX).next() {
+            Some(Place::Buffered(version, _)) => version.sequence > sequence,
+            Some(Place::Page(_)) | None => false,
+        };
+        // What was put since may even be sealed by now.
+        let sealed = |versions: &Versions| {
+            let columns = versions.columns();
+            columns.segments(columns.row_of(key)).rev().any(|segment| segment.sequences.end > sequence + 1)
+        };
+        !versioned.staged.iter().any(is_newer)
+            && !space.with_versions(|versions| in_buffer(versions) || sealed(versions)).unwrap_or(true)
+    }
+
+    /// A sequence: versions of a namespace up to it are committed, later ones are not yet or will be staged.
+    pub fn newest_committed(&self, namespace: u32) -> u64 {
+        let versioned = self.spaces.get(&namespace).and_then(|space| space.versioned.as_ref());
+        versioned.and_then(|v| v.staged.front()).map_or(self.sequence, |staged| staged.sequence() - 1)
+    }
+
+    /// Whether the buffer of a namespace has no room just now.
+    pub(crate) fn buffer_is_overfull(&self, namespace: u32) -> bool {
+        let space = &self.spaces[&namespace];
+        let over = |versions: &Versions| {
+            let columns = versions.columns();
+            let max = columns.parameters().buffer_bytes + 2 * columns.parameters().segment_bytes() as u64;
+            columns.memory().buffer_bytes as u64 > max
+        };
+        space.with_versions(over).unwrap_or(false)
+    }
+
+    pub(crate) fn stage_version(&mut self, op: &Op<'_>) {
+        let space = &self.spaces[&op.namespace];
+        let versioned = space.versioned.as_ref().expect("checked");
+        let starts_next = |staged: &StagedVersion| {
+            matches!(staged, StagedVersion::Command(Command::Snapshot | Command::RollBack(_), _))
+        };
+        let pending = versioned.staged.iter().filter(|staged| starts_next(staged)).count() as u32;
+        let user_version = space.with_versions(|v| v.timeline().present()).expect("checked") + pending;
+        let (kind, value, value_crc) = match op.body {
+            Body::Value { value, crc32c } => (Kind::Value, value, crc32c),
+            Body::Delete => (Kind::Tombstone, &[][..], crc32c::crc32c(&[])),
+            Body::Placed { .. } => unreachable!("checked"),
+        };
+        let version = Version {
+            key: op.key,
+            kind,
+            value_len: value.len() as u32,
+            value_crc,
+            sequence: self.sequence,
+            time_ns: self.time_ns,
+            user_version,
+            ordinal: 0,
+        };
+        let kind = if kind == Kind::Value { RecordKind::Version } else { RecordKind::VersionTombstone };
+        let record = Record {
+            namespace: op.namespace,
+            key: op.key,
+            kind,
+            value_len: version.value_len,
+            value_crc,
+            sequence: self.sequence,
+        };
+        let stamp = VersionStamp { time_ns: self.time_ns, user_version }.encode();
+        let staged = Staged::version(op.namespace, op.key, self.sequence);
+        self.ring.stage(&RecordHeader::encode(&record), [&stamp, value], staged);
+        let staged = StagedVersion::Record { sequence: self.sequence, record: version.record(value) };
+        self.spaces
+            .get_mut(&op.namespace)
+            .and_then(|s| s.versioned.as_mut())
+            .expect("checked")
+            .staged
+            .push_back(staged);
+        match op.body {
+            Body::Delete => self.counters.deletes += 1,
+            Body::Value { .. } | Body::Placed { .. } => {
+                self.counters.puts += 1;
+                self.counters.host_bytes += u64::from(version.value_len);
+            }
+        }
+    }
+
+    /// Stages a command on user versions, in its place among the Puts. Answers the frame that carries it and the user version
+    /// that it finishes, or forgets.
+    pub fn stage_version_command(&mut self, namespace: u32, command: Command) -> Result<(u64, u32), StageError> {
+        self.writable()?;
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        let Some(checked) = space.with_versions(|v| v.timeline().check(command).map(|()| v.timeline().present()))
+        else {
+            return Err(StageError::NeedIndex(namespace));
+        };
+        let versioned = space.versioned.as_ref().expect("admitted");
+        let has_command = versioned.staged.iter().any(|staged| matches!(staged, StagedVersion::Command(..)));
+        if has_command || !self.ring.has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN) {
+            return Err(StageError::Busy); // it may change what this one can do
+        }
+        let present = checked.map_err(Error::Versions)?;
+        self.sequence += 1;
+        let (kind, about) = command_code(command);
+        let key = Key::from(u64::from(about));
+        let record = Record {
+            namespace,
+            key,
+            kind: RecordKind::VersionCommand,
+            value_len: 0,
+            value_crc: 0,
+            sequence: self.sequence,
+        };
+        let stamp = VersionStamp { time_ns: self.time_ns, user_version: kind }.encode();
+        let staged = Staged::version(namespace, key, self.sequence);
+        self.ring.stage(&RecordHeader::encode(&record), [&stamp, &[]], staged);
+        let stamp = Stamp { sequence: self.sequence, time_ns: self.time_ns };
+        let versioned = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()).expect("admitted");
+        versioned.staged.push_back(StagedVersion::Command(command, stamp));
+        let finished = if let Command::Forget(version) = command { version } else { present };
+        Ok((self.ring.staging_number(), finished))
+    }
+
+    pub(crate) fn unstage_version(&mut self, namespace: u32) {
+        if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
+            versioned.staged.pop_back();
+        }
+    }
+
+    // --- committing -------------------------------------------------------------------------------------------------
+
+    /// The commit point of a version is passed: it is in the page buffer from now on.
+    pub(crate) fn commit_version(&mut self, namespace: u32) {
+        let Some(space) = self.spaces.get_mut(&namespace) else { return };
+        let versioned = space.versioned.as_mut().expect("a versioned namespace");
+        match versioned.staged.pop_front().expect("staged with its record in the ring") {
+            StagedVersion::Record { record, .. } => {
+                let key = Version::key_of(&record);
+                let is_full = |versions: &Versions| {
+                    let row = versions.columns().row_of(&key);
+                    (versions.columns().row_is_full(row).then_some(row), versions.columns().buffer_is_full())
+                };
+                let (row, buffer) = space.change_versions(|versions| {
+                    versions.insert(&key, record);
+                    is_full(versions)
+                });
+                let versioned = space.versioned.as_mut().expect("just seen");
+                versioned.full_rows.extend(row);
+                self.wants_seal |= row.is_some() || buffer;
+            }
+            StagedVersion::Command(command, stamp) => {
+                let done = space.change_versions(|versions| versions.command(command, stamp));
+                done.expect("checked when it was staged, and no other came between");
+                space.dirty = true;
+                self.table_is_exact = false;
+                self.journal.append(&Change::Versions { namespace, command, stamp });
+            }
+        }
+    }
+
+    // --- which frames are needed ------------------------------------------------------------------------------------
+
+    /// The oldest ring frame with a version that is neither in a segment the journal names nor kept; `u64::MAX` if none.
+    pub(crate) fn versions_frame(&self) -> u64 {
+        self.version_spaces().map(|(_, space)| self.versions_frame_of(space)).min().unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn versions_frame_of(&self, space: &Namespace) -> u64 {
+        let versioned = space.versioned.as_ref().expect("a versioned namespace");
+        let buffered = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten();
+        let buffered = buffered.map(|sequence| self.ring.frame_of_version(sequence));
+        versioned.fresh.iter().map(|fresh| fresh.frame).chain(buffered).min().unwrap_or(u64::MAX)
+    }
+
+    /// The smallest sequence of a namespace that opening after a crash might bring back: merges must not drop it.
+    pub fn merge_limit(&self, namespace: u32) -> Result<u64, Error> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        let versioned = space.versioned.as_ref().expect("admitted");
+        Ok(versioned.kept_first.min(self.ring.first_version()))
+    }
+}
+
+/// Chunks of a segment.
+pub(crate) fn segment_chunks(parameters: &Parameters, geometry: &Geometry) -> u32 {
+    (parameters.segment_bytes() / geometry.chunk_bytes as usize) as u32
+}

@@ -1,0 +1,258 @@
+//! Opening a versioned namespace: directory, journal, tables, kept versions, the ring.
+//!
+//! Lives here:       reading back what the other parts have written.
+//! Lives elsewhere:  the order of the steps after a crash (`recovery`).
+//! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.5.
+//!
+//! Of each key, the segments have all versions up to some sequence. So a version found outside of them is missing exactly
+//! if it is newer than the key's newest in a segment, whether it is found once, twice, or was sealed long ago.
+
+use super::read::SegmentRead;
+use crate::core::Core;
+use crate::error::Error;
+use crate::format::journal::Change;
+use crate::format::record::{Record, RecordKind};
+use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
+use crate::recovery::{PLACE_TRIES_MAX, read_stream};
+use kaml_flash::{AlignedBuf, ChunkAddr, Io, Medium};
+use kaml_versions::{Columns, Command, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest};
+use std::ops::Range;
+
+/// Something found in the ring or among kept versions, to be done again.
+pub(crate) enum Again {
+    Version(Version, Box<[u8]>),
+    Command(Command, Stamp),
+}
+
+impl Again {
+    fn sequence(&self) -> u64 {
+        match self {
+            Again::Version(version, _) => version.sequence,
+            Again::Command(_, stamp) => stamp.sequence,
+        }
+    }
+
+    /// What a whole record of the ring says.
+    pub(crate) fn of_ring(record: &Record, body: &[u8]) -> Option<Again> {
+        let (head, value) = body.split_at_checked(VersionStamp::BYTES)?;
+        let VersionStamp { time_ns, user_version } = VersionStamp::decode(head)?;
+        let kind = match record.kind {
+            RecordKind::Version => Kind::Value,
+            RecordKind::VersionTombstone => Kind::Tombstone,
+            RecordKind::VersionCommand => {
+                let about = record.key.as_u64().and_then(|about| u32::try_from(about).ok())?;
+                return Some(Again::Command(command_of(user_version, about)?, stamp(record.sequence, time_ns)));
+            }
+            RecordKind::Value | RecordKind::Tombstone | RecordKind::Mapping => return None,
+        };
+        let (key, value_len, value_crc, sequence) = (record.key, record.value_len, record.value_crc, record.sequence);
+        let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal: 0 };
+        Some(Again::Version(version, version.record(value)))
+    }
+}
+
+/// Segments read one after another while nobody else has the device.
+struct Opened<'a> {
+    versions: &'a Versions,
+    core: &'a Core,
+    medium: &'a dyn Medium,
+    page: Vec<u8>,
+}
+
+impl Source for Opened<'_> {
+    type Error = Error;
+
+    fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Error> {
+        Ok(look(self.versions, &mut |_| {}))
+    }
+
+    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
+        let read = SegmentRead::new(&self.core.geometry, at, &bytes);
+        self.page.resize(bytes.len(), 0);
+        if !self.core.read_segment(&read, &mut self.page) {
+            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+            self.medium.execute(&mut io)?;
+            let Io::Read { into, .. } = io else { unreachable!("still a read") };
+            self.page.copy_from_slice(read.of(&into));
+        }
+        Ok(&self.page)
+    }
+}
+
+impl Core {
+    fn versions_damaged(namespace: u32, what: impl ToString) -> Error {
+        Error::IndexDamaged { namespace, what: what.to_string() }
+    }
+
+    /// Loads a versioned namespace: nothing of it can be in the ring.
+    pub(crate) fn load_versions(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        if self.spaces[&id].is_loaded() {
+            return Ok(());
+        }
+        self.load_directory(medium, id)?;
+        self.load_tables(medium, id)?;
+        let kept = self.read_kept(medium, id)?;
+        self.wants_seal = true;
+        self.do_again(medium, id, kept, false)
+    }
+
+    /// The directory as of the namespace's snapshot.
+    pub(crate) fn load_directory(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        let space = &self.spaces[&id];
+        let rows = space.layout.versions().expect("a versioned namespace").rows;
+        let damaged = |what: &dyn ToString| Core::versions_damaged(id, what.to_string());
+        let directory = match &space.snapshot {
+            None => Directory::new(rows),
+            Some(stream) => {
+                let bytes = read_stream(medium, stream).map_err(|error| damaged(&error))?;
+                Directory::decode(&bytes, rows).ok_or_else(|| damaged(&"not a directory of segments"))?
+            }
+        };
+        self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("just seen").directory = Some(directory);
+        Ok(())
+    }
+
+    /// A journal entry about the segments or user versions of a namespace.
+    pub(crate) fn replay_versions(&mut self, entry: u64, change: &Change) {
+        let namespace = match change {
+            Change::SegmentIn { namespace, .. }
+            | Change::SegmentsOut { namespace, .. }
+            | Change::Versions { namespace, .. } => *namespace,
+            Change::Moved { .. } | Change::Deleted { .. } | Change::Block { .. } => return,
+        };
+        let Some(space) = self.spaces.get_mut(&namespace).filter(|space| entry >= space.snapshot_entry) else { return };
+        let Some(directory) = space.versioned.as_mut().and_then(|v| v.directory.as_mut()) else { return };
+        space.dirty = true;
+        if !directory.replay(change) {
+            tracing::warn!(?change, "a journal entry that fits no segment is ignored");
+        }
+    }
+
+    /// Reads the tables of the segments that the directory names: each segment's own last pages.
+    pub(crate) fn load_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        let space = self.spaces.get_mut(&id).expect("its directory was loaded");
+        let parameters = *space.layout.versions().expect("a versioned namespace");
+        let directory = space.versioned.as_mut().and_then(|versioned| versioned.directory.take());
+        let Directory { rows, timeline } = directory.expect("loaded before");
+        let damaged = |what: &dyn ToString| Core::versions_damaged(id, what.to_string());
+        let mut columns = Columns::new(parameters).map_err(|error| damaged(&error))?;
+        for (row, entries) in (0..).zip(rows) {
+            for entry in entries {
+                let table = self.read_table(medium, &parameters, &entry).map_err(|error| damaged(&error))?;
+                columns.restore(row, entry.at, entry.live, &table).map_err(|error| damaged(&error))?;
+            }
+        }
+        let space = self.spaces.get_mut(&id).expect("just seen");
+        *space.shared.versions_mut() = Some(Versions::restore(columns, timeline));
+        Ok(())
+    }
+
+    fn read_table(&self, medium: &dyn Medium, parameters: &Parameters, entry: &Entry) -> Result<Vec<u8>, Error> {
+        let damaged = || Error::MetadataDamaged(format!("no segment can lie at {}", entry.at.get()));
+        let bytes = usize::from(entry.table_pages) * parameters.page_bytes as usize;
+        let start = parameters.segment_bytes().checked_sub(bytes).ok_or_else(damaged)?;
+        let (_, chunk) = self.geometry.split(ChunkAddr(entry.at.get()));
+        let end = chunk + super::segment_chunks(parameters, &self.geometry);
+        if entry.at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
+            return Err(damaged());
+        }
+        let range = start..start + bytes;
+        let read = SegmentRead::new(&self.geometry, entry.at, &range);
+        let mut table = vec![0; bytes];
+        // While the device is in use, a namespace may be loaded whose pages still wait to be programmed.
+        if !self.read_segment(&read, &mut table) {
+            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+            medium.execute(&mut io)?;
+            let Io::Read { into, .. } = io else { unreachable!("still a read") };
+            table.copy_from_slice(read.of(&into));
+        }
+        Ok(table)
+    }
+
+    /// The kept versions of a namespace.
+    pub(crate) fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Again>, Error> {
+        let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("a versioned namespace");
+        versioned.kept_first = u64::MAX;
+        let Some(stream) = &versioned.kept else { return Ok(Vec::new()) };
+        let bytes = read_stream(medium, stream).map_err(|error| Core::versions_damaged(id, error))?;
+        let kept = kept_versions(&bytes).ok_or_else(|| Core::versions_damaged(id, "its kept versions are damaged"))?;
+        versioned.kept_first = kept.iter().map(|(version, _)| version.sequence).min().unwrap_or(u64::MAX);
+        Ok(kept.into_iter().map(|(version, record)| Again::Version(version, record.into())).collect())
+    }
+
+    /// Puts versions into the buffer that are missing, in the order of their sequences, and carries out commands again.
+    pub(crate) fn do_again(
+        &mut self,
+        medium: &dyn Medium,
+        id: u32,
+        mut again: Vec<Again>,
+        seals: bool,
+    ) -> Result<(), Error> {
+        again.sort_by_key(Again::sequence);
+        again.dedup_by_key(|again| again.sequence());
+        for each in again {
+            match each {
+                Again::Command(command, stamp) => {
+                    let done = self.spaces[&id].change_versions(|versions| versions.command(command, stamp));
+                    if let Err(error) = done {
+                        tracing::warn!(%error, id, "a command on user versions is ignored");
+                        continue;
+                    }
+                    self.spaces.get_mut(&id).expect("just seen").dirty = true;
+                    self.journal.append(&Change::Versions { namespace: id, command, stamp });
+                }
+                Again::Version(version, record) if self.is_missing(medium, id, &version)? => {
+                    self.spaces[&id].change_versions(|versions| versions.insert(&version.key, record));
+                    if seals {
+                        self.seal_overfull(medium, id)?;
+                    }
+                }
+                Again::Version(..) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn is_missing(&self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
+        let guard = self.spaces[&id].shared.versions();
+        let versions = guard.as_ref().expect("loaded before");
+        let mut source = Opened { versions, core: self, medium, page: Vec::new() };
+        let known = newest(&mut source, &version.key, &View::everything())?;
+        Ok(known.is_none_or(|known| known.sequence < version.sequence))
+    }
+
+    /// While the ring is replayed the buffer may take more than it should: more of it had been sealed before the crash.
+    fn seal_overfull(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        for _ in 0..PLACE_TRIES_MAX {
+            if !self.buffer_is_overfull(id) {
+                return Ok(());
+            }
+            self.wants_seal = true;
+            self.drive_once(medium)?;
+        }
+        Err(self.full_now())
+    }
+}
+
+impl Directory {
+    /// Makes a change; false if nothing that it is about is there.
+    fn replay(&mut self, change: &Change) -> bool {
+        match *change {
+            Change::SegmentIn { row, place, entry, .. } => {
+                let Some(row) = self.rows.get_mut(row as usize).filter(|row| place as usize <= row.len()) else {
+                    return false;
+                };
+                row.insert(place as usize, entry);
+                true
+            }
+            Change::SegmentsOut { row, place, count, .. } => {
+                let end = place as usize + usize::from(count);
+                let Some(row) = self.rows.get_mut(row as usize).filter(|row| end <= row.len()) else { return false };
+                row.drain(place as usize..end);
+                true
+            }
+            Change::Versions { command, stamp, .. } => self.timeline.carry_out(command, stamp).is_ok(),
+            Change::Moved { .. } | Change::Deleted { .. } | Change::Block { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Reading versions beside the core: a short look at the index, pins, then reads of flash.
+//!
+//! Lives here:       looks, pins, where a part of a segment is just now.
+//! Lives elsewhere:  what is looked for (`kaml_versions::Source` and what reads through it), the reads (the drivers).
+//! Implements:       design sections 2 and 4; docs/versioned.md "In the device".
+//!
+//! Why a pin is enough: a segment's address changes under the lock that a look holds. Whoever pins a block during a look
+//! has it pinned before the segment can move, and blocks are erased only after that, when nobody pins them.
+
+use crate::blocks::Pin;
+use crate::core::Core;
+use crate::error::Error;
+use crate::layout::Door;
+use crate::namespace::NamespaceShared;
+use crate::reader::{FindError, Reader};
+use kaml_flash::{ChunkAddr, Geometry};
+use kaml_index::Key;
+use kaml_versions::{SegmentAt, Versions};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A part of a segment, as whole chunks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentRead {
+    /// The first chunk.
+    pub at: ChunkAddr,
+    /// Bytes to read.
+    pub bytes: usize,
+    /// Which of them were asked for.
+    part: Range<usize>,
+}
+
+impl SegmentRead {
+    pub(crate) fn new(geometry: &Geometry, at: SegmentAt, bytes: &Range<usize>) -> SegmentRead {
+        let chunk = geometry.chunk_bytes as usize;
+        let (first, end) = (bytes.start / chunk, bytes.end.div_ceil(chunk));
+        let part = bytes.start - first * chunk..bytes.end - first * chunk;
+        SegmentRead { at: ChunkAddr(at.get() + first as u64), bytes: (end - first) * chunk, part }
+    }
+
+    /// What was asked for, of the bytes that were read.
+    pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.part.clone()]
+    }
+}
+
+/// Reads one versioned namespace, beside the core.
+pub struct VersionReader {
+    reader: Reader,
+    shared: Arc<NamespaceShared>,
+    pins: Vec<Pin>,
+}
+
+impl Reader {
+    /// A reader of the versions of a namespace.
+    ///
+    /// # Errors
+    /// [`Error::KeepsNoVersions`], or there is no such namespace.
+    pub fn versions(&self, namespace: u32) -> Result<VersionReader, Error> {
+        let shared = self.space(namespace)?;
+        shared.layout.admit(namespace, Door::Versions)?;
+        Ok(VersionReader { reader: self.clone(), shared, pins: Vec::new() })
+    }
+
+    /// Whether a namespace keeps versions.
+    pub fn keeps_versions(&self, namespace: u32) -> bool {
+        self.layout(namespace).is_ok_and(|layout| layout.versions().is_some())
+    }
+}
+
+impl VersionReader {
+    /// Looks at the versions as they are now. Segments that `look` holds stay readable until the next look.
+    ///
+    /// # Errors
+    /// [`FindError::NeedIndex`] if the namespace must be loaded first ([`Core::load_index`]).
+    pub fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, FindError> {
+        self.pins.clear();
+        let versions = self.shared.versions();
+        let versions = versions.as_ref().ok_or(FindError::NeedIndex)?;
+        Ok(look(versions, &mut |at| self.pins.push(self.reader.pin(ChunkAddr(at.get())))))
+    }
+
+    /// Refuses a key that the namespace does not take.
+    pub fn check_key(&self, key: &Key) -> Result<(), Error> {
+        Ok(self.shared.layout.check_key(key)?)
+    }
+
+    /// Chains of segments that the namespace has.
+    pub fn row_count(&self) -> u32 {
+        self.shared.layout.versions().expect("a versioned namespace").rows
+    }
+
+    /// How to read bytes of a segment, and whether they are on the medium; if not, try [`Core::read_segment`].
+    pub fn locate(&self, at: SegmentAt, bytes: &Range<usize>) -> (SegmentRead, bool) {
+        let geometry = self.reader.geometry();
+        let read = SegmentRead::new(geometry, at, bytes);
+        let (block, start) = geometry.split(read.at);
+        let end = start + (read.bytes / geometry.chunk_bytes as usize) as u32;
+        let is_programmed = self.reader.is_programmed(block, end);
+        (read, is_programmed)
+    }
+}
+
+impl Core {
+    /// Copies a part of a segment that waits to be programmed; false if it is on the medium by now.
+    pub fn read_segment(&self, read: &SegmentRead, into: &mut [u8]) -> bool {
+        let (block, chunk) = self.geometry.split(read.at);
+        let mut bytes = vec![0; read.bytes];
+        let is_buffered = self.writers.read(block.0, chunk, &mut bytes);
+        if is_buffered {
+            into.copy_from_slice(read.of(&bytes));
+        }
+        is_buffered
+    }
+}

@@ -1,0 +1,421 @@
+//! Segments on their way to flash: sealed, moved by collection, placed again after a failure, merged.
+//!
+//! Lives here:       when a row is sealed, what a programmed segment settles, which segments a block has.
+//! Lives elsewhere:  what is in a segment (`kaml-versions`), blocks and programs (`core`, `writers`), victims (`gc`).
+//! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.2.1, 4.4.1.
+
+use super::{Fresh, segment_chunks};
+use crate::core::{Core, PROGRAMMING_BYTES_MAX, StageError};
+use crate::error::Error;
+use crate::format::journal::Change;
+use crate::format::version::Entry;
+use crate::layout::Door;
+use crate::lifetime::Class;
+use crate::namespace::Namespace;
+use crate::writers::NoBlock;
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, MediumError};
+use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions};
+use std::sync::Arc;
+
+/// A segment being programmed.
+pub(crate) struct Placing {
+    pub(crate) namespace: u32,
+    row: u32,
+    at: ChunkAddr,
+    image: Arc<AlignedBuf>,
+    purpose: Purpose,
+}
+
+#[derive(Clone, Copy)]
+enum Purpose {
+    /// Just sealed; installed already.
+    Fresh,
+    /// On its way out of a block.
+    Moved { from: ChunkAddr },
+    /// Part of a merge; installed with the others.
+    Merged { is_programmed: bool },
+    /// Part of a merge that was given up while this was programmed.
+    Abandoned,
+}
+
+pub(super) fn segment_at(at: ChunkAddr) -> SegmentAt {
+    SegmentAt::new(at.0).expect("chunk numbers have less than 48 bits")
+}
+
+impl Core {
+    // --- sealing ------------------------------------------------------------------------------------------------------
+
+    /// Seals rows as long as buffers want it and there is room.
+    pub(crate) fn step_sealing(&mut self) {
+        if !self.wants_seal {
+            return;
+        }
+        let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
+        let done = ids.into_iter().all(|id| self.seal_rows(id));
+        self.wants_seal = !done;
+    }
+
+    /// Seals rows of a namespace; false if there is more to do later.
+    fn seal_rows(&mut self, id: u32) -> bool {
+        while self.wants_row(id) {
+            // What is kept must be in no segment that the journal does not name.
+            if self.programming_is_busy() || self.keep_waits_for(id) || !self.seal_one(id) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn programming_is_busy(&self) -> bool {
+        self.writers.programming_bytes > PROGRAMMING_BYTES_MAX
+    }
+
+    fn wants_row(&self, id: u32) -> bool {
+        let space = &self.spaces[&id];
+        let full = !space.versioned.as_ref().expect("a versioned namespace").full_rows.is_empty();
+        full || space.with_versions(|v| v.columns().buffer_is_full()).unwrap_or(false)
+    }
+
+    /// Seals the row that wants it most; false if there is no block for it.
+    fn seal_one(&mut self, id: u32) -> bool {
+        let space = self.spaces.get_mut(&id).expect("listed");
+        let versioned = space.versioned.as_mut().expect("a versioned namespace");
+        let sealed = match versioned.sealed.take() {
+            Some(sealed) => sealed,
+            None => {
+                let full_rows = std::mem::take(&mut versioned.full_rows);
+                let choose = |columns: &Columns| {
+                    let full = full_rows.iter().copied().filter(|row| columns.row_is_full(*row));
+                    let rest: Vec<u32> = full.collect();
+                    let row = rest.first().copied().or_else(|| columns.buffer_is_full().then(|| columns.fullest()));
+                    (row.and_then(|row| columns.seal(row)), rest)
+                };
+                let (sealed, rest) =
+                    space.with_versions(|v| choose(v.columns())).expect("loaded while it has versions");
+                let versioned = space.versioned.as_mut().expect("just seen");
+                versioned.full_rows.extend(rest);
+                let Some(sealed) = sealed else { return true };
+                Box::new(sealed)
+            }
+        };
+        match self.place_sealed(id, &sealed) {
+            Ok(()) => true,
+            Err(NoBlock) => {
+                let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("just seen");
+                versioned.sealed = Some(sealed);
+                false
+            }
+        }
+    }
+
+    fn place_sealed(&mut self, id: u32, sealed: &Sealed) -> Result<(), NoBlock> {
+        let frame = self.versions_frame_of(&self.spaces[&id]);
+        let image = aligned(&sealed.image);
+        let ticket = self.take_ticket();
+        let at = self.place_segment(id, &image, ticket, self.floor(Class::Segment))?;
+        let chunks = self.segment_chunks_of(id);
+        let block = self.block_of(at.0);
+        self.blocks.add_valid(block, chunks);
+        self.table_is_exact = false;
+        let space = self.spaces.get_mut(&id).expect("just seen");
+        space.change_versions(|versions| versions.columns_mut().install(sealed, segment_at(at)));
+        let (row, first_sequence) = (sealed.row, sealed.sequences.start);
+        let fresh = Fresh { ticket, row, at, is_programmed: false, frame, first_sequence };
+        space.versioned.as_mut().expect("a versioned namespace").fresh.push_back(fresh);
+        self.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Purpose::Fresh });
+        Ok(())
+    }
+
+    fn place_segment(
+        &mut self,
+        namespace: u32,
+        image: &Arc<AlignedBuf>,
+        ticket: u64,
+        floor: u32,
+    ) -> Result<ChunkAddr, NoBlock> {
+        let chunks = (image.len() / self.geometry.chunk_bytes as usize) as u32;
+        self.place_image_as(Class::Segment, namespace, chunks, image, ticket, floor)
+    }
+
+    fn segment_chunks_of(&self, id: u32) -> u32 {
+        let parameters = self.spaces.get(&id).and_then(|space| space.layout.versions());
+        segment_chunks(parameters.expect("a versioned namespace"), &self.geometry)
+    }
+
+    // --- programmed ---------------------------------------------------------------------------------------------------
+
+    /// A segment is on flash; false if the ticket is not a segment's.
+    pub(crate) fn segment_programmed(&mut self, ticket: u64) -> bool {
+        let Some(placing) = self.placing.get_mut(&ticket) else { return false };
+        let (id, row, at) = (placing.namespace, placing.row, placing.at);
+        match &mut placing.purpose {
+            Purpose::Merged { is_programmed } => *is_programmed = true,
+            Purpose::Fresh => {
+                self.placing.remove(&ticket);
+                self.fresh_programmed(id, ticket, at);
+            }
+            Purpose::Moved { from } => {
+                let from = *from;
+                self.placing.remove(&ticket);
+                self.segment_moved(id, row, from, at);
+            }
+            Purpose::Abandoned => {
+                self.placing.remove(&ticket);
+                let block = self.block_of(at.0);
+                self.blocks.unhold(block);
+            }
+        }
+        true
+    }
+
+    /// Segments are journaled in the order of sealing, whatever order they are programmed in.
+    fn fresh_programmed(&mut self, id: u32, ticket: u64, at: ChunkAddr) {
+        let Some(versioned) = self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut()) else {
+            let block = self.block_of(at.0);
+            self.blocks.unhold(block);
+            return;
+        };
+        versioned.fresh.iter_mut().filter(|f| f.ticket == ticket).for_each(|f| f.is_programmed = true);
+        while let Some(versioned) = self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut())
+            && let Some(fresh) = versioned.fresh.pop_front_if(|fresh| fresh.is_programmed)
+        {
+            self.journal_segment(id, fresh.row, fresh.at);
+            let block = self.block_of(fresh.at.0);
+            self.blocks.unhold(block);
+        }
+    }
+
+    fn journal_segment(&mut self, id: u32, row: u32, at: ChunkAddr) {
+        let space = self.spaces.get_mut(&id).expect("its segments are journaled");
+        space.dirty = true;
+        let find = |versions: &Versions| {
+            let mut segments = versions.columns().segments(row).enumerate();
+            segments
+                .find(|(_, segment)| segment.at == segment_at(at))
+                .map(|(place, segment)| (place, entry_of(&segment)))
+        };
+        let (place, entry) = space.with_versions(find).flatten().expect("installed");
+        self.journal.append(&Change::SegmentIn { namespace: id, row, place: place as u32, entry });
+    }
+
+    fn segment_moved(&mut self, id: u32, row: u32, from: ChunkAddr, to: ChunkAddr) {
+        let (to_block, from_block) = (self.block_of(to.0), self.block_of(from.0));
+        let place = self.spaces.get_mut(&id).filter(|space| space.is_loaded()).and_then(|space| {
+            let moved =
+                |versions: &mut Versions| versions.columns_mut().relocate(row, segment_at(from), segment_at(to));
+            space.change_versions(moved)
+        });
+        if let Some(place) = place {
+            let chunks = self.segment_chunks_of(id);
+            self.table_is_exact = false;
+            self.blocks.add_valid(to_block, chunks);
+            self.blocks.sub_valid(from_block, chunks);
+            self.journal.append(&Change::SegmentsOut { namespace: id, row, place, count: 1 });
+            self.journal_segment(id, row, to);
+        }
+        self.blocks.unhold(to_block);
+        self.gc_moved(from_block);
+    }
+
+    // --- collection, failures -------------------------------------------------------------------------------------------
+
+    /// The segment that lies there, if one does.
+    pub(crate) fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, u32)>, u32> {
+        let at = segment_at(at);
+        for (id, space) in self.version_spaces() {
+            let rows = |p: &Parameters| 0..p.rows;
+            let find = |versions: &Versions| {
+                let columns = versions.columns();
+                rows(columns.parameters()).find(|row| columns.segments(*row).any(|segment| segment.at == at))
+            };
+            match space.with_versions(find) {
+                None => return Err(id),
+                Some(Some(row)) => return Ok(Some((id, row))),
+                Some(None) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Starts moving a segment out of a block if it is live; answers whether it is.
+    pub(crate) fn move_segment(&mut self, from: ChunkAddr, bytes: &[u8], floor: u32) -> Result<bool, NoBlock> {
+        let (id, row) = match self.find_segment(from) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(false),
+            Err(id) => {
+                self.want_index(id);
+                return Err(NoBlock);
+            }
+        };
+        let image = aligned(bytes);
+        let ticket = self.take_ticket();
+        let at = self.place_segment(id, &image, ticket, floor)?;
+        self.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Purpose::Moved { from } });
+        Ok(true)
+    }
+
+    /// Places a segment again whose block failed before it was programmed.
+    pub(crate) fn replace_segment(&mut self, ticket: u64) {
+        let Some(placing) = self.placing.get(&ticket) else { return };
+        let (id, row, old, image, purpose) =
+            (placing.namespace, placing.row, placing.at, placing.image.clone(), placing.purpose);
+        let old_block = self.block_of(old.0);
+        if !self.spaces.contains_key(&id) || matches!(purpose, Purpose::Abandoned) {
+            self.placing.remove(&ticket);
+            self.blocks.unhold(old_block);
+            if let Purpose::Moved { from } = purpose {
+                let from = self.block_of(from.0);
+                self.gc_moved(from);
+            }
+            return;
+        }
+        let Ok(at) = self.place_segment(id, &image, ticket, 1) else {
+            return self.stop(MediumError::BlockFailed {
+                block: BlockIndex(old_block),
+                what: "program",
+                error: "no block left to place a segment again".to_owned(),
+            });
+        };
+        self.placing.get_mut(&ticket).expect("just seen").at = at;
+        if matches!(purpose, Purpose::Fresh) {
+            let (block, chunks) = (self.block_of(at.0), self.segment_chunks_of(id));
+            let space = self.spaces.get_mut(&id).expect("just seen");
+            let moved = space.change_versions(|v| v.columns_mut().relocate(row, segment_at(old), segment_at(at)));
+            assert!(moved.is_some(), "a fresh segment is installed");
+            let fresh = space.versioned.as_mut().expect("a versioned namespace").fresh.iter_mut();
+            fresh.filter(|fresh| fresh.ticket == ticket).for_each(|fresh| fresh.at = at);
+            self.blocks.add_valid(block, chunks);
+            self.blocks.sub_valid(old_block, chunks);
+        }
+        self.blocks.unhold(old_block);
+    }
+
+    // --- merging --------------------------------------------------------------------------------------------------------
+
+    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`].
+    pub fn place_merged(&mut self, namespace: u32, sealed: &Sealed) -> Result<u64, StageError> {
+        self.writable()?;
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        if self.programming_is_busy() {
+            return Err(StageError::Busy);
+        }
+        let image = aligned(&sealed.image);
+        let ticket = self.take_ticket();
+        let floor = self.floor(Class::Segment);
+        let at = self.place_segment(namespace, &image, ticket, floor).map_err(|NoBlock| match self.is_idle() {
+            true => StageError::Refused(self.full_now()),
+            false => StageError::Busy,
+        })?;
+        let purpose = Purpose::Merged { is_programmed: false };
+        self.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image, purpose });
+        Ok(ticket)
+    }
+
+    /// Whether the segment of [`Core::place_merged`] is on flash.
+    pub fn is_segment_programmed(&self, ticket: u64) -> bool {
+        let purpose = self.placing.get(&ticket).map(|placing| placing.purpose);
+        matches!(purpose, Some(Purpose::Merged { is_programmed: true }))
+    }
+
+    /// Begins a merge of a row: closes its last group. One merge of a namespace may go on at a time. Until
+    /// [`Core::end_merge`] the namespace stays in memory.
+    ///
+    /// # Errors
+    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`].
+    pub fn begin_merge(&mut self, namespace: u32, row: u32) -> Result<(), StageError> {
+        let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Versions)?;
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(namespace));
+        }
+        let versioned = space.versioned.as_mut().expect("admitted");
+        if versioned.sealed.is_some() || versioned.fresh.iter().any(|fresh| fresh.row == row) {
+            return Err(StageError::Busy);
+        }
+        versioned.is_merging = true;
+        space.change_versions(|versions| versions.close_group(row));
+        Ok(())
+    }
+
+    /// No merge of the namespace is under way any more.
+    pub fn end_merge(&mut self, namespace: u32) {
+        if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
+            versioned.is_merging = false;
+        }
+    }
+
+    /// The programmed segments of a merge take the place of the old ones, in one step.
+    pub fn install_merge(&mut self, namespace: u32, merged: &Merged, tickets: &[u64]) -> Result<(), Error> {
+        self.writable()?;
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        assert!(tickets.iter().all(|ticket| self.is_segment_programmed(*ticket)), "all segments are programmed");
+        let places: Vec<ChunkAddr> = tickets.iter().map(|ticket| self.placing[ticket].at).collect();
+        let at: Vec<SegmentAt> = places.iter().map(|at| segment_at(*at)).collect();
+        let row = merged.row;
+        let (place, freed) = space.change_versions(|versions| versions.install_merge(merged, &at));
+        let chunks = self.segment_chunks_of(namespace);
+        self.table_is_exact = false;
+        tickets.iter().for_each(|ticket| drop(self.placing.remove(ticket)));
+        for count in counts(freed.len()) {
+            self.journal.append(&Change::SegmentsOut { namespace, row, place, count });
+        }
+        for at in &places {
+            let block = self.block_of(at.0);
+            self.blocks.add_valid(block, chunks);
+            self.blocks.unhold(block);
+            self.journal_segment(namespace, row, *at);
+        }
+        for at in freed {
+            let block = self.block_of(at.get());
+            self.blocks.sub_valid(block, chunks);
+        }
+        self.spaces.get_mut(&namespace).expect("just seen").dirty = true;
+        Ok(())
+    }
+
+    /// Gives up segments of a merge that will not be installed.
+    pub fn forget_merged(&mut self, tickets: &[u64]) {
+        for ticket in tickets {
+            if let Some(placing) = self.placing.get_mut(ticket) {
+                if matches!(placing.purpose, Purpose::Merged { is_programmed: true }) {
+                    let block = self.geometry.split(placing.at).0.0;
+                    self.placing.remove(ticket);
+                    self.blocks.unhold(block);
+                } else {
+                    placing.purpose = Purpose::Abandoned;
+                }
+            }
+        }
+    }
+}
+
+/// Numbers of at most 16 bits that add up to `sum`.
+fn counts(sum: usize) -> impl Iterator<Item = u16> {
+    let full = sum / usize::from(u16::MAX);
+    let rest = (sum % usize::from(u16::MAX)) as u16;
+    std::iter::repeat_n(u16::MAX, full).chain((rest > 0).then_some(rest))
+}
+
+/// A segment as the directory has it.
+pub(super) fn entry_of(segment: &SegmentInfo) -> Entry {
+    let table_pages = u16::try_from(segment.table_pages).expect("a table is shorter than its segment");
+    let live = u16::try_from(segment.live).expect("a segment has at most 60000 versions");
+    Entry { at: segment.at, table_pages, live }
+}
+
+fn aligned(bytes: &[u8]) -> Arc<AlignedBuf> {
+    let mut image = AlignedBuf::zeroed(bytes.len());
+    image.copy_from_slice(bytes);
+    Arc::new(image)
+}
+
+impl Namespace {
+    /// Segments of a namespace that is loaded.
+    pub(crate) fn for_each_segment(&self, mut each: impl FnMut(&SegmentInfo)) {
+        self.with_versions(|versions| {
+            let columns = versions.columns();
+            (0..columns.parameters().rows).flat_map(|row| columns.segments(row)).for_each(|segment| each(&segment));
+        });
+    }
+}

@@ -1,0 +1,432 @@
+//! Hosts of versioned namespaces: what such a namespace must remember, commands on its past, merges.
+//!
+//! Lives here:       the past as the model has it, comparing it, drawing and staging commands, a merge step by step.
+//! Lives elsewhere:  puts, gets and deletes, which are those of records (`host`, `world`); what a fault excuses (`check`).
+//!
+//! A command that finishes a user version is a change of a record of its own, whose key no host uses: so it has its place
+//! among the Puts under way, and whether it came through is found as for any Put.
+
+use crate::check::{self, Violation};
+use crate::host::Command;
+use crate::model::{Address, Changes, Comparison, Model};
+use crate::rng::Rng;
+use crate::value::Value;
+use crate::world::{End, World};
+use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader};
+use kaml_flash::{AlignedBuf, Io, Medium};
+use kaml_versions::{
+    At, Command as VersionCommand, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt, Source, Version,
+    Versions, get, history, merge, plan_merge,
+};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The key of the record that commands change.
+pub(crate) const COMMAND: u64 = u64::MAX;
+/// Snapshots of a namespace beyond which one is forgotten.
+const SNAPSHOTS_MAX: usize = 3;
+
+/// What is seen: of each key the place of a version among all of the key's, oldest first.
+type Seen = BTreeMap<u64, usize>;
+
+/// What a versioned namespace must remember.
+#[derive(Clone, Debug, Default)]
+pub struct Past {
+    /// All answered versions of each key, oldest first.
+    versions: BTreeMap<u64, Vec<Option<Value>>>,
+    seen: Seen,
+    snapshots: BTreeMap<u32, Seen>,
+    /// Of commands that were staged, by the user version that they finish: what a rollback shows.
+    commands: BTreeMap<u32, Option<Seen>>,
+    /// Versions that nothing sees may be gone.
+    is_merged: bool,
+}
+
+impl Past {
+    /// A Put or a command was answered.
+    pub(crate) fn apply(&mut self, space: u32, changes: &Changes) {
+        if let Some(Some(command)) = changes.get(&(space, COMMAND)) {
+            let finished = command.seed as u32;
+            self.snapshots.insert(finished, self.seen.clone());
+            if let Some(Some(seen)) = self.commands.remove(&finished) {
+                self.seen = seen;
+            }
+            return;
+        }
+        for ((_, key), value) in changes.range((space, 0)..(space, COMMAND)) {
+            let versions = self.versions.entry(*key).or_default();
+            self.seen.insert(*key, versions.len());
+            versions.push(*value);
+        }
+    }
+
+    fn value(&self, key: u64, seen: &Seen) -> Option<Value> {
+        seen.get(&key).and_then(|at| self.versions[&key][*at])
+    }
+
+    /// All versions, if none may be gone.
+    pub(crate) fn version_count(&self) -> Option<u64> {
+        (!self.is_merged).then(|| self.versions.values().map(|versions| versions.len() as u64).sum())
+    }
+}
+
+// --- reading --------------------------------------------------------------------------------------------------------------
+
+/// Reads versions as a driver does.
+struct Reading<'a> {
+    core: &'a mut Core,
+    medium: &'a dyn Medium,
+    reader: VersionReader,
+    space: u32,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Reading<'a> {
+    fn new(core: &'a mut Core, medium: &'a dyn Medium, space: u32) -> Result<Reading<'a>, Error> {
+        let reader = core.reader().versions(space)?;
+        Ok(Reading { core, medium, reader, space, bytes: Vec::new() })
+    }
+}
+
+impl Source for Reading<'_> {
+    type Error = Error;
+
+    fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Error> {
+        self.core.load_index(self.medium, self.space)?;
+        self.reader.look(look).map_err(|error| match error {
+            FindError::Refused(error) => error,
+            FindError::NeedIndex => unreachable!("just loaded"),
+        })
+    }
+
+    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
+        let (read, is_programmed) = self.reader.locate(at, &bytes);
+        self.bytes.resize(bytes.len(), 0);
+        if is_programmed || !self.core.read_segment(&read, &mut self.bytes) {
+            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+            self.medium.execute(&mut io)?;
+            let Io::Read { into, .. } = io else { unreachable!("still a read") };
+            self.bytes.copy_from_slice(read.of(&into));
+        }
+        Ok(&self.bytes)
+    }
+}
+
+/// The newest version of a key; of [`COMMAND`] which user version was finished last.
+pub(crate) fn newest(core: &mut Core, medium: &dyn Medium, (space, key): Address) -> Result<Option<Vec<u8>>, Error> {
+    let mut reading = Reading::new(core, medium, space)?;
+    if key == COMMAND {
+        let finished = reading.look(|versions, _| versions.timeline().present() - 1)?;
+        return Ok((finished > 0).then(|| command(finished).noise()));
+    }
+    Ok(get(&mut reading, &Key::from(key), At::Latest)?.map(|record| record.value))
+}
+
+fn command(finished: u32) -> Value {
+    Value { seed: finished.into(), len: 8 }
+}
+
+// --- comparing ------------------------------------------------------------------------------------------------------------
+
+/// Compares the history of a key, and narrows down what of the Puts under way came through.
+pub(crate) fn compare(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    comparison: &mut Comparison<'_>,
+    (space, key): Address,
+) -> Result<Result<(), String>, Error> {
+    let found = history(&mut Reading::new(core, medium, space)?, &Key::from(key), usize::MAX)?;
+    let past = &model.pasts[&space];
+    let answered = past.versions.get(&key).map_or(&[][..], Vec::as_slice);
+    let put = |(at, (_, changes)): (usize, &(u64, Changes))| match changes.contains_key(&(space, COMMAND)) {
+        true => None,
+        false => changes.get(&(space, key)).map(|value| (at, *value)),
+    };
+    let under_way: Vec<(usize, Option<Value>)> = model.unanswered.iter().enumerate().filter_map(put).collect();
+    let mut expected = answered.iter().copied().chain(under_way.iter().map(|(_, value)| *value));
+    let wrong = |what: &str| Err(format!("namespace {space} key {key}: its history {what}"));
+    for Found { version, .. } in found.iter().rev() {
+        let is_there = match past.is_merged {
+            true => expected.any(|value| is(version, value)),
+            false => expected.next().is_some_and(|value| is(version, value)),
+        };
+        if !is_there {
+            return Ok(wrong(&format!("has {version:?}, which was not put then")));
+        }
+    }
+    if past.is_merged {
+        return Ok(Ok(()));
+    }
+    let through = |n: usize| under_way.iter().filter(|(at, _)| *at < n).count();
+    let fits = comparison.narrow(|n| answered.len() + through(n) == found.len());
+    let (all, most) = (answered.len(), under_way.len());
+    Ok(if fits { Ok(()) } else { wrong(&format!("has {} versions; {all} were put, {most} more may be", found.len())) })
+}
+
+fn is(version: &Version, value: Option<Value>) -> bool {
+    match value {
+        None => version.kind == Kind::Tombstone,
+        Some(value) => {
+            let is_value = version.kind != Kind::Tombstone && version.value_len == value.len;
+            is_value && version.value_crc == crc32c::crc32c(&value.noise())
+        }
+    }
+}
+
+/// Compares what the oldest and the newest snapshot of a namespace see, once it is known which Puts came through.
+pub(crate) fn compare_snapshots(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    space: u32,
+    keys: u64,
+) -> Result<Result<(), String>, Error> {
+    let past = &model.pasts[&space];
+    let ends = [past.snapshots.first_key_value(), past.snapshots.last_key_value()];
+    let mut reading = Reading::new(core, medium, space)?;
+    for (version, seen) in ends.into_iter().flatten() {
+        for key in 0..keys {
+            let found = get(&mut reading, &Key::from(key), At::Snapshot(*version))?.map(|record| record.value);
+            if found != past.value(key, seen).map(Value::noise) {
+                return Ok(Err(format!("namespace {space} key {key}: snapshot {version} shows something else")));
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+// --- commands -------------------------------------------------------------------------------------------------------------
+
+/// What a host wants of a namespace's past.
+pub struct PastCommand {
+    /// The namespace.
+    pub space: u32,
+    act: Act,
+}
+
+enum Act {
+    Snapshot,
+    /// To some snapshot.
+    RollBack(u64),
+    Merge(Box<Merging>),
+}
+
+/// What became of a command.
+enum Step {
+    /// Not yet.
+    Later,
+    /// A step on.
+    On,
+    Done,
+}
+
+impl PastCommand {
+    /// What some host wants next; nothing if there are no versioned namespaces.
+    pub(crate) fn draw(rng: &mut Rng, model: &Model, spaces: &[u32]) -> Option<Command> {
+        let pasts: Vec<u32> = spaces.iter().copied().filter(|id| model.pasts.contains_key(id)).collect();
+        let last = pasts.len().checked_sub(1)? as u64;
+        let space = pasts[rng.below(last + 1) as usize];
+        let act = match rng.below(6) {
+            0..=2 => Act::Snapshot,
+            3 => Act::RollBack(rng.draw()),
+            _ => Act::Merge(Box::new(Merging { space, ..Merging::default() })),
+        };
+        Some(Command::Past(PastCommand { space, act }))
+    }
+
+    fn merges(&self, space: u32) -> bool {
+        self.space == space && matches!(self.act, Act::Merge(_))
+    }
+
+    fn step(&mut self, core: &mut Core, medium: &dyn Medium, model: &mut Model) -> Result<Step, StageError> {
+        let space = self.space;
+        let Some(past) = model.pasts.get(&space) else { return Ok(Step::Done) };
+        let snapshots: Vec<u32> = past.snapshots.keys().copied().collect();
+        match &mut self.act {
+            Act::Merge(merging) => return merging.step(core, medium, model),
+            Act::Snapshot if snapshots.len() > SNAPSHOTS_MAX => {
+                // Whether it is forgotten for good makes no difference: nobody asks for it any more.
+                core.stage_version_command(space, VersionCommand::Forget(snapshots[0]))?;
+                model.pasts.get_mut(&space).expect("just seen").snapshots.remove(&snapshots[0]);
+            }
+            Act::Snapshot => stage(core, model, space, VersionCommand::Snapshot, None, Changes::new())?,
+            Act::RollBack(_) if snapshots.is_empty() => {}
+            // What it changes is known only after all that is under way.
+            Act::RollBack(_) if !model.unanswered.is_empty() => return Ok(Step::Later),
+            Act::RollBack(draw) => {
+                let to = snapshots[(*draw % snapshots.len() as u64) as usize];
+                let seen = past.snapshots[&to].clone();
+                let keys = past.versions.keys();
+                let changes = keys.map(|key| ((space, *key), past.value(*key, &seen))).collect();
+                stage(core, model, space, VersionCommand::RollBack(to), Some(seen), changes)?;
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    fn give_up(self, core: &mut Core) {
+        if let Act::Merge(merging) = self.act {
+            core.forget_merged(&merging.tickets);
+            core.end_merge(self.space);
+        }
+    }
+}
+
+fn stage(
+    core: &mut Core,
+    model: &mut Model,
+    space: u32,
+    what: VersionCommand,
+    shows: Option<Seen>,
+    mut changes: Changes,
+) -> Result<(), StageError> {
+    let (frame, finished) = core.stage_version_command(space, what)?;
+    changes.insert((space, COMMAND), Some(command(finished)));
+    model.pasts.get_mut(&space).expect("asked for").commands.insert(finished, shows);
+    model.unanswered.push_back((frame, changes));
+    Ok(())
+}
+
+/// A merge that keeps the newest versions and what snapshots see.
+#[derive(Default)]
+struct Merging {
+    space: u32,
+    root: Option<u64>,
+    limit: u64,
+    row: u32,
+    plan: Option<MergePlan>,
+    run: usize,
+    merged: Option<Merged>,
+    tickets: Vec<u64>,
+}
+
+const KEEP: Retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+
+impl Merging {
+    fn step(&mut self, core: &mut Core, medium: &dyn Medium, model: &mut Model) -> Result<Step, StageError> {
+        let Some(request) = self.root else {
+            self.root = Some(core.request_root(true));
+            return Ok(Step::On);
+        };
+        if core.roots_done() < request {
+            return Ok(Step::Later);
+        }
+        if self.limit == 0 {
+            self.limit = core.merge_limit(self.space)?;
+        }
+        let Some(plan) = &self.plan else { return self.plan_row(core, medium) };
+        let Some(merged) = &self.merged else {
+            if self.run == 0 {
+                (self.plan, self.row) = (None, self.row + 1);
+            } else {
+                self.run -= 1;
+                self.merged = Some(merge(&mut Reading::new(core, medium, self.space)?, plan, self.run)?);
+            }
+            return Ok(Step::On);
+        };
+        if let Some(sealed) = merged.segments.get(self.tickets.len()) {
+            self.tickets.push(core.place_merged(self.space, sealed)?);
+            return Ok(Step::On);
+        }
+        if !self.tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
+            return Ok(Step::Later);
+        }
+        model.pasts.get_mut(&self.space).expect("not deleted meanwhile").is_merged = true;
+        core.install_merge(self.space, merged, &self.tickets)?;
+        self.merged = None;
+        self.tickets.clear();
+        Ok(Step::On)
+    }
+
+    fn plan_row(&mut self, core: &mut Core, medium: &dyn Medium) -> Result<Step, StageError> {
+        let rows = core.reader().versions(self.space)?.row_count();
+        if self.row == rows {
+            core.end_merge(self.space);
+            return Ok(Step::Done);
+        }
+        core.begin_merge(self.space, self.row)?;
+        let plan = plan_merge(&mut Reading::new(core, medium, self.space)?, self.row, &KEEP, self.limit)?;
+        self.run = plan.run_count();
+        self.plan = Some(plan);
+        Ok(Step::On)
+    }
+}
+
+impl World {
+    /// Tries a command on a past, or a step of it.
+    pub(crate) fn attempt_past(&mut self, which: usize) -> Result<(), End> {
+        let Command::Past(mut command) = self.waiting.swap_remove(which) else {
+            unreachable!("only commands on pasts come here")
+        };
+        let merges = |other: &Command| matches!(other, Command::Past(other) if other.merges(command.space));
+        if command.merges(command.space) && self.waiting.iter().any(merges) {
+            return Ok(());
+        }
+        match command.step(&mut self.core, &self.medium, &mut self.model) {
+            Ok(Step::Done) => return Ok(()),
+            Ok(Step::On) => self.submit(Command::Past(command)),
+            Ok(Step::Later) | Err(StageError::Busy) => self.waiting.push(Command::Past(command)),
+            Err(StageError::NeedIndex(id)) => {
+                self.waiting.push(Command::Past(command));
+                return self.load_index(id);
+            }
+            Err(StageError::Refused(_)) if self.medium.is_cut() => return Err(End::Cut),
+            Err(StageError::Refused(error)) => {
+                command.give_up(&mut self.core);
+                return self.refused(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As [`newest`], as a driver looks it up.
+pub(crate) fn located(core: &mut Core, medium: &dyn Medium, address: Address) -> Result<check::Located, Error> {
+    newest(core, medium, address).map(check::Located::Value)
+}
+
+/// Compares all histories of a device, and what was finished last; answers how many flash has lost.
+pub(crate) fn histories(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    comparison: &mut Comparison<'_>,
+    keys: u64,
+    is_excused: impl Fn(&Error) -> bool,
+) -> Result<u64, Violation> {
+    let mut lost = 0;
+    for space in model.pasts.keys() {
+        let finished = newest(core, medium, (*space, COMMAND));
+        let compared = finished.map(|found| comparison.compare((*space, COMMAND), found.as_deref()));
+        let mut all = vec![compared];
+        all.extend((0..keys).map(|key| compare(core, medium, model, comparison, (*space, key))));
+        for compared in all {
+            match compared {
+                Ok(compared) => compared.map_err(Violation::new)?,
+                Err(error) if is_excused(&error) => lost += 1,
+                Err(error) => return Err(Violation::new(format!("namespace {space}: a history: {error}"))),
+            }
+        }
+    }
+    Ok(lost)
+}
+
+/// Compares what snapshots see; answers how many namespaces flash has lost part of.
+pub(crate) fn snapshots(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    keys: u64,
+    is_excused: impl Fn(&Error) -> bool,
+) -> Result<u64, Violation> {
+    let mut lost = 0;
+    for space in model.pasts.keys() {
+        match compare_snapshots(core, medium, model, *space, keys) {
+            Ok(compared) => compared.map_err(Violation::new)?,
+            Err(error) if is_excused(&error) => lost += 1,
+            Err(error) => return Err(Violation::new(format!("namespace {space}: a snapshot: {error}"))),
+        }
+    }
+    Ok(lost)
+}

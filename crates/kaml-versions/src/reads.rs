@@ -1,0 +1,364 @@
+//! Reading a versioned namespace while it changes: get as of, history, undo, list, diff.
+//!
+//! Lives here:       walks over a key's versions, and over a row's.
+//! Lives elsewhere:  the order of places (`search`), what a view sees (`timeline`), locks and flash (the [`Source`]).
+//! Implements:       paper:Muninn 4.3-4.4; docs/versioned.md "Snapshots and rolling back".
+//!
+//! A look at the namespace is short and reads nothing; flash is read between two looks, when everything may have
+//! changed. So a walk does not remember where it is but what it has seen: it goes on below the sequence found last and
+//! passes over pages that were read already. What is put meanwhile has a larger sequence, what is sealed or moved meanwhile
+//! is found at its new place.
+
+use crate::columns::{Columns, SegmentInfo};
+use crate::error::Error;
+use crate::group::SegmentAt;
+use crate::record::{Kind, Version, records};
+use crate::search::{Candidate, Place};
+use crate::timeline::View;
+use crate::versions::Versions;
+use kaml_index::Key;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// A namespace to read from.
+pub trait Source {
+    /// Why it may fail.
+    type Error: From<Error>;
+    /// Looks at the namespace as it is now. What `look` holds (the second argument) stays readable until the next look.
+    fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Self::Error>;
+    /// Reads bytes of a segment that the last look held. A page of records is read as a whole, the value of an extent as it
+    /// lies.
+    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Self::Error>;
+}
+
+/// Which version of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// The newest.
+    Latest,
+    /// The newest that a snapshot sees.
+    Snapshot(u32),
+    /// So many versions before the newest; deletes count.
+    Back(u32),
+}
+
+/// A version and its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// The version.
+    pub version: Version,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// An entry of a key's history.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Past {
+    /// The version.
+    pub version: Version,
+    /// False if a rollback hid it.
+    pub is_seen: bool,
+}
+
+/// How a key differs between two views.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Difference {
+    /// It is there in the second only.
+    Added,
+    /// It is there in the first only.
+    Removed,
+    /// Both have it, in different versions.
+    Changed,
+}
+
+/// A version found by a walk, the bytes of its record, and the segment that it is in.
+struct Found {
+    version: Version,
+    record: Box<[u8]>,
+    at: Option<SegmentAt>,
+}
+
+/// A walk over a key's versions, newest first.
+struct Walk {
+    key: Key,
+    before: u64,
+    /// Versions in segments that were looked at: address and ordinal.
+    passed: BTreeSet<(SegmentAt, u16)>,
+}
+
+/// The next place of a walk.
+enum Spot {
+    Buffered(Version, Box<[u8]>),
+    Page(Candidate),
+}
+
+impl Walk {
+    fn new(key: &Key, before: u64) -> Walk {
+        Walk { key: *key, before, passed: BTreeSet::new() }
+    }
+
+    /// The newest place that was not looked at.
+    fn spot(&self, columns: &Columns) -> Option<Spot> {
+        let mut search = columns.search(&self.key, self.before);
+        loop {
+            match search.next()? {
+                Place::Buffered(version, record) => return Some(Spot::Buffered(version, record.into())),
+                Place::Page(candidate) if self.passed.contains(&(candidate.at, candidate.ordinal)) => {}
+                Place::Page(candidate) => return Some(Spot::Page(candidate)),
+            }
+        }
+    }
+
+    /// The next version.
+    fn step<S: Source>(&mut self, source: &mut S) -> Result<Option<Found>, S::Error> {
+        loop {
+            let (spot, page_bytes) = source.look(|versions, hold| {
+                let spot = self.spot(&versions.columns);
+                if let Some(Spot::Page(candidate)) = &spot {
+                    hold(candidate.at);
+                }
+                (spot, versions.columns.parameters().page_bytes as usize)
+            })?;
+            let found = match spot {
+                None => return Ok(None),
+                Some(Spot::Buffered(version, record)) => Some(Found { version, record, at: None }),
+                Some(Spot::Page(candidate)) => {
+                    self.passed.insert((candidate.at, candidate.ordinal));
+                    let start = candidate.page as usize * page_bytes;
+                    let page = source.read(candidate.at, start..start + page_bytes)?;
+                    let found = candidate.check(&self.key, self.before, page)?;
+                    found.map(|(version, record)| Found { version, record: record.into(), at: Some(candidate.at) })
+                }
+            };
+            if let Some(found) = found {
+                self.before = found.version.sequence;
+                return Ok(Some(found));
+            }
+        }
+    }
+}
+
+/// The value of a version found last; nothing if it is a tombstone.
+fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Record>, S::Error> {
+    let Found { version, record, at } = found;
+    let value = match (version.kind, at) {
+        (Kind::Extent(start), Some(at)) => Some(load_extent(source, &version, at, start)?),
+        _ => version.value(&record)?.map(<[u8]>::to_vec),
+    };
+    Ok(value.map(|value| Record { version, value }))
+}
+
+/// The value of an extent.
+pub(crate) fn load_extent<S: Source>(
+    source: &mut S,
+    version: &Version,
+    at: SegmentAt,
+    start: u32,
+) -> Result<Vec<u8>, S::Error> {
+    let value = source.read(at, start as usize..start as usize + version.value_len as usize)?;
+    if crc32c::crc32c(value) != version.value_crc {
+        return Err(Error::DamagedRecord("value checksum").into());
+    }
+    Ok(value.to_vec())
+}
+
+/// A version of a key; nothing if it is not there or deleted.
+pub fn get<S: Source>(source: &mut S, key: &Key, at: At) -> Result<Option<Record>, S::Error> {
+    let (view, back) = match at {
+        At::Latest => (view_of(source, None)?, 0),
+        At::Snapshot(version) => (view_of(source, Some(version))?, 0),
+        At::Back(count) => (view_of(source, None)?, count),
+    };
+    Ok(get_back(source, key, &view, back)?.0)
+}
+
+/// What is seen now, or in a snapshot.
+pub fn view_of<S: Source>(source: &mut S, snapshot: Option<u32>) -> Result<View, S::Error> {
+    Ok(source.look(|versions, _| match snapshot {
+        None => Ok(versions.timeline.view().clone()),
+        Some(version) => versions.timeline.snapshot(version).map(|snapshot| snapshot.view.clone()),
+    })??)
+}
+
+/// The version of a key that is `back` before the newest in a view, and how many newer ones there are, at most `back`.
+fn get_back<S: Source>(source: &mut S, key: &Key, view: &View, back: u32) -> Result<(Option<Record>, u32), S::Error> {
+    let mut walk = Walk::new(key, view.end());
+    let mut newer = 0;
+    while let Some(found) = walk.step(source)? {
+        if !view.sees(found.version.sequence) {
+            continue;
+        }
+        if newer == back {
+            return Ok((load(source, found)?, newer));
+        }
+        newer += 1;
+    }
+    Ok((None, newer))
+}
+
+/// The newest version of a key that a view sees; nothing if it is not there or deleted.
+pub fn get_seen<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Option<Record>, S::Error> {
+    Ok(get_back(source, key, view, 0)?.0)
+}
+
+/// Reads all versions of a row with their values; answers how many, and the values' bytes.
+pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Error> {
+    let (buffered, segments, page_bytes) = row_of(source, row, |_| true)?;
+    let mut bytes: u64 = buffered.iter().map(|version| u64::from(version.value_len)).sum();
+    let mut count = buffered.len() as u64;
+    for segment in &segments {
+        let mut extents = Vec::new();
+        let pages = source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes)?;
+        for record in pages.chunks(page_bytes).flat_map(records) {
+            let (version, record) = record?;
+            version.value(record)?;
+            bytes += u64::from(version.value_len);
+            count += 1;
+            extents.extend(matches!(version.kind, Kind::Extent(_)).then_some(version));
+        }
+        for version in extents {
+            let Kind::Extent(start) = version.kind else { continue };
+            load_extent(source, &version, segment.at, start)?;
+        }
+    }
+    let expected = buffered.len() as u64 + segments.iter().map(|segment| u64::from(segment.records)).sum::<u64>();
+    if count != expected {
+        return Err(Error::DamagedRecord("a segment lacks versions").into());
+    }
+    Ok((count, bytes))
+}
+
+/// What undoing the last `count` changes of a key makes its newest version: a record, or nothing for a delete. Before its
+/// oldest version a key was not there; undoing more than that is refused.
+pub fn undone<S: Source>(source: &mut S, key: &Key, count: u32) -> Result<Option<Record>, S::Error> {
+    let view = view_of(source, None)?;
+    let (old, available) = get_back(source, key, &view, count)?;
+    if count > available {
+        return Err(Error::TooFarBack { count, available }.into());
+    }
+    Ok(old)
+}
+
+/// Whether a key is there in a view.
+pub fn exists<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<bool, S::Error> {
+    Ok(newest(source, key, view)?.is_some_and(|version| version.kind != Kind::Tombstone))
+}
+
+/// The newest version of a key that a view sees.
+pub fn newest<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Option<Version>, S::Error> {
+    let mut walk = Walk::new(key, view.end());
+    while let Some(found) = walk.step(source)? {
+        if view.sees(found.version.sequence) {
+            return Ok(Some(found.version));
+        }
+    }
+    Ok(None)
+}
+
+/// Versions of a key, newest first, at most `limit`: all that are kept, those that a rollback hid included.
+pub fn history<S: Source>(source: &mut S, key: &Key, limit: usize) -> Result<Vec<Past>, S::Error> {
+    let view = view_of(source, None)?;
+    let mut walk = Walk::new(key, u64::MAX);
+    let mut history = Vec::new();
+    while history.len() < limit
+        && let Some(Found { version, .. }) = walk.step(source)?
+    {
+        history.push(Past { version, is_seen: view.sees(version.sequence) });
+    }
+    Ok(history)
+}
+
+/// The keys of a row that are there in a view, in order. Rows are independent; all of them are the namespace.
+pub fn list<S: Source>(source: &mut S, row: u32, view: &View) -> Result<Vec<Key>, S::Error> {
+    let mut newest = BTreeMap::new();
+    scan(
+        source,
+        row,
+        |_| true,
+        |version| {
+            if view.sees(version.sequence) {
+                newest.entry(version.key).or_insert(version.kind);
+            }
+        },
+    )?;
+    Ok(newest.into_iter().filter(|(_, kind)| *kind != Kind::Tombstone).map(|(key, _)| key).collect())
+}
+
+/// The keys of a row that differ between two views, in order. Reads the segments on which the views disagree, and
+/// looks up the keys in them.
+pub fn diff<S: Source>(source: &mut S, row: u32, from: &View, to: &View) -> Result<Vec<(Key, Difference)>, S::Error> {
+    let mut touched = BTreeSet::new();
+    scan(
+        source,
+        row,
+        |segment| from.differs(to, &segment.sequences),
+        |version| {
+            if from.sees(version.sequence) != to.sees(version.sequence) {
+                touched.insert(version.key);
+            }
+        },
+    )?;
+    let mut differences = Vec::new();
+    for key in touched {
+        let there = |version: Option<Version>| version.filter(|version| version.kind != Kind::Tombstone);
+        let old = there(newest(source, &key, from)?);
+        let new = there(newest(source, &key, to)?);
+        let difference = match (old, new) {
+            (None, Some(_)) => Difference::Added,
+            (Some(_), None) => Difference::Removed,
+            (Some(old), Some(new)) if old.sequence != new.sequence => Difference::Changed,
+            (Some(_), Some(_)) | (None, None) => continue,
+        };
+        differences.push((key, difference));
+    }
+    Ok(differences)
+}
+
+/// Hands out all versions of a row, of each key the newest first; of the segments, those that are `wanted`.
+fn scan<S: Source>(
+    source: &mut S,
+    row: u32,
+    wanted: impl Fn(&SegmentInfo) -> bool,
+    mut each: impl FnMut(&Version),
+) -> Result<(), S::Error> {
+    let (buffered, segments, page_bytes) = row_of(source, row, wanted)?;
+    buffered.iter().rev().for_each(&mut each);
+    for segment in segments.iter().rev() {
+        let mut versions = read_segment(source, segment, page_bytes)?;
+        versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
+        versions.iter().for_each(&mut each);
+    }
+    Ok(())
+}
+
+/// The versions of a row in the buffer, its segments that are wanted, which are held, and the bytes of a page.
+fn row_of<S: Source>(
+    source: &mut S,
+    row: u32,
+    wanted: impl Fn(&SegmentInfo) -> bool,
+) -> Result<(Vec<Version>, Vec<SegmentInfo>, usize), S::Error> {
+    source.look(|versions, hold| {
+        let columns = &versions.columns;
+        let buffered = columns.buffered(row).map(|(version, _)| version).collect();
+        let segments: Vec<SegmentInfo> = columns.segments(row).filter(wanted).collect();
+        segments.iter().for_each(|segment| hold(segment.at));
+        (buffered, segments, columns.parameters().page_bytes as usize)
+    })
+}
+
+/// All versions of a segment, in the order they stand in.
+pub(crate) fn read_segment<S: Source>(
+    source: &mut S,
+    segment: &SegmentInfo,
+    page_bytes: usize,
+) -> Result<Vec<Version>, S::Error> {
+    let mut versions = Vec::with_capacity(segment.records as usize);
+    let pages = source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes)?;
+    for record in pages.chunks(page_bytes).flat_map(records) {
+        versions.push(record?.0);
+    }
+    if versions.len() != segment.records as usize {
+        return Err(Error::DamagedRecord("a segment lacks versions").into());
+    }
+    Ok(versions)
+}

@@ -1,0 +1,225 @@
+//! Versioned namespaces through the public API.
+
+use kaml::{
+    At, Batch, Condition, CreateOptions, Device, Difference, Error, Key, KeyKind, NamespaceOptions, Retention,
+    VersionError, VersionKind, VersionOptions,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const NEWEST: Retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+
+fn device() -> Device {
+    Device::in_memory(&CreateOptions::new(256 << 20)).unwrap()
+}
+
+/// A namespace with a page buffer that a few thousand puts overfill.
+fn small(device: &Device, name: &str) -> u32 {
+    let versions = VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() };
+    device.create_namespace(name, &versions.into()).unwrap()
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text.as_bytes()).unwrap()
+}
+
+fn command(error: Error) -> kaml_device::Error {
+    error.command().expect("a command's error").clone()
+}
+
+/// Goal:   a record can be read as it was, undone, rolled back, and its history told, as the documentation says.
+/// Method: the life of two records.
+#[test]
+fn the_past_of_a_record() {
+    let device = device();
+    let space = device.create_namespace("past", &VersionOptions::default().into()).unwrap();
+    let value = |at| device.get_version(space, key("a"), at).unwrap().map(|record| record.value);
+    device.put(space, key("a"), b"one").unwrap();
+    assert_eq!(device.snapshot(space).unwrap(), 1);
+    device.put(space, key("a"), b"two").unwrap();
+    device.put(space, key("b"), b"other").unwrap();
+    device.delete(space, key("a")).unwrap();
+    assert_eq!(device.get(space, key("a")).unwrap(), None);
+    assert!(!device.exists(space, key("a")).unwrap() && device.exists(space, key("b")).unwrap());
+    assert_eq!(value(At::Snapshot(1)).as_deref(), Some(&b"one"[..]));
+    assert_eq!(value(At::Back(1)).as_deref(), Some(&b"two"[..]));
+    assert_eq!(value(At::Back(2)).as_deref(), Some(&b"one"[..]));
+
+    assert!(device.undo(space, key("a"), 1).unwrap());
+    assert_eq!(device.get(space, key("a")).unwrap().as_deref(), Some(&b"two"[..]));
+    let past = device.history(space, key("a"), 10).unwrap();
+    let told: Vec<_> = past.iter().map(|p| (p.version.kind, p.version.value_len, p.version.user_version)).collect();
+    let (put, deleted) = (VersionKind::Value, VersionKind::Tombstone);
+    assert_eq!(told, [(put, 3, 2), (deleted, 0, 2), (put, 3, 2), (put, 3, 1)]);
+    assert!(past.iter().all(|p| p.is_seen && p.version.time_ns > 1_600_000_000_000_000_000));
+    assert!(matches!(
+        command(device.undo(space, key("a"), 9).unwrap_err()),
+        kaml_device::Error::Versions(VersionError::TooFarBack { count: 9, available: 4 })
+    ));
+
+    let mut changed = BTreeMap::new();
+    let mut note = |key, difference| changed.insert(key, difference).is_none();
+    device.diff(space, Some(1), None, &mut note).unwrap();
+    assert_eq!(changed, BTreeMap::from([(key("a"), Difference::Changed), (key("b"), Difference::Added)]));
+
+    assert_eq!(device.roll_back(space, 1).unwrap(), 2);
+    assert_eq!(device.get(space, key("a")).unwrap().as_deref(), Some(&b"one"[..]));
+    assert_eq!(device.get(space, key("b")).unwrap(), None);
+    let view = device.view(space, Some(2)).unwrap();
+    assert_eq!(view.get(key("b")).unwrap().as_deref(), Some(&b"other"[..]));
+    assert_eq!(view.list(None, 10).unwrap().keys.len(), 2);
+    assert_eq!(device.roll_back(space, 2).unwrap(), 3);
+    assert_eq!(device.get(space, key("b")).unwrap().as_deref(), Some(&b"other"[..]));
+    device.forget_snapshot(space, 1).unwrap();
+    let missing = command(device.roll_back(space, 1).unwrap_err());
+    assert!(matches!(missing, kaml_device::Error::Versions(VersionError::NoSnapshot { version: 1, .. })), "{missing}");
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Goal:   commands that a namespace is not for are refused by name, and attributes that cannot be are too.
+/// Method: one of each.
+#[test]
+fn misuse_is_refused() {
+    let device = device();
+    let plain = device.create_namespace("plain", &NamespaceOptions::default()).unwrap();
+    let past = device.create_namespace("past", &VersionOptions::default().into()).unwrap();
+    for refused in [
+        device.snapshot(plain).map(drop),
+        device.history(plain, key("a"), 1).map(drop),
+        device.undo(plain, key("a"), 1).map(drop),
+        device.merge(plain, &NEWEST, &mut |_, _| {}).map(drop),
+        device.put_if(plain, key("a"), b"", Condition::UnchangedSince(1)),
+    ] {
+        assert_eq!(command(refused.unwrap_err()), kaml_device::Error::KeepsNoVersions(plain));
+    }
+    let mut batch = Batch::new();
+    batch.put_if_absent(past, key("a"), b"x");
+    assert_eq!(command(device.write(&batch).unwrap_err()), kaml_device::Error::KeepsVersions(past));
+    let too_long = vec![0; 2 << 20];
+    assert!(matches!(
+        command(device.put(past, key("a"), &too_long).unwrap_err()),
+        kaml_device::Error::ValueTooLarge { .. }
+    ));
+    for options in [
+        VersionOptions { buffer_bytes: 1 << 40, ..VersionOptions::default() },
+        VersionOptions { segment_bytes: 12345, ..VersionOptions::default() },
+        VersionOptions { fingerprint_bits: 99, ..VersionOptions::default() },
+    ] {
+        let refused = command(device.create_namespace("bad", &options.into()).unwrap_err());
+        assert!(matches!(refused, kaml_device::Error::BadVersionOptions(_)), "{refused}");
+    }
+    assert_eq!(command(device.block_info(past).unwrap_err()), kaml_device::Error::HoldsRecords(past));
+}
+
+/// Goal:   conditions hold over versions in the buffer and in segments.
+/// Method: store if absent and if present, before and after much else was put.
+#[test]
+fn conditions_look_at_the_newest_version() {
+    let device = device();
+    let space = small(&device, "past");
+    let put_if = |condition| device.put_if(space, key("a"), b"value", condition).is_ok();
+    assert!(!put_if(Condition::IfPresent) && put_if(Condition::IfAbsent));
+    for round in 0..2 {
+        assert!(!put_if(Condition::IfAbsent) && put_if(Condition::IfPresent), "round {round}");
+        (0..4000u64).for_each(|n| device.put(space, n, &[7; 500]).unwrap());
+    }
+    device.delete(space, key("a")).unwrap();
+    assert!(!put_if(Condition::IfPresent) && put_if(Condition::IfAbsent));
+}
+
+/// Goal:   everything put is there after a close, and after one that was not clean, long values and lists included, and one
+///         Put spans both kinds of namespaces.
+/// Method: puts of all sizes into a file, closed and opened; all versions compared.
+#[test]
+fn versions_survive_closing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.kaml");
+    let device = Device::create(&path, &CreateOptions::new(256 << 20)).unwrap();
+    let options = VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() };
+    let options = NamespaceOptions { keys: KeyKind::U64, ..options.into() };
+    let space = device.create_namespace("past", &options).unwrap();
+    let plain = device.create_namespace("plain", &NamespaceOptions::default()).unwrap();
+    let content = |n: u64| vec![n as u8; if n.is_multiple_of(50) { 60_000 } else { (n * 37 % 900) as usize }];
+    for n in 0..4000u64 {
+        let mut batch = Batch::new();
+        batch.put(space, n % 1000, &content(n)).put(plain, key("last"), &n.to_le_bytes());
+        device.write(&batch).unwrap();
+    }
+    device.close().unwrap();
+    let device = Device::open(&path, &kaml::OpenOptions::default()).unwrap();
+    assert!(device.info().was_clean);
+    for n in 0..1000 {
+        for back in 0..4 {
+            let found = device.get_version(space, n, At::Back(back)).unwrap().map(|record| record.value);
+            assert_eq!(found, Some(content(n + 1000 * u64::from(3 - back))), "key {n}, {back} back");
+        }
+    }
+    assert_eq!(device.get(plain, key("last")).unwrap(), Some(3999u64.to_le_bytes().to_vec()));
+    let mut listed = BTreeSet::new();
+    let mut after = None;
+    loop {
+        let page = device.list(space, after, 70).unwrap();
+        assert!(page.keys.iter().all(|key| listed.insert(*key)), "each key once");
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed.len(), 1000);
+    let stats = device.version_stats(space).unwrap();
+    assert_eq!(stats.version_count, 4000);
+    assert!(stats.segment_count > 4, "{stats:?}");
+    let report = device.check(&mut |_, _| {}).unwrap();
+    assert_eq!((report.versions, report.problems), (4000, Vec::new()));
+    assert!(device.unload_namespace(space).unwrap());
+    assert_eq!(device.get(space, 5u64).unwrap(), Some(content(3005)));
+}
+
+/// Goal:   a merge drops what it said it would, keeps what the rules keep, gives space back, and puts, gets and undos go on
+///         meanwhile and never see less than they should.
+/// Method: overwrite some keys many times, take a snapshot, merge while threads put and get, compare.
+#[test]
+fn merges_go_on_beside_puts_and_gets() {
+    let device = device();
+    let space = small(&device, "past");
+    let content = |round: u64, n: u64| [round.to_le_bytes(), n.to_le_bytes()].concat().repeat(20);
+    for round in 0..20 {
+        (0..1000u64).for_each(|n| device.put(space, n, &content(round, n)).unwrap());
+        if round == 3 {
+            assert_eq!(device.snapshot(space).unwrap(), 1);
+        }
+    }
+    let before = device.version_stats(space).unwrap();
+    let dry = device.merge_dry_run(space, &NEWEST).unwrap();
+    let stop = AtomicBool::new(false);
+    let report = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut round = 20;
+            while !stop.load(Ordering::Relaxed) {
+                (0..50u64).for_each(|n| device.put(space, n, &content(round, n)).unwrap());
+                (0..5u64).for_each(|n| assert!(device.undo(space, n, 1).unwrap()));
+                round += 1;
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for n in 50..1000u64 {
+                    assert_eq!(device.get(space, n).unwrap(), Some(content(19, n)));
+                }
+            }
+        });
+        let report = device.merge(space, &NEWEST, &mut |_, _| {});
+        stop.store(true, Ordering::Relaxed);
+        report.unwrap()
+    });
+    assert!(dry.dropped > 0 && report.dropped >= dry.dropped, "{dry:?} {report:?}");
+    assert!(report.segments_written < report.segments_read, "{before:?} {dry:?} {report:?}");
+    for n in 50..1000u64 {
+        assert_eq!(device.get(space, n).unwrap(), Some(content(19, n)));
+        let old = device.get_version(space, n, At::Snapshot(1)).unwrap().map(|record| record.value);
+        assert_eq!(old, Some(content(3, n)));
+    }
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.delete_namespace(space).unwrap();
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
