@@ -471,7 +471,7 @@ fn benches_run_small() {
     );
     let serve = world.json(&["bench", "serve", "--seconds", "0.02", "--only", "blocks,records", "--json"]);
     assert!(serve.as_array().unwrap().iter().all(|row| row["operations"].as_u64() > Some(0)), "{serve}");
-    assert_eq!(serve.as_array().unwrap().len(), 6);
+    assert_eq!(serve.as_array().unwrap().len(), 7);
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "something was left behind");
 }
 

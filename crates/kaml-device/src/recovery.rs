@@ -296,7 +296,7 @@ impl Core {
         for id in ids {
             let mut all = self.read_kept(medium, id)?;
             all.append(&mut again.remove(&id).unwrap_or_default());
-            self.do_again(medium, id, all, true)?;
+            self.do_again(medium, id, all)?;
         }
         self.keep_until = Some(self.sequence);
         self.drive(medium, |core| !core.keeps_are_pending())

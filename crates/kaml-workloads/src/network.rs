@@ -283,6 +283,64 @@ pub fn loopback(bytes: usize, duration: Duration) -> Result<Figures, Error> {
     Ok(meter.stop(format!("floor: bare loopback TCP, {bytes} B at a time"), latencies.len(), moved, &latencies))
 }
 
+/// How many questions of a command's size one thread can have answered by another one, one after the other, over a loopback
+/// connection; with `spin` neither sleeps.
+pub fn questions(answer_bytes: usize, spin: bool, duration: Duration) -> Result<Figures, Error> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("listening"))?;
+    let address = listener.local_addr().map_err(Error::io("listening"))?;
+    let mut latencies = histogram();
+    let meter = Meter::start();
+    let asked = std::thread::scope(|scope| -> std::io::Result<()> {
+        scope.spawn(move || -> std::io::Result<()> {
+            let (mut socket, _) = listener.accept()?;
+            prepare(&socket, spin)?;
+            let (mut question, answer) = ([0; QUESTION_BYTES], vec![0x5a; answer_bytes]);
+            // It ends with the connection.
+            while receive(&mut socket, &mut question).is_ok() {
+                socket.write_all(&answer)?;
+            }
+            Ok(())
+        });
+        let mut socket = TcpStream::connect(address)?;
+        prepare(&socket, spin)?;
+        let mut answer = vec![0; answer_bytes];
+        let begin = Instant::now();
+        while begin.elapsed() < duration {
+            let start = Instant::now();
+            socket.write_all(&[0x5a; QUESTION_BYTES])?;
+            receive(&mut socket, &mut answer)?;
+            record(&mut latencies, start.elapsed());
+        }
+        Ok(())
+    });
+    asked.map_err(Error::io("asking over loopback"))?;
+    let count = latencies.len();
+    let polled = if spin { ", polled" } else { "" };
+    let what = format!("floor: bare loopback TCP, {QUESTION_BYTES} B there, {answer_bytes} B back{polled}");
+    Ok(meter.stop(what, count, count * answer_bytes as u64, &latencies))
+}
+
+/// A command in its capsule.
+const QUESTION_BYTES: usize = 72;
+
+fn prepare(socket: &TcpStream, spin: bool) -> std::io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(spin)
+}
+
+/// Reads until the buffer is full, again and again if there is nothing.
+fn receive(socket: &mut TcpStream, mut into: &mut [u8]) -> std::io::Result<()> {
+    while !into.is_empty() {
+        match socket.read(into) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => into = &mut into[count..],
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,5 +375,8 @@ mod tests {
         assert!(matches!(run(&served.url, disk, &bad), Err(Error::Host(_))), "more blocks than there are");
         served.stop().unwrap();
         assert!(loopback(1 << 16, Duration::from_millis(20)).unwrap().bytes > 0);
+        for spin in [false, true] {
+            assert!(questions(5000, spin, Duration::from_millis(20)).unwrap().operations > 0);
+        }
     }
 }

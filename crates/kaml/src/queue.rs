@@ -5,14 +5,16 @@
 //! Implements:       design section 2, driver (ii).
 
 mod blocks;
+mod buffers;
 
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
 use crate::error::Error;
 use crate::{Key, NamespaceId};
 use blocks::{BLOCK_BIT, BlockCommands};
+use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
-use kaml_flash::{AlignedBuf, Completion, Io, Queue, Wait};
+use kaml_flash::{Completion, Io, Queue, Wait};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +61,7 @@ pub struct AsyncQueue {
     done: Vec<Completion>,
     /// Reads that are done and not answered.
     reads_done: VecDeque<Completion>,
-    buffers: Vec<AlignedBuf>,
+    buffers: Buffers,
     blocks: BlockCommands,
     tally: Tally,
     /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
@@ -82,10 +84,6 @@ const WAIT_NS: u64 = 1_000_000_000;
 /// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
 /// reaches the medium while the others are being answered, which mostly are done at the same time.
 const READS_ANSWERED_MIN: usize = 4;
-/// Read buffers kept for reuse, and their bytes at most.
-const BUFFERS_MAX: usize = 256;
-const BUFFER_BYTES_MAX: usize = 64 << 10;
-
 impl AsyncQueue {
     pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -103,7 +101,7 @@ impl AsyncQueue {
             ready: Vec::new(),
             done: Vec::new(),
             reads_done: VecDeque::new(),
-            buffers: Vec::new(),
+            buffers: Buffers::default(),
             tally: Tally::default(),
             armed: false,
             blocks: BlockCommands::default(),
@@ -228,7 +226,7 @@ impl AsyncQueue {
     }
 
     fn start_read(&mut self, token: u64, read: FlashRead, start: Instant) {
-        let buf = self.take_buffer(read.bytes);
+        let buf = self.buffers.take(read.bytes);
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.gets.push(None);
             self.gets.len() - 1
@@ -239,17 +237,9 @@ impl AsyncQueue {
         self.gets[place] = Some(WaitingGet { token, read, start });
     }
 
-    fn take_buffer(&mut self, bytes: usize) -> AlignedBuf {
-        let kept = self.buffers.pop().filter(|b| b.capacity() >= bytes);
-        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
-        buf.set_len(bytes);
-        buf
-    }
-
-    fn give_buffer(&mut self, buf: AlignedBuf) {
-        if self.buffers.len() < BUFFERS_MAX && buf.capacity() <= BUFFER_BYTES_MAX {
-            self.buffers.push(buf);
-        }
+    /// Gives back the memory of a large value that was answered, for the next ones.
+    pub fn recycle(&mut self, value: Vec<u8>) {
+        self.buffers.give_value(value);
     }
 
     /// Appends answers; with `wait` at least one, if anything is in flight.
@@ -390,8 +380,9 @@ impl AsyncQueue {
         let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
         self.free_places.push(place);
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
-        let value = result.map_err(Error::from).and_then(|()| Ok(into[read.value(&into)?].to_vec()));
-        self.give_buffer(into);
+        let range = result.map_err(Error::from).and_then(|()| Ok(read.value(&into)?));
+        let value = range.map(|range| self.buffers.value(&into[range]));
+        self.buffers.give(into);
         self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }

@@ -82,6 +82,7 @@ impl Arguments {
         };
         let mut figures = Vec::new();
         if let Some(disk) = disk.filter(|_| self.has("blocks")) {
+            figures.push(network::questions(4096, self.poll, stop.duration)?);
             for (work, in_flight) in [(Work::Read, 1), (Work::Write, 1), (Work::Read, 32), (Work::Write, 32)] {
                 figures.push(network::run(url, disk, &load(work, 4096, RECORDS, in_flight))?);
             }

@@ -84,16 +84,22 @@ impl Core {
         Error::IndexDamaged { namespace, what: what.to_string() }
     }
 
-    /// Loads a versioned namespace: nothing of it can be in the ring.
+    /// Loads a versioned namespace: nothing of it can be in the ring. Readers see it when it is complete.
     pub(crate) fn load_versions(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
         if self.spaces[&id].is_loaded() {
             return Ok(());
         }
         self.load_directory(medium, id)?;
-        self.load_tables(medium, id)?;
-        let kept = self.read_kept(medium, id)?;
+        let mut versions = self.read_tables(medium, id)?;
+        for again in self.read_kept(medium, id)? {
+            let Again::Version(version, record) = again else { continue };
+            if self.is_missing(medium, &versions, &version)? {
+                versions.insert(&version.key, record);
+            }
+        }
+        *self.spaces[&id].shared.versions_mut() = Some(versions);
         self.wants_seal = true;
-        self.do_again(medium, id, kept, false)
+        Ok(())
     }
 
     /// The directory as of the namespace's snapshot.
@@ -128,8 +134,15 @@ impl Core {
         }
     }
 
-    /// Reads the tables of the segments that the directory names: each segment's own last pages.
+    /// As [`Core::read_tables`], while nobody reads.
     pub(crate) fn load_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        let versions = self.read_tables(medium, id)?;
+        *self.spaces[&id].shared.versions_mut() = Some(versions);
+        Ok(())
+    }
+
+    /// Reads the tables of the segments that the directory names: each segment's own last pages.
+    fn read_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<Versions, Error> {
         let space = self.spaces.get_mut(&id).expect("its directory was loaded");
         let parameters = *space.layout.versions().expect("a versioned namespace");
         let directory = space.versioned.as_mut().and_then(|versioned| versioned.directory.take());
@@ -142,9 +155,7 @@ impl Core {
                 columns.restore(row, entry.at, entry.live, &table).map_err(|error| damaged(&error))?;
             }
         }
-        let space = self.spaces.get_mut(&id).expect("just seen");
-        *space.shared.versions_mut() = Some(Versions::restore(columns, timeline));
-        Ok(())
+        Ok(Versions::restore(columns, timeline))
     }
 
     fn read_table(&self, medium: &dyn Medium, parameters: &Parameters, entry: &Entry) -> Result<Vec<u8>, Error> {
@@ -169,7 +180,7 @@ impl Core {
         Ok(table)
     }
 
-    /// The kept versions of a namespace.
+    /// The kept versions of a namespace, in the order of their sequences.
     pub(crate) fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Again>, Error> {
         let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("a versioned namespace");
         versioned.kept_first = u64::MAX;
@@ -177,17 +188,14 @@ impl Core {
         let bytes = read_stream(medium, stream).map_err(|error| Core::versions_damaged(id, error))?;
         let kept = kept_versions(&bytes).ok_or_else(|| Core::versions_damaged(id, "its kept versions are damaged"))?;
         versioned.kept_first = kept.iter().map(|(version, _)| version.sequence).min().unwrap_or(u64::MAX);
-        Ok(kept.into_iter().map(|(version, record)| Again::Version(version, record.into())).collect())
+        let again = |(version, record): (Version, &[u8])| Again::Version(version, record.into());
+        let mut kept: Vec<Again> = kept.into_iter().map(again).collect();
+        kept.sort_by_key(Again::sequence);
+        Ok(kept)
     }
 
     /// Puts versions into the buffer that are missing, in the order of their sequences, and carries out commands again.
-    pub(crate) fn do_again(
-        &mut self,
-        medium: &dyn Medium,
-        id: u32,
-        mut again: Vec<Again>,
-        seals: bool,
-    ) -> Result<(), Error> {
+    pub(crate) fn do_again(&mut self, medium: &dyn Medium, id: u32, mut again: Vec<Again>) -> Result<(), Error> {
         again.sort_by_key(Again::sequence);
         again.dedup_by_key(|again| again.sequence());
         for each in again {
@@ -201,11 +209,9 @@ impl Core {
                     self.spaces.get_mut(&id).expect("just seen").dirty = true;
                     self.journal.append(&Change::Versions { namespace: id, command, stamp });
                 }
-                Again::Version(version, record) if self.is_missing(medium, id, &version)? => {
+                Again::Version(version, record) if self.is_missing_in(medium, id, &version)? => {
                     self.spaces[&id].change_versions(|versions| versions.insert(&version.key, record));
-                    if seals {
-                        self.seal_overfull(medium, id)?;
-                    }
+                    self.seal_overfull(medium, id)?;
                 }
                 Again::Version(..) => {}
             }
@@ -213,9 +219,12 @@ impl Core {
         Ok(())
     }
 
-    fn is_missing(&self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
+    fn is_missing_in(&self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
         let guard = self.spaces[&id].shared.versions();
-        let versions = guard.as_ref().expect("loaded before");
+        self.is_missing(medium, guard.as_ref().expect("loaded before"), version)
+    }
+
+    fn is_missing(&self, medium: &dyn Medium, versions: &Versions, version: &Version) -> Result<bool, Error> {
         let mut source = Opened { versions, core: self, medium, page: Vec::new() };
         let known = newest(&mut source, &version.key, &View::everything())?;
         Ok(known.is_none_or(|known| known.sequence < version.sequence))

@@ -75,6 +75,7 @@ impl VersionReader {
     /// [`FindError::NeedIndex`] if the namespace must be loaded first ([`Core::load_index`]).
     pub fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, FindError> {
         self.pins.clear();
+        self.shared.note_use();
         let versions = self.shared.versions();
         let versions = versions.as_ref().ok_or(FindError::NeedIndex)?;
         Ok(look(versions, &mut |at| self.pins.push(self.reader.pin(ChunkAddr(at.get())))))

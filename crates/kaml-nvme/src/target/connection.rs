@@ -171,6 +171,11 @@ impl Connection {
         self.count();
     }
 
+    /// Memory of long data that were sent since.
+    pub fn take_spent(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+        self.outbox.take_spent()
+    }
+
     /// Whether the peer, or what it sent, has ended the connection: what is left to send goes out, then it is closed.
     pub fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing)

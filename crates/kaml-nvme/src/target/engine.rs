@@ -256,6 +256,11 @@ impl Engine {
         self.done = done;
     }
 
+    /// Takes back the memory of a value or of blocks that were answered.
+    pub(crate) fn recycle(&mut self, data: Vec<u8>) {
+        self.queue.recycle(data);
+    }
+
     /// Whether anything is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.in_flight.len()

@@ -28,6 +28,8 @@ const TICK: Duration = Duration::from_millis(500);
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
 const STALL_MAX: Duration = Duration::from_secs(30);
+/// How long to look for the next command before sleeping: about what it takes to fall asleep and be woken on another core.
+const LOOK_MAX: Duration = Duration::from_micros(50);
 /// Links that are closing get so long to take what is left for them.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 /// How often to look after a device's queue that cannot tell when it has something.
@@ -87,6 +89,8 @@ pub(crate) struct Reactor {
     touched: Vec<u64>,
     stopper: Stopper,
     ticked: Instant,
+    /// When something was last received.
+    received: Instant,
 }
 
 impl Reactor {
@@ -102,8 +106,9 @@ impl Reactor {
             watch(fd, DEVICE)?;
         }
         let budget = Budget::new(target.options.memory_bytes);
-        let (links, touched) = (BTreeMap::new(), Vec::new());
-        Ok(Reactor { epoll, listener, target, budget, links, next_link: 0, touched, stopper, ticked: Instant::now() })
+        let (links, touched, now) = (BTreeMap::new(), Vec::new(), Instant::now());
+        let (next_link, ticked, received) = (0, now, now);
+        Ok(Reactor { epoll, listener, target, budget, links, next_link, touched, stopper, ticked, received })
     }
 
     pub(crate) fn run(&mut self) -> io::Result<()> {
@@ -131,7 +136,7 @@ impl Reactor {
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         let tick = if self.links.is_empty() { None } else { Some(TICK) };
         let nothing_left = self.target.replies.is_empty() && self.touched.is_empty();
-        let waiting = nothing_left && !self.target.options.busy_poll;
+        let waiting = nothing_left && !self.target.options.busy_poll && !self.awaits_more();
         let limit = if !waiting || !self.target.engine.arm() {
             Some(Duration::ZERO)
         } else if !self.target.engine.is_idle() && self.target.engine.queue_fd().is_none() {
@@ -146,6 +151,11 @@ impl Reactor {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether a host that waits for answers has just had the last one: its next command is worth some looks.
+    fn awaits_more(&self) -> bool {
+        self.target.engine.is_idle() && self.received.elapsed() < LOOK_MAX
     }
 
     // --- links --------------------------------------------------------------------------------------------------------
@@ -208,6 +218,7 @@ impl Reactor {
             Ok((_, count)) => {
                 link.connection.received(count);
                 link.moved = now;
+                self.received = now;
                 self.carry_out(number, now);
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -242,6 +253,7 @@ impl Reactor {
             let Some(link) = self.links.get_mut(&number) else { continue };
             link.touched = false;
             link.send(now);
+            link.connection.take_spent().for_each(|data| self.target.engine.recycle(data));
             if link.is_over(now) {
                 self.close(number);
                 continue;

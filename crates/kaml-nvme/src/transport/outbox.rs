@@ -17,6 +17,8 @@ const COPY_BYTES_MAX: usize = 16 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// Pieces for one system call.
 const SLICES_MAX: usize = 64;
+/// Long data that are sent and kept until somebody takes their memory.
+const SPENT_MAX: usize = 4;
 
 /// See the module.
 pub struct Outbox {
@@ -28,13 +30,15 @@ pub struct Outbox {
     bytes: usize,
     /// An empty piece, kept for its memory.
     spare: Vec<u8>,
+    /// Long data that are sent, for whoever wants their memory.
+    spent: Vec<Vec<u8>>,
 }
 
 impl Outbox {
     /// For one end of a connection; digests are off until agreed on.
     pub fn new(end: End) -> Outbox {
         let digests = Digests::default();
-        Outbox { end, digests, pieces: VecDeque::new(), sent: 0, bytes: 0, spare: Vec::new() }
+        Outbox { end, digests, pieces: VecDeque::new(), sent: 0, bytes: 0, spare: Vec::new(), spent: Vec::new() }
     }
 
     /// From the next PDU on.
@@ -93,11 +97,20 @@ impl Outbox {
         {
             self.sent -= first.len();
             let mut piece = self.pieces.pop_front().expect("just seen");
-            if piece.capacity() <= 2 * PIECE_BYTES && piece.capacity() > self.spare.capacity() {
+            if piece.capacity() > 2 * PIECE_BYTES {
+                if self.spent.len() < SPENT_MAX {
+                    self.spent.push(piece);
+                }
+            } else if piece.capacity() > self.spare.capacity() {
                 piece.clear();
                 self.spare = piece;
             }
         }
+    }
+
+    /// Memory of long data that were sent since.
+    pub fn take_spent(&mut self) -> std::vec::Drain<'_, Vec<u8>> {
+        self.spent.drain(..)
     }
 
     /// Appends header and header digest; answers whether a data digest must follow the data.

@@ -188,7 +188,7 @@ impl AsyncQueue {
     }
 
     fn start_block_read(&mut self, command: u64, at: ChunkAddr, bytes: usize, reading: Reading) {
-        let into = self.take_buffer(bytes);
+        let into = self.buffers.take(bytes);
         let id = self.blocks.new_id();
         self.blocks.reads.insert(id, (command, reading));
         self.tally.read_count += 1;
@@ -210,7 +210,7 @@ impl AsyncQueue {
                     self.unit_read(command, value.map(|value| (read, value)));
                 }
             }
-            self.give_buffer(bytes);
+            self.buffers.give(bytes);
         }
     }
 

@@ -1,0 +1,70 @@
+//! Memory that a queue keeps for its next reads: fresh memory costs more than what is copied into it.
+//!
+//! Lives here:       read buffers, memory of values that were answered, how much of both is kept.
+//! May be called by: the queue.
+
+use kaml_flash::AlignedBuf;
+
+/// Buffers of records that fit in a few pages: how long they may be, and how many are kept.
+const SMALL_BYTES_MAX: usize = 64 << 10;
+const SMALL_COUNT_MAX: usize = 256;
+/// Bytes of longer buffers, and of values, that are kept: a few of the longest records.
+const LARGE_BYTES_MAX: usize = 32 << 20;
+
+#[derive(Default)]
+pub(super) struct Buffers {
+    small: Vec<AlignedBuf>,
+    large: Vec<AlignedBuf>,
+    large_bytes: usize,
+    values: Vec<Vec<u8>>,
+    value_bytes: usize,
+}
+
+impl Buffers {
+    /// A buffer of so many bytes, whatever they are.
+    pub(super) fn take(&mut self, bytes: usize) -> AlignedBuf {
+        let kept = if bytes <= SMALL_BYTES_MAX { self.small.pop() } else { self.take_large() };
+        let kept = kept.filter(|buf| buf.capacity() >= bytes);
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
+        buf.set_len(bytes);
+        buf
+    }
+
+    fn take_large(&mut self) -> Option<AlignedBuf> {
+        let buf = self.large.pop()?;
+        self.large_bytes -= buf.capacity();
+        Some(buf)
+    }
+
+    /// Takes a buffer back.
+    pub(super) fn give(&mut self, buf: AlignedBuf) {
+        let bytes = buf.capacity();
+        if bytes <= SMALL_BYTES_MAX + AlignedBuf::ALIGN {
+            if self.small.len() < SMALL_COUNT_MAX {
+                self.small.push(buf);
+            }
+        } else if self.large_bytes + bytes <= LARGE_BYTES_MAX {
+            self.large_bytes += bytes;
+            self.large.push(buf);
+        }
+    }
+
+    /// A value with these bytes.
+    pub(super) fn value(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let kept = if bytes.len() > SMALL_BYTES_MAX { self.values.pop() } else { None };
+        let Some(mut value) = kept else { return bytes.to_vec() };
+        self.value_bytes -= value.capacity();
+        value.clear();
+        value.extend_from_slice(bytes);
+        value
+    }
+
+    /// Takes a value's memory back.
+    pub(super) fn give_value(&mut self, value: Vec<u8>) {
+        let bytes = value.capacity();
+        if bytes > SMALL_BYTES_MAX && self.value_bytes + bytes <= LARGE_BYTES_MAX {
+            self.value_bytes += bytes;
+            self.values.push(value);
+        }
+    }
+}
