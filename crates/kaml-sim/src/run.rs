@@ -360,6 +360,7 @@ impl Run {
 
     /// Opens a device, again and again while faults of its medium prevent it.
     fn open(&mut self, medium: &SimMedium, draw: &mut Rng) -> Result<Opened, Violation> {
+        let mut last = None;
         for attempt in 0..OPEN_TRIES_MAX {
             medium.spare_reads(attempt >= OPEN_TRIES_MAX / 2);
             let opened = Core::open(medium, false);
@@ -369,7 +370,10 @@ impl Run {
             }
             match opened {
                 Ok((core, _)) => return Ok(Opened::Open(Box::new(core))),
-                Err(error) => excuse(&error, medium)?,
+                Err(error) => {
+                    excuse(&error, medium)?;
+                    last = Some(error);
+                }
             }
             // Whoever opened it has gone; what it had under way is carried out or not.
             medium.cut(draw.draw());
@@ -380,7 +384,10 @@ impl Run {
                 self.totals.given_up += 1;
                 Ok(Opened::GivenUp)
             }
-            false => Err(Violation::new("the device cannot be opened any more".to_owned())),
+            false => {
+                let why = last.map_or(String::new(), |error| error.to_string());
+                Err(Violation::new(format!("the device cannot be opened any more: {why}")))
+            }
         }
     }
 }
