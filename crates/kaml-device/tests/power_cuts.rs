@@ -1,48 +1,13 @@
 //! The firmware under power cuts, on flash in memory.
 
+mod common;
+
+use common::{Cut, Life, Rng, geometry, value};
 use kaml_device::{
-    Body, Buffered, Condition, Core, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError, encode_image,
-    image_bytes,
+    Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op, StageError, encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
+use kaml_flash::{AlignedBuf, Medium, MemoryMedium, Packing};
 use std::collections::BTreeMap;
-
-/// A deterministic source of choices.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
-}
-
-fn geometry(packing: Packing, blocks_per_die: u32) -> Geometry {
-    let (page_bytes, chunk_bytes, pages_per_program) = match packing {
-        Packing::Across => (4096, 64, 1),
-        Packing::WithinPage => (8192, 128, 2),
-    };
-    Geometry {
-        channel_count: 2,
-        dies_per_channel: 1,
-        blocks_per_die,
-        pages_per_block: 32,
-        page_bytes,
-        oob_bytes: 32,
-        chunk_bytes,
-        pages_per_program,
-        packing,
-        ring_bytes: 1 << 20,
-        sector_bytes: 512,
-        root_bytes: 1 << 16,
-    }
-}
 
 /// (namespace, key) → seed and length of the value.
 type Model = BTreeMap<(u32, u64), (u64, usize)>;
@@ -51,114 +16,36 @@ type Changes = BTreeMap<(u32, u64), Option<(u64, usize)>>;
 
 const KEYS: u64 = 300;
 
-fn value(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng(seed | 1);
-    (0..len).map(|_| rng.next() as u8).collect()
-}
-
-/// Power is gone.
-struct Cut;
-
-/// The firmware and its medium, driven on one thread.
+/// A life of a device with several namespaces of records.
 struct World {
-    core: Core,
-    medium: MemoryMedium,
-    rng: Rng,
-    /// Background operations not carried out yet.
-    started: Vec<(u64, Io)>,
+    life: Life,
 }
 
 impl World {
     fn open(medium: &MemoryMedium, seed: u64) -> Result<World, Error> {
-        let (core, _) = Core::open(medium, false)?;
-        Ok(World { core, medium: medium.clone(), rng: Rng(seed | 1), started: Vec::new() })
-    }
-
-    fn execute(&mut self, id: u64, mut io: Io) -> Result<(), Cut> {
-        let result = self.medium.execute(&mut io);
-        self.core.complete(Completion { id, io, result });
-        if self.medium.is_cut() { Err(Cut) } else { Ok(()) }
-    }
-
-    /// Carries out background work in order: all of it, or as much as the seed says.
-    fn background(&mut self, all: bool) -> Result<(), Cut> {
-        self.core.poll(0, &mut self.started);
-        while !self.started.is_empty() && (all || self.rng.below(3) > 0) {
-            let (id, io) = self.started.remove(0);
-            self.execute(id, io)?;
-            self.core.poll(0, &mut self.started);
-        }
-        Ok(())
-    }
-
-    fn persist(&mut self) -> Result<(), Cut> {
-        match self.core.begin_persist() {
-            Some((id, io)) => self.execute(id, io),
-            None => Ok(()),
-        }
-    }
-
-    /// An atomic Put, until it is acknowledged.
-    fn put(&mut self, ops: &[Op<'_>]) -> Result<Result<(), Error>, Cut> {
-        let mut tries = 0;
-        let frame = loop {
-            tries += 1;
-            assert!(tries < 100_000, "a Put waits for ever: {:?}", self.core);
-            match self.core.stage(ops) {
-                Ok(frame) => break frame,
-                Err(StageError::Refused(error)) => return Ok(Err(error)),
-                Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("snapshots are whole"),
-                Err(StageError::Busy) => {
-                    self.persist()?;
-                    self.background(true)?;
-                }
-            }
-        };
-        while self.core.committed() <= frame {
-            self.persist()?;
-            self.background(false)?;
-        }
-        Ok(Ok(()))
+        Ok(World { life: Life::open(medium, seed)? })
     }
 
     /// Programs a large value ahead of its Put.
     fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
-        let geometry = self.medium.geometry();
+        let geometry = self.life.medium.geometry();
         let buf = AlignedBuf::zeroed(image_bytes(geometry, bytes.len()));
         let image = encode_image(geometry, namespace, key, bytes, buf);
         let mut tries = 0;
         let ticket = loop {
             tries += 1;
-            assert!(tries < 100_000, "a large value waits for ever: {:?}", self.core);
-            match self.core.place(namespace, key, image.clone()) {
+            assert!(tries < 100_000, "a large value waits for ever: {:?}", self.life.core);
+            match self.life.core.place(namespace, key, image.clone()) {
                 Ok(ticket) => break ticket,
                 Err(StageError::Refused(error)) => return Ok(Err(error)),
                 Err(StageError::NeedIndex(_)) => unreachable!("placing needs no index"),
-                Err(StageError::Busy) => self.background(true)?,
+                Err(StageError::Busy) => self.life.background(true)?,
             }
         };
-        while !self.core.is_placed(ticket) {
-            self.background(true)?;
+        while !self.life.core.is_placed(ticket) {
+            self.life.background(true)?;
         }
         Ok(Ok(ticket))
-    }
-
-    fn get(&mut self, namespace: u32, key: u64) -> Option<Vec<u8>> {
-        self.core.load_index(&self.medium, namespace).unwrap();
-        let key = Key::from(key);
-        let read = match self.core.reader().find(namespace, &key).unwrap() {
-            Found::Absent => return None,
-            Found::Flash(read) => read,
-            Found::Buffered => match self.core.read_buffered(namespace, &key).unwrap() {
-                (Buffered::Value(value), _) => return Some(value),
-                (Buffered::Programmed, Some(read)) => read,
-                other => panic!("{other:?}"),
-            },
-        };
-        let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-        self.medium.execute(&mut io).unwrap();
-        let Io::Read { into, .. } = io else { unreachable!() };
-        Some(into[read.value(&into).unwrap()].to_vec())
     }
 
     /// Runs for `steps` Puts; if power is cut, answers the changes of the Put that was under way.
@@ -171,7 +58,7 @@ impl World {
                 Ok(Err(error)) => panic!("{error}"),
                 Ok(Ok(())) => change(model, &changes),
             }
-            if self.background(false).is_err() {
+            if self.life.background(false).is_err() {
                 return Err(Changes::new());
             }
         }
@@ -179,16 +66,16 @@ impl World {
     }
 
     fn choose(&mut self, spaces: &[u32]) -> Changes {
-        let count = 1 + self.rng.below(4);
+        let count = 1 + self.life.rng.below(4);
         let one = |_| {
-            let space = spaces[self.rng.below(spaces.len() as u64) as usize];
-            let key = self.rng.below(KEYS);
-            let len = match self.rng.below(12) {
-                0 => 33_000 + self.rng.below(10_000) as usize,
-                1 => self.rng.below(30_000) as usize,
-                _ => self.rng.below(3000) as usize,
+            let space = spaces[self.life.rng.below(spaces.len() as u64) as usize];
+            let key = self.life.rng.below(KEYS);
+            let len = match self.life.rng.below(12) {
+                0 => 33_000 + self.life.rng.below(10_000) as usize,
+                1 => self.life.rng.below(30_000) as usize,
+                _ => self.life.rng.below(3000) as usize,
             };
-            ((space, key), (self.rng.below(5) > 0).then(|| (self.rng.next() | 1, len)))
+            ((space, key), (self.life.rng.below(5) > 0).then(|| (self.life.rng.next() | 1, len)))
         };
         (0..count).map(one).collect()
     }
@@ -211,7 +98,7 @@ impl World {
             };
             ops.push(Op { namespace: *namespace, key, body, condition: Condition::Always });
         }
-        let answer = self.put(&ops)?;
+        let answer = self.life.commit(|core| core.stage(&ops))?;
         if answer.is_err() {
             self.forget(&ops);
         }
@@ -221,21 +108,14 @@ impl World {
     fn forget(&mut self, ops: &[Op<'_>]) {
         for op in ops {
             if let Body::Placed { ticket } = op.body {
-                self.core.forget(ticket);
+                self.life.core.forget(ticket);
             }
         }
     }
 
     fn contents(&mut self, spaces: &[u32]) -> BTreeMap<(u32, u64), Vec<u8>> {
         let keys = spaces.iter().flat_map(|space| (0..KEYS).map(move |key| (*space, key)));
-        keys.filter_map(|(space, key)| Some(((space, key), self.get(space, key)?))).collect()
-    }
-
-    fn audit(&mut self) {
-        for block in self.core.blocks_in_use() {
-            let found = kaml_device::BlockAudit::read(&self.core.reader(), &self.medium, block).judge(&self.core);
-            assert_eq!(found.problems, Vec::<String>::new());
-        }
+        keys.filter_map(|(space, key)| Some(((space, key), self.life.get(space, key)?))).collect()
     }
 }
 
@@ -257,11 +137,9 @@ fn new_world(medium: &MemoryMedium, seed: u64) -> (World, Vec<u32>) {
     Core::format(medium).unwrap();
     let mut world = World::open(medium, seed).unwrap();
     let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let spaces = ["a", "b", "c"].iter().map(|n| world.core.create_namespace(n, &options).unwrap()).collect();
-    let request = world.core.request_root(false);
-    while world.core.roots_done() < request {
-        assert!(world.background(true).is_ok());
-    }
+    let spaces = ["a", "b", "c"].iter().map(|n| world.life.core.create_namespace(n, &options).unwrap()).collect();
+    let request = world.life.core.request_root(false);
+    world.life.until(|core| core.roots_done() >= request).unwrap();
     (world, spaces)
 }
 
@@ -281,7 +159,7 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64) 
         medium.cut_after(if life == 0 { first_cut } else { 1 + rng.below(2500) });
         let under_way = world.run(&mut model, &spaces, steps).err();
         uncut |= life == 0 && under_way.is_none();
-        relocated_bytes += world.core.stats().relocated_bytes;
+        relocated_bytes += world.life.core.stats().relocated_bytes;
         drop(world);
         // Another cut may hit the recovery itself.
         for _ in 0..rng.below(3) {
@@ -302,7 +180,7 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64) 
             let keys: Vec<_> = keys.collect();
             panic!("{replay} life {life}: keys {keys:?} differ; under way: {under_way:?}");
         }
-        world.audit();
+        world.life.audit();
     }
     assert!(steps < 1000 || relocated_bytes > 0, "{replay}: collection never ran");
     uncut

@@ -1,56 +1,25 @@
 //! Versioned namespaces under power cuts, beside records, on flash in memory.
 
+mod common;
+
+use common::{Cut, Life, Rng, value};
 use kaml_device::{
-    Body, Buffered, Condition, Core, Error, FindError, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
-    VersionOptions, VersionReader,
+    Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
+    VersionReader,
 };
-use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
+use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MemoryMedium, Packing};
 use kaml_versions::{At, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A deterministic source of choices.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
-}
-
 fn geometry(packing: Packing) -> Geometry {
-    let (page_bytes, chunk_bytes, pages_per_program) = match packing {
-        Packing::Across => (4096, 64, 1),
-        Packing::WithinPage => (8192, 128, 2),
-    };
-    Geometry {
-        channel_count: 2,
-        dies_per_channel: 1,
-        blocks_per_die: if packing == Packing::Across { 34 } else { 60 },
-        pages_per_block: 32,
-        page_bytes,
-        oob_bytes: 32,
-        chunk_bytes,
-        pages_per_program,
-        packing,
-        ring_bytes: 1 << 20,
-        sector_bytes: 512,
-        root_bytes: 1 << 16,
-    }
+    common::geometry(packing, if packing == Packing::Across { 34 } else { 60 })
 }
 
 const KEYS: u64 = 40;
 
 /// Seed and length of a value; nothing: deleted.
 type Content = Option<(u64, usize)>;
-
-fn value(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng(seed | 1);
-    (0..len).map(|_| rng.below(256) as u8).collect()
-}
 
 fn bytes_of(content: Content) -> Option<Vec<u8>> {
     content.map(|(seed, len)| value(seed, len))
@@ -112,16 +81,9 @@ impl Model {
     }
 }
 
-/// Power is gone.
-#[derive(Debug)]
-struct Cut;
-
-/// The firmware and its medium, driven on one thread.
+/// A life of a device with a namespace of records and a versioned one.
 struct World {
-    core: Core,
-    medium: MemoryMedium,
-    rng: Rng,
-    started: Vec<(u64, Io)>,
+    life: Life,
     records: u32,
     versions: u32,
 }
@@ -161,9 +123,10 @@ impl Source for Reading<'_> {
 
 impl World {
     fn open(medium: &MemoryMedium, seed: u64) -> Result<World, Error> {
-        let (core, _) = Core::open(medium, false)?;
-        let (records, versions) = (core.namespace("records").unwrap_or(0), core.namespace("versions").unwrap_or(0));
-        Ok(World { core, medium: medium.clone(), rng: Rng(seed | 1), started: Vec::new(), records, versions })
+        let life = Life::open(medium, seed)?;
+        let named = |name| life.core.namespace(name).unwrap_or(0);
+        let (records, versions) = (named("records"), named("versions"));
+        Ok(World { life, records, versions })
     }
 
     /// A device with both namespaces, durable.
@@ -171,90 +134,24 @@ impl World {
         Core::format(medium).unwrap();
         let mut world = World::open(medium, seed).unwrap();
         let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-        world.records = world.core.create_namespace("records", &keys).unwrap();
+        world.records = world.life.core.create_namespace("records", &keys).unwrap();
         let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..keys };
-        world.versions = world.core.create_namespace("versions", &options).unwrap();
+        world.versions = world.life.core.create_namespace("versions", &options).unwrap();
         world.root(false).unwrap();
         world
     }
 
     fn root(&mut self, settle: bool) -> Result<(), Cut> {
-        let request = self.core.request_root(settle);
-        self.until(|core| core.roots_done() >= request)
-    }
-
-    fn until(&mut self, done: impl Fn(&Core) -> bool) -> Result<(), Cut> {
-        for _ in 0..100_000 {
-            if done(&self.core) {
-                return Ok(());
-            }
-            self.background(true)?;
-        }
-        panic!("this never ends: {:?}", self.core);
-    }
-
-    fn execute(&mut self, id: u64, mut io: Io) -> Result<(), Cut> {
-        let result = self.medium.execute(&mut io);
-        self.core.complete(Completion { id, io, result });
-        if self.medium.is_cut() { Err(Cut) } else { Ok(()) }
-    }
-
-    /// Carries out background work in any order: all of it, or as much as the seed says.
-    fn background(&mut self, all: bool) -> Result<(), Cut> {
-        self.core.poll(0, &mut self.started);
-        while !self.started.is_empty() && (all || self.rng.below(3) > 0) {
-            // Programs of one block stay in order.
-            let at = if self.rng.below(4) == 0 { self.other_block() } else { 0 };
-            let (id, io) = self.started.remove(at);
-            self.execute(id, io)?;
-            self.core.poll(0, &mut self.started);
-        }
-        Ok(())
-    }
-
-    /// A program that may overtake the first operation.
-    fn other_block(&self) -> usize {
-        let block = |io: &Io| if let Io::Program { at, .. } = io { Some(at.block) } else { None };
-        let (Some(first), Some((_, second))) = (block(&self.started[0].1), self.started.get(1)) else { return 0 };
-        usize::from(block(second).is_some_and(|second| second != first))
-    }
-
-    fn persist(&mut self) -> Result<(), Cut> {
-        match self.core.begin_persist() {
-            Some((id, io)) => self.execute(id, io),
-            None => Ok(()),
-        }
-    }
-
-    /// Stages something and waits until it is durable.
-    fn commit(&mut self, stage: impl Fn(&mut Core) -> Result<u64, StageError>) -> Result<Result<(), Error>, Cut> {
-        let mut tries = 0;
-        let frame = loop {
-            tries += 1;
-            assert!(tries < 20_000, "a Put waits for ever: {:?}", self.core);
-            match stage(&mut self.core) {
-                Ok(frame) => break frame,
-                Err(StageError::Refused(error)) => return Ok(Err(error)),
-                Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("whole"),
-                Err(StageError::Busy) => {
-                    self.persist()?;
-                    self.background(true)?;
-                }
-            }
-        };
-        while self.core.committed() <= frame {
-            self.persist()?;
-            self.background(false)?;
-        }
-        Ok(Ok(()))
+        let request = self.life.core.request_root(settle);
+        self.life.until(|core| core.roots_done() >= request)
     }
 
     fn apply(&mut self, step: &Step) -> Result<Result<(), Error>, Cut> {
-        self.core.set_time(7);
+        self.life.core.set_time(7);
         let (records, versions) = (self.records, self.versions);
         match step {
             Step::Command(command) => {
-                self.commit(|core| core.stage_version_command(versions, *command).map(|(frame, _)| frame))
+                self.life.commit(|core| core.stage_version_command(versions, *command).map(|(frame, _)| frame))
             }
             Step::Put(changes) => {
                 let values: Vec<_> = changes.values().map(|content| bytes_of(*content)).collect();
@@ -263,7 +160,7 @@ impl World {
                     (namespace, Key::from(*key), value.as_deref().map_or(0, crc32c::crc32c))
                 };
                 let heads: Vec<_> = changes.keys().zip(&values).map(op).collect();
-                self.commit(|core| {
+                self.life.commit(|core| {
                     let op = |((namespace, key, crc32c), value): (&(u32, Key, u32), _)| Op {
                         namespace: *namespace,
                         key: *key,
@@ -279,23 +176,24 @@ impl World {
 
     fn choose(&mut self, model: &Model) -> Step {
         let snapshots: Vec<u32> = model.snapshots.keys().copied().collect();
-        match self.rng.below(40) {
+        match self.life.rng.below(40) {
             0 => Step::Command(Command::Snapshot),
             1 if !snapshots.is_empty() => {
-                let version = snapshots[self.rng.below(snapshots.len() as u64) as usize];
-                let is_forgotten = snapshots.len() > 4 || self.rng.below(3) > 0;
+                let version = snapshots[self.life.rng.below(snapshots.len() as u64) as usize];
+                let is_forgotten = snapshots.len() > 4 || self.life.rng.below(3) > 0;
                 Step::Command(if is_forgotten { Command::Forget(version) } else { Command::RollBack(version) })
             }
             _ => {
-                let count = 1 + self.rng.below(4);
+                let count = 1 + self.life.rng.below(4);
                 let one = |_| {
-                    let key = if self.rng.below(3) == 0 { self.rng.below(3) } else { self.rng.below(KEYS) };
-                    let len = match self.rng.below(30) {
-                        0 => self.rng.below(20_000),
-                        _ => self.rng.below(1500),
+                    let key =
+                        if self.life.rng.below(3) == 0 { self.life.rng.below(3) } else { self.life.rng.below(KEYS) };
+                    let len = match self.life.rng.below(30) {
+                        0 => self.life.rng.below(20_000),
+                        _ => self.life.rng.below(1500),
                     };
-                    let content = (self.rng.below(6) > 0).then(|| (self.rng.below(1 << 30), len as usize));
-                    ((self.rng.below(4) > 0, key), content)
+                    let content = (self.life.rng.below(6) > 0).then(|| (self.life.rng.below(1 << 30), len as usize));
+                    ((self.life.rng.below(4) > 0, key), content)
                 };
                 Step::Put((0..count).map(one).collect())
             }
@@ -315,32 +213,38 @@ impl World {
             if merges && at % 400 == 399 {
                 self.merge().map_err(|Cut| None)?;
             }
-            if self.rng.below(300) == 0 {
+            if self.life.rng.below(300) == 0 {
                 self.root(true).map_err(|Cut| None)?;
             }
-            self.background(false).map_err(|Cut| None)?;
+            self.life.background(false).map_err(|Cut| None)?;
         }
         Ok(())
     }
 
     fn reading(&mut self) -> Reading<'_> {
-        let reader = self.core.reader().versions(self.versions).unwrap();
-        Reading { core: &mut self.core, medium: &self.medium, reader, namespace: self.versions, bytes: Vec::new() }
+        let reader = self.life.core.reader().versions(self.versions).unwrap();
+        Reading {
+            core: &mut self.life.core,
+            medium: &self.life.medium,
+            reader,
+            namespace: self.versions,
+            bytes: Vec::new(),
+        }
     }
 
     /// Merges all rows, keeping what snapshots see.
     fn merge(&mut self) -> Result<(), Cut> {
         let retention = Retention { keep_internal: false, ..Retention::default() };
         self.root(true)?;
-        let rows = self.core.reader().versions(self.versions).unwrap().row_count();
-        let limit = self.core.merge_limit(self.versions).unwrap();
+        let rows = self.life.core.reader().versions(self.versions).unwrap().row_count();
+        let limit = self.life.core.merge_limit(self.versions).unwrap();
         for row in 0..rows {
             let versions = self.versions;
             loop {
-                match self.core.begin_merge(versions, row) {
+                match self.life.core.begin_merge(versions, row) {
                     Ok(()) => break,
-                    Err(StageError::Busy) => self.background(true)?,
-                    Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("whole"),
+                    Err(StageError::Busy) => self.life.background(true)?,
+                    Err(StageError::NeedIndex(id)) => self.life.core.load_index(&self.life.medium, id).expect("whole"),
                     Err(StageError::Refused(error)) => panic!("{error}"),
                 }
             }
@@ -350,51 +254,33 @@ impl World {
                 let mut tickets = Vec::new();
                 for sealed in &merged.segments {
                     let ticket = loop {
-                        match self.core.place_merged(versions, sealed) {
+                        match self.life.core.place_merged(versions, sealed) {
                             Ok(ticket) => break Some(ticket),
                             Err(StageError::Refused(Error::Full { .. })) => break None,
-                            Err(StageError::Busy) => self.background(true)?,
+                            Err(StageError::Busy) => self.life.background(true)?,
                             Err(other) => panic!("{other:?}"),
                         }
                     };
                     let Some(ticket) = ticket else {
-                        self.core.forget_merged(&tickets);
-                        self.core.end_merge(versions);
+                        self.life.core.forget_merged(&tickets);
+                        self.life.core.end_merge(versions);
                         return Ok(());
                     };
                     tickets.push(ticket);
                 }
-                self.until(|core| tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)))?;
-                self.core.install_merge(versions, &merged, &tickets).unwrap();
+                self.life.until(|core| tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)))?;
+                self.life.core.install_merge(versions, &merged, &tickets).unwrap();
             }
         }
-        self.core.end_merge(self.versions);
+        self.life.core.end_merge(self.versions);
         Ok(())
-    }
-
-    fn record(&mut self, key: u64) -> Option<Vec<u8>> {
-        let (namespace, key) = (self.records, Key::from(key));
-        self.core.load_index(&self.medium, namespace).unwrap();
-        let read = match self.core.reader().find(namespace, &key).unwrap() {
-            Found::Absent => return None,
-            Found::Flash(read) => read,
-            Found::Buffered => match self.core.read_buffered(namespace, &key).unwrap() {
-                (Buffered::Value(value), _) => return Some(value),
-                (Buffered::Programmed, Some(read)) => read,
-                other => panic!("{other:?}"),
-            },
-        };
-        let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-        self.medium.execute(&mut io).unwrap();
-        let Io::Read { into, .. } = io else { unreachable!() };
-        Some(into[read.value(&into).unwrap()].to_vec())
     }
 
     /// What is wrong, if anything is.
     fn compare(&mut self, model: &Model, is_merged: bool) -> Result<(), String> {
         for key in 0..KEYS {
             let expected = bytes_of(model.records.get(&key).copied());
-            if self.record(key) != expected {
+            if self.life.get(self.records, key) != expected {
                 return Err(format!("record {key}"));
             }
             let full = model.versions.get(&key).cloned().unwrap_or_default();
@@ -411,13 +297,6 @@ impl World {
             }
         }
         Ok(())
-    }
-
-    fn audit(&mut self) {
-        for block in self.core.blocks_in_use() {
-            let found = kaml_device::BlockAudit::read(&self.core.reader(), &self.medium, block).judge(&self.core);
-            assert_eq!(found.problems, Vec::<String>::new());
-        }
     }
 }
 
@@ -475,7 +354,7 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64, 
                 assert_eq!(found, Ok(()), "{replay} life {life}; if done: {as_if_done}; under way: {under_way:?}");
             }
         }
-        world.audit();
+        world.life.audit();
     }
     uncut
 }
@@ -523,13 +402,13 @@ fn a_clean_close_keeps_the_buffer() {
     for life in 0..4 {
         assert!(world.run(&mut model, 120, false).is_ok());
         world.root(true).unwrap();
-        let request = world.core.request_close();
-        world.until(|core| core.roots_done() >= request).unwrap();
+        let request = world.life.core.request_close();
+        world.life.until(|core| core.roots_done() >= request).unwrap();
         drop(world);
         let (_, report) = Core::open(&medium, true).unwrap();
         assert!(report.clean, "life {life}");
         world = World::open(&medium, life + 9).unwrap();
         assert_eq!(world.compare(&model, false), Ok(()), "life {life}");
-        world.audit();
+        world.life.audit();
     }
 }

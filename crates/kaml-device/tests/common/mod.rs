@@ -1,0 +1,162 @@
+//! What tests of power cuts share: the firmware on flash in memory, driven on one thread.
+
+use kaml_device::{Buffered, Core, Error, Found, Key, StageError};
+use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
+
+/// A deterministic source of choices.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+}
+
+/// Two dies of small blocks.
+pub(crate) fn geometry(packing: Packing, blocks_per_die: u32) -> Geometry {
+    let (page_bytes, chunk_bytes, pages_per_program) = match packing {
+        Packing::Across => (4096, 64, 1),
+        Packing::WithinPage => (8192, 128, 2),
+    };
+    Geometry {
+        channel_count: 2,
+        dies_per_channel: 1,
+        blocks_per_die,
+        pages_per_block: 32,
+        page_bytes,
+        oob_bytes: 32,
+        chunk_bytes,
+        pages_per_program,
+        packing,
+        ring_bytes: 1 << 20,
+        sector_bytes: 512,
+        root_bytes: 1 << 16,
+    }
+}
+
+/// A value that follows from its seed.
+pub(crate) fn value(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = Rng(seed | 1);
+    (0..len).map(|_| rng.next() as u8).collect()
+}
+
+/// Power is gone.
+#[derive(Debug)]
+pub(crate) struct Cut;
+
+/// One life of a device, from opening to a power cut.
+pub(crate) struct Life {
+    pub(crate) core: Core,
+    pub(crate) medium: MemoryMedium,
+    pub(crate) rng: Rng,
+    /// Background operations not carried out yet.
+    started: Vec<(u64, Io)>,
+}
+
+impl Life {
+    pub(crate) fn open(medium: &MemoryMedium, seed: u64) -> Result<Life, Error> {
+        let (core, _) = Core::open(medium, false)?;
+        Ok(Life { core, medium: medium.clone(), rng: Rng(seed | 1), started: Vec::new() })
+    }
+
+    fn execute(&mut self, id: u64, mut io: Io) -> Result<(), Cut> {
+        let result = self.medium.execute(&mut io);
+        self.core.complete(Completion { id, io, result });
+        if self.medium.is_cut() { Err(Cut) } else { Ok(()) }
+    }
+
+    /// Carries out background work, all of it or as much as the seed says. Programs may overtake those of other blocks.
+    pub(crate) fn background(&mut self, all: bool) -> Result<(), Cut> {
+        self.core.poll(0, &mut self.started);
+        while !self.started.is_empty() && (all || self.rng.below(3) > 0) {
+            let at = if self.rng.below(4) == 0 { self.other_block() } else { 0 };
+            let (id, io) = self.started.remove(at);
+            self.execute(id, io)?;
+            self.core.poll(0, &mut self.started);
+        }
+        Ok(())
+    }
+
+    /// A program that may overtake the first operation.
+    fn other_block(&self) -> usize {
+        let block = |io: &Io| if let Io::Program { at, .. } = io { Some(at.block) } else { None };
+        let (Some(first), Some((_, second))) = (block(&self.started[0].1), self.started.get(1)) else { return 0 };
+        usize::from(block(second).is_some_and(|second| second != first))
+    }
+
+    pub(crate) fn until(&mut self, done: impl Fn(&Core) -> bool) -> Result<(), Cut> {
+        for _ in 0..100_000 {
+            if done(&self.core) {
+                return Ok(());
+            }
+            self.background(true)?;
+        }
+        panic!("this never ends: {:?}", self.core);
+    }
+
+    fn persist(&mut self) -> Result<(), Cut> {
+        match self.core.begin_persist() {
+            Some((id, io)) => self.execute(id, io),
+            None => Ok(()),
+        }
+    }
+
+    /// Stages something and waits until it is durable.
+    pub(crate) fn commit(
+        &mut self,
+        stage: impl Fn(&mut Core) -> Result<u64, StageError>,
+    ) -> Result<Result<(), Error>, Cut> {
+        let mut tries = 0;
+        let frame = loop {
+            tries += 1;
+            assert!(tries < 100_000, "a Put waits for ever: {:?}", self.core);
+            match stage(&mut self.core) {
+                Ok(frame) => break frame,
+                Err(StageError::Refused(error)) => return Ok(Err(error)),
+                Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("snapshots are whole"),
+                Err(StageError::Busy) => {
+                    self.persist()?;
+                    self.background(true)?;
+                }
+            }
+        };
+        while self.core.committed() <= frame {
+            self.persist()?;
+            self.background(false)?;
+        }
+        Ok(Ok(()))
+    }
+
+    pub(crate) fn get(&mut self, namespace: u32, key: u64) -> Option<Vec<u8>> {
+        self.core.load_index(&self.medium, namespace).unwrap();
+        let key = Key::from(key);
+        let read = match self.core.reader().find(namespace, &key).unwrap() {
+            Found::Absent => return None,
+            Found::Flash(read) => read,
+            Found::Buffered => match self.core.read_buffered(namespace, &key).unwrap() {
+                (Buffered::Value(value), _) => return Some(value),
+                (Buffered::Programmed, Some(read)) => read,
+                other => panic!("{other:?}"),
+            },
+        };
+        let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+        self.medium.execute(&mut io).unwrap();
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        Some(into[read.value(&into).unwrap()].to_vec())
+    }
+
+    /// Each block holds what is accounted for it.
+    pub(crate) fn audit(&mut self) {
+        for block in self.core.blocks_in_use() {
+            let found = kaml_device::BlockAudit::read(&self.core.reader(), &self.medium, block).judge(&self.core);
+            assert_eq!(found.problems, Vec::<String>::new());
+        }
+    }
+}
