@@ -49,11 +49,25 @@ pub(crate) struct Collector {
     budget: i64,
     active: bool,
     picks: u64,
+    /// Victims picked since hosts wrote, live data changed, or there was more room than before.
+    vain: Vain,
     /// Blocks are short, and nothing that goes on by itself will change that.
     pub(crate) wedged: bool,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
 }
+
+/// Collection that gains nothing: records that are long for their blocks leave as much of the new ones unused.
+#[derive(Debug, Default)]
+struct Vain {
+    picks: u32,
+    live_chunks: u64,
+    /// The most free and reclaimed blocks since.
+    room: u32,
+}
+
+/// Collection is in vain when it has picked each block so often.
+const VAIN_ROUNDS: u32 = 2;
 
 impl Collector {
     pub(crate) fn is_running(&self) -> bool {
@@ -103,7 +117,7 @@ impl Core {
         let stands = collector.victim.as_ref().is_none_or(|victim| victim.slice.is_some())
             && collector.draining.values().all(|drain| drain.moving == 0)
             && collector.wants_index.is_none()
-            && self.blocks.reclaimed_count() == 0;
+            && !self.blocks_are_wanted();
         let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
         let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
         let wedged = collector.active && stands && quiet;
@@ -121,6 +135,7 @@ impl Core {
     /// A host has written `chunks`.
     pub(crate) fn has_written(&mut self, chunks: u64) {
         self.collector.budget -= chunks as i64;
+        self.collector.vain.picks = 0;
     }
 
     /// One step of collection.
@@ -169,13 +184,30 @@ impl Core {
         let room = draining == 0 || self.blocks.free_count() > COLLECTION_FLOOR + 1;
         wanted
             && room
+            && !self.collects_in_vain()
             && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX
             && !self.root_commit.awaits_checkpoint()
             || self.blocks.has_failing()
     }
 
+    fn collects_in_vain(&self) -> bool {
+        let vain = &self.collector.vain;
+        vain.picks > VAIN_ROUNDS * self.blocks.count() && vain.live_chunks == self.blocks.live_chunks()
+    }
+
+    fn note_pick(&mut self) {
+        let room = self.blocks.free_count() + self.blocks.reclaimed_count();
+        let live_chunks = self.blocks.live_chunks();
+        let vain = &mut self.collector.vain;
+        if vain.live_chunks != live_chunks || room > vain.room {
+            *vain = Vain { picks: 0, live_chunks, room };
+        }
+        vain.picks += 1;
+    }
+
     fn pick_victim(&mut self) {
         let Some(block) = self.choose_victim() else { return };
+        self.note_pick();
         self.blocks.apply(block, crate::blocks::BlockEvent::Picked);
         self.collector.picks += 1;
         self.collector.draining.insert(block, Drain::default());

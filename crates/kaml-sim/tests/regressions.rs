@@ -112,3 +112,10 @@ fn wedged_collection_is_told() {
     passes(5_000_068, None, 2129);
     passes(5_000_068, None, 0);
 }
+
+/// Goal:   collection that gains nothing ends, and puts are refused as full, instead of moving the same records for ever.
+/// Method: the seed in which records of half a block each were moved until the flash was worn, while a put waited.
+#[test]
+fn collection_in_vain_ends() {
+    passes(7_000_106, None, 716);
+}
