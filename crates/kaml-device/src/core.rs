@@ -22,14 +22,13 @@ use crate::gc::Collector;
 use crate::journal::Journal;
 use crate::layout::{Door, Layout, VersionLayout};
 use crate::lifetime::{Class, record_classes};
-use crate::namespace::{Directory, Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
+use crate::namespace::{Directory, Namespace};
 use crate::ring::{self, CommitRing, Staged};
 use crate::stats::Counters;
-use crate::versioned::{KeepJob, Placing, segment_chunks};
+use crate::versioned::{KeepJob, Placing};
 use crate::writers::{Move, NoBlock, Writers};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing, PageAddr};
 use kaml_index::{DenseLayout, HashLayout, IndexLayout, IndexWriter, Key, LenCode, Slot};
-use kaml_versions::Versions;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -183,8 +182,6 @@ const RETRY_NS: u64 = 100_000_000;
 const LIVE_PERCENT_MAX: u64 = 95;
 /// Free blocks that sealing leaves, for the journal and for collection.
 const COLLECTION_RESERVE: u32 = 2;
-/// Longest namespace name in bytes.
-const NAME_BYTES_MAX: usize = 255;
 
 impl Core {
     pub(crate) fn assemble(
@@ -930,166 +927,6 @@ impl Core {
     /// Whether some programs wait for space below.
     pub fn is_waiting_for_space(&self) -> bool {
         !self.retry.is_empty()
-    }
-
-    // --- namespaces ---------------------------------------------------------------------------------------------------
-
-    /// Creates a namespace. It is there to stay once a root was committed ([`Core::request_root`]).
-    pub fn create_namespace(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, Error> {
-        self.writable()?;
-        self.check_name(name)?;
-        self.check_logs(&options.logs)?;
-        if let Some(blocks) = &options.blocks {
-            self.check_block_options(blocks)?;
-        }
-        let layout = match (&options.blocks, &options.versions) {
-            (Some(_), Some(_)) => return Err(Error::BadBlockOptions { why: "blocks or versions, not both" }),
-            (Some(blocks), None) => Layout::Blocks(*blocks),
-            (None, Some(versions)) => Layout::Versions(self.version_layout(options.keys, versions)?),
-            (None, None) => Layout::Records(options.keys),
-        };
-        let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
-        let max = self.geometry.root_bytes as usize * 3 / 4;
-        if root_bytes > max {
-            return Err(Error::TooManyNamespaces { bytes: root_bytes, max });
-        }
-        let id = self.next_namespace;
-        self.next_namespace += 1;
-        let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
-        space.snapshot_entry = self.journal.next_entry();
-        match (layout, &mut space.versioned) {
-            (Layout::Versions(versions), Some(versioned)) => {
-                versioned.kept_before = self.sequence + 1;
-                *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
-            }
-            _ => space.install(IndexWriter::new(self.index_layout(layout))),
-        }
-        self.directory.insert(id, space.shared.clone());
-        self.keeps_versions |= space.versioned.is_some();
-        self.spaces.insert(id, space);
-        Ok(id)
-    }
-
-    /// Deletes a namespace and everything in it; durable with the next root. Its index must be loaded.
-    pub fn delete_namespace(&mut self, id: u32) -> Result<(), StageError> {
-        self.writable()?;
-        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
-        if !space.is_loaded() {
-            return Err(StageError::NeedIndex(id));
-        }
-        let blocks = &mut self.blocks;
-        let geometry = &self.geometry;
-        if let Some(index) = &space.index {
-            index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
-        }
-        if let Some(parameters) = space.layout.versions() {
-            let chunks = segment_chunks(parameters, geometry);
-            space.for_each_segment(|segment| {
-                blocks.sub_valid(geometry.split(ChunkAddr(segment.at.get())).0.0, chunks);
-            });
-        }
-        let space = self.spaces.remove(&id).expect("just seen");
-        self.table_is_exact = false;
-        self.directory.remove(id);
-        *space.shared.index.write().expect("no panics under this lock") = None;
-        *space.shared.versions_mut() = None;
-        let kept = space.versioned.and_then(|versioned| versioned.forget(&mut self.blocks, &self.geometry));
-        let job = self.keep_job.take_if(|job| job.namespace == id).map(|job| job.out.stream);
-        let runs = space.snapshot.into_iter().chain(kept).chain(job).flat_map(|stream| stream.runs).collect();
-        self.root_commit.retire(runs);
-        self.checkpoint.forget(id, &mut self.root_commit);
-        Ok(())
-    }
-
-    /// Changes attributes of a namespace; durable with the next root.
-    pub fn set_namespace(&mut self, id: u32, change: &NamespaceChange) -> Result<(), Error> {
-        self.writable()?;
-        let Some(current) = self.spaces.get(&id).map(|s| s.name.clone()) else {
-            return Err(Error::UnknownNamespace(id));
-        };
-        if let Some(name) = change.name.as_ref().filter(|name| **name != current) {
-            self.check_name(name)?;
-        }
-        if let Some(logs) = &change.logs {
-            self.check_logs(logs)?;
-        }
-        let space = self.spaces.get_mut(&id).expect("just seen");
-        space.name = change.name.clone().unwrap_or(current);
-        space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());
-        Ok(())
-    }
-
-    fn check_name(&self, name: &str) -> Result<(), Error> {
-        let bad = |why| Err(Error::BadName { name: name.to_owned(), why });
-        if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return bad("must have 1 to 255 bytes");
-        }
-        if name.chars().any(char::is_control) {
-            return bad("must not contain control characters");
-        }
-        match self.spaces.values().any(|space| space.name == name) {
-            true => Err(Error::NamespaceExists(name.to_owned())),
-            false => Ok(()),
-        }
-    }
-
-    fn check_logs(&self, logs: &[u32]) -> Result<(), Error> {
-        let last = self.geometry.die_count() - 1;
-        logs.iter().find(|log| **log > last).map_or(Ok(()), |log| Err(Error::UnknownLog { log: *log, last }))
-    }
-
-    /// The id of a namespace.
-    pub fn namespace(&self, name: &str) -> Result<u32, Error> {
-        let found = self.spaces.iter().find(|(_, space)| space.name == name).map(|(id, _)| *id);
-        found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))
-    }
-
-    /// All namespaces in the order of their ids.
-    pub fn namespaces(&self) -> Vec<NamespaceInfo> {
-        self.spaces.iter().map(|(id, space)| space.info(*id)).collect()
-    }
-
-    /// Takes an idle namespace's index out of memory; false while it cannot be (not snapshotted since it changed, or
-    /// Puts of it are under way).
-    pub fn unload_index(&mut self, id: u32) -> bool {
-        let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
-        let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
-        let needs_memory = |space: &Namespace| {
-            let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
-            let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
-            let is_placing = self.placing.values().any(|placing| placing.namespace == id);
-            space.dirty || in_use || !space.is_loaded() || needs_ring || is_merging || is_placing
-        };
-        if self.spaces.get(&id).is_none_or(needs_memory) || self.keep_job.is_some() {
-            return false;
-        }
-        let space = self.spaces.get_mut(&id).expect("just seen");
-        // Loading reads the medium, not write buffers.
-        let is_programmed =
-            |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
-        let kept = space.versioned.iter().flat_map(|versioned| &versioned.kept);
-        if !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed) {
-            return false;
-        }
-        space.unload();
-        true
-    }
-
-    /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
-    /// stays; it asks for another one.
-    pub fn unload_unused(&mut self) {
-        if self.read_only || self.stopped.is_some() {
-            return;
-        }
-        let loaded = self.spaces.iter().filter(|(_, space)| space.is_loaded());
-        let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
-        let mut kept = 0;
-        for id in unused {
-            kept += u32::from(!self.unload_index(id));
-        }
-        if kept > 0 {
-            self.request_checkpoint();
-        }
     }
 
     // --- sizes ----------------------------------------------------------------------------------------------------------

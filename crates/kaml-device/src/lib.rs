@@ -18,6 +18,7 @@ mod journal;
 mod layout;
 mod lifetime;
 mod namespace;
+mod namespace_commands;
 mod reader;
 mod recovery;
 mod rehome;

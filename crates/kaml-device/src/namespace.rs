@@ -1,7 +1,7 @@
 //! Namespaces: attributes, index, and what readers share of them.
 //!
 //! Lives here:       the per-namespace state of the firmware and the directory that readers look ids up in.
-//! Lives elsewhere:  creating and deleting them durably (`core`), index snapshots (`checkpoint`).
+//! Lives elsewhere:  creating and deleting them durably (`namespace_commands`), index snapshots (`checkpoint`).
 //! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
 
 use crate::format::root::{NamespaceRoot, Stream};
