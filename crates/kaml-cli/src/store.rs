@@ -40,7 +40,10 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
 }
 
 fn named(path: &Path, error: kaml::Error) -> Failure {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    if matches!(error.command(), Some(kaml_device::Error::MetadataDamaged(_))) {
+        text += "; `kaml salvage` reads what is whole";
+    }
     let name = path.display().to_string();
     Failure::Failed(if text.contains(&name) { text } else { format!("{name}: {text}") })
 }

@@ -41,6 +41,7 @@ pub use error::Error;
 pub use kaml_device::{BlockInfo, BlockOptions, VersionOptions};
 pub use kaml_device::{
     Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
+    SalvageReport,
 };
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use kaml_versions::{

@@ -143,7 +143,7 @@ impl Arguments {
 }
 
 /// Every key of a namespace, in the order of its listing.
-fn for_each_key(
+pub fn for_each_key(
     device: &Device,
     namespace: NamespaceId,
     mut each: impl FnMut(Key) -> Result<(), Failure>,
