@@ -6,12 +6,13 @@
 //! Implements:       paper:KAML IV.E (free lists per log, blocks ordered by wear and valid data).
 //!
 //! Invariants
-//! - a block is on its die's free list exactly when it is `Dirty` or `Ready`;
+//! - once opened, a block is on a free list of its die exactly when it is `Dirty` or `Ready`, under its erase count;
 //! - `valid_chunks` is the sum of the length codes' chunks over the records that an index points at;
 //! - a block leaves `Full` only with no holds, and is erased only with no pins.
 
 use crate::lifetime::{Class, Lifetimes};
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -81,10 +82,6 @@ impl BlockState {
             (S::Erasing | S::Draining, E::Failed) => Some(S::Bad),
             _ => None,
         }
-    }
-
-    fn is_free(self) -> bool {
-        matches!(self, BlockState::Dirty | BlockState::Ready)
     }
 }
 
@@ -169,16 +166,27 @@ impl BlockGate {
     }
 }
 
+/// Free blocks of a die by wear: (erase count, block).
+#[derive(Clone, Default)]
+struct FreeBlocks {
+    dirty: BTreeSet<(u32, u32)>,
+    ready: BTreeSet<(u32, u32)>,
+}
+
+impl FreeBlocks {
+    fn count(&self) -> usize {
+        self.dirty.len() + self.ready.len()
+    }
+}
+
 /// All blocks.
 pub(crate) struct BlockTable {
     pub(crate) lifetimes: Lifetimes,
     pub(crate) geometry: Geometry,
     blocks: Vec<Block>,
-    /// Free blocks of each die, in no order that matters.
-    free: Vec<Vec<u32>>,
+    /// Of each die.
+    free: Vec<FreeBlocks>,
     free_count: u32,
-    /// Erased blocks of each die.
-    ready: Vec<usize>,
     reclaimed: Vec<u32>,
     erasing_count: u32,
     bad_count: u32,
@@ -188,7 +196,7 @@ pub(crate) struct BlockTable {
 }
 
 impl BlockTable {
-    /// A table of free blocks.
+    /// A table of blocks without content; [`BlockTable::finish_restore`] makes them free.
     pub(crate) fn new(geometry: &Geometry) -> BlockTable {
         let count = geometry.block_count();
         let block = Block {
@@ -204,23 +212,19 @@ impl BlockTable {
             failing: false,
             mapping_frame: 0,
         };
-        let mut table = BlockTable {
+        BlockTable {
             lifetimes: Lifetimes::new(geometry),
             geometry: geometry.clone(),
             blocks: vec![block; count as usize],
-            free: vec![Vec::new(); geometry.die_count() as usize],
+            free: vec![FreeBlocks::default(); geometry.die_count() as usize],
             free_count: 0,
-            ready: vec![0; geometry.die_count() as usize],
             reclaimed: Vec::new(),
             erasing_count: 0,
             bad_count: 0,
             failing_count: 0,
             live_chunks: 0,
             gate: Arc::new(BlockGate::new(geometry)),
-        };
-        // Popped from the end: low numbers first.
-        (0..count).rev().for_each(|block| table.list_free(block));
-        table
+        }
     }
 
     pub(crate) fn get(&self, block: u32) -> &Block {
@@ -255,35 +259,42 @@ impl BlockTable {
         let Some(next) = entry.state.after(event) else {
             panic!("block {block}: {event:?} cannot happen to a block that is {:?}", entry.state);
         };
-        let was_ready = std::mem::replace(&mut entry.state, next) == BlockState::Ready;
+        entry.state = next;
         self.bad_count += u32::from(next == BlockState::Bad);
-        let ready = &mut self.ready[self.geometry.die_of(BlockIndex(block)) as usize];
-        *ready = *ready + usize::from(next == BlockState::Ready) - usize::from(was_ready);
+    }
+
+    /// The list of its die that a free block belongs on, and its place there.
+    fn free_list(&mut self, block: u32) -> (&mut BTreeSet<(u32, u32)>, (u32, u32)) {
+        let Block { state, erase_count, .. } = self.blocks[block as usize];
+        let free = &mut self.free[self.geometry.die_of(BlockIndex(block)) as usize];
+        let list = match state {
+            BlockState::Dirty => &mut free.dirty,
+            BlockState::Ready => &mut free.ready,
+            _ => panic!("block {block} is {state:?}: only free blocks are listed"),
+        };
+        (list, (erase_count, block))
     }
 
     fn list_free(&mut self, block: u32) {
-        assert!(self.get(block).state.is_free(), "only free blocks are listed");
-        let die = self.geometry.die_of(BlockIndex(block)) as usize;
-        self.free[die].push(block);
+        let (list, entry) = self.free_list(block);
+        assert!(list.insert(entry), "block {block} is listed once");
         self.free_count += 1;
     }
 
-    fn unlist_free(&mut self, die: usize, position: usize) -> u32 {
+    fn unlist_free(&mut self, block: u32) {
+        let (list, entry) = self.free_list(block);
+        assert!(list.remove(&entry), "free blocks are listed");
         self.free_count -= 1;
-        self.free[die].swap_remove(position)
     }
 
     /// Takes an erased block of a die for appending; the least worn one, or for cold data the most worn one.
     pub(crate) fn open(&mut self, die: u32, class: Class) -> Option<u32> {
-        let ready = self.free[die as usize].iter().enumerate();
-        let ready = ready.filter(|(_, block)| self.get(**block).state == BlockState::Ready);
-        let worn = |&(_, block): &(usize, &u32)| (self.get(*block).erase_count, *block);
-        let position = match class {
-            Class::Cold => ready.max_by_key(worn),
-            _ => ready.min_by_key(worn),
-        }?
-        .0;
-        let block = self.unlist_free(die as usize, position);
+        let ready = &self.free[die as usize].ready;
+        let &(_, block) = match class {
+            Class::Cold => ready.last(),
+            _ => ready.first(),
+        }?;
+        self.unlist_free(block);
         self.apply(block, BlockEvent::Opened);
         let opened_at = self.lifetimes.now();
         let entry = &mut self.blocks[block as usize];
@@ -296,38 +307,35 @@ impl BlockTable {
     /// The die with the most free blocks that has an erased one.
     pub(crate) fn roomiest_die(&self) -> Option<u32> {
         (0..self.free.len())
-            .filter(|die| self.ready[*die] > 0)
-            .max_by_key(|die| self.free[*die].len())
+            .filter(|die| !self.free[*die].ready.is_empty())
+            .max_by_key(|die| self.free[*die].count())
             .map(|die| die as u32)
     }
 
     /// Free blocks of a die.
     pub(crate) fn free_on(&self, die: u32) -> usize {
-        self.free[die as usize].len()
+        self.free[die as usize].count()
     }
 
     /// Erased blocks of all dies.
     pub(crate) fn ready_total(&self) -> usize {
-        self.ready.iter().sum()
+        self.free.iter().map(|die| die.ready.len()).sum()
     }
 
     /// Starts erasing blocks until each die has `target` erased ones (or none is left); answers them.
     pub(crate) fn start_erases(&mut self, target: usize) -> Vec<u32> {
         let mut started = Vec::new();
         for die in 0..self.free.len() {
-            for extra in self.ready[die]..target {
+            for extra in self.free[die].ready.len()..target {
                 // Both ends of the wear range are kept ready: fresh blocks for hot data, worn ones for cold.
-                let dirty = self.free[die]
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, block)| self.get(**block).state == BlockState::Dirty && !self.gate.is_pinned(**block));
-                let worn = |&(_, block): &(usize, &u32)| (self.get(*block).erase_count, *block);
+                let may_go = |entry: &&(u32, u32)| !self.gate.is_pinned(entry.1);
+                let dirty = &self.free[die].dirty;
                 let picked = match extra % 3 {
-                    2 => dirty.max_by_key(worn),
-                    _ => dirty.min_by_key(worn),
+                    2 => dirty.iter().rev().find(may_go),
+                    _ => dirty.iter().find(may_go),
                 };
-                let Some((position, _)) = picked else { break };
-                let block = self.unlist_free(die, position);
+                let Some(&(_, block)) = picked else { break };
+                self.unlist_free(block);
                 self.apply(block, BlockEvent::EraseStarted);
                 self.erasing_count += 1;
                 started.push(block);
@@ -387,9 +395,7 @@ impl BlockTable {
     /// A record found in the ring while opening lies in this block: it holds data, whatever else is known of it.
     pub(crate) fn hold_mapped(&mut self, block: u32) {
         if self.get(block).state == BlockState::Dirty {
-            let die = self.geometry.die_of(BlockIndex(block)) as usize;
-            let position = self.free[die].iter().position(|b| *b == block).expect("dirty blocks are listed");
-            self.unlist_free(die, position);
+            self.unlist_free(block);
             self.blocks[block as usize].state = BlockState::Full;
         }
         self.hold(block);
@@ -540,11 +546,9 @@ impl BlockTable {
 
     /// Everything was restored: blocks with content are full, the others free.
     pub(crate) fn finish_restore(&mut self) {
-        for list in &mut self.free {
-            list.clear();
-        }
+        self.free.fill(FreeBlocks::default());
         self.free_count = 0;
-        for block in (0..self.count()).rev() {
+        for block in 0..self.count() {
             let entry = &mut self.blocks[block as usize];
             if entry.state == BlockState::Bad {
                 continue;

@@ -10,6 +10,7 @@ use crate::rng::Rng;
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, PageAddr};
 use std::ops::Range;
 use std::sync::Arc;
+use zerocopy::little_endian::U64;
 
 /// How page data is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +29,7 @@ const UNFINISHED: Done = u64::MAX;
 #[derive(Clone)]
 enum Data {
     Bytes(Arc<[u8]>),
-    Runs(Arc<[u64]>),
+    Runs(Arc<[U64]>),
 }
 
 #[derive(Clone)]
@@ -49,7 +50,7 @@ struct Block {
     erased: bool,
     /// Empty: nothing programmed since the last erase.
     pages: Vec<Option<Page>>,
-    /// What was there before an erase that is not durable, and the completion of that erase.
+    /// What was there before an erase that may not be durable, and the completion of that erase.
     before: Option<(Done, Vec<Option<Page>>)>,
     erase_count: u32,
 }
@@ -67,7 +68,7 @@ pub(crate) struct Array {
     life: u32,
     done: Done,
     durable: Done,
-    /// Blocks with a `before`.
+    /// Exactly the blocks with a `before`.
     unsettled: Vec<u32>,
     /// Programs that the next barrier makes durable: block, pages, completion.
     urgent: Vec<(BlockIndex, Range<u32>, Done)>,
@@ -209,16 +210,14 @@ impl Array {
 
     fn erase(&mut self, block: BlockIndex, done: Done) {
         let (life, index) = (self.life, block.0);
-        let durable = self.durable;
         let entry = self.block(block);
         let old = std::mem::take(&mut entry.pages);
         // Of two erases that may both be lost, the older content may come back too; the younger is as legal, and what
         // the firmware has most use for losing.
-        let known = entry.before.replace((done, old)).is_some_and(|(before, _)| before > durable);
+        let is_listed = entry.before.replace((done, old)).is_some();
         (entry.life, entry.programmed, entry.erased) = (life, 0, true);
         entry.erase_count += 1;
-        if !known {
-            self.unsettled.retain(|b| *b != index);
+        if !is_listed {
             self.unsettled.push(index);
         }
     }
@@ -265,17 +264,10 @@ impl Array {
 
     /// Power goes while `in_flight` (in the order of submission) is under way: `choice` says what is left.
     pub(crate) fn lose_power<'a>(&mut self, in_flight: impl Iterator<Item = &'a Io>, choice: &mut Rng) {
-        let mut touched = std::mem::take(&mut self.unsettled);
         for io in in_flight {
             match io {
-                Io::Program { at, data, oob, .. } => {
-                    self.program(*at, data, oob, UNFINISHED);
-                    touched.push(at.block.0);
-                }
-                Io::Erase { block, .. } => {
-                    self.erase(*block, UNFINISHED);
-                    touched.push(block.0);
-                }
+                Io::Program { at, data, oob, .. } => self.program(*at, data, oob, UNFINISHED),
+                Io::Erase { block, .. } => self.erase(*block, UNFINISHED),
                 Io::Persist { offset, data, len, .. } => {
                     let region = &mut self.ring[*offset as usize..*offset as usize + *len];
                     tear(region, &data[..*len], self.geometry.sector_bytes as usize, choice);
@@ -290,7 +282,9 @@ impl Array {
         for block in 0..self.geometry.block_count() {
             self.block_loses_power(block, choice);
         }
-        self.unsettled.clear();
+        for block in std::mem::take(&mut self.unsettled) {
+            self.block(BlockIndex(block)).before = None;
+        }
         self.urgent.clear();
         self.life += 1;
         self.durable = self.done;
@@ -405,11 +399,18 @@ fn tear(region: &mut [u8], new: &[u8], sector: usize, choice: &mut Rng) {
     }
 }
 
+/// What a page of synthesised values takes at least.
+const PACKED_WORDS: usize = 256;
+
 impl Data {
     fn of(bytes: &[u8], keep: Keep) -> Data {
         match keep {
             Keep::Bytes => Data::Bytes(bytes.into()),
-            Keep::Runs => Data::Runs(pack(bytes).into()),
+            Keep::Runs => {
+                let mut packed = Vec::with_capacity(PACKED_WORDS);
+                pack(bytes, &mut packed);
+                Data::Runs(packed[..].into())
+            }
         }
     }
 

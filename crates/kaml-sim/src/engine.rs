@@ -12,10 +12,12 @@ use crate::rng::{Rng, Trace, mix};
 use crate::timing::{Clocks, Next, Progress, Timing};
 use kaml_flash::{BlockIndex, Completion, Geometry, Io, IoId, MediumError};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 struct Op {
+    /// Of submission.
+    turn: u64,
     queue: usize,
     id: IoId,
     io: Io,
@@ -33,10 +35,13 @@ pub(crate) struct Engine {
     clocks: Clocks,
     rng: Rng,
     now_ns: u64,
-    ops: BTreeMap<u64, Op>,
-    next_seq: u64,
+    /// Operations under way, each at its number.
+    ops: Vec<Option<Op>>,
+    /// Numbers that no operation has.
+    free_numbers: Vec<u32>,
+    next_turn: u64,
     /// (when, a draw that orders what is due at once, operation).
-    events: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    events: BinaryHeap<Reverse<(u64, u64, u32)>>,
     /// Completions of each queue, not reaped yet.
     done: Vec<Vec<Completion>>,
     in_flight: Vec<usize>,
@@ -60,8 +65,9 @@ impl Engine {
             timing,
             rng,
             now_ns: 0,
-            ops: BTreeMap::new(),
-            next_seq: 0,
+            ops: Vec::new(),
+            free_numbers: Vec::new(),
+            next_turn: 0,
             events: BinaryHeap::new(),
             done: Vec::new(),
             in_flight: Vec::new(),
@@ -119,24 +125,27 @@ impl Engine {
         }
         let refused = self.refuse(&io).err();
         let slowness = self.injector.slowness(&io);
-        let progress = Progress::new(slowness);
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        let mut op = Op { queue, id, io, marker: self.array.marker(), progress, refused };
-        if op.refused.is_some() {
-            self.finish(op);
-            return;
+        let mut progress = Progress::new(&io, &self.timing, &self.geometry, slowness);
+        let turn = self.next_turn;
+        self.next_turn += 1;
+        let marker = self.array.marker();
+        if refused.is_some() {
+            return self.finish(Op { turn, queue, id, io, marker, progress, refused });
         }
-        let erase_count = self.erase_count(&op.io);
-        let shared = (&self.timing, &*self.geometry, &mut self.rng);
-        let next = self.clocks.arrive((seq, &op.io, &mut op.progress), (self.now_ns, erase_count), shared);
-        self.ops.insert(seq, op);
-        self.follow(seq, next);
+        let number = self.free_numbers.pop().unwrap_or(self.ops.len() as u32);
+        let shared = (&self.timing, &mut self.rng);
+        let when = (self.now_ns, erase_count(&self.array, &io));
+        let next = self.clocks.arrive((number, &io, &mut progress), when, shared);
+        if number as usize == self.ops.len() {
+            self.ops.push(None);
+        }
+        self.ops[number as usize] = Some(Op { turn, queue, id, io, marker, progress, refused });
+        self.follow(number, next);
     }
 
     fn refuse(&mut self, io: &Io) -> Result<(), MediumError> {
-        let geometry = self.geometry.clone();
         self.injector.refuse(io)?;
+        let geometry = &self.geometry;
         match io {
             Io::Read { at, into } => geometry.check_read(*at, into.len()).map(drop),
             Io::ReadOob { at, into } => geometry.check_read_oob(*at, into.len()).map(drop),
@@ -148,34 +157,28 @@ impl Engine {
         }
     }
 
-    fn erase_count(&self, io: &Io) -> u32 {
-        match io {
-            Io::Program { at, .. } => self.array.erase_count(at.block),
-            Io::Erase { block, .. } => self.array.erase_count(*block),
-            _ => 0,
-        }
+    fn op(&self, number: u32) -> &Op {
+        self.ops[number as usize].as_ref().expect("events belong to operations under way")
     }
 
-    fn follow(&mut self, seq: u64, next: Next) {
+    fn follow(&mut self, number: u32, next: Next) {
         match next {
-            Next::At(when) => self.plan(when, seq),
+            Next::At(when) => self.plan(when, number),
             Next::Waits => {}
             Next::Done => unreachable!("nothing is done before its first event"),
             Next::Yields(reader, now) => self.resume(reader, now),
         }
     }
 
-    fn plan(&mut self, when: u64, seq: u64) {
-        self.events.push(Reverse((when, self.rng.draw(), seq)));
+    fn plan(&mut self, when: u64, number: u32) {
+        self.events.push(Reverse((when, self.rng.draw(), number)));
     }
 
-    fn resume(&mut self, seq: u64, now: u64) {
-        let op = self.ops.get(&seq).expect("operations wait until they are done");
-        let erase_count = self.erase_count(&op.io);
-        let op = self.ops.get_mut(&seq).expect("just seen");
-        let shared = (&self.timing, &*self.geometry, &mut self.rng);
-        let when = self.clocks.resume((&op.io, &mut op.progress), (now, erase_count), shared);
-        self.plan(when, seq);
+    fn resume(&mut self, number: u32, now: u64) {
+        let op = self.ops[number as usize].as_mut().expect("operations wait until they are done");
+        let shared = (&self.timing, &mut self.rng);
+        let when = self.clocks.resume(&mut op.progress, (now, erase_count(&self.array, &op.io)), shared);
+        self.plan(when, number);
     }
 
     /// When something happens next.
@@ -185,7 +188,7 @@ impl Engine {
 
     /// Whether the next event is the end of an operation that changes something.
     pub(crate) fn next_mutates(&self) -> bool {
-        self.events.peek().is_some_and(|Reverse((_, _, seq))| mutates(&self.ops[seq].io))
+        self.events.peek().is_some_and(|Reverse((.., number))| mutates(&self.op(*number).io))
     }
 
     /// Lets time pass without anything happening.
@@ -195,29 +198,39 @@ impl Engine {
 
     /// Goes to the next event and lets it happen; false if there is none.
     pub(crate) fn advance(&mut self) -> bool {
-        let Some(Reverse((when, _, seq))) = self.events.pop() else { return false };
+        let Some(Reverse((when, _, number))) = self.events.pop() else { return false };
         self.wait_until(when);
-        let op = self.ops.get(&seq).expect("events belong to operations in flight");
-        let erase_count = self.erase_count(&op.io);
-        let op = self.ops.get_mut(&seq).expect("just seen");
-        let shared = (&self.timing, &*self.geometry, &mut self.rng);
-        match self.clocks.advance((seq, &op.io, &mut op.progress), (self.now_ns, erase_count), shared) {
-            Next::Done => self.end(seq),
-            next => self.follow(seq, next),
+        let op = self.ops[number as usize].as_mut().expect("events belong to operations under way");
+        let shared = (&self.timing, &mut self.rng);
+        let when = (self.now_ns, erase_count(&self.array, &op.io));
+        match self.clocks.advance((number, &mut op.progress), when, shared) {
+            Next::Done => self.end(number),
+            next => self.follow(number, next),
         }
         true
     }
 
-    fn end(&mut self, seq: u64) {
-        if mutates(&self.ops[&seq].io) {
+    /// Lets everything happen that is due by `until`, at most until an operation of the queue is done or `stop` says so.
+    pub(crate) fn run_until(&mut self, until: u64, queue: usize, stop: impl Fn() -> bool) {
+        while !self.has_done(queue) && !stop() {
+            match self.next_event() {
+                Some(when) if when <= until => drop(self.advance()),
+                Some(_) | None => return self.wait_until(until),
+            }
+        }
+    }
+
+    fn end(&mut self, number: u32) {
+        if mutates(&self.op(number).io) {
             self.mutations += 1;
             if self.cut_at == Some(self.mutations) {
                 self.cut(self.mutations);
                 return;
             }
         }
-        let op = self.ops.remove(&seq).expect("ends once");
-        if let Some(next) = self.clocks.leave(&op.io, &self.timing, &self.geometry) {
+        let op = self.ops[number as usize].take().expect("ends once");
+        self.free_numbers.push(number);
+        if let Some(next) = self.clocks.leave(&op.progress) {
             self.resume(next, self.now_ns);
         }
         self.finish(op);
@@ -229,7 +242,7 @@ impl Engine {
         let result = match refused {
             Some(error) => Err(error),
             None => {
-                let erase_count = self.erase_count(&io);
+                let erase_count = erase_count(&self.array, &io);
                 let fate = self.injector.strike(&io, &self.geometry, erase_count, self.mutations);
                 fate.and_then(|()| self.apply(&mut io, marker))
             }
@@ -274,7 +287,9 @@ impl Engine {
     /// The array as a power cut at this moment may leave it.
     pub(crate) fn array_after_cut(&self, choice: u64) -> Array {
         let mut array = self.array.clone();
-        array.lose_power(self.ops.values().map(|op| &op.io), &mut Rng::new(choice));
+        let mut under_way: Vec<&Op> = self.ops.iter().flatten().collect();
+        under_way.sort_by_key(|op| op.turn);
+        array.lose_power(under_way.into_iter().map(|op| &op.io), &mut Rng::new(choice));
         array
     }
 
@@ -295,7 +310,10 @@ impl Engine {
         self.cut_at = None;
         self.injector.told_bad.clear();
         self.events.clear();
-        for (_, op) in std::mem::take(&mut self.ops) {
+        let mut under_way: Vec<Op> = std::mem::take(&mut self.ops).into_iter().flatten().collect();
+        under_way.sort_by_key(|op| op.turn);
+        self.free_numbers.clear();
+        for op in under_way {
             self.done[op.queue].push(Completion { id: op.id, io: op.io, result: Err(MediumError::Gone) });
         }
         self.clocks = Clocks::new(&self.geometry);
@@ -304,6 +322,15 @@ impl Engine {
     /// Power is back.
     pub(crate) fn power_on(&mut self) {
         self.powered = true;
+    }
+}
+
+/// Of the block that an operation changes.
+fn erase_count(array: &Array, io: &Io) -> u32 {
+    match io {
+        Io::Program { at, .. } => array.erase_count(at.block),
+        Io::Erase { block, .. } => array.erase_count(*block),
+        _ => 0,
     }
 }
 

@@ -248,6 +248,15 @@ impl SimQueue {
         let number = medium.engine().add_queue();
         SimQueue { medium: medium.clone(), number, wake: Arc::default() }
     }
+
+    /// Lets things happen until one of this queue's operations is done, at most what is due by `when`; answers the time
+    /// then and appends what is done.
+    pub(crate) fn run_until(&mut self, when: u64, done: &mut Vec<Completion>) -> u64 {
+        let mut engine = self.medium.engine();
+        engine.run_until(when, self.number, || false);
+        engine.take_done(self.number, done);
+        engine.now_ns()
+    }
 }
 
 impl Queue for SimQueue {
@@ -259,15 +268,7 @@ impl Queue for SimQueue {
         let mut engine = self.medium.engine();
         if let Wait::ForNs(ns) = wait {
             let until = engine.now_ns().saturating_add(ns);
-            while !engine.has_done(self.number) && !self.wake.0.load(Ordering::Acquire) {
-                match engine.next_event() {
-                    Some(when) if when <= until => drop(engine.advance()),
-                    Some(_) | None => {
-                        engine.wait_until(until);
-                        break;
-                    }
-                }
-            }
+            engine.run_until(until, self.number, || self.wake.0.load(Ordering::Acquire));
         }
         self.wake.0.store(false, Ordering::Release);
         engine.take_done(self.number, done);

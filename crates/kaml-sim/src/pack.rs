@@ -8,66 +8,74 @@
 //! A packed page is a sequence of `u64` words: a head (low half: literal words that follow it; high half: how often
 //! the word behind them is repeated, 0: there is none), the literals, the repeated word.
 
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, IntoBytes};
+
 /// Shorter runs cost more than they save.
 const RUN_MIN: usize = 3;
+/// Words of a run that are compared at once.
+const COMPARED: usize = 8;
 
-/// Packs whole words; `bytes` is a multiple of eight long.
-pub(crate) fn pack(bytes: &[u8]) -> Box<[u64]> {
-    let words: Vec<u64> = bytes.chunks_exact(8).map(word).collect();
-    let mut out = Vec::with_capacity(32);
-    let mut at = 0;
-    while at < words.len() {
-        let literals = literals(&words[at..]);
-        let rest = &words[at + literals..];
-        let run = rest.first().map_or(0, |first| rest.iter().take_while(|w| *w == first).count());
-        out.push(literals as u64 | (run as u64) << 32);
-        out.extend_from_slice(&words[at..at + literals]);
-        out.extend(rest.first().filter(|_| run > 0));
-        at += literals + run;
+/// Packs whole words; `bytes` is a multiple of eight long. `out` is emptied first.
+pub(crate) fn pack(bytes: &[u8], out: &mut Vec<U64>) {
+    out.clear();
+    let mut rest = <[U64]>::ref_from_bytes(bytes).expect("whole words");
+    while !rest.is_empty() {
+        let literals = literals(rest);
+        let run = run(&rest[literals..]);
+        out.push((literals as u64 | (run as u64) << 32).into());
+        out.extend_from_slice(&rest[..literals]);
+        out.extend(rest.get(literals));
+        rest = &rest[literals + run..];
     }
-    out.into_boxed_slice()
 }
 
 /// Words before the next run worth the name.
-fn literals(words: &[u64]) -> usize {
-    let starts_run = |w: &[u64]| w.iter().all(|x| *x == w[0]);
+fn literals(words: &[U64]) -> usize {
+    let starts_run = |w: &[U64]| w[0] == w[1] && w[1] == w[2];
     words.windows(RUN_MIN).position(starts_run).unwrap_or(words.len())
 }
 
+/// How often the first word stands there in a row.
+fn run(words: &[U64]) -> usize {
+    let Some(first) = words.first() else { return 0 };
+    let are_first = |words: &&[U64]| words.iter().fold(0, |bits, w| bits | (w.get() ^ first.get())) == 0;
+    let same = words.chunks_exact(COMPARED).take_while(are_first).count() * COMPARED;
+    same + words[same..].iter().take_while(|w| *w == first).count()
+}
+
 /// Copies `into.len()` bytes from byte `from` of the page.
-pub(crate) fn unpack(packed: &[u64], from: usize, into: &mut [u8]) {
+pub(crate) fn unpack(packed: &[U64], from: usize, into: &mut [u8]) {
     let end = from + into.len();
     let (mut at, mut here) = (0, 0);
     while here < end {
-        let head = packed[at];
+        let head = packed[at].get();
         let (literals, run) = (head as u32 as usize, (head >> 32) as usize);
-        let (words, repeated) = (&packed[at + 1..at + 1 + literals], packed.get(at + 1 + literals));
         let (literal_end, run_end) = (here + literals * 8, here + (literals + run) * 8);
-        for byte in here.max(from)..literal_end.min(end) {
-            into[byte - from] = (words[(byte - here) / 8] >> ((byte - here) % 8 * 8)) as u8;
+        if literal_end > from {
+            let (low, high) = (here.max(from), literal_end.min(end));
+            let words = packed[at + 1..at + 1 + literals].as_bytes();
+            into[low - from..high - from].copy_from_slice(&words[low - here..high - here]);
         }
-        if let Some(repeated) = repeated.filter(|_| run > 0) {
-            fill(*repeated, literal_end, (literal_end.max(from), run_end.min(end)), from, into);
+        if run > 0 && run_end > from {
+            let repeated = packed[at + 1 + literals].get();
+            fill(repeated, literal_end, (literal_end.max(from), run_end.min(end)), from, into);
         }
         here = run_end;
         at += 1 + literals + usize::from(run > 0);
     }
 }
 
-/// Writes the bytes `range` of a run that begins at `start`.
+/// Writes the bytes `low..high` of a run that begins at `start`.
 fn fill(repeated: u64, start: usize, (low, high): (usize, usize), from: usize, into: &mut [u8]) {
     if low >= high {
         return;
     }
     let shift = (low - start) % 8 * 8;
     let pattern = repeated.rotate_right(shift as u32).to_le_bytes();
-    for chunk in into[low - from..high - from].chunks_mut(8) {
-        chunk.copy_from_slice(&pattern[..chunk.len()]);
-    }
-}
-
-fn word(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    let (whole, rest) = into[low - from..high - from].as_chunks_mut();
+    whole.fill(pattern);
+    rest.copy_from_slice(&pattern[..rest.len()]);
 }
 
 #[cfg(test)]
@@ -87,7 +95,8 @@ mod tests {
                 page.extend(std::iter::repeat_n(word.to_le_bytes(), count).flatten());
             }
             page.truncate(4096);
-            let packed = pack(&page);
+            let mut packed = Vec::new();
+            pack(&page, &mut packed);
             for _ in 0..20 {
                 let from = rng.below(4096) as usize;
                 let mut into = vec![0; rng.within(0, (4096 - from) as u64) as usize];
@@ -95,6 +104,8 @@ mod tests {
                 assert_eq!(into, page[from..from + into.len()]);
             }
         }
-        assert!(pack(&[7; 8192]).len() == 2);
+        let mut packed = Vec::new();
+        pack(&[7; 8192], &mut packed);
+        assert_eq!(packed.len(), 2);
     }
 }

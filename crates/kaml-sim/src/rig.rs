@@ -19,7 +19,7 @@ use kaml_device::{
     BlockChange, BlockOptions, BlockStep, Body, Buffered, Condition, Core, CoreStats, Error, FindError, FlashRead,
     Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
 };
-use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue, Wait};
+use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -91,6 +91,8 @@ pub struct Rig {
     reader: Reader,
     medium: SimMedium,
     queue: SimQueue,
+    /// Virtual time.
+    now_ns: u64,
     controller: Controller,
     rng: Rng,
     loads: Vec<Loaded>,
@@ -134,6 +136,7 @@ impl Rig {
             reader: core.reader(),
             core,
             queue: SimQueue::new(&medium),
+            now_ns: medium.now_ns(),
             medium,
             controller: Controller::new(board.link.clone(), board.controller.clone()),
             rng,
@@ -169,7 +172,7 @@ impl Rig {
 
     /// Virtual time.
     pub fn now_ns(&self) -> u64 {
-        self.medium.now_ns()
+        self.now_ns
     }
 
     /// What the firmware has done.
@@ -192,7 +195,7 @@ impl Rig {
         self.loads = loads.iter().map(Loaded::new).collect();
         self.limited = loads.iter().filter(|load| load.commands.is_some()).count();
         self.hosts.clear();
-        let now = self.now_ns();
+        let now = self.now_ns;
         for (number, load) in loads.iter().enumerate() {
             for _ in 0..load.hosts {
                 self.hosts.push(Host { load: number, began: 0, job: Job::Nothing, reading: None });
@@ -239,24 +242,22 @@ impl Rig {
     /// Lets the next thing happen; false if nothing was due and time passed instead.
     fn step(&mut self) -> Result<bool, RigError> {
         let never = u64::MAX;
-        let flash = self.medium.next_event().unwrap_or(never);
         let event = self.events.peek().map_or(never, |Reverse((when, ..))| *when);
         let task = self.tasks.front().map_or(never, |(when, _)| *when);
-        let next = flash.min(event).min(task);
-        if next == never {
-            self.medium.wait_until(self.now_ns() + IDLE_NS);
+        let next = event.min(task);
+        if next == never && self.queue.in_flight() == 0 {
+            self.now_ns += IDLE_NS;
+            self.medium.wait_until(self.now_ns);
             self.poll()?;
             return Ok(false);
         }
-        if next == flash {
-            self.medium.advance();
+        self.now_ns = self.queue.run_until(next, &mut self.done);
+        if !self.done.is_empty() {
             self.deliver()?;
         } else if next == task {
-            self.medium.wait_until(next);
             let (_, task) = self.tasks.pop_front().expect("just seen");
             self.do_task(task)?;
         } else {
-            self.medium.wait_until(next);
             let Reverse((_, _, event, host)) = self.events.pop().expect("just seen");
             match event {
                 Event::Ask => self.ask(host)?,
@@ -267,10 +268,17 @@ impl Rig {
         Ok(true)
     }
 
+    /// Loads an index while everything else waits.
+    fn load_index(&mut self, space: u32) -> Result<(), RigError> {
+        self.core.load_index(&self.medium, space)?;
+        self.now_ns = self.medium.now_ns();
+        Ok(())
+    }
+
     // --- commands -----------------------------------------------------------------------------------------------------
 
     fn ask(&mut self, host: usize) -> Result<(), RigError> {
-        let now = self.now_ns();
+        let now = self.now_ns;
         let entry = &mut self.hosts[host];
         let loaded = &mut self.loads[entry.load];
         let over = loaded.load.total().map_or(self.limited == 0, |total| loaded.issued >= total);
@@ -356,7 +364,7 @@ impl Rig {
                 Ok(BlockStep::More) => return self.stage(host),
                 Ok(BlockStep::Read(read)) => {
                     self.hosts[host].reading = Some(read);
-                    let when = self.controller.operate(self.medium.now_ns());
+                    let when = self.controller.operate(self.now_ns);
                     self.push(when, Event::Read, host);
                     return Ok(true);
                 }
@@ -371,7 +379,7 @@ impl Rig {
             }
             Err(StageError::Busy) => Ok(false),
             Err(StageError::NeedIndex(id)) => {
-                self.core.load_index(&self.medium, id)?;
+                self.load_index(id)?;
                 self.stage(host)
             }
             Err(StageError::Refused(error)) => Err(error.into()),
@@ -401,7 +409,7 @@ impl Rig {
             },
             Ok(Found::Absent) => return self.found(host, &[]),
             Err(FindError::NeedIndex) => {
-                self.core.load_index(&self.medium, space)?;
+                self.load_index(space)?;
                 return self.look_up(now, host);
             }
             Err(FindError::Refused(error)) => return Err(error.into()),
@@ -427,7 +435,7 @@ impl Rig {
         match &mut self.hosts[host].job {
             Job::Write { change } => {
                 change.supply(read, into[range].to_vec())?;
-                let when = self.controller.write(self.medium.now_ns(), 1);
+                let when = self.controller.write(self.now_ns, 1);
                 self.tasks.push_back((when, Task::Stage(host)));
             }
             _ => self.found(host, &into[range])?,
@@ -455,7 +463,7 @@ impl Rig {
     }
 
     fn answer(&mut self, host: usize, bytes: u64) {
-        let now = self.medium.now_ns();
+        let now = self.now_ns;
         let when = self.controller.answer(now, bytes);
         let entry = &mut self.hosts[host];
         let loaded = &mut self.loads[entry.load];
@@ -476,11 +484,6 @@ impl Rig {
     /// Takes what the flash has done.
     fn deliver(&mut self) -> Result<(), RigError> {
         let mut done = std::mem::take(&mut self.done);
-        self.queue.reap(Wait::No, &mut done);
-        if done.is_empty() {
-            self.done = done;
-            return Ok(());
-        }
         let (mut moved, mut polls) = (false, false);
         for completion in done.drain(..) {
             self.operations += 1;
@@ -506,7 +509,7 @@ impl Rig {
     fn charge_moves(&mut self) {
         let relocated = self.core.stats().relocated_bytes;
         let record = self.loads.first().map_or(u64::MAX, |loaded| u64::from(loaded.load.bytes));
-        self.controller.relocate(self.medium.now_ns(), (relocated - self.relocated_bytes) / record.max(1));
+        self.controller.relocate(self.now_ns, (relocated - self.relocated_bytes) / record.max(1));
         self.relocated_bytes = relocated;
     }
 
@@ -530,13 +533,13 @@ impl Rig {
 
     fn poll(&mut self) -> Result<(), RigError> {
         let mut started = std::mem::take(&mut self.started);
-        self.core.poll(self.medium.now_ns(), &mut started);
+        self.core.poll(self.now_ns, &mut started);
         for (id, io) in started.drain(..) {
             self.start(id, io);
         }
         self.started = started;
         if let Some(id) = self.core.take_wanted_index() {
-            self.core.load_index(&self.medium, id)?;
+            self.load_index(id)?;
         }
         match self.core.stopped() {
             Some(error) => Err(error.into()),
@@ -545,7 +548,7 @@ impl Rig {
     }
 
     fn start(&mut self, id: IoId, io: Io) {
-        let when = self.controller.operate(self.medium.now_ns());
+        let when = self.controller.operate(self.now_ns);
         self.tasks.push_back((when, Task::Start(id, io)));
     }
 }

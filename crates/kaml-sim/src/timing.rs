@@ -63,20 +63,45 @@ pub(crate) enum Next {
     /// It is done now.
     Done,
     /// It stepped aside for the operation named, whose next event is then.
-    Yields(u64, u64),
+    Yields(u32, u64),
 }
 
-/// Where an operation on pages stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Read,
+    ReadOob,
+    Program,
+    Erase,
+}
+
+/// What an operation does to a die.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    kind: Kind,
+    die: u32,
+    first_page: u32,
+    pages: u32,
+    /// Bytes that cross the channel.
+    bytes: u64,
+}
+
+/// Where an operation stands.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
+    /// Nothing for what needs no die of a board.
+    work: Option<Work>,
     page: u32,
     sensed: bool,
-    pub(crate) slowness: u64,
+    slowness: u64,
 }
 
 impl Progress {
-    pub(crate) fn new(slowness: u64) -> Progress {
-        Progress { slowness, ..Progress::default() }
+    pub(crate) fn new(io: &Io, timing: &Timing, geometry: &Geometry, slowness: u64) -> Progress {
+        let work = match timing {
+            Timing::Board(_) => work(io, geometry),
+            Timing::Chaos { .. } => None,
+        };
+        Progress { work, page: 0, sensed: false, slowness }
     }
 }
 
@@ -84,22 +109,14 @@ impl Progress {
 struct Die {
     busy: bool,
     /// Operations that wait, and whether they are reads.
-    waiting: VecDeque<(u64, bool)>,
+    waiting: VecDeque<(u32, bool)>,
 }
 
+/// Dies, channels and the buffer at work. Operations have a number each, which they keep while they are here.
 pub(crate) struct Clocks {
     dies: Vec<Die>,
     channel_free_ns: Vec<u64>,
     buffer_free_ns: u64,
-}
-
-/// What an operation does to a die.
-struct Work {
-    die: usize,
-    first_page: u32,
-    pages: u32,
-    /// Bytes that cross the channel.
-    bytes: u64,
 }
 
 impl Clocks {
@@ -114,24 +131,24 @@ impl Clocks {
     /// An operation has arrived.
     pub(crate) fn arrive(
         &mut self,
-        (seq, io, progress): (u64, &Io, &mut Progress),
+        (number, io, progress): (u32, &Io, &mut Progress),
         (now, erase_count): (u64, u32),
-        (timing, geometry, rng): (&Timing, &Geometry, &mut Rng),
+        (timing, rng): (&Timing, &mut Rng),
     ) -> Next {
         let board = match timing {
             Timing::Chaos { ns_max } => return Next::At(now + (1 + rng.below(*ns_max)) * progress.slowness),
             Timing::Board(board) => board,
         };
-        let Some(work) = work(io, geometry) else {
+        let Some(work) = progress.work else {
             return Next::At(self.buffer(io, now, board, progress.slowness));
         };
-        let die = &mut self.dies[work.die];
+        let die = &mut self.dies[work.die as usize];
         if die.busy {
-            die.waiting.push_back((seq, matches!(io, Io::Read { .. })));
+            die.waiting.push_back((number, work.kind == Kind::Read));
             return Next::Waits;
         }
         die.busy = true;
-        Next::At(self.step((io, progress), (now, erase_count), (board, geometry, rng)))
+        Next::At(self.step((work, progress), (now, erase_count), (board, rng)))
     }
 
     fn buffer(&mut self, io: &Io, now: u64, board: &NandTiming, slowness: u64) -> u64 {
@@ -147,38 +164,37 @@ impl Clocks {
     /// Starts the next step; answers when it ends.
     fn step(
         &mut self,
-        (io, progress): (&Io, &mut Progress),
+        (work, progress): (Work, &mut Progress),
         (now, erase_count): (u64, u32),
-        (board, geometry, rng): (&NandTiming, &Geometry, &mut Rng),
+        (board, rng): (&NandTiming, &mut Rng),
     ) -> u64 {
-        let work = work(io, geometry).expect("steps are taken on dies");
         let step_pages = board.planes.min(work.pages - progress.page).max(1);
         let page = work.first_page + progress.page;
-        let channel = work.die % geometry.channel_count as usize;
-        let bytes = (work.bytes * u64::from(step_pages)).div_ceil(u64::from(work.pages));
-        match io {
-            Io::Erase { .. } => {
+        let bytes = || (work.bytes * u64::from(step_pages)).div_ceil(u64::from(work.pages));
+        match work.kind {
+            Kind::Erase => {
                 progress.page = work.pages;
                 now + board.erase(erase_count, rng) * progress.slowness
             }
-            Io::Program { .. } => {
+            Kind::Program => {
                 progress.page += step_pages;
-                let sent = self.transfer(channel, now, bytes, board);
+                let sent = self.transfer(work.die, now, bytes(), board);
                 sent + board.program(page, erase_count, rng) * progress.slowness
             }
-            _ if !progress.sensed => {
+            Kind::Read | Kind::ReadOob if !progress.sensed => {
                 progress.sensed = true;
                 now + board.read(page, rng) * progress.slowness
             }
-            _ => {
+            Kind::Read | Kind::ReadOob => {
                 progress.sensed = false;
                 progress.page += step_pages;
-                self.transfer(channel, now, bytes, board)
+                self.transfer(work.die, now, bytes(), board)
             }
         }
     }
 
-    fn transfer(&mut self, channel: usize, now: u64, bytes: u64, board: &NandTiming) -> u64 {
+    fn transfer(&mut self, die: u32, now: u64, bytes: u64, board: &NandTiming) -> u64 {
+        let channel = die as usize % self.channel_free_ns.len();
         let free = &mut self.channel_free_ns[channel];
         *free = now.max(*free) + board.channel_command_ns + bytes * 1000 / board.channel_bytes_per_us;
         *free
@@ -187,70 +203,70 @@ impl Clocks {
     /// A step of an operation has ended.
     pub(crate) fn advance(
         &mut self,
-        (seq, io, progress): (u64, &Io, &mut Progress),
+        (number, progress): (u32, &mut Progress),
         (now, erase_count): (u64, u32),
-        (timing, geometry, rng): (&Timing, &Geometry, &mut Rng),
+        (timing, rng): (&Timing, &mut Rng),
     ) -> Next {
-        let Timing::Board(board) = timing else { return Next::Done };
-        let Some(work) = work(io, geometry) else { return Next::Done };
+        let (Timing::Board(board), Some(work)) = (timing, progress.work) else { return Next::Done };
         if progress.page == work.pages {
             return Next::Done;
         }
-        let die = &mut self.dies[work.die];
+        let die = &mut self.dies[work.die as usize];
         if !progress.sensed
             && let Some(position) = die.waiting.iter().position(|(_, is_read)| *is_read)
         {
             let (reader, _) = die.waiting.remove(position).expect("just found");
             // It goes on behind this one read, and a step of it comes before the next: nobody starves.
-            die.waiting.push_front((seq, false));
+            die.waiting.push_front((number, false));
             return Next::Yields(reader, now);
         }
-        Next::At(self.step((io, progress), (now, erase_count), (board, geometry, rng)))
+        Next::At(self.step((work, progress), (now, erase_count), (board, rng)))
     }
 
     /// An operation that waited has its die.
     pub(crate) fn resume(
         &mut self,
-        op: (&Io, &mut Progress),
+        progress: &mut Progress,
         when: (u64, u32),
-        (timing, geometry, rng): (&Timing, &Geometry, &mut Rng),
+        (timing, rng): (&Timing, &mut Rng),
     ) -> u64 {
-        let Timing::Board(board) = timing else { unreachable!("only boards have dies that are waited for") };
-        self.step(op, when, (board, geometry, rng))
+        let (Timing::Board(board), Some(work)) = (timing, progress.work) else {
+            unreachable!("only boards have dies that are waited for")
+        };
+        self.step((work, progress), when, (board, rng))
     }
 
     /// An operation is done; answers the one that has its die now.
-    pub(crate) fn leave(&mut self, io: &Io, timing: &Timing, geometry: &Geometry) -> Option<u64> {
-        let (Timing::Board(_), Some(work)) = (timing, work(io, geometry)) else { return None };
-        let die = &mut self.dies[work.die];
+    pub(crate) fn leave(&mut self, progress: &Progress) -> Option<u32> {
+        let die = &mut self.dies[progress.work?.die as usize];
         let next = die.waiting.pop_front();
         die.busy = next.is_some();
-        next.map(|(seq, _)| seq)
+        next.map(|(number, _)| number)
     }
 }
 
 fn work(io: &Io, geometry: &Geometry) -> Option<Work> {
     let page_bytes = u64::from(geometry.page_bytes);
-    let (block, first_page, pages, bytes) = match io {
+    let (kind, block, first_page, pages, bytes) = match io {
         Io::Read { at, into } => {
             let (block, chunk) = geometry.split(*at);
             let first = chunk / geometry.chunks_per_page();
             let end = u64::from(chunk) * u64::from(geometry.chunk_bytes) + into.len() as u64;
             let pages = (end.div_ceil(page_bytes) as u32).saturating_sub(first).max(1);
-            (block, first, pages, into.len() as u64)
+            (Kind::Read, block, first, pages, into.len() as u64)
         }
         Io::ReadOob { at, into } => {
             let pages = (into.len() as u32 / geometry.oob_bytes).max(1);
-            (at.block, at.page, pages, into.len() as u64)
+            (Kind::ReadOob, at.block, at.page, pages, into.len() as u64)
         }
         Io::Program { at, data, oob, .. } => {
             let pages = (data.len() as u64 / page_bytes).max(1) as u32;
-            (at.block, at.page, pages, (data.len() + oob.len()) as u64)
+            (Kind::Program, at.block, at.page, pages, (data.len() + oob.len()) as u64)
         }
-        Io::Erase { block, .. } => (*block, 0, 1, 0),
+        Io::Erase { block, .. } => (Kind::Erase, *block, 0, 1, 0),
         Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush => return None,
     };
-    Some(Work { die: geometry.die_of(block) as usize, first_page, pages, bytes })
+    Some(Work { kind, die: geometry.die_of(block), first_page, pages, bytes })
 }
 
 impl NandTiming {
