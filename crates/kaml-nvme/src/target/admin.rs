@@ -112,7 +112,7 @@ impl Target {
             feature::KEY_VALUE => {
                 let space = self.attached(id, command.nsid.get())?;
                 match space.holds {
-                    Holds::Records(_) => Ok(u32::from(space.delete_must_exist)),
+                    Holds::Records(..) => Ok(u32::from(space.delete_must_exist)),
                     Holds::Blocks(_) => Err(Status::INVALID_FIELD),
                 }
             }
