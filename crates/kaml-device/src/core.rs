@@ -19,6 +19,7 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Run};
 use crate::format::version::VersionStamp;
 use crate::gc::Collector;
+use crate::in_flight::InFlight;
 use crate::journal::Journal;
 use crate::layout::{Door, Layout, VersionLayout};
 use crate::lifetime::{Class, record_classes};
@@ -135,7 +136,7 @@ pub struct Core {
     pub(crate) root_commit: RootCommit,
     /// The present root.
     pub(crate) root: Root,
-    pub(crate) ops: BTreeMap<IoId, Pending>,
+    pub(crate) ops: InFlight,
     next_io: IoId,
     pub(crate) outbox: VecDeque<(IoId, Io)>,
     /// Programs that found no space below; tried again later under the same ids, so that a root that waits for what came
@@ -209,7 +210,7 @@ impl Core {
             root_commit: RootCommit::default(),
             counters: Counters::restore(&root.lifetime),
             root,
-            ops: BTreeMap::new(),
+            ops: InFlight::default(),
             next_io: 1,
             outbox: VecDeque::new(),
             retry: BTreeMap::new(),
@@ -706,15 +707,17 @@ impl Core {
     pub fn complete(&mut self, completion: Completion) {
         let Completion { id, io, result } = completion;
         self.checkpoint.may_go_on();
-        let pending = self.ops.remove(&id).expect("a completion answers one operation in flight");
+        let pending = self.ops.remove(id).expect("a completion answers one operation in flight");
         match (pending, result) {
             (Pending::Persist { frame }, Ok(())) => {
                 let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
-                for (frame, records) in self.ring.persisted(frame, data) {
+                self.ring.persisted(frame, data);
+                while let Some((frame, records)) = self.ring.next_commit() {
                     for records in records.chunks(COMMIT_FETCHED) {
                         records.iter().for_each(|staged| self.prefetch(staged));
                         records.iter().for_each(|staged| self.commit(frame, *staged));
                     }
+                    self.ring.give_back(records);
                 }
             }
             (Pending::Program, result) => self.program_done(id, io, result),

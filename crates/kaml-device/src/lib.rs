@@ -6,6 +6,7 @@
 //! Implements:       paper:KAML III.A-B, IV.B-E; design sections 2 to 6.
 
 mod audit;
+mod block_map;
 mod blocks;
 #[cfg(feature = "broken")]
 mod broken;
@@ -14,6 +15,7 @@ mod core;
 mod error;
 mod format;
 mod gc;
+mod in_flight;
 mod journal;
 mod layout;
 mod lifetime;

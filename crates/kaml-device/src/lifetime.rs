@@ -33,6 +33,14 @@ pub(crate) enum Class {
 }
 
 impl Class {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Class::Segment as usize;
+
+    /// Its number from 0 on.
+    pub(crate) fn place(self) -> usize {
+        self as usize - 1
+    }
+
     pub(crate) fn is_metadata(self) -> bool {
         matches!(self, Class::Journal | Class::Snapshot)
     }

@@ -41,7 +41,7 @@ struct Kept {
     start: u64,
     end: u64,
     durable: bool,
-    record_count: usize,
+    /// Until they commit.
     records: Vec<Staged>,
     /// No version in it or before it has a larger sequence.
     version_end: u64,
@@ -80,6 +80,8 @@ pub(crate) struct CommitRing {
     staging: Staging,
     staging_number: u64,
     spare: Vec<AlignedBuf>,
+    /// Empty lists that the next staging frames use.
+    spare_records: Vec<Vec<Staged>>,
     kept: VecDeque<Kept>,
     in_flight: usize,
     /// Records of the frames in flight.
@@ -116,6 +118,7 @@ impl CommitRing {
             staging: staging(()),
             staging_number: 1,
             spare: (0..PERSISTS_IN_FLIGHT_MAX).map(|_| AlignedBuf::zeroed(frame_bytes_max)).collect(),
+            spare_records: Vec::new(),
             kept: VecDeque::new(),
             in_flight: 0,
             in_flight_records: 0,
@@ -236,7 +239,7 @@ impl CommitRing {
         let next = Staging {
             buf: self.spare.pop().expect("checked"),
             len: FrameHeader::BYTES,
-            records: Vec::with_capacity(self.staging.records.len()),
+            records: self.spare_records.pop().unwrap_or_default(),
             records_crc: 0,
             mapping_count: 0,
         };
@@ -250,14 +253,12 @@ impl CommitRing {
         self.previous_end = self.head;
         self.in_flight += 1;
         self.in_flight_records += full.records.len();
-        let record_count = full.records.len();
         let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
             number,
             start,
             end: self.head,
             durable: false,
-            record_count,
             records: full.records,
             version_end: self.last_version,
         });
@@ -280,40 +281,44 @@ impl CommitRing {
         self.head - self.tail
     }
 
-    /// A frame is durable; answers the records that this commits, in order.
-    pub(crate) fn persisted(&mut self, number: u64, buf: AlignedBuf) -> Vec<(u64, Vec<Staged>)> {
+    /// A frame is durable; [`CommitRing::next_commit`] says what this commits.
+    pub(crate) fn persisted(&mut self, number: u64, buf: AlignedBuf) {
         self.in_flight -= 1;
         self.spare.push(buf);
-        let mut committed = Vec::new();
-        let first = self.first_uncommitted();
-        for kept in self.kept.range_mut(first..) {
-            if kept.number == number {
-                kept.durable = true;
-                self.in_flight_records -= kept.record_count;
-            }
-            if kept.durable && kept.number == self.committed {
-                self.committed += 1;
-                committed.push((kept.number, std::mem::take(&mut kept.records)));
-            } else if kept.number > number {
-                break;
-            }
-        }
-        committed
+        let at = self.place_of(number);
+        let kept = &mut self.kept[at];
+        kept.durable = true;
+        self.in_flight_records -= kept.records.len();
     }
 
-    /// Where the frames in flight begin among the kept ones, which are many and in the order of their numbers.
-    fn first_uncommitted(&self) -> usize {
-        self.kept.partition_point(|kept| kept.number < self.committed)
+    /// The oldest durable frame that is not committed and its records; it counts as committed now.
+    pub(crate) fn next_commit(&mut self) -> Option<(u64, Vec<Staged>)> {
+        let at = self.place_of(self.committed);
+        let kept = self.kept.get_mut(at).filter(|kept| kept.durable)?;
+        self.committed += 1;
+        Some((kept.number, std::mem::take(&mut kept.records)))
+    }
+
+    /// Takes the list of records that were committed, to use it again.
+    pub(crate) fn give_back(&mut self, mut records: Vec<Staged>) {
+        records.clear();
+        self.spare_records.push(records);
+    }
+
+    /// Where the frame of a number, or the first one after it, stands among the kept ones: their numbers have no gaps.
+    fn place_of(&self, number: u64) -> usize {
+        let first = self.kept.front().map_or(number, |kept| kept.number);
+        (number.saturating_sub(first) as usize).min(self.kept.len())
     }
 
     /// Records staged or in flight, oldest first.
     pub(crate) fn uncommitted(&self) -> impl DoubleEndedIterator<Item = &Staged> {
-        self.kept.range(self.first_uncommitted()..).flat_map(|kept| &kept.records).chain(&self.staging.records)
+        self.kept.range(self.place_of(self.committed)..).flat_map(|kept| &kept.records).chain(&self.staging.records)
     }
 
     /// As [`CommitRing::uncommitted`], to change where they lie.
     pub(crate) fn uncommitted_mut(&mut self) -> impl Iterator<Item = &mut Staged> {
-        let first = self.first_uncommitted();
+        let first = self.place_of(self.committed);
         self.kept.range_mut(first..).flat_map(|kept| &mut kept.records).chain(&mut self.staging.records)
     }
 
@@ -325,7 +330,7 @@ impl CommitRing {
     /// Where the tail may move if frames before `frame` are no longer needed.
     pub(crate) fn tail_before(&self, frame: u64) -> u64 {
         let needed = frame.min(self.committed);
-        let at = self.kept.partition_point(|kept| kept.number < needed);
+        let at = self.place_of(needed);
         self.kept.get(at).map_or(self.head, |kept| kept.start)
     }
 
@@ -363,7 +368,7 @@ impl CommitRing {
 
     /// All versions in frames before this one have smaller sequences; 0 if there is no such frame.
     pub(crate) fn version_before(&self, frame: u64) -> u64 {
-        let at = self.kept.partition_point(|kept| kept.number < frame);
+        let at = self.place_of(frame);
         let before = at.checked_sub(1).and_then(|at| self.kept.get(at));
         before.map_or(0, |kept| kept.version_end + 1)
     }

@@ -8,12 +8,13 @@
 //! - the buffers of a block follow each other without gaps, only the last one is filling;
 //! - a buffer is kept until it is programmed, and as long as a record that it ends with is not wholly programmed.
 
+use crate::block_map::BlockMap;
 use crate::blocks::BlockTable;
 use crate::format::oob::{Oob, PageOob};
 use crate::lifetime::{Class, record_classes};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, PageAddr};
 use kaml_index::{Key, Slot};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A record on its way from one place to another; installed when the buffer that ends it is programmed.
@@ -72,8 +73,8 @@ pub(crate) struct Writers {
     geometry: Geometry,
     buffer_pages: u32,
     /// The open block of each log and class; metadata uses log 0's places.
-    open: BTreeMap<(u32, Class), u32>,
-    active: BTreeMap<u32, BlockWriter>,
+    open: Vec<[Option<u32>; Class::COUNT]>,
+    active: BlockMap<BlockWriter>,
     pool: Vec<AlignedBuf>,
     /// Counts programmed pages over the device.
     pub(crate) sequence: u64,
@@ -96,8 +97,8 @@ impl Writers {
         Writers {
             geometry: geometry.clone(),
             buffer_pages: buffer_pages.min(geometry.pages_per_block),
-            open: BTreeMap::new(),
-            active: BTreeMap::new(),
+            open: vec![[None; Class::COUNT]; geometry.die_count() as usize],
+            active: BlockMap::new(geometry.block_count()),
             pool: Vec::new(),
             sequence: 0,
             programming_bytes: 0,
@@ -123,7 +124,7 @@ impl Writers {
         blocks: &mut BlockTable,
         out: &mut Vec<Io>,
     ) -> Result<u32, NoBlock> {
-        let present = self.open.get(&(log, class)).copied();
+        let present = self.open[log as usize][class.place()];
         if let Some(block) = present
             && self.start_for(block, chunks) + chunks <= self.geometry.chunks_per_block()
         {
@@ -142,14 +143,14 @@ impl Writers {
     }
 
     fn begin(&mut self, log: u32, class: Class, block: u32) {
-        self.open.insert((log, class), block);
+        self.open[log as usize][class.place()] = Some(block);
         let writer = BlockWriter { class, log, next_chunk: 0, closed: false, buffers: VecDeque::new() };
-        assert!(self.active.insert(block, writer).is_none(), "block {block} is opened while it is being written");
+        self.active.insert(block, writer);
     }
 
     /// Where a record of `chunks` would start.
     fn start_for(&self, block: u32, chunks: u32) -> u32 {
-        let writer = &self.active[&block];
+        let writer = &self.active[block];
         let per_page = self.geometry.chunks_per_page();
         let next = writer.next_chunk;
         let in_page = next % per_page;
@@ -178,7 +179,7 @@ impl Writers {
                 let chunk = (at / chunk_bytes) as u32;
                 let buffer = self.buffer_for(block, chunk, start, out);
                 let offset = at - buffer.first_page as usize * self.geometry.page_bytes as usize;
-                let writer = self.active.get_mut(&block).expect("the block is being written");
+                let writer = self.active.get_mut(block).expect("the block is being written");
                 let buffer = writer.buffers.back_mut().expect("just made");
                 let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
                 let room = buffer.capacity_pages as usize * self.geometry.page_bytes as usize - offset;
@@ -204,7 +205,7 @@ impl Writers {
     ) {
         let (per_page, chunk_bytes) = (self.geometry.chunks_per_page(), self.geometry.chunk_bytes as usize);
         let page_bytes = self.geometry.page_bytes as usize;
-        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let writer = self.active.get_mut(block).expect("the block is being written");
         if let Some(frame) = frame {
             for buffer in writer.buffers.iter_mut().rev() {
                 buffer.first_frame = buffer.first_frame.min(frame);
@@ -231,7 +232,7 @@ impl Writers {
     /// The filling buffer that takes `chunk` of a record that began at `start`; seals a full one and starts the next.
     fn buffer_for(&mut self, block: u32, chunk: u32, start: u32, out: &mut Vec<Io>) -> &Buffer {
         let per_page = self.geometry.chunks_per_page();
-        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let writer = self.active.get_mut(block).expect("the block is being written");
         let filling = writer.buffers.back_mut().filter(|b| !b.sealed);
         let have = match filling {
             Some(buffer) if chunk < (buffer.first_page + buffer.capacity_pages) * per_page => true,
@@ -248,9 +249,9 @@ impl Writers {
         };
         if !have {
             let buffer = self.new_buffer(chunk / per_page);
-            self.active.get_mut(&block).expect("the block is being written").buffers.push_back(buffer);
+            self.active.get_mut(block).expect("the block is being written").buffers.push_back(buffer);
         }
-        self.active[&block].buffers.back().expect("just made")
+        self.active[block].buffers.back().expect("just made")
     }
 
     fn new_buffer(&mut self, first_page: u32) -> Buffer {
@@ -287,7 +288,7 @@ impl Writers {
     ) -> ChunkAddr {
         self.seal(block, out);
         let per_page = self.geometry.chunks_per_page();
-        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let writer = self.active.get_mut(block).expect("the block is being written");
         let start = writer.next_chunk;
         let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
         let mut marks = vec![Mark { bitmap: 0, continues: true }; pages as usize];
@@ -318,12 +319,12 @@ impl Writers {
     pub(crate) fn append_pages(&mut self, block: u32, bytes: &[u8], out: &mut Vec<Io>) -> PageAddr {
         let page_bytes = self.geometry.page_bytes as usize;
         let per_page = self.geometry.chunks_per_page();
-        let first = self.active[&block].next_chunk / per_page;
+        let first = self.active[block].next_chunk / per_page;
         for page in bytes.chunks(page_bytes) {
-            let chunk = self.active[&block].next_chunk;
+            let chunk = self.active[block].next_chunk;
             let buffer = self.buffer_for(block, chunk, chunk, out);
             let offset = (chunk / per_page - buffer.first_page) as usize * page_bytes;
-            let writer = self.active.get_mut(&block).expect("the block is being written");
+            let writer = self.active.get_mut(block).expect("the block is being written");
             let buffer = writer.buffers.back_mut().expect("just made");
             let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
             data[offset..offset + page.len()].copy_from_slice(page);
@@ -342,7 +343,7 @@ impl Writers {
         let geometry = &self.geometry;
         let per_page = geometry.chunks_per_page();
         let unit = geometry.pages_per_program;
-        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let writer = self.active.get_mut(block).expect("the block is being written");
         let (log, class) = (writer.log, writer.class);
         let Some(buffer) = writer.buffers.back_mut().filter(|b| !b.sealed && b.used_chunks > 0) else { return };
         let pages = buffer.used_chunks.div_ceil(per_page).next_multiple_of(unit);
@@ -382,32 +383,32 @@ impl Writers {
 
     /// Programs everything of a class that waits in a buffer.
     pub(crate) fn seal_class(&mut self, class: Class, out: &mut Vec<Io>) {
-        let open: Vec<u32> = self.open.iter().filter(|((_, c), _)| *c == class).map(|(_, block)| *block).collect();
+        let open: Vec<u32> = self.open.iter().filter_map(|log| log[class.place()]).collect();
         open.into_iter().for_each(|block| self.seal(block, out));
     }
 
     /// Programs what waits in a buffer with records that collection moved.
     pub(crate) fn seal_moves(&mut self, out: &mut Vec<Io>) {
-        let has_moves = |b: &&u32| self.active[*b].buffers.back().is_some_and(|b| !b.sealed && !b.moves.is_empty());
-        let blocks: Vec<u32> = self.open.values().filter(has_moves).copied().collect();
+        let has_moves = |b: &u32| self.active[*b].buffers.back().is_some_and(|b| !b.sealed && !b.moves.is_empty());
+        let blocks: Vec<u32> = self.open_blocks().filter(has_moves).collect();
         blocks.into_iter().for_each(|block| self.seal(block, out));
     }
 
     /// Programs host buffers that hold records of frames before `frame`.
     pub(crate) fn seal_older_than(&mut self, frame: u64, out: &mut Vec<Io>) {
-        let old = |b: &&u32| self.active[*b].buffers.back().is_some_and(|b| b.first_frame < frame);
-        let blocks: Vec<u32> = self.open.values().filter(old).copied().collect();
+        let old = |b: &u32| self.active[*b].buffers.back().is_some_and(|b| b.first_frame < frame);
+        let blocks: Vec<u32> = self.open_blocks().filter(old).collect();
         blocks.into_iter().for_each(|block| self.seal(block, out));
     }
 
     /// Stops appending to a block.
     fn close(&mut self, block: u32, blocks: &mut BlockTable, out: &mut Vec<Io>) {
         self.seal(block, out);
-        let writer = self.active.get_mut(&block).expect("the block is being written");
+        let writer = self.active.get_mut(block).expect("the block is being written");
         writer.closed = true;
         self.padded_chunks += u64::from(self.geometry.chunks_per_block() - writer.next_chunk);
         if writer.buffers.is_empty() {
-            self.active.remove(&block);
+            self.active.remove(block);
             blocks.gate.set_programmed(block, self.geometry.chunks_per_block());
             blocks.close(block, self.sequence);
         }
@@ -418,7 +419,7 @@ impl Writers {
         self.programming_bytes -= bytes;
         let mut settled = Programmed { moves: Vec::new(), tickets: Vec::new(), block_done: false };
         let block = at.block.0;
-        let Some(writer) = self.active.get_mut(&block) else { return settled };
+        let Some(writer) = self.active.get_mut(block) else { return settled };
         let found = writer.buffers.iter_mut().find(|b| b.first_page == at.page);
         found.expect("buffers are kept until they are programmed").programmed = true;
         let per_page = self.geometry.chunks_per_page();
@@ -442,7 +443,7 @@ impl Writers {
             }
         }
         if writer.closed && writer.buffers.is_empty() {
-            self.active.remove(&block);
+            self.active.remove(block);
             blocks.gate.set_programmed(block, self.geometry.chunks_per_block());
             blocks.close(block, self.sequence);
             settled.block_done = true;
@@ -452,20 +453,26 @@ impl Writers {
 
     /// Attaches a move to the buffer that holds the last chunk of its new place.
     pub(crate) fn attach_move(&mut self, block: u32, moved: Move) {
-        let writer = self.active.get_mut(&block).expect("just appended to");
+        let writer = self.active.get_mut(block).expect("just appended to");
         writer.buffers.back_mut().expect("just appended to").moves.push(moved);
     }
 
     /// Appends nothing more to a block whose program failed.
     pub(crate) fn stop(&mut self, block: u32) {
-        self.open.retain(|_, open| *open != block);
+        let places = self.open.iter_mut().flatten();
+        places.filter(|open| **open == Some(block)).for_each(|open| *open = None);
+    }
+
+    /// All open blocks, by log and class.
+    fn open_blocks(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().flatten().flatten().copied()
     }
 
     /// Takes a block whose program failed out of use; answers its buffers that are not programmed, for placing their
     /// records again, and closes it.
     pub(crate) fn abandon(&mut self, block: u32, blocks: &mut BlockTable) -> Option<BlockWriter> {
-        let writer = self.active.remove(&block)?;
-        self.open.retain(|_, open| *open != block);
+        let writer = self.active.remove(block)?;
+        self.stop(block);
         blocks.set_failing(block);
         blocks.close(block, self.sequence);
         Some(writer)
@@ -479,17 +486,17 @@ impl Writers {
 
     /// Whether a block that still has pages in buffers holds metadata.
     pub(crate) fn is_metadata(&self, block: u32) -> bool {
-        self.active.get(&block).is_some_and(|writer| writer.class.is_metadata())
+        self.active.get(block).is_some_and(|writer| writer.class.is_metadata())
     }
 
     /// Whether a block still has pages in buffers.
     pub(crate) fn is_active(&self, block: u32) -> bool {
-        self.active.contains_key(&block)
+        self.active.get(block).is_some()
     }
 
     /// Copies bytes that stand in buffers of a block; false if any of them has left them (and is programmed by now).
     pub(crate) fn read(&self, block: u32, chunk: u32, into: &mut [u8]) -> bool {
-        let Some(writer) = self.active.get(&block) else { return false };
+        let Some(writer) = self.active.get(block) else { return false };
         writer.read(&self.geometry, chunk, into)
     }
 }

@@ -42,11 +42,13 @@ impl AlignedBuf {
     }
 
     /// How far `set_len` may go.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.frames.len() * Self::ALIGN
     }
 
     /// Shows the first `len` bytes; what was hidden keeps its content.
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         self.show(0, len);
     }
@@ -72,12 +74,14 @@ impl AlignedBuf {
 
 impl Deref for AlignedBuf {
     type Target = [u8];
+    #[inline]
     fn deref(&self) -> &[u8] {
         &zerocopy::IntoBytes::as_bytes(&*self.frames)[self.start..][..self.len]
     }
 }
 
 impl DerefMut for AlignedBuf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut zerocopy::IntoBytes::as_mut_bytes(&mut *self.frames)[self.start..][..self.len]
     }

@@ -96,46 +96,55 @@ impl Geometry {
     pub const OOB_BYTES_MIN: u32 = 32;
 
     /// Dies of the device, which is the number of logs.
+    #[inline]
     pub fn die_count(&self) -> u32 {
         self.channel_count * self.dies_per_channel
     }
 
     /// Erase blocks of the device.
+    #[inline]
     pub fn block_count(&self) -> u32 {
         self.die_count() * self.blocks_per_die
     }
 
     /// Chunks of a page.
+    #[inline]
     pub fn chunks_per_page(&self) -> u32 {
         self.page_bytes / self.chunk_bytes
     }
 
     /// Chunks of an erase block.
+    #[inline]
     pub fn chunks_per_block(&self) -> u32 {
         self.chunks_per_page() * self.pages_per_block
     }
 
     /// Data bytes of an erase block.
+    #[inline]
     pub fn block_bytes(&self) -> u64 {
         u64::from(self.page_bytes) * u64::from(self.pages_per_block)
     }
 
     /// Chunks of the device.
+    #[inline]
     pub fn chunk_count(&self) -> u64 {
         u64::from(self.chunks_per_block()) * u64::from(self.block_count())
     }
 
     /// The die that holds a block.
+    #[inline]
     pub fn die_of(&self, block: BlockIndex) -> u32 {
         block.0 % self.die_count()
     }
 
     /// The chunk at an offset in a block.
+    #[inline]
     pub fn chunk_at(&self, block: BlockIndex, chunk: u32) -> ChunkAddr {
         ChunkAddr(u64::from(block.0) * u64::from(self.chunks_per_block()) + u64::from(chunk))
     }
 
     /// The block of a chunk and the chunk's offset in it.
+    #[inline]
     pub fn split(&self, at: ChunkAddr) -> (BlockIndex, u32) {
         let per_block = u64::from(self.chunks_per_block());
         (BlockIndex((at.0 / per_block) as u32), (at.0 % per_block) as u32)

@@ -77,7 +77,8 @@ pub struct FormatOptions {
     pub die_count: Option<u32>,
     /// Bytes of a chunk.
     pub chunk_bytes: Option<u32>,
-    /// Bytes of the commit ring.
+    /// Bytes of the commit ring; a sixteenth of the capacity unless told otherwise, at most 64 MiB, or 4 MiB a die if that is
+    /// more.
     pub ring_bytes: Option<u64>,
     /// What "durable" has to outlive, unless an opener says otherwise.
     pub durability: Durability,
@@ -108,9 +109,7 @@ impl Geometry {
             let must = "a multiple of 4096, at most 1 GiB";
             return Err(crate::GeometryError { what: "block_bytes", value: block_bytes, must }.into());
         }
-        let ring_bytes = options
-            .ring_bytes
-            .unwrap_or_else(|| ((capacity_bytes / 16).clamp(4 << 20, 64 << 20)).next_multiple_of(4096));
+        let ring_bytes = options.ring_bytes.unwrap_or_else(|| default_ring_bytes(capacity_bytes, options.die_count));
         let mut geometry = Self {
             channel_count: 1,
             dies_per_channel: 1,
@@ -147,6 +146,20 @@ impl Geometry {
     }
 }
 
+/// Records stay in the ring until they are programmed and a root has said so. Each die has a write buffer being filled and
+/// up to two being programmed, 768 KiB in all, and a root frees an eighth of the ring at least: a ring with less than a
+/// few MiB a die would make many dies wait for each other.
+const RING_BYTES_PER_DIE: u64 = 4 << 20;
+const RING_BYTES_MIN: u64 = 4 << 20;
+/// Of the default, on few dies.
+const RING_BYTES_MAX: u64 = 64 << 20;
+
+fn default_ring_bytes(capacity_bytes: u64, die_count: Option<u32>) -> u64 {
+    let by_dies = u64::from(die_count.unwrap_or(1)) * RING_BYTES_PER_DIE;
+    let most = by_dies.clamp(RING_BYTES_MAX, 1 << 32);
+    (capacity_bytes / 16).clamp(RING_BYTES_MIN, most).next_multiple_of(4096)
+}
+
 /// 17 MiB, so that a record of 16 MiB with its header fits in one block; on small devices about a 120th, so that there
 /// are blocks enough to reclaim.
 fn default_block_bytes(capacity_bytes: u64) -> u64 {
@@ -172,6 +185,16 @@ mod tests {
             assert!(geometry.block_count() >= 60, "{capacity_bytes}");
             capacity_bytes += capacity_bytes / 7 + 12_345;
         }
+    }
+
+    /// Goal:   the ring grows with capacity and dies, up to what each of them is good for.
+    /// Method: small, large, many dies, many dies on little.
+    #[test]
+    fn default_rings() {
+        let of = |capacity_bytes, dies| default_ring_bytes(capacity_bytes, dies) >> 20;
+        assert_eq!([of(32 << 20, None), of(512 << 20, None), of(1 << 40, None)], [4, 32, 64]);
+        assert_eq!([of(1 << 40, Some(8)), of(1 << 40, Some(64)), of(1 << 40, Some(4096))], [64, 256, 4096]);
+        assert_eq!(of(1 << 30, Some(64)), 64);
     }
 
     /// Goal:   options that cannot be met are refused with their numbers.

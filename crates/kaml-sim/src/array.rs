@@ -5,12 +5,11 @@
 //! Implements:       the power cut column of `kaml_flash::Medium`'s contract, at its weakest: whatever the table allows
 //!                   to be lost is lost in some crash state.
 
-use crate::pack::{pack, unpack};
+use crate::pack::Packed;
 use crate::rng::Rng;
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, PageAddr};
 use std::ops::Range;
 use std::sync::Arc;
-use zerocopy::little_endian::U64;
 
 /// How page data is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +28,7 @@ const UNFINISHED: Done = u64::MAX;
 #[derive(Clone)]
 enum Data {
     Bytes(Arc<[u8]>),
-    Runs(Arc<[U64]>),
+    Runs(Packed),
 }
 
 #[derive(Clone)]
@@ -232,7 +231,7 @@ impl Array {
             let len = rest.len().min(page_bytes - offset);
             let (part, next) = rest.split_at_mut(len);
             match pages.get(page).and_then(Option::as_ref) {
-                Some(Page { data, .. }) => data.read(offset, part),
+                Some(Page { data, .. }) => data.read(page_bytes, offset, part),
                 None => part.fill(self.blank),
             }
             (page, offset, rest) = (page + 1, 0, next);
@@ -359,10 +358,11 @@ impl Left {
             Left::New => return new.cloned(),
             Left::Pages => pick(old, new, choice).map(|page| page.data.clone()),
             Left::Sectors => {
-                let mut bytes = vec![blank; geometry.page_bytes as usize];
+                let page_bytes = geometry.page_bytes as usize;
+                let mut bytes = vec![blank; page_bytes];
                 for (i, sector) in bytes.chunks_mut(geometry.sector_bytes as usize).enumerate() {
                     if let Some(page) = pick(old, new, choice) {
-                        page.data.read(i * geometry.sector_bytes as usize, sector);
+                        page.data.read(page_bytes, i * geometry.sector_bytes as usize, sector);
                     }
                 }
                 Some(Data::of(&bytes, keep))
@@ -399,25 +399,19 @@ fn tear(region: &mut [u8], new: &[u8], sector: usize, choice: &mut Rng) {
     }
 }
 
-/// What a page of synthesised values takes at least.
-const PACKED_WORDS: usize = 256;
-
 impl Data {
     fn of(bytes: &[u8], keep: Keep) -> Data {
         match keep {
             Keep::Bytes => Data::Bytes(bytes.into()),
-            Keep::Runs => {
-                let mut packed = Vec::with_capacity(PACKED_WORDS);
-                pack(bytes, &mut packed);
-                Data::Runs(packed[..].into())
-            }
+            Keep::Runs => Data::Runs(Packed::new(bytes)),
         }
     }
 
-    fn read(&self, from: usize, into: &mut [u8]) {
+    /// Copies a part of a page of `page_bytes`, from byte `from` on.
+    fn read(&self, page_bytes: usize, from: usize, into: &mut [u8]) {
         match self {
             Data::Bytes(bytes) => into.copy_from_slice(&bytes[from..from + into.len()]),
-            Data::Runs(packed) => unpack(packed, from, into),
+            Data::Runs(packed) => packed.read(page_bytes, from, into),
         }
     }
 }

@@ -5,27 +5,66 @@
 //!
 //! It knows nothing of records: whatever repeats an eight-byte word shrinks, and any page comes back as it was.
 //!
-//! A packed page is a sequence of `u64` words: a head (low half: literal words that follow it; high half: how often
-//! the word behind them is repeated, 0: there is none), the literals, the repeated word.
+//! A packed page has eight parts, so that a small read unpacks little. A part is a sequence of `u64` words: a head (low
+//! half: literal words that follow it; high half: how often the word behind them is repeated, 0: there is none), the
+//! literals, the repeated word.
 
+use std::sync::Arc;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// Parts of a page.
+const PARTS: usize = 8;
 /// Shorter runs cost more than they save.
 const RUN_MIN: usize = 3;
 /// Words of a run that are compared at once.
 const COMPARED: usize = 8;
 
-/// Packs whole words; `bytes` is a multiple of eight long. `out` is emptied first.
-pub(crate) fn pack(bytes: &[u8], out: &mut Vec<U64>) {
-    out.clear();
-    let mut rest = <[U64]>::ref_from_bytes(bytes).expect("whole words");
+/// A packed page.
+#[derive(Clone)]
+pub(crate) struct Packed {
+    /// Where each part begins, in words.
+    starts: [u16; PARTS],
+    words: Arc<[u8]>,
+}
+
+impl Packed {
+    /// Packs a page of whole words, a multiple of eight and at most 64 KiB.
+    pub(crate) fn new(page: &[u8]) -> Packed {
+        let words = <[U64]>::ref_from_bytes(page).expect("whole words");
+        let mut packed = Vec::with_capacity(USUAL_BYTES);
+        let mut starts = [0; PARTS];
+        for (start, part) in starts.iter_mut().zip(words.chunks_exact(words.len() / PARTS)) {
+            *start = (packed.len() / WORD_BYTES) as u16;
+            pack(part, &mut packed);
+        }
+        Packed { starts, words: packed[..].into() }
+    }
+
+    /// Copies `into.len()` bytes from byte `from` of the page of `page_bytes`.
+    pub(crate) fn read(&self, page_bytes: usize, from: usize, into: &mut [u8]) {
+        let part_bytes = page_bytes / PARTS;
+        let (mut part, mut offset, mut rest) = (from / part_bytes, from % part_bytes, into);
+        while !rest.is_empty() {
+            let (here, next) = rest.split_at_mut(rest.len().min(part_bytes - offset));
+            unpack(&self.words[usize::from(self.starts[part]) * WORD_BYTES..], offset, here);
+            (part, offset, rest) = (part + 1, 0, next);
+        }
+    }
+}
+
+const WORD_BYTES: usize = size_of::<U64>();
+/// What a page of synthesised values takes, about.
+const USUAL_BYTES: usize = 2048;
+
+fn pack(mut rest: &[U64], out: &mut Vec<u8>) {
     while !rest.is_empty() {
         let literals = literals(rest);
         let run = run(&rest[literals..]);
-        out.push((literals as u64 | (run as u64) << 32).into());
-        out.extend_from_slice(&rest[..literals]);
-        out.extend(rest.get(literals));
+        let head = literals as u64 | (run as u64) << 32;
+        let words = (literals + 1).min(rest.len());
+        out.extend_from_slice(&head.to_le_bytes());
+        out.extend_from_slice(rest[..words].as_bytes());
         rest = &rest[literals + run..];
     }
 }
@@ -44,8 +83,9 @@ fn run(words: &[U64]) -> usize {
     same + words[same..].iter().take_while(|w| *w == first).count()
 }
 
-/// Copies `into.len()` bytes from byte `from` of the page.
-pub(crate) fn unpack(packed: &[U64], from: usize, into: &mut [u8]) {
+/// Copies `into.len()` bytes from byte `from` of a part.
+fn unpack(packed: &[u8], from: usize, into: &mut [u8]) {
+    let packed = <[U64]>::ref_from_bytes(packed).expect("whole words");
     let end = from + into.len();
     let (mut at, mut here) = (0, 0);
     while here < end {
@@ -95,17 +135,14 @@ mod tests {
                 page.extend(std::iter::repeat_n(word.to_le_bytes(), count).flatten());
             }
             page.truncate(4096);
-            let mut packed = Vec::new();
-            pack(&page, &mut packed);
+            let packed = Packed::new(&page);
             for _ in 0..20 {
                 let from = rng.below(4096) as usize;
                 let mut into = vec![0; rng.within(0, (4096 - from) as u64) as usize];
-                unpack(&packed, from, &mut into);
+                packed.read(4096, from, &mut into);
                 assert_eq!(into, page[from..from + into.len()]);
             }
         }
-        let mut packed = Vec::new();
-        pack(&[7; 8192], &mut packed);
-        assert_eq!(packed.len(), 2);
+        assert_eq!(Packed::new(&[7; 8192]).words.len(), 2 * PARTS * WORD_BYTES);
     }
 }

@@ -39,7 +39,7 @@ pub struct Arguments {
     /// Bytes of a chunk, the unit of space of a record [default: chosen]
     #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
     chunk_bytes: Option<u64>,
-    /// Bytes of the commit ring [default: chosen from the capacity]
+    /// Bytes of the commit ring [default: chosen from the capacity and the dies]
     #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
     ring_bytes: Option<u64>,
     /// The new device as JSON
