@@ -131,6 +131,8 @@ impl Checkpoint {
     }
 }
 
+/// One part in so many of a root's slot may be journal entries.
+const TAIL_SHARE: usize = 4;
 /// Reclaimed blocks that a root is worth while free blocks are short, but not so short that hosts wait.
 const RELEASED_TOGETHER: u32 = 3;
 /// The same while there are enough.
@@ -209,7 +211,7 @@ impl Core {
 
     fn root_is_due(&self) -> bool {
         let commit = &self.root_commit;
-        if commit.awaits_checkpoint || self.journal.waiting().is_some() {
+        if commit.awaits_checkpoint || self.journal.is_urgent() {
             return false;
         }
         let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint_is_coming();
@@ -227,8 +229,8 @@ impl Core {
         self.keeps_are_pending() && !self.collector.wedged
     }
 
-    /// Whether reclaimed blocks should become free. Each root takes a page of the journal, so several are released
-    /// together unless somebody waits for them.
+    /// Whether reclaimed blocks should become free. Each root takes a barrier and a write, so several are released together
+    /// unless somebody waits for them.
     pub(crate) fn blocks_are_wanted(&self) -> bool {
         let (free, reclaimed) = (self.blocks.free_count(), self.blocks.reclaimed_count());
         let wanted = match free {
@@ -266,15 +268,18 @@ impl Core {
             }
             self.writers.seal_older_than(old, &mut out);
         }
-        self.journal.seal_page();
         self.emit_programs(out);
         self.place_journal();
+        if self.journal.tail_bytes() > self.geometry.root_bytes as usize / TAIL_SHARE {
+            self.journal.seal_tail();
+            self.place_journal();
+        }
         let mut out = Vec::new();
         [Class::Journal, Class::Snapshot].into_iter().for_each(|class| self.writers.seal_class(class, &mut out));
         self.emit_programs(out);
-        if self.journal.waiting().is_some() {
+        if self.journal.is_urgent() {
             self.root_commit.settle |= settle;
-            return; // no block for the journal just now
+            return; // no block for it just now
         }
         let prepared = Prepared {
             root: self.describe_root(),
@@ -318,6 +323,7 @@ impl Core {
             blocks_entry: self.root.blocks_entry,
             journal: self.journal.runs(),
             journal_entries_end: self.journal.next_entry(),
+            journal_tail: self.journal.tail(),
             lifetime: self.counters.lifetime(),
         }
     }
@@ -400,7 +406,7 @@ impl Core {
             return;
         }
         let free = self.blocks.free_count();
-        let journal = self.journal.waiting().is_some() && free == 0 && self.root_is_idle();
+        let journal = self.journal.is_urgent() && free == 0 && self.root_is_idle();
         let snapshots = self.root_commit.awaits_checkpoint && self.checkpoint.stalled;
         let snapshots = snapshots && free <= self.floor(Class::Snapshot);
         if !journal && !snapshots && !self.failed_blocks_lack_room() {

@@ -897,12 +897,13 @@ impl Core {
 
     /// Gives waiting journal pages their places.
     pub(crate) fn place_journal(&mut self) {
+        let chunks = self.geometry.chunks_per_page();
         let mut out = Vec::new();
-        while let Some(page) = self.journal.waiting() {
-            let chunks = self.geometry.chunks_per_page();
+        for _ in 0..self.journal.wanting_count(self.geometry.pages_per_program) {
             let floor = self.floor(Class::Journal);
             let ready = self.writers.ready(0, Class::Journal, chunks, floor, &mut self.blocks, &mut out);
             let Ok(block) = ready else { break };
+            let page = self.journal.waiting().expect("counted");
             let at = self.writers.append_pages(block, page, &mut out);
             self.blocks.hold(block);
             self.journal.placed(at.block.0, at.page);

@@ -1,10 +1,11 @@
 //! The journal being written: changes in commit order, packed into pages.
 //!
 //! Lives here:       the page being filled, pages waiting for a block, the runs that hold the rest.
+//!                   What is in no run yet goes into the root, so that a root needs neither padding nor a block.
 //! Lives elsewhere:  the page format (`format::journal`), replay (`recovery`).
 //! Implements:       design section 6.
 
-use crate::format::journal::{self, Change};
+use crate::format::journal::{self, Change, ENTRY_BYTES};
 use crate::format::root::Run;
 use std::collections::VecDeque;
 
@@ -15,14 +16,22 @@ pub(crate) struct JournalRun {
     pub(crate) entries_end: u64,
 }
 
+struct Waiting {
+    page: Vec<u8>,
+    entry_count: usize,
+    entries_end: u64,
+}
+
 pub(crate) struct Journal {
     page_bytes: usize,
     page: Vec<u8>,
     in_page: usize,
     /// Number of the next entry.
     next_entry: u64,
-    /// Whole pages that are not in a block yet, with the entry number behind each.
-    waiting: VecDeque<(Vec<u8>, u64)>,
+    /// Completed pages that are not in a block yet, with the entry number behind each and its entries.
+    waiting: VecDeque<Waiting>,
+    /// They are more than a root takes.
+    is_urgent: bool,
     runs: Vec<JournalRun>,
     pub(crate) pages_since_checkpoint: u64,
 }
@@ -46,6 +55,7 @@ impl Journal {
             in_page: 0,
             next_entry,
             waiting: VecDeque::new(),
+            is_urgent: false,
             pages_since_checkpoint: runs.iter().map(|r| u64::from(r.run.page_count)).sum(),
             runs,
         }
@@ -65,25 +75,43 @@ impl Journal {
     }
 
     /// Completes the page being filled, if it holds anything.
-    pub(crate) fn seal_page(&mut self) {
+    fn seal_page(&mut self) {
         if self.in_page == 0 {
             return;
         }
         journal::seal(&mut self.page, self.next_entry - self.in_page as u64, self.in_page);
-        let full = std::mem::replace(&mut self.page, vec![0; self.page_bytes]);
-        self.waiting.push_back((full, self.next_entry));
+        let page = std::mem::replace(&mut self.page, vec![0; self.page_bytes]);
+        self.waiting.push_back(Waiting { page, entry_count: self.in_page, entries_end: self.next_entry });
         self.in_page = 0;
         self.pages_since_checkpoint += 1;
     }
 
-    /// The next page that needs a place.
+    /// Completes the page being filled, so that all entries can be given places.
+    pub(crate) fn seal_tail(&mut self) {
+        self.seal_page();
+        self.is_urgent = !self.waiting.is_empty();
+    }
+
+    /// Whether the next root waits until all pages that wait have places.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.is_urgent
+    }
+
+    /// Waiting pages that need places now: whole program units, which need no padding, or all.
+    pub(crate) fn wanting_count(&self, pages_per_program: u32) -> usize {
+        let unit = if self.is_urgent { 1 } else { pages_per_program as usize };
+        self.waiting.len() / unit * unit
+    }
+
+    /// The next page that waits.
     pub(crate) fn waiting(&self) -> Option<&[u8]> {
-        self.waiting.front().map(|(page, _)| page.as_slice())
+        self.waiting.front().map(|waiting| waiting.page.as_slice())
     }
 
     /// The page from `waiting` was put there.
     pub(crate) fn placed(&mut self, block: u32, page: u32) {
-        let (_, entries_end) = self.waiting.pop_front().expect("a page was waiting");
+        let entries_end = self.waiting.pop_front().expect("a page was waiting").entries_end;
+        self.is_urgent &= !self.waiting.is_empty();
         match self.runs.last_mut() {
             Some(last) if last.run.block == block && last.run.page + last.run.page_count == page => {
                 last.run.page_count += 1;
@@ -93,13 +121,31 @@ impl Journal {
         }
     }
 
+    /// Bytes of the entries that have no place.
+    pub(crate) fn tail_bytes(&self) -> usize {
+        let waiting: usize = self.waiting.iter().map(|waiting| waiting.entry_count).sum();
+        (waiting + self.in_page) * ENTRY_BYTES
+    }
+
+    /// The entries that have no place, as they would stand in pages.
+    pub(crate) fn tail(&self) -> Vec<u8> {
+        let waiting = self.waiting.iter().map(|waiting| (&waiting.page, waiting.entry_count));
+        let pages = waiting.chain([(&self.page, self.in_page)]);
+        pages.flat_map(|(page, count)| journal::entry_bytes(page, count)).copied().collect()
+    }
+
     /// All pages that have a place.
     pub(crate) fn runs(&self) -> Vec<Run> {
         self.runs.iter().map(|r| r.run).collect()
     }
 
-    /// Drops runs whose entries are all before `entry`; answers them.
+    /// Drops pages whose entries are all before `entry`; answers the runs among them.
     pub(crate) fn trim(&mut self, entry: u64) -> Vec<Run> {
+        self.waiting.retain(|waiting| waiting.entries_end > entry);
+        self.is_urgent &= !self.waiting.is_empty();
+        if self.next_entry <= entry {
+            self.in_page = 0;
+        }
         let keep = self.runs.iter().position(|r| r.entries_end > entry).unwrap_or(self.runs.len());
         self.pages_since_checkpoint = 0;
         self.runs.drain(..keep).map(|r| r.run).collect()

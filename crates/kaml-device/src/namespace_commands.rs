@@ -32,8 +32,8 @@ impl Core {
             (None, Some(versions)) => Layout::Versions(self.version_layout(options.keys, versions)?),
             (None, None) => Layout::Records(options.keys),
         };
-        let root_bytes = self.root.encode(self.uuid).len() + self.spaces.len() * 64;
-        let max = self.geometry.root_bytes as usize * 3 / 4;
+        let root_bytes = self.root.encode(self.uuid).len() - self.root.journal_tail.len() + self.spaces.len() * 64;
+        let max = self.geometry.root_bytes as usize / 2;
         if root_bytes > max {
             return Err(Error::TooManyNamespaces { bytes: root_bytes, max });
         }

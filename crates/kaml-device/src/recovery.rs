@@ -171,8 +171,14 @@ impl Core {
             }
             runs.push(JournalRun { run, entries_end });
         }
-        self.journal = Journal::new(page_bytes as u32, self.root.journal_entries_end, runs);
-        Ok(count)
+        let tail = journal::changes(&self.root.journal_tail);
+        let tail = tail.ok_or_else(|| Error::MetadataDamaged("journal entries in the root".to_owned()))?;
+        let first = self.root.journal_entries_end.checked_sub(tail.len() as u64);
+        let first = first.ok_or_else(|| Error::MetadataDamaged("more journal entries than there are".to_owned()))?;
+        self.journal = Journal::new(page_bytes as u32, first, runs);
+        self.replay_page(first, &tail);
+        tail.iter().for_each(|change| self.journal.append(change));
+        Ok(count + tail.len() as u64)
     }
 
     fn replay_page(&mut self, first: u64, changes: &[Change]) {

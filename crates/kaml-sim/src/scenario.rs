@@ -166,7 +166,10 @@ impl Scenario {
             blank: if rng.one_in(2) { 0xFF } else { 0 },
             seed: rng.draw(),
         };
-        let workload = draw_workload(&mut rng, &geometry);
+        let mut workload = draw_workload(&mut rng, &geometry);
+        if has_disks(seed) {
+            (workload.spaces, workload.disk_percent) = (workload.spaces.max(2), DISK_PERCENT);
+        }
         Scenario { seed, geometry, options, workload }
     }
 
@@ -270,6 +273,14 @@ fn draw_timing(seed: u64) -> Timing {
     }
 }
 
+/// Of the commands of seeds that have namespaces of blocks, so many are of blocks.
+const DISK_PERCENT: u64 = 60;
+
+/// One seed in sixteen has namespaces of blocks; from the seed itself, as [`draw_timing`].
+fn has_disks(seed: u64) -> bool {
+    seed % 16 == 3
+}
+
 fn small_geometry(packing: Packing) -> Geometry {
     let (page_bytes, pages_per_program) = match packing {
         Packing::Across => (4096, 1),
@@ -334,7 +345,6 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         root_one_in: often(rng, 200),
         namespace_one_in: often(rng, 400),
         unload_one_in: often(rng, 200),
-        // For later: it would make something else of the seeds that are known.
         disk_percent: 0,
         past_percent: 0,
         lazy_percent: rng.within(0, 80),

@@ -119,3 +119,18 @@ fn wedged_collection_is_told() {
 fn collection_in_vain_ends() {
     passes(7_000_106, None, 716);
 }
+
+/// Goal:   journal entries that fill no whole program unit and are more than a root takes get a padded place of their own.
+/// Method: the seed whose device has pages of 8 KiB, programs of four and a small root: its Puts waited for a root for ever.
+#[test]
+fn long_journal_tails_get_pages() {
+    passes(131, None, 0);
+}
+
+/// Goal:   devices that are nearly full, with namespaces of blocks, can be opened after many cuts.
+/// Method: the seeds that could not while each root padded a page of the journal and so took blocks that opening needs.
+#[test]
+fn nearly_full_devices_open_again() {
+    passes(147, None, 4808);
+    passes(467, None, 11_069);
+}

@@ -57,7 +57,7 @@ const _: () = {
 
 const MAGIC: [u8; 4] = *b"KJP1";
 const HEADER_BYTES: usize = 32;
-const ENTRY_BYTES: usize = 28;
+pub(crate) const ENTRY_BYTES: usize = 28;
 
 /// One change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,6 +149,17 @@ fn decode_versioned(namespace: u32, kind: u8, at: u64, key: &[u8; 16]) -> Option
     }
 }
 
+/// The entries of a page, as bytes.
+pub(crate) fn entry_bytes(page: &[u8], entry_count: usize) -> &[u8] {
+    &page[HEADER_BYTES..HEADER_BYTES + entry_count * ENTRY_BYTES]
+}
+
+/// The changes that entries say, or nothing unless each is one.
+pub(crate) fn changes(entries: &[u8]) -> Option<Vec<Change>> {
+    let entries = entries.chunks(ENTRY_BYTES);
+    entries.map(decode).collect()
+}
+
 /// Completes a page of `entry_count` entries.
 pub(crate) fn seal(page: &mut [u8], first_entry: u64, entry_count: usize) {
     page[HEADER_BYTES + entry_count * ENTRY_BYTES..].fill(0);
@@ -175,9 +186,7 @@ pub(crate) fn check(page: &[u8]) -> Option<(u64, Vec<Change>)> {
     if !whole {
         return None;
     }
-    let entries = page[HEADER_BYTES..].chunks_exact(ENTRY_BYTES).take(count);
-    let changes = entries.map(decode).collect::<Option<Vec<_>>>()?;
-    Some((header.first_entry.get(), changes))
+    Some((header.first_entry.get(), changes(entry_bytes(page, count))?))
 }
 
 fn decode(bytes: &[u8]) -> Option<Change> {

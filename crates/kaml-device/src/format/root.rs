@@ -65,6 +65,8 @@ pub(crate) struct Root {
     /// Durable journal pages, in order; the first entry that is kept and the number behind the last.
     pub(crate) journal: Vec<Run>,
     pub(crate) journal_entries_end: u64,
+    /// The last of these entries, which are in no page yet, as they would stand there.
+    pub(crate) journal_tail: Vec<u8>,
     /// Since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes, page bytes,
     /// erases.
     pub(crate) lifetime: [u64; 8],
@@ -87,9 +89,11 @@ pub enum RootError {
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
-/// Version 2 knows block namespaces, version 4 versioned ones; an older root is one of version 4 without any. There is no
-/// version 3, which one flipped bit would make an older one.
-const VERSION: u32 = 4;
+/// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root; an older root is one
+/// without them. There is no version 3, which one flipped bit would make an older one.
+const VERSION: u32 = 5;
+/// The first version with journal entries in the root. A flipped bit that makes it an older one leaves bytes over.
+const WITH_TAIL: u32 = 5;
 /// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -112,6 +116,8 @@ impl Root {
         w.u64(self.blocks_entry);
         w.runs(&self.journal);
         w.u64(self.journal_entries_end);
+        w.u32(self.journal_tail.len() as u32);
+        w.0.extend_from_slice(&self.journal_tail);
         self.lifetime.iter().for_each(|value| w.u64(*value));
         let body = crc32c::crc32c(&w.0[HEADER_BYTES..]);
         let len = (w.0.len() - HEADER_BYTES) as u32;
@@ -149,10 +155,10 @@ impl Root {
             return Err(DecodeError::Broken("checksum does not match"));
         }
         let mut r = Reader(body);
-        Root::decode_body(&mut r).ok_or(DecodeError::Broken("fields out of range"))
+        Root::decode_body(&mut r, version).ok_or(DecodeError::Broken("fields out of range"))
     }
 
-    fn decode_body(r: &mut Reader<'_>) -> Option<Root> {
+    fn decode_body(r: &mut Reader<'_>, version: u32) -> Option<Root> {
         let mut root = Root {
             generation: r.u64()?,
             epoch: r.u64()?,
@@ -169,6 +175,10 @@ impl Root {
         root.blocks_entry = r.u64()?;
         root.journal = r.runs()?;
         root.journal_entries_end = r.u64()?;
+        if version >= WITH_TAIL {
+            let len = r.u32()? as usize;
+            root.journal_tail = r.take(len)?.to_vec();
+        }
         for value in &mut root.lifetime {
             *value = r.u64()?;
         }

@@ -4,7 +4,7 @@ use super::frame::{Frame, FrameHeader};
 use super::journal::{self, Change};
 use super::oob::{Extent, Oob, PageOob, extents};
 use super::record::{Record, RecordHeader, RecordKind};
-use super::root::{NamespaceRoot, Root, Run, Stream};
+use super::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use super::version::{Directory, Entry, VersionStamp};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use kaml_index::{Key, KeyKind, LenCode, Slot};
@@ -83,6 +83,7 @@ fn root() -> Root {
         blocks_entry: 8,
         journal: vec![Run { block: 1, page: 0, page_count: 2 }],
         journal_entries_end: 290,
+        journal_tail: vec![7; 56],
         lifetime: [1, 2, 3, 4, 5, 6, 7, 8],
     }
 }
@@ -106,35 +107,32 @@ fn golden_bytes() {
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
     let bytes = root().encode(UUID);
-    assert_eq!(crc32c::crc32c(&bytes), 2_814_431_330);
+    assert_eq!(crc32c::crc32c(&bytes), 3_847_074_820);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let disk = "02000000020000000002000000100000070605040300000004000000".to_owned() + &hex(b"disk");
     assert!(hex(&bytes).contains(&disk), "the attributes of a block namespace");
 }
 
-/// Goal:   roots of version 1, which knew no block namespaces, are still read.
-/// Method: the bytes that version 1 wrote, checked against the sum that it froze.
+/// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
+///         the root.
+/// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
-fn version_1_roots_open() {
-    let mut old = root();
-    old.namespaces.truncate(1);
-    let mut bytes = old.encode(UUID);
-    bytes[4..8].copy_from_slice(&1u32.to_le_bytes());
-    assert_eq!(crc32c::crc32c(&bytes), 3_892_935_238, "as version 1 wrote it");
-    assert_eq!(Root::decode(&bytes, UUID), Ok(old));
-}
-
-/// Goal:   roots of version 2, which knew no versioned namespaces, are still read.
-/// Method: as above.
-#[test]
-fn version_2_roots_open() {
-    let mut old = root();
-    old.namespaces.truncate(2);
-    let mut bytes = old.encode(UUID);
-    bytes[4..8].copy_from_slice(&2u32.to_le_bytes());
-    assert_eq!(crc32c::crc32c(&bytes), 367_554_758, "as version 2 wrote it");
-    assert_eq!(Root::decode(&bytes, UUID), Ok(old));
+fn older_roots_open() {
+    for (version, namespaces, sum) in [(1, 1, 3_892_935_238), (2, 2, 367_554_758), (4, usize::MAX, 2_814_431_330)] {
+        let mut old = Root { journal_tail: Vec::new(), ..root() };
+        old.namespaces.truncate(namespaces);
+        let mut bytes = old.encode(UUID);
+        // Without the length of the tail, which stands in front of the eight sums.
+        let behind = bytes.len() - 64;
+        bytes.drain(behind - 4..behind);
+        let body = &bytes[HEADER_BYTES..];
+        let (len, crc) = (body.len() as u32, crc32c::crc32c(body));
+        let fields = [version, len, crc].map(u32::to_le_bytes);
+        bytes[4..16].copy_from_slice(fields.as_flattened());
+        assert_eq!(crc32c::crc32c(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(Root::decode(&bytes, UUID), Ok(old));
+    }
 }
 
 /// Goal:   the formats of versioned namespaces never change unnoticed; what is encoded is decoded, and nothing that is cut.
@@ -271,11 +269,11 @@ proptest! {
 
         let mut mutated = root().encode(UUID);
         for (i, byte) in with.iter().enumerate() {
-            if let Some(target) = mutated.get_mut(super::root::HEADER_BYTES + at + i) {
+            if let Some(target) = mutated.get_mut(HEADER_BYTES + at + i) {
                 *target = *byte;
             }
         }
-        let crc = crc32c::crc32c(&mutated[super::root::HEADER_BYTES..]).to_le_bytes();
+        let crc = crc32c::crc32c(&mutated[HEADER_BYTES..]).to_le_bytes();
         mutated[12..16].copy_from_slice(&crc);
         let _ = Root::decode(&mutated, UUID);
     }
