@@ -24,6 +24,7 @@
 mod background;
 mod batch;
 mod blocks;
+mod bytes;
 mod check;
 mod device;
 mod driver;
@@ -35,6 +36,7 @@ pub mod store;
 mod versions;
 
 pub use batch::{Batch, Record};
+pub use bytes::Bytes;
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;

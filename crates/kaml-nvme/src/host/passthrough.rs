@@ -14,6 +14,7 @@ use super::{Error, Finished};
 use crate::wire::command::{Command, Direction, kv};
 use crate::wire::identify::{Controller as ControllerPage, cns};
 use crate::wire::status::Status;
+use kaml_flash::AlignedBuf;
 use rustix::io::Errno;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, opcode};
 use std::collections::BTreeMap;
@@ -203,18 +204,16 @@ fn namespace_of(node: &File) -> Result<u32, Error> {
 }
 
 fn call(node: &File, opcode: Opcode, command: &Command, data: &[u8], room: usize) -> Result<Finished, Error> {
-    let mut moved = if command.direction() == Direction::In { data.to_vec() } else { vec![0; room] };
+    let is_read = command.direction() == Direction::Out;
+    // The kernel maps whole pages: it refuses long data that begin within one.
+    let mut moved = if is_read { AlignedBuf::zeroed(room) } else { AlignedBuf::copy_of(data) };
     // SAFETY: see `Call`; a file that is no node of a namespace refuses the command.
     let called = unsafe { rustix::ioctl::ioctl(node, Call::new(opcode, command, &mut moved)) };
     let (status, result) = called.map_err(failed)?;
     match status.kind() {
         // The way to the controller was lost (spec:NVMe-Base "Path Related Status").
         3 => Err(Error::Connection(status.to_string())),
-        _ => Ok(Finished {
-            status,
-            result,
-            data: if command.direction() == Direction::Out { moved } else { Vec::new() },
-        }),
+        _ => Ok(Finished { status, result, data: if is_read { moved.to_vec() } else { Vec::new() } }),
     }
 }
 

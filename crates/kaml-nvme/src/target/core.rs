@@ -10,7 +10,7 @@ use super::options::Options;
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
 use crate::wire::status::Status;
-use kaml::{BlockInfo, Device, KeyKind, NamespaceId};
+use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -32,8 +32,8 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// The answer to the command.
-    pub(crate) fn answer(self, status: Status, result: u64, data: Vec<u8>) -> Answer {
-        Answer { cid: self.cid, status, result, data, reserved: self.reserved }
+    pub(crate) fn answer(self, status: Status, result: u64, data: impl Into<Bytes>) -> Answer {
+        Answer { cid: self.cid, status, result, data: data.into(), reserved: self.reserved }
     }
 }
 
@@ -316,7 +316,13 @@ impl Target {
         }
         for controller in self.controllers.values_mut() {
             while let Some((origin, result)) = controller.next_event() {
-                self.replies.push(Reply { origin, status: Status::SUCCESS, result, data: Vec::new(), namespace: None });
+                self.replies.push(Reply {
+                    origin,
+                    status: Status::SUCCESS,
+                    result,
+                    data: Bytes::default(),
+                    namespace: None,
+                });
             }
         }
     }

@@ -8,7 +8,7 @@ use super::core::Origin;
 use super::keyvalue::found;
 use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
-use kaml::{AsyncQueue, Condition, Device, Key, NamespaceId};
+use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -25,7 +25,7 @@ pub(crate) struct Reply {
     pub(crate) origin: Origin,
     pub(crate) status: Status,
     pub(crate) result: u64,
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Bytes,
     /// A namespace was created or deleted by this command.
     pub(crate) namespace: Option<Change>,
 }
@@ -251,7 +251,7 @@ impl Engine {
             let (origin, _) = self.take(token);
             let (status, (result, data)) = match result {
                 Ok(answer) => (Status::SUCCESS, answer),
-                Err(status) => (status, (0, Vec::new())),
+                Err(status) => (status, (0, Bytes::default())),
             };
             replies.push(Reply { origin, status, result, data, namespace });
         }
@@ -259,7 +259,7 @@ impl Engine {
     }
 
     /// Takes back the memory of a value or of blocks that were answered.
-    pub(crate) fn recycle(&mut self, data: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, data: Bytes) {
         self.queue.recycle(data);
     }
 
@@ -291,7 +291,7 @@ impl Engine {
 
 impl Then {
     /// The answer; none as long as there are other parts to wait for.
-    fn reply(self, origin: Origin, result: Result<Option<Vec<u8>>, kaml::Error>) -> Option<Reply> {
+    fn reply(self, origin: Origin, result: Result<Option<Bytes>, kaml::Error>) -> Option<Reply> {
         let (status, result, data) = match (self, result) {
             (Then::Part(parts), result) => {
                 let Parts { left, status } = parts.get();
@@ -300,14 +300,14 @@ impl Then {
                 if left > 1 {
                     return None;
                 }
-                (status, 0, Vec::new())
+                (status, 0, Bytes::default())
             }
-            (_, Err(error)) => (status_of(&error), 0, Vec::new()),
-            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Vec::new()),
+            (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
+            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(room), value) => match found(value, room) {
                 Ok((bytes, value)) => (Status::SUCCESS, bytes, value),
-                Err(status) => (status, 0, Vec::new()),
+                Err(status) => (status, 0, Bytes::default()),
             },
         };
         Some(Reply { origin, status, result, data, namespace: None })

@@ -11,7 +11,7 @@ use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{encode_list, get_key, options, store};
 use crate::wire::manage::decode_put;
 use crate::wire::status::Status;
-use kaml::{Batch, Condition, Device, Key, NamespaceId};
+use kaml::{Batch, Bytes, Condition, Device, Key, NamespaceId};
 
 /// Keys of one List at most, so that none holds up other commands for long; hosts go on from the last one.
 const LISTED_MAX: usize = 8192;
@@ -73,7 +73,9 @@ impl Target {
     fn retrieve(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
         let (key, room, id) = (key_of(command)?, room(command), space.id);
         if space.keeps_versions() {
-            self.engine.start_read(origin, move |worker| found(worker.device.get(id, key), room).into());
+            self.engine.start_read(origin, move |worker| {
+                found(worker.device.get(id, key).map(|value| value.map(Bytes::from)), room).into()
+            });
             return Ok(());
         }
         self.engine.retrieve(origin, id, key, room)
@@ -169,7 +171,7 @@ fn listed(device: &Device, nsid: NamespaceId, start: Option<Key>, room: usize) -
 }
 
 /// A value, or none, as the answer of a command: its size, and as much of it as there is room for.
-pub(crate) fn found(value: Result<Option<Vec<u8>>, kaml::Error>, room: usize) -> Result<(u64, Vec<u8>), Status> {
+pub(crate) fn found(value: Result<Option<Bytes>, kaml::Error>, room: usize) -> Result<(u64, Bytes), Status> {
     let mut value = value.map_err(|error| status_of(&error))?.ok_or(Status::NO_SUCH_KEY)?;
     let bytes = value.len() as u64;
     value.truncate(room);

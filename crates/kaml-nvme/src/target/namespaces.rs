@@ -15,7 +15,7 @@ use crate::wire::identify::LBA_FORMATS;
 use crate::wire::identify::read_controller_list;
 use crate::wire::manage::{Create, Wanted};
 use crate::wire::status::Status;
-use kaml::{BlockOptions, Device, KeyKind, NamespaceOptions};
+use kaml::{BlockOptions, Bytes, Device, KeyKind, NamespaceOptions};
 use zerocopy::FromBytes;
 
 /// What Namespace Management, or Attachment, is to do.
@@ -53,7 +53,7 @@ impl Target {
         self.engine.start(origin, move |worker| {
             let deleted = doomed.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
             let change = if deleted.is_ok() { Change::Deleted(nsid) } else { Change::Failed };
-            let result = deleted.map(|()| (0, Vec::new())).map_err(|error| status_of(&error));
+            let result = deleted.map(|()| (0, Bytes::default())).map_err(|error| status_of(&error));
             Done { result, namespace: Some(change) }
         });
         Ok(())
@@ -108,7 +108,7 @@ fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOption
         number += 1;
         let name = wanted.name.clone().unwrap_or_else(|| format!("nvme-{number}"));
         match device.create_namespace(&name, &options) {
-            Ok(id) => return done(Ok((u64::from(id), Vec::new())), Change::Created(id)),
+            Ok(id) => return done(Ok((u64::from(id), Bytes::default())), Change::Created(id)),
             Err(error) => match error.command() {
                 Some(kaml_device::Error::NamespaceExists(_)) if wanted.name.is_none() => {}
                 _ => return done(Err(status_of(&error)), Change::Failed),

@@ -29,7 +29,7 @@ impl Target {
                 let (key, at) = (key_of(&command)?, get_at(&command)?);
                 self.engine.start_read(origin, move |worker| {
                     let record = worker.device.get_version(nsid, key, at);
-                    found(record.map(|record| record.map(|record| record.value)), room).into()
+                    found(record.map(|record| record.map(|record| record.value.into())), room).into()
                 });
             }
             kv::HISTORY => {

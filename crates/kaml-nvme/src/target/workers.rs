@@ -5,7 +5,7 @@
 
 use crate::wire::status::Status;
 use kaml::store::{Backing, BatchReader};
-use kaml::{Device, NamespaceId};
+use kaml::{Bytes, Device, NamespaceId};
 use rustix::event::EventfdFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, mpsc};
@@ -26,20 +26,20 @@ pub(crate) enum Change {
 /// What a worker's job comes to.
 pub(crate) struct Done {
     /// The result and data of a command that was carried out.
-    pub(crate) result: Result<(u64, Vec<u8>), Status>,
+    pub(crate) result: Result<(u64, Bytes), Status>,
     /// A namespace was created or deleted.
     pub(crate) namespace: Option<Change>,
 }
 
-impl From<Result<(u64, Vec<u8>), Status>> for Done {
-    fn from(result: Result<(u64, Vec<u8>), Status>) -> Done {
-        Done { result, namespace: None }
+impl<T: Into<Bytes>> From<Result<(u64, T), Status>> for Done {
+    fn from(result: Result<(u64, T), Status>) -> Done {
+        Done { result: result.map(|(result, data)| (result, data.into())), namespace: None }
     }
 }
 
 impl From<Result<u64, Status>> for Done {
     fn from(result: Result<u64, Status>) -> Done {
-        result.map(|result| (result, Vec::new())).into()
+        result.map(|result| (result, Bytes::default())).into()
     }
 }
 
