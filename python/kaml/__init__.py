@@ -14,7 +14,7 @@ It calls the shared library of the C API, ``libkaml.so.0``, which is looked for 
 otherwise where the system looks. Calls leave the interpreter's lock, so threads run side by side.
 """
 
-from ._device import Batch, Device, Durability, KeyKind, Limits, Namespace
+from ._device import Batch, Device, Durability, KeyKind, Limits, MergeReport, Namespace, Snapshot, Version
 from ._errors import Error, ExistsError, NotFoundError, RetryableError, Status
 from ._native import Key, version
 from ._store import Store, Transaction, WriteMode
@@ -28,12 +28,15 @@ __all__ = [
     "Key",
     "KeyKind",
     "Limits",
+    "MergeReport",
     "Namespace",
     "NotFoundError",
     "RetryableError",
+    "Snapshot",
     "Status",
     "Store",
     "Transaction",
+    "Version",
     "WriteMode",
     "version",
 ]

@@ -48,6 +48,43 @@ class Namespace(NamedTuple):
     name: str
 
 
+class Version(NamedTuple):
+    """A version of a record."""
+
+    #: Its place in the order of all changes of the device.
+    sequence: int
+    #: When it was put, in nanoseconds since 1970.
+    time_ns: int
+    #: The user version that it belongs to.
+    user_version: int
+    #: Bytes of its value.
+    length: int
+    #: The record was deleted then.
+    deleted: bool
+    #: A rollback hid it.
+    hidden: bool
+
+
+class Snapshot(NamedTuple):
+    """A snapshot of a versioned namespace."""
+
+    number: int
+    #: When it was taken, in nanoseconds since 1970.
+    time_ns: int
+
+
+class MergeReport(NamedTuple):
+    """What a merge did, or would do."""
+
+    versions: int
+    kept: int
+    dropped: int
+    dropped_bytes: int
+    segments_read: int
+    #: Not known in a dry run.
+    segments_written: int
+
+
 class Batch:
     """Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
     judged as things stood before the batch."""
@@ -160,9 +197,17 @@ class Device:
 
     # --- namespaces ------------------------------------------------------------------------------------------------
 
-    def create_namespace(self, name: str, keys: KeyKind = KeyKind.BYTES) -> Namespace:
-        """Creates a namespace; durable when it returns."""
-        options = native.NamespaceOptions(struct_size=ctypes.sizeof(native.NamespaceOptions), keys=keys)
+    def create_namespace(
+        self, name: str, keys: KeyKind = KeyKind.BYTES, versioned: bool = False, version_buffer_bytes: int = 0
+    ) -> Namespace:
+        """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
+        returns."""
+        options = native.NamespaceOptions(
+            struct_size=ctypes.sizeof(native.NamespaceOptions),
+            keys=keys,
+            versioned=versioned,
+            version_buffer_bytes=version_buffer_bytes,
+        )
         found = c_uint32()
         call("kaml_create_namespace", self._handle, name.encode(), byref(options), byref(found))
         return Namespace(found.value, name)
@@ -209,6 +254,78 @@ class Device:
             if count.value == 0:
                 return
             yield from [bytes(key.bytes[: key.length]) for key in found[: count.value]]
+
+    # --- versions --------------------------------------------------------------------------------------------------
+
+    def get_as_of(self, namespace: Namespace, snapshot: int, key: Key) -> Optional[bytes]:
+        """Reads a value as a snapshot sees it; none if the key was not there."""
+        return native.value("kaml_get_as_of", self._handle, namespace.id, snapshot, *native.key_in(key))
+
+    def get_back(self, namespace: Namespace, changes: int, key: Key) -> Optional[bytes]:
+        """Reads a value as it was so many changes of its key ago; none if it was not there."""
+        return native.value("kaml_get_back", self._handle, namespace.id, changes, *native.key_in(key))
+
+    def history(self, namespace: Namespace, key: Key, limit: int = 1024) -> List[Version]:
+        """The versions of a key, newest first, at most ``limit``."""
+        found, count = (native.VersionOut * limit)(), c_size_t()
+        call("kaml_history", self._handle, namespace.id, *native.key_in(key), found, limit, byref(count))
+        return [
+            Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
+            for v in found[: count.value]
+        ]
+
+    def snapshot(self, namespace: Namespace) -> int:
+        """Takes a snapshot and answers its number; durable when it returns."""
+        number = c_uint32()
+        call("kaml_snapshot", self._handle, namespace.id, byref(number))
+        return number.value
+
+    def snapshots(self, namespace: Namespace) -> List[Snapshot]:
+        """All snapshots of a namespace, oldest first."""
+        room = 64
+        while True:
+            found, count = (native.SnapshotOut * room)(), c_size_t()
+            call("kaml_snapshots", self._handle, namespace.id, found, room, byref(count))
+            if count.value <= room:
+                return [Snapshot(info.snapshot, info.time_ns) for info in found[: count.value]]
+            room = count.value
+
+    def forget_snapshot(self, namespace: Namespace, snapshot: int) -> None:
+        """Forgets a snapshot: what only it sees goes with the next merge."""
+        call("kaml_forget_snapshot", self._handle, namespace.id, snapshot)
+
+    def roll_back(self, namespace: Namespace, snapshot: int) -> int:
+        """Makes a namespace look as it did in a snapshot. Answers the snapshot of what it looked like before: rolling back
+        to that one undoes it."""
+        before = c_uint32()
+        call("kaml_roll_back", self._handle, namespace.id, snapshot, byref(before))
+        return before.value
+
+    def undo(self, namespace: Namespace, key: Key, changes: int = 1) -> None:
+        """Undoes the last changes of a key; durable when it returns."""
+        call("kaml_undo", self._handle, namespace.id, *native.key_in(key), changes)
+
+    def merge(
+        self,
+        namespace: Namespace,
+        keep_last: int = 1,
+        keep_since_ns: int = 0,
+        keep_snapshots: bool = True,
+        keep_internal: bool = False,
+        dry_run: bool = False,
+    ) -> MergeReport:
+        """Gives the space of versions back that no rule wants. Without ``keep_snapshots`` all snapshots are forgotten."""
+        rules = native.RetentionIn(
+            struct_size=ctypes.sizeof(native.RetentionIn),
+            keep_since_ns=keep_since_ns,
+            keep_last=keep_last,
+            keep_snapshots=keep_snapshots,
+            keep_internal=keep_internal,
+            dry_run=dry_run,
+        )
+        report = native.MergeOut()
+        call("kaml_merge", self._handle, namespace.id, byref(rules), byref(report))
+        return MergeReport(*(getattr(report, name) for name in MergeReport._fields))
 
 
 def _create_options(**fields: int) -> native.CreateOptions:

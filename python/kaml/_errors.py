@@ -26,6 +26,7 @@ class Status(enum.IntEnum):
     TOO_MANY = 31
     CACHE_TOO_SMALL = 32
     NO_RESOURCES = 33
+    NO_VERSION = 34
     FULL = 40
     NO_SPACE = 41
     READ_ONLY = 42

@@ -49,7 +49,15 @@ class OpenOptions(Struct):
 
 
 class NamespaceOptions(Struct):
-    _fields_ = [("struct_size", c_size_t), ("keys", c_uint32), ("log_count", c_uint32), ("logs", POINTER(c_uint32))]
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("keys", c_uint32),
+        ("log_count", c_uint32),
+        ("logs", POINTER(c_uint32)),
+        ("versioned", c_uint32),
+        ("reserved", c_uint32),
+        ("version_buffer_bytes", c_uint64),
+    ]
 
 
 class KeyOut(Struct):
@@ -69,6 +77,43 @@ class Record(Struct):
 
 class Cursor(Struct):
     _fields_ = [("state", c_uint32), ("place", c_uint8 * 24)]
+
+
+class VersionOut(Struct):
+    _fields_ = [
+        ("sequence", c_uint64),
+        ("time_ns", c_uint64),
+        ("user_version", c_uint32),
+        ("value_length", c_uint32),
+        ("deleted", c_uint32),
+        ("hidden", c_uint32),
+    ]
+
+
+class SnapshotOut(Struct):
+    _fields_ = [("time_ns", c_uint64), ("snapshot", c_uint32), ("reserved", c_uint32)]
+
+
+class RetentionIn(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("keep_since_ns", c_uint64),
+        ("keep_last", c_uint32),
+        ("keep_snapshots", c_uint32),
+        ("keep_internal", c_uint32),
+        ("dry_run", c_uint32),
+    ]
+
+
+class MergeOut(Struct):
+    _fields_ = [
+        ("versions", c_uint64),
+        ("kept", c_uint64),
+        ("dropped", c_uint64),
+        ("dropped_bytes", c_uint64),
+        ("segments_read", c_uint64),
+        ("segments_written", c_uint64),
+    ]
 
 
 class LockWidth(Struct):
@@ -107,6 +152,10 @@ STRUCTS = {
     "kaml_key": KeyOut,
     "kaml_record": Record,
     "kaml_cursor": Cursor,
+    "kaml_version_info": VersionOut,
+    "kaml_snapshot_info": SnapshotOut,
+    "kaml_retention": RetentionIn,
+    "kaml_merge_report": MergeOut,
     "kaml_lock_width": LockWidth,
     "kaml_store_options": StoreOptions,
     "kaml_device": DeviceHandle,
@@ -159,6 +208,15 @@ FUNCTIONS = {
     "kaml_put_one": (c_int, [DeviceHandle, *_RECORD, *_VALUE_IN]),
     "kaml_delete": (c_int, [DeviceHandle, *_RECORD]),
     "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_get_as_of": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
+    "kaml_get_back": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
+    "kaml_history": (c_int, [DeviceHandle, *_RECORD, POINTER(VersionOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_snapshot": (c_int, [DeviceHandle, c_uint32, POINTER(c_uint32)]),
+    "kaml_snapshots": (c_int, [DeviceHandle, c_uint32, POINTER(SnapshotOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_forget_snapshot": (c_int, [DeviceHandle, c_uint32, c_uint32]),
+    "kaml_roll_back": (c_int, [DeviceHandle, c_uint32, c_uint32, POINTER(c_uint32)]),
+    "kaml_undo": (c_int, [DeviceHandle, *_RECORD, c_uint32]),
+    "kaml_merge": (c_int, [DeviceHandle, c_uint32, POINTER(RetentionIn), POINTER(MergeOut)]),
     "kaml_store_open": (c_int, [DeviceHandle, c_uint64, POINTER(StoreOptions), POINTER(StoreHandle)]),
     "kaml_store_close": (c_int, [StoreHandle]),
     "kaml_store_flush": (c_int, [StoreHandle]),

@@ -63,6 +63,41 @@ class Devices(unittest.TestCase):
                 device.get(space, "key 1")
             self.assertEqual(gone.exception.status, Status.UNKNOWN_NAMESPACE)
 
+    def test_versions_come_back(self):
+        with Device.create(self.path, 256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True)
+            device.put(pages, "home", b"one")
+            first = device.snapshot(pages)
+            device.put(pages, "home", b"two")
+            device.delete(pages, "home")
+            self.assertIsNone(device.get(pages, "home"))
+            self.assertEqual(device.get_as_of(pages, first, "home"), b"one")
+            self.assertEqual(device.get_back(pages, 1, "home"), b"two")
+            history = device.history(pages, "home")
+            self.assertEqual([(v.length, v.deleted) for v in history], [(0, True), (3, False), (3, False)])
+            self.assertEqual(len(device.history(pages, "home", limit=2)), 2)
+            device.undo(pages, "home")
+            self.assertEqual(device.get(pages, "home"), b"two")
+            before = device.roll_back(pages, first)
+            self.assertEqual(device.get(pages, "home"), b"one")
+            self.assertTrue(device.history(pages, "home")[0].hidden)
+        with Device.open(self.path) as device:
+            pages = device.namespace("pages")
+            self.assertEqual([snapshot.number for snapshot in device.snapshots(pages)], [first, before])
+            device.roll_back(pages, before)
+            self.assertEqual(device.get(pages, "home"), b"two")
+            device.forget_snapshot(pages, first)
+            for ask in (lambda: device.roll_back(pages, first), lambda: device.get_as_of(pages, first, "home")):
+                with self.assertRaises(kaml.Error) as refused:
+                    ask()
+                self.assertEqual(refused.exception.status, Status.NO_VERSION)
+            dry = device.merge(pages, dry_run=True)
+            self.assertEqual((dry.dropped, dry.versions), (device.merge(pages).dropped, dry.versions))
+            plain = device.create_namespace("plain")
+            with self.assertRaises(kaml.Error) as refused:
+                device.snapshot(plain)
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
     def test_mistakes_are_told(self):
         with Device.in_memory(64 << 20) as device:
             space = device.create_namespace("space", KeyKind.U64)

@@ -31,8 +31,9 @@
 // What to begin with. All that is 0 is the default.
 #define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_OPEN_OPTIONS_INIT { sizeof(kaml_open_options), 0, 0, 0, 0 }
-#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL }
+#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0 }
 #define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, NULL }
+#define KAML_RETENTION_INIT { sizeof(kaml_retention), 0, 0, 1, 0, 0 }
 #define KAML_CURSOR_INIT { 0, { 0 } }
 
 
@@ -117,6 +118,8 @@ typedef enum kaml_status {
     KAML_CACHE_TOO_SMALL = 32,
     // The system refused memory or a thread.
     KAML_NO_RESOURCES = 33,
+    // No snapshot has that number, or the key has not so many versions.
+    KAML_NO_VERSION = 34,
     // The device is full; delete something first.
     KAML_FULL = 40,
     // The file system below the device is full.
@@ -195,6 +198,12 @@ typedef struct kaml_namespace_options {
     uint32_t log_count;
     // The logs it appends to.
     const uint32_t *logs;
+    // 1: it keeps every version of every record.
+    uint32_t versioned;
+    // 0.
+    uint32_t reserved;
+    // Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
+    uint64_t version_buffer_bytes;
 } kaml_namespace_options;
 
 // A namespace of a device; never given to another one.
@@ -231,6 +240,65 @@ typedef struct kaml_cursor {
     // Only the library knows what it means.
     uint8_t place[24];
 } kaml_cursor;
+
+// A version of a record.
+typedef struct kaml_version_info {
+    // Its place in the order of all changes of the device.
+    uint64_t sequence;
+    // When it was put: nanoseconds since 1970.
+    uint64_t time_ns;
+    // The user version that it belongs to; the snapshot of that number and later ones see it, or something newer.
+    uint32_t user_version;
+    // Bytes of its value.
+    uint32_t value_length;
+    // 1: the record was deleted then.
+    uint32_t deleted;
+    // 1: a rollback hid it.
+    uint32_t hidden;
+} kaml_version_info;
+
+// A snapshot.
+typedef struct kaml_snapshot_info {
+    // When it was taken: nanoseconds since 1970.
+    uint64_t time_ns;
+    // Its number.
+    uint32_t snapshot;
+    // 0.
+    uint32_t reserved;
+} kaml_snapshot_info;
+
+// What a merge keeps besides the newest version of each key: whatever one of the rules wants. Begin with
+// `KAML_RETENTION_INIT`, which keeps what snapshots see.
+typedef struct kaml_retention {
+    // Filled in by `KAML_RETENTION_INIT`.
+    size_t struct_size;
+    // Everything put at this time (nanoseconds since 1970) or later; 0: no such rule.
+    uint64_t keep_since_ns;
+    // So many of the newest versions of each key; 0 is 1.
+    uint32_t keep_last;
+    // 1: what any snapshot sees. 0: all snapshots are forgotten first.
+    uint32_t keep_snapshots;
+    // 1: the newest version of each key among those put around the same time.
+    uint32_t keep_internal;
+    // 1: change nothing, only tell what would go.
+    uint32_t dry_run;
+} kaml_retention;
+
+// What a merge did, or would do.
+typedef struct kaml_merge_report {
+    // Versions that were looked at.
+    uint64_t versions;
+    // Of these, the ones that the rules keep.
+    uint64_t kept;
+    // Those that went.
+    uint64_t dropped;
+    // Their bytes.
+    uint64_t dropped_bytes;
+    // Segments given back.
+    uint64_t segments_read;
+    // Segments that took their place; not known in a dry run.
+    uint64_t segments_written;
+} kaml_merge_report;
 
 // How many neighbouring keys of a namespace share a lock.
 typedef struct kaml_lock_width {
@@ -388,6 +456,73 @@ enum kaml_status kaml_list(struct kaml_device device,
                            struct kaml_key *keys,
                            size_t key_count_max,
                            size_t *key_count);
+
+// Reads a value as a snapshot sees it. Otherwise as `kaml_get`.
+enum kaml_status kaml_get_as_of(struct kaml_device device,
+                                kaml_namespace_id namespace_id,
+                                uint32_t snapshot,
+                                const void *key,
+                                size_t key_length,
+                                void **value,
+                                size_t *value_length);
+
+// Reads a value as it was so many changes of its key ago; deletes count. Otherwise as `kaml_get`.
+enum kaml_status kaml_get_back(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               uint32_t changes,
+                               const void *key,
+                               size_t key_length,
+                               void **value,
+                               size_t *value_length);
+
+// Tells the versions of a key, newest first, up to `version_count_max` of them: all that are kept, those that a rollback
+// hid included. A `*version_count` of 0: the key was never put.
+enum kaml_status kaml_history(struct kaml_device device,
+                              kaml_namespace_id namespace_id,
+                              const void *key,
+                              size_t key_length,
+                              struct kaml_version_info *versions,
+                              size_t version_count_max,
+                              size_t *version_count);
+
+// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns.
+enum kaml_status kaml_snapshot(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               uint32_t *snapshot);
+
+// Tells the snapshots of a namespace, oldest first, up to `snapshot_count_max` of them. `*snapshot_count` is how many there
+// are, also if they are more.
+enum kaml_status kaml_snapshots(struct kaml_device device,
+                                kaml_namespace_id namespace_id,
+                                struct kaml_snapshot_info *snapshots,
+                                size_t snapshot_count_max,
+                                size_t *snapshot_count);
+
+// Forgets a snapshot: what only it sees goes with the next merge. Durable when it returns.
+enum kaml_status kaml_forget_snapshot(struct kaml_device device,
+                                      kaml_namespace_id namespace_id,
+                                      uint32_t snapshot);
+
+// Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
+// rolling back to that one undoes it. Durable when it returns.
+enum kaml_status kaml_roll_back(struct kaml_device device,
+                                kaml_namespace_id namespace_id,
+                                uint32_t snapshot,
+                                uint32_t *before);
+
+// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
+// there. Durable when it returns.
+enum kaml_status kaml_undo(struct kaml_device device,
+                           kaml_namespace_id namespace_id,
+                           const void *key,
+                           size_t key_length,
+                           uint32_t changes);
+
+// Gives the space of versions back that the rules do not keep, while others put and get. `report` may be null.
+enum kaml_status kaml_merge(struct kaml_device device,
+                            kaml_namespace_id namespace_id,
+                            const struct kaml_retention *rules,
+                            struct kaml_merge_report *report);
 
 // Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
 // changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.

@@ -32,3 +32,4 @@ pub mod records;
 pub mod status;
 pub mod store;
 pub mod txn;
+pub mod versions;

@@ -8,7 +8,7 @@
 use crate::arguments;
 use crate::failure::Failure;
 use kaml::store::{StoreOptions, WriteMode};
-use kaml::{CreateOptions, Durability, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{CreateOptions, Durability, KeyKind, NamespaceOptions, OpenOptions, VersionOptions};
 use std::time::Duration;
 
 /// As the device was created; `KAML_DURABLE_POWER` when creating.
@@ -80,6 +80,12 @@ pub struct kaml_namespace_options {
     pub log_count: u32,
     /// The logs it appends to.
     pub logs: *const u32,
+    /// 1: it keeps every version of every record.
+    pub versioned: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
+    pub version_buffer_bytes: u64,
 }
 
 /// How many neighbouring keys of a namespace share a lock.
@@ -176,7 +182,15 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
         KAML_KEYS_U64 => KeyKind::U64,
         other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
     };
-    Ok(NamespaceOptions { keys, logs, ..NamespaceOptions::default() })
+    if given.reserved != 0 {
+        return Err(Failure::argument("namespace options: reserved is not 0"));
+    }
+    let buffer = VersionOptions { buffer_bytes: given.version_buffer_bytes, ..VersionOptions::default() };
+    let versions = flag(given.versioned, "versioned")?.then_some(buffer);
+    if versions.is_none() && given.version_buffer_bytes != 0 {
+        return Err(Failure::argument("version_buffer_bytes: only of a versioned namespace"));
+    }
+    Ok(NamespaceOptions { keys, logs, versions, ..NamespaceOptions::default() })
 }
 
 pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64) -> Result<StoreOptions, Failure> {
@@ -213,7 +227,7 @@ fn durability(number: u32) -> Result<Option<Durability>, Failure> {
     }
 }
 
-fn flag(number: u32, what: &str) -> Result<bool, Failure> {
+pub(crate) fn flag(number: u32, what: &str) -> Result<bool, Failure> {
     match number {
         0 => Ok(false),
         1 => Ok(true),

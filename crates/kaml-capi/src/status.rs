@@ -3,8 +3,8 @@
 //! Lives here:       the codes, their strings, and which error of the library is which code.
 //! Lives elsewhere:  messages with names and numbers (`failure`).
 
-use kaml::Error;
 use kaml::store::StoreError;
+use kaml::{Error, VersionError};
 use kaml_device::{Error as CommandError, RootError};
 use kaml_flash::{FormatError, MediumError, OpenError};
 use std::ffi::{CStr, c_char, c_int};
@@ -56,6 +56,8 @@ pub enum kaml_status {
     KAML_CACHE_TOO_SMALL = 32,
     /// The system refused memory or a thread.
     KAML_NO_RESOURCES = 33,
+    /// No snapshot has that number, or the key has not so many versions.
+    KAML_NO_VERSION = 34,
 
     /// The device is full; delete something first.
     KAML_FULL = 40,
@@ -89,7 +91,7 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 32] = [
+    pub(crate) const ALL: [kaml_status; 33] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
@@ -110,6 +112,7 @@ impl kaml_status {
         KAML_TOO_MANY,
         KAML_CACHE_TOO_SMALL,
         KAML_NO_RESOURCES,
+        KAML_NO_VERSION,
         KAML_FULL,
         KAML_NO_SPACE,
         KAML_READ_ONLY,
@@ -149,6 +152,7 @@ impl kaml_status {
             KAML_TOO_MANY => c"too many namespaces, transactions or handles",
             KAML_CACHE_TOO_SMALL => c"the cache is too small to work",
             KAML_NO_RESOURCES => c"the system refused memory or a thread",
+            KAML_NO_VERSION => c"no snapshot has that number, or the key has not so many versions",
             KAML_FULL => c"the device is full; delete something first",
             KAML_NO_SPACE => c"the file system below the device is full",
             KAML_READ_ONLY => c"the device is open for reading only",
@@ -228,11 +232,18 @@ impl From<&CommandError> for kaml_status {
             | CommandError::KeepsVersions(_)
             | CommandError::KeepsNoVersions(_)
             | CommandError::BadVersionOptions(_)
-            | CommandError::Versions(_)
+            | CommandError::Versions(VersionError::BadParameter { .. })
             | CommandError::BadBlockOptions { .. }
             | CommandError::BlocksOutOfRange { .. }
             | CommandError::PartialBlock { .. } => KAML_BAD_ARGUMENT,
-            CommandError::TooManyNamespaces { .. } => KAML_TOO_MANY,
+            CommandError::TooManyNamespaces { .. } | CommandError::Versions(VersionError::TooManySnapshots) => {
+                KAML_TOO_MANY
+            }
+            CommandError::Versions(VersionError::NoSnapshot { .. } | VersionError::TooFarBack { .. }) => {
+                KAML_NO_VERSION
+            }
+            CommandError::Versions(VersionError::ValueTooLarge { .. }) => KAML_VALUE_TOO_LARGE,
+            CommandError::Versions(VersionError::DamagedRecord(_) | VersionError::DamagedTable(_)) => KAML_CORRUPT,
             CommandError::Key(_) => KAML_BAD_KEY,
             CommandError::ValueTooLarge { .. } => KAML_VALUE_TOO_LARGE,
             CommandError::BatchTooLarge { .. } => KAML_BATCH_TOO_LARGE,

@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod keys;
 mod output;
+mod place;
 mod size;
 mod store;
 mod tree;

@@ -1,11 +1,13 @@
 //! Opening a device and finding a namespace, with the words a person needs when it fails.
 
 use crate::failure::Failure;
+use crate::place::Place;
 use clap::Args;
 use kaml::{Device, NamespaceInfo, NamespaceOptions, OpenOptions};
+use kaml_nvme::host::{HostOptions, RemoteDevice};
 use std::path::{Path, PathBuf};
 
-/// The device that a command works on.
+/// The device that a command works on, which must be here.
 #[derive(Args)]
 pub struct DeviceArgument {
     /// Device file or block device
@@ -34,27 +36,73 @@ impl DeviceArgument {
     }
 }
 
+/// The device that a command works on, wherever it is.
+#[derive(Args)]
+pub struct PlaceArgument {
+    /// Device file or block device, nvme+tcp://HOST:PORT/SUBSYSTEM of one that is served, or its /dev/ngXnY
+    #[arg(value_name = "DEVICE")]
+    path: PathBuf,
+}
+
+impl PlaceArgument {
+    /// Opens it for reading and writing.
+    pub fn open(&self) -> Result<Box<dyn Place>, Failure> {
+        self.open_or(DeviceArgument::open)
+    }
+
+    /// Opens it for reading only, as [`DeviceArgument::open_to_read`] does.
+    pub fn open_to_read(&self) -> Result<Box<dyn Place>, Failure> {
+        self.open_or(DeviceArgument::open_to_read)
+    }
+
+    fn open_or(
+        &self,
+        here: impl FnOnce(&DeviceArgument) -> Result<Device, Failure>,
+    ) -> Result<Box<dyn Place>, Failure> {
+        match self.remote()? {
+            Some(remote) => Ok(Box::new(remote)),
+            None => Ok(Box::new(here(&self.local())?)),
+        }
+    }
+
+    /// Connects, if it is somewhere else.
+    pub fn remote(&self) -> Result<Option<RemoteDevice>, Failure> {
+        let opened = RemoteDevice::open_named(&self.path, &HostOptions::default());
+        opened.transpose().map_err(|error| match error {
+            kaml_nvme::host::Error::Url { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(format!("{}: {error}", self.path.display())),
+        })
+    }
+
+    /// As a device that is here.
+    pub fn local(&self) -> DeviceArgument {
+        DeviceArgument { path: self.path.clone() }
+    }
+}
+
 /// Opens a device; its path is in the error.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
     Device::open(path, options).map_err(|error| named(path, error))
 }
 
 fn named(path: &Path, error: kaml::Error) -> Failure {
-    let text = error.to_string();
+    let mut text = error.to_string();
+    if matches!(error.command(), Some(kaml_device::Error::MetadataDamaged(_))) {
+        text += "; `kaml salvage` reads what is whole";
+    }
     let name = path.display().to_string();
     Failure::Failed(if text.contains(&name) { text } else { format!("{name}: {text}") })
 }
 
 /// A namespace by its name.
-pub fn namespace(device: &Device, name: &str) -> Result<NamespaceInfo, Failure> {
-    let id = device.namespace(name)?;
-    let found = device.namespaces().into_iter().find(|info| info.id == id);
-    found.ok_or_else(|| Failure::NotFound(format!("namespace `{name}` was deleted meanwhile")))
+pub fn namespace(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
+    let found = device.namespaces()?.into_iter().find(|info| info.name == name);
+    found.ok_or_else(|| kaml::Error::from(kaml_device::Error::UnknownNamespaceName(name.to_owned())).into())
 }
 
 /// A namespace by its name, made with default options if it is missing.
-pub fn namespace_or_new(device: &Device, name: &str) -> Result<NamespaceInfo, Failure> {
-    if device.namespace(name).is_err() {
+pub fn namespace_or_new(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
+    if !device.namespaces()?.iter().any(|info| info.name == name) {
         device.create_namespace(name, &NamespaceOptions::default())?;
     }
     namespace(device, name)

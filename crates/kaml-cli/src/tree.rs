@@ -10,7 +10,8 @@
 //! contents uses again.
 
 use crate::failure::Failure;
-use kaml::{Batch, Device, Key, NamespaceId};
+use crate::place::Place;
+use kaml::{Batch, Condition, Key, NamespaceId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata as FileMetadata};
@@ -67,7 +68,7 @@ pub enum Kind {
 #[derive(Clone, Copy)]
 pub struct Tree<'a> {
     /// The device.
-    pub device: &'a Device,
+    pub device: &'a dyn Place,
     /// Contents.
     pub contents: NamespaceId,
     /// Metadata.
@@ -252,7 +253,8 @@ impl Tree<'_> {
             let read = Read::take(&mut file, metadata.part_bytes).read_to_end(&mut part);
             read.map_err(Failure::io(entry.source.display()))?;
             check.update(&part);
-            self.device.put(self.contents, part_key(&entry.path, &metadata.xxh3_128, number), &part)?;
+            let key = part_key(&entry.path, &metadata.xxh3_128, number);
+            self.device.put_if(self.contents, key, &part, Condition::Always)?;
         }
         if format!("{:032x}", check.digest128()) != metadata.xxh3_128 {
             self.delete_parts(&entry.path, Some(&metadata))?;
@@ -286,13 +288,15 @@ impl Tree<'_> {
     fn delete_parts(&self, path: &Path, old: Option<&Metadata>) -> Result<(), Failure> {
         let Some(old) = old else { return Ok(()) };
         for number in 0..old.part_count() {
-            self.device.delete(self.contents, part_key(path, &old.xxh3_128, number))?;
+            let mut batch = Batch::new();
+            batch.delete(self.contents, part_key(path, &old.xxh3_128, number));
+            self.device.write(&batch)?;
         }
         Ok(())
     }
 
     fn part_bytes(&self) -> u64 {
-        PART_BYTES.min(self.device.info().value_bytes_max)
+        PART_BYTES.min(self.device.value_bytes_max())
     }
 
     /// The metadata record of a key.

@@ -61,6 +61,20 @@ impl World {
         complaint
     }
 
+    /// Serves the device; answers its address when it listens.
+    fn serve(&self) -> (std::process::Child, String) {
+        let serve = ["serve", "data.kaml", "--listen", "127.0.0.1:0", "--json"];
+        let mut serving = self.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
+        while serde_json::from_str::<Value>(&said).is_err() {
+            assert_ne!(std::io::BufRead::read_line(&mut stdout, &mut said).unwrap(), 0, "it ended: {said}");
+        }
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let (address, subsystem) = (said["address"].as_str().unwrap(), said["subsystem"].as_str().unwrap());
+        (serving, format!("nvme+tcp://{address}/{subsystem}"))
+    }
+
     fn pipe(&self, arguments: &[&str], input: &[u8]) -> Output {
         let mut child = self
             .command(arguments)
@@ -350,6 +364,37 @@ fn damage_is_named() {
     assert!(report["problems"][0].as_str().unwrap().contains("victim"), "{report}");
 }
 
+/// Goal:   what is whole of a damaged device is copied to a new one, and what is not is said.
+/// Method: the index snapshot of one namespace is damaged after a clean close; another namespace keeps versions, a third has
+///         a damaged record.
+#[test]
+fn damaged_devices_are_salvaged() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
+    (0..50).for_each(|i| drop(world.ok(&["put", "data.kaml", "notes", &format!("key{i}"), &format!("value {i}")])));
+    world.ok(&["put", "data.kaml", "past", "hello", "world"]);
+    world.ok(&["put", "data.kaml", "notes", "torn", &"tear here".repeat(20)]);
+    let mut image = fs::read(world.path("data.kaml")).unwrap();
+    let find = |image: &[u8], text: &[u8]| image.windows(text.len()).rposition(|bytes| bytes == text).unwrap();
+    let at = find(&image, b"KIX1") + 20;
+    image[at] ^= 1;
+    let at = find(&image, b"tear here");
+    image[at] ^= 1;
+    fs::write(world.path("data.kaml"), &image).unwrap();
+    world.fails(1, &["get", "data.kaml", "notes", "key7"]);
+    let output = world.run(&["salvage", "data.kaml", "--into", "new.kaml", "--json"]);
+    assert_eq!(output.status.code(), Some(1), "something was damaged: {output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = &report["namespaces"][0];
+    assert_eq!((&notes["name"], &notes["rebuilt"]), (&Value::from("notes"), &Value::from(true)), "{report}");
+    assert_eq!((&notes["records"], &notes["unreadable"]), (&Value::from(50), &Value::from(1)), "{report}");
+    assert_eq!(world.ok(&["get", "new.kaml", "notes", "key7"]), "value 7");
+    assert_eq!(world.ok(&["get", "new.kaml", "past", "hello"]), "world");
+    assert!(world.ok(&["check", "new.kaml"]).contains("0 problems"));
+    assert!(fs::read(world.path("data.kaml")).unwrap() == image, "the damaged device is as it was");
+    assert!(world.ok(&["salvage", "new.kaml"]).contains("| notes"));
+}
+
 /// Goal:   a reader that goes away is no panic.
 /// Method: list many keys into a pipe that is closed at once.
 #[test]
@@ -422,30 +467,28 @@ fn quickstart_loses_nothing() {
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 2, "something was left behind");
 }
 
+/// Asks a target to end, which it does in order.
+fn end(serving: &mut std::process::Child) {
+    let pid = rustix::process::Pid::from_child(serving);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(serving.wait().unwrap().code(), Some(0));
+}
+
 /// Goal:   a device is served to hosts until the process is asked to end, which it does in order; what hosts stored is there.
 /// Method: the host of `kaml-nvme` stores and writes while `serve` runs; SIGINT; names that are none are a matter of usage.
 #[test]
 fn a_device_is_served() {
     let world = World::new();
     world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "512", "--size", "1MiB"]);
-    let serve = ["serve", "data.kaml", "--listen", "127.0.0.1:0", "--json"];
-    let mut serving = world.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
-    let mut said = String::new();
-    let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
-    while serde_json::from_str::<Value>(&said).is_err() {
-        assert_ne!(std::io::BufRead::read_line(&mut stdout, &mut said).unwrap(), 0, "it ended: {said}");
-    }
-    let said: Value = serde_json::from_str(&said).unwrap();
-    let (address, subsystem) = (said["address"].as_str().unwrap(), said["subsystem"].as_str().unwrap());
+    let (mut serving, url) = world.serve();
+    let (address, subsystem) = url.strip_prefix("nvme+tcp://").unwrap().split_once('/').unwrap();
     let host = kaml_nvme::host::Controller::connect(address, subsystem, &Default::default()).unwrap();
     let queue = &host.queues()[0];
     let key = kaml::Key::new(b"served").unwrap();
     kaml_nvme::host::KeyValue::new(queue, 1).store(&key, b"over the wire", 0).unwrap();
     kaml_nvme::host::Blocks::new(&host, queue, 2).unwrap().write(3, &[7; 512]).unwrap();
     drop(host);
-    let pid = rustix::process::Pid::from_child(&serving);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(serving.wait().unwrap().code(), Some(0));
+    end(&mut serving);
     assert_eq!(world.ok(&["get", "data.kaml", "notes", "served"]), "over the wire");
     world.fails(2, &["serve", "data.kaml", "--subsystem", "no-name"]);
 }
@@ -579,5 +622,50 @@ fn versions() {
     assert_eq!(ok(&["get", "a"]), "one");
     let refused = world.fails(2, &["snapshot", "data.kaml", "notes"]);
     assert!(refused.contains("does not keep versions"), "{refused}");
+    world.ok(&["check", "data.kaml"]);
+}
+
+/// Goal:   commands on records work on a device that is served as they do on a file.
+/// Method: the life of records, a tree, JSON Lines and versions through an address; the exit codes; then the file itself.
+#[test]
+fn a_served_device_is_a_device() {
+    let world = World::new();
+    let (mut serving, url) = world.serve();
+    let url = url.as_str();
+    world.ok(&["put", url, "notes", "hello", "world"]);
+    assert_eq!(world.ok(&["get", url, "notes", "hello"]), "world");
+    world.fails(4, &["put", url, "notes", "hello", "x", "--if-absent"]);
+    world.fails(3, &["get", url, "notes", "none"]);
+    world.fails(3, &["get", url, "nowhere", "hello"]);
+    world.fails(3, &["delete", url, "notes", "none", "--must-exist"]);
+    world.fails(2, &["get", "nvme+tcp://127.0.0.1", "notes", "hello"]);
+    let lines: String = (0..600).map(|n| format!("{{\"key_u64\":{n},\"value\":\"value {n}\"}}\n")).collect();
+    let imported = world.pipe(&["import", url, "-", "--namespace", "lines"], lines.as_bytes());
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+    assert_eq!(world.ok(&["list", url, "lines"]).lines().count(), 600);
+    assert_eq!(world.ok(&["export", url, "-", "--namespace", "lines"]).lines().count(), 600);
+    tree_of(&world.path("tree"));
+    world.ok(&["import", url, "tree", "--namespace", "files"]);
+    world.ok(&["export", url, "restored", "--namespace", "files"]);
+    assert_eq!(picture(&world.path("restored")), picture(&world.path("tree")));
+    world.ok(&["namespace", "create", url, "past", "--versioned"]);
+    world.ok(&["put", url, "past", "a", "one"]);
+    assert!(world.ok(&["snapshot", url, "past"]).contains("snapshot 1"));
+    world.ok(&["put", url, "past", "a", "two"]);
+    assert_eq!(world.ok(&["get", url, "past", "a", "--as-of", "1"]), "one");
+    assert_eq!(world.ok(&["diff", url, "past", "1"]), "~ a\n");
+    assert_eq!(world.json(&["history", url, "past", "a", "--json"]).as_array().map(Vec::len), Some(2));
+    world.fails(3, &["get", url, "past", "a", "--as-of", "7"]);
+    world.fails(2, &["snapshot", url, "notes"]);
+    let info = world.json(&["info", url, "--json"]);
+    assert_eq!(
+        (&info["namespaces"][0]["name"], info["stats"]["put_count"].as_u64() > Some(600)),
+        (&"notes".into(), true)
+    );
+    assert!(world.ok(&["info", url]).contains("notes"));
+    world.ok(&["namespace", "delete", url, "lines"]);
+    end(&mut serving);
+    assert_eq!(world.ok(&["get", "data.kaml", "past", "a", "--back", "1"]), "one");
+    world.fails(3, &["list", "data.kaml", "lines"]);
     world.ok(&["check", "data.kaml"]);
 }

@@ -9,13 +9,15 @@ use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
 use crate::reader::Reader;
-use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError, PageAddr};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, Medium, MediumError, PageAddr};
 use kaml_index::Slot;
 
 /// What was read of a block.
 pub struct BlockAudit {
     block: u32,
     records: Vec<(Extent, Seen)>,
+    /// Of each page that has an OOB entry, when it was programmed; else 0.
+    page_sequences: Vec<u64>,
     errors: Vec<MediumError>,
     _pin: Pin,
 }
@@ -47,7 +49,8 @@ impl BlockAudit {
     pub fn read(reader: &Reader, medium: &dyn Medium, block: u32) -> BlockAudit {
         let geometry = medium.geometry();
         let pin = reader.pin_block(block);
-        let mut audit = BlockAudit { block, records: Vec::new(), errors: Vec::new(), _pin: pin };
+        let mut audit =
+            BlockAudit { block, records: Vec::new(), page_sequences: Vec::new(), errors: Vec::new(), _pin: pin };
         let bytes = (geometry.pages_per_block * geometry.oob_bytes) as usize;
         let at = PageAddr { block: BlockIndex(block), page: 0 };
         let mut io = Io::ReadOob { at, into: AlignedBuf::zeroed(bytes) };
@@ -58,6 +61,7 @@ impl BlockAudit {
         let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
         let pages: Vec<_> = into.chunks(geometry.oob_bytes as usize).map(PageOob::check).collect();
         let found = extents(&pages, geometry.chunks_per_page());
+        audit.page_sequences = pages.iter().map(|page| page.map_or(0, |page| page.sequence)).collect();
         if pages.iter().flatten().any(|page| page.class == Class::Segment as u8) {
             audit.records = found.into_iter().map(|extent| (extent, Seen::Segment)).collect();
             return audit;
@@ -97,6 +101,21 @@ impl BlockAudit {
             };
             self.records.push((*extent, seen));
         }
+    }
+
+    /// What could not be read.
+    pub(crate) fn errors(&self) -> impl Iterator<Item = &MediumError> {
+        self.errors.iter()
+    }
+
+    /// Records whose headers are whole: where, how many chunks, the header, when the first page was programmed.
+    pub(crate) fn records(&self, geometry: &Geometry) -> impl Iterator<Item = (ChunkAddr, u32, &Record, u64)> {
+        self.records.iter().filter_map(|(extent, seen)| {
+            let (Seen::Whole(record) | Seen::BadValue(record)) = seen else { return None };
+            let page = (extent.start / geometry.chunks_per_page()) as usize;
+            let at = geometry.chunk_at(BlockIndex(self.block), extent.start);
+            Some((at, extent.chunk_count, record, self.page_sequences[page]))
+        })
     }
 
     /// Judges what was read as the index stands now.

@@ -162,6 +162,8 @@ pub struct Core {
     retry_at_ns: u64,
     /// While the ring is replayed: the epoch and tail that roots must go on naming.
     pub(crate) recovering: Option<(u64, u64)>,
+    /// Opened for what can be read of it, however damaged: what was found to be missing in the ring.
+    pub(crate) salvage: Option<Vec<String>>,
     /// No record has moved since the block table was written.
     pub(crate) table_is_exact: bool,
     /// Memory of all indexes as of the last poll.
@@ -225,6 +227,7 @@ impl Core {
             read_only: false,
             retry_at_ns: 0,
             recovering: None,
+            salvage: None,
             table_is_exact: false,
             index_bytes: 0,
             capacity_cached: 0,

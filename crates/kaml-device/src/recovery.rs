@@ -11,7 +11,6 @@ use crate::blocks::BlockTable;
 use crate::checkpoint::ROOT_PEEK_BYTES;
 use crate::core::{Core, code};
 use crate::error::Error;
-use crate::format::frame::{Frame, FrameHeader};
 use crate::format::journal::{self, Change};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
@@ -20,6 +19,7 @@ use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
+use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::{Again, segment_chunks};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexWriter, Key, Slot};
@@ -81,7 +81,7 @@ impl Core {
     }
 
     /// The firmware as the root describes it, indexes not loaded.
-    fn restore(medium: &dyn Medium, root: Root) -> Result<Core, Error> {
+    pub(crate) fn restore(medium: &dyn Medium, root: Root) -> Result<Core, Error> {
         let geometry = medium.geometry().clone();
         let mut blocks = BlockTable::new(&geometry);
         check_runs(&root, &geometry)?;
@@ -145,13 +145,18 @@ impl Core {
         for id in &versioned {
             self.load_tables(medium, *id)?;
         }
+        self.recover_records(medium, report)
+    }
+
+    /// What the ring has beyond index and journal, and a root that starts a new life.
+    pub(crate) fn recover_records(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
         self.count_live();
         self.replay_ring(medium, report)?;
         let request = self.request_root(true);
         self.drive(medium, |core| core.roots_done() >= request)
     }
 
-    fn replay_journal(&mut self, medium: &dyn Medium) -> Result<u64, Error> {
+    pub(crate) fn replay_journal(&mut self, medium: &dyn Medium) -> Result<u64, Error> {
         let page_bytes = self.geometry.page_bytes as usize;
         let mut runs = Vec::new();
         let mut count = 0;
@@ -249,9 +254,10 @@ impl Core {
         self.recovering = Some((epoch, self.root.ring_tail));
         let end = self.ring_end(medium, epoch)?;
         // Records that are in their pages already must not be taken for free space while others are placed again.
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::End };
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
-            let Some(records) = frame.records(&payload) else { break };
+            let records = frame.records(&payload).expect("checked by the scan");
             for (record, body) in records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping) {
                 if !self.takes(record) {
                     continue;
@@ -263,9 +269,9 @@ impl Core {
             scan.accept(&frame);
         }
         let mut again: BTreeMap<u32, Vec<Again>> = BTreeMap::new();
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
-            let Some(records) = frame.records(&payload) else { break };
+            let records = frame.records(&payload).expect("checked by the scan");
             report.ring_frames += 1;
             for (record, body) in records {
                 report.ring_records += 1;
@@ -278,6 +284,9 @@ impl Core {
                 }
             }
             scan.accept(&frame);
+        }
+        if let Some(problems) = &mut self.salvage {
+            problems.extend(scan.skipped.iter().map(|what| format!("{what}: Puts are missing")));
         }
         self.replay_versions_of_ring(medium, again)?;
         // A root begun meanwhile was prepared for the old tail; the one that gives the frames up comes after it and
@@ -311,10 +320,11 @@ impl Core {
     /// Where the frames that count end. Of those in flight when power failed, which are the last two at most, the ring
     /// write may be whole while pages that it relies on are not: such a frame was not acknowledged.
     fn ring_end(&self, medium: &dyn Medium, epoch: u64) -> Result<u64, Error> {
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail);
+        let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::Refused };
+        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
         let mut last: VecDeque<(u64, Vec<(Record, u64)>)> = VecDeque::new();
         while let Some((frame, payload)) = scan.next()? {
-            let Some(records) = frame.records(&payload) else { break };
+            let records = frame.records(&payload).expect("checked by the scan");
             let mappings = records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping && self.takes(r));
             let mappings =
                 mappings.map(|(r, body)| Ok((*r, self.mapped_at(r, body)?))).collect::<Result<_, Error>>()?;
@@ -384,7 +394,7 @@ impl Core {
     }
 
     /// Whether the namespace of a record exists and takes its key.
-    fn takes(&self, record: &Record) -> bool {
+    pub(crate) fn takes(&self, record: &Record) -> bool {
         self.spaces.get(&record.namespace).is_some_and(|space| space.layout.takes(record))
     }
 
@@ -447,55 +457,6 @@ impl Core {
 /// Rounds of background work after which a record that was committed before the crash counts as not placeable.
 pub(crate) const PLACE_TRIES_MAX: u32 = 10_000;
 
-/// Walks the frames of the ring from its tail.
-struct RingScan<'a> {
-    medium: &'a dyn Medium,
-    epoch: u64,
-    /// Behind the last frame that was accepted.
-    end: u64,
-}
-
-impl<'a> RingScan<'a> {
-    fn new(medium: &'a dyn Medium, epoch: u64, tail: u64) -> Self {
-        RingScan { medium, epoch, end: tail }
-    }
-
-    /// The next frame with its payload: behind the last one, or at the start of the next lap.
-    fn next(&self) -> Result<Option<(Frame, AlignedBuf)>, Error> {
-        let ring_bytes = self.medium.geometry().ring_bytes;
-        let next_lap = self.end.next_multiple_of(ring_bytes);
-        for lsn in [self.end, next_lap] {
-            if let Some(found) = self.frame_at(lsn)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-
-    fn frame_at(&self, lsn: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
-        let geometry = self.medium.geometry();
-        let offset = lsn % geometry.ring_bytes;
-        let mut head = AlignedBuf::zeroed(geometry.sector_bytes as usize);
-        self.medium.read_ring(offset, &mut head)?;
-        let Some(frame) = FrameHeader::check(&head, self.medium.uuid()) else { return Ok(None) };
-        let bytes = frame.ring_bytes(geometry.sector_bytes);
-        let expected = frame.epoch == self.epoch && frame.lsn == lsn && frame.previous_end == self.end;
-        if !expected || offset + bytes > geometry.ring_bytes {
-            return Ok(None);
-        }
-        let mut whole = AlignedBuf::zeroed(bytes as usize);
-        self.medium.read_ring(offset, &mut whole)?;
-        let end = FrameHeader::BYTES + frame.payload_len as usize;
-        whole.copy_within(FrameHeader::BYTES..end, 0);
-        whole.set_len(frame.payload_len as usize);
-        Ok(Some((frame, whole)))
-    }
-
-    fn accept(&mut self, frame: &Frame) {
-        self.end = frame.lsn + frame.ring_bytes(self.medium.geometry().sector_bytes);
-    }
-}
-
 fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
     let bytes = root.encode(medium.uuid());
     let sector = medium.geometry().sector_bytes as usize;
@@ -506,7 +467,7 @@ fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
 }
 
 /// The newer of the whole roots.
-fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
+pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
     let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
     match slots {
         [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }),
@@ -547,7 +508,7 @@ fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error>
 }
 
 /// Calls `each` with the page number and bytes of every page of a run.
-fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
+pub(crate) fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
     let geometry = medium.geometry();
     let page_bytes = geometry.page_bytes as usize;
     let step = (READ_BYTES / page_bytes).max(1) as u32;

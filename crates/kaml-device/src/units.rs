@@ -7,7 +7,7 @@
 //! **Writes of less than a unit** merge with the unit's newest content, staged Puts included, in one visit to the core: so
 //! units change in the order in which Puts are staged, which is the order in which they commit, and nobody holds a lock.
 //! Newest content in a write buffer is there at once. Content on flash is read before, outside the core; the visit after
-//! that looks whether the newest content is still the one that was read (the pin keeps its place from being reused), and
+//! that looks whether the newest content is still the one that was read, by its place and its block's erase count, and
 //! asks for another read if not. Each repetition means that somebody else's write was staged, and that one is in a buffer.
 
 use crate::core::{Body, Condition, Core, Op, StageError};
@@ -110,7 +110,9 @@ pub struct BlockChange {
     /// Checksums of the units that a write fills, in order; nothing for a trim.
     whole_crcs: Option<Vec<u32>>,
     /// Contents that were read for units that are changed in part.
-    known: Vec<(FlashRead, Vec<u8>)>,
+    known: Vec<(Place, Vec<u8>)>,
+    /// Where the read that was asked for last finds its content.
+    asked: Option<Place>,
     /// The frame of the last Put so far.
     frame: Option<u64>,
     /// The frame and the bytes of the Put that the last call staged.
@@ -128,11 +130,19 @@ pub enum BlockStep {
     Read(FlashRead),
 }
 
+/// A place in one life of its block: what stood there stays the same until the block is erased. A pin would keep the block
+/// from being erased instead, and changes that wait for room must not keep blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Place {
+    at: u64,
+    erase_count: u32,
+}
+
 /// What is known of a unit.
 enum Content {
     Absent,
     Bytes(Vec<u8>),
-    Unread(FlashRead),
+    Unread(FlashRead, Place),
 }
 
 impl BlockChange {
@@ -157,7 +167,17 @@ impl BlockChange {
 
     fn new(options: BlockOptions, namespace: u32, range: Range<u64>, whole_crcs: Option<Vec<u32>>) -> BlockChange {
         let at = range.start;
-        BlockChange { namespace, options, range, at, whole_crcs, known: Vec::new(), frame: None, last: None }
+        BlockChange {
+            namespace,
+            options,
+            range,
+            at,
+            whole_crcs,
+            known: Vec::new(),
+            asked: None,
+            frame: None,
+            last: None,
+        }
     }
 
     /// Stages the next Put of it. `data` is all that is written, nothing for a trim. After [`StageError::NeedIndex`] or
@@ -182,12 +202,12 @@ impl BlockChange {
         Ok(if self.at == self.range.end { BlockStep::Done(self.frame) } else { BlockStep::More })
     }
 
-    /// Takes the value of a read that `stage` asked for.
+    /// Takes the value of the read that `stage` asked for.
     pub fn supply(&mut self, read: FlashRead, value: Vec<u8>) -> Result<(), Error> {
         if value.len() != self.options.unit_bytes as usize {
             return Err(read.corrupt("a unit of another size stands in its place"));
         }
-        self.known.push((read, value));
+        self.known.extend(self.asked.take().map(|place| (place, value)));
         Ok(())
     }
 
@@ -213,7 +233,7 @@ impl BlockChange {
             let mut bytes = match self.content(core, span.unit)? {
                 Content::Absent => vec![0; unit_bytes as usize],
                 Content::Bytes(bytes) => bytes,
-                Content::Unread(read) => return Ok(Some(read)),
+                Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             };
             bytes[span.in_unit.clone()].copy_from_slice(&data[span.in_range.clone()]);
             merged.push(bytes);
@@ -247,7 +267,7 @@ impl BlockChange {
         }
         match self.content(core, span.unit)? {
             Content::Absent => {}
-            Content::Unread(read) => return Ok(Some(read)),
+            Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             Content::Bytes(mut bytes) => {
                 bytes[span.in_unit.clone()].fill(0);
                 let body = Body::Value { value: &bytes, crc32c: crc32c::crc32c(&bytes) };
@@ -280,6 +300,11 @@ impl BlockChange {
         Op { namespace: self.namespace, key: Key::from(unit), body, condition: Condition::Always }
     }
 
+    fn ask(&mut self, read: FlashRead, place: Place) -> FlashRead {
+        self.asked = Some(place);
+        read
+    }
+
     /// The newest content of a unit, or how to get it.
     fn content(&self, core: &Core, unit: u64) -> Result<Content, StageError> {
         Ok(match core.newest_unit(self.namespace, &Key::from(unit))? {
@@ -287,8 +312,10 @@ impl BlockChange {
             (Buffered::Value(bytes), _) => Content::Bytes(bytes),
             (Buffered::Programmed, read) => {
                 let read = read.expect("a programmed record has a place");
-                let known = self.known.iter().find(|(known, _)| known.at == read.at);
-                known.map_or_else(|| Content::Unread(read), |(_, bytes)| Content::Bytes(bytes.clone()))
+                let erase_count = core.blocks.get(core.block_of(read.at.0)).erase_count;
+                let place = Place { at: read.at.0, erase_count };
+                let known = self.known.iter().find(|(known, _)| *known == place);
+                known.map_or_else(|| Content::Unread(read, place), |(_, bytes)| Content::Bytes(bytes.clone()))
             }
         })
     }

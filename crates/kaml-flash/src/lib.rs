@@ -16,6 +16,7 @@ mod layout;
 mod map;
 mod medium;
 mod memory;
+mod overlay;
 mod plan;
 mod rules;
 mod superblock;
@@ -31,5 +32,6 @@ pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, Page
 pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
 pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;
+pub use overlay::Overlay;
 pub use superblock::Durability;
 pub use trace::{FileChange, FileEvent, FileTrace};

@@ -10,7 +10,7 @@ use kaml_nvme::wire::logs::LogRequest;
 use kaml_nvme::wire::manage::{Create, decode_put, encode_batch};
 use kaml_nvme::wire::pdu::Header;
 use kaml_nvme::wire::text::{get_ascii, get_nqn};
-use kaml_nvme::wire::{blocks, keyvalue};
+use kaml_nvme::wire::{blocks, keyvalue, named, vendor, versions};
 use zerocopy::FromBytes;
 
 /// The first byte chooses the parser, the second one is its parameter, the others are parsed.
@@ -24,7 +24,7 @@ pub fn decoders(data: &[u8]) {
         4 => command(bytes),
         5 => create(bytes),
         6 => text(bytes),
-        _ => drop(read_controller_list(bytes)),
+        _ => vendor(bytes, *parameter),
     }
 }
 
@@ -97,8 +97,38 @@ fn command(bytes: &[u8]) {
     let connect = Connect::of(&command);
     assert_eq!(Connect::of(&connect.command()).queue, connect.queue);
     assert!(matches!(Property::of(&command).bytes(), 4 | 8));
+    if let (Ok(at), Ok((rules, dry_run))) = (versions::get_at(&command), versions::get_merge(&command)) {
+        let mut again = command;
+        versions::put_merge(&mut again, &rules, dry_run);
+        assert_eq!(versions::get_merge(&again), Ok((rules, dry_run)));
+        versions::put_at(&mut again, at);
+        assert_eq!(versions::get_at(&again), Ok(at));
+    }
     if let Some(request) = LogRequest::of(&command) {
         assert_eq!(LogRequest::of(&request.command(command.nsid.get())).map(|again| again.lid), Some(request.lid));
+    }
+}
+
+/// Lists, and what is ours: what is read is written as it was read.
+fn vendor(bytes: &[u8], parameter: u8) {
+    let count = usize::from(parameter >> 3);
+    match parameter % 8 {
+        0 => drop(read_controller_list(bytes)),
+        1 => {
+            let Ok(keys) = named::decode_keys(bytes, count as u32) else { return };
+            let again = named::encode_keys(keys.iter().copied());
+            assert_eq!(named::decode_keys(&again, count as u32), Ok(keys));
+        }
+        2 => drop(named::decode_found(bytes, count)),
+        3 => {
+            let Ok(key) = kaml::Key::new(b"key") else { return };
+            let Some(past) = versions::decode_history(bytes, count, key) else { return };
+            assert_eq!(versions::decode_history(&versions::encode_history(&past), count, key), Some(past));
+        }
+        4 => drop(versions::decode_stats(bytes)),
+        5 => drop(versions::decode_differences(bytes, count)),
+        6 => drop(vendor::decode_namespaces(bytes)),
+        _ => drop((versions::decode_merged(bytes), vendor::DevicePage::read(bytes).is_some())),
     }
 }
 

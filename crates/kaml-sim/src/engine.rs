@@ -26,6 +26,15 @@ struct Op {
     refused: Option<MediumError>,
 }
 
+/// Pages of flash that were asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageCounts {
+    /// Pages that a read touched any part of.
+    pub read: u64,
+    /// Pages programmed, and those that roots would fill.
+    pub written: u64,
+}
+
 pub(crate) struct Engine {
     pub(crate) geometry: Arc<Geometry>,
     pub(crate) array: Array,
@@ -46,6 +55,7 @@ pub(crate) struct Engine {
     done: Vec<Vec<Completion>>,
     in_flight: Vec<usize>,
     mutations: u64,
+    pub(crate) pages: PageCounts,
     cut_at: Option<u64>,
     powered: bool,
     /// A rule that a medium cannot refuse by an answer was broken.
@@ -72,6 +82,7 @@ impl Engine {
             done: Vec::new(),
             in_flight: Vec::new(),
             mutations: 0,
+            pages: PageCounts::default(),
             cut_at: None,
             powered: true,
             misuse: None,
@@ -230,10 +241,25 @@ impl Engine {
         }
         let op = self.ops[number as usize].take().expect("ends once");
         self.free_numbers.push(number);
+        self.count_pages(&op.io);
         if let Some(next) = self.clocks.leave(&op.progress) {
             self.resume(next, self.now_ns);
         }
         self.finish(op);
+    }
+
+    fn count_pages(&mut self, io: &Io) {
+        let page_bytes = self.geometry.page_bytes as usize;
+        match io {
+            Io::Read { at, into } => {
+                let chunk_bytes = self.geometry.chunk_bytes as usize;
+                let start = self.geometry.split(*at).1 as usize * chunk_bytes % page_bytes;
+                self.pages.read += (start + into.len()).div_ceil(page_bytes) as u64;
+            }
+            Io::Program { data, .. } => self.pages.written += data.len().div_ceil(page_bytes) as u64,
+            Io::WriteRoot { data, .. } => self.pages.written += data.len().div_ceil(page_bytes) as u64,
+            Io::ReadOob { .. } | Io::Erase { .. } | Io::Persist { .. } | Io::Flush => {}
+        }
     }
 
     /// Applies an operation and tells its queue.

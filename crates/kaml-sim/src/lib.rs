@@ -38,6 +38,7 @@ pub use board::{Board, BoardError};
 pub use broken::BrokenMedium;
 pub use check::Violation;
 pub use controller::{ControllerTiming, LinkTiming};
+pub use engine::PageCounts;
 pub use experiment::{Cell, Claim, Experiment, Outcome, Progress, Settings};
 pub use faults::{FaultCounts, Faults};
 pub use file_states::{BrokenDisk, FileStates};

@@ -5,7 +5,7 @@
 //! Implements:       `kaml_flash::{Medium, Queue}`; design section 9.
 
 use crate::array::{Array, Keep};
-use crate::engine::Engine;
+use crate::engine::{Engine, PageCounts};
 use crate::faults::{FaultCounts, Faults, Injector};
 use crate::rng::Rng;
 use crate::timing::Timing;
@@ -69,6 +69,11 @@ impl SimMedium {
     /// Operations that changed something, so far: power cuts are named by this number.
     pub fn mutations(&self) -> u64 {
         self.engine().mutations()
+    }
+
+    /// Pages that operations read and wrote so far.
+    pub fn page_counts(&self) -> PageCounts {
+        self.engine().pages
     }
 
     /// Fingerprint of all completions so far.

@@ -28,8 +28,11 @@ impl Value {
 
     /// One word, repeated: the medium keeps it in a few bytes whatever its length.
     pub fn run(self, into: &mut Vec<u8>) {
-        into.clear();
         let word = mix(self.seed).to_le_bytes();
-        into.extend(word.iter().cycle().take(self.len as usize));
+        into.clear();
+        into.resize(self.len as usize, 0);
+        for chunk in into.chunks_mut(word.len()) {
+            chunk.copy_from_slice(&word[..chunk.len()]);
+        }
     }
 }

@@ -73,7 +73,7 @@ impl Past {
 // --- reading --------------------------------------------------------------------------------------------------------------
 
 /// Reads versions as a driver does.
-struct Reading<'a> {
+pub(crate) struct Reading<'a> {
     core: &'a mut Core,
     medium: &'a dyn Medium,
     reader: VersionReader,
@@ -82,7 +82,7 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(core: &'a mut Core, medium: &'a dyn Medium, space: u32) -> Result<Reading<'a>, Error> {
+    pub(crate) fn new(core: &'a mut Core, medium: &'a dyn Medium, space: u32) -> Result<Reading<'a>, Error> {
         let reader = core.reader().versions(space)?;
         Ok(Reading { core, medium, reader, space, bytes: Vec::new() })
     }

@@ -134,3 +134,10 @@ fn nearly_full_devices_open_again() {
     passes(147, None, 4808);
     passes(467, None, 11_069);
 }
+
+/// Goal:   changes of parts of blocks that wait for room keep no block from being erased.
+/// Method: the seed in which such changes had pinned all free blocks of a full device, so that collection waited for them.
+#[test]
+fn waiting_changes_pin_nothing() {
+    passes(9_000_819, None, 0);
+}

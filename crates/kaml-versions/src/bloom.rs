@@ -406,10 +406,28 @@ impl Bloom {
         Ok(false)
     }
 
+    /// Runs of `count` full tables of a row, the paper's internal versions: the share of bits that all tables of a run have
+    /// set, by which the paper guesses how much of it is live, and its segments.
+    ///
+    /// Tables have bits at the same positions only where [`BloomParameters::growth`] is 1.
+    pub fn internal_versions(&self, count: usize) -> Vec<(f64, Vec<SegmentAt>)> {
+        let is_full = |table: &&Table| table.segments.len() == self.parameters.combined as usize;
+        let full = self.rows.iter().map(|row| row.tables.iter().filter(is_full).collect::<Vec<_>>());
+        full.flat_map(|tables| tables.chunks_exact(count).map(shared_bits).collect::<Vec<_>>()).collect()
+    }
+
     /// The version that stands in a page for a place.
     pub fn check<'p>(key: &Key, place: u16, page: &'p [u8]) -> Result<Option<(Version, &'p [u8])>, Error> {
         find(page, key, place)
     }
+}
+
+fn shared_bits(tables: &[&Table]) -> (f64, Vec<SegmentAt>) {
+    let columns = tables[0].filters.bits();
+    let common = |column: usize| tables.iter().fold(u64::MAX, |sum, table| sum & table.columns.read(column));
+    let set: u32 = (0..columns).map(|column| common(column).count_ones()).sum();
+    let share = f64::from(set) / (columns * tables[0].columns.width()) as f64;
+    (share, tables.iter().flat_map(|table| table.segments.iter().copied()).collect())
 }
 
 /// The numbers of the bits that are set, the highest first.

@@ -33,6 +33,8 @@ pub struct Columns {
     parameters: Parameters,
     rows: Vec<Row>,
     buffered_bytes: usize,
+    /// Memory of all rows' groups.
+    group_bytes: usize,
     segment_count: u64,
 }
 
@@ -69,7 +71,7 @@ impl Columns {
     pub fn new(parameters: Parameters) -> Result<Columns, Error> {
         parameters.check()?;
         let rows = (0..parameters.rows).map(|_| Row::default()).collect();
-        Ok(Columns { parameters, rows, buffered_bytes: 0, segment_count: 0 })
+        Ok(Columns { parameters, rows, buffered_bytes: 0, group_bytes: 0, segment_count: 0 })
     }
 
     /// The shape.
@@ -84,9 +86,17 @@ impl Columns {
 
     /// Memory in use.
     pub fn memory(&self) -> MemoryUse {
-        let groups = |row: &Row| row.groups.iter().map(Group::memory_bytes).sum::<usize>();
-        let rows: usize = self.rows.iter().map(|row| size_of::<Row>() + groups(row)).sum();
-        MemoryUse { buffer_bytes: self.buffered_bytes, index_bytes: rows + size_of::<Columns>() }
+        let rows = self.rows.len() * size_of::<Row>();
+        MemoryUse { buffer_bytes: self.buffered_bytes, index_bytes: rows + self.group_bytes + size_of::<Columns>() }
+    }
+
+    /// Changes the groups of a row, keeping count of their memory: it is asked for with every Put.
+    fn change_row<T>(&mut self, row: u32, change: impl FnOnce(&mut Row) -> T) -> T {
+        let row = &mut self.rows[row as usize];
+        let before = row.group_bytes();
+        let answer = change(row);
+        self.group_bytes = self.group_bytes + row.group_bytes() - before;
+        answer
     }
 
     /// Puts a version into the buffer. `version` says what it is; its kind is a value or a tombstone, its sequence the
@@ -160,7 +170,8 @@ impl Columns {
         sealed.keys.iter().for_each(|key| row.outlive(*key));
         let (records, keys) = (sealed.records as u16, sealed.keys.len() as u16);
         let segment = Segment::new(at, sealed.hashed_pages, sealed.sequences.clone(), records, keys);
-        row.push(segment, &sealed.table, self.parameters.value_shape());
+        let shape = self.parameters.value_shape();
+        self.change_row(sealed.row, |row| row.push(segment, &sealed.table, shape));
         self.segment_count += 1;
     }
 
@@ -172,7 +183,8 @@ impl Columns {
             return Err(Error::DamagedTable("of another row"));
         }
         let segment = Segment::new(at, stored.hashed_pages, stored.sequences, stored.records, live);
-        self.rows[row as usize].push(segment, &stored.table, self.parameters.value_shape());
+        let shape = self.parameters.value_shape();
+        self.change_row(row, |row| row.push(segment, &stored.table, shape));
         self.segment_count += 1;
         Ok(())
     }
@@ -246,9 +258,11 @@ impl Columns {
 
     /// Closes the last group of a row if that is worth it: the next segment begins another.
     pub(crate) fn close_group(&mut self, row: u32) {
-        if let Some(group) = self.rows[row as usize].groups.last_mut().filter(|group| group.is_worth_closing()) {
-            group.close();
-        }
+        self.change_row(row, |row| {
+            if let Some(group) = row.groups.last_mut().filter(|group| group.is_worth_closing()) {
+                group.close();
+            }
+        });
     }
 
     /// Groups of a row that no segment joins any more, or with `closes` would after [`Columns::close_group`]: all but the
@@ -280,7 +294,7 @@ impl Columns {
             let segment = Segment::new(at[i], sealed.hashed_pages, sealed.sequences.clone(), records, live[i]);
             chain.push(segment, &sealed.table, shape);
         }
-        let old: Vec<Group> = self.rows[row as usize].groups.splice(groups, chain.groups).collect();
+        let old: Vec<Group> = self.change_row(row, |row| row.groups.splice(groups, chain.groups).collect());
         let freed: Vec<SegmentAt> = old.iter().flat_map(|group| &group.segments).map(Segment::at).collect();
         self.segment_count = self.segment_count + sealed.len() as u64 - freed.len() as u64;
         freed
@@ -288,6 +302,10 @@ impl Columns {
 }
 
 impl Row {
+    fn group_bytes(&self) -> usize {
+        self.groups.iter().map(Group::memory_bytes).sum()
+    }
+
     /// Adds the newest segment, to the open group if that has tables of this length.
     fn push(&mut self, segment: Segment, table: &[u32], shape: ValueShape) {
         let positions = table.len() as u32;

@@ -248,6 +248,7 @@ impl<'a> Client<'a> {
         if self.load.work.is_read() && (data.len() != self.load.bytes || data[..8] != number.to_le_bytes()) {
             return Err(Error::Wrong(format!("record {number} is another's, or has another size")));
         }
+        self.queue.recycle(data);
         Ok(())
     }
 }

@@ -10,8 +10,10 @@ use crate::error::Error;
 use crate::queue::AsyncQueue;
 use crate::stats::{DeviceInfo, Stats};
 use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
-use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, StageError};
-use kaml_flash::{Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions};
+use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, SalvageReport, StageError};
+use kaml_flash::{
+    Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions, Overlay,
+};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -89,13 +91,37 @@ impl Device {
         Device::start(medium, Path::new(""), Durability::Power, false)
     }
 
+    /// Opens a damaged device, or one whose last user was killed, for reading, and changes nothing on it: what recovery
+    /// writes stays in memory, up to the size of the commit ring and a few blocks. Indexes that cannot be read are made again
+    /// from a scan of all pages; the report says which, and what else is damaged. `progress` is told blocks read and blocks in
+    /// all meanwhile.
+    ///
+    /// Fails if there is no superblock, or no root that can be read.
+    pub fn salvage(
+        path: impl AsRef<Path>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(Device, SalvageReport), Error> {
+        let begin = Instant::now();
+        let medium = FileMedium::open(path.as_ref(), &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let durability = medium.durability();
+        let medium = Arc::new(Overlay::new(Arc::new(medium)));
+        let (core, found) = Core::salvage(&*medium, progress)?;
+        let path = path.as_ref().display().to_string();
+        let about = About { path, durability, report: OpenReport::default(), open: begin.elapsed(), read_only: true };
+        Ok((Device::run(core, medium, about)?, found))
+    }
+
     fn start(medium: Arc<dyn Medium>, path: &Path, durability: Durability, read_only: bool) -> Result<Device, Error> {
         let begin = Instant::now();
         let (core, report) = Core::open(&*medium, read_only)?;
-        let shared = Arc::new(Shared::new(core, medium));
-        let background = background::start(shared.clone())?;
         let path = path.display().to_string();
         let about = About { path, durability, report, open: begin.elapsed(), read_only };
+        Device::run(core, medium, about)
+    }
+
+    fn run(core: Core, medium: Arc<dyn Medium>, about: About) -> Result<Device, Error> {
+        let shared = Arc::new(Shared::new(core, medium));
+        let background = background::start(shared.clone())?;
         Ok(Device { inner: Arc::new(Inner { shared, background: Mutex::new(Some(background)), about }) })
     }
 

@@ -24,6 +24,7 @@
 mod background;
 mod batch;
 mod blocks;
+mod bytes;
 mod check;
 mod device;
 mod driver;
@@ -35,12 +36,14 @@ pub mod store;
 mod versions;
 
 pub use batch::{Batch, Record};
+pub use bytes::Bytes;
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;
 pub use kaml_device::{BlockInfo, BlockOptions, VersionOptions};
 pub use kaml_device::{
     Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
+    SalvageReport,
 };
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use kaml_versions::{

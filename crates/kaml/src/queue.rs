@@ -10,7 +10,7 @@ mod buffers;
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
 use crate::error::Error;
-use crate::{Key, NamespaceId};
+use crate::{Bytes, Key, NamespaceId};
 use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
@@ -27,7 +27,7 @@ pub struct Answer {
     /// The caller's name for the command.
     pub token: u64,
     /// For a Get the value, if the key is there; for a read of blocks their bytes; for a Put nothing.
-    pub result: Result<Option<Vec<u8>>, Error>,
+    pub result: Result<Option<Bytes>, Error>,
 }
 
 struct WaitingPut {
@@ -214,7 +214,7 @@ impl AsyncQueue {
         let mut value = Vec::new();
         let result = match self.shared.find(namespace, &key.into(), &mut value)? {
             Lookup::Absent => Ok(None),
-            Lookup::Value => Ok(Some(value)),
+            Lookup::Value => Ok(Some(value.into())),
             Lookup::Read(read) => {
                 self.start_read(token, read, start);
                 return Ok(());
@@ -238,8 +238,10 @@ impl AsyncQueue {
     }
 
     /// Gives back the memory of a large value that was answered, for the next ones.
-    pub fn recycle(&mut self, value: Vec<u8>) {
-        self.buffers.give_value(value);
+    pub fn recycle(&mut self, value: Bytes) {
+        if let Some(buf) = value.into_read() {
+            self.buffers.give(buf);
+        }
     }
 
     /// Appends answers; with `wait` at least one, if anything is in flight.
@@ -381,8 +383,13 @@ impl AsyncQueue {
         self.free_places.push(place);
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
         let range = result.map_err(Error::from).and_then(|()| Ok(read.value(&into)?));
-        let value = range.map(|range| self.buffers.value(&into[range]));
-        self.buffers.give(into);
+        let value = match range {
+            Ok(range) => Ok(self.buffers.value(into, range)),
+            Err(error) => {
+                self.buffers.give(into);
+                Err(error)
+            }
+        };
         self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }

@@ -242,7 +242,8 @@ fn drain(queue: &mut AsyncQueue) -> Vec<(u64, Option<Vec<u8>>)> {
     while queue.in_flight() > 0 {
         queue.poll(true, &mut answers);
     }
-    answers.into_iter().map(|answer| (answer.token, answer.result.unwrap())).collect()
+    let told = |answer: kaml::Answer| (answer.token, answer.result.unwrap().map(kaml::Bytes::into_vec));
+    answers.into_iter().map(told).collect()
 }
 
 /// Goal:   a read sees each atomic write whole or not at all.

@@ -1,4 +1,4 @@
-//! `kaml experiment`: the paper's device experiments, and some of our own, on a modelled board.
+//! `kaml experiment`: the papers' device experiments, and some of our own, on a modelled board.
 //!
 //! Lives here:       flags, files, the live display, the claims as a table.
 //! Lives elsewhere:  the experiments (`kaml_sim::Experiment`).
@@ -16,11 +16,13 @@ use std::path::{Path, PathBuf};
   kaml experiment all --out figures
   kaml experiment fig5 --out figures --quick
   kaml experiment gc --board tlc --out figures --json
+  kaml experiment muninn-fig9 --keys 50M --out figures
 
 Each experiment writes NAME.csv and NAME.svg. The same board and seed give the same bytes on every machine.
-fig5 to fig8 are those of the KAML paper, section V.")]
+fig5 to fig8 are those of the KAML paper, section V; muninn-fig7 to muninn-fig10 those of the Muninn paper, section 6, on
+its own flash whatever the board. With fewer keys than its 50M these have fewer rows of segments, each as long.")]
 pub struct Arguments {
-    /// fig5, fig6, fig7, fig8, gc, wear, logs, or all
+    /// fig5 to fig8, gc, wear, logs, muninn-fig7 to muninn-fig10, or all
     #[arg(value_parser = named)]
     experiment: Chosen,
     /// The directory for tables and pictures; made if it is not there
@@ -32,6 +34,9 @@ pub struct Arguments {
     /// Of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Puts of the experiments of the Muninn paper, as 3125000, 500K or 50M
+    #[arg(long, default_value = "3125K", value_parser = count)]
+    keys: u64,
     /// Seconds instead of minutes; the figures mean little
     #[arg(long)]
     quick: bool,
@@ -47,8 +52,26 @@ fn named(name: &str) -> Result<Chosen, String> {
     match (name, Experiment::named(name)) {
         ("all", _) => Ok(Chosen(Experiment::ALL.to_vec())),
         (_, Some(one)) => Ok(Chosen(vec![one])),
-        (_, None) => Err("there is fig5, fig6, fig7, fig8, gc, wear, logs, and all".to_owned()),
+        (_, None) => {
+            let names: Vec<&str> = Experiment::ALL.iter().map(|experiment| experiment.name()).collect();
+            Err(format!("there is {}, and all", names.join(", ")))
+        }
     }
+}
+
+/// Puts at most: their numbers have 32 bits.
+const KEYS_MAX: u64 = 1 << 31;
+
+/// Reads a count: `3125000`, `500K`, `50M`.
+fn count(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1_000),
+        None => text.strip_suffix(['M', 'm']).map_or((text, 1), |digits| (digits, 1_000_000)),
+    };
+    let count = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(factor));
+    count
+        .filter(|count| (1..=KEYS_MAX).contains(count))
+        .ok_or_else(|| "a count of 1 to 2^31, as 500K or 50M".to_owned())
 }
 
 /// A preset, or a file.
@@ -63,7 +86,7 @@ pub(super) fn board(name: &str) -> Result<Board, Failure> {
 impl Arguments {
     /// Runs experiments and writes what they came to.
     pub fn run(self) -> Result<(), Failure> {
-        let settings = Settings { board: board(&self.board)?, seed: self.seed, quick: self.quick };
+        let settings = Settings { board: board(&self.board)?, seed: self.seed, quick: self.quick, keys: self.keys };
         std::fs::create_dir_all(&self.out).map_err(Failure::io(self.out.display()))?;
         let mut outcomes = Vec::new();
         for experiment in self.experiment.0 {
@@ -106,7 +129,7 @@ fn show(outcome: &Outcome, out: &Path) -> Result<(), Failure> {
     }
     let row = |claim: &Claim| {
         let (low, high) = claim.ours;
-        let ours = if low == high { format!("{low:.2}") } else { format!("{low:.2} to {high:.2}") };
+        let ours = if low == high { format!("{low:.3}") } else { format!("{low:.3} to {high:.3}") };
         let met = if claim.met { "yes" } else { "no" };
         [claim.what.as_str(), claim.paper, claim.bar, &ours, met].map(str::to_owned).to_vec()
     };

@@ -2,11 +2,12 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::store::{self, DeviceArgument};
+use crate::place::Place;
+use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Kind, Metadata, Tree};
 use crate::{keys, output, size};
 use clap::{Args, ValueEnum};
-use kaml::{Device, Key, NamespaceId};
+use kaml::{Key, NamespaceId};
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::File;
@@ -28,7 +29,7 @@ A namespace that was imported from a directory (it has a NAME.meta beside it) is
 times, and every file is verified against the hash in its metadata; others are written as JSON Lines.")]
 pub struct Arguments {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// Directory, file, or `-` for standard output
     target: PathBuf,
     /// Name of the namespace
@@ -65,15 +66,15 @@ impl Arguments {
         let started = Instant::now();
         let device = self.device.open_to_read()?;
         let to_stdout = self.target == Path::new("-");
-        let is_tree = device.namespace(&tree::namespace_names(&self.namespace).1).is_ok();
+        let is_tree = store::namespace(&*device, &tree::namespace_names(&self.namespace).1).is_ok();
         let format = self.format.unwrap_or(if is_tree && !to_stdout { Format::Tree } else { Format::Jsonl });
         let mut report = Report::default();
         match format {
-            Format::Tree => self.tree(&device, &interrupt, &mut report)?,
-            Format::Jsonl if to_stdout => self.lines(&device, std::io::stdout().lock(), &interrupt, &mut report)?,
+            Format::Tree => self.tree(&*device, &interrupt, &mut report)?,
+            Format::Jsonl if to_stdout => self.lines(&*device, std::io::stdout().lock(), &interrupt, &mut report)?,
             Format::Jsonl => {
                 let file = File::create(&self.target).map_err(Failure::io(self.target.display()))?;
-                self.lines(&device, file, &interrupt, &mut report)?;
+                self.lines(&*device, file, &interrupt, &mut report)?;
             }
         }
         report.seconds = started.elapsed().as_secs_f64();
@@ -95,7 +96,7 @@ impl Arguments {
         }
     }
 
-    fn tree(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+    fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
         let contents = store::namespace(device, &contents)?.id;
         let info = store::namespace(device, &metadata)?;
@@ -123,7 +124,7 @@ impl Arguments {
 
     fn lines(
         &self,
-        device: &Device,
+        device: &dyn Place,
         target: impl Write,
         interrupt: &Interrupt,
         report: &mut Report,
@@ -143,18 +144,18 @@ impl Arguments {
 }
 
 /// Every key of a namespace, in the order of its listing.
-fn for_each_key(
-    device: &Device,
+pub fn for_each_key(
+    device: &dyn Place,
     namespace: NamespaceId,
     mut each: impl FnMut(Key) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut after = None;
     loop {
         let page = device.list(namespace, after, PAGE_KEYS)?;
-        page.keys.into_iter().try_for_each(&mut each)?;
-        match page.next {
+        after = match page.last() {
             None => return Ok(()),
-            next => after = next,
-        }
+            last => last.copied(),
+        };
+        page.into_iter().try_for_each(&mut each)?;
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::store::{self, DeviceArgument};
+use crate::place::Place;
+use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Tree};
 use crate::{keys, output, size};
 use clap::Args;
-use kaml::{Batch, Device};
+use kaml::Batch;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::File;
@@ -30,7 +31,7 @@ A directory becomes two namespaces, NAME with the contents and NAME.meta with th
 one atomic Put. Ctrl-C stops after the current Put.")]
 pub struct Arguments {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// A directory, a file of JSON Lines, or `-` for JSON Lines from standard input
     source: PathBuf,
     /// Name of the namespace, made if it is missing
@@ -65,9 +66,9 @@ impl Arguments {
         };
         let mut report = Report::default();
         let outcome = if is_tree {
-            self.tree(&device, &interrupt, &mut report)
+            self.tree(&*device, &interrupt, &mut report)
         } else {
-            self.lines(&device, &interrupt, &mut report)
+            self.lines(&*device, &interrupt, &mut report)
         };
         let closed = device.close();
         outcome?;
@@ -80,7 +81,7 @@ impl Arguments {
         output::line(format!("{count} entries, {bytes} in {:.2} s", report.seconds))
     }
 
-    fn tree(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+    fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
         let contents = store::namespace_or_new(device, &contents)?.id;
         let metadata = store::namespace_or_new(device, &metadata)?.id;
@@ -97,7 +98,7 @@ impl Arguments {
         Ok(())
     }
 
-    fn lines(&self, device: &Device, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+    fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let namespace = store::namespace_or_new(device, &self.namespace)?.id;
         let (input, bytes) = self.open_lines()?;
         let bar = if std::io::stderr().is_terminal() {

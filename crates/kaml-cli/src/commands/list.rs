@@ -1,7 +1,7 @@
 //! `kaml list`.
 
 use crate::failure::Failure;
-use crate::store::{self, DeviceArgument};
+use crate::store::{self, PlaceArgument};
 use crate::{keys, output};
 use clap::Args;
 use serde_json::Value;
@@ -19,7 +19,7 @@ const PAGE_KEYS: usize = 4096;
 One key a line, in no particular order; with --json, one JSON object a line.")]
 pub struct Arguments {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// Name of the namespace
     namespace: String,
     /// At most so many keys
@@ -37,22 +37,22 @@ impl Arguments {
     /// Lists the keys.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.device.open_to_read()?;
-        let namespace = store::namespace(&device, &self.namespace)?;
+        let namespace = store::namespace(&*device, &self.namespace)?;
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut after = None;
         while left > 0 {
             let page = device.list(namespace.id, after, left.min(PAGE_KEYS))?;
-            left -= page.keys.len();
+            left -= page.len();
+            after = match page.last() {
+                Some(last) => Some(*last),
+                None => break,
+            };
             let show = |key: &kaml::Key| match (self.hex, self.json) {
                 (true, _) => keys::hex(key.as_bytes()),
                 (_, true) => Value::Object(keys::to_json(key, namespace.keys)).to_string(),
                 _ => keys::show(key, namespace.keys),
             };
-            output::text(&page.keys.iter().map(|key| show(key) + "\n").collect::<String>())?;
-            after = match page.next {
-                Some(next) => Some(next),
-                None => break,
-            };
+            output::text(&page.iter().map(|key| show(key) + "\n").collect::<String>())?;
         }
         Ok(())
     }

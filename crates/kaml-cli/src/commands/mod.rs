@@ -14,6 +14,7 @@ mod list;
 mod namespace;
 mod quickstart;
 mod record;
+mod salvage;
 mod serve;
 mod sim;
 mod versions;
@@ -61,6 +62,8 @@ pub enum Command {
     Serve(serve::Arguments),
     /// Read everything on a device and verify its checksums
     Check(check::Arguments),
+    /// Read what can still be read of a damaged device, into a new one
+    Salvage(salvage::Arguments),
     /// Measure this machine's floors, its raw disk, and KAML on it
     Bench(bench::Arguments),
     /// Run the firmware on modelled flash, under power cuts and faults
@@ -97,6 +100,7 @@ impl Command {
             Command::Export(arguments) => arguments.run(),
             Command::Serve(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
+            Command::Salvage(arguments) => arguments.run(),
             Command::Bench(arguments) => arguments.run(),
             Command::Sim(arguments) => arguments.run(),
             Command::Experiment(arguments) => arguments.run(),

@@ -1,7 +1,7 @@
 //! `kaml namespace create|list|set|delete`.
 
 use crate::failure::Failure;
-use crate::store::{self, DeviceArgument};
+use crate::store::{self, PlaceArgument};
 use crate::{output, size};
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{BlockOptions, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions};
@@ -53,12 +53,12 @@ enum Action {
     /// Show all namespaces
     List {
         #[command(flatten)]
-        device: DeviceArgument,
+        device: PlaceArgument,
         /// As JSON
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, or move it to other logs
+    /// Rename a namespace, or move it to other logs, of a device that is here
     Set {
         #[command(flatten)]
         target: Target,
@@ -79,7 +79,7 @@ enum Action {
 #[derive(Args)]
 struct Target {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// Name of the namespace
     #[arg(value_name = "NAMESPACE")]
     name: String,
@@ -127,18 +127,18 @@ impl Arguments {
                 let versions = versioned.then(|| VersionOptions { buffer_bytes, ..VersionOptions::default() });
                 let device = target.device.open()?;
                 device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
-                target.show(&store::namespace(&device, &target.name)?, "created")?;
+                target.show(&store::namespace(&*device, &target.name)?, "created")?;
                 Ok(device.close()?)
             }
             Action::List { device, json } => {
-                let namespaces = device.open_to_read()?.namespaces();
+                let namespaces = device.open_to_read()?.namespaces()?;
                 if json { output::json(&View::of_all(&namespaces)) } else { output::line(table(&namespaces)) }
             }
             Action::Set { rename: None, logs: None, .. } => {
                 Err(Failure::Usage("nothing to set: give --rename or --logs".into()))
             }
             Action::Set { target, rename, logs } => {
-                let device = target.device.open()?;
+                let device = target.device.local().open()?;
                 let id = device.namespace(&target.name)?;
                 let name = rename.clone().unwrap_or_else(|| target.name.clone());
                 device.set_namespace(id, &NamespaceChange { name: rename, logs: logs.map(|logs| logs.0) })?;
@@ -147,7 +147,7 @@ impl Arguments {
             }
             Action::Delete { target } => {
                 let device = target.device.open()?;
-                let info = store::namespace(&device, &target.name)?;
+                let info = store::namespace(&*device, &target.name)?;
                 device.delete_namespace(info.id)?;
                 target.show(&info, "deleted")?;
                 Ok(device.close()?)

@@ -4,7 +4,7 @@ use crate::commands::versions::AtArguments;
 use crate::failure::{Failure, is_conflict};
 use crate::keys::{self, KeyArgument};
 use crate::output;
-use crate::store::{self, DeviceArgument};
+use crate::store::{self, PlaceArgument};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
 #[derive(Args)]
 struct Record {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// Name of the namespace
     namespace: String,
     #[command(flatten)]
@@ -58,6 +58,8 @@ pub struct PutArguments {
   kaml get data.kaml notes photo --output photo.jpg
   kaml get data.kaml notes 0x00ff --hex --json
   kaml get data.kaml past hello --as-of 2
+  kaml get nvme+tcp://127.0.0.1:4420/NQN notes hello
+  kaml get /dev/ng0n1 notes hello
 
 The value is written as it is, without a newline. An absent key ends with exit code 3.")]
 pub struct GetArguments {
@@ -102,7 +104,7 @@ impl PutArguments {
     pub fn run(self) -> Result<(), Failure> {
         let value = self.value()?;
         let device = self.record.device.open()?;
-        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let namespace = store::namespace(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let condition = match (self.if_absent, self.if_present) {
             (true, _) => Condition::IfAbsent,
@@ -130,12 +132,12 @@ impl GetArguments {
     /// Writes the value.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.record.device.open_to_read()?;
-        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let namespace = store::namespace(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let absent = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
         let value = match self.at.at() {
             None => device.get(namespace.id, key)?,
-            Some(at) => device.get_version(namespace.id, key, at)?.map(|record| record.value),
+            Some(at) => device.get_version(namespace.id, key, at)?,
         };
         let value = value.ok_or_else(absent)?;
         if let Some(path) = &self.output {
@@ -152,7 +154,7 @@ impl DeleteArguments {
     /// Deletes the record.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.record.device.open()?;
-        let namespace = store::namespace(&device, &self.record.namespace)?;
+        let namespace = store::namespace(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let is_missing = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
         let looks_first = self.must_exist && namespace.versions.is_some();

@@ -2,10 +2,11 @@
 
 use crate::failure::Failure;
 use crate::keys::{self, KeyArgument};
-use crate::store::{self, DeviceArgument};
+use crate::place::Place;
+use crate::store::{self, PlaceArgument};
 use crate::{output, size};
 use clap::Args;
-use kaml::{At, Device, Difference, MergeReport, NamespaceInfo, Retention, VersionKind};
+use kaml::{At, Difference, MergeReport, NamespaceInfo, Retention, VersionKind};
 use serde_json::json;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Args)]
 struct Target {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: PlaceArgument,
     /// Name of a namespace that keeps versions
     namespace: String,
     /// The answer as JSON
@@ -22,15 +23,15 @@ struct Target {
 }
 
 impl Target {
-    fn open(&self) -> Result<(Device, NamespaceInfo), Failure> {
+    fn open(&self) -> Result<(Box<dyn Place>, NamespaceInfo), Failure> {
         let device = self.device.open()?;
-        let namespace = store::namespace(&device, &self.namespace)?;
+        let namespace = store::namespace(&*device, &self.namespace)?;
         Ok((device, namespace))
     }
 
-    fn open_to_read(&self) -> Result<(Device, NamespaceInfo), Failure> {
+    fn open_to_read(&self) -> Result<(Box<dyn Place>, NamespaceInfo), Failure> {
         let device = self.device.open_to_read()?;
-        let namespace = store::namespace(&device, &self.namespace)?;
+        let namespace = store::namespace(&*device, &self.namespace)?;
         Ok((device, namespace))
     }
 
@@ -278,16 +279,10 @@ impl MergeArguments {
     /// Gives the space of old versions back.
     pub fn run(self) -> Result<(), Failure> {
         let retention = self.retention();
-        let (report, segment_bytes) = if self.dry_run {
-            let (device, namespace) = self.target.open_to_read()?;
-            (device.merge_dry_run(namespace.id, &retention)?, device.version_stats(namespace.id)?.segment_bytes)
-        } else {
-            let (device, namespace) = self.target.open()?;
-            let report = device.merge(namespace.id, &retention, &mut |_, _| {})?;
-            let stats = device.version_stats(namespace.id)?;
-            device.close()?;
-            (report, stats.segment_bytes)
-        };
+        let (device, namespace) = if self.dry_run { self.target.open_to_read()? } else { self.target.open()? };
+        let report = device.merge(namespace.id, &retention, self.dry_run)?;
+        let segment_bytes = device.version_stats(namespace.id)?.segment_bytes;
+        device.close()?;
         let MergeReport { versions, kept, dropped, dropped_bytes, segments_read, segments_written } = report;
         let json = json!({
             "dry_run": self.dry_run,

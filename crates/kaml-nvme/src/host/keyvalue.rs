@@ -1,29 +1,49 @@
 //! Commands of the Key Value command set, one call each.
 //!
 //! Lives here:       building commands, reading answers.
-//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), sending them (`queue`).
+//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), other commands of our own (`named`, `versions`), sending
+//!                   them (`queue`, `carrier`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set".
 
-use super::{Error, Finished, Queue, Ticket};
+use super::{Error, Execute, Finished, Queue, Ticket};
 use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{decode_list, put_key};
 use crate::wire::status::Status;
 use kaml::Key;
 
-/// A Key Value namespace, reached through one queue.
-#[derive(Clone, Copy)]
-pub struct KeyValue<'a> {
-    queue: &'a Queue,
-    nsid: u32,
+/// A Key Value namespace, reached through one queue, or something else that carries out commands.
+pub struct KeyValue<'a, E: ?Sized = Queue> {
+    pub(super) queue: &'a E,
+    pub(super) nsid: u32,
 }
 
-impl<'a> KeyValue<'a> {
+impl<E: ?Sized> Clone for KeyValue<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<E: ?Sized> Copy for KeyValue<'_, E> {}
+
+impl KeyValue<'_, Queue> {
+    /// Store under options (`wire::keyvalue::store`), without waiting.
+    pub fn submit_store(&self, key: &Key, value: &[u8], options: u8) -> Result<Ticket, Error> {
+        self.queue.submit(self.storing(key, value.len(), options), value, 0)
+    }
+
+    /// Retrieve into a buffer of `room` bytes, without waiting. The result is the size of the whole value.
+    pub fn submit_retrieve(&self, key: &Key, room: usize) -> Result<Ticket, Error> {
+        self.queue.submit(self.retrieving(key, room), &[], room)
+    }
+}
+
+impl<'a, E: Execute + ?Sized> KeyValue<'a, E> {
     /// Names the namespace.
-    pub fn new(queue: &'a Queue, nsid: u32) -> KeyValue<'a> {
+    pub fn new(queue: &'a E, nsid: u32) -> KeyValue<'a, E> {
         KeyValue { queue, nsid }
     }
 
-    fn command(&self, opcode: u8, key: &Key) -> Command {
+    pub(super) fn command(&self, opcode: u8, key: &Key) -> Command {
         let mut command = Command::new(opcode, self.nsid);
         put_key(&mut command, key);
         command
@@ -44,26 +64,14 @@ impl<'a> KeyValue<'a> {
         command
     }
 
-    /// Store under options (`wire::keyvalue::store`), without waiting.
-    pub fn submit_store(&self, key: &Key, value: &[u8], options: u8) -> Result<Ticket, Error> {
-        self.queue.submit(self.storing(key, value.len(), options), value, 0)
-    }
-
     /// Store.
     pub fn store(&self, key: &Key, value: &[u8], options: u8) -> Result<(), Error> {
-        let ticket = self.submit_store(key, value, options)?;
-        self.queue.wait(ticket)?.success().map(drop)
-    }
-
-    /// Retrieve into a buffer of `room` bytes, without waiting. The result is the size of the whole value.
-    pub fn submit_retrieve(&self, key: &Key, room: usize) -> Result<Ticket, Error> {
-        self.queue.submit(self.retrieving(key, room), &[], room)
+        self.queue.execute(self.storing(key, value.len(), options), value, 0)?.success().map(drop)
     }
 
     /// The first `room` bytes of a value, and its size; none if the key does not exist.
     pub fn retrieve(&self, key: &Key, room: usize) -> Result<Option<(Vec<u8>, usize)>, Error> {
-        let ticket = self.submit_retrieve(key, room)?;
-        Ok(present(self.queue.wait(ticket)?)?.map(|finished| (finished.data, finished.result as u32 as usize)))
+        value_of(self.queue.execute(self.retrieving(key, room), &[], room)?)
     }
 
     /// Whether a key exists.
@@ -108,6 +116,14 @@ impl<'a> KeyValue<'a> {
         command.cdw10 = count.into();
         self.queue.execute(command, records, 0)?.success().map(drop)
     }
+}
+
+/// A value, as much of it as there was room for, and its size; none if the key does not exist.
+pub(super) fn value_of(finished: Finished) -> Result<Option<(Vec<u8>, usize)>, Error> {
+    let Some(mut finished) = present(finished)? else { return Ok(None) };
+    let bytes = finished.result as u32 as usize;
+    finished.data.truncate(bytes);
+    Ok(Some((finished.data, bytes)))
 }
 
 /// An answer, or none if the key does not exist.

@@ -2,14 +2,22 @@
 //!
 //! Lives here:       errors; which queue is used by whom.
 //! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the command sets
-//!                   (`keyvalue`, `blocks`), the store on top (`remote`).
+//!                   (`keyvalue`, `blocks`) and of our own (`named`, `versions`), ways to a device (`carrier`: TCP;
+//!                   `passthrough`: Linux), the device behind them
+//!                   (`remote`, `remote_commands`, `remote_backing`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; design section 1 (NVMe/TCP host).
 
 mod blocks;
+mod carrier;
 mod controller;
 mod keyvalue;
+mod named;
+mod passthrough;
 mod queue;
 mod remote;
+mod remote_backing;
+mod remote_commands;
+mod versions;
 
 pub use blocks::Blocks;
 pub use controller::{Controller, HostOptions};
@@ -17,8 +25,22 @@ pub use keyvalue::KeyValue;
 pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
 
+use crate::wire::command::Command;
 use crate::wire::pdu::Fatal;
 use crate::wire::status::Status;
+
+/// What carries out a command of a namespace.
+pub trait Execute {
+    /// Carries out one command: `data` go to the controller, at most `room` bytes are taken from it. More than the controller
+    /// has sent may be answered: the result of a command says how much is its own.
+    fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error>;
+}
+
+impl Execute for Queue {
+    fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
+        Queue::execute(self, command, data, room)
+    }
+}
 
 /// Why a command got no result.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +65,9 @@ pub enum Error {
     /// The target cannot do what is asked for.
     #[error("the target does not support {0}")]
     Unsupported(&'static str),
+    /// The system refused to open a node, or to pass a command through.
+    #[error("{0}")]
+    Refused(String),
     /// An address that makes no sense.
     #[error("{url:?} is no address of a device: {why}")]
     Url {

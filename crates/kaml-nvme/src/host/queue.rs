@@ -28,6 +28,10 @@ use std::time::Duration;
 /// How long the peer may take for each step of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Memory of data of this length and more is kept for the next ones, so many times at most.
+const SPARE_BYTES_MIN: usize = 64 << 10;
+const SPARE_MAX: usize = 8;
+
 /// What a command came to, with what was sent for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
@@ -91,6 +95,8 @@ struct State {
     arriving: Option<(u16, usize, bool)>,
     data_pdu_bytes_max: usize,
     capsule_bytes_max: usize,
+    /// Memory of long data that were answered, for the next ones.
+    spare: Vec<Vec<u8>>,
     /// Why nothing can be sent or received any more.
     lost: Option<String>,
 }
@@ -146,6 +152,7 @@ impl Queue {
             arriving: None,
             data_pdu_bytes_max: answer.limit.get() as usize,
             capsule_bytes_max: 8192, // what every controller takes for Connect
+            spare: Vec::new(),
             lost: None,
         };
         Ok(Queue { socket, state: Mutex::new(state), changed: Condvar::new() })
@@ -227,6 +234,17 @@ impl Queue {
                 return finished.ok_or(Error::Connection(why));
             }
             state = self.progress(state, Wait::Yes);
+        }
+    }
+
+    /// Takes back the memory of an answer's data, for the next ones, if it is worth it: fresh memory costs more than what is
+    /// received into it.
+    pub fn recycle(&self, data: Vec<u8>) {
+        if data.capacity() >= SPARE_BYTES_MIN {
+            let mut state = self.lock();
+            if state.spare.len() < SPARE_MAX {
+                state.spare.push(data);
+            }
         }
     }
 
@@ -312,12 +330,20 @@ impl State {
         let moved = if command.direction() == Direction::In { data.len() } else { room };
         command.sgl = if in_capsule { Sgl::in_capsule(moved as u32) } else { Sgl::transport(moved as u32) };
         let sending = if in_capsule { Vec::new() } else { data.to_vec() };
-        let received = vec![0; if command.direction() == Direction::Out { room } else { 0 }];
+        let received = if command.direction() == Direction::Out { self.memory(room) } else { Vec::new() };
         self.in_flight[usize::from(cid)] = Some(InFlight { sending, received, got: 0, finished: None, polled });
         match in_capsule {
             true => self.outbox.push_copy(&Header::Command(command), data),
             false => self.outbox.push(&Header::Command(command)),
         }
+    }
+
+    /// So many bytes, whatever they are: no more of them is answered than is received.
+    fn memory(&mut self, bytes: usize) -> Vec<u8> {
+        let spare = if bytes >= SPARE_BYTES_MIN { self.spare.pop() } else { None };
+        let Some(mut memory) = spare else { return vec![0; bytes] };
+        memory.resize(bytes, 0);
+        memory
     }
 
     fn handle(&mut self, framer: &mut Framer) -> Result<(), Fatal> {

@@ -1,33 +1,31 @@
-//! A device behind NVMe/TCP as the record cache and transactions take it.
+//! A device somewhere else, as one that is here: behind NVMe/TCP, or attached by Linux.
 //!
-//! Lives here:       addresses, which queue a command takes, connecting again, errors of a local device.
-//! Lives elsewhere:  the commands (`keyvalue`), the store on top (`kaml::store`).
-//! Implements:       design section 7 (the cache and transactions run on anything that is a device).
+//! Lives here:       addresses, opening, sending again, errors of a local device.
+//! Lives elsewhere:  ways to a device (`carrier`, `passthrough`), its commands (`remote_commands`), what the cache and
+//!                   transactions need of it (`remote_backing`).
 //!
 //! When the connection is lost, it is made again. Reads are repeated; so are Puts without conditions, for which twice is
 //! as good as once. What a lost Put with a condition came to cannot be known: that is an error.
 
-use super::{Controller, Error, HostOptions, KeyValue, Queue};
+use super::carrier::{Carrier, Tcp};
+use super::passthrough::{Passthrough, is_node};
+use super::{Error, Execute, Finished, HostOptions};
 use crate::wire::command::{Command, admin};
-use crate::wire::identify::{KvNamespace, cns};
+use crate::wire::identify::{KvNamespace, PAGE_BYTES, cns};
 use crate::wire::logs::{LogRequest, lid};
-use crate::wire::manage::encode_batch;
 use crate::wire::status::Status;
-use kaml::store::{Backing, BatchReader, Limits, PendingPut};
-use kaml::{Batch, Condition, Key, NamespaceId};
+use crate::wire::vendor::DevicePage;
+use kaml::store::Limits;
+use kaml::{Key, NamespaceId};
+use std::path::Path;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::FromBytes;
 
-/// Room for a value whose size is not known: what most values need; larger ones take a second command.
-const ROOM_AT_FIRST: usize = 4096;
-/// Reads of one batched get in flight.
-const READS_IN_FLIGHT: usize = 32;
-/// Attempts to connect again before a command fails, and the pause between them.
-const RECONNECTS_MAX: u32 = 20;
-const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// Attempts to send a command again before it fails, and the pause before each but the first.
+const ATTEMPTS_MAX: u32 = 20;
+const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where a device is: `nvme+tcp://HOST:PORT/SUBSYSTEM`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,217 +55,145 @@ impl FromStr for RemoteUrl {
 /// See the module. All calls may be made from any thread at once; clones share their connections.
 #[derive(Clone)]
 pub struct RemoteDevice {
-    url: RemoteUrl,
-    options: HostOptions,
-    controller: Arc<Mutex<Arc<Controller>>>,
-    turn: Arc<AtomicUsize>,
-    limits: Limits,
-    /// Whether it takes our atomic Put.
-    has_put: bool,
+    pub(super) carrier: Arc<dyn Carrier>,
+    pub(super) limits: Limits,
+    /// Commands of ours that it takes (`wire::vendor::feature`).
+    features: u64,
 }
 
 impl RemoteDevice {
     /// Connects.
     pub fn open(url: &RemoteUrl, options: &HostOptions) -> Result<RemoteDevice, Error> {
-        let controller = Controller::connect(&url.address, &url.subsystem, options)?;
-        if controller.queues().is_empty() {
-            return Err(Error::Unsupported("I/O queues"));
+        RemoteDevice::over(Arc::new(Tcp::connect(&url.address, &url.subsystem, options)?))
+    }
+
+    /// Opens the device of a namespace that Linux has attached, by its node: `/dev/ngXnY`. Other namespaces of the device are
+    /// reached by theirs.
+    pub fn open_node(path: &Path) -> Result<RemoteDevice, Error> {
+        RemoteDevice::over(Arc::new(Passthrough::open(path)?))
+    }
+
+    /// Opens what a path names, if it is somewhere else: an address, or a node. Nothing if it is a file or a disk.
+    pub fn open_named(path: &Path, options: &HostOptions) -> Option<Result<RemoteDevice, Error>> {
+        match path.to_str().filter(|text| text.starts_with("nvme+tcp:")) {
+            Some(url) => Some(url.parse().and_then(|url| RemoteDevice::open(&url, options))),
+            None => is_node(path).then(|| RemoteDevice::open_node(path)),
         }
-        let (limits, has_put) = limits_of(&controller)?;
-        let controller = Arc::new(Mutex::new(Arc::new(controller)));
-        Ok(RemoteDevice {
-            url: url.clone(),
-            options: options.clone(),
-            controller,
-            turn: Arc::default(),
-            limits,
-            has_put,
-        })
     }
 
-    /// The controller in use.
-    pub fn controller(&self) -> Arc<Controller> {
-        Arc::clone(&self.controller.lock().expect("no panics under this lock"))
-    }
-
-    /// Carries something out on one of the queues, again after connecting again if the connection is lost and
-    /// `repeatable`.
-    fn with_queue<T>(&self, repeatable: bool, act: impl Fn(&Queue) -> Result<T, Error>) -> Result<T, Error> {
-        let mut attempt = 0;
-        loop {
-            let controller = self.controller();
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-            let done = act(&controller.queues()[turn % controller.queues().len()]);
-            match done {
-                Err(Error::Connection(_)) if attempt < RECONNECTS_MAX => {
-                    attempt += 1;
-                    let made = self.reconnect(&controller);
-                    if !repeatable {
-                        return done;
-                    }
-                    if made.is_err() {
-                        std::thread::sleep(RECONNECT_PAUSE);
-                    }
-                }
-                done => return done,
+    fn over(carrier: Arc<dyn Carrier>) -> Result<RemoteDevice, Error> {
+        let unknown = Limits { value_bytes_max: 0, batch_bytes_max: 0 };
+        let mut device = RemoteDevice { carrier, limits: unknown, features: 0 };
+        let transfer_max = device.carrier.transfer_bytes_max() as u64;
+        device.limits = match device.page() {
+            Ok(Some(page)) => {
+                device.features = page.features.get();
+                let value_bytes_max = page.value_bytes_max.get().min(transfer_max);
+                Limits { value_bytes_max, batch_bytes_max: page.batch_bytes_max.get() }
             }
+            _ => device.standard_limits(transfer_max)?,
+        };
+        Ok(device)
+    }
+
+    /// What a controller says that has nothing of ours.
+    fn standard_limits(&self, transfer_max: u64) -> Result<Limits, Error> {
+        let nsid = self.standard_namespaces()?.first().copied().unwrap_or(0);
+        let page = self.identify(cns::SET_NAMESPACE, nsid, 1)?;
+        let (space, _) =
+            KvNamespace::read_from_prefix(&page).map_err(|_| Error::Unsupported("the Key Value command set"))?;
+        let value_bytes_max = u64::from(space.formats[0].value_bytes_max.get()).min(transfer_max);
+        Ok(Limits { value_bytes_max, batch_bytes_max: value_bytes_max })
+    }
+
+    /// Numbers of Key Value namespaces.
+    pub(super) fn standard_namespaces(&self) -> Result<Vec<u32>, Error> {
+        let list = self.identify(cns::SET_ACTIVE_NAMESPACES, 0, 1)?;
+        let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four of them"));
+        Ok(list.chunks_exact(4).map(number).take_while(|nsid| *nsid != 0).collect())
+    }
+
+    /// What the device can do and has done; nothing if it is not one of ours.
+    pub fn page(&self) -> Result<Option<DevicePage>, Error> {
+        match self.log_page(lid::KAML, 0, size_of::<DevicePage>()) {
+            Ok(data) => Ok(DevicePage::read(&data)),
+            Err(Error::Status(_)) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
-    /// Connects again, unless somebody else has.
-    fn reconnect(&self, lost: &Arc<Controller>) -> Result<(), Error> {
-        let mut current = self.controller.lock().expect("no panics under this lock");
-        if Arc::ptr_eq(&current, lost) {
-            *current = Arc::new(Controller::connect(&self.url.address, &self.url.subsystem, &self.options)?);
-        }
-        Ok(())
+    /// Where it is, for a person.
+    pub fn name(&self) -> String {
+        self.carrier.name()
     }
 
-    fn put(&self, batch: &Batch) -> Result<(), Error> {
-        let repeatable = batch.records().all(|record| record.condition == Condition::Always);
-        let mut records = batch.records();
-        if let (Some(record), None) = (records.next(), records.next())
-            && let (Some(value), Condition::Always) = (record.value, record.condition)
-        {
-            return self.with_queue(true, |queue| KeyValue::new(queue, record.namespace).store(&record.key, value, 0));
-        }
-        let Some(first) = batch.records().next() else { return Err(Error::Status(Status::INVALID_FIELD)) };
-        if !self.has_put {
-            return Err(Error::Unsupported("Puts of several records, or with conditions on deletes"));
-        }
-        let mut data = Vec::new();
-        let count = encode_batch(&mut data, batch);
-        let max = self.controller().transfer_bytes_max();
-        if data.len() > max {
-            return Err(Error::TooLong { bytes: data.len(), max });
-        }
-        self.with_queue(repeatable, |queue| KeyValue::new(queue, first.namespace).put(&data, count))
+    /// The longest transfer of one command.
+    pub fn transfer_bytes_max(&self) -> usize {
+        self.carrier.transfer_bytes_max()
+    }
+
+    /// Whether it takes some commands of ours (`wire::vendor::feature`).
+    pub(super) fn can(&self, feature: u64) -> bool {
+        self.features & feature != 0
+    }
+
+    pub(super) fn identify(&self, what: u8, nsid: u32, csi: u8) -> Result<Vec<u8>, Error> {
+        let mut command = Command::new(admin::IDENTIFY, nsid);
+        command.cdw10 = u32::from(what).into();
+        command.cdw11 = (u32::from(csi) << 24).into();
+        let sent = || self.carrier.admin(command, &[], PAGE_BYTES);
+        Ok(again(true, sent)?.success()?.data)
+    }
+
+    pub(super) fn log_page(&self, lid: u8, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
+        let command = LogRequest { lid, retain: true, offset, bytes, csi: 0 }.command(u32::MAX);
+        let sent = || self.carrier.admin(command, &[], bytes);
+        Ok(again(true, sent)?.success()?.data)
     }
 }
 
-/// What the device takes; from the vendor specific page, or else from what a namespace says.
-fn limits_of(controller: &Controller) -> Result<(Limits, bool), Error> {
-    let transfer_max = controller.transfer_bytes_max() as u64;
-    let page = controller.log_page(&LogRequest { lid: lid::KAML, retain: true, offset: 0, bytes: 512, csi: 0 });
-    let number = |page: &[u8], at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"));
-    if let Some(page) = page.ok().filter(|page| page.len() == 512 && page.starts_with(b"KAML")) {
-        let value_bytes_max = number(&page, 16).min(transfer_max);
-        let limits = Limits { value_bytes_max, batch_bytes_max: number(&page, 24) };
-        return Ok((limits, number(&page, 8) & 1 != 0));
+/// Commands that may be sent twice.
+impl Execute for RemoteDevice {
+    fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
+        again(true, || self.carrier.io(command, data, room))
     }
-    let list = controller.identify(cns::SET_ACTIVE_NAMESPACES, 0, 1)?;
-    let nsid = list.first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-    let page = controller.identify(cns::SET_NAMESPACE, nsid, 1)?;
-    let (space, _) =
-        KvNamespace::read_from_prefix(&page).map_err(|_| Error::Unsupported("the Key Value command set"))?;
-    let value_bytes_max = u64::from(space.formats[0].value_bytes_max.get()).min(transfer_max);
-    Ok((Limits { value_bytes_max, batch_bytes_max: value_bytes_max }, false))
+}
+
+/// Commands that may not be sent twice.
+pub(super) struct Once<'a>(pub(super) &'a RemoteDevice);
+
+impl Execute for Once<'_> {
+    fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
+        again(false, || self.0.carrier.io(command, data, room))
+    }
+}
+
+/// Sends a command, again while the connection is lost and it is `repeatable`.
+fn again(repeatable: bool, send: impl Fn() -> Result<Finished, Error>) -> Result<Finished, Error> {
+    for attempt in 0..ATTEMPTS_MAX {
+        match send() {
+            Err(Error::Connection(_)) if repeatable => {
+                // The connection has just been made again, if that was possible.
+                if attempt > 0 {
+                    std::thread::sleep(ATTEMPT_PAUSE);
+                }
+            }
+            done => return done,
+        }
+    }
+    send()
 }
 
 /// An error as a local device has it, as far as the answer tells.
-fn local(error: Error, namespace: NamespaceId, key: Option<Key>) -> kaml::Error {
+pub(super) fn local(error: Error, namespace: NamespaceId, key: Option<Key>) -> kaml::Error {
     use kaml_device::Error as E;
     let status = error.status();
-    let conflict = [(Status::NO_SUCH_KEY, false), (Status::KEY_EXISTS, true)];
-    let present = conflict.into_iter().find_map(|(of, present)| status.is_some_and(|s| s.is(of)).then_some(present));
-    match (present, key) {
-        (Some(present), Some(key)) => E::Conflict { namespace, key, present }.into(),
-        _ if status.is_some_and(|status| status.is(Status::INVALID_NAMESPACE)) => E::UnknownNamespace(namespace).into(),
+    let is = |of| status.is_some_and(|status| status.is(of));
+    match key {
+        Some(key) if is(Status::NO_SUCH_KEY) => E::Conflict { namespace, key, present: false }.into(),
+        Some(key) if is(Status::KEY_EXISTS) => E::Conflict { namespace, key, present: true }.into(),
+        _ if is(Status::INVALID_NAMESPACE) => E::UnknownNamespace(namespace).into(),
+        _ if is(Status::NO_VERSIONS) => E::KeepsNoVersions(namespace).into(),
         _ => kaml::Error::Remote(error.to_string()),
-    }
-}
-
-/// Carried out when it was made: commands over several connections have no order that could be fixed before.
-struct Written;
-
-impl PendingPut for Written {
-    fn wait(self: Box<Self>) -> Result<(), kaml::Error> {
-        Ok(())
-    }
-}
-
-/// Batched gets: many commands in flight on one queue.
-struct RemoteReader(RemoteDevice);
-
-impl BatchReader for RemoteReader {
-    fn get_many(
-        &mut self,
-        namespace: NamespaceId,
-        keys: &[Key],
-        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, kaml::Error>),
-    ) {
-        let device = &self.0;
-        let single = |place: usize| {
-            let mut value = Vec::new();
-            device.get_into(namespace, keys[place], &mut value).map(|there| there.then_some(value))
-        };
-        let controller = device.controller();
-        let turn = device.turn.fetch_add(1, Ordering::Relaxed);
-        let queue = &controller.queues()[turn % controller.queues().len()];
-        let space = KeyValue::new(queue, namespace);
-        for (chunk, some) in keys.chunks(READS_IN_FLIGHT).enumerate() {
-            let tickets: Vec<_> = some.iter().map(|key| space.submit_retrieve(key, ROOM_AT_FIRST)).collect();
-            for (number, ticket) in tickets.into_iter().enumerate() {
-                let place = chunk * READS_IN_FLIGHT + number;
-                match ticket.and_then(|ticket| queue.wait(ticket)) {
-                    Ok(found) if found.status.is(Status::NO_SUCH_KEY) => answer(place, Ok(None)),
-                    Ok(found) if found.status.is_success() && found.data.len() as u64 == found.result => {
-                        answer(place, Ok(Some(found.data)));
-                    }
-                    // Larger than the room, refused, or lost: all of that is looked after one by one.
-                    _ => answer(place, single(place)),
-                }
-            }
-        }
-    }
-}
-
-impl Backing for RemoteDevice {
-    fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, kaml::Error> {
-        let mut room = ROOM_AT_FIRST;
-        loop {
-            let found = self.with_queue(true, |queue| KeyValue::new(queue, namespace).retrieve(&key, room));
-            match found.map_err(|error| local(error, namespace, None))? {
-                None => return Ok(false),
-                Some((bytes, size)) if bytes.len() == size => {
-                    *value = bytes;
-                    return Ok(true);
-                }
-                // It is larger than what there was room for.
-                Some((_, size)) => room = size,
-            }
-        }
-    }
-
-    fn reader(&self) -> Box<dyn BatchReader> {
-        Box::new(RemoteReader(self.clone()))
-    }
-
-    fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, kaml::Error> {
-        let exists = self.with_queue(true, |queue| KeyValue::new(queue, namespace).exist(&key));
-        exists.map_err(|error| local(error, namespace, None))
-    }
-
-    fn write(&self, batch: &Batch) -> Result<(), kaml::Error> {
-        let mut records = batch.records();
-        let first = records.next();
-        let only = first.filter(|_| records.next().is_none()).map(|record| record.key);
-        self.put(batch).map_err(|error| local(error, first.map_or(0, |record| record.namespace), only))
-    }
-
-    fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, kaml::Error> {
-        self.write(batch)?;
-        Ok(Box::new(Written))
-    }
-
-    fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), kaml::Error> {
-        let mut command = Command::new(admin::NAMESPACE_MANAGEMENT, namespace);
-        command.cdw10 = 1.into();
-        let deleted = self.controller().admin().execute(command, &[], 0).and_then(|finished| finished.success());
-        deleted.map(drop).map_err(|error| local(error, namespace, None))
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
     }
 }

@@ -9,6 +9,7 @@ use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Seat, Target};
 use super::engine::Reply;
 use crate::wire::command::{Command, admin};
 use crate::wire::status::Status;
+use kaml::Bytes;
 use std::net::SocketAddr;
 
 /// Feature identifiers.
@@ -67,7 +68,7 @@ impl Target {
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         let Some(origin) = (queue == 0).then(|| controller.abort_event(cid)).flatten() else { return Ok(1) };
         let status = Status::ABORT_REQUESTED;
-        self.replies.push(Reply { origin, status, result: 0, data: Vec::new(), namespace: None });
+        self.replies.push(Reply { origin, status, result: 0, data: Bytes::default(), namespace: None });
         Ok(0)
     }
 
@@ -112,7 +113,7 @@ impl Target {
             feature::KEY_VALUE => {
                 let space = self.attached(id, command.nsid.get())?;
                 match space.holds {
-                    Holds::Records(_) => Ok(u32::from(space.delete_must_exist)),
+                    Holds::Records(..) => Ok(u32::from(space.delete_must_exist)),
                     Holds::Blocks(_) => Err(Status::INVALID_FIELD),
                 }
             }

@@ -8,7 +8,8 @@
 //! information does not exist here: its fields are not looked at.
 
 use super::core::{Origin, Outcome, Space, Target};
-use super::engine::{Done, status_of};
+use super::engine::status_of;
+use super::workers::Done;
 use crate::wire::blocks::{DATASET_DEALLOCATE, decode_ranges, get_range};
 use crate::wire::command::{Command, nvm};
 use crate::wire::status::Status;
@@ -60,7 +61,7 @@ impl Target {
             _ => {
                 let range = first * u64::from(info.block_bytes)..end * u64::from(info.block_bytes);
                 let (block_bytes, expected) = (info.block_bytes, (command.opcode == nvm::COMPARE).then_some(data));
-                self.engine.start_read(origin, move |device| check(device, nsid, block_bytes, range, expected));
+                self.engine.start_read(origin, move |worker| check(&worker.device, nsid, block_bytes, range, expected));
                 Ok(())
             }
         }
@@ -104,5 +105,5 @@ fn check(device: &Device, nsid: NamespaceId, block_bytes: u32, range: Range<u64>
         }
         Ok(0)
     };
-    (compare(), None)
+    compare().into()
 }

@@ -20,6 +20,7 @@ use crate::wire::command::{Command, Completion, Direction};
 use crate::wire::fabrics::NO_FLOW_CONTROL;
 use crate::wire::pdu::{Fatal, Header, Init, Transfer};
 use crate::wire::status::Status;
+use kaml::Bytes;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -59,7 +60,7 @@ pub struct Answer {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
     /// What goes to the host.
-    pub data: Vec<u8>,
+    pub data: Bytes,
     /// As in the request.
     pub reserved: usize,
 }
@@ -172,7 +173,7 @@ impl Connection {
     }
 
     /// Memory of long data that were sent since.
-    pub fn take_spent(&mut self) -> impl Iterator<Item = Vec<u8>> + '_ {
+    pub fn take_spent(&mut self) -> impl Iterator<Item = Bytes> + '_ {
         self.outbox.take_spent()
     }
 
@@ -412,7 +413,7 @@ impl Connection {
     }
 
     fn refuse(&mut self, cid: u16, status: Status, reserved: usize) {
-        self.answer(Answer { cid, status, result: 0, data: Vec::new(), reserved });
+        self.answer(Answer { cid, status, result: 0, data: Bytes::default(), reserved });
     }
 
     /// Answers a command. Data are sent only with success.

@@ -5,6 +5,7 @@
 //! Implements:       spec:NVMe-Base "Controller Properties", "Asynchronous Event Request", "Keep Alive".
 
 use super::core::Origin;
+use super::named::Lists;
 use crate::wire::fabrics::{Configuration, ready};
 use crate::wire::logs::ErrorEntry;
 use crate::wire::status::Status;
@@ -60,6 +61,8 @@ pub(crate) struct Controller {
     pub(crate) changed_namespaces: BTreeSet<u32>,
     /// Namespaces that are not attached to this controller; all others are.
     pub(crate) detached: BTreeSet<u32>,
+    /// Keys that the host has named.
+    pub(crate) lists: Lists,
     pub(crate) errors: VecDeque<ErrorEntry>,
     pub(crate) error_count: u64,
 }
@@ -112,6 +115,7 @@ impl Controller {
             told: BTreeSet::new(),
             changed_namespaces: BTreeSet::new(),
             detached: BTreeSet::new(),
+            lists: Lists::default(),
             errors: VecDeque::new(),
             error_count: 0,
         }

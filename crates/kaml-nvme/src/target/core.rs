@@ -5,11 +5,12 @@
 
 use super::connection::{Answer, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
-use super::engine::{Change, Engine, Reply};
+use super::engine::{Engine, Reply};
 use super::options::Options;
+use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
 use crate::wire::status::Status;
-use kaml::{BlockInfo, Device, KeyKind, NamespaceId};
+use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -31,8 +32,8 @@ pub(crate) struct Origin {
 
 impl Origin {
     /// The answer to the command.
-    pub(crate) fn answer(self, status: Status, result: u64, data: Vec<u8>) -> Answer {
-        Answer { cid: self.cid, status, result, data, reserved: self.reserved }
+    pub(crate) fn answer(self, status: Status, result: u64, data: impl Into<Bytes>) -> Answer {
+        Answer { cid: self.cid, status, result, data: data.into(), reserved: self.reserved }
     }
 }
 
@@ -101,8 +102,8 @@ pub(crate) struct Space {
 /// What a namespace holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Records by such keys.
-    Records(KeyKind),
+    /// Records by such keys; whether every version of them is kept.
+    Records(KeyKind, bool),
     /// Logical blocks; how many were in use when it was first seen.
     Blocks(BlockInfo),
 }
@@ -111,9 +112,14 @@ impl Space {
     /// The command set that it is for.
     pub(crate) fn set(&self) -> CommandSet {
         match self.holds {
-            Holds::Records(_) => CommandSet::KeyValue,
+            Holds::Records(..) => CommandSet::KeyValue,
             Holds::Blocks(_) => CommandSet::Nvm,
         }
+    }
+
+    /// Whether every version of its records is kept, so that even looking whether a key exists may read flash.
+    pub(crate) fn keeps_versions(&self) -> bool {
+        matches!(self.holds, Holds::Records(_, true))
     }
 }
 
@@ -281,7 +287,7 @@ impl Target {
             Ok(space) => *space,
         };
         match space.holds {
-            Holds::Records(_) => self.key_value(origin, id, &space, command, data),
+            Holds::Records(..) => self.key_value(origin, id, &space, command, data),
             Holds::Blocks(info) => self.blocks(origin, &space, &info, command, data),
         }
     }
@@ -310,7 +316,13 @@ impl Target {
         }
         for controller in self.controllers.values_mut() {
             while let Some((origin, result)) = controller.next_event() {
-                self.replies.push(Reply { origin, status: Status::SUCCESS, result, data: Vec::new(), namespace: None });
+                self.replies.push(Reply {
+                    origin,
+                    status: Status::SUCCESS,
+                    result,
+                    data: Bytes::default(),
+                    namespace: None,
+                });
             }
         }
     }
@@ -367,7 +379,7 @@ impl Target {
             return Some(*known);
         }
         let holds = match info.blocks {
-            None => Holds::Records(info.keys),
+            None => Holds::Records(info.keys, info.versions.is_some()),
             Some(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
         };
         Some(Space { id: info.id, holds, delete_must_exist: false })

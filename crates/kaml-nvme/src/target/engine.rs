@@ -1,23 +1,21 @@
 //! Carrying out commands on the device without holding up the others.
 //!
-//! Lives here:       commands in flight in the device's queue, worker threads for what has to wait, status of errors.
-//! Lives elsewhere:  what commands ask for (`keyvalue`, `blocks`, `namespaces`), the wait for all of it (`reactor`).
+//! Lives here:       commands in flight in the device's queue, status of errors.
+//! Lives elsewhere:  what commands ask for (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
+//!                   wait (`workers`), the wait for all of it (`reactor`).
 
 use super::core::Origin;
+use super::keyvalue::found;
+use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
-use kaml::{AsyncQueue, Condition, Device, Key, NamespaceId};
-use rustix::event::EventfdFlags;
+use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread::JoinHandle;
 
 /// Reads of the device in flight at a time; more wait in its queue.
 const QUEUE_DEPTH: u32 = 256;
-/// Threads for what has to wait: large values, which are written before they are committed, and namespaces.
-const WORKER_COUNT: usize = 2;
 /// Values of this size and more are written by a worker: the device's queue would block for them.
 pub(crate) const LARGE_BYTES: usize = 32 << 10;
 
@@ -27,23 +25,10 @@ pub(crate) struct Reply {
     pub(crate) origin: Origin,
     pub(crate) status: Status,
     pub(crate) result: u64,
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Bytes,
     /// A namespace was created or deleted by this command.
     pub(crate) namespace: Option<Change>,
 }
-
-/// What a worker did to a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Created(NamespaceId),
-    Deleted(NamespaceId),
-    /// Neither, after all.
-    Failed,
-}
-
-/// What a worker's job comes to.
-pub(crate) type Done = (Result<u64, Status>, Option<Change>);
-type Job = (u64, Box<dyn FnOnce(&Device) -> Done + Send>);
 
 /// What to do when a command of the device's queue, or a job, is done.
 enum Then {
@@ -89,7 +74,7 @@ impl Engine {
             queue: device.queue(QUEUE_DEPTH),
             in_flight: Vec::new(),
             free: Vec::new(),
-            workers: Workers::start(device)?,
+            workers: Workers::start_threads(device)?,
             answers: Vec::new(),
             done: Vec::new(),
             started: false,
@@ -130,21 +115,34 @@ impl Engine {
         value: Vec<u8>,
         condition: Condition,
     ) -> Result<(), Status> {
-        self.write_count += 1;
         if value.len() >= LARGE_BYTES {
-            self.start(origin, move |device| (done(device.put_if(namespace, key, &value, condition)), None));
+            self.store_slowly(origin, namespace, key, value, condition);
             return Ok(());
         }
+        self.write_count += 1;
         let token = self.token(origin, Then::Store);
         let result = self.queue.put_if(token, namespace, key, &value, condition);
         self.answered_if_refused(token, result)
+    }
+
+    /// Has a worker store a value.
+    pub(crate) fn store_slowly(
+        &mut self,
+        origin: Origin,
+        namespace: NamespaceId,
+        key: Key,
+        value: Vec<u8>,
+        condition: Condition,
+    ) {
+        self.write_count += 1;
+        self.start(origin, move |worker| done(worker.device.put_if(namespace, key, &value, condition)));
     }
 
     /// Stores the records of a batch, all or none.
     pub(crate) fn write(&mut self, origin: Origin, batch: kaml::Batch) -> Result<(), Status> {
         self.write_count += 1;
         if batch.value_bytes() >= LARGE_BYTES {
-            self.start(origin, move |device| (done(device.write(&batch)), None));
+            self.start(origin, move |worker| done(worker.device.write(&batch)));
             return Ok(());
         }
         let token = self.token(origin, Then::Store);
@@ -220,20 +218,21 @@ impl Engine {
     }
 
     /// Has a worker read something.
-    pub(crate) fn start_read(&mut self, origin: Origin, job: impl FnOnce(&Device) -> Done + Send + 'static) {
+    pub(crate) fn start_read(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
         self.read_count += 1;
         self.start(origin, job);
     }
 
     /// Has a worker do it.
-    pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&Device) -> Done + Send + 'static) {
+    pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
         let token = self.token(origin, Then::Store);
-        self.workers
-            .jobs
-            .as_ref()
-            .expect("closed only when dropped")
-            .send((token, Box::new(job)))
-            .expect("workers live");
+        self.workers.start(token, Box::new(job));
+    }
+
+    /// Has the worker for what takes minutes do it, after what it was told before.
+    pub(crate) fn start_slow(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
+        let token = self.token(origin, Then::Store);
+        self.workers.start_slow(token, Box::new(job));
     }
 
     /// What has been done since, without waiting.
@@ -247,17 +246,20 @@ impl Engine {
         }
         self.answers = answers;
         let mut done = std::mem::take(&mut self.done);
-        self.workers.finished.take(&mut done);
-        for (token, (result, namespace)) in done.drain(..) {
+        self.workers.take(&mut done);
+        for (token, Done { result, namespace }) in done.drain(..) {
             let (origin, _) = self.take(token);
-            let (status, result) = result.map_or_else(|status| (status, 0), |result| (Status::SUCCESS, result));
-            replies.push(Reply { origin, status, result, data: Vec::new(), namespace });
+            let (status, (result, data)) = match result {
+                Ok(answer) => (Status::SUCCESS, answer),
+                Err(status) => (status, (0, Bytes::default())),
+            };
+            replies.push(Reply { origin, status, result, data, namespace });
         }
         self.done = done;
     }
 
     /// Takes back the memory of a value or of blocks that were answered.
-    pub(crate) fn recycle(&mut self, data: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, data: Bytes) {
         self.queue.recycle(data);
     }
 
@@ -278,7 +280,7 @@ impl Engine {
 
     /// What becomes readable when a worker is done.
     pub(crate) fn workers_fd(&self) -> BorrowedFd<'_> {
-        self.workers.finished.event.as_fd()
+        self.workers.fd()
     }
 
     /// The device.
@@ -289,7 +291,7 @@ impl Engine {
 
 impl Then {
     /// The answer; none as long as there are other parts to wait for.
-    fn reply(self, origin: Origin, result: Result<Option<Vec<u8>>, kaml::Error>) -> Option<Reply> {
+    fn reply(self, origin: Origin, result: Result<Option<Bytes>, kaml::Error>) -> Option<Reply> {
         let (status, result, data) = match (self, result) {
             (Then::Part(parts), result) => {
                 let Parts { left, status } = parts.get();
@@ -298,28 +300,28 @@ impl Then {
                 if left > 1 {
                     return None;
                 }
-                (status, 0, Vec::new())
+                (status, 0, Bytes::default())
             }
-            (_, Err(error)) => (status_of(&error), 0, Vec::new()),
-            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Vec::new()),
+            (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
+            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
-            (Then::Retrieve(_), Ok(None)) => (Status::NO_SUCH_KEY, 0, Vec::new()),
-            (Then::Retrieve(room), Ok(Some(mut value))) => {
-                let bytes = value.len() as u64;
-                value.truncate(room);
-                (Status::SUCCESS, bytes, value)
-            }
+            (Then::Retrieve(room), value) => match found(value, room) {
+                Ok((bytes, value)) => (Status::SUCCESS, bytes, value),
+                Err(status) => (status, 0, Bytes::default()),
+            },
         };
         Some(Reply { origin, status, result, data, namespace: None })
     }
 }
 
-fn done(result: Result<(), kaml::Error>) -> Result<u64, Status> {
-    result.map(|()| 0).map_err(|error| status_of(&error))
+/// What a change comes to that tells nothing but whether it was made.
+fn done(result: Result<(), kaml::Error>) -> Done {
+    result.map(|()| 0).map_err(|error| status_of(&error)).into()
 }
 
 /// What a host is told of an error.
 pub(crate) fn status_of(error: &kaml::Error) -> Status {
+    use kaml::VersionError as V;
     use kaml_device::Error as E;
     let Some(error) = error.command() else {
         tracing::error!(%error, "a command failed");
@@ -329,11 +331,15 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         E::UnknownNamespace(_) | E::UnknownNamespaceName(_) | E::HoldsBlocks(_) | E::HoldsRecords(_) => {
             Status::INVALID_NAMESPACE
         }
-        E::KeepsVersions(_) | E::KeepsNoVersions(_) | E::BadVersionOptions(_) => Status::INVALID_FIELD,
-        E::Versions(kaml::VersionError::DamagedRecord(_) | kaml::VersionError::DamagedTable(_)) => {
-            Status::UNRECOVERED_READ
-        }
-        E::Versions(_) => Status::INVALID_FIELD,
+        E::KeepsVersions(_) | E::BadVersionOptions(_) => Status::INVALID_FIELD,
+        E::KeepsNoVersions(_) => Status::NO_VERSIONS,
+        E::Versions(error) => match error {
+            V::DamagedRecord(_) | V::DamagedTable(_) => Status::UNRECOVERED_READ,
+            V::NoSnapshot { .. } => Status::NO_SUCH_SNAPSHOT,
+            V::TooFarBack { .. } => Status::TOO_FAR_BACK,
+            V::ValueTooLarge { .. } => Status::INVALID_VALUE_SIZE,
+            V::TooManySnapshots | V::BadParameter { .. } => Status::INVALID_FIELD,
+        },
         E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
         E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::EmptyBatch => Status::INVALID_FIELD,
@@ -352,69 +358,6 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         E::Medium(_) | E::Stopped(_) | E::NeedsRecovery => {
             tracing::error!(%error, "a command failed");
             Status::INTERNAL
-        }
-    }
-}
-
-/// Threads for what has to wait.
-struct Workers {
-    jobs: Option<mpsc::Sender<Job>>,
-    finished: Arc<Finished>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-/// What workers have done.
-struct Finished {
-    list: Mutex<Vec<(u64, Done)>>,
-    event: OwnedFd,
-}
-
-impl Finished {
-    fn push(&self, token: u64, done: Done) {
-        self.list.lock().expect("no panics under this lock").push((token, done));
-        // The counter cannot overflow: it would take 2^64 jobs.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-
-    fn take(&self, into: &mut Vec<(u64, Done)>) {
-        let mut list = self.list.lock().expect("no panics under this lock");
-        if !list.is_empty() {
-            // It can only be empty already.
-            let _ = rustix::io::read(&self.event, &mut [0; 8]);
-            into.append(&mut list);
-        }
-    }
-}
-
-impl Workers {
-    fn start(device: &Device) -> std::io::Result<Workers> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let finished = Arc::new(Finished { list: Mutex::default(), event });
-        let (jobs, inbox) = mpsc::channel::<Job>();
-        let inbox = Arc::new(Mutex::new(inbox));
-        let mut threads = Vec::new();
-        for _ in 0..WORKER_COUNT {
-            let (device, inbox, finished) = (device.clone(), Arc::clone(&inbox), Arc::clone(&finished));
-            threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(move || {
-                loop {
-                    let job = inbox.lock().expect("no panics under this lock").recv();
-                    let Ok((token, job)) = job else { return };
-                    finished.push(token, job(&device));
-                }
-            })?);
-        }
-        Ok(Workers { jobs: Some(jobs), finished, threads })
-    }
-}
-
-impl Drop for Workers {
-    /// Waits for what they are doing.
-    fn drop(&mut self) {
-        self.jobs = None;
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a worker panicked");
-            }
         }
     }
 }

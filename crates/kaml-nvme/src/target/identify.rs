@@ -152,7 +152,7 @@ impl Target {
                 let info = self.engine.device().block_info(*id).map_err(|error| status_of(&error))?;
                 Ok(self.block_namespace(*id, &info).as_bytes().to_vec())
             }
-            Some(Space { holds: Holds::Records(_), .. }) | None => Ok(Vec::new()),
+            Some(Space { holds: Holds::Records(..), .. }) | None => Ok(Vec::new()),
         }
     }
 
@@ -174,7 +174,7 @@ impl Target {
     fn set_namespace(&self, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
         let Some(space) = space else { return Ok(Vec::new()) };
         match (space.holds, set) {
-            (Holds::Records(keys), CommandSet::KeyValue) => Ok(self.kv_namespace(space.id, keys)),
+            (Holds::Records(keys, _), CommandSet::KeyValue) => Ok(self.kv_namespace(space.id, keys)),
             // Of blocks without extended formats this page says nothing.
             (_, CommandSet::Nvm) => Ok(Vec::new()),
             (Holds::Blocks(_), CommandSet::KeyValue) => Err(Status::INVALID_FIELD),

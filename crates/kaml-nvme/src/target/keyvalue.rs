@@ -1,7 +1,8 @@
 //! The Key Value command set.
 //!
 //! Lives here:       Store, Retrieve, Delete, Exist, List, and the atomic Put of ours.
-//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), what stores and finds (`engine`).
+//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), other commands of ours (`named`, `versions`), what
+//!                   stores and finds (`engine`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set"; paper:KAML Table I (Get, Put).
 
 use super::core::{Holds, Origin, Outcome, Space, Target};
@@ -10,7 +11,7 @@ use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{encode_list, get_key, options, store};
 use crate::wire::manage::decode_put;
 use crate::wire::status::Status;
-use kaml::{Batch, Condition, Key};
+use kaml::{Batch, Bytes, Condition, Device, Key, NamespaceId};
 
 /// Keys of one List at most, so that none holds up other commands for long; hosts go on from the last one.
 const LISTED_MAX: usize = 8192;
@@ -31,9 +32,15 @@ impl Target {
             kv::STORE => self.store(origin, space, command, data).into(),
             kv::RETRIEVE => self.retrieve(origin, space, command).into(),
             kv::DELETE => self.delete(origin, space, command).into(),
-            kv::EXIST => self.exist(space, command).into(),
-            kv::LIST => self.list(space, command).into(),
+            kv::EXIST => self.exist(origin, space, command),
+            kv::LIST => self.list(origin, space, command),
             kv::PUT => self.put(origin, id, command, &data).into(),
+            kv::NAME_KEYS => self.name_keys(id, command, &data).into(),
+            kv::RETRIEVE_NAMED => self.retrieve_named(origin, id, command).into(),
+            kv::EXIST_NAMED => self.exist_named(origin, id, command).into(),
+            kv::RETRIEVE_VERSION | kv::UNDO | kv::SNAPSHOT | kv::HISTORY | kv::VERSIONS | kv::DIFF | kv::MERGE => {
+                self.versions(origin, space.id, command).into()
+            }
             _ => Status::INVALID_OPCODE.into(),
         }
     }
@@ -55,74 +62,128 @@ impl Target {
             (false, true) => Condition::IfAbsent,
             (true, true) => return Err(Status::INVALID_FIELD),
         };
+        if condition != Condition::Always && space.keeps_versions() {
+            // It reads first.
+            self.engine.store_slowly(origin, space.id, key, data, condition);
+            return Ok(());
+        }
         self.engine.store(origin, space.id, key, data, condition)
     }
 
     fn retrieve(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
-        let key = key_of(command)?;
-        self.engine.retrieve(origin, space.id, key, room(command))
+        let (key, room, id) = (key_of(command)?, room(command), space.id);
+        if space.keeps_versions() {
+            self.engine.start_read(origin, move |worker| {
+                found(worker.device.get(id, key).map(|value| value.map(Bytes::from)), room).into()
+            });
+            return Ok(());
+        }
+        self.engine.retrieve(origin, id, key, room)
     }
 
     fn delete(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
-        let key = key_of(command)?;
+        let (key, id) = (key_of(command)?, space.id);
+        if space.delete_must_exist && space.keeps_versions() {
+            self.engine.start(origin, move |worker| {
+                let deleted = worker.device.exists(id, key).and_then(|is_there| match is_there {
+                    true => worker.device.delete(id, key).map(|()| Ok(0)),
+                    false => Ok(Err(Status::NO_SUCH_KEY)),
+                });
+                deleted.unwrap_or_else(|error| Err(status_of(&error))).into()
+            });
+            return Ok(());
+        }
         let mut batch = Batch::new();
         match space.delete_must_exist {
-            true => batch.delete_if_present(space.id, key),
-            false => batch.delete(space.id, key),
+            true => batch.delete_if_present(id, key),
+            false => batch.delete(id, key),
         };
         self.engine.write(origin, batch)
     }
 
-    fn exist(&mut self, space: &Space, command: &Command) -> Result<u64, Status> {
-        let key = key_of(command)?;
-        match self.engine.device().exists(space.id, key) {
-            Ok(true) => Ok(0),
-            Ok(false) => Err(Status::NO_SUCH_KEY),
-            Err(error) => Err(status_of(&error)),
+    /// The index knows; only where versions are kept, flash is read.
+    fn exist(&mut self, origin: Origin, space: &Space, command: &Command) -> Outcome {
+        let (id, key) = match key_of(command) {
+            Ok(key) => (space.id, key),
+            Err(status) => return status.into(),
+        };
+        if space.keeps_versions() {
+            self.engine.start_read(origin, move |worker| exists(&worker.device, id, key).into());
+            return Outcome::Later;
         }
+        exists(self.engine.device(), id, key).into()
     }
 
-    /// The start key first, if it is there, then those behind its place in the order of the index: what does not
-    /// change meanwhile is listed once, however many commands it takes.
-    fn list(&mut self, space: &Space, command: &Command) -> Result<Vec<u8>, Status> {
-        let room = room(command);
-        if room < 4 {
-            return Err(Status::INVALID_FIELD);
-        }
-        let device = self.engine.device();
-        let listed = || -> Result<Vec<Key>, kaml::Error> {
-            let mut keys = Vec::new();
-            let mut after = None;
-            if let Some(start) = get_key(command).ok().flatten() {
-                after = Some(device.cursor_at(space.id, start)?);
-                keys.extend(device.exists(space.id, start)?.then_some(start));
-            }
-            let limit = (room / LISTED_BYTES_MIN).clamp(1, LISTED_MAX);
-            keys.extend(device.list(space.id, after, limit)?.keys);
-            Ok(keys)
+    fn list(&mut self, origin: Origin, space: &Space, command: &Command) -> Outcome {
+        let (id, room) = (space.id, room(command));
+        let start = match get_key(command) {
+            Ok(start) if room >= 4 => start,
+            Ok(_) => return Status::INVALID_FIELD.into(),
+            Err(status) => return status.into(),
         };
-        get_key(command)?;
-        Ok(encode_list(&listed().map_err(|error| status_of(&error))?, room))
+        if space.keeps_versions() {
+            self.engine
+                .start_read(origin, move |worker| listed(&worker.device, id, start, room).map(|d| (0, d)).into());
+            return Outcome::Later;
+        }
+        listed(self.engine.device(), id, start, room).into()
     }
 
     /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records.
     fn put(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Result<(), Status> {
         let batch = decode_put(data, command.cdw10.get())?;
-        for record in batch.records() {
-            if !matches!(self.attached(id, record.namespace)?.holds, Holds::Records(_)) {
-                return Err(Status::INVALID_NAMESPACE);
-            }
-        }
+        batch.records().try_for_each(|record| self.holds_records(id, record.namespace))?;
         self.engine.write(origin, batch)
+    }
+
+    /// Refuses a namespace that is not attached, or has no keys.
+    pub(crate) fn holds_records(&self, id: u16, nsid: NamespaceId) -> Result<(), Status> {
+        match self.attached(id, nsid)?.holds {
+            Holds::Records(..) => Ok(()),
+            Holds::Blocks(_) => Err(Status::INVALID_NAMESPACE),
+        }
     }
 }
 
+fn exists(device: &Device, nsid: NamespaceId, key: Key) -> Result<u64, Status> {
+    match device.exists(nsid, key) {
+        Ok(true) => Ok(0),
+        Ok(false) => Err(Status::NO_SUCH_KEY),
+        Err(error) => Err(status_of(&error)),
+    }
+}
+
+/// The start key first, if it is there, then those behind its place in the order of the index: what does not change meanwhile
+/// is listed once, however many commands it takes.
+fn listed(device: &Device, nsid: NamespaceId, start: Option<Key>, room: usize) -> Result<Vec<u8>, Status> {
+    let keys = || -> Result<Vec<Key>, kaml::Error> {
+        let mut keys = Vec::new();
+        let mut after = None;
+        if let Some(start) = start {
+            after = Some(device.cursor_at(nsid, start)?);
+            keys.extend(device.exists(nsid, start)?.then_some(start));
+        }
+        let limit = (room / LISTED_BYTES_MIN).clamp(1, LISTED_MAX);
+        keys.extend(device.list(nsid, after, limit)?.keys);
+        Ok(keys)
+    };
+    Ok(encode_list(&keys().map_err(|error| status_of(&error))?, room))
+}
+
+/// A value, or none, as the answer of a command: its size, and as much of it as there is room for.
+pub(crate) fn found(value: Result<Option<Bytes>, kaml::Error>, room: usize) -> Result<(u64, Bytes), Status> {
+    let mut value = value.map_err(|error| status_of(&error))?.ok_or(Status::NO_SUCH_KEY)?;
+    let bytes = value.len() as u64;
+    value.truncate(room);
+    Ok((bytes, value))
+}
+
 /// The key of a command that must have one.
-fn key_of(command: &Command) -> Result<Key, Status> {
+pub(crate) fn key_of(command: &Command) -> Result<Key, Status> {
     get_key(command)?.ok_or(Status::INVALID_KEY_SIZE)
 }
 
 /// Bytes that the host has room for.
-fn room(command: &Command) -> usize {
+pub(crate) fn room(command: &Command) -> usize {
     command.cdw10.get().min(command.sgl.length.get()) as usize
 }

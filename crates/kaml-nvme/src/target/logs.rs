@@ -12,6 +12,7 @@ use crate::wire::identify::namespace_list;
 use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, Health, LogRequest, effect, lid};
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
+use crate::wire::vendor::{DevicePage, encode_namespaces};
 use std::net::SocketAddr;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
@@ -38,7 +39,8 @@ impl Target {
             (_, lid::FIRMWARE) => firmware(),
             (_, lid::CHANGED_NAMESPACES) => changed(controller),
             (_, lid::EFFECTS) => effects(CommandSet::from_csi(request.csi).ok_or(Status::COMMAND_SET_UNSUPPORTED)?),
-            (_, lid::KAML) => self.kaml_page(),
+            (_, lid::KAML) => self.device_page(),
+            (_, lid::KAML_NAMESPACES) => self.namespaces_page(id),
             _ => return Err(Status::INVALID_LOG_PAGE),
         };
         let begin = usize::try_from(request.offset).ok().filter(|begin| *begin <= page.len());
@@ -81,36 +83,15 @@ impl Target {
     }
 
     /// Features and counters of KAML (`docs/nvme-vendor.md`).
-    fn kaml_page(&self) -> Vec<u8> {
-        let (stats, info) = (self.engine.device().stats(), self.engine.device().info());
-        let mut page = b"KAML".to_vec();
-        page.extend(1u16.to_le_bytes()); // version
-        page.extend(0u16.to_le_bytes());
-        page.extend(1u64.to_le_bytes()); // features: bit 0, atomic Put
-        let numbers = [
-            info.value_bytes_max,
-            info.batch_bytes_max,
-            u64::from(info.die_count),
-            stats.put_count,
-            stats.delete_count,
-            stats.get_count,
-            stats.host_bytes,
-            stats.ring_bytes,
-            stats.page_bytes,
-            stats.relocated_bytes,
-            stats.metadata_bytes,
-            stats.live_bytes,
-            stats.capacity_bytes,
-            u64::from(stats.free_blocks),
-            u64::from(stats.bad_blocks),
-            stats.erase_count,
-            u64::from(stats.erase_min),
-            u64::from(stats.erase_max),
-            (stats.write_amplification() * 1000.0) as u64,
-        ];
-        page.extend(numbers.into_iter().flat_map(u64::to_le_bytes));
-        page.resize(512, 0);
-        page
+    fn device_page(&self) -> Vec<u8> {
+        let device = self.engine.device();
+        DevicePage::of(&device.info(), &device.stats()).as_bytes().to_vec()
+    }
+
+    /// Namespaces that are attached, with their names.
+    fn namespaces_page(&self, id: u16) -> Vec<u8> {
+        let infos = self.engine.device().namespaces();
+        encode_namespaces(infos.iter().filter(|info| self.attached(id, info.id).is_ok()))
     }
 
     /// One record for the subsystem, if this host may connect to it, at the address that it has reached us at.
@@ -139,9 +120,8 @@ impl Target {
 
 fn supported() -> Vec<u8> {
     let mut page = vec![0; 1024];
-    for lid in
-        [lid::SUPPORTED, lid::ERRORS, lid::HEALTH, lid::FIRMWARE, lid::CHANGED_NAMESPACES, lid::EFFECTS, lid::KAML]
-    {
+    let standard = [lid::SUPPORTED, lid::ERRORS, lid::HEALTH, lid::FIRMWARE, lid::CHANGED_NAMESPACES, lid::EFFECTS];
+    for lid in standard.into_iter().chain([lid::KAML, lid::KAML_NAMESPACES]) {
         page[usize::from(lid) * 4] = 1;
     }
     page
@@ -196,6 +176,16 @@ fn effects(set: CommandSet) -> Vec<u8> {
             (kv::DELETE, effect::CONTENT_CHANGE),
             (kv::EXIST, 0),
             (kv::PUT, effect::CONTENT_CHANGE),
+            (kv::NAME_KEYS, 0),
+            (kv::RETRIEVE_NAMED, 0),
+            (kv::EXIST_NAMED, 0),
+            (kv::RETRIEVE_VERSION, 0),
+            (kv::UNDO, effect::CONTENT_CHANGE),
+            (kv::SNAPSHOT, effect::CONTENT_CHANGE),
+            (kv::HISTORY, 0),
+            (kv::VERSIONS, 0),
+            (kv::DIFF, 0),
+            (kv::MERGE, effect::CONTENT_CHANGE),
         ],
     };
     for (opcode, more) in io {

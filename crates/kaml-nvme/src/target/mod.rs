@@ -2,8 +2,8 @@
 //!
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`), one connection (`connection`), controllers (`controller`),
-//!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `blocks`), the
-//!                   device (`engine`).
+//!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
+//!                   `versions`, `blocks`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
 
 mod admin;
@@ -16,10 +16,13 @@ mod fabrics;
 mod identify;
 mod keyvalue;
 mod logs;
+mod named;
 mod namespaces;
 mod offline;
 mod options;
 mod reactor;
+mod versions;
+mod workers;
 
 pub use offline::Offline;
 pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};

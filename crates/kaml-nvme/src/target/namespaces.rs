@@ -8,13 +8,14 @@
 //! connects finds all namespaces attached. A namespace that a host creates is attached to no live controller.
 
 use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
-use super::engine::{Change, Done, status_of};
+use super::engine::status_of;
+use super::workers::{Change, Done};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::identify::LBA_FORMATS;
 use crate::wire::identify::read_controller_list;
 use crate::wire::manage::{Create, Wanted};
 use crate::wire::status::Status;
-use kaml::{BlockOptions, Device, KeyKind, NamespaceOptions};
+use kaml::{BlockOptions, Bytes, Device, KeyKind, NamespaceOptions};
 use zerocopy::FromBytes;
 
 /// What Namespace Management, or Attachment, is to do.
@@ -39,7 +40,7 @@ impl Target {
         };
         let wanted = create.kaml.read()?;
         self.managing += 1;
-        self.engine.start(origin, move |device| create_namespace(device, &wanted, blocks));
+        self.engine.start(origin, move |worker| create_namespace(&worker.device, &wanted, blocks));
         Ok(())
     }
 
@@ -49,10 +50,11 @@ impl Target {
             _ => vec![self.allocated(nsid)?.id],
         };
         self.managing += 1;
-        self.engine.start(origin, move |device| {
-            let deleted = doomed.iter().try_for_each(|nsid| device.delete_namespace(*nsid));
+        self.engine.start(origin, move |worker| {
+            let deleted = doomed.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
             let change = if deleted.is_ok() { Change::Deleted(nsid) } else { Change::Failed };
-            (deleted.map(|()| 0).map_err(|error| status_of(&error)), Some(change))
+            let result = deleted.map(|()| (0, Bytes::default())).map_err(|error| status_of(&error));
+            Done { result, namespace: Some(change) }
         });
         Ok(())
     }
@@ -99,16 +101,17 @@ fn block_options(create: &Create) -> Result<BlockOptions, Status> {
 /// Creates a namespace, under a name that is free if none is wanted; answers its id.
 fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOptions>) -> Done {
     let keys = wanted.keys.unwrap_or(KeyKind::Bytes);
-    let options = NamespaceOptions { keys, logs: wanted.logs.clone(), blocks, versions: None };
+    let options = NamespaceOptions { keys, logs: wanted.logs.clone(), blocks, versions: wanted.versions };
+    let done = |result, change| Done { result, namespace: Some(change) };
     let mut number = 0;
     loop {
         number += 1;
         let name = wanted.name.clone().unwrap_or_else(|| format!("nvme-{number}"));
         match device.create_namespace(&name, &options) {
-            Ok(id) => return (Ok(u64::from(id)), Some(Change::Created(id))),
+            Ok(id) => return done(Ok((u64::from(id), Bytes::default())), Change::Created(id)),
             Err(error) => match error.command() {
                 Some(kaml_device::Error::NamespaceExists(_)) if wanted.name.is_none() => {}
-                _ => return (Err(status_of(&error)), Some(Change::Failed)),
+                _ => return done(Err(status_of(&error)), Change::Failed),
             },
         }
     }

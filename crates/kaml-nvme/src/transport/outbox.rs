@@ -6,6 +6,7 @@
 
 use super::{DIGEST_BYTES, Digests, End};
 use crate::wire::pdu::{Common, Header, flags};
+use kaml::Bytes;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::offset_of;
@@ -24,14 +25,31 @@ const SPENT_MAX: usize = 4;
 pub struct Outbox {
     end: End,
     digests: Digests,
-    pieces: VecDeque<Vec<u8>>,
+    pieces: VecDeque<Piece>,
     /// Bytes of the first piece that are sent.
     sent: usize,
     bytes: usize,
     /// An empty piece, kept for its memory.
     spare: Vec<u8>,
     /// Long data that are sent, for whoever wants their memory.
-    spent: Vec<Vec<u8>>,
+    spent: Vec<Bytes>,
+}
+
+/// What is sent as one.
+enum Piece {
+    /// PDUs, to which more may be added.
+    Gathered(Vec<u8>),
+    /// Long data, where they are.
+    Data(Bytes),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Gathered(bytes) => bytes,
+            Piece::Data(bytes) => bytes,
+        }
+    }
 }
 
 impl Outbox {
@@ -57,14 +75,14 @@ impl Outbox {
     }
 
     /// Adds a PDU with data.
-    pub fn push_with(&mut self, header: &Header, data: Vec<u8>) {
+    pub fn push_with(&mut self, header: &Header, data: impl Into<Bytes>) {
+        let data = data.into();
         if data.len() <= COPY_BYTES_MAX {
             return self.push_copy(header, &data);
         }
         let digest = self.push_head(header, data.len()).then(|| crc32c::crc32c(&data));
         self.bytes += data.len();
-        self.pieces.push_back(data);
-        self.pieces.push_back(Vec::new());
+        self.pieces.push_back(Piece::Data(data));
         if let Some(digest) = digest {
             self.append(&digest.to_le_bytes());
         }
@@ -82,9 +100,8 @@ impl Outbox {
     /// What to send next.
     pub fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut skip = self.sent;
-        let rest = |piece: &'_ Vec<u8>| std::mem::take(&mut skip)..piece.len();
-        let ranges: Vec<_> = self.pieces.iter().take(SLICES_MAX).map(rest).collect();
-        let slices = self.pieces.iter().zip(ranges).map(|(piece, range)| IoSlice::new(&piece[range]));
+        let pieces = self.pieces.iter().take(SLICES_MAX);
+        let slices = pieces.map(|piece| IoSlice::new(&piece.bytes()[std::mem::take(&mut skip)..]));
         slices.filter(|slice| !slice.is_empty()).collect()
     }
 
@@ -93,23 +110,24 @@ impl Outbox {
         self.bytes -= count;
         self.sent += count;
         while let Some(first) = self.pieces.front()
-            && self.sent >= first.len()
+            && self.sent >= first.bytes().len()
         {
-            self.sent -= first.len();
-            let mut piece = self.pieces.pop_front().expect("just seen");
-            if piece.capacity() > 2 * PIECE_BYTES {
-                if self.spent.len() < SPENT_MAX {
-                    self.spent.push(piece);
+            self.sent -= first.bytes().len();
+            match self.pieces.pop_front().expect("just seen") {
+                Piece::Data(data) if self.spent.len() < SPENT_MAX => self.spent.push(data),
+                Piece::Data(_) => {}
+                Piece::Gathered(mut bytes) => {
+                    if bytes.capacity() > self.spare.capacity() && bytes.capacity() <= 2 * PIECE_BYTES {
+                        bytes.clear();
+                        self.spare = bytes;
+                    }
                 }
-            } else if piece.capacity() > self.spare.capacity() {
-                piece.clear();
-                self.spare = piece;
             }
         }
     }
 
     /// Memory of long data that were sent since.
-    pub fn take_spent(&mut self) -> std::vec::Drain<'_, Vec<u8>> {
+    pub fn take_spent(&mut self) -> std::vec::Drain<'_, Bytes> {
         self.spent.drain(..)
     }
 
@@ -152,9 +170,13 @@ impl Outbox {
 
     /// The piece that takes the next bytes.
     fn tail(&mut self) -> &mut Vec<u8> {
-        if self.pieces.back().is_none_or(|piece| piece.len() >= PIECE_BYTES) {
-            self.pieces.push_back(std::mem::take(&mut self.spare));
+        let has_room = |piece: &Piece| matches!(piece, Piece::Gathered(bytes) if bytes.len() < PIECE_BYTES);
+        if !self.pieces.back().is_some_and(has_room) {
+            self.pieces.push_back(Piece::Gathered(std::mem::take(&mut self.spare)));
         }
-        self.pieces.back_mut().expect("just made sure")
+        match self.pieces.back_mut() {
+            Some(Piece::Gathered(bytes)) => bytes,
+            _ => unreachable!("just put there, or seen"),
+        }
     }
 }

@@ -130,6 +130,18 @@ pub mod kv {
     pub const EXIST: u8 = 0x14;
     /// Vendor specific, `docs/nvme-vendor.md`: several records at once, all or none.
     pub const PUT: u8 = 0xc1;
+    /// Vendor specific: names keys for the next two.
+    pub const NAME_KEYS: u8 = 0xc5;
+    pub const RETRIEVE_NAMED: u8 = 0xc6;
+    pub const EXIST_NAMED: u8 = 0xca;
+    /// Vendor specific, for namespaces that keep versions, as all that follow.
+    pub const RETRIEVE_VERSION: u8 = 0xc2;
+    pub const UNDO: u8 = 0xc4;
+    pub const SNAPSHOT: u8 = 0xc8;
+    pub const HISTORY: u8 = 0xce;
+    pub const VERSIONS: u8 = 0xd2;
+    pub const DIFF: u8 = 0xd6;
+    pub const MERGE: u8 = 0xda;
 }
 
 /// Block opcodes (spec:NVMe-NVM).

@@ -21,6 +21,8 @@ pub mod lid {
     pub const DISCOVERY: u8 = 0x70;
     /// Vendor specific: features and counters of KAML (`docs/nvme-vendor.md`).
     pub const KAML: u8 = 0xc0;
+    /// Vendor specific: namespaces with their names.
+    pub const KAML_NAMESPACES: u8 = 0xc1;
 }
 
 /// Bits of the commands supported and effects page.

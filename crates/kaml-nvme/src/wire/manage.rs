@@ -6,7 +6,7 @@
 //! Implements:       spec:NVMe-Base "Namespace Management command".
 
 use super::status::Status;
-use kaml::{Batch, Condition, Key, KeyKind, NamespaceId};
+use kaml::{Batch, Condition, Key, KeyKind, NamespaceId, VersionOptions};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -36,7 +36,11 @@ pub struct Create {
 /// | 7 | 1 | logs; 0 for all |
 /// | 8 | 64 | name, UTF-8 |
 /// | 72 | 128 | logs, 16 bits each |
-/// | 200 | 24 | reserved, 0 |
+/// | 200 | 1 | 1 to keep every version of every record |
+/// | 201 | 3 | reserved, 0 |
+/// | 204 | 4 | bytes of a segment of versions; 0 for what suits the device |
+/// | 208 | 8 | memory for versions before they are written together; 0 for what suits the device |
+/// | 216 | 8 | reserved, 0 |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the table above names the fields")]
@@ -48,12 +52,17 @@ pub struct Attributes {
     pub log_count: u8,
     pub name: [u8; 64],
     pub logs: [U16; 64],
-    pub reserved: [u8; 24],
+    pub keeps_versions: u8,
+    pub reserved_201: [u8; 3],
+    pub segment_bytes: U32,
+    pub buffer_bytes: U64,
+    pub reserved_216: [u8; 8],
 }
 
 const _: () = {
     assert!(size_of::<Create>() == 4096 && offset_of!(Create, flbas) == 26 && offset_of!(Create, kaml) == 1024);
     assert!(size_of::<Attributes>() == 224 && offset_of!(Attributes, logs) == 72);
+    assert!(offset_of!(Attributes, keeps_versions) == 200 && offset_of!(Attributes, buffer_bytes) == 208);
 };
 
 const MAGIC: [u8; 4] = *b"KAML";
@@ -67,6 +76,8 @@ pub struct Wanted {
     pub keys: Option<KeyKind>,
     /// The logs; empty: all.
     pub logs: Vec<u32>,
+    /// Keep every version, in this shape.
+    pub versions: Option<VersionOptions>,
 }
 
 impl Attributes {
@@ -81,6 +92,11 @@ impl Attributes {
         (bytes.magic, bytes.version) = (MAGIC, 1);
         (bytes.name_bytes, bytes.log_count) = (name.len() as u8, wanted.logs.len() as u8);
         bytes.keys = u8::from(wanted.keys == Some(KeyKind::U64));
+        if let Some(versions) = wanted.versions {
+            bytes.keeps_versions = 1;
+            bytes.segment_bytes = versions.segment_bytes.into();
+            bytes.buffer_bytes = versions.buffer_bytes.into();
+        }
         Some(bytes)
     }
 
@@ -101,6 +117,15 @@ impl Attributes {
             name: (!name.is_empty()).then(|| name.to_owned()),
             keys: Some(keys),
             logs: logs.iter().map(|log| u32::from(log.get())).collect(),
+            versions: match self.keeps_versions {
+                0 => None,
+                1 => Some(VersionOptions {
+                    buffer_bytes: self.buffer_bytes.get(),
+                    segment_bytes: self.segment_bytes.get(),
+                    ..VersionOptions::default()
+                }),
+                _ => return Err(Status::INVALID_FIELD),
+            },
         })
     }
 }

@@ -10,9 +10,12 @@ pub mod identify;
 pub mod keyvalue;
 pub mod logs;
 pub mod manage;
+pub mod named;
 pub mod pdu;
 pub mod status;
 pub mod text;
+pub mod vendor;
+pub mod versions;
 
 #[cfg(test)]
 mod tests;

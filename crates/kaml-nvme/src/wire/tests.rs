@@ -5,9 +5,13 @@ use super::command::{Command, Completion, Sgl, kv, nvm};
 use super::fabrics::{Connect, Property};
 use super::logs::LogRequest;
 use super::manage::{Attributes, Create, PutAction, Wanted, decode_put, encode_put};
+use super::named::{decode_found, decode_keys, encode_keys, put_found};
 use super::status::Status;
-use super::{identify, keyvalue, text};
-use kaml::{Key, KeyKind};
+use super::{identify, keyvalue, text, vendor, versions};
+use kaml::{
+    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyKind, Past, Retention, SnapshotInfo, Version,
+    VersionKind, VersionOptions, VersionStats,
+};
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -139,12 +143,83 @@ fn vendor_data_read_back() {
     data[8] = 17;
     assert_eq!(decode_put(&data, 1).unwrap_err(), Status::INVALID_KEY_SIZE);
 
-    let wanted = Wanted { name: Some("läufe".into()), keys: Some(KeyKind::U64), logs: vec![0, 3] };
+    let versions = VersionOptions { buffer_bytes: 1 << 40, segment_bytes: 1 << 20, ..VersionOptions::default() };
+    let wanted =
+        Wanted { name: Some("läufe".into()), keys: Some(KeyKind::U64), logs: vec![0, 3], versions: Some(versions) };
     let mut create = Create::new_zeroed();
     assert_eq!(create.kaml.read(), Ok(Wanted::default()));
     create.kaml = Attributes::of(&wanted).unwrap();
     let read = Create::read_from_bytes(create.as_bytes()).unwrap();
     assert_eq!(read.kaml.read(), Ok(wanted));
+}
+
+/// Goal:   lists of keys and what is told of them are laid out as `docs/nvme-vendor.md` says.
+/// Method: golden bytes of a key, a value, a missing one, and a value without room.
+#[test]
+fn golden_named_keys() {
+    let data = encode_keys([(5, key(b"k1"))].into_iter());
+    let mut expected = vec![5, 0, 0, 0, 2, 0, 0, 0, b'k', b'1'];
+    expected.resize(24, 0);
+    assert_eq!(data, expected);
+    assert_eq!(decode_keys(&data, 1), Ok(vec![(5, key(b"k1"))]));
+    assert_eq!(decode_keys(&data, 2), Err(Status::SGL_LENGTH));
+    assert_eq!(decode_keys(&data, 0), Err(Status::INVALID_FIELD));
+    let mut told = Vec::new();
+    assert!(put_found(&mut told, &Ok(b"value".to_vec()), 40));
+    assert!(put_found(&mut told, &Err(Status::NO_SUCH_KEY), 40));
+    assert!(!put_found(&mut told, &Ok(vec![]), 40));
+    let expected = [[5, 0, 0, 0], [5, 0, 0, 0], [0; 4], *b"valu", *b"e\0\0\0", [0; 4], [0; 4], [0x0e, 0x81, 0, 0]];
+    assert_eq!(told, expected.concat());
+    let found = decode_found(&told, 2).unwrap();
+    assert_eq!((found[0].value.as_deref(), found[1].status), (Some(&b"value"[..]), Status::NO_SUCH_KEY));
+    assert_eq!(decode_found(&told, 3), None);
+    let mut told = Vec::new();
+    assert!(put_found(&mut told, &Ok(vec![1; 100]), 40));
+    assert_eq!(told, [[100, 0, 0, 0], [0; 4], [0; 4]].concat());
+}
+
+/// Goal:   what hosts ask and are told of versions is laid out as `docs/nvme-vendor.md` says.
+/// Method: golden bytes of a version, a snapshot and a difference; rules of a merge there and back; names of namespaces.
+#[test]
+fn golden_versions() {
+    let version = Version {
+        key: key(b"k"),
+        kind: VersionKind::Tombstone,
+        value_len: 3,
+        value_crc: 4,
+        sequence: 1,
+        time_ns: 2,
+        user_version: 5,
+        ordinal: 0,
+    };
+    let past = Past { version, is_seen: true };
+    let told = versions::encode_history(&[past]);
+    assert_eq!(told, [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 1, 1, 0, 0]);
+    assert_eq!(versions::decode_history(&told, 1, key(b"k")), Some(vec![past]));
+    let snapshots = vec![SnapshotInfo { version: 7, time_ns: 9 }];
+    let stats = VersionStats { version_count: 1, user_version: 8, snapshots, ..VersionStats::default() };
+    let told = versions::encode_stats(&stats);
+    assert_eq!(told[56..], [8, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(versions::decode_stats(&told), Some((stats, 1)));
+    let mut told = Vec::new();
+    versions::put_difference(&mut told, &key(b"k"), Difference::Removed);
+    assert_eq!(told[..6], [2, 1, 0, 0, b'k', 0]);
+    assert_eq!(versions::decode_differences(&told, 1), Some(vec![(key(b"k"), Difference::Removed)]));
+    let mut command = Command::new(0xda, 1);
+    let rules = Retention { keep_last: 3, keep_since_ns: Some(5 << 32 | 6), ..Retention::default() };
+    versions::put_merge(&mut command, &rules, true);
+    assert_eq!(command.as_bytes()[44..60], [15, 0, 0, 0, 3, 0, 0, 0, 6, 0, 0, 0, 5, 0, 0, 0]);
+    assert_eq!(versions::get_merge(&command), Ok((rules, true)));
+    versions::put_at(&mut command, At::Back(4));
+    assert_eq!(versions::get_at(&command), Ok(At::Back(4)));
+    let device =
+        Device::in_memory(&CreateOptions { block_bytes: Some(2 << 20), ..CreateOptions::new(128 << 20) }).unwrap();
+    device.create_namespace("läufe", &BlockOptions::new(512, 77).into()).unwrap();
+    let infos = device.namespaces();
+    let page = vendor::encode_namespaces(infos.iter());
+    assert_eq!((&page[..10], page[20], page[22]), (&b"KAML\x01\0\0\x02\x01\0"[..], 2, 6));
+    assert_eq!(vendor::decode_namespaces(&page), Some((infos, 1)));
+    assert_eq!(vendor::decode_namespaces(&page[..500]), Some((vec![], 1)));
 }
 
 /// Goal:   text fields and lists are what hosts read.
@@ -176,6 +251,10 @@ proptest! {
     fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0u32..9, at: prop::sample::Index, with: u8) {
         let _ = keyvalue::decode_list(&bytes);
         let _ = decode_put(&bytes, count);
+        let _ = (decode_keys(&bytes, count), decode_found(&bytes, count as usize));
+        let _ = (versions::decode_history(&bytes, count as usize, key(b"k")), versions::decode_stats(&bytes));
+        let _ = (versions::decode_differences(&bytes, count as usize), versions::decode_merged(&bytes));
+        let _ = (vendor::decode_namespaces(&bytes), vendor::DevicePage::read(&bytes).is_some());
         let _ = identify::read_controller_list(&bytes);
         let _ = super::pdu::Header::parse(&bytes);
         if let Ok((command, _)) = Command::read_from_prefix(&bytes) {

@@ -107,8 +107,9 @@ fn namespaces_are_managed_by_hosts() {
         host.admin().execute(command, data, 0).unwrap()
     };
     let mut create = Create::new_zeroed();
-    create.kaml =
-        Attributes::of(&Wanted { name: Some("made".into()), keys: Some(kaml::KeyKind::U64), logs: vec![0] }).unwrap();
+    let wanted =
+        Wanted { name: Some("made".into()), keys: Some(kaml::KeyKind::U64), logs: vec![0], ..Wanted::default() };
+    create.kaml = Attributes::of(&wanted).unwrap();
     let nsid = manage(0, 0, create.as_bytes()).success().unwrap().result as u32;
     let info = world.device.namespaces().into_iter().find(|info| info.id == nsid).unwrap();
     assert_eq!((info.name.as_str(), info.keys, info.logs.as_slice()), ("made", kaml::KeyKind::U64, &[0][..]));

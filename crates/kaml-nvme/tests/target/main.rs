@@ -4,5 +4,7 @@ mod admin;
 mod blocks;
 mod hostile;
 mod keyvalue;
+mod named;
 mod remote;
+mod versions;
 mod world;

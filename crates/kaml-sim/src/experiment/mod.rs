@@ -1,8 +1,9 @@
-//! The device experiments of the KAML paper and some of our own, each from a board and a seed.
+//! The device experiments of both papers and some of our own, each from a board and a seed.
 //!
 //! Lives here:       their names, what they answer: a table, a picture, the paper's claims beside ours.
-//! Lives elsewhere:  carrying out commands (`rig`), the experiments (`micro`, `logs`, `collection`), pictures (`chart`).
-//! Implements:       paper:KAML V.B-C (Figures 5 to 8); docs/experiments.md.
+//! Lives elsewhere:  carrying out commands (`rig`), the experiments (`micro`, `logs`, `collection`; `muninn`), pictures
+//!                   (`chart`).
+//! Implements:       paper:KAML V.B-C (Figures 5 to 8), paper:Muninn 6 (Figures 7 to 10); docs/experiments.md.
 //!
 //! The same board and seed give the same bytes on every machine.
 
@@ -10,6 +11,7 @@ mod chart;
 mod collection;
 mod logs;
 mod micro;
+mod muninn;
 
 use crate::board::Board;
 use crate::rig::RigError;
@@ -33,17 +35,27 @@ pub enum Experiment {
     Wear,
     /// Two namespaces with logs of their own, and with the same.
     Logs,
+    /// Of versions: utilisation of segments and memory, by distribution of keys.
+    MuninnFig7,
+    /// Of versions: page reads and memory, by rate of false positives.
+    MuninnFig8,
+    /// Of versions: page reads and writes of lookups and inserts.
+    MuninnFig9,
+    /// Of versions: how well memory tells what is live.
+    MuninnFig10,
 }
 
 /// What all experiments are run with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The board.
+    /// The board; those on versions have the Muninn paper's flash instead.
     pub board: Board,
     /// Of all chances.
     pub seed: u64,
     /// So short that the figures mean little: to see that everything works.
     pub quick: bool,
+    /// Puts of an experiment on versions; the Muninn paper has 50 million.
+    pub keys: u64,
 }
 
 /// A field of a table.
@@ -54,7 +66,7 @@ pub enum Cell {
     Words(String),
     /// A count.
     Count(u64),
-    /// What was measured; three digits behind the point are kept.
+    /// What was measured; four digits behind the point are kept.
     Figure(f64),
 }
 
@@ -96,7 +108,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 impl Experiment {
     /// All of them.
-    pub const ALL: [Experiment; 7] = [
+    pub const ALL: [Experiment; 11] = [
         Experiment::Fig5,
         Experiment::Fig6,
         Experiment::Fig7,
@@ -104,6 +116,10 @@ impl Experiment {
         Experiment::Gc,
         Experiment::Wear,
         Experiment::Logs,
+        Experiment::MuninnFig7,
+        Experiment::MuninnFig8,
+        Experiment::MuninnFig9,
+        Experiment::MuninnFig10,
     ];
 
     /// As one writes it.
@@ -116,6 +132,10 @@ impl Experiment {
             Experiment::Gc => "gc",
             Experiment::Wear => "wear",
             Experiment::Logs => "logs",
+            Experiment::MuninnFig7 => "muninn-fig7",
+            Experiment::MuninnFig8 => "muninn-fig8",
+            Experiment::MuninnFig9 => "muninn-fig9",
+            Experiment::MuninnFig10 => "muninn-fig10",
         }
     }
 
@@ -137,6 +157,10 @@ impl Experiment {
             Experiment::Gc => collection::amplification(settings, progress),
             Experiment::Wear => collection::wear(settings, progress),
             Experiment::Logs => logs::interference(settings, progress),
+            Experiment::MuninnFig7 => muninn::utilisation(settings, progress),
+            Experiment::MuninnFig8 => muninn::false_positives(settings, progress),
+            Experiment::MuninnFig9 => muninn::amplification(settings, progress),
+            Experiment::MuninnFig10 => muninn::thresholds(settings, progress),
         }
     }
 }
@@ -166,7 +190,7 @@ impl std::fmt::Display for Cell {
         match self {
             Cell::Words(words) => write!(f, "{}", words.replace(',', ";")),
             Cell::Count(count) => write!(f, "{count}"),
-            Cell::Figure(figure) => write!(f, "{figure:.3}"),
+            Cell::Figure(figure) => write!(f, "{figure:.4}"),
         }
     }
 }
@@ -186,7 +210,7 @@ impl From<u64> for Cell {
 impl From<f64> for Cell {
     /// Rounded as it is printed, so that tables and JSON agree.
     fn from(figure: f64) -> Cell {
-        Cell::Figure((figure * 1000.0).round() / 1000.0)
+        Cell::Figure(rounded(figure))
     }
 }
 
@@ -200,9 +224,12 @@ impl Claim {
     ) -> Claim {
         let (low, high) = ours.into_iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(x), high.max(x)));
         let met = within.contains(&low) && within.contains(&high);
-        let round = |figure: f64| (figure * 1000.0).round() / 1000.0;
-        Claim { what: what.to_owned(), paper, bar, ours: (round(low), round(high)), met }
+        Claim { what: what.to_owned(), paper, bar, ours: (rounded(low), rounded(high)), met }
     }
+}
+
+fn rounded(figure: f64) -> f64 {
+    (figure * 1e4).round() / 1e4
 }
 
 /// Counts steps and tells of them.

@@ -88,7 +88,7 @@ impl AsyncQueue {
         let runs = self.shared.find_blocks(namespace, first_block, &mut into)?;
         if runs.is_empty() {
             self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
-            self.ready.push(Answer { token, result: Ok(Some(into)) });
+            self.ready.push(Answer { token, result: Ok(Some(into.into())) });
             return Ok(());
         }
         let id = self.blocks.new_id();
@@ -226,7 +226,7 @@ impl AsyncQueue {
             && let Some(Command::Read { token, start, into, error, .. }) = self.blocks.commands.remove(&id)
         {
             self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
-            self.ready.push(Answer { token, result: error.map_or(Ok(Some(into)), Err) });
+            self.ready.push(Answer { token, result: error.map_or(Ok(Some(into.into())), Err) });
         }
     }
 

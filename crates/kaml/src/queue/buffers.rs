@@ -1,14 +1,16 @@
 //! Memory that a queue keeps for its next reads: fresh memory costs more than what is copied into it.
 //!
-//! Lives here:       read buffers, memory of values that were answered, how much of both is kept.
+//! Lives here:       read buffers, which values stay in them, how much is kept.
 //! May be called by: the queue.
 
+use crate::Bytes;
 use kaml_flash::AlignedBuf;
+use std::ops::Range;
 
 /// Buffers of records that fit in a few pages: how long they may be, and how many are kept.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 const SMALL_COUNT_MAX: usize = 256;
-/// Bytes of longer buffers, and of values, that are kept: a few of the longest records.
+/// Bytes of longer buffers that are kept: a few of the longest records.
 const LARGE_BYTES_MAX: usize = 32 << 20;
 
 #[derive(Default)]
@@ -16,8 +18,6 @@ pub(super) struct Buffers {
     small: Vec<AlignedBuf>,
     large: Vec<AlignedBuf>,
     large_bytes: usize,
-    values: Vec<Vec<u8>>,
-    value_bytes: usize,
 }
 
 impl Buffers {
@@ -49,22 +49,13 @@ impl Buffers {
         }
     }
 
-    /// A value with these bytes.
-    pub(super) fn value(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let kept = if bytes.len() > SMALL_BYTES_MAX { self.values.pop() } else { None };
-        let Some(mut value) = kept else { return bytes.to_vec() };
-        self.value_bytes -= value.capacity();
-        value.clear();
-        value.extend_from_slice(bytes);
-        value
-    }
-
-    /// Takes a value's memory back.
-    pub(super) fn give_value(&mut self, value: Vec<u8>) {
-        let bytes = value.capacity();
-        if bytes > SMALL_BYTES_MAX && self.value_bytes + bytes <= LARGE_BYTES_MAX {
-            self.value_bytes += bytes;
-            self.values.push(value);
+    /// A value that was read: a small one is copied, a large one stays where it is until its memory is given back.
+    pub(super) fn value(&mut self, buf: AlignedBuf, range: Range<usize>) -> Bytes {
+        if range.len() > SMALL_BYTES_MAX {
+            return Bytes::of_read(buf, range);
         }
+        let value = buf[range].to_vec();
+        self.give(buf);
+        value.into()
     }
 }

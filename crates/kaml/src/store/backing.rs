@@ -3,7 +3,7 @@
 //! Lives here:       the traits, and how [`Device`] keeps them.
 //! Implements:       design section 7 (the cache runs on anything that is a device).
 
-use crate::{Answer, AsyncQueue, Batch, Commit, Device, Error, Key, NamespaceId};
+use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, Key, NamespaceId};
 use std::sync::Arc;
 
 /// What the device below takes.
@@ -115,7 +115,8 @@ impl DeviceReader {
     fn wait_for(&mut self, fewer_than: usize, answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>)) {
         while self.queue.in_flight() >= fewer_than {
             self.queue.poll(true, &mut self.answers);
-            self.answers.drain(..).for_each(|found| answer(found.token as usize, found.result));
+            let told = |found: Answer| (found.token as usize, found.result.map(|value| value.map(Bytes::into_vec)));
+            self.answers.drain(..).map(told).for_each(|(place, value)| answer(place, value));
         }
     }
 }
@@ -151,7 +152,7 @@ impl CommandQueue for InlineQueue {
     fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error> {
         let mut value = Vec::new();
         let there = self.backing.get_into(namespace, key, &mut value)?;
-        self.done.push(Answer { token, result: Ok(there.then_some(value)) });
+        self.done.push(Answer { token, result: Ok(there.then_some(value.into())) });
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use super::shard::Content;
 use super::value::Value;
 use super::xcb::Phase;
 use super::{Store, WriteMode};
-use crate::{Answer, Key, NamespaceId};
+use crate::{Answer, Bytes, Key, NamespaceId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -258,10 +258,10 @@ impl StoreQueue {
         }
     }
 
-    fn take_read(&mut self, at: usize, found: Result<Option<Vec<u8>>, crate::Error>) {
+    fn take_read(&mut self, at: usize, found: Result<Option<Bytes>, crate::Error>) {
         let inner = self.store.inner.clone();
         let place = self.operation(at).place;
-        let found = found.map(|value| value.map(Arc::<[u8]>::from));
+        let found = found.map(|value| value.map(|value| Arc::<[u8]>::from(&*value)));
         match std::mem::replace(&mut self.operation(at).step, Step::Waiting) {
             Step::Reading(slot, load) => {
                 let stands = inner.cache.end_load(&place, slot, load, found.as_ref().ok());

@@ -1,0 +1,148 @@
+//! Walking the commit ring after a crash.
+//!
+//! Lives here:       finding frame after frame, telling a power cut's end from damage.
+//! Lives elsewhere:  what frames look like (`format::frame`), what their records mean (`recovery`).
+//! Implements:       docs/formats/ring.md "When a frame counts".
+
+use crate::error::Error;
+use crate::format::frame::{Frame, FrameHeader};
+use crate::ring::frame_bytes_max;
+use kaml_flash::{AlignedBuf, Medium};
+
+/// What becomes of frames behind one that is not whole, where no power cut leaves any.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gaps {
+    /// Nobody looks for them.
+    End,
+    /// They are an error: what was acknowledged is damaged.
+    Refused,
+    /// They count as if nothing had been in front of them.
+    Skipped,
+}
+
+/// Walks the frames of the ring from its tail.
+pub(crate) struct RingScan<'a> {
+    medium: &'a dyn Medium,
+    epoch: u64,
+    gaps: Gaps,
+    /// Behind the last frame that was accepted.
+    pub(crate) end: u64,
+    /// Gaps that were skipped, for a person.
+    pub(crate) skipped: Vec<String>,
+}
+
+/// Bytes read at a time while looking for frames.
+const LOOK_BYTES: u64 = 1 << 20;
+
+impl<'a> RingScan<'a> {
+    pub(crate) fn new(medium: &'a dyn Medium, epoch: u64, tail: u64, gaps: Gaps) -> Self {
+        RingScan { medium, epoch, gaps, end: tail, skipped: Vec::new() }
+    }
+
+    /// The next whole frame with its payload: behind the last one, or at the start of the next lap.
+    pub(crate) fn next(&mut self) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+        if let Some(found) = self.whole_behind(self.end)? {
+            return Ok(Some(found));
+        }
+        if self.gaps == Gaps::End {
+            return Ok(None);
+        }
+        let Some(frame) = self.frame_behind_gap()? else { return Ok(None) };
+        let offset = self.end % self.medium.geometry().ring_bytes;
+        let what = format!("the frame at byte {offset} of the commit ring, which others follow");
+        if self.gaps == Gaps::Refused {
+            return Err(Error::MetadataDamaged(what));
+        }
+        self.skipped.push(what);
+        if frame.epoch != self.epoch {
+            return Ok(None);
+        }
+        self.end = frame.previous_end;
+        self.whole_at(frame.lsn, frame.previous_end)
+    }
+
+    pub(crate) fn accept(&mut self, frame: &Frame) {
+        self.end = self.end_of(frame);
+    }
+
+    fn end_of(&self, frame: &Frame) -> u64 {
+        frame.lsn + frame.ring_bytes(self.medium.geometry().sector_bytes)
+    }
+
+    /// Where a frame may begin whose predecessor ends at `end`.
+    fn places_behind(&self, end: u64) -> [u64; 2] {
+        [end, end.next_multiple_of(self.medium.geometry().ring_bytes)]
+    }
+
+    fn whole_behind(&self, end: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+        for lsn in self.places_behind(end) {
+            if let Some(found) = self.whole_at(lsn, end)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn whole_at(&self, lsn: u64, previous_end: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+        let geometry = self.medium.geometry();
+        let offset = lsn % geometry.ring_bytes;
+        let Some(frame) = self.header_at(lsn)? else { return Ok(None) };
+        let bytes = frame.ring_bytes(geometry.sector_bytes);
+        let expected = frame.epoch == self.epoch && frame.lsn == lsn && frame.previous_end == previous_end;
+        if !expected || offset + bytes > geometry.ring_bytes {
+            return Ok(None);
+        }
+        let mut whole = AlignedBuf::zeroed(bytes as usize);
+        self.medium.read_ring(offset, &mut whole)?;
+        let end = FrameHeader::BYTES + frame.payload_len as usize;
+        whole.copy_within(FrameHeader::BYTES..end, 0);
+        whole.set_len(frame.payload_len as usize);
+        Ok(frame.records(&whole).is_some().then_some((frame, whole)))
+    }
+
+    fn header_at(&self, lsn: u64) -> Result<Option<Frame>, Error> {
+        let geometry = self.medium.geometry();
+        let mut head = AlignedBuf::zeroed(geometry.sector_bytes as usize);
+        self.medium.read_ring(lsn % geometry.ring_bytes, &mut head)?;
+        Ok(FrameHeader::check(&head, self.medium.uuid()))
+    }
+
+    /// The first frame behind one that should be at `end` and is not whole, if no power cut explains both. Two frames may be
+    /// in flight, so the one behind a torn frame may be there, but none behind that; and no frame of a later lap or life is
+    /// written over one that the root still needs.
+    fn frame_behind_gap(&self) -> Result<Option<Frame>, Error> {
+        let geometry = self.medium.geometry();
+        let sector = u64::from(geometry.sector_bytes);
+        let limit = self.end + frame_bytes_max(geometry) as u64;
+        // At the end of a lap, what the next one may begin with comes first.
+        let mut from = self.end;
+        while from <= limit {
+            let offset = from % geometry.ring_bytes;
+            let bytes = LOOK_BYTES.min(geometry.ring_bytes - offset);
+            let mut piece = AlignedBuf::zeroed(bytes as usize);
+            self.medium.read_ring(offset, &mut piece)?;
+            for (lsn, head) in (from..).step_by(sector as usize).zip(piece.chunks(sector as usize)) {
+                let Some(frame) = FrameHeader::check(head, self.medium.uuid()) else { continue };
+                let is_behind = frame.lsn > self.end && frame.lsn % geometry.ring_bytes == lsn % geometry.ring_bytes;
+                let is_later = frame.epoch > self.epoch || (frame.epoch == self.epoch && frame.lsn > lsn);
+                let follows = || Ok::<_, Error>(frame.epoch == self.epoch && self.is_followed(&frame)?);
+                if is_behind && (is_later || follows()?) {
+                    return Ok(Some(frame));
+                }
+            }
+            from += bytes;
+        }
+        Ok(None)
+    }
+
+    fn is_followed(&self, frame: &Frame) -> Result<bool, Error> {
+        let end = self.end_of(frame);
+        for lsn in self.places_behind(end) {
+            let next = self.header_at(lsn)?;
+            if next.is_some_and(|next| (next.epoch, next.lsn, next.previous_end) == (frame.epoch, lsn, end)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

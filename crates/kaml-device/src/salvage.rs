@@ -1,0 +1,216 @@
+//! Opening a damaged device for what can still be read of it.
+//!
+//! Lives here:       doing without metadata that cannot be read, finding records by what their pages say.
+//! Lives elsewhere:  opening a device in order (`recovery`), keeping the medium untouched (`kaml_flash::Overlay`).
+//! Implements:       paper:KAML IV.D (a scan of the pages rebuilds the mapping tables).
+//!
+//! Steps: leave out what is damaged of block table, journal and snapshots → open as after a crash → where anything was left
+//! out, take of each key the newest record that any page holds.
+
+use crate::audit::BlockAudit;
+use crate::core::{Core, code};
+use crate::error::Error;
+use crate::format::journal::{self, Change};
+use crate::format::root::{Root, Run};
+use crate::layout::Layout;
+use crate::recovery::{OpenReport, read_root, read_run, read_stream};
+use kaml_flash::Medium;
+use kaml_index::{IndexWriter, Key, Slot};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+/// What salvaging a device came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// What could not be read, one sentence each; empty for a device in order.
+    pub problems: Vec<String>,
+    /// Ids of namespaces whose records were found by scanning pages. Of those that were deleted, some may be back.
+    pub rebuilt: Vec<u32>,
+    /// Ids and names of namespaces that nothing is left of.
+    pub dropped: Vec<(u32, String)>,
+}
+
+/// The newest record of a key so far.
+struct Candidate {
+    /// 0: a large record, which does not know it.
+    sequence: u64,
+    page_sequence: u64,
+    slot: Slot,
+}
+
+impl Candidate {
+    fn is_newer_than(&self, other: &Candidate) -> bool {
+        match self.sequence == 0 || other.sequence == 0 {
+            true => self.page_sequence > other.page_sequence,
+            false => self.sequence > other.sequence,
+        }
+    }
+}
+
+/// What is known before anything is opened.
+#[derive(Default)]
+struct Damage {
+    report: SalvageReport,
+    rebuild: BTreeSet<u32>,
+    /// Keys whose last change is a delete, as far as the journal can be read to its end.
+    deleted: HashSet<(u32, Key)>,
+}
+
+impl Core {
+    /// Opens a device for reading, doing without metadata that is damaged. The medium is written to, as after a crash: hand
+    /// in a [`kaml_flash::Overlay`]. `progress` is told blocks read and blocks in all while pages are scanned.
+    ///
+    /// Fails if no root can be read, or if the ring names places outside the device.
+    pub fn salvage(medium: &dyn Medium, progress: &mut dyn FnMut(u64, u64)) -> Result<(Core, SalvageReport), Error> {
+        let mut root = read_root(medium)?;
+        let mut damage = Damage::default();
+        damage.leave_out_block_table(medium, &mut root);
+        damage.leave_out_journal_pages(medium, &mut root);
+        let mut core = Core::restore(medium, root)?;
+        core.salvage = Some(Vec::new());
+        core.load_what_can_be(medium, &mut damage);
+        core.replay_journal(medium)?;
+        core.load_tables_that_can_be(medium, &mut damage);
+        core.rebuild(medium, &mut damage, progress);
+        core.recover_records(medium, &mut OpenReport::default())?;
+        core.read_only = true;
+        damage.report.problems.extend(core.salvage.take().unwrap_or_default());
+        damage.report.rebuilt = damage.rebuild.into_iter().collect();
+        Ok((core, damage.report))
+    }
+
+    fn load_what_can_be(&mut self, medium: &dyn Medium, damage: &mut Damage) {
+        let ids: Vec<u32> = self.spaces.keys().copied().collect();
+        for id in ids {
+            let layout = self.spaces[&id].layout;
+            let is_versioned = layout.versions().is_some();
+            let loaded = if is_versioned { self.load_directory(medium, id) } else { self.load_index(medium, id) };
+            let Err(error) = loaded else { continue };
+            damage.report.problems.push(error.to_string());
+            if is_versioned {
+                self.drop_space(id, damage);
+            } else {
+                let index = IndexWriter::new(self.index_layout(layout));
+                self.spaces.get_mut(&id).expect("just seen").install(index);
+                damage.rebuild.insert(id);
+            }
+        }
+    }
+
+    fn load_tables_that_can_be(&mut self, medium: &dyn Medium, damage: &mut Damage) {
+        let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
+        for id in ids {
+            if let Err(error) = self.load_tables(medium, id) {
+                damage.report.problems.push(error.to_string());
+                self.drop_space(id, damage);
+            }
+        }
+    }
+
+    fn drop_space(&mut self, id: u32, damage: &mut Damage) {
+        let space = self.spaces.remove(&id).expect("it was loaded");
+        self.directory.remove(id);
+        damage.report.dropped.push((id, space.name));
+    }
+
+    /// Of each key of the namespaces in question, the newest record that is found counts.
+    fn rebuild(&mut self, medium: &dyn Medium, damage: &mut Damage, progress: &mut dyn FnMut(u64, u64)) {
+        if damage.rebuild.is_empty() {
+            return;
+        }
+        let mut newest: HashMap<(u32, Key), Candidate> = HashMap::new();
+        let (reader, total) = (self.reader(), self.blocks.count());
+        for block in 0..total {
+            progress(block.into(), total.into());
+            let audit = BlockAudit::read(&reader, medium, block);
+            damage.report.problems.extend(audit.errors().map(|error| error.to_string()));
+            for (at, chunks, record, page_sequence) in audit.records(&self.geometry) {
+                self.sequence = self.sequence.max(record.sequence);
+                let wanted = damage.rebuild.contains(&record.namespace) && self.takes(record);
+                let slot = Slot { at: at.0, len: code(chunks) };
+                let takes_len = |core: &Core| {
+                    let index = core.spaces[&record.namespace].index.as_ref();
+                    index.is_some_and(|index| index.takes_len(slot.len))
+                };
+                if !wanted || !takes_len(self) || damage.deleted.contains(&(record.namespace, record.key)) {
+                    continue;
+                }
+                let found = Candidate { sequence: record.sequence, page_sequence, slot };
+                let known = newest.entry((record.namespace, record.key));
+                known
+                    .and_modify(|known| {
+                        if found.is_newer_than(known) {
+                            *known = Candidate { ..found }
+                        }
+                    })
+                    .or_insert(found);
+            }
+        }
+        progress(total.into(), total.into());
+        for ((namespace, key), Candidate { slot, .. }) in newest {
+            let space = self.spaces.get_mut(&namespace).expect("looked up before");
+            space.dirty = true;
+            space.index.as_mut().expect("loaded or made").insert(&key, slot);
+        }
+    }
+}
+
+impl Damage {
+    fn leave_out_block_table(&mut self, medium: &dyn Medium, root: &mut Root) {
+        let Some(stream) = &root.blocks else { return };
+        if let Err(error) = read_stream(medium, stream) {
+            self.report.problems.push(format!("the block table: {error}"));
+            (root.blocks, root.blocks_entry) = (None, 0);
+        }
+    }
+
+    fn leave_out_journal_pages(&mut self, medium: &dyn Medium, root: &mut Root) {
+        let mut whole: Vec<Run> = Vec::new();
+        let mut is_damaged = false;
+        for run in std::mem::take(&mut root.journal) {
+            for page in run.page..run.page + run.page_count {
+                let single = Run { block: run.block, page, page_count: 1 };
+                let mut changes = None;
+                let read = read_run(medium, &single, &mut |_, bytes| changes = journal::check(bytes));
+                match (read, changes) {
+                    (Ok(()), Some((_, changes))) => {
+                        self.note(&changes);
+                        whole.push(single);
+                    }
+                    (read, _) => {
+                        let why =
+                            read.err().map_or("its checksum does not match".to_owned(), |error| error.to_string());
+                        self.report.problems.push(format!("journal page {page} of block {}: {why}", run.block));
+                        // What was deleted before may have been put again there.
+                        self.deleted.clear();
+                        is_damaged = true;
+                    }
+                }
+            }
+        }
+        root.journal = whole;
+        self.note(&journal::changes(&root.journal_tail).unwrap_or_default());
+        if !is_damaged {
+            return;
+        }
+        for space in &mut root.namespaces {
+            match space.layout {
+                // Segments are named by their places in a row, which are right only if no entry is missing.
+                Layout::Versions(_) => {
+                    self.report.problems.push(format!("namespace {:?} is as of its last checkpoint", space.name));
+                    space.snapshot_entry = u64::MAX;
+                }
+                Layout::Records(_) | Layout::Blocks(_) => drop(self.rebuild.insert(space.id)),
+            }
+        }
+    }
+
+    fn note(&mut self, changes: &[Change]) {
+        for change in changes {
+            match *change {
+                Change::Deleted { namespace, key } => drop(self.deleted.insert((namespace, key))),
+                Change::Moved { namespace, key, .. } => drop(self.deleted.remove(&(namespace, key))),
+                _ => {}
+            }
+        }
+    }
+}

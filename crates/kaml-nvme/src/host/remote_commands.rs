@@ -1,0 +1,298 @@
+//! The command set of a device somewhere else, as [`kaml::Device`] has it.
+//!
+//! Lives here:       calls and their errors; which command of a queue carries them out.
+//! Lives elsewhere:  the commands (`keyvalue`, `versions`), opening and errors (`remote`).
+
+use super::remote::{Once, RemoteDevice, local};
+use super::{Error, KeyValue};
+use crate::wire::command::{Command, CommandSet, admin};
+use crate::wire::identify::{Controller as ControllerPage, LBA_FORMATS, PAGE_BYTES, cns, controller_list};
+use crate::wire::keyvalue::store;
+use crate::wire::logs::lid;
+use crate::wire::manage::{Attributes, Create, Wanted, encode_batch};
+use crate::wire::status::Status;
+use crate::wire::vendor::{decode_namespaces, feature, namespaces_bytes};
+use kaml::{
+    At, Batch, BlockOptions, Condition, Difference, Key, KeyKind, MergeReport, NamespaceId, NamespaceInfo,
+    NamespaceOptions, Past, Retention, VersionError, VersionStats,
+};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// Room for a value whose size is not known: what most values need; larger ones take a second command.
+pub(super) const ROOM_AT_FIRST: usize = 4096;
+/// Namespaces that there is room for at first.
+const NAMESPACES_AT_FIRST: usize = 16;
+/// Bytes that a listed key takes at most.
+const LISTED_BYTES_MAX: usize = 20;
+/// Keys, and versions of one key, asked for at a time at most.
+const KEYS_AT_ONCE: usize = 8192;
+const VERSIONS_AT_ONCE: usize = 1 << 18;
+
+impl RemoteDevice {
+    // --- namespaces -------------------------------------------------------------------------------------------------
+
+    /// Namespaces that are attached. Those of a device that is not ours are called by their numbers.
+    pub fn namespaces(&self) -> Result<Vec<NamespaceInfo>, kaml::Error> {
+        let listed = if self.can(feature::NAMESPACES) { self.named_namespaces() } else { self.numbered_namespaces() };
+        listed.map_err(|error| local(error, 0, None))
+    }
+
+    fn named_namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
+        let mut room = NAMESPACES_AT_FIRST;
+        loop {
+            let data = self.log_page(lid::KAML_NAMESPACES, 0, namespaces_bytes(room))?;
+            let (infos, count) = decode_namespaces(&data).ok_or(Error::Unsupported("names of namespaces"))?;
+            if count <= room {
+                return Ok(infos);
+            }
+            room = count;
+        }
+    }
+
+    fn numbered_namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
+        let info = |id: u32| NamespaceInfo {
+            id,
+            name: id.to_string(),
+            keys: KeyKind::Bytes,
+            blocks: None,
+            versions: None,
+            logs: Vec::new(),
+            record_count: 0,
+            index_bytes: 0,
+            loaded: true,
+        };
+        Ok(self.standard_namespaces()?.into_iter().map(info).collect())
+    }
+
+    /// Creates a namespace and attaches it to us.
+    pub fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, kaml::Error> {
+        self.create(name, options).map_err(|error| local(error, 0, None))
+    }
+
+    fn create(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
+        let mut data = Create::new_zeroed();
+        let set = match &options.blocks {
+            None => CommandSet::KeyValue,
+            Some(blocks) => {
+                let format = LBA_FORMATS.iter().position(|power| 1 << power == blocks.block_bytes);
+                let usual = BlockOptions::new(blocks.block_bytes, blocks.block_count) == *blocks;
+                data.flbas = format.filter(|_| usual).ok_or(Error::Unsupported("such blocks"))? as u8;
+                (data.nsze, data.ncap) = (blocks.block_count.into(), blocks.block_count.into());
+                CommandSet::Nvm
+            }
+        };
+        let wanted = Wanted {
+            name: Some(name.to_owned()),
+            keys: Some(options.keys),
+            logs: options.logs.clone(),
+            versions: options.versions,
+        };
+        data.kaml = Attributes::of(&wanted).ok_or(Error::Unsupported("such a long name, or so many logs"))?;
+        let mut command = Command::new(admin::NAMESPACE_MANAGEMENT, 0);
+        command.cdw11 = (u32::from(set.csi()) << 24).into();
+        let nsid = self.carrier.admin(command, data.as_bytes(), 0)?.success()?.result as u32;
+        let page = self.identify(cns::CONTROLLER, 0, 0)?;
+        let (page, _) =
+            ControllerPage::read_from_prefix(&page).map_err(|_| Error::Unsupported("Identify Controller"))?;
+        let mut list = controller_list(std::iter::once(page.cntlid.get()));
+        list.resize(PAGE_BYTES, 0);
+        self.carrier.admin(Command::new(admin::NAMESPACE_ATTACHMENT, nsid), &list, 0)?.success()?;
+        Ok(nsid)
+    }
+
+    /// Deletes a namespace with everything in it.
+    pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), kaml::Error> {
+        let mut command = Command::new(admin::NAMESPACE_MANAGEMENT, namespace);
+        command.cdw10 = 1.into();
+        let deleted = self.carrier.admin(command, &[], 0).and_then(|finished| finished.success());
+        deleted.map(drop).map_err(|error| local(error, namespace, None))
+    }
+
+    // --- records ----------------------------------------------------------------------------------------------------
+
+    /// Reads a value.
+    pub fn get(&self, namespace: NamespaceId, key: Key) -> Result<Option<Vec<u8>>, kaml::Error> {
+        let space = KeyValue::new(self, namespace);
+        whole(|room| space.retrieve(&key, room)).map_err(|error| local(error, namespace, None))
+    }
+
+    /// Whether a key is there.
+    pub fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, kaml::Error> {
+        KeyValue::new(self, namespace).exist(&key).map_err(|error| local(error, namespace, None))
+    }
+
+    /// Stores a value under a condition; durable when it returns.
+    pub fn put_if(
+        &self,
+        namespace: NamespaceId,
+        key: Key,
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<(), kaml::Error> {
+        let stored = match condition {
+            Condition::Always => KeyValue::new(self, namespace).store(&key, value, 0),
+            Condition::IfPresent => KeyValue::new(&Once(self), namespace).store(&key, value, store::MUST_EXIST),
+            Condition::IfAbsent => KeyValue::new(&Once(self), namespace).store(&key, value, store::MUST_NOT_EXIST),
+            Condition::UnchangedSince(_) => Err(Error::Unsupported("conditions on sequences")),
+        };
+        stored.map_err(|error| local(error, namespace, Some(key)))
+    }
+
+    /// Stores the records of a batch, over any namespaces, all or none; durable when it returns.
+    pub fn write(&self, batch: &Batch) -> Result<(), kaml::Error> {
+        let mut records = batch.records();
+        let Some(first) = records.next() else { return Err(kaml_device::Error::EmptyBatch.into()) };
+        let key = records.next().is_none().then_some(first.key);
+        match (key, first.value) {
+            (Some(key), Some(value)) => self.put_if(first.namespace, key, value, first.condition),
+            _ => self.put(batch, first.namespace).map_err(|error| local(error, first.namespace, key)),
+        }
+    }
+
+    fn put(&self, batch: &Batch, first: NamespaceId) -> Result<(), Error> {
+        if !self.can(feature::PUT) {
+            return self.put_by_standard(batch);
+        }
+        let mut data = Vec::new();
+        let count = encode_batch(&mut data, batch);
+        let max = self.transfer_bytes_max();
+        if data.len() > max {
+            return Err(Error::TooLong { bytes: data.len(), max });
+        }
+        match batch.records().all(|record| record.condition == Condition::Always) {
+            true => KeyValue::new(self, first).put(&data, count),
+            false => KeyValue::new(&Once(self), first).put(&data, count),
+        }
+    }
+
+    /// One delete without a condition is all that a device without our commands can do.
+    fn put_by_standard(&self, batch: &Batch) -> Result<(), Error> {
+        let mut records = batch.records();
+        match (records.next(), records.next()) {
+            (Some(only), None) if only.value.is_none() && only.condition == Condition::Always => {
+                KeyValue::new(self, only.namespace).delete(&only.key)
+            }
+            _ => Err(Error::Unsupported("Puts of several records, or with conditions on deletes")),
+        }
+    }
+
+    /// Keys behind one in the order of the device, or from the first one on: at most `limit`, none at the end.
+    pub fn list(&self, namespace: NamespaceId, after: Option<Key>, limit: usize) -> Result<Vec<Key>, kaml::Error> {
+        let limit = limit.min(KEYS_AT_ONCE);
+        // The key that it begins with may come again.
+        let room = 4 + (limit + 1) * LISTED_BYTES_MAX;
+        let listed = KeyValue::new(self, namespace).list(after.as_ref(), room);
+        let mut keys = listed.map_err(|error| local(error, namespace, None))?;
+        keys.retain(|key| Some(*key) != after);
+        keys.truncate(limit);
+        Ok(keys)
+    }
+
+    // --- versions ---------------------------------------------------------------------------------------------------
+
+    /// Something on versions, if the device keeps any.
+    fn versions<T>(
+        &self,
+        namespace: NamespaceId,
+        act: impl FnOnce(KeyValue<'_, RemoteDevice>, KeyValue<'_, Once<'_>>) -> Result<T, Error>,
+    ) -> Result<T, kaml::Error> {
+        let once = Once(self);
+        let done = match self.can(feature::VERSIONS) {
+            true => act(KeyValue::new(self, namespace), KeyValue::new(&once, namespace)),
+            false => Err(Error::Unsupported("versions")),
+        };
+        done.map_err(|error| local(error, namespace, None))
+    }
+
+    /// As [`RemoteDevice::versions`], about a snapshot; says which one there is not.
+    fn snapshots<T>(
+        &self,
+        namespace: NamespaceId,
+        version: u32,
+        act: impl FnOnce(KeyValue<'_, RemoteDevice>, KeyValue<'_, Once<'_>>) -> Result<T, Error>,
+    ) -> Result<T, kaml::Error> {
+        let mut missing = false;
+        let done = self.versions(namespace, |repeated, once| {
+            let done = act(repeated, once);
+            missing = matches!(&done, Err(error) if error.status().is_some_and(|s| s.is(Status::NO_SUCH_SNAPSHOT)));
+            done
+        });
+        if !missing {
+            return done;
+        }
+        let present = self.version_stats(namespace)?.user_version;
+        Err(kaml_device::Error::from(VersionError::NoSnapshot { version, present }).into())
+    }
+
+    /// Reads a version of a value; nothing if it is not there or deleted.
+    pub fn get_version(&self, namespace: NamespaceId, key: Key, at: At) -> Result<Option<Vec<u8>>, kaml::Error> {
+        let version = if let At::Snapshot(version) = at { version } else { 0 };
+        self.snapshots(namespace, version, |space, _| whole(|room| space.retrieve_version(&key, at, room)))
+    }
+
+    /// Versions of a key, newest first, at most `limit`. Where a segment has them is not told.
+    pub fn history(&self, namespace: NamespaceId, key: Key, limit: usize) -> Result<Vec<Past>, kaml::Error> {
+        self.versions(namespace, |space, _| space.history(&key, limit.min(VERSIONS_AT_ONCE)))
+    }
+
+    /// Undoes the last `count` changes of a key; answers whether it is there then.
+    pub fn undo(&self, namespace: NamespaceId, key: Key, count: u32) -> Result<bool, kaml::Error> {
+        self.versions(namespace, |_, once| once.undo(&key, count))
+    }
+
+    /// Takes a snapshot; answers its number.
+    pub fn snapshot(&self, namespace: NamespaceId) -> Result<u32, kaml::Error> {
+        self.versions(namespace, |_, once| once.take_snapshot())
+    }
+
+    /// Forgets a snapshot.
+    pub fn forget_snapshot(&self, namespace: NamespaceId, version: u32) -> Result<(), kaml::Error> {
+        self.snapshots(namespace, version, |_, once| once.forget_snapshot(version))
+    }
+
+    /// Makes a namespace look as it did in a snapshot; answers the number of the one taken of what it looked like.
+    pub fn roll_back(&self, namespace: NamespaceId, to: u32) -> Result<u32, kaml::Error> {
+        self.snapshots(namespace, to, |_, once| once.roll_back(to))
+    }
+
+    /// Tells which keys differ between two snapshots, or a snapshot and now; `each` answers whether to go on.
+    pub fn diff(
+        &self,
+        namespace: NamespaceId,
+        from: Option<u32>,
+        to: Option<u32>,
+        each: &mut dyn FnMut(Key, Difference) -> bool,
+    ) -> Result<(), kaml::Error> {
+        self.snapshots(namespace, from.or(to).unwrap_or(0), |space, _| space.diff(from, to, each))
+    }
+
+    /// How a versioned namespace stands.
+    pub fn version_stats(&self, namespace: NamespaceId) -> Result<VersionStats, kaml::Error> {
+        self.versions(namespace, |space, _| space.version_stats())
+    }
+
+    /// Gives the space of versions back that the rules do not keep, or only says how many that would be.
+    pub fn merge(
+        &self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        dry_run: bool,
+    ) -> Result<MergeReport, kaml::Error> {
+        self.versions(namespace, |space, _| space.merge(retention, dry_run))
+    }
+}
+
+/// Reads a value whose size is not known.
+pub(super) fn whole(
+    mut read: impl FnMut(usize) -> Result<Option<(Vec<u8>, usize)>, Error>,
+) -> Result<Option<Vec<u8>>, Error> {
+    let mut room = ROOM_AT_FIRST;
+    loop {
+        match read(room)? {
+            None => return Ok(None),
+            Some((value, bytes)) if value.len() == bytes => return Ok(Some(value)),
+            // It is larger than what there was room for.
+            Some((_, bytes)) => room = bytes,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Threads for what has to wait, beside the event loop.
+//!
+//! Lives here:       the threads, handing jobs to them and taking back what they came to.
+//! Lives elsewhere:  the jobs (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), who they are for (`engine`).
+
+use crate::wire::status::Status;
+use kaml::store::{Backing, BatchReader};
+use kaml::{Bytes, Device, NamespaceId};
+use rustix::event::EventfdFlags;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+/// Threads for large values, which are written before they are committed, for lists of keys, versions and namespaces.
+const WORKER_COUNT: usize = 2;
+
+/// What a worker did to a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Created(NamespaceId),
+    Deleted(NamespaceId),
+    /// Neither, after all.
+    Failed,
+}
+
+/// What a worker's job comes to.
+pub(crate) struct Done {
+    /// The result and data of a command that was carried out.
+    pub(crate) result: Result<(u64, Bytes), Status>,
+    /// A namespace was created or deleted.
+    pub(crate) namespace: Option<Change>,
+}
+
+impl<T: Into<Bytes>> From<Result<(u64, T), Status>> for Done {
+    fn from(result: Result<(u64, T), Status>) -> Done {
+        Done { result: result.map(|(result, data)| (result, data.into())), namespace: None }
+    }
+}
+
+impl From<Result<u64, Status>> for Done {
+    fn from(result: Result<u64, Status>) -> Done {
+        result.map(|result| (result, Bytes::default())).into()
+    }
+}
+
+/// What a job works with.
+pub(crate) struct Worker {
+    pub(crate) device: Device,
+    /// Opened when it is first needed.
+    reader: Option<Box<dyn BatchReader>>,
+}
+
+impl Worker {
+    /// For reading many values at once.
+    pub(crate) fn reader(&mut self) -> &mut dyn BatchReader {
+        &mut **self.reader.get_or_insert_with(|| Backing::reader(&self.device))
+    }
+}
+
+/// What a worker is told to do.
+pub(crate) type Job = Box<dyn FnOnce(&mut Worker) -> Done + Send>;
+type Inbox = Arc<Mutex<mpsc::Receiver<(u64, Job)>>>;
+
+/// What workers have done.
+struct Finished {
+    list: Mutex<Vec<(u64, Done)>>,
+    event: OwnedFd,
+}
+
+impl Finished {
+    fn push(&self, token: u64, done: Done) {
+        self.list.lock().expect("no panics under this lock").push((token, done));
+        // The counter cannot overflow: it would take 2^64 jobs.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+}
+
+/// See the module.
+pub(crate) struct Workers {
+    /// For jobs that are soon done, and for those that take minutes; none once they are to end.
+    outboxes: Option<[mpsc::Sender<(u64, Job)>; 2]>,
+    finished: Arc<Finished>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    pub(crate) fn start_threads(device: &Device) -> std::io::Result<Workers> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let finished = Arc::new(Finished { list: Mutex::default(), event });
+        let (quick, quick_inbox) = mpsc::channel();
+        let (slow, slow_inbox) = mpsc::channel();
+        let (quick_inbox, slow_inbox) = (Arc::new(Mutex::new(quick_inbox)), Arc::new(Mutex::new(slow_inbox)));
+        let mut threads = Vec::new();
+        for inbox in std::iter::repeat_n(quick_inbox, WORKER_COUNT).chain([slow_inbox]) {
+            let (device, finished) = (device.clone(), Arc::clone(&finished));
+            let work = move || work(Worker { device, reader: None }, &inbox, &finished);
+            threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(work)?);
+        }
+        Ok(Workers { outboxes: Some([quick, slow]), finished, threads })
+    }
+
+    /// Has one of them do it.
+    pub(crate) fn start(&self, token: u64, job: Job) {
+        self.send(0, token, job);
+    }
+
+    /// Has the one for slow jobs do it.
+    pub(crate) fn start_slow(&self, token: u64, job: Job) {
+        self.send(1, token, job);
+    }
+
+    fn send(&self, outbox: usize, token: u64, job: Job) {
+        let outboxes = self.outboxes.as_ref().expect("closed only when dropped");
+        outboxes[outbox].send((token, job)).expect("workers live");
+    }
+
+    /// Appends what they have done.
+    pub(crate) fn take(&self, into: &mut Vec<(u64, Done)>) {
+        let mut list = self.finished.list.lock().expect("no panics under this lock");
+        if !list.is_empty() {
+            // It can only be empty already.
+            let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
+            into.append(&mut list);
+        }
+    }
+
+    /// What becomes readable when one of them is done.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.finished.event.as_fd()
+    }
+}
+
+fn work(mut worker: Worker, inbox: &Inbox, finished: &Finished) {
+    loop {
+        let job = inbox.lock().expect("no panics under this lock").recv();
+        let Ok((token, job)) = job else { return };
+        finished.push(token, job(&mut worker));
+    }
+}
+
+impl Drop for Workers {
+    /// Waits for what they are doing.
+    fn drop(&mut self) {
+        self.outboxes = None;
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker panicked");
+            }
+        }
+    }
+}

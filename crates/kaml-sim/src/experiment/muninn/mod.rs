@@ -1,0 +1,41 @@
+//! The Muninn paper's experiments: versions by hash on flash that counts its pages, for the firmware's index and the paper's.
+//!
+//! Lives here:       the rooms.
+//! Lives elsewhere:  the indexes (`kaml-versions`), the firmware (`kaml-device`).
+//! Implements:       paper:Muninn 6 (Figures 7 to 10); docs/versioned.md "Measured".
+//!
+//! | module     | room                                                              |
+//! |------------|-------------------------------------------------------------------|
+//! | `keys`     | what is put                                                       |
+//! | `device`   | a versioned namespace of the firmware, put and read as hosts do   |
+//! | `baseline` | the paper's own index, which is not a choice of a namespace       |
+//! | `measure`  | filling, looking up, counting                                     |
+//! | `space`    | Figures 7 and 8                                                   |
+//! | `reads`    | Figure 9                                                          |
+//! | `cleaning` | Figure 10                                                         |
+
+mod baseline;
+mod cleaning;
+mod device;
+mod keys;
+mod measure;
+mod reads;
+mod space;
+
+pub(super) use cleaning::thresholds;
+pub(super) use reads::amplification;
+pub(super) use space::{false_positives, utilisation};
+
+use super::chart::{Marks, Panel, Series};
+
+/// A panel of lines or bars.
+fn panel(
+    title: &str,
+    (x, y): (&'static str, &'static str),
+    marks: Marks,
+    categories: &[String],
+    series: Vec<(String, Vec<Option<f64>>)>,
+) -> Panel {
+    let series = series.into_iter().map(|(name, values)| Series { name, values }).collect();
+    Panel { title: title.to_owned(), x, y, marks, categories: categories.to_vec(), series }
+}

@@ -1,0 +1,198 @@
+//! How full segments are and how much memory a key takes, by distribution and by rate of false positives.
+//!
+//! Lives here:       Figures 7 and 8.
+//! Implements:       paper:Muninn 6.1, 6.2, 6.4.
+
+use super::keys::{Order, Workload};
+use super::measure::{Age, FILL_STEPS, Filled, Reads, Scale, Stored, Subject, fill, look_up};
+use super::panel;
+use crate::experiment::chart::{Chart, Marks};
+use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps};
+use crate::rig::RigError;
+use kaml_versions::BloomParameters;
+
+/// An index and how it is set.
+#[derive(Clone, Copy, Debug)]
+enum Index {
+    Bloom(BloomParameters),
+    /// Bits of a fingerprint.
+    Columns(u32),
+}
+
+/// What a namespace has unless it is told.
+const FINGERPRINT_BITS: u32 = 14;
+
+impl Index {
+    fn make(self, scale: &Scale, bytes: u64) -> Result<Box<dyn Subject>, RigError> {
+        Ok(match self {
+            Index::Bloom(parameters) => Box::new(scale.baseline(bytes, parameters)?),
+            Index::Columns(bits) => Box::new(scale.device(bytes, bits)?),
+        })
+    }
+}
+
+/// Fills a namespace.
+fn filled(
+    index: Index,
+    scale: &Scale,
+    workload: &Workload,
+    what: &str,
+    steps: &mut Steps<'_>,
+) -> Result<(Box<dyn Subject>, Filled), RigError> {
+    let mut subject = index.make(scale, workload.puts * workload.pair_bytes.1)?;
+    let filled = fill(&mut *subject, workload, what, steps)?;
+    Ok((subject, filled))
+}
+
+/// A Pareto workload where the paper says that segments stay a third empty has few keys: about so many puts of each.
+const PARETO_PUTS_OF_KEY: u64 = 400;
+/// Pairs of mixed sizes.
+const MIXED_BYTES: (u64, u64) = (64, 1983);
+
+/// Figure 7.
+pub(in crate::experiment) fn utilisation(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
+    let scale = Scale::of(settings);
+    let skewed = BloomParameters::default();
+    // As many keys as the skewed filters have.
+    let even = BloomParameters { filter_keys: [146; 7], ..skewed };
+    let indexes = [
+        ("bloom, even filters (N8/7)", Index::Bloom(even)),
+        ("bloom, skewed filters (S8/7)", Index::Bloom(skewed)),
+        ("columns", Index::Columns(FINGERPRINT_BITS)),
+    ];
+    let plain = Workload::sequential(scale.keys, scale.seed);
+    let few = (scale.keys / PARETO_PUTS_OF_KEY).max(1);
+    let workloads = [
+        plain.clone(),
+        Workload { name: "random", order: Order::Random, ..plain.clone() },
+        Workload { name: "pareto", order: Order::Pareto, ..plain.clone() },
+        Workload { name: "few keys", order: Order::Pareto, space: few, ..plain.clone() },
+        Workload { name: "mixed", pair_bytes: MIXED_BYTES, ..plain },
+    ];
+    let mut steps = Steps::new(progress, indexes.len() * workloads.len() * FILL_STEPS);
+    let (mut rows, mut curves, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, index) in indexes {
+        let mut all: Vec<Stored> = Vec::new();
+        for workload in &workloads {
+            let what = format!("{name}, {}", workload.name);
+            let stored = filled(index, &scale, workload, &what, &mut steps)?.1.stored;
+            rows.push(vec![
+                name.into(),
+                workload.name.into(),
+                Cell::from(stored.utilisation()),
+                stored.index_bytes_per_key().into(),
+                stored.pages_per_insert().into(),
+            ]);
+            all.push(stored);
+        }
+        let curve = |figure: fn(&Stored) -> f64| (name.to_owned(), all.iter().map(|s| Some(figure(s))).collect());
+        curves.push((curve(Stored::utilisation), curve(Stored::index_bytes_per_key)));
+        found.push(all);
+    }
+    let categories: Vec<String> = workloads.iter().map(|workload| workload.name.to_owned()).collect();
+    let (full, memory) = curves.into_iter().unzip();
+    let bars = |title, y, series| panel(title, ("distribution of keys", y), Marks::Bars, &categories, series);
+    let chart = Chart {
+        title: "Muninn, Figure 7: segments and memory".into(),
+        subtitle: format!("every version kept; {}", scale.words()),
+        panels: vec![bars("Segment utilisation", "%", full), bars("Memory without the buffer", "bytes a key", memory)],
+    };
+    let columns = ["index", "workload", "utilisation_percent", "bytes_per_key", "page_writes_per_insert"];
+    let claims = claims(&found);
+    Ok(Outcome::new(("muninn-fig7", "Utilisation of segments and memory"), &columns, rows, claims, &chart))
+}
+
+fn claims(found: &[Vec<Stored>]) -> Vec<Claim> {
+    let (bloom, columns) = (&found[1], &found[2]);
+    let equal = |all: &[Stored], figure: fn(&Stored) -> f64| all[..3].iter().map(figure).collect::<Vec<_>>();
+    let all = 0.0..=9e9;
+    vec![
+        Claim::new(
+            "bloom: utilisation, %",
+            ("92 to 94", "at least 92"),
+            92.0..=100.0,
+            equal(bloom, Stored::utilisation),
+        ),
+        Claim::new("bloom: few keys, %", ("65", "as the paper"), 50.0..=80.0, [bloom[3].utilisation()]),
+        Claim::new(
+            "bloom: bytes a key",
+            ("2.14 to 2.5", "at most 2.4"),
+            0.0..=2.4,
+            equal(bloom, Stored::index_bytes_per_key),
+        ),
+        Claim::new("bloom: few keys, bytes a key", ("3.1", ""), all, [bloom[3].index_bytes_per_key()]),
+        Claim::new(
+            "columns: utilisation, %",
+            ("92 to 94", "at least 99.5"),
+            99.5..=100.0,
+            columns[..4].iter().map(Stored::utilisation),
+        ),
+        Claim::new("columns: mixed sizes, %", ("", "at least 97"), 97.0..=100.0, [columns[4].utilisation()]),
+        Claim::new(
+            "columns: bytes a key",
+            ("2.14 to 2.5", "at most 2.08"),
+            0.0..=2.08,
+            columns[..4].iter().map(Stored::index_bytes_per_key),
+        ),
+    ]
+}
+
+/// Initial rates of false positives of the paper's filters.
+const RATES: [f64; 6] = [1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 5e-3];
+/// Bits of fingerprints of ours.
+const BITS: [u32; 6] = [16, 15, 14, 13, 12, 10];
+
+/// Figure 8.
+pub(in crate::experiment) fn false_positives(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
+    let scale = Scale::of(settings);
+    let workload = Workload::sequential(scale.keys, scale.seed);
+    let mut steps = Steps::new(progress, (RATES.len() + BITS.len()) * FILL_STEPS);
+    let mut rows = Vec::new();
+    let mut sweep = |name: &str, settings: Vec<(String, Index)>| -> Result<Vec<(Reads, Reads, f64)>, RigError> {
+        let mut points = Vec::new();
+        for (setting, index) in settings {
+            let what = format!("{name}, {setting}");
+            let (mut subject, filled) = filled(index, &scale, &workload, &what, &mut steps)?;
+            let mut reads = |age| look_up(&mut *subject, &workload, &filled, age, scale.lookups);
+            let (oldest, absent) = (reads(Age::Oldest)?, reads(Age::Absent)?);
+            let bytes = filled.stored.index_bytes_per_key();
+            rows.push(vec![
+                name.into(),
+                Cell::Words(setting),
+                oldest.mean().into(),
+                absent.mean().into(),
+                Cell::from(bytes),
+            ]);
+            points.push((oldest, absent, bytes));
+        }
+        Ok(points)
+    };
+    let rates: Vec<String> = RATES.iter().map(|rate| format!("{:.3}", rate * 1e2)).collect();
+    let with = |rate: f64| BloomParameters { false_positive_rate: rate, ..BloomParameters::default() };
+    let bloom = sweep("bloom", rates.iter().cloned().zip(RATES.map(|rate| Index::Bloom(with(rate)))).collect())?;
+    let bits: Vec<String> = BITS.iter().map(u32::to_string).collect();
+    let columns = sweep("columns", bits.iter().cloned().zip(BITS.map(Index::Columns)).collect())?;
+    let lines = |title, x, categories: &[String], points: &[(Reads, Reads, f64)]| {
+        let line = |name: &str, figure: fn(&(Reads, Reads, f64)) -> f64| {
+            (name.to_owned(), points.iter().map(|point| Some(figure(point))).collect())
+        };
+        let series = vec![
+            line("page reads, oldest 2 %", |point| point.0.mean()),
+            line("page reads, absent key", |point| point.1.mean()),
+            line("bytes a key", |point| point.2),
+        ];
+        panel(title, (x, "reads, bytes"), Marks::Lines, categories, series)
+    };
+    let chart = Chart {
+        title: "Muninn, Figure 8: false positives".into(),
+        subtitle: format!("sequential keys; {}", scale.words()),
+        panels: vec![
+            lines("bloom", "initial rate of false positives, %", &rates, &bloom),
+            lines("columns", "bits of a fingerprint", &bits, &columns),
+        ],
+    };
+    let columns = ["index", "setting", "page_reads_oldest", "page_reads_absent", "bytes_per_key"];
+    let bar = ("below 2", "1.6 to 1.9");
+    let claim = Claim::new("bloom, 0.05 %: page reads, oldest 2 %", bar, 1.6..=1.9, [bloom[2].0.mean()]);
+    Ok(Outcome::new(("muninn-fig8", "Reads and memory by false positives"), &columns, rows, vec![claim], &chart))
+}

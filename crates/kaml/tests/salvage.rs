@@ -1,0 +1,205 @@
+//! Damaged device files: nothing stale is served for good, and what is whole can be read.
+
+use kaml::{
+    BlockOptions, CreateOptions, Device, Durability, Key, KeyKind, NamespaceOptions, OpenOptions, VersionOptions,
+};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions as FileOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// All values that a key ever had, in order; nothing: deleted.
+type Past = BTreeMap<Key, Vec<Option<Vec<u8>>>>;
+
+/// A device file as a SIGKILL leaves it, and what was acknowledged.
+struct Crashed {
+    dir: tempfile::TempDir,
+    image: Vec<u8>,
+    /// By namespace name.
+    spaces: BTreeMap<String, Past>,
+    disk: Vec<u8>,
+}
+
+const BLOCK: usize = 512;
+
+impl Crashed {
+    fn new() -> Crashed {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data.kaml");
+        let options = CreateOptions { durability: Durability::Process, ..CreateOptions::new(32 << 20) };
+        let device = Device::create(&path, &options).unwrap();
+        let mut spaces: BTreeMap<String, Past> = BTreeMap::new();
+        let mut random = Random(7);
+        let numbers = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        device.create_namespace("numbers", &numbers).unwrap();
+        device.create_namespace("names", &NamespaceOptions::default()).unwrap();
+        device
+            .create_namespace("pasts", &VersionOptions { buffer_bytes: 64 << 10, ..Default::default() }.into())
+            .unwrap();
+        let disk_id = device.create_namespace("disk", &BlockOptions::new(BLOCK as u32, 512).into()).unwrap();
+        let mut disk = vec![0; BLOCK * 512];
+        for round in 0..6000u64 {
+            let name = ["numbers", "names", "pasts"][random.below(3) as usize];
+            let number = random.below(400);
+            let key = if name == "names" { Key::new(format!("k{number}").as_bytes()).unwrap() } else { number.into() };
+            let id = device.namespace(name).unwrap();
+            let past = spaces.entry(name.to_owned()).or_default().entry(key).or_default();
+            if random.below(8) == 0 {
+                device.delete(id, key).unwrap();
+                past.push(None);
+            } else {
+                let len = [40, 200, 900, 3000][random.below(4) as usize]
+                    + if name != "pasts" && random.below(200) == 0 { 70_000 } else { 0 };
+                let value: Vec<u8> = (0..len).map(|i| (i as u64 * 31 + round * 7 + number) as u8).collect();
+                device.put(id, key, &value).unwrap();
+                past.push(Some(value));
+            }
+            if random.below(4) == 0 {
+                let at = random.below(512) as usize;
+                let data = [round as u8 | 1; BLOCK];
+                device.block_write(disk_id, at as u64, &data).unwrap();
+                disk[at * BLOCK..(at + 1) * BLOCK].copy_from_slice(&data);
+            }
+            if round == 3000 {
+                device.unload_namespace(device.namespace("numbers").unwrap()).unwrap();
+            }
+            if round % 1000 == 400 {
+                device.settle().unwrap();
+            }
+        }
+        let image = fs::read(&path).unwrap();
+        drop(device);
+        Crashed { dir, image, spaces, disk }
+    }
+
+    /// Where a magic stands, at multiples of four.
+    fn places_of(&self, magic: &[u8; 4]) -> Vec<usize> {
+        self.image.chunks_exact(4).enumerate().filter(|(_, bytes)| bytes == magic).map(|(at, _)| at * 4).collect()
+    }
+
+    /// A file with one bit flipped.
+    fn with_flipped(&self, at: usize, bit: u32) -> PathBuf {
+        let path = self.dir.path().join("flipped.kaml");
+        fs::write(&path, &self.image).unwrap();
+        let file = FileOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[self.image[at] ^ (1 << bit)], at as u64).unwrap();
+        path
+    }
+
+    /// Checks what a device answers. Only with `gaps` in the ring may an older content, or none, be there.
+    fn verify(&self, device: &Device, what: &str, gaps: bool, may_resurrect: &dyn Fn(u32) -> bool) -> Found {
+        let mut found = Found::default();
+        for (name, past) in &self.spaces {
+            let Ok(id) = device.namespace(name) else {
+                found.missing += 1;
+                continue;
+            };
+            for (key, contents) in past {
+                let newest = contents.last().unwrap();
+                match device.get(id, *key) {
+                    Err(_) => found.errors += 1,
+                    Ok(value) if value == *newest => found.right += 1,
+                    Ok(Some(value)) if newest.is_none() && may_resurrect(id) => {
+                        assert!(contents.contains(&Some(value)), "{what}: {name} {key}: never stored");
+                        found.back += 1;
+                    }
+                    Ok(value) => {
+                        assert!(
+                            gaps && (value.is_none() || contents.contains(&value)),
+                            "{what}: {name} {key} is stale"
+                        );
+                        found.stale += 1;
+                    }
+                }
+            }
+        }
+        let Ok(id) = device.namespace("disk") else { return found };
+        for (block, data) in self.disk.chunks(BLOCK).enumerate() {
+            let mut bytes = [0; BLOCK];
+            match device.block_read(id, block as u64, &mut bytes) {
+                Err(_) => found.errors += 1,
+                Ok(()) if bytes == data => found.right += 1,
+                Ok(()) => {
+                    assert!(gaps, "{what}: block {block} is stale");
+                    found.stale += 1;
+                }
+            }
+        }
+        found
+    }
+}
+
+#[derive(Default, Debug)]
+struct Found {
+    right: u64,
+    errors: u64,
+    stale: u64,
+    back: u64,
+    missing: u64,
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Goal:   a device in order is salvaged whole, and not touched.
+/// Method: the file that a SIGKILL leaves, its bytes before and after.
+#[test]
+fn whole_devices_are_salvaged_untouched() {
+    let crashed = Crashed::new();
+    let path = crashed.dir.path().join("whole.kaml");
+    fs::write(&path, &crashed.image).unwrap();
+    let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap();
+    assert_eq!((report.problems, report.rebuilt, report.dropped), (vec![], vec![], vec![]));
+    let found = crashed.verify(&device, "whole", false, &|_| false);
+    assert_eq!((found.errors, found.missing), (0, 0), "{found:?}");
+    assert!(device.put(1, 5, b"new").is_err(), "nothing can be written");
+    drop(device);
+    assert!(fs::read(&path).unwrap() == crashed.image, "the file was changed");
+}
+
+/// Goal:   after any one bit flips, opening fails or everything that is answered is right; and salvage reads everything
+///         that is whole, with nothing stale that it does not warn of.
+/// Method: bits in what each kind of metadata begins with, in the newest frames of the ring, and in pages of records.
+#[test]
+fn any_flipped_bit() {
+    let crashed = Crashed::new();
+    let mut random = Random(11);
+    let mut places: Vec<usize> = Vec::new();
+    for magic in [b"KAML", b"KRT1", b"KJP1", b"KIX1", b"KDX1", b"KVD1", b"KVT1", b"OOB1"] {
+        let all = crashed.places_of(magic);
+        assert!(!all.is_empty(), "no {}", String::from_utf8_lossy(magic));
+        places.extend([all[0], all[all.len() / 2], all[all.len() - 1]]);
+    }
+    let mut frames = crashed.places_of(b"KRF1");
+    frames.sort_by_key(|at| crashed.image[at + 32..at + 40].iter().rev().copied().collect::<Vec<u8>>());
+    // The last two may be in flight when power fails, so damage there looks like a cut.
+    places.extend([3, 4, 5, 10, 30, 60].map(|back| frames[frames.len() - back]));
+    let written: Vec<usize> = (0..crashed.image.len()).step_by(4096).filter(|at| crashed.image[*at] != 0).collect();
+    places.extend((0..6).map(|_| written[random.below(written.len() as u64) as usize]));
+    let (mut refused, mut scanned, mut gaps) = (0, 0, 0);
+    for place in places {
+        let at = place + random.below(64) as usize;
+        let what = format!("byte {at}");
+        let path = crashed.with_flipped(at, random.below(8) as u32);
+        let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let gap = report.problems.iter().any(|problem| problem.contains("Puts are missing"));
+        let pasts_are_old = report.problems.iter().any(|problem| problem.contains("as of its last checkpoint"));
+        let found = crashed.verify(&device, &what, gap || pasts_are_old, &|id| report.rebuilt.contains(&id));
+        assert!(found.errors < 150 && found.missing <= 1, "{what}: {found:?}, {report:?}");
+        assert!(found.right > found.stale + found.back + found.errors, "{what}: {found:?}");
+        (scanned, gaps) = (scanned + u32::from(!report.rebuilt.is_empty()), gaps + u32::from(gap));
+        drop(device);
+        match Device::open(&path, &OpenOptions::default()) {
+            Err(_) => refused += 1,
+            Ok(device) => drop(crashed.verify(&device, &format!("{what}, opened"), false, &|_| false)),
+        }
+    }
+    println!("{refused} refused, {scanned} scanned, {gaps} with gaps in the ring");
+    assert!(refused > 5 && scanned > 2 && gaps > 1, "{refused} {scanned} {gaps}");
+}
