@@ -73,6 +73,11 @@ impl Load {
         self.records.start + offset
     }
 
+    /// The number itself; behind the last record the first ones come again.
+    pub(crate) fn wrap(&self, number: u64) -> u64 {
+        self.records.start + (number - self.records.start) % (self.records.end - self.records.start)
+    }
+
     /// The key of a record: numbers in no order, each its own.
     pub(crate) fn key(number: u64) -> u64 {
         mix(number)

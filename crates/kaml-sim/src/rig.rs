@@ -295,6 +295,12 @@ impl Rig {
             Ask::Put => (0, load.batch * value_bytes),
             Ask::Write => (0, value_bytes),
         };
+        if matches!(load.ask, Ask::Get | Ask::Put) {
+            // As the drivers of real devices do: other hosts' commands pass before this one comes to the index.
+            for i in 0..load.batch {
+                self.reader.prefetch(load.space, &Key::from(Load::key(load.wrap(number + i))));
+            }
+        }
         entry.job = match load.ask {
             Ask::Get => Job::Get { number },
             Ask::Put => Job::Put { number },
@@ -351,12 +357,9 @@ impl Rig {
                     body: Body::Value { value, crc32c: *crc32c },
                     condition: Condition::Always,
                 };
-                let wrap = |i| {
-                    load.records.start + (*number + i - load.records.start) % (load.records.end - load.records.start)
-                };
                 match load.batch {
                     1 => self.core.stage(&[op(*number)]),
-                    batch => self.core.stage(&(0..batch).map(|i| op(wrap(i))).collect::<Vec<_>>()),
+                    batch => self.core.stage(&(0..batch).map(|i| op(load.wrap(*number + i))).collect::<Vec<_>>()),
                 }
             }
             Job::Write { change } => match change.stage(&mut self.core, value) {
