@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
 use crate::ring::frame_bytes_max;
 use kaml_flash::{AlignedBuf, Medium};
+use std::cmp::Ordering;
 
 /// What becomes of frames behind one that is not whole, where no power cut leaves any.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,16 +124,24 @@ impl<'a> RingScan<'a> {
             self.medium.read_ring(offset, &mut piece)?;
             for (lsn, head) in (from..).step_by(sector as usize).zip(piece.chunks(sector as usize)) {
                 let Some(frame) = FrameHeader::check(head, self.medium.uuid()) else { continue };
-                let is_behind = frame.lsn > self.end && frame.lsn % geometry.ring_bytes == lsn % geometry.ring_bytes;
-                let is_later = frame.epoch > self.epoch || (frame.epoch == self.epoch && frame.lsn > lsn);
-                let follows = || Ok::<_, Error>(frame.epoch == self.epoch && self.is_followed(&frame)?);
-                if is_behind && (is_later || follows()?) {
+                if frame.lsn % geometry.ring_bytes == lsn % geometry.ring_bytes && self.tells_a_gap(&frame, lsn)? {
                     return Ok(Some(frame));
                 }
             }
             from += bytes;
         }
         Ok(None)
+    }
+
+    /// Whether no power cut leaves this frame, which stands at `lsn` or where that was one or more laps ago.
+    fn tells_a_gap(&self, frame: &Frame, lsn: u64) -> Result<bool, Error> {
+        match frame.epoch.cmp(&self.epoch) {
+            Ordering::Less => Ok(false),
+            Ordering::Greater => Ok(frame.lsn >= self.end),
+            // The one that should be at `end` may begin the next lap, and be there but for a part of it.
+            Ordering::Equal if frame.previous_end <= self.end => Ok(false),
+            Ordering::Equal => Ok(frame.lsn > lsn || self.is_followed(frame)?),
+        }
     }
 
     fn is_followed(&self, frame: &Frame) -> Result<bool, Error> {

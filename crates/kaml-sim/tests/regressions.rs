@@ -141,3 +141,10 @@ fn nearly_full_devices_open_again() {
 fn waiting_changes_pin_nothing() {
     passes(9_000_819, None, 0);
 }
+
+/// Goal:   a torn frame that begins a lap, with the next one whole behind it, is taken for what a power cut leaves.
+/// Method: the seed and cut at which opening took it for damage.
+#[test]
+fn torn_frames_at_the_start_of_a_lap_are_no_damage() {
+    passes(10_000_021, None, 3440);
+}
