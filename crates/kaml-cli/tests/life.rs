@@ -451,6 +451,7 @@ fn quickstart_loses_nothing() {
     let report = world.json(&["quickstart", "tree", "--json", "--keep", "kept.kaml"]);
     assert_eq!((&report["files"], &report["verified_files"]), (&60.into(), &60.into()), "{report}");
     assert_eq!(report["killed_by_signal"], 9, "{report}");
+    assert!(report["past_files"].as_u64().unwrap() >= 59, "{report}");
     assert_eq!(report["problems"], serde_json::json!([]));
     let planned = report["planned_overwrites"].as_u64().unwrap();
     let acknowledged = report["acknowledged_overwrites"].as_u64().unwrap();
@@ -460,7 +461,7 @@ fn quickstart_loses_nothing() {
     world.fails(1, &["quickstart", "tree", "--keep", "kept.kaml"]);
 
     let screen = world.ok(&["quickstart", "tree"]);
-    for words in ["60 files", "SIGKILL", "recovered", "every byte", "Nothing acknowledged was lost"] {
+    for words in ["60 files", "SIGKILL", "recovered", "every byte", "rolled back", "Nothing acknowledged was lost"] {
         assert!(screen.contains(words), "{words}: {screen}");
     }
     assert!(!screen.contains('\x1b'), "colour without a terminal");

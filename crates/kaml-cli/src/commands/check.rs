@@ -36,7 +36,11 @@ impl Arguments {
         } else {
             report.problems.iter().try_for_each(output::line)?;
             let (records, bytes) = (size::show_count(report.records), size::show(report.value_bytes));
-            output::line(format!("{records} records, {bytes}, {} problems", report.problems.len()))?;
+            let versions = match report.versions {
+                0 => String::new(),
+                count => format!("{} versions, ", size::show_count(count)),
+            };
+            output::line(format!("{records} records, {versions}{bytes}, {} problems", report.problems.len()))?;
         }
         match report.problems.len() {
             0 => Ok(()),

@@ -13,6 +13,7 @@ mod info;
 mod list;
 mod namespace;
 mod quickstart;
+mod quickstart_past;
 mod record;
 mod salvage;
 mod serve;

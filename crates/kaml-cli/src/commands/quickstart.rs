@@ -1,13 +1,15 @@
-//! `kaml quickstart`: store a tree, be killed in the middle of overwriting it, recover, verify every byte.
+//! `kaml quickstart`: store a tree, be killed in the middle of overwriting it, recover, verify every byte, look back.
 //!
 //! Lives here:       the story, its child process, the screen.
-//! Lives elsewhere:  everything that is shown to work (`kaml`), the records of a tree (`tree`).
+//! Lives elsewhere:  everything that is shown to work (`kaml`), the records of a tree (`tree`), the act about versions
+//!                   (`quickstart_past`).
 //!
 //! The child overwrites every second file (by a bit of its key) with a second version from several threads and tells each acknowledged Put
 //! by one line on its standard output. When half of them are acknowledged it kills itself with SIGKILL while the other
 //! threads are inside a Put. So each file is afterwards one of: acknowledged (must be new), begun at most (old or new, but
 //! contents and metadata of the same version), not chosen (must be old).
 
+use super::quickstart_past::look_back;
 use crate::failure::Failure;
 use crate::keys;
 use crate::output::{self, Paint};
@@ -90,6 +92,8 @@ struct Report {
     old_files: usize,
     new_but_unacknowledged: usize,
     changed_on_disk: usize,
+    past_files: usize,
+    past_snapshot: u32,
     checked_records: u64,
     live_bytes: u64,
     capacity_bytes: u64,
@@ -276,6 +280,10 @@ fn verify(path: &Path, files: &[Entry], acknowledged: &BTreeSet<String>, report:
     }
     let stats = device.stats();
     report.take_get_figures(&stats);
+    match look_back(&device, files) {
+        Ok(past) => (report.past_files, report.past_snapshot) = past,
+        Err(failure) => problems.push(failure.to_string()),
+    }
     let check = device.check(&mut |_, _| {})?;
     report.checked_records = check.records;
     report.problems = problems;
@@ -393,6 +401,11 @@ impl Screen {
         self.row("", format!("{} new{unsaid}, {} old, none in between", r.new_files, r.old_files))?;
         if r.changed_on_disk > 0 {
             self.row("", paint.dim(format!("{} were changed on disk meanwhile by someone else", r.changed_on_disk)))?;
+        }
+        if r.past_files > 0 {
+            let (files, snapshot) = (show_count(r.past_files as u64), r.past_snapshot);
+            self.row("looked back", format!("{files} files changed; snapshot {snapshot} shows them as they were"))?;
+            self.row("rolled back", format!("to snapshot {snapshot}: all {files} are as they were"))?;
         }
         self.row("checked", format!("{} records on the medium", show_count(r.checked_records)))?;
         let (ring, page) = (r.ring_bytes_per_user_byte, r.page_bytes_per_user_byte);
