@@ -43,4 +43,4 @@ pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
 pub use recovery::OpenReport;
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
-pub use versioned::{SegmentRead, VersionOptions, VersionReader};
+pub use versioned::{SegmentRead, VersionOptions, VersionReader, segment_image};
