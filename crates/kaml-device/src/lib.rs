@@ -48,4 +48,4 @@ pub use recovery::OpenReport;
 pub use salvage::SalvageReport;
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
-pub use versioned::{SegmentRead, VersionOptions, VersionReader};
+pub use versioned::{SegmentRead, VersionOptions, VersionReader, segment_image};

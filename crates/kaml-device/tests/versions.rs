@@ -5,7 +5,7 @@ mod common;
 use common::{Cut, Life, Rng, value};
 use kaml_device::{
     Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
-    VersionReader,
+    VersionReader, segment_image,
 };
 use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MemoryMedium, Packing};
 use kaml_versions::{At, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge};
@@ -254,7 +254,7 @@ impl World {
                 let mut tickets = Vec::new();
                 for sealed in &merged.segments {
                     let ticket = loop {
-                        match self.life.core.place_merged(versions, sealed) {
+                        match self.life.core.place_merged(versions, sealed, &segment_image(sealed)) {
                             Ok(ticket) => break Some(ticket),
                             Err(StageError::Refused(Error::Full { .. })) => break None,
                             Err(StageError::Busy) => self.life.background(true)?,

@@ -12,7 +12,7 @@ use crate::model::{Address, Changes, Comparison, Model};
 use crate::rng::Rng;
 use crate::value::Value;
 use crate::world::{End, World};
-use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader};
+use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader, segment_image};
 use kaml_flash::{AlignedBuf, Io, Medium};
 use kaml_versions::{
     At, Command as VersionCommand, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt, Source, Version,
@@ -326,7 +326,7 @@ impl Merging {
             return Ok(Step::On);
         };
         if let Some(sealed) = merged.segments.get(self.tickets.len()) {
-            self.tickets.push(core.place_merged(self.space, sealed)?);
+            self.tickets.push(core.place_merged(self.space, sealed, &segment_image(sealed))?);
             return Ok(Step::On);
         }
         if !self.tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {

@@ -39,6 +39,11 @@ impl Latency {
         self.shards.iter().for_each(|s| s.lock().expect("no panics under this lock").reset());
     }
 
+    /// Latencies recorded.
+    pub(crate) fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().expect("no panics under this lock").len()).sum()
+    }
+
     pub(crate) fn stats(&self) -> LatencyStats {
         let mut all = self.shards[0].lock().expect("no panics under this lock").clone();
         for shard in &self.shards[1..] {

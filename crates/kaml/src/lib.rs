@@ -30,6 +30,7 @@ mod device;
 mod driver;
 mod error;
 mod latency;
+mod merging;
 mod queue;
 mod stats;
 pub mod store;

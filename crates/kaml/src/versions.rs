@@ -1,18 +1,19 @@
 //! Commands on versioned namespaces: any version of a record, snapshots, rolling back, retention.
 //!
 //! Lives here:       the commands of [`Device`] on versions, how they read.
-//! Lives elsewhere:  what they do (`kaml_versions`, `kaml_device`); puts, gets and deletes of the newest version, which are
+//! Lives elsewhere:  what they do (`kaml_versions`, `kaml_device`); merges step by step (`merging`); puts, gets and deletes of the newest version, which are
 //!                   those of any namespace (`device`).
 //! Implements:       paper:Muninn 4.4; docs/versioned.md.
 //!
 //! Reads run on the caller's thread beside the firmware, a short look at the index at a time, so writers go on meanwhile.
 
 use crate::driver::Shared;
+use crate::merging::Pace;
 use crate::{Cursor, Device, Error, Key, ListPage, NamespaceId};
 use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader};
 use kaml_versions::{
     At, Command, Difference, MergePlan, Past, Record, Retention, SegmentAt, Source, Versions, View, diff, exists, get,
-    get_seen, history, list, merge, plan_merge, preview_merge, undone, verify, view_of,
+    get_seen, history, list, preview_merge, undone, verify, view_of,
 };
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,7 +68,7 @@ pub struct MergeReport {
 }
 
 impl MergeReport {
-    fn add(&mut self, plan: &MergePlan) {
+    pub(crate) fn add(&mut self, plan: &MergePlan) {
         self.versions += plan.versions;
         self.kept += plan.kept;
         self.dropped += plan.dropped;
@@ -88,11 +89,13 @@ fn unix_ns() -> u64 {
 }
 
 /// The versions of a namespace, read on the caller's thread.
-struct Reading<'a> {
+pub(crate) struct Reading<'a> {
     shared: &'a Shared,
-    reader: VersionReader,
+    pub(crate) reader: VersionReader,
     namespace: NamespaceId,
     bytes: Vec<u8>,
+    /// Of a merge: rests before it reads.
+    pub(crate) pace: Option<Pace>,
 }
 
 impl Source for Reading<'_> {
@@ -113,6 +116,9 @@ impl Source for Reading<'_> {
     }
 
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
+        if let Some(pace) = &mut self.pace {
+            pace.rest(self.shared);
+        }
         let (read, is_programmed) = self.reader.locate(at, &bytes);
         self.bytes.resize(bytes.len(), 0);
         if is_programmed || !self.shared.lock().read_segment(&read, &mut self.bytes) {
@@ -127,8 +133,9 @@ impl Source for Reading<'_> {
 }
 
 impl Shared {
-    fn reading(&self, namespace: NamespaceId) -> Result<Reading<'_>, Error> {
-        Ok(Reading { shared: self, reader: self.reader.versions(namespace)?, namespace, bytes: Vec::new() })
+    pub(crate) fn reading(&self, namespace: NamespaceId) -> Result<Reading<'_>, Error> {
+        let reader = self.reader.versions(namespace)?;
+        Ok(Reading { shared: self, reader, namespace, bytes: Vec::new(), pace: None })
     }
 
     fn reading_key(&self, namespace: NamespaceId, key: &Key) -> Result<Reading<'_>, Error> {
@@ -402,7 +409,7 @@ impl Device {
     }
 
     /// Gives the space of versions back that the rules do not keep, row by row on the caller's thread, while puts and gets go
-    /// on. Rules that do not keep snapshots forget all of these first. `progress` is told rows done and rows in all. A crash
+    /// on: it rests most of the time while there are any. Rules that do not keep snapshots forget all of these first. `progress` is told rows done and rows in all. A crash
     /// in the middle leaves the rest for the next merge.
     pub fn merge(
         &self,
@@ -422,89 +429,5 @@ impl Device {
         let merged = shared.merge_rows(namespace, retention, progress);
         shared.lock().end_merge(namespace);
         merged
-    }
-}
-
-impl Shared {
-    fn merge_rows(
-        &self,
-        namespace: NamespaceId,
-        retention: &Retention,
-        progress: &mut dyn FnMut(u32, u32),
-    ) -> Result<MergeReport, Error> {
-        let limit = self.lock().merge_limit(namespace)?;
-        let mut reading = self.reading(namespace)?;
-        let rows = reading.reader.row_count();
-        let mut report = MergeReport::default();
-        for row in 0..rows {
-            progress(row, rows);
-            self.begin_merge(namespace, row)?;
-            let plan = plan_merge(&mut reading, row, retention, limit)?;
-            report.add(&plan);
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(&mut reading, &plan, run)?;
-                report.segments_written += merged.segments.len() as u64;
-                self.install(namespace, &merged)?;
-            }
-        }
-        progress(rows, rows);
-        Ok(report)
-    }
-
-    /// Waits until the segments of a row are settled, and closes its last group.
-    fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
-        let mut core = self.lock();
-        loop {
-            match core.begin_merge(namespace, row) {
-                Ok(()) => return Ok(()),
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
-                Err(StageError::Busy) => match core.stopped() {
-                    Some(error) => return Err(error.into()),
-                    None => core = self.make_room(core),
-                },
-            }
-        }
-    }
-
-    /// Programs the segments of a merge, then puts them in place of the old ones.
-    fn install(&self, namespace: NamespaceId, merged: &kaml_versions::Merged) -> Result<(), Error> {
-        let mut tickets = Vec::with_capacity(merged.segments.len());
-        let installed = self.place_all(namespace, merged, &mut tickets).and_then(|()| {
-            let mut core = self.lock();
-            while !tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
-                if let Some(error) = core.stopped() {
-                    return Err(error.into());
-                }
-                core = self.make_room(core);
-            }
-            Ok(core.install_merge(namespace, merged, &tickets)?)
-        });
-        if installed.is_err() {
-            self.lock().forget_merged(&tickets);
-        }
-        installed
-    }
-
-    fn place_all(
-        &self,
-        namespace: NamespaceId,
-        merged: &kaml_versions::Merged,
-        tickets: &mut Vec<u64>,
-    ) -> Result<(), Error> {
-        for sealed in &merged.segments {
-            let mut core = self.lock();
-            loop {
-                match core.place_merged(namespace, sealed) {
-                    Ok(ticket) => break tickets.push(ticket),
-                    Err(StageError::Refused(error)) => return Err(error.into()),
-                    Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
-                    Err(StageError::Busy) => core = self.make_room(core),
-                }
-            }
-            drop(core);
-            self.wake_background();
-        }
-        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use kaml::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const NEWEST: Retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
 
@@ -199,6 +200,8 @@ fn merges_go_on_beside_puts_and_gets() {
                 (0..50u64).for_each(|n| device.put(space, n, &content(round, n)).unwrap());
                 (0..5u64).for_each(|n| assert!(device.undo(space, n, 1).unwrap()));
                 round += 1;
+                // The merge rests meanwhile: what is put should be little beside what goes.
+                std::thread::sleep(Duration::from_millis(20));
             }
         });
         scope.spawn(|| {

@@ -24,6 +24,7 @@ pub(crate) use keep::KeepJob;
 pub(crate) use open::Again;
 pub use read::{SegmentRead, VersionReader};
 pub(crate) use segments::Placing;
+pub use segments::segment_image;
 
 use crate::blocks::BlockTable;
 use crate::core::{Body, Condition, Core, Op, StageError};

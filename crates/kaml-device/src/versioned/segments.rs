@@ -292,23 +292,27 @@ impl Core {
 
     // --- merging --------------------------------------------------------------------------------------------------------
 
-    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`].
-    pub fn place_merged(&mut self, namespace: u32, sealed: &Sealed) -> Result<u64, StageError> {
+    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`]. `image` is [`segment_image`].
+    pub fn place_merged(
+        &mut self,
+        namespace: u32,
+        sealed: &Sealed,
+        image: &Arc<AlignedBuf>,
+    ) -> Result<u64, StageError> {
         self.writable()?;
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
         if self.programming_is_busy() {
             return Err(StageError::Busy);
         }
-        let image = aligned(&sealed.image);
         let ticket = self.take_ticket();
         let floor = self.floor(Class::Segment);
-        let at = self.place_segment(namespace, &image, ticket, floor).map_err(|NoBlock| match self.is_idle() {
+        let at = self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| match self.is_idle() {
             true => StageError::Refused(self.full_now()),
             false => StageError::Busy,
         })?;
         let purpose = Purpose::Merged { is_programmed: false };
-        self.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image, purpose });
+        self.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image: image.clone(), purpose });
         Ok(ticket)
     }
 
@@ -402,6 +406,11 @@ pub(super) fn entry_of(segment: &SegmentInfo) -> Entry {
     let table_pages = u16::try_from(segment.table_pages).expect("a table is shorter than its segment");
     let live = u16::try_from(segment.live).expect("a segment has at most 60000 versions");
     Entry { at: segment.at, table_pages, live }
+}
+
+/// A sealed segment as the medium takes it. Copying it takes a while: do it without the core.
+pub fn segment_image(sealed: &Sealed) -> Arc<AlignedBuf> {
+    aligned(&sealed.image)
 }
 
 fn aligned(bytes: &[u8]) -> Arc<AlignedBuf> {

@@ -1,0 +1,132 @@
+//! Merges of versioned namespaces, step by step beside everybody else.
+//!
+//! Lives here:       row after row: plan, write, install; how much of the time a merge takes.
+//! Lives elsewhere:  what is kept (`kaml_versions`), the firmware's part (`kaml_device`), the command (`versions`).
+//! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
+
+use crate::driver::Shared;
+use crate::versions::MergeReport;
+use crate::{Error, NamespaceId};
+use kaml_device::{StageError, segment_image};
+use kaml_versions::{Merged, Retention, merge, plan_merge};
+use std::time::{Duration, Instant};
+
+/// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
+/// a time; with this the 99 % latency of the others stays within twice what it is alone.
+const RESTS: u32 = 8;
+/// The longest rest.
+const REST_MAX: Duration = Duration::from_millis(250);
+
+/// When a merge works and when it rests.
+pub(crate) struct Pace {
+    began: Instant,
+    /// Commands of others as of the last rest.
+    commands: u64,
+}
+
+impl Pace {
+    fn new(shared: &Shared) -> Pace {
+        Pace { began: Instant::now(), commands: shared.commands() }
+    }
+
+    /// Between two pieces of work: rests if anybody else used the device during the last one.
+    pub(crate) fn rest(&mut self, shared: &Shared) {
+        if shared.commands() != self.commands {
+            std::thread::sleep((self.began.elapsed() * RESTS).min(REST_MAX));
+        }
+        *self = Pace::new(shared);
+    }
+}
+
+impl Shared {
+    /// Gets and Puts so far.
+    fn commands(&self) -> u64 {
+        self.get_latency.count() + self.put_latency.count()
+    }
+
+    pub(crate) fn merge_rows(
+        &self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<MergeReport, Error> {
+        let limit = self.lock().merge_limit(namespace)?;
+        let mut reading = self.reading(namespace)?;
+        reading.pace = Some(Pace::new(self));
+        let rows = reading.reader.row_count();
+        let mut report = MergeReport::default();
+        for row in 0..rows {
+            progress(row, rows);
+            self.begin_merge(namespace, row)?;
+            let plan = plan_merge(&mut reading, row, retention, limit)?;
+            report.add(&plan);
+            for run in (0..plan.run_count()).rev() {
+                let merged = merge(&mut reading, &plan, run)?;
+                report.segments_written += merged.segments.len() as u64;
+                let pace = reading.pace.as_mut().expect("merges have a pace");
+                self.install(namespace, &merged, pace)?;
+            }
+        }
+        progress(rows, rows);
+        Ok(report)
+    }
+
+    /// Waits until the segments of a row are settled, and closes its last group.
+    fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
+        let mut core = self.lock();
+        loop {
+            match core.begin_merge(namespace, row) {
+                Ok(()) => return Ok(()),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => match core.stopped() {
+                    Some(error) => return Err(error.into()),
+                    None => core = self.make_room(core),
+                },
+            }
+        }
+    }
+
+    /// Programs the segments of a merge, then puts them in place of the old ones.
+    fn install(&self, namespace: NamespaceId, merged: &Merged, pace: &mut Pace) -> Result<(), Error> {
+        let mut tickets = Vec::with_capacity(merged.segments.len());
+        let installed = self.place_all(namespace, merged, (&mut tickets, pace)).and_then(|()| {
+            let mut core = self.lock();
+            while !tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
+                if let Some(error) = core.stopped() {
+                    return Err(error.into());
+                }
+                core = self.make_room(core);
+            }
+            Ok(core.install_merge(namespace, merged, &tickets)?)
+        });
+        if installed.is_err() {
+            self.lock().forget_merged(&tickets);
+        }
+        installed
+    }
+
+    fn place_all(
+        &self,
+        namespace: NamespaceId,
+        merged: &Merged,
+        (tickets, pace): (&mut Vec<u64>, &mut Pace),
+    ) -> Result<(), Error> {
+        for sealed in &merged.segments {
+            let image = segment_image(sealed);
+            let mut core = self.lock();
+            loop {
+                match core.place_merged(namespace, sealed, &image) {
+                    Ok(ticket) => break tickets.push(ticket),
+                    Err(StageError::Refused(error)) => return Err(error.into()),
+                    Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                    Err(StageError::Busy) => core = self.make_room(core),
+                }
+            }
+            drop(core);
+            self.wake_background();
+            pace.rest(self);
+        }
+        Ok(())
+    }
+}
