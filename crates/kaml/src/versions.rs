@@ -1,8 +1,8 @@
 //! Commands on versioned namespaces: any version of a record, snapshots, rolling back, retention.
 //!
 //! Lives here:       the commands of [`Device`] on versions, how they read.
-//! Lives elsewhere:  what they do (`kaml_versions`, `kaml_device`); merges step by step (`merging`); puts, gets and deletes of the newest version, which are
-//!                   those of any namespace (`device`).
+//! Lives elsewhere:  what they do (`kaml_versions`, `kaml_device`); merges step by step (`merging`); puts, gets and deletes of the
+//!                   newest version, which are those of any namespace (`device`).
 //! Implements:       paper:Muninn 4.4; docs/versioned.md.
 //!
 //! Reads run on the caller's thread beside the firmware, a short look at the index at a time, so writers go on meanwhile.
@@ -409,8 +409,8 @@ impl Device {
     }
 
     /// Gives the space of versions back that the rules do not keep, row by row on the caller's thread, while puts and gets go
-    /// on: it rests most of the time while there are any. Rules that do not keep snapshots forget all of these first. `progress` is told rows done and rows in all. A crash
-    /// in the middle leaves the rest for the next merge.
+    /// on: it rests most of the time while there are any. Rules that do not keep snapshots forget all of these first. `progress`
+    /// is told rows done and rows in all. A crash in the middle leaves the rest for the next merge.
     pub fn merge(
         &self,
         namespace: NamespaceId,
