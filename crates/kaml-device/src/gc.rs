@@ -10,10 +10,11 @@
 //! is erased once a root no longer needs it.
 
 use crate::blocks::BlockState;
-use crate::core::{Core, Pending, StageError, code};
+use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, PageOob, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
+use crate::staging::StageError;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, PageAddr};
 use kaml_index::Slot;

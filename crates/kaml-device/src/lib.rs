@@ -15,6 +15,7 @@ mod core;
 mod error;
 mod format;
 mod gc;
+mod image;
 mod in_flight;
 mod journal;
 mod layout;
@@ -27,25 +28,26 @@ mod rehome;
 mod ring;
 mod ring_scan;
 mod salvage;
+mod staging;
 mod stats;
 mod units;
 mod versioned;
 mod writers;
 
-pub use crate::core::{
-    Body, Condition, Core, DIRECT_BYTES, Op, StageError, buffer_bytes_max, encode_image, image_bytes,
-};
+pub use crate::core::{Core, buffer_bytes_max};
 pub use audit::{BlockAudit, Judgement};
 #[cfg(feature = "broken")]
 pub use broken::Broken;
 pub use error::Error;
 pub use format::root::RootError;
+pub use image::{encode_image, image_bytes};
 pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
 pub use layout::{BlockOptions, Span};
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
 pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
 pub use recovery::OpenReport;
 pub use salvage::SalvageReport;
+pub use staging::{Body, Condition, DIRECT_BYTES, Op, StageError};
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
 pub use versioned::{SegmentRead, VersionOptions, VersionReader, segment_image};

@@ -1,7 +1,7 @@
 //! How long records live, and the class of block they go to because of it.
 //!
 //! Lives here:       the classes of blocks, what lifespan or age belongs to which.
-//! Lives elsewhere:  when a block was written (`blocks`), asking for a class (`core`, `gc`), open blocks (`writers`).
+//! Lives elsewhere:  when a block was written (`blocks`), asking for a class (`staging`, `gc`), open blocks (`writers`).
 //! Implements:       paper:SepBIT (FAST 2022), with classes that puts and collection share.
 //!
 //! A block whose records die together is emptied by them: collecting it costs nothing. When a record will die is not

@@ -4,11 +4,12 @@
 //! Lives elsewhere:  the state of a namespace (`namespace`), making a change durable (`checkpoint`).
 //! Implements:       paper:KAML Table I (CreateNamespace, DeleteNamespace), IV.C.
 
-use crate::core::{Core, StageError};
+use crate::core::Core;
 use crate::error::Error;
 use crate::format::root::Run;
 use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
+use crate::staging::StageError;
 use crate::versioned::segment_chunks;
 use kaml_flash::{BlockIndex, ChunkAddr};
 use kaml_index::IndexWriter;

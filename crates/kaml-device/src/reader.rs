@@ -9,9 +9,10 @@
 //! see the pin.
 
 use crate::blocks::{BlockGate, Pin};
-use crate::core::{Core, copy_checked};
+use crate::core::Core;
 use crate::error::Error;
 use crate::format::record::{RecordHeader, RecordKind};
+use crate::image::copy_checked;
 use crate::layout::{Door, Layout};
 use crate::namespace::{Directory, NamespaceShared};
 use kaml_flash::{ChunkAddr, Geometry};

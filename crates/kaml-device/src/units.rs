@@ -1,7 +1,7 @@
 //! Block namespaces: changing and finding the units that logical blocks are mapped in.
 //!
 //! Lives here:       writes and trims of blocks as Puts of units, the newest content of a unit, what a namespace offers.
-//! Lives elsewhere:  the attributes (`layout`), Puts (`core`), waiting and reading (the drivers in `kaml`).
+//! Lives elsewhere:  the attributes (`layout`), Puts (`staging`), waiting and reading (the drivers in `kaml`).
 //! Implements:       design section 4 over section 5's `dense` index.
 //!
 //! **Writes of less than a unit** merge with the unit's newest content, staged Puts included, in one visit to the core: so
@@ -10,11 +10,12 @@
 //! that looks whether the newest content is still the one that was read, by its place and its block's erase count, and
 //! asks for another read if not. Each repetition means that somebody else's write was staged, and that one is in a buffer.
 
-use crate::core::{Body, Condition, Core, Op, StageError};
+use crate::core::Core;
 use crate::error::Error;
 use crate::format::record::{RING_ALIGN, RecordHeader};
 use crate::layout::{BlockOptions, Door, Span};
 use crate::reader::{Buffered, FindError, FlashRead, Found, Reader};
+use crate::staging::{Body, Condition, Op, StageError};
 use kaml_index::Key;
 use std::ops::Range;
 

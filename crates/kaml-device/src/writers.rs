@@ -1,7 +1,7 @@
 //! Open blocks and their write buffers: where records are packed into pages.
 //!
 //! Lives here:       open blocks of each log and class, write positions, buffers until they are programmed.
-//! Lives elsewhere:  which log a record goes to (`core`), what a program's completion means (`core`).
+//! Lives elsewhere:  which log a record goes to (`staging`), what a program's completion means (`core`).
 //! Implements:       paper:KAML IV.B (chunks, bitmap, buffering until a page's worth is there).
 //!
 //! Invariants

@@ -27,7 +27,7 @@ pub(crate) use segments::Placing;
 pub use segments::segment_image;
 
 use crate::blocks::BlockTable;
-use crate::core::{Body, Condition, Core, Op, StageError};
+use crate::core::Core;
 use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
@@ -36,6 +36,7 @@ use crate::format::version::{Directory, VersionStamp, command_code};
 use crate::layout::{Door, VersionLayout};
 use crate::namespace::{Namespace, NamespaceShared};
 use crate::ring::Staged;
+use crate::staging::{Body, Condition, Op, StageError};
 use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{Key, KeyKind};
 use kaml_versions::{Command, Kind, Parameters, Place, Sealed, Stamp, Version, Versions};

@@ -5,13 +5,14 @@
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.2.1, 4.4.1.
 
 use super::{Fresh, segment_chunks};
-use crate::core::{Core, PROGRAMMING_BYTES_MAX, StageError};
+use crate::core::{Core, PROGRAMMING_BYTES_MAX};
 use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::version::Entry;
 use crate::layout::Door;
 use crate::lifetime::Class;
 use crate::namespace::Namespace;
+use crate::staging::StageError;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, MediumError};
 use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions};

@@ -1,0 +1,58 @@
+//! Large records as the medium takes them: whole program units, made outside any lock.
+//!
+//! Lives here:       encoding, copying and checksumming in one go.
+//! Lives elsewhere:  where they are placed (`staging`).
+
+use crate::format::record::{Record, RecordHeader, RecordKind};
+use kaml_flash::{AlignedBuf, Geometry};
+use kaml_index::Key;
+use std::sync::Arc;
+
+/// Bytes of a large record as whole program units.
+pub fn image_bytes(geometry: &Geometry, value_bytes: usize) -> usize {
+    let unit = (geometry.page_bytes * geometry.pages_per_program) as usize;
+    (RecordHeader::BYTES + value_bytes).next_multiple_of(unit)
+}
+
+/// Encodes a large record as whole program units, ready for [`Core::place`]. Done outside any lock, into a buffer with
+/// room for [`image_bytes`].
+pub fn encode_image(
+    geometry: &Geometry,
+    namespace: u32,
+    key: Key,
+    value: &[u8],
+    mut image: AlignedBuf,
+) -> Arc<AlignedBuf> {
+    image.set_len(image_bytes(geometry, value.len()));
+    let (head, rest) = image.split_at_mut(RecordHeader::BYTES);
+    let (body, padding) = rest.split_at_mut(value.len());
+    let mut rest = &mut body[..];
+    let value_crc = copy_checked(value, |piece| {
+        let (here, behind) = std::mem::take(&mut rest).split_at_mut(piece.len());
+        here.copy_from_slice(piece);
+        rest = behind;
+    });
+    padding.fill(0);
+    let record = Record {
+        namespace,
+        key,
+        kind: RecordKind::Value,
+        value_len: value.len() as u32,
+        value_crc,
+        // Large records are ordered by their ring entry alone.
+        sequence: 0,
+    };
+    head.copy_from_slice(&RecordHeader::encode(&record));
+    Arc::new(image)
+}
+
+/// Hands bytes on piece by piece and answers their CRC32C, so that each piece comes from memory once.
+pub(crate) fn copy_checked(from: &[u8], mut copy: impl FnMut(&[u8])) -> u32 {
+    from.chunks(COPY_BYTES).fold(0, |crc, piece| {
+        copy(piece);
+        crc32c::crc32c_append(crc, piece)
+    })
+}
+
+/// A piece that the first levels of a cache hold twice.
+const COPY_BYTES: usize = 16 << 10;

@@ -1,0 +1,465 @@
+//! Phase 1 of an atomic Put: checking its records, finding room, placing them in write buffers and in the staging frame.
+//!
+//! Lives here:       what a Put is made of, admission, conditions, places of small and large records.
+//! Lives elsewhere:  the frame's way to the ring (`ring`), commit and everything after it (`core`), blocks being filled
+//!                   (`writers`).
+//! Implements:       paper:KAML IV.D phase 1; design sections 2 and 4.
+
+use crate::core::{Core, PROGRAMMING_BYTES_MAX, code};
+use crate::error::Error;
+use crate::format::record::{Record, RecordHeader, RecordKind};
+use crate::format::version::VersionStamp;
+use crate::layout::Door;
+use crate::lifetime::Class;
+use crate::ring::{self, Staged};
+use crate::writers::NoBlock;
+use kaml_flash::{AlignedBuf, ChunkAddr, MediumError};
+use kaml_index::{IndexWriter, Key, Slot};
+use std::sync::Arc;
+
+/// When a record of a Put is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Condition {
+    /// Always.
+    #[default]
+    Always,
+    /// Only if the key is not there (spec:NVMe-KV Store option).
+    IfAbsent,
+    /// Only if the key is there.
+    IfPresent,
+    /// Only if no version of the key was put after this sequence, for certain; versioned namespaces only. Whoever has looked
+    /// at [`Core::newest_committed`] before reading a version knows by it that what was read is still the newest.
+    UnchangedSince(u64),
+}
+
+/// What a record of a Put does.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Stores a value.
+    Value {
+        /// Its bytes.
+        value: &'a [u8],
+        /// Their CRC32C, computed by the caller outside any lock.
+        crc32c: u32,
+    },
+    /// Stores a large value whose pages are programmed already.
+    Placed {
+        /// The answer to [`Core::place`], done.
+        ticket: u64,
+    },
+    /// Deletes the key.
+    Delete,
+}
+
+/// One record of a Put.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    /// The namespace.
+    pub namespace: u32,
+    /// The key.
+    pub key: Key,
+    /// What happens to it.
+    pub body: Body<'a>,
+    /// On what condition.
+    pub condition: Condition,
+}
+
+/// Why a Put was not staged.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StageError {
+    /// It never will be.
+    Refused(Error),
+    /// The index of this namespace must be loaded first ([`Core::load_index`]).
+    NeedIndex(u32),
+    /// Not now: wait until the firmware has made progress, then try again.
+    Busy,
+}
+
+impl From<Error> for StageError {
+    fn from(error: Error) -> Self {
+        StageError::Refused(error)
+    }
+}
+
+/// A large value on its way to its pages.
+pub(crate) struct Ticket {
+    pub(crate) namespace: u32,
+    pub(crate) key: Key,
+    pub(crate) image: Arc<AlignedBuf>,
+    pub(crate) record: Record,
+    pub(crate) chunks: u32,
+    pub(crate) at: ChunkAddr,
+    pub(crate) done: bool,
+}
+
+/// Values from this size on are programmed before they are committed, and only their place goes through the ring.
+pub const DIRECT_BYTES: usize = 32 << 10;
+
+impl Core {
+    /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
+    /// visible once [`Core::committed`] is beyond that.
+    pub fn stage(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.stage_through(Door::Puts, ops)
+    }
+
+    /// As [`Core::stage`], of units of block namespaces.
+    pub(crate) fn stage_units(&mut self, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.stage_through(Door::Blocks, ops)
+    }
+
+    fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
+        self.check(door, ops)?;
+        let bytes = self.admit(ops)?;
+        if !self.ring.has_room(bytes) {
+            return Err(StageError::Busy);
+        }
+        let mark = self.ring.mark();
+        for op in ops {
+            if self.stage_one(op).is_err() {
+                self.unstage(mark);
+                return Err(self.no_room());
+            }
+        }
+        for op in ops {
+            if let Body::Placed { ticket } = op.body {
+                self.tickets.remove(&ticket);
+            }
+        }
+        Ok(self.ring.staging_number())
+    }
+
+    /// Everything that can be wrong with a Put and does not change by waiting.
+    fn check(&self, door: Door, ops: &[Op<'_>]) -> Result<(), StageError> {
+        self.writable()?;
+        if ops.is_empty() {
+            return Err(Error::EmptyBatch.into());
+        }
+        let value_max = self.value_bytes_max();
+        for op in ops {
+            let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
+            space.layout.admit(op.namespace, door)?;
+            space.layout.check_key(&op.key).map_err(Error::Key)?;
+            space.shared.note_use();
+            if space.versioned.is_some() {
+                self.check_version(op)?;
+                continue;
+            }
+            match op.body {
+                Body::Value { value, .. } if value.len() as u64 > value_max => {
+                    return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
+                }
+                Body::Placed { ticket } => {
+                    let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
+                    assert!(placed.done && placed.namespace == op.namespace && placed.key == op.key);
+                }
+                Body::Value { value, .. } => {
+                    assert!(space.layout.takes_value_of(value.len()), "units are written whole")
+                }
+                Body::Delete => {}
+            }
+            let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
+            if op.condition != Condition::Always {
+                self.check_condition(op, index)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_condition(&self, op: &Op<'_>, index: &IndexWriter) -> Result<(), Error> {
+        let same = |s: &&Staged| s.namespace == op.namespace && s.key == op.key;
+        let present = match self.ring.uncommitted().rev().find(same) {
+            Some(staged) => staged.to.is_some(),
+            None => index.get(&op.key).is_some(),
+        };
+        match (op.condition, present) {
+            (Condition::IfAbsent, true) | (Condition::IfPresent, false) => {
+                Err(Error::Conflict { namespace: op.namespace, key: op.key, present })
+            }
+            (Condition::UnchangedSince(_), _) => Err(Error::KeepsNoVersions(op.namespace)),
+            (Condition::Always, _) | (Condition::IfAbsent, false) | (Condition::IfPresent, true) => Ok(()),
+        }
+    }
+
+    /// Whether there is room for a Put; answers its ring bytes.
+    fn admit(&self, ops: &[Op<'_>]) -> Result<usize, StageError> {
+        let mut ring_bytes = 0;
+        let mut chunks = 0u64;
+        let mut is_overfull = false;
+        for op in ops {
+            let payload = match op.body {
+                Body::Value { value, .. } => {
+                    chunks += u64::from(self.chunks_of(value.len()));
+                    value.len()
+                }
+                Body::Placed { .. } => 8,
+                Body::Delete => 0,
+            };
+            let payload = match self.spaces[&op.namespace].versioned {
+                // Deletes are versions too.
+                Some(_) => {
+                    chunks += u64::from(matches!(op.body, Body::Delete));
+                    is_overfull |= self.buffer_is_overfull(op.namespace);
+                    VersionStamp::BYTES + payload
+                }
+                None => payload,
+            };
+            ring_bytes += (RecordHeader::BYTES + payload).next_multiple_of(crate::format::record::RING_ALIGN);
+        }
+        let max = self.ring.payload_bytes_max();
+        if ring_bytes > max {
+            let direct_bytes = DIRECT_BYTES as u64;
+            return Err(Error::BatchTooLarge { bytes: ring_bytes, max, direct_bytes }.into());
+        }
+        if chunks > 0 {
+            self.admit_chunks(chunks)?;
+        } else if !self.may_delete() {
+            return Err(StageError::Busy);
+        } else if self.collector.wedged && self.blocks.free_count() == 0 {
+            return Err(self.full_now().into()); // the journal that deletes need could not go on
+        }
+        if is_overfull {
+            return Err(self.no_room());
+        }
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return Err(StageError::Busy);
+        }
+        Ok(ring_bytes)
+    }
+
+    /// Whether `chunks` of new data may be written now.
+    fn admit_chunks(&self, chunks: u64) -> Result<(), StageError> {
+        if let Some(error) = self.no_space_below() {
+            return Err(Error::Medium(error).into());
+        }
+        let capacity = self.capacity_cached;
+        if self.blocks.live_chunks() + chunks > capacity {
+            return Err(self.full(capacity).into());
+        }
+        if self.may_write() { Ok(()) } else { Err(self.no_room()) }
+    }
+
+    pub(crate) fn full_now(&self) -> Error {
+        self.full(self.capacity_chunks())
+    }
+
+    fn full(&self, capacity: u64) -> Error {
+        let bytes = u64::from(self.geometry.chunk_bytes);
+        Error::Full { live_bytes: self.blocks.live_chunks() * bytes, capacity_bytes: capacity * bytes }
+    }
+
+    fn no_space_below(&self) -> Option<MediumError> {
+        let waiting = |what: &str| MediumError::NoSpace { what: what.to_owned() };
+        (!self.retry.is_empty()).then(|| waiting("page programs wait until there is space"))
+    }
+
+    fn stage_one(&mut self, op: &Op<'_>) -> Result<(), NoBlock> {
+        self.sequence += 1;
+        if self.spaces[&op.namespace].versioned.is_some() {
+            self.stage_version(op);
+            return Ok(());
+        }
+        let mut record = Record {
+            namespace: op.namespace,
+            key: op.key,
+            kind: RecordKind::Tombstone,
+            value_len: 0,
+            value_crc: 0,
+            sequence: self.sequence,
+        };
+        let mapping;
+        let header;
+        let (payload, to): ([&[u8]; 2], Option<Slot>) = match op.body {
+            Body::Delete => {
+                header = RecordHeader::encode(&record);
+                ([&[], &[]], None)
+            }
+            Body::Value { value, crc32c } => {
+                record.kind = RecordKind::Value;
+                record.value_len = value.len() as u32;
+                record.value_crc = crc32c;
+                header = RecordHeader::encode(&record);
+                let at = self.place_record(&record, &header, value)?;
+                ([&[], value], Some(at))
+            }
+            Body::Placed { ticket } => {
+                let placed = &self.tickets[&ticket];
+                record = Record { kind: RecordKind::Mapping, ..placed.record };
+                header = RecordHeader::encode(&record);
+                mapping = ring::mapping_payload(placed.at);
+                ([&mapping, &[]], Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
+            }
+        };
+        let is_mapping = record.kind == RecordKind::Mapping;
+        let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping, version: 0 };
+        self.ring.stage(&header, payload, staged);
+        match op.body {
+            Body::Delete => self.counters.deletes += 1,
+            Body::Value { .. } | Body::Placed { .. } => {
+                self.counters.puts += 1;
+                self.counters.host_bytes += u64::from(record.value_len);
+            }
+        }
+        Ok(())
+    }
+
+    /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
+    fn place_record(
+        &mut self,
+        record: &Record,
+        header: &[u8; RecordHeader::BYTES],
+        value: &[u8],
+    ) -> Result<Slot, NoBlock> {
+        let chunks = self.chunks_of(value.len());
+        let turn = u64::from(self.geometry.chunks_per_page()) * 64;
+        let log_count = self.geometry.die_count();
+        let class = self.class_of_put(record);
+        let space = self.spaces.get_mut(&record.namespace).expect("checked");
+        let log = space.next_log(chunks, log_count, turn);
+        let frame = Some(self.ring.staging_number());
+        let floor = self.floor(class);
+        let at = self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, [header, value], frame))?;
+        self.blocks.note_written(self.block_of(at.0), record.sequence);
+        self.counters.record_chunks += u64::from(chunks);
+        self.has_written(u64::from(chunks));
+        Ok(Slot { at: at.0, len: code(chunks) })
+    }
+
+    /// The record that a put replaces tells how long the new one will live. Its block's mean has to do: its own time
+    /// stands in flash. One that is still uncommitted does not count, the one before it is young as well.
+    fn class_of_put(&self, record: &Record) -> Class {
+        let lifetimes = &self.blocks.lifetimes;
+        if !lifetimes.tells_puts_apart() {
+            return lifetimes.of_put(None);
+        }
+        let index = self.spaces[&record.namespace].index.as_ref().expect("checked");
+        lifetimes.of_put(index.get(&record.key).map(|old| self.blocks.written_at(self.block_of(old.at))))
+    }
+
+    /// Tries a log first and the others after it: a die without free blocks must not hold up what fits elsewhere.
+    pub(crate) fn on_some_log<T>(
+        &mut self,
+        log: u32,
+        mut append: impl FnMut(&mut Core, u32) -> Result<T, NoBlock>,
+    ) -> Result<T, NoBlock> {
+        let count = self.geometry.die_count();
+        (0..count).find_map(|i| append(self, (log + i) % count).ok()).ok_or(NoBlock)
+    }
+
+    /// Appends a record to a log and holds its block until its index entry is there.
+    pub(crate) fn append(
+        &mut self,
+        log: u32,
+        class: Class,
+        floor: u32,
+        chunks: u32,
+        parts: [&[u8]; 2],
+        frame: Option<u64>,
+    ) -> Result<ChunkAddr, NoBlock> {
+        let mut out = Vec::new();
+        let block = self.writers.ready(log, class, chunks, floor, &mut self.blocks, &mut out);
+        let at = block.map(|block| {
+            self.blocks.hold(block);
+            self.writers.append(block, chunks, parts, frame, &mut out)
+        });
+        self.emit_programs(out);
+        at
+    }
+
+    fn unstage(&mut self, mark: ring::Mark) {
+        for staged in self.ring.rewind(mark) {
+            if staged.version != 0 {
+                self.unstage_version(staged.namespace);
+            }
+            // A ticket's place keeps its hold: the caller stages it again.
+            if let Some(to) = staged.to
+                && !self.tickets.values().any(|ticket| ticket.at.0 == to.at)
+            {
+                let block = self.block_of(to.at);
+                self.blocks.unhold(block);
+            }
+        }
+    }
+
+    /// Programs a large value ahead of its Put: `image` is the encoded record ([`encode_image`]). The answer's ticket
+    /// becomes usable in [`Body::Placed`] once [`Core::is_placed`].
+    pub fn place(&mut self, namespace: u32, key: Key, image: Arc<AlignedBuf>) -> Result<u64, StageError> {
+        self.writable()?;
+        let record = RecordHeader::check(&image).expect("an encoded record");
+        let chunks = self.chunks_of(record.value_len as usize);
+        let value_max = self.value_bytes_max();
+        if u64::from(record.value_len) > value_max {
+            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
+        }
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        space.layout.admit(namespace, Door::Records)?;
+        space.layout.check_key(&key).map_err(Error::Key)?;
+        self.admit_chunks(u64::from(chunks))?;
+        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+            return Err(StageError::Busy);
+        }
+        let id = self.take_ticket();
+        let floor = self.floor(Class::Direct);
+        let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
+        self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
+        Ok(id)
+    }
+
+    pub(crate) fn place_image(
+        &mut self,
+        namespace: u32,
+        chunks: u32,
+        image: &Arc<AlignedBuf>,
+        ticket: u64,
+        floor: u32,
+    ) -> Result<ChunkAddr, NoBlock> {
+        self.place_image_as(Class::Direct, namespace, chunks, image, ticket, floor)
+    }
+
+    /// As [`Core::place_image`], in a block of a class of images.
+    pub(crate) fn place_image_as(
+        &mut self,
+        class: Class,
+        namespace: u32,
+        chunks: u32,
+        image: &Arc<AlignedBuf>,
+        ticket: u64,
+        floor: u32,
+    ) -> Result<ChunkAddr, NoBlock> {
+        let pages = (image.len() / self.geometry.page_bytes as usize) as u32;
+        let whole = pages * self.geometry.chunks_per_page();
+        let log_count = self.geometry.die_count();
+        let Some(space) = self.spaces.get_mut(&namespace) else { return Err(NoBlock) };
+        let log = space.next_log(whole, log_count, 1);
+        let at = self.on_some_log(log, |core, log| {
+            let mut out = Vec::new();
+            let block = core.writers.ready(log, class, whole, floor, &mut core.blocks, &mut out);
+            let at = block.map(|block| {
+                core.blocks.hold(block);
+                core.writers.append_image(block, chunks, image.clone(), ticket, &mut out)
+            });
+            core.emit_programs(out);
+            at
+        })?;
+        self.counters.record_chunks += u64::from(chunks);
+        self.has_written(u64::from(whole));
+        Ok(at)
+    }
+
+    pub(crate) fn take_ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket - 1
+    }
+
+    /// Whether the pages of a ticket are programmed and durable.
+    pub fn is_placed(&self, ticket: u64) -> bool {
+        self.tickets.get(&ticket).is_some_and(|t| t.done)
+    }
+
+    /// Gives up a ticket that will not be staged.
+    pub fn forget(&mut self, ticket: u64) {
+        if let Some(placed) = self.tickets.remove(&ticket) {
+            let block = self.block_of(placed.at.0);
+            self.blocks.unhold(block);
+        }
+    }
+}
