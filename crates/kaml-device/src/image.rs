@@ -14,7 +14,7 @@ pub fn image_bytes(geometry: &Geometry, value_bytes: usize) -> usize {
     (RecordHeader::BYTES + value_bytes).next_multiple_of(unit)
 }
 
-/// Encodes a large record as whole program units, ready for [`Core::place`]. Done outside any lock, into a buffer with
+/// Encodes a large record as whole program units, ready for [`crate::Core::place`]. Done outside any lock, into a buffer with
 /// room for [`image_bytes`].
 pub fn encode_image(
     geometry: &Geometry,

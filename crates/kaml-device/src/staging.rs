@@ -380,7 +380,7 @@ impl Core {
         }
     }
 
-    /// Programs a large value ahead of its Put: `image` is the encoded record ([`encode_image`]). The answer's ticket
+    /// Programs a large value ahead of its Put: `image` is the encoded record ([`crate::encode_image`]). The answer's ticket
     /// becomes usable in [`Body::Placed`] once [`Core::is_placed`].
     pub fn place(&mut self, namespace: u32, key: Key, image: Arc<AlignedBuf>) -> Result<u64, StageError> {
         self.writable()?;

@@ -277,8 +277,9 @@ const WAITING: u32 = 0;
 const LEAD: u32 = 1;
 const DONE: u32 = 2;
 const FAILED: u32 = 3;
-/// Words in use at once never exceed writes in flight + 1; a sleeper that slept through a reuse sees another number.
-const WORD_COUNT: u32 = 64;
+/// A word is used again so many frames later. Leaders that are kept from running meanwhile leave it alone then; that the frame
+/// they wrote last is so far back takes a pause of a tenth of a second and more.
+const WORD_COUNT: u32 = 4096;
 
 /// The log of blocking callers.
 struct Log<'a> {
@@ -392,7 +393,9 @@ impl<'a> Log<'a> {
         if appoint {
             self.wake(open, 1);
         }
-        self.word(number).store(number << 2 | if result.is_ok() { DONE } else { FAILED }, Ordering::Release);
+        let outcome = number << 2 | if result.is_ok() { DONE } else { FAILED };
+        let is_ours = |word: u32| (word >> 2 == number).then_some(outcome);
+        let _ = self.word(number).fetch_update(Ordering::Release, Ordering::Relaxed, is_ours);
         self.wake(number, u32::MAX >> 1);
         result
     }

@@ -99,8 +99,9 @@ impl Arguments {
     fn new_device(&self, device: &Device) -> Result<Option<Device>, Failure> {
         let Some(path) = &self.into else { return Ok(None) };
         let size = std::fs::metadata(&self.path).map_err(Failure::io(self.path.display()))?.len();
-        // A block device says nothing of its size there.
-        let capacity = self.capacity.unwrap_or(size.max(device.info().flash_bytes * 9 / 8));
+        // A block device says nothing of its size there; flash is more than eight ninths of a device.
+        let known = if size > 0 { size } else { device.info().flash_bytes * 9 / 8 };
+        let capacity = self.capacity.unwrap_or(known);
         let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
         Ok(Some(Device::create(path, &options)?))
     }
