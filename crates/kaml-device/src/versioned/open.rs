@@ -219,9 +219,19 @@ impl Core {
         Ok(())
     }
 
-    fn is_missing_in(&self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
-        let guard = self.spaces[&id].shared.versions();
-        self.is_missing(medium, guard.as_ref().expect("loaded before"), version)
+    fn is_missing_in(&mut self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
+        let missing = {
+            let guard = self.spaces[&id].shared.versions();
+            self.is_missing(medium, guard.as_ref().expect("loaded before"), version)
+        };
+        match (missing, &mut self.salvage) {
+            // What the key has in segments cannot be read: better one version twice than none.
+            (Err(error), Some(problems)) => {
+                problems.push(error.to_string());
+                Ok(true)
+            }
+            (missing, _) => missing,
+        }
     }
 
     fn is_missing(&self, medium: &dyn Medium, versions: &Versions, version: &Version) -> Result<bool, Error> {
