@@ -117,6 +117,11 @@ impl Checkpoint {
         self.running || self.requested
     }
 
+    /// Whether a namespace's index is being written out: it is not marked as changed any more, and its snapshot is the old one.
+    pub(crate) fn is_writing(&self, namespace: u32) -> bool {
+        self.job.as_ref().is_some_and(|job| job.namespace == namespace)
+    }
+
     /// An operation has completed or a block has become free: there may be a block now.
     pub(crate) fn may_go_on(&mut self) {
         self.stalled = false;

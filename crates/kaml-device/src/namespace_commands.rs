@@ -143,7 +143,13 @@ impl Core {
             let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
             let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
             let is_placing = self.placing.values().any(|placing| placing.namespace == id);
-            space.dirty || in_use || !space.is_loaded() || needs_ring || is_merging || is_placing
+            space.dirty
+                || self.checkpoint.is_writing(id)
+                || in_use
+                || !space.is_loaded()
+                || needs_ring
+                || is_merging
+                || is_placing
         };
         if self.spaces.get(&id).is_none_or(needs_memory) || self.keep_job.is_some() {
             return false;

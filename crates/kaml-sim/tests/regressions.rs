@@ -148,3 +148,10 @@ fn waiting_changes_pin_nothing() {
 fn torn_frames_at_the_start_of_a_lap_are_no_damage() {
     passes(10_000_021, None, 3440);
 }
+
+/// Goal:   an index whose snapshot is being written stays in memory.
+/// Method: the seed and cut at which it left, and the checkpoint found none.
+#[test]
+fn indexes_being_written_stay() {
+    passes(11_000_372, None, 7151);
+}
