@@ -65,7 +65,7 @@ impl Core {
         let blocks = &mut self.blocks;
         let geometry = &self.geometry;
         if let Some(index) = &space.index {
-            index.for_each(|_, slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
+            index.for_each_slot(|slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
         }
         if let Some(parameters) = space.layout.versions() {
             let chunks = segment_chunks(parameters, geometry);

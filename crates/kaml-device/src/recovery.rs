@@ -121,12 +121,7 @@ impl Core {
         let mut index = IndexWriter::new(self.index_layout(space.layout));
         if let Some(stream) = &space.snapshot {
             let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-            let mut rest = bytes.as_slice();
-            while !rest.is_empty() {
-                let used = index.load_segment(rest).map_err(|e| damaged(e.to_string()))?;
-                rest = &rest[used..];
-            }
-            index.finish_load().map_err(|e| damaged(e.to_string()))?;
+            index.restore(&bytes).map_err(|e| damaged(e.to_string()))?;
         }
         self.spaces.get_mut(&id).expect("just seen").install(index);
         Ok(())
@@ -233,7 +228,7 @@ impl Core {
     fn count_live(&mut self) {
         let (blocks, geometry) = (&mut self.blocks, &self.geometry);
         for index in self.spaces.values().filter_map(|s| s.index.as_ref()) {
-            index.for_each(|_, slot| {
+            index.for_each_slot(|slot| {
                 let block = geometry.split(kaml_flash::ChunkAddr(slot.at)).0;
                 blocks.restore_valid(block.0, slot.len.chunks_max());
             });

@@ -240,8 +240,6 @@ impl Array {
 /// The one who changes a dense index. Readers on other threads see each change whole and at once.
 pub struct DenseWriter {
     pub(crate) array: Arc<Array>,
-    /// While images are loaded: the first key of which nothing is known, and keys loaded so far.
-    pub(crate) loading: (u64, u64),
 }
 
 /// Reads a dense index beside its writer, without locks. Cheap to clone.
@@ -294,7 +292,7 @@ impl DenseWriter {
     /// # Panics
     /// When the layout is out of its ranges.
     pub fn new(layout: DenseLayout) -> DenseWriter {
-        DenseWriter { array: Arc::new(Array::new(layout)), loading: (0, 0) }
+        DenseWriter { array: Arc::new(Array::new(layout)) }
     }
 
     /// The layout it was made with.
@@ -347,6 +345,11 @@ impl DenseWriter {
                 }
             }
         }
+    }
+
+    /// Visits where every record lies, in the order of the keys.
+    pub fn for_each_slot(&self, mut visit: impl FnMut(Slot)) {
+        self.for_each(|_, slot| visit(slot));
     }
 
     fn entry_of(&self, slot: Slot) -> u64 {

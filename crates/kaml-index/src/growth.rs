@@ -20,7 +20,6 @@ use std::sync::atomic::Ordering::*;
 use crate::arena::{Line, PAGE_LINES, Pages};
 use crate::bucket::{self, Fields, SLOTS_MIN, Words};
 use crate::shape::{DEPTH_MAX, PAGES_FULL, PAGES_MAX, SHAPE, Shape, header_words};
-use crate::snapshot::Loading;
 use crate::table::{Entry, Table, by_slots};
 use crate::writer::{Segment, changing};
 
@@ -40,15 +39,13 @@ pub(crate) struct Owner {
     pub(crate) pages: Pages,
     /// The entries of the segment that is being rebuilt; kept for its memory.
     entries: Vec<Entry>,
-    /// Images of a snapshot that is being loaded.
-    pub(crate) loading: Loading,
 }
 
 impl Owner {
     /// The first segment, of one page, and a directory of sixteen entries that all name it: one page of each is the
     /// least that an index takes.
     pub(crate) fn start(table: &Table) -> Owner {
-        let mut owner = Owner { pages: Pages::new(table.page_lines()), entries: vec![], loading: Loading::default() };
+        let mut owner = Owner { pages: Pages::new(table.page_lines()), entries: vec![] };
         let built = Built { shape: Shape::new(&table.fields, 0, 0, 1), pages: vec![owner.pages.take(&table.arena)] };
         let header = owner.publish_header(table, &built);
         owner.directory(table, 4, |_| header);

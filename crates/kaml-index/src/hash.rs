@@ -182,6 +182,16 @@ impl HashWriter {
         }
     }
 
+    /// Visits where every record lies, in no promised order: for who does not ask for keys, which take longer.
+    pub fn for_each_slot(&self, mut visit: impl FnMut(Slot)) {
+        let mut next = Some(0);
+        while let Some(m) = next {
+            next = self.table.for_each_value(m, |value| {
+                visit(self.table.fields.slot_of(value).expect("slots that are not empty"));
+            });
+        }
+    }
+
     fn value(&self, slot: Slot) -> u64 {
         assert!(
             slot.at <= self.table.fields.addr_mask(),

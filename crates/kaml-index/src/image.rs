@@ -100,42 +100,28 @@ impl DenseWriter {
         (until < end).then_some(SnapshotCursor(until))
     }
 
-    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
-    /// they were taken; the keys count with `finish_load`. An image that is refused leaves the index as it was.
-    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
-        let (head, _) =
-            Head::read_from_prefix(bytes).map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: bytes.len() })?;
-        check_head(&self.array, &head)?;
-        let taken = HEAD_BYTES + head.lines.get() as usize * LINE_BYTES;
-        let image = bytes.get(..taken).ok_or(SnapshotError::Short { needed: taken, got: bytes.len() })?;
-        let computed = checksum(image);
-        if computed != head.crc32c.get() {
-            return Err(SnapshotError::Checksum { found: head.crc32c.get(), computed });
-        }
+    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A
+    /// snapshot that is refused leaves the index as it was.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         self.refuse_unless_empty()?;
-        let (next, loaded) = self.loading;
-        if head.from.get() != next {
-            let expected = (next < self.array.layout.key_count).then_some(next);
-            return Err(SnapshotError::OutOfOrder { expected, found: head.from.get() });
+        let (mut rest, mut images, mut next, mut loaded) = (snapshot, vec![], 0, 0);
+        let key_count = self.array.layout.key_count;
+        while !rest.is_empty() {
+            let image = self.array.check(rest)?;
+            let from = image.head.from.get();
+            if from != next {
+                return Err(SnapshotError::OutOfOrder { expected: (next < key_count).then_some(next), found: from });
+            }
+            (next, loaded) = (image.head.until.get(), loaded + u64::from(image.head.count.get()));
+            rest = &rest[HEAD_BYTES + size_of_val(image.lines)..];
+            images.push(image);
         }
-        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], head.lines.get() as usize)
-            .expect("the image has as many bytes as its lines take");
-        let first_line = head.first.get() / self.array.per_line;
-        check_lines(&self.array, &head, lines, first_line)?;
-        if !lines.is_empty() {
-            let targets = self.array.lines_to_change((first_line / SEGMENT_LINES) as usize);
-            targets.iter().zip(lines).for_each(|(line, words)| line.store(&words.map(U64::get)));
-        }
-        self.loading = (head.until.get(), loaded + u64::from(head.count.get()));
-        Ok(taken)
-    }
-
-    /// Makes the loaded images the index, if they cover all keys.
-    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
-        self.refuse_unless_empty()?;
-        let (next, loaded) = self.loading;
-        if next < self.array.layout.key_count {
+        if next < key_count {
             return Err(SnapshotError::Incomplete { from: next });
+        }
+        for image in images.iter().filter(|image| !image.lines.is_empty()) {
+            let targets = self.array.lines_to_change((self.array.first_line(image.head) / SEGMENT_LINES) as usize);
+            targets.iter().zip(image.lines).for_each(|(line, words)| line.store(&words.map(U64::get)));
         }
         self.array.key_count.store(loaded, Relaxed);
         Ok(())
@@ -149,7 +135,34 @@ impl DenseWriter {
     }
 }
 
+/// An image whose every field and line was checked.
+struct Image<'a> {
+    head: &'a Head,
+    lines: &'a [[U64; 8]],
+}
+
 impl Array {
+    /// The image that `bytes` begin with.
+    fn check<'a>(&self, bytes: &'a [u8]) -> Result<Image<'a>, SnapshotError> {
+        let short = |needed| SnapshotError::Short { needed, got: bytes.len() };
+        let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| short(HEAD_BYTES))?;
+        check_head(self, head)?;
+        let taken = HEAD_BYTES + head.lines.get() as usize * LINE_BYTES;
+        let image = bytes.get(..taken).ok_or(short(taken))?;
+        let computed = checksum(image);
+        if computed != head.crc32c.get() {
+            return Err(SnapshotError::Checksum { found: head.crc32c.get(), computed });
+        }
+        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], head.lines.get() as usize)
+            .expect("the image has as many bytes as its lines take");
+        check_lines(self, head, lines, self.first_line(head))?;
+        Ok(Image { head, lines })
+    }
+
+    fn first_line(&self, head: &Head) -> u64 {
+        head.first.get() / self.per_line
+    }
+
     /// The lines of a segment with their versions left out, if any has an entry.
     fn words(&self, segment: usize) -> Option<Vec<[u64; 8]>> {
         let lines = self.lines(segment)?;

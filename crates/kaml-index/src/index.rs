@@ -202,19 +202,19 @@ impl IndexWriter {
         either!(self, index => index.for_each(visit))
     }
 
+    /// Visits where every record lies, in no promised order: for who does not ask for keys, which take longer.
+    pub fn for_each_slot(&self, visit: impl FnMut(Slot)) {
+        either!(self, index => index.for_each_slot(visit))
+    }
+
     /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         either!(self, index => index.snapshot_next(from, out))
     }
 
-    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
-    /// they were taken; the keys count with `finish_load`. An image that is refused leaves the index as it was.
-    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
-        either!(self, index => index.load_segment(bytes))
-    }
-
-    /// Makes the loaded images the index, if they cover all keys.
-    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
-        either!(self, index => index.finish_load())
+    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A
+    /// snapshot that is refused leaves the index without keys.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
+        either!(self, index => index.restore(snapshot))
     }
 }

@@ -20,7 +20,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::arena::{LINE_BYTES, PAGE_LINES};
-use crate::bucket::{self, EXTRA_BUCKET_BITS, SLOTS_MIN, Words, low_bits};
+use crate::bucket::{self, EXTRA_BUCKET_BITS, Raw, SLOTS_MIN, Words, low_bits};
 use crate::growth::{Built, Owner};
 use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, page};
 use crate::table::{Table, by_slots, extra_at};
@@ -158,17 +158,14 @@ pub enum SnapshotError {
     },
 }
 
-/// Images loaded so far.
-#[derive(Default)]
-pub(crate) struct Loading {
-    segments: Vec<Built>,
-}
+/// Bytes of a snapshot from which on checking it takes longer than starting threads.
+const PARALLEL_BYTES: usize = 1 << 20;
 
-impl Loading {
-    /// Where the next image must begin.
-    fn next(&self) -> Option<u64> {
-        self.segments.last().map_or(Some(0), |last| last.shape.end())
-    }
+/// One image, its head checked.
+#[derive(Clone, Copy)]
+struct Image<'a> {
+    shape: Shape,
+    bytes: &'a [u8],
 }
 
 impl HashWriter {
@@ -192,47 +189,37 @@ impl HashWriter {
         shape.end().map(SnapshotCursor)
     }
 
-    /// Loads the image that `bytes` begin with into a fresh index; how many bytes it took. Images come in the order in which
-    /// they were taken; the keys appear with `finish_load`. An image that is refused leaves the index as it was.
-    pub fn load_segment(&mut self, bytes: &[u8]) -> Result<usize, SnapshotError> {
-        let (head, _) =
-            Head::read_from_prefix(bytes).map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: bytes.len() })?;
-        let shape = check_head(&self.table, &head)?;
-        let taken = head.bytes.get() as usize;
-        let image = bytes.get(..taken).ok_or(SnapshotError::Short { needed: taken, got: bytes.len() })?;
-        let computed = checksum(image);
-        if computed != head.crc32c.get() {
-            return Err(SnapshotError::Checksum { found: head.crc32c.get(), computed });
-        }
-        let expected = self.owner.loading.next();
-        if expected != Some(shape.start()) {
-            return Err(SnapshotError::OutOfOrder { expected, found: shape.start() });
-        }
+    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A large
+    /// one is checked and copied by all processors. A snapshot that is refused leaves the index as it was.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         self.refuse_unless_empty()?;
-        let lines = (shape.pages() * self.table.page_lines()) as usize;
-        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(&image[HEAD_BYTES..], lines)
-            .expect("the image has as many bytes as its pages take");
-        by_slots!(shape.slots_per_bucket(), N => check_buckets::<N>(&self.table, shape, lines)?);
-        let page_lines = self.table.page_lines();
-        let pages: Vec<u32> = (0..shape.pages()).map(|_| self.owner.pages.take(&self.table.arena)).collect();
-        for (lines, &page) in lines.chunks(page_lines as usize).zip(&pages) {
-            for (words, line) in lines.iter().zip(page * page_lines..) {
-                self.table.arena.line(line).store(&words.map(U64::get));
+        let images = self.table.images(snapshot)?;
+        let mut take = |shape: Shape| (0..shape.pages()).map(|_| self.owner.pages.take(&self.table.arena)).collect();
+        let targets: Vec<_> = images.iter().map(|i| Built { shape: i.shape, pages: take(i.shape) }).collect();
+        let threads = match snapshot.len() {
+            ..PARALLEL_BYTES => 1,
+            _ => std::thread::available_parallelism().map_or(1, usize::from),
+        };
+        let share = images.len().div_ceil(threads);
+        let table = &*self.table;
+        let copied = std::thread::scope(|scope| {
+            let shares = images.chunks(share).zip(targets.chunks(share));
+            let copy = |(images, targets): (&[Image<'_>], &[Built])| {
+                images.iter().zip(targets).try_for_each(|(image, target)| table.copy_in(image, &target.pages))
+            };
+            let mut shares = shares;
+            let own = shares.next();
+            let others: Vec<_> = shares.map(|share| scope.spawn(move || copy(share))).collect();
+            let own = own.map_or(Ok(()), copy);
+            others.into_iter().map(|thread| thread.join().expect("damaged images panic nowhere")).fold(own, Result::and)
+        });
+        match copied {
+            Ok(()) => self.owner.start_loaded(&self.table, &targets),
+            Err(_) => {
+                targets.iter().flat_map(|target| &target.pages).for_each(|page| self.owner.pages.give_back(*page))
             }
         }
-        self.owner.loading.segments.push(Built { shape, pages });
-        Ok(taken)
-    }
-
-    /// Makes the loaded images the index, if they cover all keys.
-    pub fn finish_load(&mut self) -> Result<(), SnapshotError> {
-        self.refuse_unless_empty()?;
-        if let Some(from) = self.owner.loading.next() {
-            return Err(SnapshotError::Incomplete { from });
-        }
-        let loading = std::mem::take(&mut self.owner.loading);
-        self.owner.start_loaded(&self.table, &loading.segments);
-        Ok(())
+        copied
     }
 
     fn refuse_unless_empty(&self) -> Result<(), SnapshotError> {
@@ -240,6 +227,49 @@ impl HashWriter {
             0 => Ok(()),
             keys => Err(SnapshotError::NotEmpty { keys }),
         }
+    }
+}
+
+impl Table {
+    /// The images of a snapshot, if they cover all keys; only their heads are looked at.
+    fn images<'a>(&self, snapshot: &'a [u8]) -> Result<Vec<Image<'a>>, SnapshotError> {
+        let (mut rest, mut images, mut next) = (snapshot, vec![], Some(0));
+        while !rest.is_empty() {
+            let (head, _) = Head::read_from_prefix(rest)
+                .map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: rest.len() })?;
+            let shape = check_head(self, &head)?;
+            let needed = head.bytes.get() as usize;
+            let (bytes, behind) =
+                rest.split_at_checked(needed).ok_or(SnapshotError::Short { needed, got: rest.len() })?;
+            if next != Some(shape.start()) {
+                return Err(SnapshotError::OutOfOrder { expected: next, found: shape.start() });
+            }
+            next = shape.end();
+            images.push(Image { shape, bytes });
+            rest = behind;
+        }
+        match next {
+            None => Ok(images),
+            Some(from) => Err(SnapshotError::Incomplete { from }),
+        }
+    }
+
+    /// Checks an image and copies its buckets into pages that nothing refers to.
+    fn copy_in(&self, image: &Image<'_>, pages: &[u32]) -> Result<(), SnapshotError> {
+        let (head, lines) = Head::ref_from_prefix(image.bytes).expect("heads were looked at");
+        let (computed, found) = (checksum(image.bytes), head.crc32c.get());
+        if computed != found {
+            return Err(SnapshotError::Checksum { found, computed });
+        }
+        let line_count = pages.len() * self.page_lines() as usize;
+        let lines = <[[U64; 8]]>::ref_from_bytes_with_elems(lines, line_count).expect("so says its length");
+        by_slots!(image.shape.slots_per_bucket(), N => check_buckets::<N>(self, image.shape, lines)?);
+        for (lines, &page) in lines.chunks(self.page_lines() as usize).zip(pages) {
+            for (words, line) in lines.iter().zip(page * self.page_lines()..) {
+                self.arena.line(line).store(&words.map(U64::get));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -327,23 +357,24 @@ fn image_bytes(table: &Table, shape: Shape) -> usize {
 
 /// Refuses slots that are not where their key belongs, bits outside of slots, and a wrong count.
 fn check_buckets<const N: usize>(table: &Table, shape: Shape, lines: &[[U64; 8]]) -> Result<(), SnapshotError> {
+    let mut outside: Words = [u64::MAX; 9];
+    for slot in 0..N {
+        outside.iter_mut().zip(bucket::slot_mask::<N>(slot)).for_each(|(outside, mask)| *outside &= !mask);
+    }
     let mut count = 0;
     for bucket in 0..shape.buckets() {
         let words = bucket_of_image(table, lines, bucket);
-        let mut others = words;
         for slot in 0..N {
-            let mask = bucket::slot_mask::<N>(slot);
-            let is_zero = (0..9).all(|word| words[word] & mask[word] == 0);
-            (0..9).for_each(|word| others[word] &= !mask[word]);
-            if is_zero {
+            let raw = bucket::raw::<N>(&words, slot);
+            if raw == Raw::default() {
                 continue;
             }
             count += 1;
-            if !is_at_home::<N>(table, shape, bucket, &words, slot) {
+            if !is_at_home::<N>(table, shape, bucket, &words, slot, raw) {
                 return Err(SnapshotError::Slot { bucket, slot: slot as u32 });
             }
         }
-        if others != [0; 9] {
+        if words.iter().zip(&outside).any(|(word, outside)| word & outside != 0) {
             return Err(SnapshotError::Slot { bucket, slot: N as u32 });
         }
     }
@@ -368,18 +399,15 @@ fn bucket_of_image(table: &Table, lines: &[[U64; 8]], bucket: u32) -> Words {
 }
 
 /// Whether a slot holds what the writer would put there, and nothing else.
-fn is_at_home<const N: usize>(table: &Table, shape: Shape, bucket: u32, words: &Words, slot: usize) -> bool {
+fn is_at_home<const N: usize>(table: &Table, shape: Shape, bucket: u32, words: &Words, slot: usize, raw: Raw) -> bool {
     let fields = &table.fields;
     let (choice, kept, verbatim) = fields.key_of::<N>(words, slot);
     let mixed = shape.mixed(bucket, choice, kept, &verbatim);
     let place = shape.place(&mixed);
     let value = fields.value::<N>(words, slot);
-    let raw = fields.pack::<N>(place.remainders[choice as usize], choice, value, &verbatim);
+    let packed = fields.pack::<N>(place.remainders[choice as usize], choice, value, &verbatim);
     let key_is_whole = table.layout.keys == KeyKind::U64 || table.mixer.key(&mixed).is_some();
-    fields.slot_of(value).is_some()
-        && place.buckets[choice as usize] == bucket
-        && bucket::raw::<N>(words, slot) == raw
-        && key_is_whole
+    fields.slot_of(value).is_some() && place.buckets[choice as usize] == bucket && raw == packed && key_is_whole
 }
 
 #[cfg(test)]

@@ -348,6 +348,20 @@ impl Table {
         }
     }
 
+    /// Visits length code and chunk number of each entry of the segment that holds `m`, for the writer, beside whom nothing
+    /// changes; where the next segment begins.
+    pub(crate) fn for_each_value(&self, m: u64, mut visit: impl FnMut(u64)) -> Option<u64> {
+        let header = self.arena.line(self.header(m));
+        let shape = Shape(header.0[SHAPE].load(Relaxed));
+        let header = Line::of(&header.load());
+        by_slots!(shape.slots_per_bucket(), N => for bucket in 0..shape.buckets() {
+            let words = self.load_bucket(self.at_header(&header, bucket));
+            let values = (0..N).map(|i| self.fields.value::<N>(&words, i));
+            values.filter(|value| value >> self.fields.addr_bits != 0).for_each(&mut visit);
+        });
+        shape.end()
+    }
+
     fn collect_of<const N: usize>(&self, header: &Line, shape: Shape, entries: &mut Vec<Entry>) {
         for bucket in 0..shape.buckets() {
             let words = self.load_bucket(self.at_header(header, bucket));

@@ -37,10 +37,7 @@ fn contents(index: &IndexWriter) -> BTreeMap<Key, Slot> {
 
 fn load(layout: DenseLayout, images: &[Vec<u8>]) -> IndexWriter {
     let mut index = IndexWriter::new(IndexLayout::Dense(layout));
-    for image in images {
-        assert_eq!(index.load_segment(image), Ok(image.len()));
-    }
-    index.finish_load().unwrap();
+    index.restore(&images.concat()).unwrap();
     index
 }
 
@@ -139,7 +136,7 @@ proptest! {
         let crc = crc32c::crc32c_append(crc32c::crc32c(&image[..60]), &image[64..]);
         image[60..64].copy_from_slice(&crc.to_le_bytes());
         let mut loaded = IndexWriter::new(IndexLayout::Dense(layout));
-        if loaded.load_segment(&image).is_ok() && loaded.finish_load().is_ok() {
+        if loaded.restore(&image).is_ok() {
             prop_assert_eq!(contents(&loaded).len() as u64, loaded.len());
         }
     }
@@ -246,14 +243,14 @@ fn wrong_images_are_refused() {
     let images = images(&index);
     assert_eq!(images.len(), 4, "one for each of three segments, one for what is behind the last");
     let fresh = || IndexWriter::new(IndexLayout::Dense(layout));
-    assert!(matches!(fresh().load_segment(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
-    assert_eq!(fresh().finish_load(), Err(SnapshotError::Incomplete { from: 0 }));
-    assert!(matches!(fresh().load_segment(&images[0][..100]), Err(SnapshotError::Short { got: 100, .. })));
+    assert!(matches!(fresh().restore(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
+    assert_eq!(fresh().restore(&[]), Err(SnapshotError::Incomplete { from: 0 }));
+    assert!(matches!(fresh().restore(&images[0][..100]), Err(SnapshotError::Short { got: 100, .. })));
     let mut flipped = images[0].clone();
     flipped[200] ^= 1;
-    assert!(matches!(fresh().load_segment(&flipped), Err(SnapshotError::Checksum { .. })));
+    assert!(matches!(fresh().restore(&flipped), Err(SnapshotError::Checksum { .. })));
     let mut loaded = load(layout, &images);
-    assert_eq!(loaded.load_segment(&images[0]), Err(SnapshotError::NotEmpty { keys: 3 }));
+    assert_eq!(loaded.restore(&images[0]), Err(SnapshotError::NotEmpty { keys: 3 }));
     let others = [
         DenseLayout { addr_bits: 35, ..layout },
         DenseLayout { key_count: 100_001, ..layout },
@@ -261,9 +258,9 @@ fn wrong_images_are_refused() {
     ];
     for other in others {
         let mut other = IndexWriter::new(IndexLayout::Dense(other));
-        assert_eq!(other.load_segment(&images[0]), Err(SnapshotError::Foreign));
+        assert_eq!(other.restore(&images[0]), Err(SnapshotError::Foreign));
     }
     let hash = kaml_index::HashLayout { keys: KeyKind::U64, addr_bits: 36 };
     let mut hash = IndexWriter::new(IndexLayout::Hash(hash));
-    assert_eq!(hash.load_segment(&images[0]), Err(SnapshotError::Magic { found: *b"KDX1" }));
+    assert_eq!(hash.restore(&images[0]), Err(SnapshotError::Magic { found: *b"KDX1" }));
 }

@@ -56,12 +56,7 @@ fn there_and_back() {
             let (index, mut model) = filled(layout, count);
             let bytes = images(&index).concat();
             let mut loaded = HashWriter::with_seed(layout, 5);
-            let mut at = 0;
-            while at < bytes.len() {
-                at += loaded.load_segment(&bytes[at..]).unwrap();
-            }
-            assert_eq!(loaded.len(), 0, "keys appear together");
-            loaded.finish_load().unwrap();
+            loaded.restore(&bytes).unwrap();
             assert_eq!(contents(&loaded), model);
             assert_eq!(loaded.load(), index.load());
             for i in count..2 * count {
@@ -96,11 +91,7 @@ fn fuzzy_snapshots_and_replay() {
     }
     assert!(model.len() > 80_000, "the index grew by many segments meanwhile");
     let mut loaded = HashWriter::with_seed(LAYOUT, 5);
-    let mut at = 0;
-    while at < saved.len() {
-        at += loaded.load_segment(&saved[at..]).unwrap();
-    }
-    loaded.finish_load().unwrap();
+    loaded.restore(&saved).unwrap();
     assert_ne!(contents(&loaded), model);
     for (key, change) in replay {
         match change {
@@ -111,30 +102,40 @@ fn fuzzy_snapshots_and_replay() {
     assert_eq!(contents(&loaded), model);
 }
 
-/// Goal:   images out of order, missing, foreign, cut or loaded into a used index are refused by name.
-/// Method: one of each; after every refusal the right image is still taken.
+/// Goal:   images out of order, missing, foreign, cut, damaged or loaded into a used index are refused by name, by however
+///         many threads they are checked, and leave nothing behind.
+/// Method: one of each, the damage in the last image of a large snapshot; after every refusal the right one is still taken.
 #[test]
 fn refusals() {
-    let (index, model) = filled(LAYOUT, 20_000);
+    let (index, model) = filled(LAYOUT, 200_000);
     let images = images(&index);
-    assert!(images.len() >= 4);
+    assert!(images.len() >= 4 && images.concat().len() > 2 << 20);
     let mut loaded = HashWriter::with_seed(LAYOUT, 5);
-    assert_eq!(loaded.finish_load(), Err(SnapshotError::Incomplete { from: 0 }));
-    assert!(matches!(loaded.load_segment(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
-    loaded.load_segment(&images[0]).unwrap();
-    assert!(matches!(loaded.load_segment(&images[0]), Err(SnapshotError::OutOfOrder { found: 0, .. })));
-    assert!(matches!(loaded.load_segment(&images[2]), Err(SnapshotError::OutOfOrder { .. })));
-    assert!(matches!(loaded.finish_load(), Err(SnapshotError::Incomplete { from: 1.. })));
-    for cut in 0..images[1].len() {
-        assert!(matches!(loaded.load_segment(&images[1][..cut]), Err(SnapshotError::Short { got, .. }) if got == cut));
+    assert_eq!(loaded.restore(&[]), Err(SnapshotError::Incomplete { from: 0 }));
+    let out_of_order =
+        |expected: Option<u64>, images: &[Vec<u8>], loaded: &mut HashWriter| match loaded.restore(&images.concat()) {
+            Err(SnapshotError::OutOfOrder { expected: found, .. }) => assert_eq!(found.is_some(), expected.is_some()),
+            other => panic!("{other:?}"),
+        };
+    out_of_order(Some(0), &images[1..], &mut loaded);
+    out_of_order(Some(1), &[images[0].clone(), images[0].clone()], &mut loaded);
+    out_of_order(Some(1), &[&images[..1], &images[2..]].concat(), &mut loaded);
+    out_of_order(None, &[&images[..], &images[..1]].concat(), &mut loaded);
+    let missing = images[..images.len() - 1].concat();
+    assert!(matches!(loaded.restore(&missing), Err(SnapshotError::Incomplete { from: 1.. })));
+    for cut in (1..images[1].len()).step_by(7) {
+        let bytes = [&images[0], &images[1][..cut]].concat();
+        assert!(matches!(loaded.restore(&bytes), Err(SnapshotError::Short { got, .. }) if got == cut));
     }
-    images[1..].iter().for_each(|image| assert_eq!(loaded.load_segment(image), Ok(image.len())));
-    assert!(matches!(loaded.load_segment(&images[0]), Err(SnapshotError::OutOfOrder { expected: None, .. })));
-    loaded.finish_load().unwrap();
+    let mut damaged = images.concat();
+    *damaged.last_mut().unwrap() ^= 1;
+    assert!(matches!(loaded.restore(&damaged), Err(SnapshotError::Checksum { .. })));
+    assert_eq!((loaded.len(), loaded.get(&key(LAYOUT, 7))), (0, None));
+    loaded.restore(&images.concat()).unwrap();
     assert_eq!(contents(&loaded), model);
-    assert_eq!(loaded.load_segment(&images[0]), Err(SnapshotError::NotEmpty { keys: 20_000 }));
+    assert_eq!(loaded.restore(&images.concat()), Err(SnapshotError::NotEmpty { keys: 200_000 }));
     for (layout, seed) in [(LONG, 5), (LAYOUT, 6), (HashLayout { addr_bits: 33, ..LAYOUT }, 5)] {
-        assert_eq!(HashWriter::with_seed(layout, seed).load_segment(&images[0]), Err(SnapshotError::Foreign));
+        assert_eq!(HashWriter::with_seed(layout, seed).restore(&images[0]), Err(SnapshotError::Foreign));
     }
 }
 
@@ -162,9 +163,9 @@ proptest! {
         changes.iter().for_each(|&(at, flip)| { let at = at % image.len(); image[at] ^= flip; });
         prop_assume!(image != intact);
         let mut loaded = HashWriter::with_seed(layout, 5);
-        prop_assert!(loaded.load_segment(&image).is_err());
+        prop_assert!(loaded.restore(&image).is_err());
         checksum(&mut image);
-        if loaded.load_segment(&image).is_ok() && loaded.finish_load().is_ok() {
+        if loaded.restore(&image).is_ok() {
             let mut seen = vec![];
             loaded.for_each(|key, slot| seen.push((key, slot)));
             prop_assert_eq!(seen.len() as u64, loaded.len());
@@ -181,7 +182,7 @@ proptest! {
         let image = images(&index).remove(0);
         let begin = begin.min(bytes.len());
         bytes[..begin].copy_from_slice(&image[..begin]);
-        prop_assert!(HashWriter::with_seed(LAYOUT, 5).load_segment(&bytes).is_err());
+        prop_assert!(HashWriter::with_seed(LAYOUT, 5).restore(&bytes).is_err());
     }
 }
 
@@ -198,8 +199,7 @@ fn wide_addresses_in_six_slots() {
     (0..COUNT).for_each(|i| assert_eq!(index.get(&Key::from(i)), Some(wide(i))));
     (0..COUNT).step_by(2).for_each(|i| assert_eq!(index.remove(&Key::from(i)), Some(wide(i))));
     let mut loaded = HashWriter::with_seed(WIDE, 5);
-    images(&index).iter().for_each(|image| assert_eq!(loaded.load_segment(image), Ok(image.len())));
-    loaded.finish_load().unwrap();
+    loaded.restore(&images(&index).concat()).unwrap();
     for i in 0..COUNT {
         let wanted = (i % 2 == 1).then_some(wide(i));
         assert_eq!((loaded.get(&Key::from(i)), index.get(&Key::from(i))), (wanted, wanted));
