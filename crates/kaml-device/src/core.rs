@@ -209,9 +209,14 @@ impl Core {
         self.has_background() || self.checkpoint_can_go_on()
     }
 
-    /// The namespace whose index collection needs, if it does.
-    pub fn take_wanted_index(&mut self) -> Option<u32> {
-        self.collector.wants_index.take()
+    /// The namespace whose index collection needs, if it does. It waits until [`Core::forget_wanted_index`].
+    pub fn wanted_index(&self) -> Option<u32> {
+        self.collector.wants_index
+    }
+
+    /// The index that collection needed has been loaded, or cannot be: collection goes on.
+    pub fn forget_wanted_index(&mut self) {
+        self.collector.wants_index = None;
     }
 
     /// The error that stopped the device, if one did.

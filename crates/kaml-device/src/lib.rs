@@ -45,7 +45,7 @@ pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
 pub use layout::{BlockOptions, Span};
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
 pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
-pub use recovery::OpenReport;
+pub use recovery::{IndexLoad, LoadedIndex, OpenReport};
 pub use salvage::SalvageReport;
 pub use staging::{Body, Condition, DIRECT_BYTES, Op, StageError};
 pub use stats::CoreStats;

@@ -136,34 +136,34 @@ impl Core {
 
     /// Takes an idle namespace's index out of memory; false while it cannot be (not snapshotted since it changed, or
     /// Puts of it are under way).
-    pub fn unload_index(&mut self, id: u32) -> bool {
+    pub fn unload_index(&mut self, id: u32) -> Result<bool, Error> {
+        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        if self.index_needs_memory(id, space) {
+            return Ok(false);
+        }
+        self.spaces.get_mut(&id).expect("just seen").unload();
+        Ok(true)
+    }
+
+    fn index_needs_memory(&self, id: u32, space: &Namespace) -> bool {
         let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
         let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
-        let needs_memory = |space: &Namespace| {
-            let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
-            let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
-            let is_placing = self.placing.values().any(|placing| placing.namespace == id);
-            space.dirty
-                || self.checkpoint.is_writing(id)
-                || in_use
-                || !space.is_loaded()
-                || needs_ring
-                || is_merging
-                || is_placing
-        };
-        if self.spaces.get(&id).is_none_or(needs_memory) || self.keep_job.is_some() {
-            return false;
-        }
-        let space = self.spaces.get_mut(&id).expect("just seen");
+        let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
+        let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
+        let is_placing = self.placing.values().any(|placing| placing.namespace == id);
         // Loading reads the medium, not write buffers.
         let is_programmed =
             |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
         let kept = space.versioned.iter().flat_map(|versioned| &versioned.kept);
-        if !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed) {
-            return false;
-        }
-        space.unload();
-        true
+        space.dirty
+            || self.checkpoint.is_writing(id)
+            || in_use
+            || !space.is_loaded()
+            || needs_ring
+            || is_merging
+            || is_placing
+            || self.keep_job.is_some()
+            || !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed)
     }
 
     /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
@@ -176,7 +176,7 @@ impl Core {
         let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
         let mut kept = 0;
         for id in unused {
-            kept += u32::from(!self.unload_index(id));
+            kept += u32::from(self.unload_index(id) == Ok(false));
         }
         if kept > 0 {
             self.request_checkpoint();

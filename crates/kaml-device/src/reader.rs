@@ -213,14 +213,14 @@ impl FlashRead {
 }
 
 /// What [`Core::read_buffered`] found.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Buffered {
     /// The key is not there.
     Absent,
     /// Its value.
     Value(Vec<u8>),
-    /// It is on the medium by now, whole: one read of so many bytes gets it.
-    Programmed,
+    /// It is on the medium by now, whole: one read gets it.
+    Programmed(FlashRead),
 }
 
 impl Core {
@@ -229,22 +229,18 @@ impl Core {
         Reader { geometry: self.geometry.clone(), gate: self.gate(), directory: self.directory.clone() }
     }
 
-    /// Reads a record that stands in a write buffer. When it has left it, the answer says where it went.
-    pub fn read_buffered(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<FlashRead>), Error> {
+    /// Reads a record that stands in a write buffer. When it has left it, the answer says where it went. The index may have
+    /// left memory since the record was found there: [`FindError::NeedIndex`].
+    pub fn read_buffered(&self, namespace: u32, key: &Key) -> Result<Buffered, FindError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        let Some(slot) = space.index.as_ref().and_then(|index| index.get(key)) else {
-            return Ok((Buffered::Absent, None));
-        };
-        self.read_slot(namespace, key, slot)
+        match space.index.as_ref().ok_or(FindError::NeedIndex)?.get(key) {
+            Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
+            None => Ok(Buffered::Absent),
+        }
     }
 
     /// As [`Core::read_buffered`], of the record that stands there.
-    pub(crate) fn read_slot(
-        &self,
-        namespace: u32,
-        key: &Key,
-        slot: Slot,
-    ) -> Result<(Buffered, Option<FlashRead>), Error> {
+    pub(crate) fn read_slot(&self, namespace: u32, key: &Key, slot: Slot) -> Result<Buffered, Error> {
         let at = ChunkAddr(slot.at);
         let (block, start) = self.geometry.split(at);
         let read = |bytes| FlashRead { at, bytes, namespace, key: *key, _pin: self.gate().pin(at) };
@@ -252,7 +248,7 @@ impl Core {
         if !self.writers.read(block.0, start, &mut head) {
             let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
             let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
-            return Ok((Buffered::Programmed, Some(read(bytes))));
+            return Ok(Buffered::Programmed(read(bytes)));
         }
         let record = RecordHeader::check(&head).expect("records in buffers are whole");
         let mut bytes = vec![0; record.page_bytes()];
@@ -260,7 +256,7 @@ impl Core {
         let range = read(bytes.len()).value(&bytes)?;
         bytes.copy_within(range, 0);
         bytes.truncate(record.value_len as usize);
-        Ok((Buffered::Value(bytes), None))
+        Ok(Buffered::Value(bytes))
     }
 
     /// Where a key's record is said to be.

@@ -71,13 +71,13 @@ impl Core {
     }
 
     /// The newest content of a unit, staged Puts included.
-    fn newest_unit(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<FlashRead>), StageError> {
+    fn newest_unit(&self, namespace: u32, key: &Key) -> Result<Buffered, StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
         let staged = self.ring.uncommitted().rev().find(|s| s.namespace == namespace && s.key == *key);
         match staged.map_or_else(|| index.get(key), |staged| staged.to) {
             Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
-            None => Ok((Buffered::Absent, None)),
+            None => Ok(Buffered::Absent),
         }
     }
 }
@@ -309,10 +309,9 @@ impl BlockChange {
     /// The newest content of a unit, or how to get it.
     fn content(&self, core: &Core, unit: u64) -> Result<Content, StageError> {
         Ok(match core.newest_unit(self.namespace, &Key::from(unit))? {
-            (Buffered::Absent, _) => Content::Absent,
-            (Buffered::Value(bytes), _) => Content::Bytes(bytes),
-            (Buffered::Programmed, read) => {
-                let read = read.expect("a programmed record has a place");
+            Buffered::Absent => Content::Absent,
+            Buffered::Value(bytes) => Content::Bytes(bytes),
+            Buffered::Programmed(read) => {
                 let erase_count = core.blocks.get(core.block_of(read.at.0)).erase_count;
                 let place = Place { at: read.at.0, erase_count };
                 let known = self.known.iter().find(|(known, _)| *known == place);

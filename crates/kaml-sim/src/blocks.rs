@@ -104,11 +104,12 @@ pub(crate) fn find(
         match reader.find_unit(space, span.unit) {
             Ok(Found::Absent) => break Located::Value(None),
             Ok(Found::Flash(read)) => break Located::Flash(read),
-            Ok(Found::Buffered) => match core.read_buffered(space, &Key::from(span.unit))? {
-                (Buffered::Absent, _) => break Located::Value(None),
-                (Buffered::Value(value), _) => break Located::Value(block_of(&value, &span.in_unit)),
-                (Buffered::Programmed, Some(read)) => break Located::Flash(read),
-                (Buffered::Programmed, None) => {}
+            Ok(Found::Buffered) => match core.read_buffered(space, &Key::from(span.unit)) {
+                Ok(Buffered::Absent) => break Located::Value(None),
+                Ok(Buffered::Value(value)) => break Located::Value(block_of(&value, &span.in_unit)),
+                Ok(Buffered::Programmed(read)) => break Located::Flash(read),
+                Err(FindError::Refused(error)) => return Err(error),
+                Err(FindError::NeedIndex) => core.load_index(medium, space)?,
             },
             Err(FindError::Refused(error)) => return Err(error),
             Err(FindError::NeedIndex) => core.load_index(medium, space)?,

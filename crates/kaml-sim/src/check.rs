@@ -93,11 +93,12 @@ pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, k
         match reader.find(space, key) {
             Ok(Found::Absent) => return Ok(Located::Value(None)),
             Ok(Found::Flash(read)) => return Ok(Located::Flash(read)),
-            Ok(Found::Buffered) => match core.read_buffered(space, key)? {
-                (Buffered::Absent, _) => return Ok(Located::Value(None)),
-                (Buffered::Value(value), _) => return Ok(Located::Value(Some(value))),
-                (Buffered::Programmed, Some(read)) => return Ok(Located::Flash(read)),
-                (Buffered::Programmed, None) => {}
+            Ok(Found::Buffered) => match core.read_buffered(space, key) {
+                Ok(Buffered::Absent) => return Ok(Located::Value(None)),
+                Ok(Buffered::Value(value)) => return Ok(Located::Value(Some(value))),
+                Ok(Buffered::Programmed(read)) => return Ok(Located::Flash(read)),
+                Err(FindError::Refused(error)) => return Err(error),
+                Err(FindError::NeedIndex) => core.load_index(medium, space)?,
             },
             Err(FindError::Refused(error)) => return Err(error),
             Err(FindError::NeedIndex) => core.load_index(medium, space)?,

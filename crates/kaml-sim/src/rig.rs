@@ -405,10 +405,12 @@ impl Rig {
         };
         let read = match found {
             Ok(Found::Flash(read)) => read,
-            Ok(Found::Buffered) => match self.core.read_buffered(space, &key)? {
-                (Buffered::Value(value), _) => return self.found(host, &value),
-                (Buffered::Programmed, Some(read)) => read,
-                (Buffered::Absent | Buffered::Programmed, _) => return self.found(host, &[]),
+            Ok(Found::Buffered) => match self.core.read_buffered(space, &key) {
+                Ok(Buffered::Value(value)) => return self.found(host, &value),
+                Ok(Buffered::Programmed(read)) => read,
+                Ok(Buffered::Absent) => return self.found(host, &[]),
+                Err(FindError::NeedIndex) => unreachable!("found under the same core"),
+                Err(FindError::Refused(error)) => return Err(error.into()),
             },
             Ok(Found::Absent) => return self.found(host, &[]),
             Err(FindError::NeedIndex) => {
@@ -541,7 +543,8 @@ impl Rig {
             self.start(id, io);
         }
         self.started = started;
-        if let Some(id) = self.core.take_wanted_index() {
+        if let Some(id) = self.core.wanted_index() {
+            self.core.forget_wanted_index();
             self.load_index(id)?;
         }
         match self.core.stopped() {

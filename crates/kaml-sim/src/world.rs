@@ -219,7 +219,8 @@ impl World {
         for (id, io) in self.started.drain(..) {
             self.queue.submit(id, io);
         }
-        if let Some(id) = self.core.take_wanted_index() {
+        if let Some(id) = self.core.wanted_index() {
+            self.core.forget_wanted_index();
             self.load_index(id)?;
         }
         if let Some((request, space)) = self.naming
@@ -321,7 +322,7 @@ impl World {
                 let space = *space;
                 self.waiting.swap_remove(which);
                 if self.model.spaces.contains_key(&space) {
-                    self.core.unload_index(space);
+                    self.core.unload_index(space).expect("the model has it, too");
                 }
                 Ok(())
             }

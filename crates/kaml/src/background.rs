@@ -4,6 +4,7 @@
 //! Lives elsewhere:  what there is to do (`kaml_device::Core::poll`).
 //! Implements:       design section 2.
 
+use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
 use kaml_flash::{Queue, Wait};
@@ -27,14 +28,16 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
         let queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
         shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
         let _ = ready.send(());
-        run(&shared, queue);
+        let mut loader = None;
+        run(&shared, queue, &mut loader);
+        loader.map(JoinHandle::join);
     };
     let thread = std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)?;
     let _ = wait.recv(); // who needs housekeeping can wake it from now on
     Ok(thread)
 }
 
-fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
+fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<JoinHandle<()>>) {
     let begin = Instant::now();
     let mut started = Vec::new();
     let mut done = Vec::new();
@@ -46,10 +49,8 @@ fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
             core.complete(completion);
         }
         core.poll(begin.elapsed().as_nanos() as u64, &mut started);
-        if let Some(id) = core.take_wanted_index()
-            && let Err(error) = core.load_index(&*shared.medium, id)
-        {
-            tracing::error!(%error, "collection waits for an index that cannot be loaded");
+        if let Some(id) = core.wanted_index().filter(|_| loader.as_ref().is_none_or(JoinHandle::is_finished)) {
+            *loader = load_for_collection(shared, id);
         }
         if looked_at.elapsed() >= index_idle {
             looked_at = Instant::now();
@@ -74,4 +75,19 @@ fn run(shared: &Shared, mut queue: Box<dyn Queue>) {
         let wait = if again { Wait::No } else { Wait::ForNs(pause.as_nanos() as u64) };
         queue.reap(wait, &mut done);
     }
+}
+
+/// Loads an index that collection needs on a thread of its own: page programs must go on meanwhile. None if there is no such
+/// thread to be had now.
+fn load_for_collection(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()>> {
+    let shared = shared.clone();
+    let load = move || {
+        let loaded = shared.load_index(shared.lock(), id).map(drop);
+        shared.lock().forget_wanted_index();
+        match loaded {
+            Ok(()) => shared.wake_background(),
+            Err(error) => tracing::error!(%error, "collection waits for an index that cannot be loaded"),
+        }
+    };
+    std::thread::Builder::new().name("kaml-load".to_owned()).spawn(load).ok()
 }

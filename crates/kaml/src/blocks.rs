@@ -71,7 +71,7 @@ impl Shared {
                     change.supply(read, value)?;
                 }
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::NeedIndex(id)) => drop(self.load_index(core, id)?),
                 Err(StageError::Busy) => drop(self.make_room(core)),
             }
         };
@@ -96,41 +96,41 @@ impl Shared {
             take_unit(found, span.clone(), into, &self.geometry, &mut runs);
             return Ok(runs);
         }
-        let mut core = self.lock();
-        core.load_index(&*self.medium, namespace)?;
+        let core = self.load_index(self.lock(), namespace)?;
         for span in spans {
-            let found = core.read_buffered(namespace, &Key::from(span.unit))?;
+            let found = match core.read_buffered(namespace, &Key::from(span.unit)) {
+                Ok(found) => found,
+                Err(FindError::Refused(error)) => return Err(error.into()),
+                Err(FindError::NeedIndex) => unreachable!("loaded under this lock"),
+            };
             take_unit(found, span, into, &self.geometry, &mut runs);
         }
         Ok(runs)
     }
 
-    fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<(Buffered, Option<FlashRead>), Error> {
+    fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<Buffered, Error> {
         loop {
             match self.reader.find_unit(namespace, unit) {
-                Ok(Found::Absent) => return Ok((Buffered::Absent, None)),
-                Ok(Found::Flash(read)) => return Ok((Buffered::Programmed, Some(read))),
-                Ok(Found::Buffered) => return Ok(self.lock().read_buffered(namespace, &Key::from(unit))?),
+                Ok(Found::Absent) => return Ok(Buffered::Absent),
+                Ok(Found::Flash(read)) => return Ok(Buffered::Programmed(read)),
+                Ok(Found::Buffered) => {
+                    if let Some(found) = self.read_buffered(namespace, &Key::from(unit))? {
+                        return Ok(found);
+                    }
+                }
                 Err(FindError::Refused(error)) => return Err(error.into()),
-                Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
+                Err(FindError::NeedIndex) => drop(self.load_index(self.lock(), namespace)?),
             }
         }
     }
 }
 
 /// Takes what was found of a unit into the answer, or a read into the last run or a new one.
-fn take_unit(
-    found: (Buffered, Option<FlashRead>),
-    span: Span,
-    into: &mut [u8],
-    geometry: &Geometry,
-    runs: &mut Vec<Run>,
-) {
+fn take_unit(found: Buffered, span: Span, into: &mut [u8], geometry: &Geometry, runs: &mut Vec<Run>) {
     match found {
-        (Buffered::Absent, _) => into[span.in_range].fill(0),
-        (Buffered::Value(bytes), _) => into[span.in_range].copy_from_slice(&bytes[span.in_unit]),
-        (Buffered::Programmed, read) => {
-            let read = read.expect("a programmed record has a place");
+        Buffered::Absent => into[span.in_range].fill(0),
+        Buffered::Value(bytes) => into[span.in_range].copy_from_slice(&bytes[span.in_unit]),
+        Buffered::Programmed(read) => {
             let part = Part { start: 0, read, in_unit: span.in_unit, into: span.in_range };
             match runs.last_mut().filter(|run| run.is_followed_by(&part, geometry)) {
                 Some(run) => run.push(part),

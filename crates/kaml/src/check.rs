@@ -29,16 +29,13 @@ const PROBLEMS_MAX: usize = 1000;
 pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
     let mut report = CheckReport::default();
     let mut untold = 0u64;
-    let (blocks, namespaces) = {
-        let mut core = shared.lock();
-        let ids: Vec<u32> = core.namespaces().iter().map(|n| n.id).collect();
-        for id in &ids {
-            if let Err(error) = core.load_index(&*shared.medium, *id) {
-                report.problems.push(error.to_string());
-            }
+    let namespaces: Vec<u32> = shared.lock().namespaces().iter().map(|n| n.id).collect();
+    for id in &namespaces {
+        if let Err(error) = shared.load_index(shared.lock(), *id) {
+            report.problems.push(error.to_string());
         }
-        (core.blocks_in_use(), ids)
-    };
+    }
+    let blocks = shared.lock().blocks_in_use();
     let total = blocks.len() as u64;
     for (done, block) in blocks.into_iter().enumerate() {
         progress(done as u64, total);

@@ -170,7 +170,7 @@ impl Device {
         loop {
             match core.delete_namespace(id) {
                 Ok(()) => break,
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.shared().medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = self.shared().load_index(core, id)?,
                 Err(StageError::Refused(error)) => return Err(error.into()),
                 Err(StageError::Busy) => core = self.shared().make_room(core),
             }
@@ -184,14 +184,14 @@ impl Device {
     pub fn unload_namespace(&self, id: NamespaceId) -> Result<bool, Error> {
         for _ in 0..2 {
             let mut core = self.shared().lock();
-            if core.unload_index(id) {
+            if core.unload_index(id)? {
                 return Ok(true);
             }
             // Its snapshot is older than the index: take another one.
             let request = core.request_checkpoint();
             self.shared().wait_root(core, request)?;
         }
-        Ok(self.shared().lock().unload_index(id))
+        Ok(self.shared().lock().unload_index(id)?)
     }
 
     /// After how long without use the index of a namespace leaves memory, to be loaded again when it is next used: between
@@ -302,7 +302,7 @@ impl Device {
     fn load(&self, namespace: NamespaceId, error: FindError) -> Result<(), Error> {
         match error {
             FindError::Refused(error) => Err(error.into()),
-            FindError::NeedIndex => Ok(self.shared().lock().load_index(&*self.shared().medium, namespace)?),
+            FindError::NeedIndex => self.shared().load_index(self.shared().lock(), namespace).map(drop),
         }
     }
 

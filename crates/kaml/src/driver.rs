@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     images: ImagePool,
     /// Held by the one merge of versions that may go on.
     pub(crate) merging: Mutex<()>,
+    /// Held by the one thread that loads an index.
+    loading: Mutex<()>,
 }
 
 impl Shared {
@@ -81,6 +83,7 @@ impl Shared {
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
             merging: Mutex::new(()),
+            loading: Mutex::new(()),
         }
     }
 
@@ -117,10 +120,28 @@ impl Shared {
             match core.stage(ops) {
                 Ok(frame) => return Ok((core, frame)),
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         }
+    }
+
+    /// Loads an index if it is not in memory. Others go on with other namespaces meanwhile.
+    pub(crate) fn load_index<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        id: NamespaceId,
+    ) -> Result<MutexGuard<'a, Core>, Error> {
+        drop(core);
+        let _alone = self.loading.lock().expect("no panics under this lock");
+        let mut core = self.lock();
+        while let Some(load) = core.begin_load(&*self.medium, id)? {
+            drop(core);
+            let loaded = load.read(&*self.medium)?;
+            core = self.lock();
+            core.finish_load(loaded);
+        }
+        Ok(core)
     }
 
     /// Memory is slow, and the core's lock is short: what a Put needs of the index comes meanwhile.
@@ -302,7 +323,7 @@ impl Shared {
             match core.place(op.namespace, op.key, image.clone()) {
                 Ok(ticket) => break ticket,
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         };
@@ -343,14 +364,14 @@ impl Shared {
             match self.reader.find(namespace, key) {
                 Ok(Found::Absent) => return Ok(Lookup::Absent),
                 Ok(Found::Flash(read)) => return Ok(Lookup::Read(read)),
-                Ok(Found::Buffered) => match self.lock().read_buffered(namespace, key)? {
-                    (Buffered::Absent, _) => return Ok(Lookup::Absent),
-                    (Buffered::Value(value), _) => {
+                Ok(Found::Buffered) => match self.read_buffered(namespace, key)? {
+                    Some(Buffered::Absent) => return Ok(Lookup::Absent),
+                    Some(Buffered::Value(value)) => {
                         *out = value;
                         return Ok(Lookup::Value);
                     }
-                    (Buffered::Programmed, Some(read)) => return Ok(Lookup::Read(read)),
-                    (Buffered::Programmed, None) => {}
+                    Some(Buffered::Programmed(read)) => return Ok(Lookup::Read(read)),
+                    None => {}
                 },
                 Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
                     return Ok(match self.find_version(namespace, key)? {
@@ -362,8 +383,17 @@ impl Shared {
                     });
                 }
                 Err(FindError::Refused(error)) => return Err(error.into()),
-                Err(FindError::NeedIndex) => self.lock().load_index(&*self.medium, namespace)?,
+                Err(FindError::NeedIndex) => drop(self.load_index(self.lock(), namespace)?),
             }
+        }
+    }
+
+    /// What became of a record that was in a write buffer; none if its index has left memory since: look again.
+    pub(crate) fn read_buffered(&self, namespace: NamespaceId, key: &Key) -> Result<Option<Buffered>, Error> {
+        match self.lock().read_buffered(namespace, key) {
+            Ok(found) => Ok(Some(found)),
+            Err(FindError::NeedIndex) => Ok(None),
+            Err(FindError::Refused(error)) => Err(error.into()),
         }
     }
 

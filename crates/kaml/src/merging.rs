@@ -78,7 +78,7 @@ impl Shared {
             match core.begin_merge(namespace, row) {
                 Ok(()) => return Ok(()),
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
                 Err(StageError::Busy) => match core.stopped() {
                     Some(error) => return Err(error.into()),
                     None => core = self.make_room(core),
@@ -119,7 +119,7 @@ impl Shared {
                 match core.place_merged(namespace, sealed, &image) {
                     Ok(ticket) => break tickets.push(ticket),
                     Err(StageError::Refused(error)) => return Err(error.into()),
-                    Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                    Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
                     Err(StageError::Busy) => core = self.make_room(core),
                 }
             }

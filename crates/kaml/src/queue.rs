@@ -167,7 +167,7 @@ impl AsyncQueue {
             match core.stage(ops) {
                 Ok(frame) => break frame,
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*shared.medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = shared.load_index(core, id)?,
                 Err(StageError::Busy) => core = self.make_room(&shared, core),
             }
         };

@@ -110,7 +110,7 @@ impl Source for Reading<'_> {
             match self.reader.look(once) {
                 Ok(found) => return Ok(found),
                 Err(FindError::Refused(error)) => return Err(error.into()),
-                Err(FindError::NeedIndex) => self.shared.lock().load_index(&*self.shared.medium, self.namespace)?,
+                Err(FindError::NeedIndex) => drop(self.shared.load_index(self.shared.lock(), self.namespace)?),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Shared {
             match stage(&mut core) {
                 Ok((frame, answer)) => return self.wait_committed(core, frame).map(|()| answer),
                 Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         }

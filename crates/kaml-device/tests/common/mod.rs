@@ -141,9 +141,9 @@ impl Life {
             Found::Absent => return None,
             Found::Flash(read) => read,
             Found::Buffered => match self.core.read_buffered(namespace, &key).unwrap() {
-                (Buffered::Value(value), _) => return Some(value),
-                (Buffered::Programmed, Some(read)) => read,
-                other => panic!("{other:?}"),
+                Buffered::Value(value) => return Some(value),
+                Buffered::Programmed(read) => read,
+                Buffered::Absent => panic!("found, then not"),
             },
         };
         let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };

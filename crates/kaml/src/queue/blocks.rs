@@ -151,8 +151,15 @@ impl AsyncQueue {
     /// Stages what can be staged of a change now.
     fn visit(&mut self, change: &mut BlockChange, data: &[u8]) -> Result<Visit, Error> {
         let shared = self.shared.clone();
-        let mut core = shared.lock();
-        let visit = visit_core(&mut core, &*shared.medium, change, data);
+        let (mut core, visit) = loop {
+            let mut core = shared.lock();
+            match visit_core(&mut core, change, data) {
+                Ok(visit) => break (core, Ok(visit)),
+                Err(StageError::NeedIndex(id)) => drop(shared.load_index(core, id)?),
+                Err(StageError::Busy) => break (core, Ok(Visit::Busy)),
+                Err(StageError::Refused(error)) => break (core, Err(error.into())),
+            }
+        };
         let wake = core.has_background();
         let second = if self.persisting == 1 { core.begin_overlapping_persist() } else { None };
         drop(core);
@@ -270,20 +277,12 @@ impl AsyncQueue {
     }
 }
 
-fn visit_core(
-    core: &mut Core,
-    medium: &dyn kaml_flash::Medium,
-    change: &mut BlockChange,
-    data: &[u8],
-) -> Result<Visit, Error> {
+fn visit_core(core: &mut Core, change: &mut BlockChange, data: &[u8]) -> Result<Visit, StageError> {
     for _ in 0..PUTS_PER_VISIT {
-        match change.stage(core, data) {
-            Ok(BlockStep::Done(frame)) => return Ok(Visit::Staged(frame)),
-            Ok(BlockStep::Read(read)) => return Ok(Visit::Read(read)),
-            Ok(BlockStep::More) => {}
-            Err(StageError::NeedIndex(id)) => core.load_index(medium, id)?,
-            Err(StageError::Refused(error)) => return Err(error.into()),
-            Err(StageError::Busy) => return Ok(Visit::Busy),
+        match change.stage(core, data)? {
+            BlockStep::Done(frame) => return Ok(Visit::Staged(frame)),
+            BlockStep::Read(read) => return Ok(Visit::Read(read)),
+            BlockStep::More => {}
         }
     }
     Ok(Visit::Turn)

@@ -1,0 +1,153 @@
+//! Indexes that leave memory and come back while others are at work.
+
+use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml_device::Core;
+use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MediumError, MemoryMedium, Queue};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// A medium in memory whose reads by blocked callers can be held up.
+struct Held {
+    medium: MemoryMedium,
+    is_held: Mutex<bool>,
+    let_go: Condvar,
+    waiting: AtomicU64,
+}
+
+impl Held {
+    fn hold(&self, is_held: bool) {
+        *self.is_held.lock().unwrap() = is_held;
+        self.let_go.notify_all();
+    }
+}
+
+impl Medium for Held {
+    fn geometry(&self) -> &Geometry {
+        self.medium.geometry()
+    }
+    fn uuid(&self) -> [u8; 16] {
+        self.medium.uuid()
+    }
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        if matches!(io, Io::Read { .. }) {
+            let mut is_held = self.is_held.lock().unwrap();
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            while *is_held {
+                is_held = self.let_go.wait(is_held).unwrap();
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.medium.execute(io)
+    }
+    fn queue(&self, depth: u32) -> Box<dyn Queue> {
+        self.medium.queue(depth)
+    }
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_root(slot, into)
+    }
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_ring(offset, into)
+    }
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+}
+
+fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace(name, &options).unwrap();
+    (0..count).for_each(|key| device.put(space, key, &key.to_le_bytes()).unwrap());
+    space
+}
+
+/// Goal:   who loads an index holds up nobody who works in another namespace; all who wait for it get it, from one load.
+/// Method: reads are held up while three threads ask for a record of a namespace that is not in memory; meanwhile records of
+///         another are put, read from the write buffer, listed and deleted.
+#[test]
+fn others_go_on_while_an_index_is_loaded() {
+    let options = CreateOptions::new(64 << 20);
+    let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
+    Core::format(&medium).unwrap();
+    let held = Held { medium, is_held: Mutex::default(), let_go: Condvar::new(), waiting: AtomicU64::new(0) };
+    let held = Arc::new(held);
+    let device = Device::on_medium(held.clone()).unwrap();
+    let (idle, busy) = (records(&device, "idle", 2000), records(&device, "busy", 10));
+    assert!(device.unload_namespace(idle).unwrap());
+    held.hold(true);
+    let (done, answers): (Sender<u64>, Receiver<u64>) = channel();
+    std::thread::scope(|scope| {
+        for key in [7u64, 8, 9] {
+            let (device, done) = (&device, done.clone());
+            scope.spawn(move || {
+                assert!(device.exists(idle, key).unwrap());
+                done.send(key).unwrap();
+            });
+        }
+        while held.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        for key in 10..200u64 {
+            device.put(busy, key, &key.to_le_bytes()).unwrap();
+            assert_eq!(device.get(busy, key).unwrap().unwrap(), key.to_le_bytes());
+            device.delete(busy, key - 10).unwrap();
+        }
+        assert_eq!(device.list(busy, None, 1000).unwrap().keys.len(), 10);
+        assert!(answers.recv_timeout(Duration::from_millis(20)).is_err(), "the index cannot be there yet");
+        assert_eq!(held.waiting.load(Ordering::SeqCst), 1, "one thread loads for all");
+        held.hold(false);
+    });
+    let mut keys: Vec<u64> = answers.try_iter().collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [7, 8, 9]);
+    device.close().unwrap();
+}
+
+/// Goal:   a namespace that is loaded again and again serves its records whole, and can be deleted at any moment.
+/// Method: one thread takes it out of memory, two put and get, one deletes it in the end while all go on.
+#[test]
+fn indexes_come_and_go_under_load() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let space = records(&device, "n", 3000);
+    let (stop, unloads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let unload = || {
+            while let Ok(gone) = device.unload_namespace(space) {
+                unloads.fetch_add(u64::from(gone), Ordering::Relaxed);
+            }
+        };
+        scope.spawn(unload);
+        for thread in 0..2u64 {
+            let (device, stop) = (&device, &stop);
+            scope.spawn(move || {
+                for turn in 0u64.. {
+                    let key = (turn * 2 + thread) % 3000;
+                    let value = turn.to_le_bytes();
+                    // Between bursts of Puts there is time for a snapshot.
+                    let is_put = turn / 20 % 2000 == 0;
+                    let put = if is_put { device.put(space, key, &value) } else { Ok(()) };
+                    match put.and_then(|()| device.get(space, key)) {
+                        Ok(found) => assert!(
+                            found.is_some() && (!is_put || found.as_deref() == Some(&value[..])),
+                            "{turn} {key} {is_put} {found:?}"
+                        ),
+                        Err(kaml::Error::Command(kaml_device::Error::UnknownNamespace(_))) => {
+                            return assert!(stop.load(Ordering::SeqCst), "deleted before its time");
+                        }
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        let begin = Instant::now();
+        while unloads.load(Ordering::Relaxed) < 20 && begin.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Ordering::SeqCst);
+        device.delete_namespace(space).unwrap();
+    });
+    assert!(unloads.into_inner() > 0, "never out of memory");
+    assert!(device.check(&mut |_, _| {}).unwrap().problems.is_empty());
+    device.close().unwrap();
+}
