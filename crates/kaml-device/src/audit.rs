@@ -15,6 +15,8 @@ use kaml_index::Slot;
 /// What was read of a block.
 pub struct BlockAudit {
     block: u32,
+    /// Chunks that were programmed before it was read: what is behind them may have been half there.
+    programmed: u32,
     records: Vec<(Extent, Seen)>,
     /// Of each page that has an OOB entry, when it was programmed; else 0.
     page_sequences: Vec<u64>,
@@ -45,12 +47,14 @@ pub struct Judgement {
 const SLICE_BYTES: u32 = 1 << 20;
 
 impl BlockAudit {
-    /// Reads a block and checks every record's checksums. The block is not erased meanwhile.
+    /// Reads a block and checks every record's checksums. The block is not erased meanwhile; [`Core::hold_block`] makes sure
+    /// that it was not before.
     pub fn read(reader: &Reader, medium: &dyn Medium, block: u32) -> BlockAudit {
         let geometry = medium.geometry();
         let pin = reader.pin_block(block);
-        let mut audit =
-            BlockAudit { block, records: Vec::new(), page_sequences: Vec::new(), errors: Vec::new(), _pin: pin };
+        let programmed = reader.programmed_chunks(block);
+        let (records, page_sequences, errors) = (Vec::new(), Vec::new(), Vec::new());
+        let mut audit = BlockAudit { block, programmed, records, page_sequences, errors, _pin: pin };
         let bytes = (geometry.pages_per_block * geometry.oob_bytes) as usize;
         let at = PageAddr { block: BlockIndex(block), page: 0 };
         let mut io = Io::ReadOob { at, into: AlignedBuf::zeroed(bytes) };
@@ -60,7 +64,8 @@ impl BlockAudit {
         }
         let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
         let pages: Vec<_> = into.chunks(geometry.oob_bytes as usize).map(PageOob::check).collect();
-        let found = extents(&pages, geometry.chunks_per_page());
+        let mut found = extents(&pages, geometry.chunks_per_page());
+        found.retain(|extent| extent.start + extent.chunk_count <= programmed);
         audit.page_sequences = pages.iter().map(|page| page.map_or(0, |page| page.sequence)).collect();
         if pages.iter().flatten().any(|page| page.class == Class::Segment as u8) {
             audit.records = found.into_iter().map(|extent| (extent, Seen::Segment)).collect();
@@ -148,7 +153,8 @@ impl BlockAudit {
             }
         }
         let block = core.blocks.get(self.block);
-        let settled = block.holds == 0 && !core.writers.is_active(self.block) && !core.collector.is_running();
+        let is_changing = core.writers.is_active(self.block) || core.collector.is_running();
+        let settled = block.holds == 0 && !is_changing && self.programmed == core.gate().programmed_chunks(self.block);
         if settled && block.valid_chunks != live_chunks {
             judgement
                 .problems
@@ -166,8 +172,19 @@ impl BlockAudit {
 impl Core {
     /// Blocks that hold live records.
     pub fn blocks_in_use(&self) -> Vec<u32> {
-        let used =
-            |state| matches!(state, BlockState::Open | BlockState::Full | BlockState::Draining | BlockState::Bad);
-        self.blocks.iter().filter(|(_, b)| b.valid_chunks > 0 && used(b.state)).map(|(block, _)| block).collect()
+        self.blocks.iter().map(|(block, _)| block).filter(|block| self.is_in_use(*block)).collect()
+    }
+
+    /// Keeps a block from being erased for as long as the answer lives, so that it can be read; nothing if it holds no live
+    /// records any more.
+    pub fn hold_block(&self, block: u32) -> Option<Pin> {
+        self.is_in_use(block).then(|| self.gate().pin(self.geometry.chunk_at(BlockIndex(block), 0)))
+    }
+
+    fn is_in_use(&self, block: u32) -> bool {
+        let block = self.blocks.get(block);
+        let has_records =
+            matches!(block.state, BlockState::Open | BlockState::Full | BlockState::Draining | BlockState::Bad);
+        block.valid_chunks > 0 && has_records
     }
 }

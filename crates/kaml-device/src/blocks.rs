@@ -117,9 +117,9 @@ pub(crate) struct BlockGate {
     programmed_chunks: Vec<AtomicU32>,
 }
 
-/// Keeps a block from being erased.
+/// Keeps an erase block from being erased for as long as it lives.
 #[derive(Debug)]
-pub(crate) struct Pin {
+pub struct Pin {
     gate: Arc<BlockGate>,
     block: u32,
 }
@@ -150,7 +150,12 @@ impl BlockGate {
 
     /// Whether chunks up to `end` of a block are on the medium rather than in a write buffer.
     pub(crate) fn is_programmed(&self, block: BlockIndex, end: u32) -> bool {
-        end <= self.programmed_chunks[block.0 as usize].load(Ordering::Acquire)
+        end <= self.programmed_chunks(block.0)
+    }
+
+    /// Chunks of a block that are on the medium; all, unless it is being filled.
+    pub(crate) fn programmed_chunks(&self, block: u32) -> u32 {
+        self.programmed_chunks[block as usize].load(Ordering::Acquire)
     }
 
     pub(crate) fn set_programmed(&self, block: u32, chunks: u32) {

@@ -36,6 +36,7 @@ mod writers;
 
 pub use crate::core::{Core, buffer_bytes_max};
 pub use audit::{BlockAudit, Judgement};
+pub use blocks::Pin;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
 pub use error::Error;

@@ -141,6 +141,11 @@ impl Reader {
         &self.geometry
     }
 
+    /// Chunks of a block that are on the medium; all, unless it is being filled.
+    pub(crate) fn programmed_chunks(&self, block: u32) -> u32 {
+        self.gate.programmed_chunks(block)
+    }
+
     pub(crate) fn is_programmed(&self, block: kaml_flash::BlockIndex, end: u32) -> bool {
         self.gate.is_programmed(block, end)
     }

@@ -5,7 +5,7 @@
 
 use crate::driver::Shared;
 use crate::error::Error;
-use kaml_device::BlockAudit;
+use kaml_device::{BlockAudit, Core};
 use serde::Serialize;
 
 /// What a check found.
@@ -35,10 +35,14 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
             report.problems.push(error.to_string());
         }
     }
-    let blocks = shared.lock().blocks_in_use();
+    let (blocks, begun) = {
+        let core = shared.lock();
+        (core.blocks_in_use(), changes(&core))
+    };
     let total = blocks.len() as u64;
     for (done, block) in blocks.into_iter().enumerate() {
         progress(done as u64, total);
+        let Some(_held) = shared.lock().hold_block(block) else { continue };
         let audit = BlockAudit::read(&shared.reader, &*shared.medium, block);
         let core = shared.lock();
         let found = audit.judge(&core);
@@ -65,8 +69,15 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     let core = shared.lock();
     let is_counted = |id: &u32| namespaces.contains(id) && !versioned.contains(id);
     let indexed: u64 = core.namespaces().iter().filter(|n| is_counted(&n.id)).map(|n| n.record_count).sum();
-    if report.problems.is_empty() && indexed != report.records && core.is_idle() {
+    let is_same = core.is_idle() && changes(&core) == begun;
+    if report.problems.is_empty() && indexed != report.records && is_same {
         report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
     }
     Ok(report)
+}
+
+/// Tells whether records have come, gone or moved.
+fn changes(core: &Core) -> (u64, u64, u64) {
+    let stats = core.stats();
+    (stats.put_count, stats.delete_count, stats.relocated_bytes)
 }

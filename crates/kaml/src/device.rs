@@ -321,7 +321,8 @@ impl Device {
     }
 
     /// Reads everything and checks it: records against their checksums and the index, live data against what is
-    /// accounted. `progress` is told blocks done and blocks in all.
+    /// accounted. `progress` is told blocks done and blocks in all. Others may go on meanwhile; what they change while it is
+    /// being read is not judged.
     pub fn check(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
         if !self.inner.about.read_only {
             self.settle()?;

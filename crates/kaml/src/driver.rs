@@ -12,6 +12,7 @@
 
 use crate::error::Error;
 use crate::latency::Latency;
+use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::{Key, NamespaceId};
 use kaml_device::{
     Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image, image_bytes,
@@ -165,6 +166,11 @@ impl Shared {
 
     /// Sleeps until something has happened that a caller may have waited for.
     pub(crate) fn wait_progress<'a>(&'a self, core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+        if has_ring_writes(self) {
+            drop(core);
+            finish_ring_writes(self);
+            return self.lock();
+        }
         self.progress_waiters.fetch_add(1, Ordering::Relaxed);
         let (core, _) = self.progress.wait_timeout(core, PROGRESS_WAIT).expect("the core does not panic");
         self.progress_waiters.fetch_sub(1, Ordering::Relaxed);
@@ -194,7 +200,11 @@ impl Shared {
             if wake {
                 self.wake_background();
             }
-            atomic_wait::wait(word, seen);
+            if has_ring_writes(self) {
+                finish_ring_writes(self);
+            } else {
+                atomic_wait::wait(word, seen);
+            }
             if self.committed.load(Ordering::Acquire) > frame {
                 return Ok(());
             }

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod buffers;
+mod ring_writes;
 
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
@@ -14,9 +15,13 @@ use crate::{Bytes, Key, NamespaceId};
 use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
-use kaml_flash::{Completion, Io, Queue, Wait};
+use kaml_flash::{Completion, Io, Wait};
+use ring_writes::{Operations, READ_BIT, WAIT_NS};
+pub(crate) use ring_writes::{finish_ring_writes, has_ring_writes};
+use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -45,20 +50,23 @@ struct WaitingGet {
 /// Many commands in flight from one thread, the one that made the queue. Answers come in any order; Puts are durable when
 /// answered.
 ///
+/// A thread with Puts in flight here goes on polling until they are answered: what the queue writes to the commit ring has
+/// the Puts of other threads in it, too, which wait for its completion.
+///
 /// Values of 32 KiB and more are written before `put` or `write` returns.
 pub struct AsyncQueue {
     shared: Arc<Shared>,
     id: u64,
     /// Whoever commits frames wakes it; from its first Put on, since a loop that only reads waits for nobody.
     is_woken: bool,
-    io: Box<dyn Queue>,
+    operations: Rc<RefCell<Operations>>,
+    /// What becomes readable when there is something to poll.
+    fd: Option<OwnedFd>,
     puts: VecDeque<WaitingPut>,
     /// Gets in flight; a read's id is its place here.
     gets: Vec<Option<WaitingGet>>,
     free_places: Vec<usize>,
-    persisting: usize,
     ready: Vec<Answer>,
-    done: Vec<Completion>,
     /// Reads that are done and not answered.
     reads_done: VecDeque<Completion>,
     buffers: Buffers,
@@ -77,10 +85,6 @@ struct Tally {
     read_bytes: u64,
 }
 
-/// Reads are told from ring writes by this bit of their id.
-const READ_BIT: u64 = 1 << 63;
-/// How long one wait may last.
-const WAIT_NS: u64 = 1_000_000_000;
 /// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
 /// reaches the medium while the others are being answered, which mostly are done at the same time.
 const READS_ANSWERED_MIN: usize = 4;
@@ -89,23 +93,32 @@ impl AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let io = shared.medium.queue(depth.clamp(8, 4096));
+        let fd = io.fd().and_then(|fd| fd.try_clone_to_owned().ok());
+        let operations = Operations::new(&shared, io);
         AsyncQueue {
             shared,
             id,
             is_woken: false,
-            io,
+            operations,
+            fd,
             puts: VecDeque::new(),
             gets: Vec::new(),
             free_places: Vec::new(),
-            persisting: 0,
             ready: Vec::new(),
-            done: Vec::new(),
             reads_done: VecDeque::new(),
             buffers: Buffers::default(),
             tally: Tally::default(),
             armed: false,
             blocks: BlockCommands::default(),
         }
+    }
+
+    fn operations(&self) -> RefMut<'_, Operations> {
+        self.operations.borrow_mut()
+    }
+
+    fn persisting(&self) -> usize {
+        self.operations().persisting
     }
 
     /// Commands not answered yet.
@@ -166,19 +179,23 @@ impl AsyncQueue {
         let frame = loop {
             match core.stage(ops) {
                 Ok(frame) => break frame,
-                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::Refused(error)) => {
+                    drop(core);
+                    self.leave_nothing_behind();
+                    return Err(error.into());
+                }
                 Err(StageError::NeedIndex(id)) => core = shared.load_index(core, id)?,
                 Err(StageError::Busy) => core = self.make_room(&shared, core),
             }
         };
         let wake = core.has_background();
         // Half of what is in flight is staged: its write overlaps with what the caller does next.
-        let second = if self.persisting == 1 { core.begin_overlapping_persist() } else { None };
+        let second = if self.persisting() == 1 { core.begin_overlapping_persist() } else { None };
         drop(core);
-        if let Some((id, io)) = second {
-            self.persisting += 1;
-            self.io.submit(id, io);
-            self.io.reap(Wait::No, &mut self.done);
+        if let Some(second) = second {
+            let mut operations = self.operations();
+            operations.start_persist(second);
+            operations.reap(Wait::No);
         }
         if wake {
             shared.wake_background();
@@ -190,20 +207,19 @@ impl AsyncQueue {
     /// From now on whoever commits a frame wakes this loop: it may have something in it.
     fn ask_to_be_woken(&mut self) {
         if !std::mem::replace(&mut self.is_woken, true) {
-            self.shared.add_loop(self.id, self.io.waker());
+            self.shared.add_loop(self.id, self.operations().io.waker());
         }
     }
 
     /// Waits for room: by its own ring write if that is what it takes.
     fn make_room<'a>(&mut self, shared: &'a Shared, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         self.start_persist(&mut core);
-        if self.persisting == 0 {
+        if self.persisting() == 0 {
             shared.wake_background();
             return shared.wait_progress(core);
         }
         drop(core);
-        let wait = Wait::ForNs(WAIT_NS);
-        self.io.reap(wait, &mut self.done);
+        self.operations().reap(Wait::ForNs(WAIT_NS));
         self.work_off();
         shared.lock()
     }
@@ -233,7 +249,7 @@ impl AsyncQueue {
         });
         self.tally.read_count += 1;
         self.tally.read_bytes += read.bytes as u64;
-        self.io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
+        self.operations().io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
         self.gets[place] = Some(WaitingGet { token, read, start });
     }
 
@@ -249,10 +265,10 @@ impl AsyncQueue {
         let before = out.len();
         loop {
             let has_turns = self.take_turns();
-            if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting == 0 {
+            if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting() == 0 {
                 let shared = self.shared.clone();
                 let mut core = shared.lock();
-                self.start_persist(&mut core);
+                self.start_own_persist(&mut core);
                 self.answer_puts(&core);
             }
             out.append(&mut self.ready);
@@ -263,10 +279,14 @@ impl AsyncQueue {
                 continue;
             }
             let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
-            let sleep = wait && out.len() == before && self.done.is_empty() && self.reads_done.is_empty() && !has_turns;
+            let sleep = wait
+                && out.len() == before
+                && self.operations().done.is_empty()
+                && self.reads_done.is_empty()
+                && !has_turns;
             let pause = if sleep && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle || std::mem::take(&mut self.armed) {
-                self.io.reap(pause, &mut self.done);
+                self.operations().reap(pause);
                 self.work_off();
                 out.append(&mut self.ready);
             }
@@ -274,7 +294,15 @@ impl AsyncQueue {
                 break;
             }
         }
+        self.leave_nothing_behind();
         self.tell();
+    }
+
+    /// Who has no command in flight may stay away for as long as it likes: no ring write with others' records waits for it.
+    fn leave_nothing_behind(&mut self) {
+        if self.in_flight() == 0 && self.persisting() > 0 {
+            finish_ring_writes(&self.shared);
+        }
     }
 
     /// Adds to the device's counters, once for all that a poll brought.
@@ -293,7 +321,7 @@ impl AsyncQueue {
 
     /// What becomes readable when an armed queue has something to poll; nothing on media that cannot tell.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.io.fd()
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Gets ready for waiting at [`AsyncQueue::fd`], until the next poll. Answers false if there is something to poll
@@ -301,29 +329,36 @@ impl AsyncQueue {
     pub fn arm(&mut self) -> bool {
         self.armed = true;
         self.ready.is_empty()
-            && self.done.is_empty()
             && self.reads_done.is_empty()
             && !self.blocks.has_later()
-            && self.io.arm()
+            && self.operations().done.is_empty()
+            && self.operations().io.arm()
     }
 
     /// Whether changes of blocks are all there is, and nothing of this loop's own will give them room.
     fn only_waits_for_room(&self) -> bool {
-        self.blocks.has_later() && self.persisting == 0 && self.reads_in_flight() == 0
+        self.blocks.has_later() && self.persisting() == 0 && self.reads_in_flight() == 0
+    }
+
+    /// Hands the staged frame to the medium if something of this loop is in it, or will be when there is room.
+    fn start_own_persist(&mut self, core: &mut Core) {
+        if self.blocks.has_later() || self.puts.back().is_some_and(|put| put.frame >= core.staging_frame()) {
+            self.start_persist(core);
+        }
     }
 
     /// Hands the staged frame to the medium.
     fn start_persist(&mut self, core: &mut Core) {
-        if self.persisting == 0
-            && let Some((id, io)) = core.begin_persist()
+        let mut operations = self.operations();
+        if operations.persisting == 0
+            && let Some(persist) = core.begin_persist()
         {
-            self.persisting += 1;
-            self.io.submit(id, io);
+            operations.start_persist(persist);
         }
     }
 
     fn work_off(&mut self) {
-        let mut done = std::mem::take(&mut self.done);
+        let mut done = std::mem::take(&mut self.operations().done);
         let shared = self.shared.clone();
         let mut core = None;
         let now = Instant::now();
@@ -333,11 +368,11 @@ impl AsyncQueue {
             } else if completion.id & READ_BIT != 0 {
                 self.reads_done.push_back(completion);
             } else {
-                self.persisting -= 1;
+                self.operations().persisting -= 1;
                 core.get_or_insert_with(|| shared.lock()).complete(completion);
             }
         }
-        self.done = done;
+        self.operations().done = done;
         for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
             let completion = self.reads_done.pop_front().expect("counted");
             if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
@@ -346,11 +381,11 @@ impl AsyncQueue {
             self.answer_get(completion, now);
         }
         // Others may have committed frames with commands of ours.
-        if core.is_none() && !self.puts.is_empty() && self.persisting == 0 {
+        if core.is_none() && !self.puts.is_empty() && self.persisting() == 0 {
             core = Some(shared.lock());
         }
         if let Some(mut core) = core {
-            self.start_persist(&mut core);
+            self.start_own_persist(&mut core);
             self.answer_puts(&core);
             let news = shared.news(&core);
             drop(core);
@@ -399,14 +434,11 @@ impl Drop for AsyncQueue {
     /// Waits for what is in flight: a ring write must not be forgotten, other callers' records are in it.
     fn drop(&mut self) {
         let mut answers = Vec::new();
-        while self.in_flight() > 0 || self.persisting > 0 {
-            if self.persisting > 0 && self.puts.is_empty() && self.reads_in_flight() == 0 {
-                self.io.reap(Wait::ForNs(WAIT_NS), &mut self.done);
-                self.work_off();
-            }
+        while self.in_flight() > 0 {
             self.poll(true, &mut answers);
             answers.clear();
         }
+        self.leave_nothing_behind();
         self.shared.remove_loop(self.id);
     }
 }

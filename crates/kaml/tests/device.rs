@@ -2,6 +2,8 @@
 
 use kaml::{Batch, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 fn u64_keys() -> NamespaceOptions {
@@ -164,6 +166,53 @@ fn threads_and_queues_share_a_device() {
     });
     assert_eq!(device.namespaces()[0].record_count, 8 * 300 + 5000);
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Goal:   a thread may use blocking commands and large values beside its queue, and leave a queue that has answered alone:
+///         nobody waits for a ring write that nobody takes.
+/// Method: small Puts in flight, then a blocking Put, a large one, and a new namespace, again and again, while another thread
+///         puts; in the end the queue is not polled any more, and the other thread goes on.
+#[test]
+fn blocking_commands_beside_a_queue() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("d.kaml"), &CreateOptions::new(64 << 20)).unwrap();
+    let ns = device.create_namespace("n", &u64_keys()).unwrap();
+    let (done, is_done) = channel();
+    let run = move || {
+        let mut queue = device.queue(32);
+        let is_alone = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let (mut puts, mut alone) = (0u64, 0);
+                while alone < 200 {
+                    device.put(ns, (1 << 32) | (puts % 100), &value(puts, 100)).unwrap();
+                    puts += 1;
+                    alone += u64::from(is_alone.load(Ordering::Relaxed));
+                }
+            });
+            let mut answers = Vec::new();
+            for round in 0..50u64 {
+                (0..16).for_each(|i| queue.put(i, ns, i, &value(round, 200)).unwrap());
+                queue.poll(false, &mut answers);
+                match round % 3 {
+                    0 => device.put(ns, 1000u64, &value(round, 300)).unwrap(),
+                    1 => queue.put(16, ns, 1001u64, &value(round, 40_000)).unwrap(),
+                    _ => drop(device.create_namespace(&format!("n{round}"), &u64_keys()).unwrap()),
+                }
+                while queue.in_flight() > 0 {
+                    queue.poll(true, &mut answers);
+                }
+                puts_answered(&mut answers);
+                assert_eq!(device.get(ns, 7u64).unwrap().unwrap(), value(round, 200));
+            }
+            is_alone.store(true, Ordering::Relaxed);
+            other.join().unwrap();
+            assert_eq!(queue.in_flight(), 0);
+        });
+        done.send(()).unwrap();
+    };
+    std::thread::spawn(run);
+    is_done.recv_timeout(Duration::from_secs(60)).expect("somebody waits for ever");
 }
 
 /// Takes the answers of Puts, each of which must have been stored, and counts them.

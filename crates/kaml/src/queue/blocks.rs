@@ -161,11 +161,10 @@ impl AsyncQueue {
             }
         };
         let wake = core.has_background();
-        let second = if self.persisting == 1 { core.begin_overlapping_persist() } else { None };
+        let second = if self.persisting() == 1 { core.begin_overlapping_persist() } else { None };
         drop(core);
-        if let Some((id, io)) = second {
-            self.persisting += 1;
-            self.io.submit(id, io);
+        if let Some(second) = second {
+            self.operations().start_persist(second);
         }
         if wake {
             shared.wake_background();
@@ -200,7 +199,7 @@ impl AsyncQueue {
         self.blocks.reads.insert(id, (command, reading));
         self.tally.read_count += 1;
         self.tally.read_bytes += bytes as u64;
-        self.io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
+        self.operations().io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
     }
 
     /// Works off the reads that are done. Call it without the core's lock.

@@ -1,0 +1,95 @@
+//! An event loop's operations on the medium, within reach of the blocking calls of its thread.
+//!
+//! Lives here:       operations in flight, finishing the ring writes among them.
+//! Lives elsewhere:  what is started and answered (`queue`), who sleeps for a frame (`driver`).
+//!
+//! A ring write holds the Puts of everybody, and only the thread that started it can take its completion. A thread that
+//! then sleeps for a later frame in a blocking call would sleep for ever, and everybody with it. So every blocking call
+//! finishes the ring writes of its own thread before it sleeps.
+
+use crate::driver::Shared;
+use kaml_flash::{Completion, Io, IoId, Queue, Wait};
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+/// How long one wait may last.
+pub(super) const WAIT_NS: u64 = 1_000_000_000;
+/// Reads are told from ring writes by this bit of their id.
+pub(super) const READ_BIT: u64 = 1 << 63;
+
+/// What a loop has in flight.
+pub(crate) struct Operations {
+    pub(super) io: Box<dyn Queue>,
+    /// Ring writes among them.
+    pub(super) persisting: usize,
+    /// Done, and not looked at.
+    pub(super) done: Vec<Completion>,
+}
+
+type Listed = (*const Shared, Weak<RefCell<Operations>>);
+
+thread_local!(static OF_THREAD: RefCell<Vec<Listed>> = const { RefCell::new(Vec::new()) });
+
+impl Operations {
+    /// Those of a new loop of this thread.
+    pub(super) fn new(shared: &Shared, io: Box<dyn Queue>) -> Rc<RefCell<Operations>> {
+        let operations = Rc::new(RefCell::new(Operations { io, persisting: 0, done: Vec::new() }));
+        OF_THREAD.with_borrow_mut(|listed| {
+            listed.retain(|(_, operations)| operations.strong_count() > 0);
+            listed.push((shared, Rc::downgrade(&operations)));
+        });
+        operations
+    }
+
+    pub(super) fn start_persist(&mut self, (id, io): (IoId, Io)) {
+        self.persisting += 1;
+        self.io.submit(id, io);
+    }
+
+    pub(super) fn reap(&mut self, wait: Wait) {
+        self.io.reap(wait, &mut self.done);
+    }
+
+    /// Waits for the ring writes and takes them out of what is done.
+    fn take_persists(&mut self) -> Vec<Completion> {
+        let mut taken = Vec::new();
+        loop {
+            let (reads, persists) = std::mem::take(&mut self.done).into_iter().partition(|c| c.id & READ_BIT != 0);
+            self.done = reads;
+            self.persisting -= Vec::len(&persists);
+            taken.extend(persists);
+            if self.persisting == 0 {
+                return taken;
+            }
+            let before = self.done.len();
+            while self.done.len() == before {
+                self.reap(Wait::ForNs(WAIT_NS));
+            }
+        }
+    }
+}
+
+/// The loops of this thread on a device.
+fn of_thread(shared: &Shared) -> Vec<Rc<RefCell<Operations>>> {
+    OF_THREAD.with_borrow(|listed| {
+        let here = listed.iter().filter(|(of, _)| std::ptr::eq(*of, shared));
+        here.filter_map(|(_, operations)| operations.upgrade()).collect()
+    })
+}
+
+/// Whether loops of this thread have ring writes in flight.
+pub(crate) fn has_ring_writes(shared: &Shared) -> bool {
+    of_thread(shared).iter().any(|operations| operations.borrow().persisting > 0)
+}
+
+/// Finishes the ring writes that loops of this thread have in flight. Call it without the core's lock.
+pub(crate) fn finish_ring_writes(shared: &Shared) {
+    for operations in of_thread(shared) {
+        let persists = operations.borrow_mut().take_persists();
+        let mut core = shared.lock();
+        persists.into_iter().for_each(|completion| core.complete(completion));
+        let news = shared.news(&core);
+        drop(core);
+        shared.spread(news, 0); // the loop itself has commands to answer, too
+    }
+}
