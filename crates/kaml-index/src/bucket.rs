@@ -213,6 +213,12 @@ impl Fields {
         (tag & 1, remainder, mixed)
     }
 
+    /// The bits of the remainder that slot `i` has in its head.
+    #[inline]
+    pub(crate) fn remainder_in_head<const N: usize>(&self, bucket: &impl Bucket, i: usize) -> u64 {
+        (bucket.word(i) & self.tag_mask::<N>()) >> 1
+    }
+
     /// A bit of the remainder that slot `i` keeps; 0 in an empty slot.
     #[inline]
     pub(crate) fn remainder_bit<const N: usize>(&self, bucket: &impl Bucket, i: usize, bit: u32) -> bool {

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::*;
 
 use crate::arena::{Line, PAGE_LINES, Pages};
 use crate::bucket::{self, Fields, SLOTS_MIN, Words};
-use crate::shape::{DEPTH_MAX, PAGES_FULL, PAGES_MAX, SHAPE, Shape, header_words};
+use crate::shape::{DEPTH_MAX, FULL_LINES, HEADER_LINES, PAGES_FULL, PAGES_MAX, SHAPE, Shape, header_words};
 use crate::table::{Entry, Table, by_slots};
 use crate::writer::{Segment, changing};
 
@@ -57,17 +57,17 @@ impl Owner {
     /// Gives a full segment more slots.
     #[cold]
     pub(crate) fn grow(&mut self, table: &Table, header: u32) {
-        let segment = Segment::of_header(table, table.arena.line(header));
+        let segment = Segment::of_header(table, header);
         let slots = segment.shape.slots_per_bucket();
         if segment.shape.slots_possible(&table.fields) > slots {
             match slots {
-                SLOTS_MIN => self.denser::<2, 3>(&segment, header),
-                3 => self.denser::<3, 4>(&segment, header),
-                4 => self.denser::<4, 5>(&segment, header),
-                _ => self.denser::<5, 6>(&segment, header),
+                SLOTS_MIN => self.denser::<2, 3>(&segment),
+                3 => self.denser::<3, 4>(&segment),
+                4 => self.denser::<4, 5>(&segment),
+                _ => self.denser::<5, 6>(&segment),
             }
         } else {
-            by_slots!(slots, N => self.add_page::<N>(&segment, header));
+            by_slots!(slots, N => self.add_page::<N>(&segment));
             if segment.shape.pages() + 1 == PAGES_MAX {
                 self.split(table, header);
             }
@@ -76,7 +76,7 @@ impl Owner {
     }
 
     /// Cuts buckets of `N` slots into `M`. In fresh pages, since it takes too long for readers to wait.
-    fn denser<const N: usize, const M: usize>(&mut self, segment: &Segment, header: u32) {
+    fn denser<const N: usize, const M: usize>(&mut self, segment: &Segment) {
         let (table, old) = (segment.table, segment.shape);
         let shape = Shape::with_slots(old.prefix(), old.depth(), old.pages(), M as u32).with_count(old.count());
         let pages: Vec<u32> = (0..old.pages()).map(|_| self.pages.take(&table.arena)).collect();
@@ -85,14 +85,15 @@ impl Owner {
             let words = recut::<N, M>(&table.fields, &words);
             table.store_bucket(table.at(pages[(bucket / PAGE_LINES) as usize], bucket), &words);
         }
-        self.republish(segment, header, &Built { shape, pages });
+        self.republish(segment, &Built { shape, pages });
     }
 
     /// Adds a page: half of another, and the same buckets there.
-    fn add_page<const N: usize>(&mut self, segment: &Segment, header: u32) {
+    fn add_page<const N: usize>(&mut self, segment: &Segment) {
         let (table, old) = (segment.table, segment.shape);
         let (count, bit) = (old.pages(), old.splitting_bit());
-        let from = (count - (1 << old.base_log2())) * PAGE_LINES;
+        let from_page = count - (1 << old.base_log2());
+        let from = from_page * PAGE_LINES;
         let mut pages = segment.pages();
         let to = self.pages.take(&table.arena);
         pages.push(to);
@@ -107,17 +108,17 @@ impl Owner {
             table.store_bucket(table.at(to, line), &gone);
         }
         let shape = Shape::with_slots(old.prefix(), old.depth(), count + 1, N as u32).with_count(old.count());
-        let header = table.arena.line(header);
-        changing(header, || {
+        changing(segment.header, || {
             (0..).zip(&staying).for_each(|(line, words)| table.store_bucket(segment.at(from + line), words));
-            set_header(header, shape, &pages);
+            set_header(segment.header, shape, &pages);
         });
+        segment.forget_full([from_page, count]);
         add_slots(table, old, shape);
     }
 
     /// Makes two segments of sixteen pages.
     fn split(&mut self, table: &Table, header: u32) {
-        let whole = Segment::of_header(table, table.arena.line(header));
+        let whole = Segment::of_header(table, header);
         let (shape, depth) = (whole.shape, whole.shape.depth() + 1);
         assert!(
             depth <= DEPTH_MAX,
@@ -135,8 +136,12 @@ impl Owner {
         self.deepen(table, depth);
         let high_header = self.publish_header(table, &Built { shape: high, pages: high_pages.to_vec() });
         table.point_to(high_header, high);
-        let header = table.arena.line(header);
-        changing(header, || set_header(header, low, low_pages));
+        changing(whole.header, || set_header(whole.header, low, low_pages));
+        let high_segment = Segment::of_header(table, high_header);
+        for page in 0..PAGES_FULL {
+            let full = whole.full_of(PAGES_FULL + page).swap(0, Relaxed);
+            high_segment.full_of(page).store(full, Relaxed);
+        }
     }
 
     /// Rebuilds a sparse segment smaller.
@@ -152,7 +157,7 @@ impl Owner {
     /// Places a segment's entries anew in the fewest pages that hold them, if those are fewer.
     #[cold]
     fn rebuild(&mut self, table: &Table, header: u32) {
-        let segment = Segment::of_header(table, table.arena.line(header));
+        let segment = Segment::of_header(table, header);
         let old = segment.shape;
         let mut entries = std::mem::take(&mut self.entries);
         let collected = table.collect(old.start(), &mut entries);
@@ -162,7 +167,7 @@ impl Owner {
             if entries.len() as u32 * 100 <= shape.slots() * REBUILT_PERCENT
                 && let Some(built) = self.fill(table, shape, &entries)
             {
-                self.republish(&segment, header, &built);
+                self.republish(&segment, &built);
                 break;
             }
         }
@@ -172,7 +177,8 @@ impl Owner {
     /// Fresh pages with the entries; none if some found no room.
     fn fill(&mut self, table: &Table, shape: Shape, entries: &[Entry]) -> Option<Built> {
         let pages: Vec<u32> = (0..shape.pages()).map(|_| self.pages.take_zeroed(&table.arena)).collect();
-        let segment = Segment { table, shape, header: &Line::of(&header_words(shape, &pages)) };
+        let (header, full) = (Line::of(&header_words(shape, &pages)), <[Line; FULL_LINES]>::default());
+        let segment = Segment { table, shape, header: &header, full: full.each_ref() };
         if by_slots!(shape.slots_per_bucket(), N => segment.fill_all::<N>(entries)) {
             return Some(Built { shape: shape.with_count(entries.len() as u32), pages });
         }
@@ -181,16 +187,17 @@ impl Owner {
     }
 
     /// Gives a segment other pages with the same entries.
-    fn republish(&mut self, segment: &Segment, header: u32, built: &Built) {
-        let (line, old_pages) = (segment.table.arena.line(header), segment.pages());
-        changing(line, || set_header(line, built.shape, &built.pages));
+    fn republish(&mut self, segment: &Segment, built: &Built) {
+        let old_pages = segment.pages();
+        changing(segment.header, || set_header(segment.header, built.shape, &built.pages));
+        segment.forget_full(0..PAGES_MAX);
         old_pages.into_iter().for_each(|page| self.pages.give_back(page));
         add_slots(segment.table, segment.shape, built.shape);
     }
 
     /// Writes a header that nobody knows yet.
     pub(crate) fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
-        let header = self.pages.take_lines(&table.arena, 1);
+        let header = self.pages.take_lines(&table.arena, HEADER_LINES);
         table.arena.line(header).store(&header_words(built.shape, &built.pages));
         header
     }

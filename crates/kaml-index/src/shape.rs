@@ -50,6 +50,10 @@ pub(crate) const VERSION: usize = 0;
 pub(crate) const SHAPE: usize = 1;
 const PAGES_LOW: usize = 2;
 const PAGES_HIGH: usize = 6;
+/// Lines behind a header that tell the writer which buckets are full (`writer`).
+pub(crate) const FULL_LINES: usize = PAGES_MAX as usize / 8;
+/// Lines of a header with them.
+pub(crate) const HEADER_LINES: u32 = 1 + FULL_LINES as u32;
 
 /// Where a key belongs: by its first and by its second choice.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,33 +1,41 @@
 //! The one writer: inserting, replacing, removing, and kicking entries to their other buckets.
 //!
-//! Lives here:       every store to a segment that keeps its shape.
+//! Lives here:       every store to a segment that keeps its shape; which buckets are known to be full.
 //! Lives elsewhere:  reading (`table`), where a key belongs (`shape`), growing and shrinking (`growth`).
 //! May be called by: `HashWriter`, `growth`.
+//!
+//! At the loads at which segments grow, most buckets are full, and two inserts in three look for a bucket that is not. So a
+//! segment keeps one bit for each bucket that was full when it was looked at last, beside its header: a search reads the
+//! two buckets of its key and, as a rule, the one bucket that has room. The bits are hints. One that is missing costs a
+//! look at a bucket; one that stays behind would keep a slot from being found, so whatever empties slots clears it.
 
-use std::sync::atomic::{Ordering::*, fence};
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
 use crate::arena::{Line, PAGE_LINES};
 use crate::bucket::{self, Raw, Words};
 use crate::mixed::Mixed;
-use crate::shape::{PAGES_MAX, Place, SHAPE, Shape, VERSION, page};
+use crate::shape::{FULL_LINES, PAGES_FULL, PAGES_MAX, Place, SHAPE, Shape, VERSION, page};
 use crate::table::{At, Entry, Table, by_slots};
 
 /// Buckets looked at for a free slot before a segment is grown: three kicks deep at six slots. At the loads below a search
 /// fails about never; in an index under attack it bounds an insert.
 const SEARCH_MAX: usize = 256;
-/// The longest path: longer than any that so many buckets have, unless they are few.
-const DEPTH_MAX: u8 = 8;
+const _: () = assert!(SEARCH_MAX <= 1 << u8::BITS && PAGES_MAX * PAGE_LINES <= 1 << u16::BITS, "as `Reached` has them");
 /// Percent of slots above which a segment grows, by slots per bucket. Two-choice buckets of 2, 3, 4 slots can be filled to
-/// 0.897, 0.959, 0.980; a few percent below that kicks stay short.
-const FULL_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 95, 94];
+/// 0.897, 0.959, 0.980; some percent below that searches stay short: with five slots they come to 150 buckets on average
+/// at a load of 0.95, to 33 at 0.93, to 11 at 0.91 (with six to 89, 16 and 8).
+const FULL_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 93, 94];
+/// The same for pages with more bits behind them. Five slots have them in vain, until there can be six: they must be
+/// fuller, or an index of a few million keys would take more than 16 bytes a key.
+const FULL_EXTRA_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 95, 94];
 /// Percent less while so many eighths of the pages are split. Just after the first, the others still get twice the keys, and
 /// the two that are split fill up with all that could go elsewhere.
 const UNEVEN_PERCENT: [u32; 8] = [0, 3, 2, 1, 0, 0, 0, 0];
 
-/// Entries above which a segment grows, by slots per bucket and pages.
-static FULL: [[u16; PAGES_MAX as usize]; 7] = full();
+/// Entries above which a segment grows, by slots per bucket and pages; without and with more bits behind pages.
+static FULL: [[[u16; PAGES_MAX as usize]; 7]; 2] = [full(&FULL_PERCENT), full(&FULL_EXTRA_PERCENT)];
 
-const fn full() -> [[u16; PAGES_MAX as usize]; 7] {
+const fn full(percents: &[u32; 7]) -> [[u16; PAGES_MAX as usize]; 7] {
     let mut result = [[0; PAGES_MAX as usize]; 7];
     let mut slots = 2;
     while slots < 7 {
@@ -35,7 +43,7 @@ const fn full() -> [[u16; PAGES_MAX as usize]; 7] {
         while pages < PAGES_MAX {
             let base = pages.ilog2();
             let split_eighths = ((pages - (1 << base)) * 8) >> base;
-            let percent = FULL_PERCENT[slots] - UNEVEN_PERCENT[split_eighths as usize];
+            let percent = percents[slots] - UNEVEN_PERCENT[split_eighths as usize];
             result[slots][pages as usize] = (PAGE_LINES * pages * slots as u32 * percent / 100) as u16;
             pages += 1;
         }
@@ -57,31 +65,57 @@ pub(crate) struct Segment<'a> {
     pub(crate) shape: Shape,
     /// Where its page numbers are.
     pub(crate) header: &'a Line,
+    /// A word for each page, a bit for each bucket that was full when it was looked at last.
+    pub(crate) full: [&'a Line; FULL_LINES],
 }
 
 /// A slot of a bucket.
 type SlotAt = (u32, usize);
 
-/// Slots to be moved so that a new entry has room: the last is free, each other moves to the one behind it.
-struct Path {
-    steps: [SlotAt; DEPTH_MAX as usize + 1],
-    len: usize,
-    choice: usize,
-}
-
 /// A bucket reached by moving slot `from` of the bucket that was reached as number `parent`.
 #[derive(Clone, Copy, Default)]
 struct Reached {
-    bucket: u32,
-    parent: u16,
+    bucket: u16,
+    parent: u8,
     from: u8,
-    depth: u8,
+}
+
+/// The buckets that a search has come to, in the order in which it did; the first two are the key's own.
+struct Search {
+    reached: [Reached; SEARCH_MAX],
+    end: usize,
+    /// A bit for each.
+    seen: [u64; PAGES_MAX as usize],
 }
 
 impl Segment<'_> {
     #[inline]
-    pub(crate) fn of_header<'a>(table: &'a Table, header: &'a Line) -> Segment<'a> {
-        Segment { table, shape: Shape(header.0[SHAPE].load(Relaxed)), header }
+    pub(crate) fn of_header(table: &Table, header: u32) -> Segment<'_> {
+        let line = table.arena.line(header);
+        let full = std::array::from_fn(|i| table.arena.line(header + 1 + i as u32));
+        Segment { table, shape: Shape(line.0[SHAPE].load(Relaxed)), header: line, full }
+    }
+
+    /// The word of a page that tells its full buckets.
+    #[inline]
+    pub(crate) fn full_of(&self, page: u32) -> &AtomicU64 {
+        &self.full[(page / 8) as usize].0[(page % 8) as usize]
+    }
+
+    #[inline]
+    fn is_known_full(&self, bucket: u32) -> bool {
+        self.full_of(bucket / PAGE_LINES).load(Relaxed) >> (bucket % PAGE_LINES) & 1 != 0
+    }
+
+    #[inline]
+    fn note_full(&self, bucket: u32, is_full: bool) {
+        let (word, bit) = (self.full_of(bucket / PAGE_LINES), bucket % PAGE_LINES);
+        word.store(word.load(Relaxed) & !(1 << bit) | u64::from(is_full) << bit, Relaxed);
+    }
+
+    /// No slot of these pages is known to be taken.
+    pub(crate) fn forget_full(&self, pages: impl IntoIterator<Item = u32>) {
+        pages.into_iter().for_each(|page| self.full_of(page).store(0, Relaxed));
     }
 
     /// Its page numbers, and room for one more.
@@ -112,7 +146,14 @@ impl Segment<'_> {
         let [first, second] = place.buckets;
         let empties = [self.empties::<N>(first), self.empties::<N>(second)];
         let choice = usize::from(empties[1].count_ones() > empties[0].count_ones());
-        (empties[choice] != 0).then(|| (choice, (place.buckets[choice], empties[choice].trailing_zeros() as usize)))
+        (empties[choice] != 0).then(|| (choice, self.take(place.buckets[choice], empties[choice])))
+    }
+
+    /// The first free slot of a bucket that has some, about to be written.
+    #[inline]
+    fn take(&self, bucket: u32, empties: u32) -> SlotAt {
+        self.note_full(bucket, empties & (empties - 1) == 0);
+        (bucket, empties.trailing_zeros() as usize)
     }
 
     /// Writes an entry that is not there yet; whether there was room. Runs `around` around the writing.
@@ -123,61 +164,58 @@ impl Segment<'_> {
             around(&|| self.set::<N>(at, &raw(choice)));
             return true;
         }
-        let Some(path) = self.search::<N>(place) else { return false };
+        let mut search = Search::of(place);
+        let Some(free) = self.search::<N>(&mut search) else { return false };
         around(&|| {
-            self.make_way::<N>(&path);
-            self.set::<N>(path.steps[0], &raw(path.choice));
+            let (choice, at) = self.make_way::<N>(&search, free);
+            self.set::<N>(at, &raw(choice));
         });
         true
     }
 
-    /// Breadth first, each bucket once, so that a path is shortest and never meets itself.
-    fn search<const N: usize>(&self, place: &Place) -> Option<Path> {
-        let mut reached = [Reached::default(); SEARCH_MAX];
-        let mut seen = [0u64; PAGES_MAX as usize];
-        for (reached, &bucket) in reached.iter_mut().zip(&place.buckets) {
-            reached.bucket = bucket;
-            seen[(bucket / 64) as usize] |= 1 << (bucket % 64);
-        }
-        let (mut parent, mut end) = (0, 2);
-        while parent < end {
-            let first = end;
-            end = self.reach::<N>(&mut reached, &mut seen, end, parent);
-            for next in first..end {
-                let empties = self.empties::<N>(reached[next].bucket);
-                if empties != 0 {
-                    return Some(Path::new(&reached, next, empties.trailing_zeros() as usize));
-                }
+    /// Breadth first, each bucket once, so that the way is shortest and never meets itself. Answers a free slot of the last
+    /// bucket that was reached.
+    fn search<const N: usize>(&self, search: &mut Search) -> Option<SlotAt> {
+        let mut parent = 0;
+        while parent < search.end {
+            // Behind the key's own buckets are such as nobody looked at yet.
+            if let Some(next) = search.reached.get(parent + 1) {
+                self.table.prefetch_at(self.at(next.bucket.into()));
+            }
+            if let Some(free) = self.reach::<N>(search, parent) {
+                return Some(free);
             }
             parent += 1;
         }
         None
     }
 
-    /// Adds the other buckets of a full bucket's entries behind `end`, and answers where they end. All of them are being
-    /// fetched before the first is looked at.
+    /// Goes on to the other buckets of a full bucket's entries, until one has a free slot.
     #[inline]
-    fn reach<const N: usize>(
-        &self,
-        reached: &mut [Reached],
-        seen: &mut [u64; PAGES_MAX as usize],
-        mut end: usize,
-        parent: usize,
-    ) -> usize {
-        let from = reached[parent];
-        let words = self.load(from.bucket);
+    fn reach<const N: usize>(&self, search: &mut Search, parent: usize) -> Option<SlotAt> {
+        let from = search.reached[parent];
+        let (words, fields) = (self.load(from.bucket.into()), &self.table.fields);
+        // Heads have all of the rest; where pages tell all page bits, an integer's other bucket needs no more.
+        let in_heads = self.shape.pages() >= PAGES_FULL && fields.verbatim_bits == 0;
         for slot in 0..N {
-            let (_, kept, verbatim) = self.table.fields.key_of::<N>(&words, slot);
-            let bucket = self.shape.other(from.bucket, kept, &verbatim).0;
-            let (word, bit) = ((bucket / 64) as usize, 1 << (bucket % 64));
-            if seen[word] & bit == 0 && end < SEARCH_MAX && from.depth < DEPTH_MAX {
-                seen[word] |= bit;
-                self.table.prefetch_at(self.at(bucket));
-                reached[end] = Reached { bucket, parent: parent as u16, from: slot as u8, depth: from.depth + 1 };
-                end += 1;
+            let (kept, verbatim) = match in_heads {
+                true => (fields.remainder_in_head::<N>(&words, slot), Mixed::default()),
+                false => {
+                    let (_, kept, verbatim) = fields.key_of::<N>(&words, slot);
+                    (kept, verbatim)
+                }
+            };
+            let bucket = self.shape.other(from.bucket.into(), kept, &verbatim).0;
+            let reached = Reached { bucket: bucket as u16, parent: parent as u8, from: slot as u8 };
+            if !search.add(reached) || self.is_known_full(bucket) {
+                continue;
+            }
+            match self.empties::<N>(bucket) {
+                0 => self.note_full(bucket, true),
+                empties => return Some(self.take(bucket, empties)),
             }
         }
-        end
+        None
     }
 
     /// The other bucket of the entry in a slot, and what it would be there.
@@ -189,13 +227,19 @@ impl Segment<'_> {
         (other, self.table.fields.pack::<N>(remainder, 1 - choice, value, &verbatim))
     }
 
-    /// Moves the slots of a path, so that its first becomes free.
-    fn make_way<const N: usize>(&self, path: &Path) {
-        for step in (1..path.len).rev() {
-            let (from, slot) = path.steps[step - 1];
-            let (_, raw) = self.other::<N>(from, &self.load(from), slot);
-            self.set::<N>(path.steps[step], &raw);
+    /// Moves entries from bucket to bucket on the way back from a free slot to one of the key's own buckets; answers which
+    /// that is, and the slot that is free there now.
+    fn make_way<const N: usize>(&self, search: &Search, mut free: SlotAt) -> (usize, SlotAt) {
+        let mut at = search.end - 1;
+        while at >= 2 {
+            let Reached { parent, from, .. } = search.reached[at];
+            at = usize::from(parent);
+            let (bucket, slot) = (search.reached[at].bucket.into(), usize::from(from));
+            let (_, raw) = self.other::<N>(bucket, &self.load(bucket), slot);
+            self.set::<N>(free, &raw);
+            free = (bucket, slot);
         }
+        (at, free)
     }
 
     #[inline]
@@ -254,19 +298,29 @@ impl Segment<'_> {
     }
 }
 
-impl Path {
-    /// From one of the key's buckets, which the search starts with, to a free slot of the last.
-    fn new(reached: &[Reached], last: usize, slot: usize) -> Path {
-        let depth = usize::from(reached[last].depth);
-        let mut path = Path { steps: Default::default(), len: depth + 1, choice: 0 };
-        let (mut at, mut slot) = (last, slot);
-        for step in (0..=depth).rev() {
-            path.steps[step] = (reached[at].bucket, slot);
-            slot = usize::from(reached[at].from);
-            path.choice = at;
-            at = usize::from(reached[at].parent);
+impl Search {
+    /// Begins with a key's two buckets, which may be one.
+    #[inline]
+    fn of(place: &Place) -> Search {
+        let mut search = Search { reached: [Reached::default(); SEARCH_MAX], end: 2, seen: Default::default() };
+        for (reached, &bucket) in search.reached.iter_mut().zip(&place.buckets) {
+            reached.bucket = bucket as u16;
+            search.seen[(bucket / 64) as usize] |= 1 << (bucket % 64);
         }
-        path
+        search
+    }
+
+    /// Whether it is the first time here, and there is room for it.
+    #[inline]
+    fn add(&mut self, reached: Reached) -> bool {
+        let (word, bit) = (usize::from(reached.bucket / 64), 1 << (reached.bucket % 64));
+        let added = self.seen[word] & bit == 0 && self.end < SEARCH_MAX;
+        if added {
+            self.seen[word] |= bit;
+            self.reached[self.end] = reached;
+            self.end += 1;
+        }
+        added
     }
 }
 
@@ -286,16 +340,15 @@ impl Table {
     /// Replaces the key's value or adds it, if there is room.
     #[inline]
     pub(crate) fn upsert(&self, header: u32, mixed: &Mixed, value: u64) -> Upsert {
-        let line = self.arena.line(header);
-        let segment = Segment::of_header(self, line);
-        let place = segment.shape.place(mixed);
+        let segment = Segment::of_header(self, header);
+        let (line, place) = (segment.header, segment.shape.place(mixed));
         segment.prefetch(&place);
         by_slots!(segment.shape.slots_per_bucket(), N => {
             if let Some((at, choice, old)) = segment.find::<N>(&place, mixed) {
                 segment.overwrite::<N>(line, at, choice, &place, value, mixed);
                 return Upsert::Replaced(old);
             }
-            if segment.shape.count() >= FULL[N][segment.shape.pages() as usize].into() {
+            if segment.shape.count() >= FULL[usize::from(self.fields.extra)][N][segment.shape.pages() as usize].into() {
                 return Upsert::NoRoom;
             }
             let added = segment.add::<N>(mixed, &place, value, |write| changing(line, || {
@@ -312,9 +365,8 @@ impl Table {
 
     /// Replaces the value of a key that has the expected one.
     pub(crate) fn replace_if(&self, mixed: &Mixed, expected: u64, value: u64) -> bool {
-        let line = self.arena.line(self.header(mixed.m));
-        let segment = Segment::of_header(self, line);
-        let place = segment.shape.place(mixed);
+        let segment = Segment::of_header(self, self.header(mixed.m));
+        let (line, place) = (segment.header, segment.shape.place(mixed));
         by_slots!(segment.shape.slots_per_bucket(), N => {
             match segment.find::<N>(&place, mixed) {
                 Some((at, choice, old)) if old == expected => {
@@ -328,13 +380,13 @@ impl Table {
 
     /// Empties the key's slot; the value it had, or 0.
     pub(crate) fn remove(&self, mixed: &Mixed) -> u64 {
-        let line = self.arena.line(self.header(mixed.m));
-        let segment = Segment::of_header(self, line);
-        let place = segment.shape.place(mixed);
+        let segment = Segment::of_header(self, self.header(mixed.m));
+        let (line, place) = (segment.header, segment.shape.place(mixed));
         by_slots!(segment.shape.slots_per_bucket(), N => {
             let Some((at, _, old)) = segment.find::<N>(&place, mixed) else { return 0 };
             changing(line, || {
                 segment.set::<N>(at, &Raw::default());
+                segment.note_full(at.0, false);
                 line.0[SHAPE].store(segment.shape.with_count(segment.shape.count() - 1).0, Relaxed);
             });
             self.stats.key_count.store(self.stats.key_count.load(Relaxed) - 1, Relaxed);
