@@ -156,7 +156,7 @@ impl Namespace {
             snapshot_entry: 0,
             dirty: false,
             appended_chunks: 0,
-            versioned: layout.versions().map(|_| Box::new(Versioned { kept_first: u64::MAX, ..Versioned::default() })),
+            versioned: layout.versions().map(|_| Box::default()),
         }
     }
 

@@ -50,7 +50,7 @@ impl Shared {
         retention: &Retention,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<MergeReport, Error> {
-        let limit = self.lock().merge_limit(namespace)?;
+        let limit = self.merge_limit(namespace)?;
         let mut reading = self.reading(namespace)?;
         reading.pace = Some(Pace::new(self));
         let rows = reading.reader.row_count();
@@ -69,6 +69,19 @@ impl Shared {
         }
         progress(rows, rows);
         Ok(report)
+    }
+
+    /// What a merge must not drop.
+    pub(crate) fn merge_limit(&self, namespace: NamespaceId) -> Result<u64, Error> {
+        let mut core = self.lock();
+        loop {
+            match core.merge_limit(namespace) {
+                Ok(limit) => return Ok(limit),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core.load_index(&*self.medium, id)?,
+                Err(StageError::Busy) => unreachable!("nothing that it waits for"),
+            }
+        }
     }
 
     /// Waits until the segments of a row are settled, and closes its last group.

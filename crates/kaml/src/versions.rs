@@ -399,7 +399,7 @@ impl Device {
 
     /// What [`Device::merge`] would drop under these rules; nothing is changed.
     pub fn merge_dry_run(&self, namespace: NamespaceId, retention: &Retention) -> Result<MergeReport, Error> {
-        let limit = self.shared().lock().merge_limit(namespace)?;
+        let limit = self.shared().merge_limit(namespace)?;
         let mut reading = self.shared().reading(namespace)?;
         let mut report = MergeReport::default();
         for row in 0..reading.reader.row_count() {

@@ -20,7 +20,7 @@ use crate::namespace::Namespace;
 pub(crate) struct KeepJob {
     pub(crate) namespace: u32,
     before: u64,
-    first: u64,
+    first: Option<u64>,
     pub(crate) out: StreamWriter,
 }
 
@@ -73,10 +73,10 @@ impl Core {
     }
 
     fn capture(&self, namespace: u32, before: u64) -> KeepJob {
-        let mut job = KeepJob { namespace, before, first: u64::MAX, out: StreamWriter::default() };
+        let mut job = KeepJob { namespace, before, first: None, out: StreamWriter::default() };
         self.spaces[&namespace].with_versions(|versions| {
             for (version, record) in versions.columns().stragglers(before) {
-                job.first = job.first.min(version.sequence);
+                job.first = job.first.into_iter().chain([version.sequence]).min();
                 job.out.tail.extend_from_slice(record);
             }
         });
@@ -91,6 +91,21 @@ impl Core {
         (versioned.kept_before, versioned.kept_first) = (job.before, job.first);
         versioned.kept_is_lost = false;
         self.root_commit.retire(old.map(|stream| stream.runs).unwrap_or_default());
+    }
+
+    /// The smallest sequences of the kept streams that a root made now names.
+    pub(crate) fn kept_firsts(&self) -> Vec<(u32, Option<u64>)> {
+        let loaded = self.version_spaces().filter(|(_, space)| space.is_loaded());
+        loaded.filter_map(|(id, space)| Some((id, space.versioned.as_ref()?.kept_first))).collect()
+    }
+
+    /// A root names these.
+    pub(crate) fn kept_are_in_root(&mut self, firsts: &[(u32, Option<u64>)]) {
+        for (id, first) in firsts {
+            if let Some(versioned) = self.spaces.get_mut(id).and_then(|space| space.versioned.as_mut()) {
+                versioned.kept_first_in_root = *first;
+            }
+        }
     }
 
     /// Whether versions that a request for a root covers are still needed in the ring.

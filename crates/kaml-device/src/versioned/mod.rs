@@ -107,8 +107,10 @@ pub(crate) struct Versioned {
     pub(crate) sealed: Option<Box<Sealed>>,
     pub(crate) kept: Option<Stream>,
     pub(crate) kept_before: u64,
-    /// The smallest sequence in the kept stream.
-    pub(crate) kept_first: u64,
+    /// The smallest sequence in the kept stream, once that was read or written.
+    pub(crate) kept_first: Option<u64>,
+    /// The same of the stream that the root on the medium names.
+    pub(crate) kept_first_in_root: Option<u64>,
     /// The kept stream went down with a block.
     pub(crate) kept_is_lost: bool,
     /// A merge is under way, which knows groups by their numbers: they stay in memory as they are.
@@ -434,11 +436,18 @@ impl Core {
     }
 
     /// The smallest sequence of a namespace that opening after a crash might bring back: merges must not drop it.
-    pub fn merge_limit(&self, namespace: u32) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// [`StageError::NeedIndex`]: what is kept is known once it was read.
+    pub fn merge_limit(&self, namespace: u32) -> Result<u64, StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(namespace));
+        }
         let versioned = space.versioned.as_ref().expect("admitted");
-        Ok(versioned.kept_first.min(self.ring.first_version()))
+        let kept = versioned.kept_first.into_iter().chain(versioned.kept_first_in_root);
+        Ok(kept.chain([self.ring.first_version()]).min().expect("at least the ring's"))
     }
 }
 
