@@ -256,6 +256,9 @@ impl Core {
         }
         let versions = self.versions_frame();
         let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX).min(versions);
+        if self.ring.is_blocked() && self.ring.tail_before(versions) > self.ring.tail() {
+            return true;
+        }
         let gains = |oldest| self.ring.head() - self.ring.tail_before(oldest) + ring_bytes / 8 <= used;
         // Records can be programmed for the root; versions wait until their rows are sealed or they are kept.
         gains(oldest) || (used > ring_bytes / 2 && (versions == u64::MAX || gains(versions)))

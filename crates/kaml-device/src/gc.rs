@@ -11,7 +11,7 @@
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending, code};
-use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
 use crate::staging::StageError;
@@ -259,7 +259,7 @@ impl Core {
             tracing::warn!(block, %error, "the OOB entries of a block cannot be read; the block is kept as it is");
         } else {
             let oob_bytes = self.geometry.oob_bytes as usize;
-            let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
+            let pages = entries_of_block(&into, oob_bytes);
             victim.extents = extents(&pages, self.geometry.chunks_per_page());
             victim.has_segments = pages.iter().flatten().any(|page| page.class == Class::Segment as u8);
         }
