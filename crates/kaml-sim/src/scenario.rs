@@ -9,7 +9,7 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::Rng;
 use crate::timing::Timing;
-use kaml_device::{BlockOptions, VersionOptions};
+use kaml_device::{BlockOptions, MergePolicy, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 
 /// What hosts do.
@@ -292,11 +292,15 @@ fn has_pasts(seed: u64) -> bool {
     seed % 8 == 5
 }
 
-/// The shape of a versioned namespace: often what suits the device, else one that reads in vain or has few long chains.
+/// The shape of a versioned namespace: often what suits the device, else one that reads in vain or has few long chains. One in
+/// two is merged when space runs low.
 pub(crate) fn draw_past(rng: &mut Rng) -> VersionOptions {
+    let (shape, bits) = (rng.below(4) as usize, rng.below(3) as usize);
+    let policy = MergePolicy { keep_last: bits as u32, ..MergePolicy::default() };
     VersionOptions {
-        rows: [0, 0, 1, 5][rng.below(4) as usize],
-        fingerprint_bits: [0, 0, 4][rng.below(3) as usize],
+        rows: [0, 0, 1, 5][shape],
+        fingerprint_bits: [0, 0, 4][bits],
+        merge_when_low: (shape % 2 == 1).then_some(policy),
         ..VersionOptions::default()
     }
 }

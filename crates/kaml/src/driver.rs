@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     images: ImagePool,
     /// Held by the one merge of versions that may go on.
     pub(crate) merging: Mutex<()>,
+    /// The device is about to be closed: no merge for lack of space begins, and the one that goes on ends soon.
+    pub(crate) ends_merges: AtomicBool,
 }
 
 impl Shared {
@@ -81,6 +83,7 @@ impl Shared {
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
             merging: Mutex::new(()),
+            ends_merges: AtomicBool::new(false),
         }
     }
 

@@ -424,10 +424,7 @@ impl Device {
                 self.forget_snapshot(namespace, snapshot.version)?;
             }
         }
-        // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
-        self.settle()?;
-        let merged = shared.merge_rows(namespace, retention, progress);
-        shared.lock().end_merge(namespace);
-        merged
+        // Those that are left were taken meanwhile.
+        shared.merge_settled(namespace, &Retention { keep_snapshots: true, ..*retention }, progress)
     }
 }
