@@ -65,28 +65,6 @@ fn programs_without_space_are_tried_again() {
     passes(104, None, 1199);
 }
 
-/// Goal:   a block whose erase was not durable when it was used again is judged by its newer pages alone.
-/// Method: the seed in which pages of segments were left behind a large value, which was then found nowhere.
-#[test]
-fn pages_of_an_earlier_life_do_not_count() {
-    passes(101, None, 1532);
-}
-
-/// Goal:   versions in the page buffer do not hold the ring while a frame finds no place in it.
-/// Method: the seed in which a long frame and the rest of a lap were more than what was free, and little enough was used that
-///         nothing was kept.
-#[test]
-fn a_frame_that_finds_no_place_is_waited_for() {
-    passes(853, None, 0);
-}
-
-/// Goal:   keys that were deleted stay so over merges.
-/// Method: the seed and cut at which a tombstone had gone before what it hides.
-#[test]
-fn merges_keep_what_hides() {
-    passes(517, None, 1148);
-}
-
 /// Goal:   a device whose last block is gone says so.
 /// Method: the seed in which a die dies, metadata is lost, and no block is left to write it again.
 #[test]
