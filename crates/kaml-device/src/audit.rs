@@ -5,7 +5,7 @@
 
 use crate::blocks::{BlockState, Pin};
 use crate::core::{Core, code};
-use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
 use crate::reader::Reader;
@@ -63,7 +63,7 @@ impl BlockAudit {
             return audit;
         }
         let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
-        let pages: Vec<_> = into.chunks(geometry.oob_bytes as usize).map(PageOob::check).collect();
+        let pages = entries_of_block(&into, geometry.oob_bytes as usize);
         let mut found = extents(&pages, geometry.chunks_per_page());
         found.retain(|extent| extent.start + extent.chunk_count <= programmed);
         audit.page_sequences = pages.iter().map(|page| page.map_or(0, |page| page.sequence)).collect();

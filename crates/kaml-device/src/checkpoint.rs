@@ -38,6 +38,8 @@ struct Prepared {
     committed: u64,
     /// The oldest frame with a version that was in no segment in the journal then, and not kept.
     versions_frame: u64,
+    /// Of each versioned namespace, the smallest sequence that it keeps.
+    kept_firsts: Vec<(u32, Option<u64>)>,
     reclaimed: Vec<u32>,
     retired: Vec<Run>,
     /// Requests up to this one are answered with it.
@@ -254,6 +256,9 @@ impl Core {
         }
         let versions = self.versions_frame();
         let oldest = self.writers.oldest_frame().unwrap_or(u64::MAX).min(versions);
+        if self.ring.is_blocked() && self.ring.tail_before(versions) > self.ring.tail() {
+            return true;
+        }
         let gains = |oldest| self.ring.head() - self.ring.tail_before(oldest) + ring_bytes / 8 <= used;
         // Records can be programmed for the root; versions wait until their rows are sealed or they are kept.
         gains(oldest) || (used > ring_bytes / 2 && (versions == u64::MAX || gains(versions)))
@@ -290,6 +295,7 @@ impl Core {
             root: self.describe_root(),
             committed: self.ring.committed(),
             versions_frame: self.versions_frame(),
+            kept_firsts: self.kept_firsts(),
             reclaimed: self.blocks.take_reclaimed(self.ring.oldest_kept()),
             retired: std::mem::take(&mut self.root_commit.retired),
             request: self.root_request_covered(),
@@ -362,7 +368,8 @@ impl Core {
         let Step::Writing(prepared) = std::mem::take(&mut self.root_commit.step) else {
             unreachable!("root writes are part of committing a root")
         };
-        let Prepared { root, reclaimed, retired, request, .. } = *prepared;
+        let Prepared { root, kept_firsts, reclaimed, retired, request, .. } = *prepared;
+        self.kept_are_in_root(&kept_firsts);
         if self.recovering.is_none() {
             self.ring.release(root.ring_tail);
         }

@@ -79,6 +79,8 @@ pub struct Core {
     /// Versions being kept, and up to which sequence they should be.
     pub(crate) keep_job: Option<KeepJob>,
     pub(crate) keep_until: Option<u64>,
+    /// The namespace that a driver merges because space is low.
+    pub(crate) low_merge: Option<u32>,
     /// The host's clock, nanoseconds since 1970, as far as it was told.
     pub(crate) time_ns: u64,
     stopped: Option<MediumError>,
@@ -145,6 +147,7 @@ impl Core {
             wants_seal: false,
             keep_job: None,
             keep_until: None,
+            low_merge: None,
             time_ns: 0,
             stopped: None,
             read_only: false,

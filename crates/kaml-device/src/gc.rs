@@ -11,7 +11,7 @@
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending, code};
-use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
 use crate::staging::StageError;
@@ -107,7 +107,8 @@ impl Core {
 
     /// The answer to a command for which there is no room now: it is told to wait only if waiting will help.
     pub(crate) fn no_room(&self) -> StageError {
-        if self.collector.wedged { self.full_now().into() } else { StageError::Busy }
+        let is_final = self.collector.wedged && self.low_merge.is_none();
+        if is_final { self.full_now().into() } else { StageError::Busy }
     }
 
     /// Notes whether collection has come to a stand for good, after everything that can go on has gone on: records that do
@@ -153,7 +154,7 @@ impl Core {
         if self.collector.victim.is_none() && self.should_collect() {
             self.pick_victim();
         }
-        if self.collector.victim.is_none() && !self.should_collect() && !self.collector.draining.is_empty() {
+        if self.collector.victim.is_none() && !self.collector.draining.is_empty() {
             // Nothing more will fill the buffers soon: what they hold would keep drained blocks.
             self.seal_moves();
         }
@@ -259,7 +260,7 @@ impl Core {
             tracing::warn!(block, %error, "the OOB entries of a block cannot be read; the block is kept as it is");
         } else {
             let oob_bytes = self.geometry.oob_bytes as usize;
-            let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
+            let pages = entries_of_block(&into, oob_bytes);
             victim.extents = extents(&pages, self.geometry.chunks_per_page());
             victim.has_segments = pages.iter().flatten().any(|page| page.class == Class::Segment as u8);
         }

@@ -51,4 +51,4 @@ pub use salvage::SalvageReport;
 pub use staging::{Body, Condition, DIRECT_BYTES, Op, StageError};
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
-pub use versioned::{SegmentRead, VersionOptions, VersionReader, segment_image};
+pub use versioned::{MergePolicy, SegmentRead, VersionOptions, VersionReader, segment_image};

@@ -6,7 +6,7 @@
 
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::layout::{BlockOptions, Layout};
-use crate::versioned::{VersionOptions, Versioned};
+use crate::versioned::{MergePolicy, VersionOptions, Versioned};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
@@ -51,6 +51,8 @@ pub struct NamespaceChange {
     pub name: Option<String>,
     /// The logs it appends to from now on; empty: all. Records stay where they are until they are moved.
     pub logs: Option<Vec<u32>>,
+    /// Of a versioned namespace: what may go when space runs low, or that nothing may.
+    pub merge_when_low: Option<Option<MergePolicy>>,
 }
 
 /// A namespace, for a person.
@@ -66,6 +68,8 @@ pub struct NamespaceInfo {
     pub blocks: Option<BlockOptions>,
     /// It keeps every version of every record, in this shape.
     pub versions: Option<Parameters>,
+    /// It is merged when space runs low, within these rules.
+    pub merge_when_low: Option<MergePolicy>,
     /// The logs it appends to; empty: all.
     pub logs: Vec<u32>,
     /// Records in it, or units of blocks that hold data, or versions of all records.
@@ -156,7 +160,7 @@ impl Namespace {
             snapshot_entry: 0,
             dirty: false,
             appended_chunks: 0,
-            versioned: layout.versions().map(|_| Box::new(Versioned { kept_first: u64::MAX, ..Versioned::default() })),
+            versioned: layout.versions().map(|_| Box::default()),
         }
     }
 
@@ -167,6 +171,7 @@ impl Namespace {
         space.snapshot_entry = root.snapshot_entry;
         if let Some(versioned) = &mut space.versioned {
             (versioned.kept, versioned.kept_before) = (root.kept.clone(), root.kept_before);
+            versioned.merge_when_low = root.merge_when_low;
         }
         space
     }
@@ -182,7 +187,12 @@ impl Namespace {
             snapshot_entry: self.snapshot_entry,
             kept: self.versioned.as_ref().and_then(|versioned| versioned.kept.clone()),
             kept_before: self.versioned.as_ref().map_or(0, |versioned| versioned.kept_before),
+            merge_when_low: self.merge_when_low(),
         }
+    }
+
+    pub(crate) fn merge_when_low(&self) -> Option<MergePolicy> {
+        self.versioned.as_ref().and_then(|versioned| versioned.merge_when_low)
     }
 
     pub(crate) fn record_count(&self) -> u64 {
@@ -236,6 +246,7 @@ impl Namespace {
             keys: self.layout.keys(),
             blocks: self.layout.blocks(),
             versions: self.layout.versions().copied(),
+            merge_when_low: self.merge_when_low(),
             logs: self.logs.clone(),
             record_count: self.record_count(),
             index_bytes: self.index_bytes(),

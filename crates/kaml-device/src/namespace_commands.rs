@@ -45,6 +45,7 @@ impl Core {
         match (layout, &mut space.versioned) {
             (Layout::Versions(versions), Some(versioned)) => {
                 versioned.kept_before = self.sequence + 1;
+                versioned.merge_when_low = options.versions.and_then(|versions| versions.merge_when_low);
                 *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
             }
             _ => space.install(IndexWriter::new(self.index_layout(layout))),
@@ -76,6 +77,7 @@ impl Core {
         let space = self.spaces.remove(&id).expect("just seen");
         self.table_is_exact = false;
         self.directory.remove(id);
+        self.low_merge = self.low_merge.filter(|merged| *merged != id);
         *space.shared.index.write().expect("no panics under this lock") = None;
         *space.shared.versions_mut() = None;
         let kept = space.versioned.and_then(|versioned| versioned.forget(&mut self.blocks, &self.geometry));
@@ -99,6 +101,10 @@ impl Core {
             self.check_logs(logs)?;
         }
         let space = self.spaces.get_mut(&id).expect("just seen");
+        if let Some(policy) = change.merge_when_low {
+            let versioned = space.versioned.as_mut().ok_or(Error::KeepsNoVersions(id))?;
+            (versioned.merge_when_low, versioned.low_merge_ended) = (policy, None);
+        }
         space.name = change.name.clone().unwrap_or(current);
         space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());
         Ok(())

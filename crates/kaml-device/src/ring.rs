@@ -276,6 +276,18 @@ impl CommitRing {
         (lsn + len - self.tail <= self.ring_bytes).then_some(lsn)
     }
 
+    /// Whether the staging frame waits for the tail to move. A frame and what is left of the lap in front of it take up to a
+    /// quarter of the ring together.
+    pub(crate) fn is_blocked(&self) -> bool {
+        let len = (self.staging.len as u64).next_multiple_of(self.sector_bytes.into());
+        self.has_staged() && self.place(len).is_none()
+    }
+
+    /// Where the tail is: what opening would begin with.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail
+    }
+
     /// Bytes between tail and head.
     pub(crate) fn used_bytes(&self) -> u64 {
         self.head - self.tail

@@ -231,6 +231,9 @@ impl Core {
         if let Some(error) = self.no_space_below() {
             return Err(Error::Medium(error).into());
         }
+        if self.low_merge_holds(chunks) {
+            return Err(StageError::Busy);
+        }
         let capacity = self.capacity_cached;
         if self.blocks.live_chunks() + chunks > capacity {
             return Err(self.full(capacity).into());

@@ -154,6 +154,7 @@ impl std::fmt::Debug for crate::core::Core {
             .field("collector", &self.collector)
             .field("root_commit", &self.root_commit)
             .field("checkpoint", &self.checkpoint)
+            .field("versions", &self.versions_state())
             .finish_non_exhaustive()
     }
 }

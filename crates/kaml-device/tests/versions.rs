@@ -392,6 +392,27 @@ fn merges_survive_cuts() {
     }
 }
 
+/// Goal:   a version that stays in the page buffer holds the ring only as long as there is room for the next frame, also where that
+///         needs the rest of a lap besides.
+/// Method: one version, behind it the longest Puts of records, twice around the ring; from many places of the lap.
+#[test]
+fn a_buffered_version_does_not_stop_the_ring() {
+    for start in 0..16 {
+        let medium = MemoryMedium::new(geometry(Packing::Across));
+        let mut world = World::new(&medium, start + 1);
+        let put = |world: &mut World, is_version: bool, values: u64, len: usize| {
+            let changes = (0..values).map(|key| ((is_version, key), Some((key, len)))).collect();
+            let done = world.apply(&Step::Put(changes));
+            assert!(matches!(done, Ok(Ok(()))), "from {start}");
+        };
+        put(&mut world, false, 1, 1 + start as usize * 900);
+        (0..start).for_each(|_| put(&mut world, false, 1, 4_000));
+        assert!(world.root(true).is_ok(), "the ring is empty");
+        put(&mut world, true, 1, 100);
+        (0..20).for_each(|_| put(&mut world, false, 4, 32_500));
+    }
+}
+
 /// Goal:   a clean close keeps what is in the page buffer, and opening needs no recovery.
 /// Method: put, close, open, compare; several times.
 #[test]

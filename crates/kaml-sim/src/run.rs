@@ -12,10 +12,10 @@ use crate::host::Command;
 use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
-use crate::scenario::{Scenario, Small};
+use crate::scenario::{Scenario, Small, draw_past};
 use crate::versions::Past;
 use crate::world::{Counts, End, World};
-use kaml_device::{Core, Error, KeyKind, NamespaceOptions, VersionOptions};
+use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
 
 /// Which operations power is cut at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,7 +220,7 @@ impl Run {
         for number in there..self.scenario.workload.spaces {
             let name = format!("first {number} of life {life}");
             let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
-            let past = (number % 2 == 1 && world.workload.past_percent > 0).then(VersionOptions::default);
+            let past = (number % 2 == 1 && world.workload.past_percent > 0).then(|| draw_past(&mut world.rng));
             let options =
                 NamespaceOptions { keys: KeyKind::U64, blocks: disk, versions: past, ..NamespaceOptions::default() };
             if let Ok(id) = world.core.create_namespace(&name, &options) {

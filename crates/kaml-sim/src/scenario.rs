@@ -9,7 +9,7 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::Rng;
 use crate::timing::Timing;
-use kaml_device::{BlockOptions, VersionOptions};
+use kaml_device::{BlockOptions, MergePolicy, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 
 /// What hosts do.
@@ -61,7 +61,7 @@ impl Workload {
 
     /// What a versioned namespace is like, if a new one is to be one.
     pub(crate) fn past(&self, rng: &mut Rng, holds_blocks: bool) -> Option<VersionOptions> {
-        (self.past_percent > 0 && !holds_blocks && rng.one_in(2)).then(VersionOptions::default)
+        (self.past_percent > 0 && !holds_blocks && rng.one_in(2)).then(|| draw_past(rng))
     }
 }
 
@@ -169,6 +169,9 @@ impl Scenario {
         let mut workload = draw_workload(&mut rng, &geometry);
         if has_disks(seed) {
             (workload.spaces, workload.disk_percent) = (workload.spaces.max(2), DISK_PERCENT);
+        }
+        if has_pasts(seed) {
+            (workload.spaces, workload.past_percent) = (workload.spaces.max(2), PAST_PERCENT);
         }
         Scenario { seed, geometry, options, workload }
     }
@@ -279,6 +282,27 @@ const DISK_PERCENT: u64 = 60;
 /// One seed in sixteen has namespaces of blocks; from the seed itself, as [`draw_timing`].
 fn has_disks(seed: u64) -> bool {
     seed % 16 == 3
+}
+
+/// Of the commands of seeds that have versioned namespaces, so many are about the past.
+const PAST_PERCENT: u64 = 4;
+
+/// One seed in eight has versioned namespaces; from the seed itself, as [`draw_timing`].
+fn has_pasts(seed: u64) -> bool {
+    seed % 8 == 5
+}
+
+/// The shape of a versioned namespace: often what suits the device, else one that reads in vain or has few long chains. One in
+/// two is merged when space runs low.
+pub(crate) fn draw_past(rng: &mut Rng) -> VersionOptions {
+    let (shape, bits) = (rng.below(4) as usize, rng.below(3) as usize);
+    let policy = MergePolicy { keep_last: bits as u32, ..MergePolicy::default() };
+    VersionOptions {
+        rows: [0, 0, 1, 5][shape],
+        fingerprint_bits: [0, 0, 4][bits],
+        merge_when_low: (shape % 2 == 1).then_some(policy),
+        ..VersionOptions::default()
+    }
 }
 
 fn small_geometry(packing: Packing) -> Geometry {

@@ -222,6 +222,12 @@ enum Step {
 }
 
 impl PastCommand {
+    /// The merge that the firmware wants because space is low.
+    pub(crate) fn merge_when_low(space: u32, retention: Retention) -> Command {
+        let merging = Merging { space, retention, is_for_space: true, ..Merging::default() };
+        Command::Past(PastCommand { space, act: Act::Merge(Box::new(merging)) })
+    }
+
     /// What some host wants next; nothing if there are no versioned namespaces.
     pub(crate) fn draw(rng: &mut Rng, model: &Model, spaces: &[u32]) -> Option<Command> {
         let pasts: Vec<u32> = spaces.iter().copied().filter(|id| model.pasts.contains_key(id)).collect();
@@ -230,13 +236,21 @@ impl PastCommand {
         let act = match rng.below(6) {
             0..=2 => Act::Snapshot,
             3 => Act::RollBack(rng.draw()),
-            _ => Act::Merge(Box::new(Merging { space, ..Merging::default() })),
+            _ => Act::Merge(Box::new(Merging { space, retention: KEEP, ..Merging::default() })),
         };
         Some(Command::Past(PastCommand { space, act }))
     }
 
     fn merges(&self, space: u32) -> bool {
         self.space == space && matches!(self.act, Act::Merge(_))
+    }
+
+    /// The merge, if it has not begun.
+    fn new_merge(&self) -> Option<&Merging> {
+        match &self.act {
+            Act::Merge(merging) => Some(&**merging).filter(|merging| merging.root.is_none()),
+            Act::Snapshot | Act::RollBack(_) => None,
+        }
     }
 
     fn step(&mut self, core: &mut Core, medium: &dyn Medium, model: &mut Model) -> Result<Step, StageError> {
@@ -269,6 +283,9 @@ impl PastCommand {
         if let Act::Merge(merging) = self.act {
             core.forget_merged(&merging.tickets);
             core.end_merge(self.space);
+            if merging.is_for_space {
+                core.end_low_merge();
+            }
         }
     }
 }
@@ -292,6 +309,9 @@ fn stage(
 #[derive(Default)]
 struct Merging {
     space: u32,
+    retention: Retention,
+    /// The firmware wants it because space is low.
+    is_for_space: bool,
     root: Option<u64>,
     limit: u64,
     row: u32,
@@ -343,10 +363,13 @@ impl Merging {
         let rows = core.reader().versions(self.space)?.row_count();
         if self.row == rows {
             core.end_merge(self.space);
+            if self.is_for_space {
+                core.end_low_merge();
+            }
             return Ok(Step::Done);
         }
         core.begin_merge(self.space, self.row)?;
-        let plan = plan_merge(&mut Reading::new(core, medium, self.space)?, self.row, &KEEP, self.limit)?;
+        let plan = plan_merge(&mut Reading::new(core, medium, self.space)?, self.row, &self.retention, self.limit)?;
         self.run = plan.run_count();
         self.plan = Some(plan);
         Ok(Step::On)
@@ -360,7 +383,12 @@ impl World {
             unreachable!("only commands on pasts come here")
         };
         let merges = |other: &Command| matches!(other, Command::Past(other) if other.merges(command.space));
-        if command.merges(command.space) && self.waiting.iter().any(merges) {
+        if let Some(new) = command.new_merge()
+            && self.waiting.iter().any(merges)
+        {
+            if new.is_for_space {
+                self.waiting.push(Command::Past(command));
+            }
             return Ok(());
         }
         match command.step(&mut self.core, &self.medium, &mut self.model) {

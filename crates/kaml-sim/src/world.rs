@@ -15,7 +15,7 @@ use crate::model::{Model, Phase};
 use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
-use crate::versions::Past;
+use crate::versions::{Past, PastCommand};
 use kaml_device::{BlockStep, Core, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
 use std::collections::BTreeMap;
@@ -222,6 +222,9 @@ impl World {
         if let Some(id) = self.core.wanted_index() {
             self.core.forget_wanted_index();
             self.load_index(id)?;
+        }
+        if let Some((space, retention)) = self.core.take_low_merge() {
+            self.submit(PastCommand::merge_when_low(space, retention));
         }
         if let Some((request, space)) = self.naming
             && self.core.roots_done() >= request

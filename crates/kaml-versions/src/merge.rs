@@ -16,7 +16,7 @@ use crate::hash::KeyHash;
 use crate::parameters::Parameters;
 use crate::reads::{Source, load_extent, read_segment};
 use crate::record::{Kind, Version, records};
-use crate::retention::{Candidate, Retention};
+use crate::retention::{Candidate, Fate, Retention};
 use crate::seal::{Room, Sealed, seal};
 use crate::timeline::Timeline;
 use crate::versions::Versions;
@@ -72,6 +72,15 @@ struct Decisions {
     closed: usize,
 }
 
+/// What the rules say about a row's versions, named by their sequences.
+#[derive(Default)]
+struct Verdict {
+    drop: BTreeSet<u64>,
+    newest: BTreeSet<u64>,
+    /// Tombstones that go only together with these older versions of their keys.
+    with_older: Vec<(u64, Vec<u64>)>,
+}
+
 /// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be carried out.
 pub fn preview_merge<S: Source>(
     source: &mut S,
@@ -102,15 +111,20 @@ fn decide<S: Source>(
     closes: bool,
 ) -> Result<MergePlan, S::Error> {
     let (decisions, timeline) = read_row(source, row, kept_from, closes)?;
-    let mut drop = BTreeSet::new();
-    let mut newest = BTreeSet::new();
+    let mut verdict = Verdict::default();
     for candidates in decisions.keys.values() {
-        let keep = retention.keep(candidates, &timeline);
-        newest.extend(candidates.first().map(|candidate| candidate.version.sequence));
-        let gone = candidates.iter().zip(keep).filter(|(_, keep)| !keep);
-        drop.extend(gone.map(|(candidate, _)| candidate.version.sequence));
+        let sequences: Vec<u64> = candidates.iter().map(|candidate| candidate.version.sequence).collect();
+        verdict.newest.extend(sequences.first());
+        for (at, fate) in retention.fates(candidates, &timeline).into_iter().enumerate() {
+            if fate != Fate::Kept {
+                verdict.drop.insert(sequences[at]);
+            }
+            if fate == Fate::GoesWithOlder && at + 1 < sequences.len() {
+                verdict.with_older.push((sequences[at], sequences[at + 1..].to_vec()));
+            }
+        }
     }
-    Ok(decisions.plan(row, drop, newest))
+    Ok(decisions.plan(row, verdict))
 }
 
 /// Reads all versions of a row, of each key the newest first.
@@ -244,7 +258,8 @@ impl MergePlan {
 }
 
 impl Decisions {
-    fn plan(self, row: u32, drop: BTreeSet<u64>, newest: BTreeSet<u64>) -> MergePlan {
+    fn plan(self, row: u32, verdict: Verdict) -> MergePlan {
+        let Verdict { mut drop, newest, with_older } = verdict;
         let is_kept = |(sequence, _): &&(u64, u64)| !drop.contains(sequence);
         let kept_in = |group: &Vec<(u64, u64)>| group.iter().filter(is_kept).count() as u64;
         let versions = self.groups.iter().map(|group| group.len() as u64).sum();
@@ -269,13 +284,33 @@ impl Decisions {
                 _ => plan.runs.push(at..at + 1),
             }
             plan.segments += self.sizes[at] as u64;
-            for (sequence, bytes) in group.iter().filter(|version| !is_kept(version)) {
+        }
+        // Runs are installed one after another, and some groups stay as they are: a tombstone that went before what it hides
+        // would let that be seen again.
+        let run_of = if with_older.is_empty() { BTreeMap::new() } else { self.runs_of_sequences(&plan.runs) };
+        for (tombstone, older) in with_older {
+            let run = run_of.get(&tombstone);
+            if older.iter().any(|sequence| run_of.get(sequence) != run) {
+                drop.remove(&tombstone);
+            }
+        }
+        for (sequence, bytes) in plan.runs.iter().flat_map(|run| self.groups[run.clone()].iter().flatten()) {
+            if drop.contains(sequence) {
                 plan.dropped += 1;
                 plan.dropped_bytes += bytes;
                 plan.drop.insert(*sequence);
             }
         }
         plan
+    }
+
+    /// The run that each version is rewritten with.
+    fn runs_of_sequences(&self, runs: &[Range<usize>]) -> BTreeMap<u64, usize> {
+        let of_run = |(at, run): (usize, &Range<usize>)| {
+            let groups = &self.groups[run.clone()];
+            groups.iter().flatten().map(move |(sequence, _)| (*sequence, at)).collect::<Vec<_>>()
+        };
+        runs.iter().enumerate().flat_map(of_run).collect()
     }
 }
 

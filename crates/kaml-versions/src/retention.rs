@@ -35,11 +35,21 @@ pub(crate) struct Candidate {
     pub(crate) internal: Option<u32>,
 }
 
+/// What becomes of a version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Kept,
+    /// Nobody misses it.
+    Goes,
+    /// A tombstone that a view shows, and that hides nothing which is kept: it may go together with all that it hides, not before.
+    GoesWithOlder,
+}
+
 impl Retention {
-    /// Which of a key's versions, all of them, newest first, are kept.
-    pub(crate) fn keep(&self, versions: &[Candidate], timeline: &Timeline) -> Vec<bool> {
+    /// What becomes of a key's versions, all of them, newest first.
+    pub(crate) fn fates(&self, versions: &[Candidate], timeline: &Timeline) -> Vec<Fate> {
         let newest_seen = |view: &View| versions.iter().position(|v| view.sees(v.version.sequence));
-        let mut keep = self.by_rule(versions, timeline);
+        let by_rule = self.by_rule(versions, timeline);
         // Kept because a view shows them: a tombstone among these matters only while it hides something.
         let mut shown = vec![false; versions.len()];
         let mut show = |view: &View| {
@@ -52,11 +62,18 @@ impl Retention {
             timeline.snapshots().values().for_each(|snapshot| show(&snapshot.view));
         }
         let mut hides = false;
+        let mut fates = vec![Fate::Goes; versions.len()];
         for at in (0..versions.len()).rev() {
-            keep[at] |= shown[at] && (hides || versions[at].version.kind != Kind::Tombstone);
-            hides |= keep[at];
+            let is_value = versions[at].version.kind != Kind::Tombstone;
+            fates[at] = match (by_rule[at], shown[at]) {
+                (true, _) => Fate::Kept,
+                (false, true) if hides || is_value => Fate::Kept,
+                (false, true) => Fate::GoesWithOlder,
+                (false, false) => Fate::Goes,
+            };
+            hides |= fates[at] == Fate::Kept;
         }
-        keep
+        fates
     }
 
     fn by_rule(&self, versions: &[Candidate], timeline: &Timeline) -> Vec<bool> {
@@ -108,8 +125,12 @@ mod tests {
     }
 
     fn kept(retention: Retention, kinds: &str, timeline: &Timeline) -> String {
-        let keep = retention.keep(&versions(kinds), timeline);
-        keep.into_iter().map(|keep| if keep { 'k' } else { '.' }).collect()
+        let letter = |fate| match fate {
+            Fate::Kept => 'k',
+            Fate::Goes => '.',
+            Fate::GoesWithOlder => 'w',
+        };
+        retention.fates(&versions(kinds), timeline).into_iter().map(letter).collect()
     }
 
     /// Goal:   each rule keeps what it says, and the newest version stays whatever the rules.
@@ -143,11 +164,11 @@ mod tests {
     #[test]
     fn tombstones_go_with_what_they_hide() {
         let mut timeline = Timeline::default();
-        assert_eq!(kept(ONLY_NEWEST, "-vvvv", &timeline), ".....");
-        assert_eq!(kept(ONLY_NEWEST, "-", &timeline), ".");
+        assert_eq!(kept(ONLY_NEWEST, "-vvvv", &timeline), "w....");
+        assert_eq!(kept(ONLY_NEWEST, "-", &timeline), "w");
         assert_eq!(kept(Retention { keep_last: 2, ..ONLY_NEWEST }, "-vvvv", &timeline), "kk...");
         timeline.carry_out(Command::Snapshot, Stamp { sequence: 3, time_ns: 0 }).expect("few snapshots");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vvvv", &timeline), "k..k.");
-        assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vv--", &timeline), ".....");
+        assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vv--", &timeline), "w..w.");
     }
 }

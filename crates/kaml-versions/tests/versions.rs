@@ -339,6 +339,39 @@ fn space_comes_back() {
     assert_eq!(world.flash.merge(&mut world.versions, &retention, u64::MAX), 0);
 }
 
+/// Goal:   a tombstone stays while anything that it hides does: where older groups have too little to go to be rewritten, and
+///         between two runs of a merge.
+/// Method: keys put once, some of them deleted, groups of hot keys in between; all deleted keys looked up after each run.
+#[test]
+fn deleted_keys_stay_deleted() {
+    let mut world = World::new(51);
+    let newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+    let put = |world: &mut World, key: u64, value: Option<&[u8]>| {
+        let (key, stamp) = (Key::from(key), world.stamp());
+        match value {
+            Some(value) => world.versions.put(key, value, stamp).expect("small"),
+            None => world.versions.delete(key, stamp).expect("small"),
+        }
+        world.flash.settle(&mut world.versions, &key);
+    };
+    (0..4000).for_each(|key| put(&mut world, key, Some(&[7; 100])));
+    (0..4000).step_by(7).for_each(|key| put(&mut world, key, None));
+    (0..6000).for_each(|n| put(&mut world, 10_000 + n % 50, Some(&[9; 100])));
+    let mut runs = 0;
+    for row in 0..world.versions.columns().parameters().rows {
+        world.versions.close_group(row);
+        let plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, u64::MAX).expect("undamaged");
+        for run in (0..plan.run_count()).rev() {
+            let merged = merge(&mut world.flash.over(&world.versions), &plan, run).expect("undamaged");
+            let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| world.flash.program(&sealed.image)).collect();
+            world.versions.install_merge(&merged, &at);
+            (0..4000).for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
+            runs += 1;
+        }
+    }
+    assert!(runs > 0, "something was merged");
+}
+
 /// A device that keeps committed versions in a ring until they are in segments that are known after a crash.
 struct Durable {
     world: World,

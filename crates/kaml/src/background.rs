@@ -7,6 +7,7 @@
 use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
+use crate::merging::LowMerge;
 use kaml_flash::{Queue, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -42,6 +43,7 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<Join
     let mut started = Vec::new();
     let mut done = Vec::new();
     let mut looked_at = Instant::now();
+    let mut merge = LowMerge::default();
     loop {
         let index_idle = Duration::from_millis(shared.index_idle_ms.load(Ordering::Relaxed));
         let mut core = shared.lock();
@@ -56,6 +58,7 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<Join
             looked_at = Instant::now();
             core.unload_unused();
         }
+        let low_merge = core.take_low_merge();
         let pause = match (core.is_idle(), core.is_waiting_for_space()) {
             (_, true) => RETRY,
             (true, false) => IDLE,
@@ -69,7 +72,11 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<Join
         for (id, io) in started.drain(..) {
             queue.submit(id, io);
         }
+        if let Some((namespace, retention)) = low_merge {
+            merge.start(shared, namespace, retention);
+        }
         if shared.closing.load(Ordering::Acquire) && queue.in_flight() == 0 {
+            merge.join();
             return;
         }
         let wait = if again { Wait::No } else { Wait::ForNs(pause.as_nanos() as u64) };

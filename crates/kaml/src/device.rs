@@ -399,7 +399,11 @@ impl Commit {
 impl Inner {
     fn close(&self) -> Result<(), Error> {
         let Some(thread) = self.background.lock().expect("no panics under this lock").take() else { return Ok(()) };
+        // A merge that goes on by itself ends first: nothing is written behind the last root.
+        self.shared.ends_merges.store(true, Ordering::Release);
+        let alone = self.shared.merging.lock().expect("no panics under this lock");
         let closed = if self.about.read_only { Ok(()) } else { self.last_root() };
+        drop(alone);
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake_background();
         thread.join().expect("the housekeeping thread does not panic");

@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) merging: Mutex<()>,
     /// Held by the one thread that loads an index.
     loading: Mutex<()>,
+    /// The device is about to be closed: no merge for lack of space begins, and the one that goes on ends soon.
+    pub(crate) ends_merges: AtomicBool,
 }
 
 impl Shared {
@@ -85,6 +87,7 @@ impl Shared {
             images: ImagePool::default(),
             merging: Mutex::new(()),
             loading: Mutex::new(()),
+            ends_merges: AtomicBool::new(false),
         }
     }
 

@@ -41,7 +41,7 @@ pub use bytes::Bytes;
 pub use check::CheckReport;
 pub use device::{Commit, Device, ListPage};
 pub use error::Error;
-pub use kaml_device::{BlockInfo, BlockOptions, VersionOptions};
+pub use kaml_device::{BlockInfo, BlockOptions, MergePolicy, VersionOptions};
 pub use kaml_device::{
     Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
     SalvageReport,

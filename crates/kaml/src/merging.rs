@@ -9,6 +9,9 @@ use crate::versions::MergeReport;
 use crate::{Error, NamespaceId};
 use kaml_device::{StageError, segment_image};
 use kaml_versions::{Merged, Retention, merge, plan_merge};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
@@ -29,12 +32,40 @@ impl Pace {
         Pace { began: Instant::now(), commands: shared.commands() }
     }
 
-    /// Between two pieces of work: rests if anybody else used the device during the last one.
+    /// Between two pieces of work: rests if anybody else used the device during the last one, unless hosts are about to wait
+    /// for the space that the merge gives back.
     pub(crate) fn rest(&mut self, shared: &Shared) {
-        if shared.commands() != self.commands {
+        if shared.commands() != self.commands && !shared.lock().is_nearly_full() {
             std::thread::sleep((self.began.elapsed() * RESTS).min(REST_MAX));
         }
         *self = Pace::new(shared);
+    }
+}
+
+/// The thread of the merge that goes on because space is low.
+#[derive(Default)]
+pub(crate) struct LowMerge(Option<JoinHandle<()>>);
+
+impl LowMerge {
+    /// Begins one. The one before it has said that it is over.
+    pub(crate) fn start(&mut self, shared: &Arc<Shared>, namespace: NamespaceId, retention: Retention) {
+        self.join();
+        let of = shared.clone();
+        let run = move || of.merge_when_low(namespace, &retention);
+        match std::thread::Builder::new().name("kaml-merge".to_owned()).spawn(run) {
+            Ok(thread) => self.0 = Some(thread),
+            Err(error) => {
+                tracing::warn!(%error, "space is low, and no thread can be had to merge");
+                shared.lock().end_low_merge();
+            }
+        }
+    }
+
+    /// Waits until it is over.
+    pub(crate) fn join(&mut self) {
+        if let Some(thread) = self.0.take() {
+            thread.join().expect("merges do not panic");
+        }
     }
 }
 
@@ -44,18 +75,53 @@ impl Shared {
         self.get_latency.count() + self.put_latency.count()
     }
 
-    pub(crate) fn merge_rows(
+    /// Merges a namespace. Nobody else merges meanwhile.
+    pub(crate) fn merge_settled(
         &self,
         namespace: NamespaceId,
         retention: &Retention,
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<MergeReport, Error> {
-        let limit = self.lock().merge_limit(namespace)?;
+        // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
+        let mut core = self.lock();
+        let request = core.request_root(true);
+        self.wait_root(core, request)?;
+        let merged = self.merge_rows(namespace, retention, progress);
+        self.lock().end_merge(namespace);
+        merged
+    }
+
+    /// Merges a namespace for lack of space; called on a thread of its own.
+    fn merge_when_low(&self, namespace: NamespaceId, retention: &Retention) {
+        let alone = self.merging.lock().expect("no panics under this lock");
+        let merged = match self.ends_merges.load(Ordering::Acquire) {
+            true => Ok(MergeReport::default()),
+            false => self.merge_settled(namespace, retention, &mut |_, _| {}),
+        };
+        match merged {
+            Ok(report) => tracing::info!(namespace, dropped = report.dropped, "merged because space is low"),
+            Err(error) => tracing::warn!(namespace, %error, "space is low, and a merge did not come to its end"),
+        }
+        self.lock().end_low_merge();
+        drop(alone);
+        self.wake_background();
+    }
+
+    fn merge_rows(
+        &self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        progress: &mut dyn FnMut(u32, u32),
+    ) -> Result<MergeReport, Error> {
+        let limit = self.merge_limit(namespace)?;
         let mut reading = self.reading(namespace)?;
         reading.pace = Some(Pace::new(self));
         let rows = reading.reader.row_count();
         let mut report = MergeReport::default();
         for row in 0..rows {
+            if self.ends_merges.load(Ordering::Acquire) {
+                break;
+            }
             progress(row, rows);
             self.begin_merge(namespace, row)?;
             let plan = plan_merge(&mut reading, row, retention, limit)?;
@@ -69,6 +135,19 @@ impl Shared {
         }
         progress(rows, rows);
         Ok(report)
+    }
+
+    /// What a merge must not drop.
+    pub(crate) fn merge_limit(&self, namespace: NamespaceId) -> Result<u64, Error> {
+        let mut core = self.lock();
+        loop {
+            match core.merge_limit(namespace) {
+                Ok(limit) => return Ok(limit),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
+                Err(StageError::Busy) => unreachable!("nothing that it waits for"),
+            }
+        }
     }
 
     /// Waits until the segments of a row are settled, and closes its last group.

@@ -399,7 +399,7 @@ impl Device {
 
     /// What [`Device::merge`] would drop under these rules; nothing is changed.
     pub fn merge_dry_run(&self, namespace: NamespaceId, retention: &Retention) -> Result<MergeReport, Error> {
-        let limit = self.shared().lock().merge_limit(namespace)?;
+        let limit = self.shared().merge_limit(namespace)?;
         let mut reading = self.shared().reading(namespace)?;
         let mut report = MergeReport::default();
         for row in 0..reading.reader.row_count() {
@@ -424,10 +424,7 @@ impl Device {
                 self.forget_snapshot(namespace, snapshot.version)?;
             }
         }
-        // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
-        self.settle()?;
-        let merged = shared.merge_rows(namespace, retention, progress);
-        shared.lock().end_merge(namespace);
-        merged
+        // Those that are left were taken meanwhile.
+        shared.merge_settled(namespace, &Retention { keep_snapshots: true, ..*retention }, progress)
     }
 }

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::store::{self, PlaceArgument};
 use crate::{output, size};
 use clap::{Args, Subcommand, ValueEnum};
-use kaml::{BlockOptions, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions};
+use kaml::{BlockOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions};
 use serde::Serialize;
 
 /// Flags of `kaml namespace`.
@@ -14,8 +14,10 @@ use serde::Serialize;
   kaml namespace create data.kaml counters --keys u64 --logs 0,1
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace create data.kaml past --versioned
+  kaml namespace create data.kaml log --versioned --merge-when-low --keep-last 10
   kaml namespace list data.kaml
   kaml namespace set data.kaml notes --rename letters
+  kaml namespace set data.kaml past --merge-when-low --keep-days 30
   kaml namespace delete data.kaml letters")]
 pub struct Arguments {
     #[command(subcommand)]
@@ -46,6 +48,8 @@ enum Action {
         /// Memory for versions before they are written together, for example 16MiB [default: a quarter of the commit ring]
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
         buffer: Option<u64>,
+        #[command(flatten)]
+        policy: PolicyArguments,
         /// Logs that its records go to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
@@ -58,7 +62,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, or move it to other logs, of a device that is here
+    /// Rename a namespace, move it to other logs, or say what may go when space runs low, of a device that is here
     Set {
         #[command(flatten)]
         target: Target,
@@ -68,6 +72,11 @@ enum Action {
         /// Logs that its records go to from now on, or `all`
         #[arg(long)]
         logs: Option<Logs>,
+        #[command(flatten)]
+        policy: PolicyArguments,
+        /// Let no version go unless `kaml merge` is told so
+        #[arg(long, conflicts_with = "merge_when_low")]
+        never_merge: bool,
     },
     /// Delete a namespace and all its records
     Delete {
@@ -87,6 +96,33 @@ struct Target {
     #[arg(long)]
     json: bool,
 }
+
+/// What of a versioned namespace may go when space runs low.
+#[derive(Args)]
+struct PolicyArguments {
+    /// Give the space of old versions back when less than a quarter is left; what snapshots see stays
+    #[arg(long)]
+    merge_when_low: bool,
+    /// Keep so many of the newest versions of each key then
+    #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "merge_when_low")]
+    keep_last: u32,
+    /// Keep everything put in so many days before
+    #[arg(long, value_name = "DAYS", requires = "merge_when_low")]
+    keep_days: Option<u32>,
+    /// Keep the newest version of each key from each time that segments were filled together
+    #[arg(long, requires = "merge_when_low")]
+    keep_internal: bool,
+}
+
+impl PolicyArguments {
+    fn policy(&self) -> Option<MergePolicy> {
+        let keep_for_ns = u64::from(self.keep_days.unwrap_or(0)).saturating_mul(DAY_NS);
+        let policy = MergePolicy { keep_last: self.keep_last, keep_for_ns, keep_internal: self.keep_internal };
+        self.merge_when_low.then_some(policy)
+    }
+}
+
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
 /// Which keys a namespace takes.
 #[derive(Clone, Copy, Default, ValueEnum)]
@@ -117,14 +153,19 @@ impl Arguments {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs, block, size, unit, versioned, buffer } => {
+            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, policy } => {
+                let merge_when_low = policy.policy();
+                if merge_when_low.is_some() && !versioned {
+                    return Err(Failure::Usage("--merge-when-low needs --versioned".into()));
+                }
                 let keys = match keys {
                     Keys::Bytes => KeyKind::Bytes,
                     Keys::U64 => KeyKind::U64,
                 };
                 let blocks = block.zip(size).map(|(block, size)| block_options(block, size, unit)).transpose()?;
                 let buffer_bytes = buffer.unwrap_or(0);
-                let versions = versioned.then(|| VersionOptions { buffer_bytes, ..VersionOptions::default() });
+                let versions =
+                    versioned.then(|| VersionOptions { buffer_bytes, merge_when_low, ..VersionOptions::default() });
                 let device = target.device.open()?;
                 device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
                 target.show(&store::namespace(&*device, &target.name)?, "created")?;
@@ -134,14 +175,17 @@ impl Arguments {
                 let namespaces = device.open_to_read()?.namespaces()?;
                 if json { output::json(&View::of_all(&namespaces)) } else { output::line(table(&namespaces)) }
             }
-            Action::Set { rename: None, logs: None, .. } => {
-                Err(Failure::Usage("nothing to set: give --rename or --logs".into()))
+            Action::Set { rename: None, logs: None, never_merge: false, policy, .. } if !policy.merge_when_low => {
+                let flags = "--rename, --logs, --merge-when-low or --never-merge";
+                Err(Failure::Usage(format!("nothing to set: give {flags}")))
             }
-            Action::Set { target, rename, logs } => {
+            Action::Set { target, rename, logs, policy, never_merge } => {
                 let device = target.device.local().open()?;
                 let id = device.namespace(&target.name)?;
                 let name = rename.clone().unwrap_or_else(|| target.name.clone());
-                device.set_namespace(id, &NamespaceChange { name: rename, logs: logs.map(|logs| logs.0) })?;
+                let merge_when_low = policy.policy().map(Some).or(never_merge.then_some(None));
+                let change = NamespaceChange { name: rename, logs: logs.map(|logs| logs.0), merge_when_low };
+                device.set_namespace(id, &change)?;
                 target.show(&store::namespace(&device, &name)?, "changed")?;
                 Ok(device.close()?)
             }
@@ -193,6 +237,8 @@ pub struct View<'a> {
     versioned: bool,
     buffer_bytes: Option<u64>,
     segment_bytes: Option<u64>,
+    /// Old versions go when space runs low.
+    merge_when_low: bool,
     /// None: all of them.
     logs: Option<&'a [u32]>,
     record_count: u64,
@@ -212,6 +258,7 @@ impl View<'_> {
             versioned: info.versions.is_some(),
             buffer_bytes: info.versions.map(|versions| versions.buffer_bytes),
             segment_bytes: info.versions.map(|versions| versions.segment_bytes() as u64),
+            merge_when_low: info.merge_when_low.is_some(),
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
             index_bytes: info.index_bytes,
@@ -239,6 +286,7 @@ fn show_layout(info: &NamespaceInfo) -> String {
             let bytes = size::show(u64::from(blocks.block_bytes) * blocks.block_count);
             format!("{bytes} of {} B blocks", blocks.block_bytes)
         }
+        None if info.merge_when_low.is_some() => format!("{}, versions while there is space", show_kind(info)),
         None if info.versions.is_some() => format!("{}, all versions", show_kind(info)),
         None => show_kind(info),
     }

@@ -83,6 +83,18 @@ impl PageOob {
     }
 }
 
+/// The entries of a block's pages, from their bytes. Pages are programmed in their order, so one that is older than a page in
+/// front of it was left by an erase that was not durable when the block was used again: it does not count.
+pub(crate) fn entries_of_block(bytes: &[u8], oob_bytes: usize) -> Vec<Option<Oob>> {
+    let mut newest = 0;
+    let mut counts = |entry: &Oob| {
+        let is_newer = entry.sequence >= newest;
+        newest = newest.max(entry.sequence);
+        is_newer
+    };
+    bytes.chunks(oob_bytes).map(|page| PageOob::check(page).filter(&mut counts)).collect()
+}
+
 /// Where a record lies in a block, in chunks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {

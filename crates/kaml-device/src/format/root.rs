@@ -6,6 +6,7 @@
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
 use crate::layout::{BlockOptions, Layout, VersionLayout};
+use crate::versioned::MergePolicy;
 use kaml_index::KeyKind;
 use kaml_versions::Parameters;
 
@@ -43,6 +44,8 @@ pub(crate) struct NamespaceRoot {
     /// there were none.
     pub(crate) kept: Option<Stream>,
     pub(crate) kept_before: u64,
+    /// It is merged when space runs low.
+    pub(crate) merge_when_low: Option<MergePolicy>,
 }
 
 /// Everything a root says.
@@ -89,11 +92,13 @@ pub enum RootError {
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
-/// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root; an older root is one
-/// without them. There is no version 3, which one flipped bit would make an older one.
-const VERSION: u32 = 5;
+/// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
+/// space runs low; an older root is one without them. There is no version 3, which one flipped bit would make an older one.
+const VERSION: u32 = 6;
 /// The first version with journal entries in the root. A flipped bit that makes it an older one leaves bytes over.
 const WITH_TAIL: u32 = 5;
+/// Added to the kind of a versioned namespace that is merged when space runs low.
+const WITH_POLICY: u32 = 2;
 /// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -223,7 +228,8 @@ impl NamespaceRoot {
                 w.u64(blocks.block_count);
             }
             Layout::Versions(VersionLayout { keys, parameters: p }) => {
-                w.u32(if keys == KeyKind::U64 { 3 } else { 4 });
+                let kind = if keys == KeyKind::U64 { 3 } else { 4 };
+                w.u32(kind + if self.merge_when_low.is_some() { WITH_POLICY } else { 0 });
                 [p.page_bytes, p.segment_pages, p.rows, p.choices, p.fingerprint_bits].iter().for_each(|v| w.u32(*v));
                 w.u64(p.buffer_bytes);
                 w.u64(p.seed);
@@ -240,11 +246,17 @@ impl NamespaceRoot {
             w.stream(self.kept.as_ref());
             w.u64(self.kept_before);
         }
+        if let Some(policy) = self.merge_when_low {
+            w.u32(policy.keep_last);
+            w.u32(policy.keep_internal.into());
+            w.u64(policy.keep_for_ns);
+        }
     }
 
     fn decode(r: &mut Reader<'_>) -> Option<NamespaceRoot> {
         let id = r.u32()?;
-        let layout = match r.u32()? {
+        let kind = r.u32()?;
+        let layout = match kind {
             0 => Layout::Records(KeyKind::U64),
             1 => Layout::Records(KeyKind::Bytes),
             2 => {
@@ -253,7 +265,7 @@ impl NamespaceRoot {
                 blocks.check().ok()?;
                 Layout::Blocks(blocks)
             }
-            kind @ (3 | 4) => {
+            3..=6 => {
                 let (page_bytes, segment_pages, rows) = (r.u32()?, r.u32()?, r.u32()?);
                 let (choices, fingerprint_bits) = (r.u32()?, r.u32()?);
                 let (buffer_bytes, seed) = (r.u64()?, r.u64()?);
@@ -261,7 +273,7 @@ impl NamespaceRoot {
                     Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices, fingerprint_bits, seed };
                 parameters.check().ok()?;
                 Layout::Versions(VersionLayout {
-                    keys: if kind == 3 { KeyKind::U64 } else { KeyKind::Bytes },
+                    keys: if kind % 2 == 1 { KeyKind::U64 } else { KeyKind::Bytes },
                     parameters,
                 })
             }
@@ -275,11 +287,27 @@ impl NamespaceRoot {
         }
         let record_count = r.u64()?;
         let (snapshot, snapshot_entry) = (r.stream()?, r.u64()?);
-        let (kept, kept_before) = match layout {
+        let kept = match layout {
             Layout::Versions(_) => (r.stream()?, r.u64()?),
             Layout::Records(_) | Layout::Blocks(_) => (None, 0),
         };
-        Some(NamespaceRoot { id, name, layout, logs, record_count, snapshot, snapshot_entry, kept, kept_before })
+        let merge_when_low = match kind > 2 + WITH_POLICY {
+            true => Some(MergePolicy { keep_last: r.u32()?, keep_internal: r.u32()? == 1, keep_for_ns: r.u64()? }),
+            false => None,
+        };
+        let (kept, kept_before) = kept;
+        Some(NamespaceRoot {
+            id,
+            name,
+            layout,
+            logs,
+            record_count,
+            snapshot,
+            snapshot_entry,
+            kept,
+            kept_before,
+            merge_when_low,
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 //! writes to, are kept. When the ring must be given up as a whole, before a clean close or after opening, the whole buffer
 //! is.
 
+use super::Versioned;
 use super::segments::entry_of;
 use crate::checkpoint::StreamWriter;
 use crate::core::{Core, PROGRAMMING_BYTES_MAX};
@@ -20,13 +21,16 @@ use crate::namespace::Namespace;
 pub(crate) struct KeepJob {
     pub(crate) namespace: u32,
     before: u64,
-    first: u64,
+    first: Option<u64>,
     pub(crate) out: StreamWriter,
 }
 
 /// With so many eighths of the ring in use, versions are kept that are so many eighths behind its head.
 const USED_EIGHTHS: u64 = 7;
 const KEPT_EIGHTHS: u64 = 5;
+/// The same while a frame finds no place: then the longest one and the rest of its lap fit, whatever the frame that the tail
+/// moves to.
+const KEPT_EIGHTHS_BLOCKED: u64 = 4;
 
 impl Core {
     /// One step of keeping versions, if that is due.
@@ -58,8 +62,11 @@ impl Core {
     fn keep_wanted(&self, space: &Namespace) -> Option<u64> {
         let versioned = space.versioned.as_ref().expect("a versioned namespace");
         let ring_bytes = self.geometry.ring_bytes;
-        let under_pressure = self.ring.used_bytes() > ring_bytes / 8 * USED_EIGHTHS;
-        let behind = if under_pressure { self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS) } else { 0 };
+        let behind = match self.ring.used_bytes() > ring_bytes / 8 * USED_EIGHTHS {
+            _ if self.ring.is_blocked() => self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS_BLOCKED),
+            true => self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS),
+            false => 0,
+        };
         let named = if self.blocks_are_wanted() { self.blocks.reclaimed_frame_max() + 1 } else { 0 };
         let asked = self.keep_until.map_or(0, |until| until + 1);
         let before = self.ring.version_before(behind.max(named)).max(asked);
@@ -73,10 +80,10 @@ impl Core {
     }
 
     fn capture(&self, namespace: u32, before: u64) -> KeepJob {
-        let mut job = KeepJob { namespace, before, first: u64::MAX, out: StreamWriter::default() };
+        let mut job = KeepJob { namespace, before, first: None, out: StreamWriter::default() };
         self.spaces[&namespace].with_versions(|versions| {
             for (version, record) in versions.columns().stragglers(before) {
-                job.first = job.first.min(version.sequence);
+                job.first = job.first.into_iter().chain([version.sequence]).min();
                 job.out.tail.extend_from_slice(record);
             }
         });
@@ -91,6 +98,40 @@ impl Core {
         (versioned.kept_before, versioned.kept_first) = (job.before, job.first);
         versioned.kept_is_lost = false;
         self.root_commit.retire(old.map(|stream| stream.runs).unwrap_or_default());
+    }
+
+    /// What the ring may wait for, for a person.
+    pub(crate) fn versions_state(&self) -> Vec<String> {
+        let state = |(id, space): (u32, &Namespace)| {
+            let versioned = space.versioned.as_ref().expect("a versioned namespace");
+            let Versioned { staged, fresh, sealed, kept_before, kept_is_lost, is_merging, .. } = &**versioned;
+            let oldest = space.with_versions(|v| v.columns().oldest_buffered(*kept_before));
+            format!(
+                "namespace {id}: {} staged, fresh {fresh:?}, sealed {}, oldest buffered {oldest:?}, kept before {kept_before}, \
+                 lost {kept_is_lost}, merging {is_merging}, wants to keep {:?}, wants seal {}, needs frame {}",
+                staged.len(),
+                sealed.is_some(),
+                self.keep_wanted(space),
+                self.wants_seal,
+                self.versions_frame_of(space),
+            )
+        };
+        self.version_spaces().map(state).collect()
+    }
+
+    /// The smallest sequences of the kept streams that a root made now names.
+    pub(crate) fn kept_firsts(&self) -> Vec<(u32, Option<u64>)> {
+        let loaded = self.version_spaces().filter(|(_, space)| space.is_loaded());
+        loaded.filter_map(|(id, space)| Some((id, space.versioned.as_ref()?.kept_first))).collect()
+    }
+
+    /// A root names these.
+    pub(crate) fn kept_are_in_root(&mut self, firsts: &[(u32, Option<u64>)]) {
+        for (id, first) in firsts {
+            if let Some(versioned) = self.spaces.get_mut(id).and_then(|space| space.versioned.as_mut()) {
+                versioned.kept_first_in_root = *first;
+            }
+        }
     }
 
     /// Whether versions that a request for a root covers are still needed in the ring.

@@ -2,7 +2,8 @@
 //!
 //! Lives here:       staging and committing versions, which frames of the ring a namespace needs, the attributes.
 //! Lives elsewhere:  the index and its algorithms (`kaml-versions`), sealing and moving segments (`segments`), what makes
-//!                   ring space free without sealing (`keep`), opening (`open`), reading beside the core (`reader`).
+//!                   ring space free without sealing (`keep`), merges for lack of space (`low`), opening (`open`), reading
+//!                   beside the core (`reader`).
 //! Implements:       docs/versioned.md "In the device".
 //!
 //! A version's life: `stage` appends it to the commit ring; its commit puts it into the page buffer; sealing copies it into
@@ -16,11 +17,13 @@
 //! - the kept stream is replaced only while every segment is journaled: what the old one alone had is in one of them.
 
 mod keep;
+mod low;
 mod open;
 mod read;
 mod segments;
 
 pub(crate) use keep::KeepJob;
+pub use low::MergePolicy;
 pub(crate) use open::Again;
 pub use read::{SegmentRead, VersionReader};
 pub(crate) use segments::Placing;
@@ -55,6 +58,8 @@ pub struct VersionOptions {
     pub rows: u32,
     /// Bits compared before a page is read, 4 to 28; 14 if zero. One more costs an eighth of a byte a version.
     pub fingerprint_bits: u32,
+    /// Merge it when space runs low, within these rules; nothing: never by itself.
+    pub merge_when_low: Option<MergePolicy>,
 }
 
 /// Segments are this long where the device allows it (paper:Muninn Table 1).
@@ -107,12 +112,18 @@ pub(crate) struct Versioned {
     pub(crate) sealed: Option<Box<Sealed>>,
     pub(crate) kept: Option<Stream>,
     pub(crate) kept_before: u64,
-    /// The smallest sequence in the kept stream.
-    pub(crate) kept_first: u64,
+    /// The smallest sequence in the kept stream, once that was read or written.
+    pub(crate) kept_first: Option<u64>,
+    /// The same of the stream that the root on the medium names.
+    pub(crate) kept_first_in_root: Option<u64>,
     /// The kept stream went down with a block.
     pub(crate) kept_is_lost: bool,
     /// A merge is under way, which knows groups by their numbers: they stay in memory as they are.
     pub(crate) is_merging: bool,
+    /// What may go when space runs low; nothing: it is not merged by itself.
+    pub(crate) merge_when_low: Option<MergePolicy>,
+    /// When it was last merged for that reason, or would have been.
+    pub(crate) low_merge_ended: Option<low::Ended>,
     /// While opening: segments that are not restored yet.
     pub(crate) directory: Option<Directory>,
 }
@@ -434,11 +445,18 @@ impl Core {
     }
 
     /// The smallest sequence of a namespace that opening after a crash might bring back: merges must not drop it.
-    pub fn merge_limit(&self, namespace: u32) -> Result<u64, Error> {
+    ///
+    /// # Errors
+    /// [`StageError::NeedIndex`]: what is kept is known once it was read.
+    pub fn merge_limit(&self, namespace: u32) -> Result<u64, StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
+        if !space.is_loaded() {
+            return Err(StageError::NeedIndex(namespace));
+        }
         let versioned = space.versioned.as_ref().expect("admitted");
-        Ok(versioned.kept_first.min(self.ring.first_version()))
+        let kept = versioned.kept_first.into_iter().chain(versioned.kept_first_in_root);
+        Ok(kept.chain([self.ring.first_version()]).min().expect("at least the ring's"))
     }
 }
 

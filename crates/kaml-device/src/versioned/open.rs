@@ -183,11 +183,14 @@ impl Core {
     /// The kept versions of a namespace, in the order of their sequences.
     pub(crate) fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Again>, Error> {
         let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("a versioned namespace");
-        versioned.kept_first = u64::MAX;
+        versioned.kept_first = None;
         let Some(stream) = &versioned.kept else { return Ok(Vec::new()) };
         let bytes = read_stream(medium, stream).map_err(|error| Core::versions_damaged(id, error))?;
         let kept = kept_versions(&bytes).ok_or_else(|| Core::versions_damaged(id, "its kept versions are damaged"))?;
-        versioned.kept_first = kept.iter().map(|(version, _)| version.sequence).min().unwrap_or(u64::MAX);
+        versioned.kept_first = kept.iter().map(|(version, _)| version.sequence).min();
+        // The root names this stream, unless it names an older one still.
+        let in_root = versioned.kept_first_in_root.into_iter().chain(versioned.kept_first).min();
+        versioned.kept_first_in_root = in_root;
         let again = |(version, record): (Version, &[u8])| Again::Version(version, record.into());
         let mut kept: Vec<Again> = kept.into_iter().map(again).collect();
         kept.sort_by_key(Again::sequence);

@@ -128,6 +128,8 @@ impl Life {
             }
         };
         while self.core.committed() <= frame {
+            tries += 1;
+            assert!(tries < 100_000, "a frame waits for ever: {:?}", self.core);
             self.persist()?;
             self.background(false)?;
         }

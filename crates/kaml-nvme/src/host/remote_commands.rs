@@ -56,6 +56,7 @@ impl RemoteDevice {
             keys: KeyKind::Bytes,
             blocks: None,
             versions: None,
+            merge_when_low: None,
             logs: Vec::new(),
             record_count: 0,
             index_bytes: 0,
@@ -70,6 +71,9 @@ impl RemoteDevice {
     }
 
     fn create(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
+        if options.versions.is_some_and(|versions| versions.merge_when_low.is_some()) {
+            return Err(Error::Unsupported("merges when space runs low"));
+        }
         let mut data = Create::new_zeroed();
         let set = match &options.blocks {
             None => CommandSet::KeyValue,

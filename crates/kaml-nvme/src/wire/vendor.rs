@@ -216,6 +216,7 @@ impl NamespaceEntry {
             keys: if self.kind == 0 { KeyKind::Bytes } else { KeyKind::U64 },
             blocks: (self.kind == 2).then(blocks),
             versions: (self.keeps_versions == 1).then(versions),
+            merge_when_low: None,
             logs: logs.iter().map(|log| u32::from(log.get())).collect(),
             record_count: self.record_count.get(),
             index_bytes: self.index_bytes.get(),
