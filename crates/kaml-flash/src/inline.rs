@@ -52,9 +52,10 @@ impl InlineWaker {
 impl Wake for InlineWaker {
     fn wake(&self) {
         let mut woken = self.woken.lock().expect("no panic under this lock");
-        if !std::mem::replace(&mut *woken, true)
-            && let Some(Some(event)) = self.event.get()
-        {
+        if std::mem::replace(&mut *woken, true) {
+            return; // whoever waits has been told, or sees it before waiting
+        }
+        if let Some(Some(event)) = self.event.get() {
             // The counter goes from 0 to 1, so it has room.
             let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }

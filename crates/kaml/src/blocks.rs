@@ -108,6 +108,23 @@ impl Shared {
         Ok(runs)
     }
 
+    /// As [`Shared::find_blocks`], for blocks of one unit; nothing if they are of several.
+    pub(crate) fn find_one_unit(
+        &self,
+        namespace: NamespaceId,
+        first_block: u64,
+        bytes: usize,
+    ) -> Result<Option<OneUnit>, Error> {
+        let options = self.reader.block_options(namespace)?;
+        let mut spans = options.spans(options.bytes_of_buffer(namespace, first_block, bytes)?);
+        let (Some(span), None) = (spans.next(), spans.next()) else { return Ok(None) };
+        Ok(Some(match self.find_unit(namespace, span.unit)? {
+            Buffered::Absent => OneUnit::Here(vec![0; bytes]),
+            Buffered::Value(unit) => OneUnit::Here(unit[span.in_unit].to_vec()),
+            Buffered::Programmed(read) => OneUnit::Read(UnitRead { read, in_unit: span.in_unit }),
+        }))
+    }
+
     fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<Buffered, Error> {
         loop {
             match self.reader.find_unit(namespace, unit) {
@@ -138,6 +155,33 @@ fn take_unit(found: Buffered, span: Span, into: &mut [u8], geometry: &Geometry, 
             }
         }
     }
+}
+
+/// Blocks of one unit.
+pub(crate) enum OneUnit {
+    /// They need no read of flash.
+    Here(Vec<u8>),
+    /// They are a part of what is read.
+    Read(UnitRead),
+}
+
+/// A read of one unit, of which some blocks are wanted. Its block is pinned until it is dropped.
+pub(crate) struct UnitRead {
+    pub(crate) read: FlashRead,
+    in_unit: Range<usize>,
+}
+
+impl UnitRead {
+    /// Where the blocks lie in the bytes that were read, if they are the unit.
+    pub(crate) fn blocks(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
+        let value = self.read.value(bytes)?;
+        let blocks = value.start + self.in_unit.start..value.start + self.in_unit.end;
+        if blocks.end <= value.end { Ok(blocks) } else { Err(other_size(&self.read).into()) }
+    }
+}
+
+fn other_size(read: &FlashRead) -> CommandError {
+    read.corrupt("a unit of another size stands in its place")
 }
 
 /// A part of a read that one unit answers.
@@ -175,15 +219,9 @@ impl Run {
         for part in &self.parts {
             let record = &bytes[part.start..part.start + part.read.bytes];
             let value = &record[part.read.value(record)?];
-            let blocks = value.get(part.in_unit.clone()).ok_or_else(|| part.damaged())?;
+            let blocks = value.get(part.in_unit.clone()).ok_or_else(|| other_size(&part.read))?;
             into[part.into.clone()].copy_from_slice(blocks);
         }
         Ok(())
-    }
-}
-
-impl Part {
-    fn damaged(&self) -> CommandError {
-        self.read.corrupt("a unit of another size stands in its place")
     }
 }

@@ -97,6 +97,8 @@ struct State {
     capsule_bytes_max: usize,
     /// Memory of long data that were answered, for the next ones.
     spare: Vec<Vec<u8>>,
+    /// Threads that wait for something to change: telling nobody costs a system call all the same.
+    waiting: usize,
     /// Why nothing can be sent or received any more.
     lost: Option<String>,
 }
@@ -153,6 +155,7 @@ impl Queue {
             data_pdu_bytes_max: answer.limit.get() as usize,
             capsule_bytes_max: 8192, // what every controller takes for Connect
             spare: Vec::new(),
+            waiting: 0,
             lost: None,
         };
         Ok(Queue { socket, state: Mutex::new(state), changed: Condvar::new() })
@@ -206,7 +209,7 @@ impl Queue {
             for cid in std::mem::take(&mut state.polled) {
                 let in_flight = state.in_flight[usize::from(cid)].take();
                 state.free.push(cid);
-                self.changed.notify_one();
+                self.tell(&state);
                 out.extend(in_flight.and_then(|command| Some((Ticket(cid), command.finished?))));
             }
             if out.len() > before {
@@ -229,7 +232,7 @@ impl Queue {
             if finished.is_some() || state.lost.is_some() {
                 state.in_flight[place] = None;
                 state.free.push(ticket.0);
-                self.changed.notify_one();
+                self.tell(&state);
                 let why = state.lost.clone().unwrap_or_default();
                 return finished.ok_or(Error::Connection(why));
             }
@@ -255,10 +258,12 @@ impl Queue {
     /// Receives once, for all; or waits until somebody else has, if it may wait.
     fn progress<'a>(&'a self, mut state: MutexGuard<'a, State>, wait: Wait) -> MutexGuard<'a, State> {
         let Some(mut framer) = state.framer.take() else {
-            return match wait {
-                Wait::Yes => self.changed.wait(state).expect("no panics under this lock"),
-                Wait::No => state,
-            };
+            if wait == Wait::Yes {
+                state.waiting += 1;
+                state = self.changed.wait(state).expect("no panics under this lock");
+                state.waiting -= 1;
+            }
+            return state;
         };
         drop(state);
         let received = receive(&self.socket, &mut framer, wait);
@@ -269,14 +274,21 @@ impl Queue {
             state.lost.get_or_insert(error.to_string());
         }
         self.flush(&mut state);
-        self.changed.notify_all();
+        self.tell(&state);
         state
+    }
+
+    /// Wakes all who wait for something to change.
+    fn tell(&self, state: &State) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     fn flush(&self, state: &mut State) {
         if let Err(error) = flush(&self.socket, &mut state.outbox) {
             state.lost.get_or_insert(error.to_string());
-            self.changed.notify_all();
+            self.tell(state);
         }
     }
 }

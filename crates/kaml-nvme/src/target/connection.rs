@@ -172,7 +172,7 @@ impl Connection {
         self.count();
     }
 
-    /// Memory of long data that were sent since.
+    /// Memory of data that are not needed any more.
     pub fn take_spent(&mut self) -> impl Iterator<Item = Bytes> + '_ {
         self.outbox.take_spent()
     }
@@ -363,6 +363,7 @@ impl Connection {
     }
 
     fn data(&mut self, data: Vec<u8>, intact: bool) -> Option<Request> {
+        self.outbox.set_padding(self.framer.pads_digests());
         match std::mem::replace(&mut self.arriving, Arriving::Nothing) {
             Arriving::Nothing => unreachable!("data were announced"),
             Arriving::Ignored => None,

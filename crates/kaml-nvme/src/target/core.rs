@@ -19,6 +19,9 @@ use std::time::Instant;
 const CONTROLLERS_MAX: usize = 256;
 /// Controller numbers that are given out: 1 to this.
 const CNTLID_MAX: u16 = 0xffef;
+/// Commands of one link that are carried out before what they came to is sent: hosts work on the first answers while the
+/// target works on the next ones, and many hosts share it evenly.
+const TURN_COMMANDS_MAX: usize = 16;
 /// Names all namespaces.
 pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
 
@@ -57,6 +60,15 @@ pub(crate) enum Outcome {
     Connected { entries: usize, flow_control: bool, result: u64 },
     /// It will be answered later.
     Later,
+}
+
+/// What a link's turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// A command has connected it to a controller.
+    pub(crate) has_connected: bool,
+    /// More commands may have come whole: it needs another turn before anything is received on it.
+    pub(crate) has_more: bool,
 }
 
 impl From<Status> for Outcome {
@@ -220,22 +232,26 @@ impl Target {
 
     // --- commands -----------------------------------------------------------------------------------------------------
 
-    /// Carries out the commands of a connection that have come whole; whether one of them has connected it to a controller.
-    pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> bool {
-        let mut connected = false;
-        while let Some(request) = connection.next_request() {
+    /// Carries out some of the commands of a connection that have come whole.
+    pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> Turn {
+        let mut turn = Turn { has_connected: false, has_more: true };
+        for _ in 0..TURN_COMMANDS_MAX {
+            let Some(request) = connection.next_request() else {
+                turn.has_more = false;
+                break;
+            };
             let origin = Origin { link, cid: request.command.cid.get(), reserved: request.reserved };
             match self.execute(link, local, request, now) {
                 Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
                 Outcome::Connected { entries, flow_control, result } => {
-                    connected = true;
+                    turn.has_connected = true;
                     connection.set_queue(entries, flow_control);
                     connection.answer(origin.answer(Status::SUCCESS, result, Vec::new()));
                 }
                 Outcome::Later => {}
             }
         }
-        connected
+        turn
     }
 
     /// Carries out a command, or starts it. `local` is the address that the host reached us at.

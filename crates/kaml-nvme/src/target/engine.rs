@@ -174,7 +174,7 @@ impl Engine {
     ) -> Result<(), Status> {
         self.read_count += 1;
         let token = self.token(origin, Then::Read);
-        let result = self.queue.submit_block_read(token, namespace, first_block, vec![0; bytes]);
+        let result = self.queue.submit_block_read(token, namespace, first_block, bytes);
         self.answered_if_refused(token, result)
     }
 

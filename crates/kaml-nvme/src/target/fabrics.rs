@@ -59,7 +59,9 @@ impl Target {
         if size == 0 || entries > QUEUE_ENTRIES_MAX {
             return Err(in_command(offset_of!(Connect, queue_size)));
         }
-        let nqn = get_nqn(&data.host).ok_or(in_data(offset_of!(ConnectData, host)))?;
+        // SPDK's tools connect without a name. A list of hosts that may connect keeps them out.
+        let nqn = if data.host[0] == 0 { Some("") } else { get_nqn(&data.host) };
+        let nqn = nqn.ok_or(in_data(offset_of!(ConnectData, host)))?;
         let host = HostName { nqn: nqn.to_owned(), id: data.host_id };
         let subsystem = get_nqn(&data.subsystem).ok_or(in_data(offset_of!(ConnectData, subsystem)))?;
         let kind = match subsystem {

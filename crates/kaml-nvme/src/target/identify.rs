@@ -145,14 +145,20 @@ impl Target {
         Ok(namespace_list(spaces.map(|(nsid, _)| *nsid).filter(seen)))
     }
 
-    /// Zeros for a Key Value namespace: SPDK asks for this page of all namespaces and takes nothing else.
+    /// SPDK asks for this page of all namespaces: an error makes it give up the controller, and a namespace without capacity
+    /// is none to it. So a Key Value namespace has a capacity here, but no blocks that anybody could take it for a disk.
     fn nvm_namespace(&self, space: Option<&Space>) -> Result<Vec<u8>, Status> {
         match space {
             Some(Space { id, holds: Holds::Blocks(_), .. }) => {
                 let info = self.engine.device().block_info(*id).map_err(|error| status_of(&error))?;
                 Ok(self.block_namespace(*id, &info).as_bytes().to_vec())
             }
-            Some(Space { holds: Holds::Records(..), .. }) | None => Ok(Vec::new()),
+            Some(Space { holds: Holds::Records(..), .. }) => {
+                let mut page = NvmNamespace::new_zeroed();
+                page.ncap = self.engine.device().stats().capacity_bytes.into();
+                Ok(page.as_bytes().to_vec())
+            }
+            None => Ok(Vec::new()),
         }
     }
 
@@ -248,8 +254,8 @@ impl Target {
 /// What all block namespaces have in common.
 fn any_nvm_namespace() -> NvmNamespace {
     let mut page = NvmNamespace::new_zeroed();
-    // Thin (bit 0), with atomicity (1) and best sizes (4) of its own.
-    page.nsfeat = 1 | 1 << 1 | 1 << 4;
+    // Thin (bit 0), with atomicity (1), identifiers that are never used again (3) and best sizes (4) of its own.
+    page.nsfeat = 1 | 1 << 1 | 1 << 3 | 1 << 4;
     page.nmic = 1; // may be attached to several controllers
     page.dlfeat = 1 | 1 << 3; // deallocated blocks read as zeroes, and Write Zeroes deallocates
     page.nlbaf = LBA_FORMATS.len() as u8 - 1;
@@ -263,6 +269,7 @@ fn any_nvm_namespace() -> NvmNamespace {
 
 fn independent_namespace() -> Vec<u8> {
     let mut page = IndependentNamespace::new_zeroed();
+    page.nsfeat = 1 << 3; // identifiers that are never used again
     page.nmic = 1; // may be attached to several controllers
     page.nstat = 1; // ready
     page.as_bytes().to_vec()

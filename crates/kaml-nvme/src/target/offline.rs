@@ -63,7 +63,15 @@ impl Offline {
             space[..count].copy_from_slice(&bytes[..count]);
             bytes = &bytes[count..];
             connection.received(count);
-            self.target.serve(link, connection, ADDRESS, self.now);
+            self.serve(link);
+        }
+    }
+
+    /// Gives a connection turns until none of its commands is left.
+    fn serve(&mut self, link: u64) {
+        let mut has_more = true;
+        while has_more && let Some(connection) = self.connections.get_mut(&link) {
+            has_more = self.target.serve(link, connection, ADDRESS, self.now).has_more;
             self.poll();
         }
     }
@@ -78,8 +86,7 @@ impl Offline {
             connection.outbox().slices().iter().for_each(|slice| sent.extend_from_slice(slice));
             connection.sent(sent.len() - before);
             // There is room now for commands that wait.
-            self.target.serve(link, connection, ADDRESS, self.now);
-            self.poll();
+            self.serve(link);
         }
         sent
     }

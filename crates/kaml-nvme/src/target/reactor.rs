@@ -4,8 +4,9 @@
 //! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`).
 //! Implements:       design section 2, driver (ii).
 //!
-//! One round: wait; receive once from every link that has something, and carry out what came; collect what the device has
-//! done; send once to every link that has answers. So many commands share each system call and each ring write.
+//! One round: wait; receive once from every link that has something; carry out some commands of each, collect what the
+//! device has done, send once to every link that has answers, and so on until all that came is carried out. So many
+//! commands share each system call and each ring write.
 
 use super::connection::{Budget, Connection};
 use super::core::Target;
@@ -30,6 +31,8 @@ const GREETING_MAX: Duration = Duration::from_secs(10);
 const STALL_MAX: Duration = Duration::from_secs(30);
 /// How long to look for the next command before sleeping: about what it takes to fall asleep and be woken on another core.
 const LOOK_MAX: Duration = Duration::from_micros(50);
+/// Looks at the link that was heard last between two waits, which look at all others.
+const LOOKS: usize = 16;
 /// Links that are closing get so long to take what is left for them.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 /// How often to look after a device's queue that cannot tell when it has something.
@@ -87,10 +90,13 @@ pub(crate) struct Reactor {
     links: BTreeMap<u64, Link>,
     next_link: u64,
     touched: Vec<u64>,
+    /// Links that have more commands to carry out.
+    unfinished: Vec<u64>,
     stopper: Stopper,
     ticked: Instant,
-    /// When something was last received.
+    /// When something was last received, and on which link.
     received: Instant,
+    last_link: u64,
 }
 
 impl Reactor {
@@ -106,21 +112,36 @@ impl Reactor {
             watch(fd, DEVICE)?;
         }
         let budget = Budget::new(target.options.memory_bytes);
-        let (links, touched, now) = (BTreeMap::new(), Vec::new(), Instant::now());
-        let (next_link, ticked, received) = (0, now, now);
-        Ok(Reactor { epoll, listener, target, budget, links, next_link, touched, stopper, ticked, received })
+        let now = Instant::now();
+        Ok(Reactor {
+            epoll,
+            listener,
+            target,
+            budget,
+            links: BTreeMap::new(),
+            next_link: 0,
+            touched: Vec::new(),
+            unfinished: Vec::new(),
+            stopper,
+            ticked: now,
+            received: now,
+            last_link: 0,
+        })
     }
 
     pub(crate) fn run(&mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
         while !self.stopper.asked.load(Ordering::Acquire) {
-            self.wait(&mut events)?;
-            let now = Instant::now();
+            let found = self.look();
+            if found.is_none() {
+                self.wait(&mut events)?;
+            }
+            let now = found.unwrap_or_else(Instant::now);
             for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept(now),
                     DEVICE | WORKERS | STOP => {} // looked after below in any case
-                    link => self.receive(link, now),
+                    link => self.hear(link, now),
                 }
             }
             self.settle(now);
@@ -130,6 +151,20 @@ impl Reactor {
         }
         self.finish();
         Ok(())
+    }
+
+    /// Looks for the next command of the host that sent the last one, if nobody else has anything to do: a wait that would
+    /// find it takes longer. Answers when it came.
+    fn look(&mut self) -> Option<Instant> {
+        let nothing_left = self.target.replies.is_empty() && self.touched.is_empty() && self.target.engine.is_idle();
+        if !nothing_left || !self.target.options.busy_poll && !self.awaits_more() {
+            return None;
+        }
+        let link = self.links.get_mut(&self.last_link).filter(|link| !link.connection.is_closing())?;
+        let received = (0..LOOKS).find_map(|_| link.receive())?;
+        let now = Instant::now();
+        self.received(self.last_link, received, now);
+        Some(now)
     }
 
     /// Waits until there is something to do.
@@ -205,35 +240,57 @@ impl Reactor {
         Ok(())
     }
 
-    /// Receives once, and carries out what came. More is told by the next wait.
-    fn receive(&mut self, number: u64, now: Instant) {
+    /// Receives once from a link that has something. More is told by the next wait.
+    fn hear(&mut self, number: u64, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         link.touch(number, &mut self.touched);
         if link.connection.is_closing() {
             link.drain();
-            return;
-        }
-        match rustix::net::recv(&link.socket, link.connection.space(), RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => link.gone = true,
-            Ok((_, count)) => {
-                link.connection.received(count);
-                link.moved = now;
-                self.received = now;
-                self.carry_out(number, now);
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => link.gone = true,
+        } else if let Some(received) = link.receive() {
+            self.received(number, received, now);
         }
     }
 
-    /// Carries out the commands that have come whole.
+    /// So many bytes came on a link, or its end: carries out the first commands.
+    fn received(&mut self, number: u64, count: Option<usize>, now: Instant) {
+        let Some(link) = self.links.get_mut(&number) else { return };
+        link.touch(number, &mut self.touched);
+        let Some(count) = count else {
+            link.gone = true;
+            return;
+        };
+        link.connection.received(count);
+        link.moved = now;
+        (self.received, self.last_link) = (now, number);
+        self.carry_out(number, now);
+    }
+
+    /// Carries out commands that have come whole.
     fn carry_out(&mut self, number: u64, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
-        link.connected |= self.target.serve(number, &mut link.connection, link.local, now);
+        let turn = self.target.serve(number, &mut link.connection, link.local, now);
+        link.connected |= turn.has_connected;
+        if turn.has_more {
+            self.unfinished.push(number);
+        }
+    }
+
+    /// Carries out what is left of what came, turn by turn.
+    fn settle(&mut self, now: Instant) {
+        self.send_answers(now);
+        while !self.unfinished.is_empty() {
+            for number in std::mem::take(&mut self.unfinished) {
+                if let Some(link) = self.links.get_mut(&number) {
+                    link.touch(number, &mut self.touched);
+                    self.carry_out(number, now);
+                }
+            }
+            self.send_answers(now);
+        }
     }
 
     /// Hands answers to their links, sends, and closes what is to be closed.
-    fn settle(&mut self, now: Instant) {
+    fn send_answers(&mut self, now: Instant) {
         self.target.poll();
         for reply in std::mem::take(&mut self.target.replies) {
             let Reply { origin, status, result, data, .. } = reply;
@@ -319,6 +376,16 @@ impl Link {
     fn touch(&mut self, number: u64, touched: &mut Vec<u64>) {
         if !std::mem::replace(&mut self.touched, true) {
             touched.push(number);
+        }
+    }
+
+    /// Receives once, if anything is there: so many bytes, or the connection's end.
+    fn receive(&mut self) -> Option<Option<usize>> {
+        match rustix::net::recv(&self.socket, self.connection.space(), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Some(None),
+            Ok((_, count)) => Some(Some(count)),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(_) => Some(None),
         }
     }
 

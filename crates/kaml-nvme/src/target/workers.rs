@@ -8,6 +8,7 @@ use kaml::store::{Backing, BatchReader};
 use kaml::{Bytes, Device, NamespaceId};
 use rustix::event::EventfdFlags;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
@@ -64,12 +65,17 @@ type Inbox = Arc<Mutex<mpsc::Receiver<(u64, Job)>>>;
 /// What workers have done.
 struct Finished {
     list: Mutex<Vec<(u64, Done)>>,
+    /// Whether the list holds anything, for those who look often.
+    is_there: AtomicBool,
     event: OwnedFd,
 }
 
 impl Finished {
     fn push(&self, token: u64, done: Done) {
-        self.list.lock().expect("no panics under this lock").push((token, done));
+        let mut list = self.list.lock().expect("no panics under this lock");
+        list.push((token, done));
+        self.is_there.store(true, Ordering::Release);
+        drop(list);
         // The counter cannot overflow: it would take 2^64 jobs.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
@@ -86,7 +92,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn start_threads(device: &Device) -> std::io::Result<Workers> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let finished = Arc::new(Finished { list: Mutex::default(), event });
+        let finished = Arc::new(Finished { list: Mutex::default(), is_there: AtomicBool::new(false), event });
         let (quick, quick_inbox) = mpsc::channel();
         let (slow, slow_inbox) = mpsc::channel();
         let (quick_inbox, slow_inbox) = (Arc::new(Mutex::new(quick_inbox)), Arc::new(Mutex::new(slow_inbox)));
@@ -116,12 +122,14 @@ impl Workers {
 
     /// Appends what they have done.
     pub(crate) fn take(&self, into: &mut Vec<(u64, Done)>) {
-        let mut list = self.finished.list.lock().expect("no panics under this lock");
-        if !list.is_empty() {
-            // It can only be empty already.
-            let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
-            into.append(&mut list);
+        if !self.finished.is_there.load(Ordering::Acquire) {
+            return;
         }
+        let mut list = self.finished.list.lock().expect("no panics under this lock");
+        self.finished.is_there.store(false, Ordering::Release);
+        // It can only be empty already.
+        let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
+        into.append(&mut list);
     }
 
     /// What becomes readable when one of them is done.

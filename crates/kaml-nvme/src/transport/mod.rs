@@ -27,6 +27,12 @@ impl Digests {
 /// Bytes of a digest.
 const DIGEST_BYTES: usize = 4;
 
+/// What SPDK takes for the digest of data: that of the data filled up with zeros to a multiple of 4 bytes. Others do not fill
+/// up, and the specification knows no data of other lengths, which values of any length need.
+fn padded_digest(digest: u32, data_bytes: usize) -> u32 {
+    crc32c::crc32c_append(digest, &[0; 3][..data_bytes.wrapping_neg() % 4])
+}
+
 /// Which end of a connection this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

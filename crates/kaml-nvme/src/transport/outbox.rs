@@ -4,7 +4,7 @@
 //! Lives elsewhere:  sockets (the callers).
 //! Implements:       spec:NVMe-TCP "PDU Structure", "Digests".
 
-use super::{DIGEST_BYTES, Digests, End};
+use super::{DIGEST_BYTES, Digests, End, padded_digest};
 use crate::wire::pdu::{Common, Header, flags};
 use kaml::Bytes;
 use std::collections::VecDeque;
@@ -18,20 +18,21 @@ const COPY_BYTES_MAX: usize = 16 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 /// Pieces for one system call.
 const SLICES_MAX: usize = 64;
-/// Long data that are sent and kept until somebody takes their memory.
-const SPENT_MAX: usize = 4;
+/// Data that are copied or sent and kept until somebody takes their memory.
+const SPENT_MAX: usize = 32;
 
 /// See the module.
 pub struct Outbox {
     end: End,
     digests: Digests,
+    pads_digests: bool,
     pieces: VecDeque<Piece>,
     /// Bytes of the first piece that are sent.
     sent: usize,
     bytes: usize,
     /// An empty piece, kept for its memory.
     spare: Vec<u8>,
-    /// Long data that are sent, for whoever wants their memory.
+    /// Data that are copied or sent, for whoever wants their memory.
     spent: Vec<Bytes>,
 }
 
@@ -55,13 +56,26 @@ impl Piece {
 impl Outbox {
     /// For one end of a connection; digests are off until agreed on.
     pub fn new(end: End) -> Outbox {
-        let digests = Digests::default();
-        Outbox { end, digests, pieces: VecDeque::new(), sent: 0, bytes: 0, spare: Vec::new(), spent: Vec::new() }
+        Outbox {
+            end,
+            digests: Digests::default(),
+            pads_digests: false,
+            pieces: VecDeque::new(),
+            sent: 0,
+            bytes: 0,
+            spare: Vec::new(),
+            spent: Vec::new(),
+        }
     }
 
     /// From the next PDU on.
     pub fn set_digests(&mut self, digests: Digests) {
         self.digests = digests;
+    }
+
+    /// From the next PDU on: whether data are filled up with zeros for their digest, as SPDK expects it.
+    pub fn set_padding(&mut self, pads_digests: bool) {
+        self.pads_digests = pads_digests;
     }
 
     /// Bytes that are not sent yet.
@@ -78,9 +92,10 @@ impl Outbox {
     pub fn push_with(&mut self, header: &Header, data: impl Into<Bytes>) {
         let data = data.into();
         if data.len() <= COPY_BYTES_MAX {
-            return self.push_copy(header, &data);
+            self.push_copy(header, &data);
+            return self.keep(data);
         }
-        let digest = self.push_head(header, data.len()).then(|| crc32c::crc32c(&data));
+        let digest = self.push_head(header, data.len()).then(|| self.digest(&data));
         self.bytes += data.len();
         self.pieces.push_back(Piece::Data(data));
         if let Some(digest) = digest {
@@ -93,8 +108,13 @@ impl Outbox {
         let digest = self.push_head(header, data.len());
         self.append(data);
         if digest {
-            self.append(&crc32c::crc32c(data).to_le_bytes());
+            self.append(&self.digest(data).to_le_bytes());
         }
+    }
+
+    fn digest(&self, data: &[u8]) -> u32 {
+        let digest = crc32c::crc32c(data);
+        if self.pads_digests { padded_digest(digest, data.len()) } else { digest }
     }
 
     /// What to send next.
@@ -114,8 +134,7 @@ impl Outbox {
         {
             self.sent -= first.bytes().len();
             match self.pieces.pop_front().expect("just seen") {
-                Piece::Data(data) if self.spent.len() < SPENT_MAX => self.spent.push(data),
-                Piece::Data(_) => {}
+                Piece::Data(data) => self.keep(data),
                 Piece::Gathered(mut bytes) => {
                     if bytes.capacity() > self.spare.capacity() && bytes.capacity() <= 2 * PIECE_BYTES {
                         bytes.clear();
@@ -126,7 +145,13 @@ impl Outbox {
         }
     }
 
-    /// Memory of long data that were sent since.
+    fn keep(&mut self, data: Bytes) {
+        if self.spent.len() < SPENT_MAX {
+            self.spent.push(data);
+        }
+    }
+
+    /// Memory of data that are not needed any more.
     pub fn take_spent(&mut self) -> std::vec::Drain<'_, Bytes> {
         self.spent.drain(..)
     }

@@ -132,6 +132,24 @@ proptest! {
     }
 }
 
+/// Goal:   data of any length get through with digests, whether or not the peer fills them up with zeros for theirs.
+/// Method: lengths around multiples of 4 from an outbox that does and one that does not; the check value of seven bytes.
+#[test]
+fn digests_may_be_of_padded_data() {
+    assert_eq!(super::padded_digest(crc32c::crc32c(b"1234567"), 7), crc32c::crc32c(b"1234567\0"));
+    for (bytes, pads) in (1..10).flat_map(|bytes| [(bytes, false), (bytes, true)]) {
+        let (mut outbox, mut framer) = (Outbox::new(End::Target), Framer::new(End::Host));
+        let digests = Digests { header: false, data: true };
+        outbox.set_digests(digests);
+        outbox.set_padding(pads);
+        framer.set_digests(digests);
+        outbox.push_copy(&Header::DataOut(transfer(3, 0, bytes), true, true), &vec![0x5a; bytes]);
+        let found = frames(&mut framer, &bytes_of(&mut outbox), 100).unwrap();
+        assert_eq!((found[0].1.len(), found[0].2), (bytes, true), "{bytes} bytes, padded: {pads}");
+        assert_eq!(framer.pads_digests(), pads && bytes % 4 != 0, "{bytes} bytes");
+    }
+}
+
 /// Goal:   the bytes are those of the specification, both ways.
 /// Method: vectors written down by hand: an initialisation request, a Keep Alive capsule with header digest, and an R2T.
 #[test]

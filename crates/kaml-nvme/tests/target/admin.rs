@@ -44,7 +44,8 @@ fn pages_have_what_hosts_need() {
     assert!(descriptors.windows(5).any(|part| part == [4, 1, 0, 0, 1]), "the command set");
     assert_eq!(descriptors[..4], [2, 16, 0, 0]);
     assert_eq!(host.identify(cns::INDEPENDENT_NAMESPACE, nsid, 0).unwrap()[14], 1, "ready");
-    assert_eq!(host.identify(cns::NAMESPACE, nsid, 0).unwrap(), [0; 4096], "SPDK takes nothing else");
+    let blocks = host.identify(cns::NAMESPACE, nsid, 0).unwrap();
+    assert!(blocks[..8] == [0; 8] && blocks[8..16] != [0; 8], "no blocks, and still a namespace to SPDK");
     let (space, _) = KvNamespace::read_from_prefix(&host.identify(cns::SET_NAMESPACE, nsid, 1).unwrap()).unwrap();
     assert_eq!(space.formats[0].key_bytes_max.get(), 16);
     assert_eq!(u64::from(space.formats[0].value_bytes_max.get()), world.device.info().value_bytes_max);
@@ -71,7 +72,8 @@ fn pages_have_what_hosts_need() {
 }
 
 /// Goal:   hosts discover the subsystem, but not one that they may not connect to.
-/// Method: the discovery controller, by a host that is allowed and one that is not.
+/// Method: the discovery controller, by a host that is allowed and some that are not: another one, and one without a name,
+///         which may connect where all may.
 #[test]
 fn discovery_shows_what_is_allowed() {
     let allowed = "nqn.2024-01.test:allowed";
@@ -83,8 +85,13 @@ fn discovery_shows_what_is_allowed() {
     Controller::connect(&world.address, &world.subsystem, &options).unwrap();
     let stranger = HostOptions { host: "nqn.2024-01.test:stranger".to_owned(), ..options };
     assert_eq!(Controller::connect(&world.address, DISCOVERY_NQN, &stranger).unwrap().discovered().unwrap(), []);
-    let refused = Controller::connect(&world.address, &world.subsystem, &stranger).err().unwrap();
-    assert_eq!(refused.status(), Some(Status::CONNECT_HOST));
+    let nameless = HostOptions { host: String::new(), ..stranger.clone() };
+    for host in [&stranger, &nameless] {
+        let refused = Controller::connect(&world.address, &world.subsystem, host).err().unwrap();
+        assert_eq!(refused.status(), Some(Status::CONNECT_HOST));
+    }
+    let open = World::new();
+    Controller::connect(&open.address, &open.subsystem, &nameless).unwrap();
     let unknown = Controller::connect(&world.address, "nqn.2024-01.test:unknown", &stranger).err().unwrap();
     assert_eq!(unknown.status(), Some(Status::CONNECT_PARAMETERS));
 }

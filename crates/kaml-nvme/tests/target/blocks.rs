@@ -41,7 +41,7 @@ fn pages_describe_a_disk() {
             (4000, 4000, 0, 2_048_000)
         );
         assert_eq!((disk.nlbaf, disk.flbas, disk.lbaf[0].get() >> 16 & 0xff, disk.lbaf[1].get()), (1, 0, 9, 12 << 16));
-        assert_eq!((disk.dlfeat, disk.nsfeat, disk.nmic), (9, 0x13, 1));
+        assert_eq!((disk.dlfeat, disk.nsfeat, disk.nmic), (9, 0x1b, 1));
         assert_eq!((disk.nawun.get(), disk.nawupf.get()), (atomic as u16 - 1, atomic as u16 - 1));
         assert_eq!((disk.npwg.get(), disk.npdg.get()), (7, 7), "units of 4 KiB");
     }

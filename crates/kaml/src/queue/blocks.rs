@@ -7,10 +7,10 @@
 //! is ready. A change that finds no room, or has more Puts to stage, waits here for its turn: nothing here blocks.
 
 use super::{AsyncQueue, READ_BIT, WaitingPut};
-use crate::blocks::Run;
-use crate::{Answer, Error, NamespaceId};
+use crate::blocks::{OneUnit, Run, UnitRead};
+use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
-use kaml_flash::{ChunkAddr, Completion, Io};
+use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
@@ -24,8 +24,10 @@ const PUTS_PER_VISIT: usize = 4;
 pub(super) struct BlockCommands {
     next: u64,
     commands: BTreeMap<u64, Command>,
-    /// Reads in flight, and whose they are.
-    reads: BTreeMap<u64, (u64, Reading)>,
+    /// Reads in flight.
+    reads: BTreeMap<u64, Reading>,
+    /// Reads of one unit among them, which are commands of their own.
+    one_unit_reads: usize,
     /// Changes that wait for room or their turn.
     later: VecDeque<u64>,
     /// Reads that are done and not worked off.
@@ -38,10 +40,12 @@ enum Command {
 }
 
 enum Reading {
-    /// For the answer of a read.
-    Run(Run),
-    /// For a change of a part of a unit.
-    Unit(FlashRead),
+    /// All that a read of blocks asks for.
+    OneUnit { token: u64, start: Instant, read: UnitRead },
+    /// For the answer of a read, which is this command.
+    Run(u64, Run),
+    /// For a change of a part of a unit, which is this command.
+    Unit(u64, FlashRead),
 }
 
 /// How far a change has come in one visit to the core.
@@ -56,7 +60,7 @@ enum Visit {
 
 impl BlockCommands {
     pub(super) fn len(&self) -> usize {
-        self.commands.len()
+        self.commands.len() + self.one_unit_reads
     }
 
     pub(super) fn reads_in_flight(&self) -> usize {
@@ -75,27 +79,53 @@ impl BlockCommands {
 }
 
 impl AsyncQueue {
-    /// Starts reading as many blocks as `into` has room for, which must be whole ones; the answer gives it back, filled. As
+    /// Starts reading blocks of so many bytes, which must be whole ones; the answer has them. As
     /// [`crate::Device::block_read`]. An error is the command's answer; nothing else will come for its token.
     pub fn submit_block_read(
         &mut self,
         token: u64,
         namespace: NamespaceId,
         first_block: u64,
-        mut into: Vec<u8>,
+        bytes: usize,
     ) -> Result<(), Error> {
         let start = Instant::now();
+        match self.shared.find_one_unit(namespace, first_block, bytes)? {
+            None => self.read_units(token, namespace, first_block, bytes, start)?,
+            Some(OneUnit::Here(blocks)) => self.blocks_found(token, start, Ok(blocks.into())),
+            Some(OneUnit::Read(read)) => {
+                self.blocks.one_unit_reads += 1;
+                let (at, bytes) = (read.read.at, read.read.bytes);
+                self.start_block_read(at, bytes, Reading::OneUnit { token, start, read });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads blocks of several units.
+    fn read_units(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        first_block: u64,
+        bytes: usize,
+        start: Instant,
+    ) -> Result<(), Error> {
+        let mut into = vec![0; bytes];
         let runs = self.shared.find_blocks(namespace, first_block, &mut into)?;
         if runs.is_empty() {
-            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
-            self.ready.push(Answer { token, result: Ok(Some(into.into())) });
+            self.blocks_found(token, start, Ok(into.into()));
             return Ok(());
         }
         let id = self.blocks.new_id();
         let command = Command::Read { token, start, into, reads: runs.len(), error: None };
         self.blocks.commands.insert(id, command);
-        runs.into_iter().for_each(|run| self.start_block_read(id, run.at, run.bytes, Reading::Run(run)));
+        runs.into_iter().for_each(|run| self.start_block_read(run.at, run.bytes, Reading::Run(id, run)));
         Ok(())
+    }
+
+    fn blocks_found(&mut self, token: u64, start: Instant, blocks: Result<Bytes, Error>) {
+        self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
+        self.ready.push(Answer { token, result: blocks.map(Some) });
     }
 
     /// Starts writing whole blocks; durable when answered. As [`crate::Device::block_write`]. Commands in flight together
@@ -180,7 +210,7 @@ impl AsyncQueue {
                 };
                 self.change_staged(token, start, frame);
             }
-            Visit::Read(read) => self.start_block_read(id, read.at, read.bytes, Reading::Unit(read)),
+            Visit::Read(read) => self.start_block_read(read.at, read.bytes, Reading::Unit(id, read)),
             Visit::Turn | Visit::Busy => self.blocks.later.push_back(id),
         }
     }
@@ -193,10 +223,10 @@ impl AsyncQueue {
         }
     }
 
-    fn start_block_read(&mut self, command: u64, at: ChunkAddr, bytes: usize, reading: Reading) {
+    fn start_block_read(&mut self, at: ChunkAddr, bytes: usize, reading: Reading) {
         let into = self.buffers.take(bytes);
         let id = self.blocks.new_id();
-        self.blocks.reads.insert(id, (command, reading));
+        self.blocks.reads.insert(id, reading);
         self.tally.read_count += 1;
         self.tally.read_bytes += bytes as u64;
         self.operations().io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
@@ -206,18 +236,42 @@ impl AsyncQueue {
     pub(super) fn take_arrived(&mut self) {
         for Completion { id, io, result } in std::mem::take(&mut self.blocks.arrived) {
             let reading = self.blocks.reads.remove(&(id & !(READ_BIT | BLOCK_BIT)));
-            let (command, reading) = reading.expect("a read is answered once");
+            let reading = reading.expect("a read is answered once");
             let Io::Read { into: bytes, .. } = io else { unreachable!("ids of reads are told by a bit") };
             let result = result.map_err(Error::from);
             match reading {
-                Reading::Run(run) => self.run_read(command, &run, result.map(|()| &bytes[..])),
-                Reading::Unit(read) => {
+                Reading::OneUnit { token, start, read } => {
+                    self.one_unit_read(token, start, &read, result, bytes);
+                    continue;
+                }
+                Reading::Run(command, run) => self.run_read(command, &run, result.map(|()| &bytes[..])),
+                Reading::Unit(command, read) => {
                     let value = result.and_then(|()| Ok(bytes[read.value(&bytes)?].to_vec()));
                     self.unit_read(command, value.map(|value| (read, value)));
                 }
             }
             self.buffers.give(bytes);
         }
+    }
+
+    /// The blocks stay where they were read, until their memory is given back.
+    fn one_unit_read(
+        &mut self,
+        token: u64,
+        start: Instant,
+        read: &UnitRead,
+        result: Result<(), Error>,
+        bytes: AlignedBuf,
+    ) {
+        self.blocks.one_unit_reads -= 1;
+        let blocks = match result.and_then(|()| read.blocks(&bytes)) {
+            Ok(blocks) => Ok(Bytes::of_read(bytes, blocks)),
+            Err(error) => {
+                self.buffers.give(bytes);
+                Err(error)
+            }
+        };
+        self.blocks_found(token, start, blocks);
     }
 
     fn run_read(&mut self, id: u64, run: &Run, bytes: Result<&[u8], Error>) {
@@ -231,8 +285,7 @@ impl AsyncQueue {
         if *reads == 0
             && let Some(Command::Read { token, start, into, error, .. }) = self.blocks.commands.remove(&id)
         {
-            self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
-            self.ready.push(Answer { token, result: error.map_or(Ok(Some(into.into())), Err) });
+            self.blocks_found(token, start, error.map_or(Ok(into.into()), Err));
         }
     }
 
