@@ -391,7 +391,7 @@ impl AsyncQueue {
             drop(core);
             shared.spread(news, self.id);
         }
-        self.take_arrived();
+        self.take_arrived(now);
     }
 
     fn answer_puts(&mut self, core: &Core) {

@@ -1,7 +1,7 @@
 //! The target: a device, served over NVMe/TCP.
 //!
 //! Lives here:       starting and stopping it.
-//! Lives elsewhere:  see the modules: sockets (`reactor`), one connection (`connection`), controllers (`controller`),
+//! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`), controllers (`controller`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
 //!                   `versions`, `blocks`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
@@ -15,6 +15,7 @@ mod engine;
 mod fabrics;
 mod identify;
 mod keyvalue;
+mod link;
 mod logs;
 mod named;
 mod namespaces;

@@ -1,7 +1,7 @@
 //! The event loop: sockets, the device's completions, time, all in one wait.
 //!
-//! Lives here:       accepting, receiving, sending, closing, time-outs.
-//! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`).
+//! Lives here:       accepting, whose turn it is, closing, time-outs.
+//! Lives elsewhere:  one socket (`link`), what the bytes mean (`connection`), what commands do (`core`).
 //! Implements:       design section 2, driver (ii).
 //!
 //! One round: wait; receive once from every link that has something; carry out some commands of each, collect what the
@@ -11,14 +11,14 @@
 use super::connection::{Budget, Connection};
 use super::core::Target;
 use super::engine::Reply;
+use super::link::{LINGER_MAX, Link};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,8 +33,9 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const LOOK_MAX: Duration = Duration::from_micros(50);
 /// Looks at the link that was heard last between two waits, which look at all others.
 const LOOKS: usize = 16;
-/// Links that are closing get so long to take what is left for them.
-const LINGER_MAX: Duration = Duration::from_secs(2);
+/// Times in a row that a command is found so, before all others are looked at: a host that never rests must not have the
+/// target for itself.
+const FOUND_IN_A_ROW_MAX: usize = 8;
 /// How often to look after a device's queue that cannot tell when it has something.
 const BLIND_WAIT: Duration = Duration::from_millis(1);
 /// Events taken from one wait.
@@ -66,21 +67,6 @@ impl Stopper {
     }
 }
 
-struct Link {
-    socket: TcpStream,
-    local: SocketAddr,
-    connection: Connection,
-    began: Instant,
-    /// When anything last moved, in either direction.
-    moved: Instant,
-    connected: bool,
-    /// Whether the wait is also for room to send.
-    wants_room: bool,
-    /// Whether there is something to send, or to close.
-    touched: bool,
-    gone: bool,
-}
-
 /// See the module.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
@@ -97,6 +83,8 @@ pub(crate) struct Reactor {
     /// When something was last received, and on which link.
     received: Instant,
     last_link: u64,
+    /// Commands in a row that were found on it without a wait.
+    found_in_a_row: usize,
 }
 
 impl Reactor {
@@ -126,6 +114,7 @@ impl Reactor {
             ticked: now,
             received: now,
             last_link: 0,
+            found_in_a_row: 0,
         })
     }
 
@@ -156,14 +145,17 @@ impl Reactor {
     /// Looks for the next command of the host that sent the last one, if nobody else has anything to do: a wait that would
     /// find it takes longer. Answers when it came.
     fn look(&mut self) -> Option<Instant> {
+        let in_a_row = std::mem::take(&mut self.found_in_a_row);
         let nothing_left = self.target.replies.is_empty() && self.touched.is_empty() && self.target.engine.is_idle();
-        if !nothing_left || !self.target.options.busy_poll && !self.awaits_more() {
+        let worth_it = self.target.options.busy_poll || self.awaits_more();
+        if !nothing_left || !worth_it || in_a_row >= FOUND_IN_A_ROW_MAX {
             return None;
         }
         let link = self.links.get_mut(&self.last_link).filter(|link| !link.connection.is_closing())?;
         let received = (0..LOOKS).find_map(|_| link.receive())?;
         let now = Instant::now();
         self.received(self.last_link, received, now);
+        self.found_in_a_row = in_a_row + 1;
         Some(now)
     }
 
@@ -369,73 +361,5 @@ impl Reactor {
         }
         self.settle(Instant::now());
         self.links.clear();
-    }
-}
-
-impl Link {
-    fn touch(&mut self, number: u64, touched: &mut Vec<u64>) {
-        if !std::mem::replace(&mut self.touched, true) {
-            touched.push(number);
-        }
-    }
-
-    /// Receives once, if anything is there: so many bytes, or the connection's end.
-    fn receive(&mut self) -> Option<Option<usize>> {
-        match rustix::net::recv(&self.socket, self.connection.space(), RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Some(None),
-            Ok((_, count)) => Some(Some(count)),
-            Err(Errno::AGAIN | Errno::INTR) => None,
-            Err(_) => Some(None),
-        }
-    }
-
-    /// Takes what a peer still sends to a connection that is closing, so that it can read why.
-    fn drain(&mut self) {
-        let mut bytes = [0; 4096];
-        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => self.gone = true,
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.gone = true,
-        }
-    }
-
-    fn send(&mut self, now: Instant) {
-        while !self.gone && self.connection.outbox().bytes() > 0 {
-            let slices = self.connection.outbox().slices();
-            let mut nothing = SendAncillaryBuffer::default();
-            let sent =
-                rustix::net::sendmsg(&self.socket, &slices, &mut nothing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            match sent {
-                Ok(count) => {
-                    self.moved = now;
-                    self.connection.sent(count);
-                }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
-                Err(_) => self.gone = true,
-            }
-        }
-    }
-
-    /// Whether the link can be dropped. One that is closing says so to its peer when all is sent, and goes when the
-    /// peer has closed too.
-    fn is_over(&self, now: Instant) -> bool {
-        if !self.gone && self.connection.is_closing() && self.connection.outbox().bytes() == 0 {
-            // It may have been said before, or the peer may be gone.
-            let _ = self.socket.shutdown(std::net::Shutdown::Write);
-        }
-        self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
-    }
-
-    /// Waits for room to send exactly while there is something to send.
-    fn watch(&mut self, epoll: &OwnedFd, number: u64) {
-        let wants_room = self.connection.outbox().bytes() > 0;
-        if wants_room != self.wants_room {
-            let flags = if wants_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            match epoll::modify(epoll, &self.socket, EventData::new_u64(number), flags) {
-                Ok(()) => self.wants_room = wants_room,
-                Err(_) => self.gone = true,
-            }
-        }
     }
 }

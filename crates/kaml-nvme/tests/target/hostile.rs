@@ -1,13 +1,14 @@
 //! Hosts that break the protocol, stall, or vanish: the target says why if it can, and serves everybody else.
 
 use crate::world::{World, key};
-use kaml_nvme::host::KeyValue;
+use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::wire::command::{Command, Sgl};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
 use proptest::prelude::*;
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 fn init() -> Header {
@@ -146,6 +147,32 @@ fn hosts_that_vanish_with_commands_in_flight() {
     }
     let host = world.host();
     KeyValue::new(&host.queues()[0], nsid).store(&key(b"k"), b"v", 0).unwrap();
+}
+
+/// Goal:   a host that never rests does not have the target for itself.
+/// Method: one keeps 256 commands in flight that are answered at once, for 20 seconds at most; another one has 100 answered
+///         meanwhile, one after the other.
+#[test]
+fn busy_hosts_leave_room_for_others() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let (busy, calm) = (world.host_with(|options| options.depth = 256), world.host());
+    let (begin, done) = (Instant::now(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (queue, mut answers) = (&busy.queues()[0], Vec::new());
+            let command = KeyValue::new(queue, nsid).retrieving(&key(b"x"), 16);
+            while !done.load(Relaxed) && begin.elapsed() < Duration::from_secs(20) {
+                while queue.enqueue(command, &[], 16).unwrap().is_some() {}
+                queue.poll(Wait::Yes, &mut answers).unwrap();
+                answers.clear();
+            }
+        });
+        let records = KeyValue::new(&calm.queues()[0], nsid);
+        (0..100).for_each(|_| assert!(!records.exist(&key(b"x")).unwrap()));
+        done.store(true, Relaxed);
+        assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    });
 }
 
 /// Goal:   those who connect and do not go on take no place for long, and no more places than there are.

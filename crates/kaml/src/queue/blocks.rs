@@ -12,7 +12,7 @@ use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Reads of block commands are told from those of Gets by this bit of their id.
 pub(super) const BLOCK_BIT: u64 = 1 << 62;
@@ -91,7 +91,7 @@ impl AsyncQueue {
         let start = Instant::now();
         match self.shared.find_one_unit(namespace, first_block, bytes)? {
             None => self.read_units(token, namespace, first_block, bytes, start)?,
-            Some(OneUnit::Here(blocks)) => self.blocks_found(token, start, Ok(blocks.into())),
+            Some(OneUnit::Here(blocks)) => self.blocks_found(token, start.elapsed(), Ok(blocks.into())),
             Some(OneUnit::Read(read)) => {
                 self.blocks.one_unit_reads += 1;
                 let (at, bytes) = (read.read.at, read.read.bytes);
@@ -113,7 +113,7 @@ impl AsyncQueue {
         let mut into = vec![0; bytes];
         let runs = self.shared.find_blocks(namespace, first_block, &mut into)?;
         if runs.is_empty() {
-            self.blocks_found(token, start, Ok(into.into()));
+            self.blocks_found(token, start.elapsed(), Ok(into.into()));
             return Ok(());
         }
         let id = self.blocks.new_id();
@@ -123,8 +123,8 @@ impl AsyncQueue {
         Ok(())
     }
 
-    fn blocks_found(&mut self, token: u64, start: Instant, blocks: Result<Bytes, Error>) {
-        self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
+    fn blocks_found(&mut self, token: u64, took: Duration, blocks: Result<Bytes, Error>) {
+        self.tally.get_ns.push(took.as_nanos() as u64);
         self.ready.push(Answer { token, result: blocks.map(Some) });
     }
 
@@ -233,7 +233,7 @@ impl AsyncQueue {
     }
 
     /// Works off the reads that are done. Call it without the core's lock.
-    pub(super) fn take_arrived(&mut self) {
+    pub(super) fn take_arrived(&mut self, now: Instant) {
         for Completion { id, io, result } in std::mem::take(&mut self.blocks.arrived) {
             let reading = self.blocks.reads.remove(&(id & !(READ_BIT | BLOCK_BIT)));
             let reading = reading.expect("a read is answered once");
@@ -241,7 +241,7 @@ impl AsyncQueue {
             let result = result.map_err(Error::from);
             match reading {
                 Reading::OneUnit { token, start, read } => {
-                    self.one_unit_read(token, start, &read, result, bytes);
+                    self.one_unit_read(token, now - start, &read, result, bytes);
                     continue;
                 }
                 Reading::Run(command, run) => self.run_read(command, &run, result.map(|()| &bytes[..])),
@@ -258,7 +258,7 @@ impl AsyncQueue {
     fn one_unit_read(
         &mut self,
         token: u64,
-        start: Instant,
+        took: Duration,
         read: &UnitRead,
         result: Result<(), Error>,
         bytes: AlignedBuf,
@@ -271,7 +271,7 @@ impl AsyncQueue {
                 Err(error)
             }
         };
-        self.blocks_found(token, start, blocks);
+        self.blocks_found(token, took, blocks);
     }
 
     fn run_read(&mut self, id: u64, run: &Run, bytes: Result<&[u8], Error>) {
@@ -285,7 +285,7 @@ impl AsyncQueue {
         if *reads == 0
             && let Some(Command::Read { token, start, into, error, .. }) = self.blocks.commands.remove(&id)
         {
-            self.blocks_found(token, start, error.map_or(Ok(into.into()), Err));
+            self.blocks_found(token, start.elapsed(), error.map_or(Ok(into.into()), Err));
         }
     }
 

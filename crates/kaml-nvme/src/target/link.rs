@@ -1,0 +1,100 @@
+//! A connection with its socket.
+//!
+//! Lives here:       receiving and sending once, what is known of the socket.
+//! Lives elsewhere:  what the bytes mean (`connection`), whose turn it is (`reactor`).
+//! May be called by: `reactor`.
+
+use super::connection::Connection;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// Links that are closing get so long to take what is left for them.
+pub(super) const LINGER_MAX: Duration = Duration::from_secs(2);
+
+/// See the module.
+pub(super) struct Link {
+    pub(super) socket: TcpStream,
+    pub(super) local: SocketAddr,
+    pub(super) connection: Connection,
+    pub(super) began: Instant,
+    /// When anything last moved, in either direction.
+    pub(super) moved: Instant,
+    pub(super) connected: bool,
+    /// Whether the wait is also for room to send.
+    pub(super) wants_room: bool,
+    /// Whether there is something to send, or to close.
+    pub(super) touched: bool,
+    pub(super) gone: bool,
+}
+
+impl Link {
+    pub(super) fn touch(&mut self, number: u64, touched: &mut Vec<u64>) {
+        if !std::mem::replace(&mut self.touched, true) {
+            touched.push(number);
+        }
+    }
+
+    /// Receives once, if anything is there: so many bytes, or the connection's end.
+    pub(super) fn receive(&mut self) -> Option<Option<usize>> {
+        match rustix::net::recv(&self.socket, self.connection.space(), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Some(None),
+            Ok((_, count)) => Some(Some(count)),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(_) => Some(None),
+        }
+    }
+
+    /// Takes what a peer still sends to a connection that is closing, so that it can read why.
+    pub(super) fn drain(&mut self) {
+        let mut bytes = [0; 4096];
+        match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.gone = true,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.gone = true,
+        }
+    }
+
+    pub(super) fn send(&mut self, now: Instant) {
+        while !self.gone && self.connection.outbox().bytes() > 0 {
+            let slices = self.connection.outbox().slices();
+            let mut nothing = SendAncillaryBuffer::default();
+            let sent =
+                rustix::net::sendmsg(&self.socket, &slices, &mut nothing, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            match sent {
+                Ok(count) => {
+                    self.moved = now;
+                    self.connection.sent(count);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+
+    /// Whether the link can be dropped. One that is closing says so to its peer when all is sent, and goes when the
+    /// peer has closed too.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        if !self.gone && self.connection.is_closing() && self.connection.outbox().bytes() == 0 {
+            // It may have been said before, or the peer may be gone.
+            let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        }
+        self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
+    }
+
+    /// Waits for room to send exactly while there is something to send.
+    pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64) {
+        let wants_room = self.connection.outbox().bytes() > 0;
+        if wants_room != self.wants_room {
+            let flags = if wants_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+            match epoll::modify(epoll, &self.socket, EventData::new_u64(number), flags) {
+                Ok(()) => self.wants_room = wants_room,
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+}
