@@ -276,7 +276,9 @@ impl Core {
                 self.ring.persisted(frame, data);
                 while let Some((frame, records)) = self.ring.next_commit() {
                     for records in records.chunks(COMMIT_FETCHED) {
-                        records.iter().for_each(|staged| self.prefetch(staged));
+                        if records.len() > 1 {
+                            records.iter().for_each(|staged| self.prefetch(staged));
+                        }
                         records.iter().for_each(|staged| self.commit(frame, *staged));
                     }
                     self.ring.give_back(records);

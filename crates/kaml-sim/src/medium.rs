@@ -259,7 +259,9 @@ impl SimQueue {
     pub(crate) fn run_until(&mut self, when: u64, done: &mut Vec<Completion>) -> u64 {
         let mut engine = self.medium.engine();
         engine.run_until(when, self.number, || false);
-        engine.take_done(self.number, done);
+        if engine.has_done(self.number) {
+            engine.take_done(self.number, done);
+        }
         engine.now_ns()
     }
 }
