@@ -12,12 +12,17 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Counted for each version beside its bytes: the entry (40), its part of the table (8), the allocator's header (16).
 pub(crate) const ENTRY_BYTES: usize = 64;
 
+/// A small version among large ones may find the pages full again and again, and the commit ring holds what is not sealed.
+const WAITED_MAX: u8 = 3;
+
 /// A version in the buffer.
 #[derive(Debug)]
 pub(crate) struct Buffered {
     pub(crate) hash: KeyHash,
     /// The version of this key before it, if that is in the buffer too.
     pub(crate) older: u32,
+    /// Segments of its row that were sealed without it.
+    waited: u8,
     /// The record, its ordinal not set yet.
     bytes: Box<[u8]>,
 }
@@ -36,6 +41,11 @@ impl Buffered {
     /// The record alone.
     pub(crate) fn record(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Whether segments were sealed without it so often that it comes before larger ones now.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.waited >= WAITED_MAX
     }
 
     /// The version's bytes.
@@ -75,7 +85,7 @@ impl BufferRow {
         }
         let slot = self.slot(hash, key);
         self.bytes += bytes.len();
-        self.entries.push(Buffered { hash, older: self.table[slot], bytes });
+        self.entries.push(Buffered { hash, older: self.table[slot], waited: 0, bytes });
         self.table[slot] = self.entries.len() as u32 - 1;
     }
 
@@ -86,8 +96,12 @@ impl BufferRow {
 
     /// Removes the versions for which `leaves` says so; those behind its end stay. Of each key they are the oldest ones.
     pub(crate) fn remove(&mut self, leaves: &[bool]) {
-        let mut left = leaves.iter().chain(std::iter::repeat(&false));
-        self.entries.retain(|_| !*left.next().expect("endless"));
+        let mut left = leaves.iter();
+        self.entries.retain_mut(|entry| {
+            let Some(leaves) = left.next() else { return true };
+            entry.waited = entry.waited.saturating_add(1);
+            !*leaves
+        });
         self.bytes = self.entries.iter().map(Buffered::len).sum();
         self.rebuild();
     }

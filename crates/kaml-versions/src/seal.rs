@@ -114,7 +114,7 @@ fn divide(row: &BufferRow, parameters: &Parameters) -> Division {
     Division { hashed: rest - extents, extents, table }
 }
 
-/// Places versions, large ones first and of equal ones the oldest first.
+/// Places versions: those that have waited long, then large ones first and of equal ones the oldest first.
 fn choose(row: &BufferRow, parameters: &Parameters, pages: Division, placement: &mut Placement) -> Vec<Chosen> {
     let mut chosen: Vec<Chosen> = Vec::with_capacity(row.entries().len());
     // The ordinal that a key's next version would have, for each entry that is in.
@@ -122,10 +122,13 @@ fn choose(row: &BufferRow, parameters: &Parameters, pages: Division, placement: 
     let mut extent_room = pages.extents as usize * parameters.page_bytes as usize;
     let mut misses = Misses::default();
     for at in order(row, parameters) {
-        if misses.count > MISSES_MAX || chosen.len() == RECORDS_MAX {
+        if chosen.len() == RECORDS_MAX {
             break;
         }
         let entry = &row.entries()[at];
+        if misses.is_hopeless(entry.len()) {
+            continue;
+        }
         let ordinal = match entry.older {
             NONE => 0,
             // Zero there: the older version waits, and so must this one.
@@ -176,7 +179,7 @@ fn order(row: &BufferRow, parameters: &Parameters) -> Vec<usize> {
         }
     }
     let mut order: Vec<usize> = (0..weights.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(weights[*at]));
+    order.sort_by_key(|at| std::cmp::Reverse((row.entries()[*at].is_urgent(), weights[*at])));
     order
 }
 
@@ -188,6 +191,11 @@ struct Misses {
 }
 
 impl Misses {
+    /// Whether so many found no place that others of their size, and larger ones, need not be tried.
+    fn is_hopeless(&self, bytes: usize) -> bool {
+        self.count > MISSES_MAX && bytes * 16 >= self.bytes * 15
+    }
+
     fn note(&mut self, bytes: usize) {
         if bytes * 16 < self.bytes * 15 || self.count == 0 {
             *self = Misses { count: 0, bytes };

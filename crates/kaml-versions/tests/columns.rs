@@ -122,6 +122,29 @@ fn the_promised_figures_hold_at_small_scale() {
     assert!(reads < 1.02, "{reads} reads");
 }
 
+/// Goal:   a small version among large ones, which fill all pages, is sealed soon: the commit ring waits for it.
+/// Method: one of a few bytes, then pages' halves for long, for several seeds; it leaves the buffer within a few segments.
+#[test]
+fn a_small_version_does_not_wait_for_ever() {
+    for seed in 0..20 {
+        let parameters =
+            Parameters { page_bytes: 4096, segment_pages: 64, buffer_bytes: 1 << 20, rows: 1, ..tiny(seed) };
+        let mut columns = Columns::new(parameters).expect("legal");
+        let mut store = Store::default();
+        let (small, large) = (vec![1; 40], vec![7; 2000]);
+        columns.insert(&version(Key::from(1 << 40), Kind::Value, &small, 0), &small).expect("small enough");
+        for sequence in 1..=3000 {
+            let key = Key::from(sequence);
+            columns.insert(&version(key, Kind::Value, &large, sequence), &large).expect("small enough");
+            if let Some(row) = columns.wants_seal(&key) {
+                store.seal(&mut columns, row);
+            }
+        }
+        assert!(columns.segment_count() > 15);
+        assert!(columns.oldest_buffered(0).is_none_or(|oldest| oldest > 0), "seed {seed}");
+    }
+}
+
 /// Goal:   what cannot work is refused.
 /// Method: a value longer than a segment; shapes out of range.
 #[test]
