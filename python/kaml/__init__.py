@@ -14,7 +14,19 @@ It calls the shared library of the C API, ``libkaml.so.0``, which is looked for 
 otherwise where the system looks. Calls leave the interpreter's lock, so threads run side by side.
 """
 
-from ._device import Batch, Device, Durability, KeyKind, Limits, MergeReport, Namespace, Snapshot, Version
+from ._device import (
+    Batch,
+    Device,
+    Durability,
+    Index,
+    KeyKind,
+    Limits,
+    MergePolicy,
+    MergeReport,
+    Namespace,
+    Snapshot,
+    Version,
+)
 from ._errors import Error, ExistsError, NotFoundError, RetryableError, Status
 from ._native import Key, version
 from ._store import Store, Transaction, WriteMode
@@ -25,9 +37,11 @@ __all__ = [
     "Durability",
     "Error",
     "ExistsError",
+    "Index",
     "Key",
     "KeyKind",
     "Limits",
+    "MergePolicy",
     "MergeReport",
     "Namespace",
     "NotFoundError",

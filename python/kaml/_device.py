@@ -33,6 +33,26 @@ class KeyKind(enum.IntEnum):
     U64 = CONSTANTS["KAML_KEYS_U64"]
 
 
+class Index(enum.IntEnum):
+    """How a versioned namespace finds its versions."""
+
+    #: By retrieval tables.
+    COLUMNS = CONSTANTS["KAML_INDEX_COLUMNS"]
+    #: By the Bloom filters of the Muninn paper: a baseline to measure.
+    BLOOM = CONSTANTS["KAML_INDEX_BLOOM"]
+
+
+class MergePolicy(NamedTuple):
+    """What stays when the space of old versions is given back because it runs low; what snapshots see always does."""
+
+    #: So many of the newest versions of each key.
+    keep_last: int = 1
+    #: Everything put in so many nanoseconds before; 0: no such rule.
+    keep_for_ns: int = 0
+    #: The newest version of each key among those that were put around the same time.
+    keep_internal: bool = False
+
+
 class Limits(NamedTuple):
     """What a device takes, in bytes."""
 
@@ -198,15 +218,27 @@ class Device:
     # --- namespaces ------------------------------------------------------------------------------------------------
 
     def create_namespace(
-        self, name: str, keys: KeyKind = KeyKind.BYTES, versioned: bool = False, version_buffer_bytes: int = 0
+        self,
+        name: str,
+        keys: KeyKind = KeyKind.BYTES,
+        versioned: bool = False,
+        version_buffer_bytes: int = 0,
+        index: Index = Index.COLUMNS,
+        merge_when_low: Optional[MergePolicy] = None,
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
-        returns."""
+        returns. Without ``merge_when_low`` no version ever goes by itself."""
+        policy = merge_when_low or MergePolicy(keep_last=0)
         options = native.NamespaceOptions(
             struct_size=ctypes.sizeof(native.NamespaceOptions),
             keys=keys,
             versioned=versioned,
+            index=index,
             version_buffer_bytes=version_buffer_bytes,
+            merge_when_low=merge_when_low is not None,
+            keep_last=policy.keep_last,
+            keep_for_ns=policy.keep_for_ns,
+            keep_internal=policy.keep_internal,
         )
         found = c_uint32()
         call("kaml_create_namespace", self._handle, name.encode(), byref(options), byref(found))

@@ -55,8 +55,13 @@ class NamespaceOptions(Struct):
         ("log_count", c_uint32),
         ("logs", POINTER(c_uint32)),
         ("versioned", c_uint32),
-        ("reserved", c_uint32),
+        ("index", c_uint32),
         ("version_buffer_bytes", c_uint64),
+        ("merge_when_low", c_uint32),
+        ("keep_last", c_uint32),
+        ("keep_for_ns", c_uint64),
+        ("keep_internal", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -170,6 +175,8 @@ CONSTANTS = {
     "KAML_DURABLE_PROCESS": 2,
     "KAML_KEYS_BYTES": 0,
     "KAML_KEYS_U64": 1,
+    "KAML_INDEX_COLUMNS": 0,
+    "KAML_INDEX_BLOOM": 1,
     "KAML_WRITE_THROUGH": 0,
     "KAML_WRITE_BACK": 1,
     "KAML_PUT": 0,

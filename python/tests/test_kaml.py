@@ -93,6 +93,14 @@ class Devices(unittest.TestCase):
                 self.assertEqual(refused.exception.status, Status.NO_VERSION)
             dry = device.merge(pages, dry_run=True)
             self.assertEqual((dry.dropped, dry.versions), (device.merge(pages).dropped, dry.versions))
+            policy = kaml.MergePolicy(keep_last=3, keep_for_ns=10**12, keep_internal=True)
+            paper = device.create_namespace("paper", versioned=True, index=kaml.Index.BLOOM, merge_when_low=policy)
+            device.put(paper, "home", b"one")
+            device.put(paper, "home", b"two")
+            self.assertEqual(device.get_back(paper, 1, "home"), b"one")
+            with self.assertRaises(kaml.Error) as refused:
+                device.create_namespace("records", merge_when_low=policy)
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
             plain = device.create_namespace("plain")
             with self.assertRaises(kaml.Error) as refused:
                 device.snapshot(plain)

@@ -31,7 +31,7 @@
 // What to begin with. All that is 0 is the default.
 #define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_OPEN_OPTIONS_INIT { sizeof(kaml_open_options), 0, 0, 0, 0 }
-#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0 }
+#define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, NULL }
 #define KAML_RETENTION_INIT { sizeof(kaml_retention), 0, 0, 1, 0, 0 }
 #define KAML_CURSOR_INIT { 0, { 0 } }
@@ -51,6 +51,12 @@
 
 // Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
 #define KAML_KEYS_U64 1
+
+// Versions are found by retrieval tables.
+#define KAML_INDEX_COLUMNS 0
+
+// Versions are found by the Bloom filters of the Muninn paper: a baseline to measure.
+#define KAML_INDEX_BLOOM 1
 
 // A plain put is durable when it returns.
 #define KAML_WRITE_THROUGH 0
@@ -200,10 +206,21 @@ typedef struct kaml_namespace_options {
     const uint32_t *logs;
     // 1: it keeps every version of every record.
     uint32_t versioned;
-    // 0.
-    uint32_t reserved;
+    // Of a versioned namespace: `KAML_INDEX_...`.
+    uint32_t index;
     // Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     uint64_t version_buffer_bytes;
+    // Of a versioned namespace: 1: the space of old versions is given back when it runs low; what the fields below keep
+    // and what snapshots see stays. 0: nothing ever goes by itself.
+    uint32_t merge_when_low;
+    // So many of the newest versions of each key stay then; 0 is 1.
+    uint32_t keep_last;
+    // Everything put in so many nanoseconds before stays then; 0: no such rule.
+    uint64_t keep_for_ns;
+    // 1: the newest version of each key among those that were put around the same time stays then.
+    uint32_t keep_internal;
+    // 0.
+    uint32_t reserved;
 } kaml_namespace_options;
 
 // A namespace of a device; never given to another one.

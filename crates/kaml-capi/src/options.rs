@@ -8,7 +8,9 @@
 use crate::arguments;
 use crate::failure::Failure;
 use kaml::store::{StoreOptions, WriteMode};
-use kaml::{CreateOptions, Durability, KeyKind, NamespaceOptions, OpenOptions, VersionOptions};
+use kaml::{
+    BloomOptions, CreateOptions, Durability, KeyKind, MergePolicy, NamespaceOptions, OpenOptions, VersionOptions,
+};
 use std::time::Duration;
 
 /// As the device was created; `KAML_DURABLE_POWER` when creating.
@@ -22,6 +24,11 @@ pub const KAML_DURABLE_PROCESS: u32 = 2;
 pub const KAML_KEYS_BYTES: u32 = 0;
 /// Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
 pub const KAML_KEYS_U64: u32 = 1;
+
+/// Versions are found by retrieval tables.
+pub const KAML_INDEX_COLUMNS: u32 = 0;
+/// Versions are found by the Bloom filters of the Muninn paper: a baseline to measure.
+pub const KAML_INDEX_BLOOM: u32 = 1;
 
 /// A plain put is durable when it returns.
 pub const KAML_WRITE_THROUGH: u32 = 0;
@@ -82,10 +89,21 @@ pub struct kaml_namespace_options {
     pub logs: *const u32,
     /// 1: it keeps every version of every record.
     pub versioned: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Of a versioned namespace: `KAML_INDEX_...`.
+    pub index: u32,
     /// Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     pub version_buffer_bytes: u64,
+    /// Of a versioned namespace: 1: the space of old versions is given back when it runs low; what the fields below keep
+    /// and what snapshots see stays. 0: nothing ever goes by itself.
+    pub merge_when_low: u32,
+    /// So many of the newest versions of each key stay then; 0 is 1.
+    pub keep_last: u32,
+    /// Everything put in so many nanoseconds before stays then; 0: no such rule.
+    pub keep_for_ns: u64,
+    /// 1: the newest version of each key among those that were put around the same time stays then.
+    pub keep_internal: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// How many neighbouring keys of a namespace share a lock.
@@ -185,12 +203,27 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
     if given.reserved != 0 {
         return Err(Failure::argument("namespace options: reserved is not 0"));
     }
-    let buffer = VersionOptions { buffer_bytes: given.version_buffer_bytes, ..VersionOptions::default() };
-    let versions = flag(given.versioned, "versioned")?.then_some(buffer);
-    if versions.is_none() && given.version_buffer_bytes != 0 {
-        return Err(Failure::argument("version_buffer_bytes: only of a versioned namespace"));
+    let versions = if flag(given.versioned, "versioned")? { Some(versions(given)?) } else { None };
+    let wants_versions = given.version_buffer_bytes != 0 || given.index != 0 || given.merge_when_low != 0;
+    if versions.is_none() && wants_versions {
+        return Err(Failure::argument("version_buffer_bytes, index and merge_when_low: only of a versioned namespace"));
     }
     Ok(NamespaceOptions { keys, logs, versions, ..NamespaceOptions::default() })
+}
+
+fn versions(given: &kaml_namespace_options) -> Result<VersionOptions, Failure> {
+    let bloom = match given.index {
+        KAML_INDEX_COLUMNS => None,
+        KAML_INDEX_BLOOM => Some(BloomOptions::default()),
+        other => return Err(Failure::argument(format!("index: {other} is not one of KAML_INDEX_..."))),
+    };
+    let keep_internal = flag(given.keep_internal, "keep_internal")?;
+    let policy = MergePolicy { keep_last: given.keep_last, keep_for_ns: given.keep_for_ns, keep_internal };
+    let merge_when_low = flag(given.merge_when_low, "merge_when_low")?.then_some(policy);
+    if merge_when_low.is_none() && policy != MergePolicy::default() {
+        return Err(Failure::argument("keep_last, keep_for_ns and keep_internal: only with merge_when_low"));
+    }
+    Ok(VersionOptions { buffer_bytes: given.version_buffer_bytes, bloom, merge_when_low, ..VersionOptions::default() })
 }
 
 pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64) -> Result<StoreOptions, Failure> {

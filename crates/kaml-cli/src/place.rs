@@ -4,8 +4,8 @@
 //! Lives elsewhere:  the devices (`kaml`, `kaml_nvme::host`), opening them (`store`).
 
 use kaml::{
-    At, Batch, Condition, Device, Difference, Error, Key, MergeReport, NamespaceId, NamespaceInfo, NamespaceOptions,
-    Past, Retention, VersionStats,
+    At, Batch, Condition, Device, Difference, Error, Key, MergeReport, NamespaceChange, NamespaceId, NamespaceInfo,
+    NamespaceOptions, Past, Retention, VersionStats,
 };
 use kaml_nvme::host::RemoteDevice;
 
@@ -14,6 +14,7 @@ use kaml_nvme::host::RemoteDevice;
 pub trait Place: Send + Sync {
     fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error>;
     fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error>;
+    fn set_namespace(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error>;
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error>;
     fn value_bytes_max(&self) -> u64;
     fn get(&self, namespace: NamespaceId, key: Key) -> Result<Option<Vec<u8>>, Error>;
@@ -51,6 +52,7 @@ macro_rules! same_calls {
     ($device:ty) => {
         same_calls! { $device:
             create_namespace(name: &str, options: &NamespaceOptions) -> NamespaceId;
+            set_namespace(namespace: NamespaceId, change: &NamespaceChange) -> ();
             delete_namespace(namespace: NamespaceId) -> ();
             get(namespace: NamespaceId, key: Key) -> Option<Vec<u8>>;
             exists(namespace: NamespaceId, key: Key) -> bool;

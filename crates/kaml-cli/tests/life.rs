@@ -623,6 +623,14 @@ fn versions() {
     assert_eq!(ok(&["get", "a"]), "one");
     let refused = world.fails(2, &["snapshot", "data.kaml", "notes"]);
     assert!(refused.contains("does not keep versions"), "{refused}");
+    let paper = ["namespace", "create", "data.kaml", "paper", "--versioned"];
+    let with = |more: &[&'static str]| [&paper, more].concat();
+    world.fails(2, &with(&["--bloom-hashes", "3"]));
+    let made = world.ok(&with(&["--index", "bloom", "--bloom-hashes", "3", "--rows", "2", "--json"]));
+    let made: Value = serde_json::from_str(&made).unwrap();
+    assert_eq!((&made["index"], &made["rows"]), (&Value::from("bloom"), &Value::from(2)));
+    ["one", "two"].iter().for_each(|value| drop(world.ok(&["put", "data.kaml", "paper", "a", value])));
+    assert_eq!(world.ok(&["get", "data.kaml", "paper", "a", "--back", "1"]), "one");
     world.ok(&["check", "data.kaml"]);
 }
 
@@ -664,6 +672,16 @@ fn a_served_device_is_a_device() {
         (&"notes".into(), true)
     );
     assert!(world.ok(&["info", url]).contains("notes"));
+    world.ok(&["namespace", "set", url, "notes", "--rename", "letters", "--logs", "0"]);
+    world.ok(&["namespace", "set", url, "past", "--merge-when-low", "--keep-last", "2"]);
+    world.fails(2, &["namespace", "set", url, "letters", "--never-merge"]);
+    world.fails(3, &["namespace", "set", url, "notes", "--logs", "0"]);
+    world.fails(1, &["namespace", "set", url, "letters", "--rename", "past"]);
+    let list = world.json(&["namespace", "list", url, "--json"]);
+    let letters = list.as_array().unwrap().iter().find(|info| info["name"] == "letters").unwrap();
+    let past = list.as_array().unwrap().iter().find(|info| info["name"] == "past").unwrap();
+    assert_eq!((&letters["logs"], &past["merge_when_low"]), (&serde_json::json!([0]), &Value::from(true)));
+    assert_eq!(world.ok(&["get", url, "letters", "hello"]), "world");
     world.ok(&["namespace", "delete", url, "lines"]);
     end(&mut serving);
     assert_eq!(world.ok(&["get", "data.kaml", "past", "a", "--back", "1"]), "one");

@@ -11,6 +11,7 @@ use crate::lifetime::Class;
 use crate::reader::Reader;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, Medium, MediumError, PageAddr};
 use kaml_index::Slot;
+use std::collections::BTreeSet;
 
 /// What was read of a block.
 pub struct BlockAudit {
@@ -128,11 +129,13 @@ impl BlockAudit {
         let mut judgement = Judgement::default();
         let mut live_chunks = 0;
         let mut bad_headers = Vec::new();
+        let has_segments = self.records.iter().any(|(_, seen)| matches!(seen, Seen::Segment));
+        let segments = if has_segments { core.segments_of_block(self.block) } else { BTreeSet::new() };
         for (extent, seen) in &self.records {
             let at = core.geometry.chunk_at(BlockIndex(self.block), extent.start);
             match seen {
                 Seen::BadHeader => bad_headers.push(at),
-                Seen::Segment if matches!(core.find_segment(at), Ok(Some(_))) => live_chunks += extent.chunk_count,
+                Seen::Segment if segments.contains(&at) => live_chunks += extent.chunk_count,
                 Seen::Segment => {}
                 Seen::Whole(record) | Seen::BadValue(record) => {
                     let slot = Slot { at: at.0, len: code(extent.chunk_count) };

@@ -202,6 +202,11 @@ impl Core {
         self.ring.wants_persist()
     }
 
+    /// Whether the staged frame could be written now, and would soon be much larger if its writer let others go first.
+    pub fn gains_by_a_pause(&self) -> bool {
+        self.ring.wants_persist() && self.ring.is_small()
+    }
+
     /// The frame that is being filled.
     pub fn staging_frame(&self) -> u64 {
         self.ring.staging_number()
@@ -277,7 +282,7 @@ impl Core {
                 while let Some((frame, records)) = self.ring.next_commit() {
                     for records in records.chunks(COMMIT_FETCHED) {
                         if records.len() > 1 {
-                            records.iter().for_each(|staged| self.prefetch(staged));
+                            records.iter().for_each(|staged| self.prefetch(staged.namespace, &staged.key));
                         }
                         records.iter().for_each(|staged| self.commit(frame, *staged));
                     }
@@ -304,9 +309,11 @@ impl Core {
         }
     }
 
-    fn prefetch(&self, staged: &Staged) {
-        if let Some(index) = self.spaces.get(&staged.namespace).and_then(|space| space.index.as_ref()) {
-            index.prefetch(&staged.key);
+    /// Starts fetching the index lines of a key that will be asked for or put, if the index is in memory. Readers beside the
+    /// core have [`crate::Reader::prefetch`].
+    pub fn prefetch(&self, namespace: u32, key: &Key) {
+        if let Some(index) = self.spaces.get(&namespace).and_then(|space| space.index.as_ref()) {
+            index.prefetch(key);
         }
     }
 
@@ -493,6 +500,11 @@ impl Core {
         let is_still = self.ops.is_empty() && self.outbox.is_empty();
         let versions_rest = !self.wants_seal && self.keep_job.is_none();
         is_still && versions_rest && !self.collector.is_running() && !self.checkpoint.is_running()
+    }
+
+    /// Whether records are staged, on their way to the ring, or in write buffers: a Put was made that pages do not have yet.
+    pub fn has_unprogrammed(&self) -> bool {
+        self.ring.has_staged() || self.ring.in_flight() > 0 || self.writers.oldest_frame().is_some()
     }
 
     /// Whether some programs wait for space below.

@@ -73,7 +73,14 @@ impl Reader {
     }
 
     pub(crate) fn find_through(&self, door: Door, namespace: u32, key: &Key) -> Result<Found, FindError> {
-        self.with_index(door, namespace, key, |index| {
+        let space = self.space(namespace)?;
+        space.layout.admit(namespace, door)?;
+        self.find_in(&space, namespace, key)
+    }
+
+    /// As [`Reader::find`], in a namespace that may be asked so.
+    pub(crate) fn find_in(&self, space: &NamespaceShared, namespace: u32, key: &Key) -> Result<Found, FindError> {
+        with_index_of(space, key, |index| {
             loop {
                 let Some(slot) = index.get(key) else { return Found::Absent };
                 let at = ChunkAddr(slot.at);
@@ -165,10 +172,18 @@ impl Reader {
     ) -> Result<T, FindError> {
         let space = self.space(namespace)?;
         space.layout.admit(namespace, door)?;
-        space.layout.check_key(key).map_err(Error::Key)?;
-        let index = space.index.read().expect("no panics under this lock");
-        index.as_ref().map(probe).ok_or(FindError::NeedIndex)
+        with_index_of(&space, key, probe)
     }
+}
+
+fn with_index_of<T>(
+    space: &NamespaceShared,
+    key: &Key,
+    probe: impl FnOnce(&kaml_index::IndexReader) -> T,
+) -> Result<T, FindError> {
+    space.layout.check_key(key).map_err(Error::Key)?;
+    let index = space.index.read().expect("no panics under this lock");
+    index.as_ref().map(probe).ok_or(FindError::NeedIndex)
 }
 
 impl FlashRead {

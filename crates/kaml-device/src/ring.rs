@@ -68,6 +68,8 @@ pub(crate) struct Mark {
 pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 2;
 /// Records in flight up to which a second write may join.
 const SECOND_PERSIST_RECORDS_MAX: usize = 8;
+/// Up to so many records a write costs the more for each the fewer they are.
+const SMALL_FRAME_RECORDS: usize = 32;
 
 pub(crate) struct CommitRing {
     ring_bytes: u64,
@@ -86,6 +88,8 @@ pub(crate) struct CommitRing {
     in_flight: usize,
     /// Records of the frames in flight.
     in_flight_records: usize,
+    /// Records of the frame that was written last.
+    written_records: usize,
     /// Frames before this one are committed.
     committed: u64,
     /// The largest sequence of a version staged so far.
@@ -122,6 +126,7 @@ impl CommitRing {
             kept: VecDeque::new(),
             in_flight: 0,
             in_flight_records: 0,
+            written_records: 0,
             committed: 1,
             last_version: 0,
             released_version: 0,
@@ -205,6 +210,12 @@ impl CommitRing {
         staged > 0 && (self.in_flight == 0 || (self.in_flight < PERSISTS_IN_FLIGHT_MAX && second)) && self.is_next()
     }
 
+    /// Whether there are several callers, and few of them have staged.
+    pub(crate) fn is_small(&self) -> bool {
+        let staged = self.staging.records.len();
+        (staged > 1 || self.written_records > 1) && staged <= SMALL_FRAME_RECORDS
+    }
+
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
     /// room in the ring until its tail moves.
     pub(crate) fn begin_persist(&mut self) -> Option<(u64, Io)> {
@@ -253,6 +264,7 @@ impl CommitRing {
         self.previous_end = self.head;
         self.in_flight += 1;
         self.in_flight_records += full.records.len();
+        self.written_records = full.records.len();
         let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
             number,

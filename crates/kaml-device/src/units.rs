@@ -94,6 +94,22 @@ impl Reader {
         Ok(layout.blocks().expect("admitted"))
     }
 
+    /// Finds the unit that so many bytes from a block on stand in, and where in it they are; nothing if they are of several.
+    pub fn find_one_unit(
+        &self,
+        namespace: u32,
+        first_block: u64,
+        bytes: usize,
+    ) -> Result<Option<(Span, Found)>, FindError> {
+        let space = self.space(namespace)?;
+        space.layout.admit(namespace, Door::Blocks)?;
+        let options = space.layout.blocks().expect("admitted");
+        let mut spans = options.spans(options.bytes_of_buffer(namespace, first_block, bytes)?);
+        let (Some(span), None) = (spans.next(), spans.next()) else { return Ok(None) };
+        let found = self.find_in(&space, namespace, &Key::from(span.unit))?;
+        Ok(Some((span, found)))
+    }
+
     /// Finds a unit of a block namespace; an absent one reads as zeroes.
     pub fn find_unit(&self, namespace: u32, unit: u64) -> Result<Found, FindError> {
         self.find_through(Door::Blocks, namespace, &Key::from(unit))
@@ -228,6 +244,15 @@ impl BlockChange {
         let end = self.range.end.min((self.at / unit_bytes + core.units_per_put(&self.options)) * unit_bytes);
         let data = &data[(self.at - self.range.start) as usize..(end - self.range.start) as usize];
         let is_whole = |span: &Span| span.in_unit.len() as u64 == unit_bytes;
+        if self.range.end - self.range.start == unit_bytes && self.range.start.is_multiple_of(unit_bytes) {
+            // One whole unit, as most writes are.
+            let crc32c = self.whole_crcs.as_deref().expect("a write")[0];
+            let op = self.op(self.at / unit_bytes, Body::Value { value: data, crc32c });
+            let frame = core.stage_units(&[op])?;
+            self.staged(frame);
+            self.at = end;
+            return Ok(None);
+        }
         let spans: Vec<Span> = self.options.spans(self.at..end).collect();
         let mut merged = Vec::new();
         for span in spans.iter().filter(|span| !is_whole(span)) {

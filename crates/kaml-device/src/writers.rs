@@ -32,7 +32,7 @@ pub(crate) struct Buffer {
     capacity_pages: u32,
     /// Chunks in use.
     used_chunks: u32,
-    data: Arc<AlignedBuf>,
+    data: Data,
     marks: Vec<Mark>,
     /// The oldest frame with a record here; `u64::MAX` if there is none.
     pub(crate) first_frame: u64,
@@ -43,6 +43,14 @@ pub(crate) struct Buffer {
     programmed: bool,
     /// The last record goes on in the next buffer.
     spills: bool,
+}
+
+/// Bytes of a buffer.
+enum Data {
+    /// It is being filled.
+    Own(AlignedBuf),
+    /// It is sealed: a program has them, too.
+    Shared(Arc<AlignedBuf>),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -89,6 +97,8 @@ pub(crate) struct NoBlock;
 
 /// Bytes of a write buffer: large enough that programming is cheap per byte.
 const BUFFER_BYTES: u32 = 256 << 10;
+/// So much of the next record's place is fetched ahead; the processor follows by itself.
+const FETCHED_BYTES_MAX: usize = 1024;
 
 impl Writers {
     pub(crate) fn new(geometry: &Geometry) -> Writers {
@@ -171,20 +181,17 @@ impl Writers {
         out: &mut Vec<Io>,
     ) -> ChunkAddr {
         let start = self.start_for(block, chunks);
-        let chunk_bytes = self.geometry.chunk_bytes as usize;
-        let mut at = start as usize * chunk_bytes;
+        let mut at = start as usize * self.geometry.chunk_bytes as usize;
         for part in parts {
             let mut rest = part;
             while !rest.is_empty() {
-                let chunk = (at / chunk_bytes) as u32;
+                let chunk = at as u32 / self.geometry.chunk_bytes;
+                let page_bytes = self.geometry.page_bytes as usize;
                 let buffer = self.buffer_for(block, chunk, start, out);
-                let offset = at - buffer.first_page as usize * self.geometry.page_bytes as usize;
-                let writer = self.active.get_mut(block).expect("the block is being written");
-                let buffer = writer.buffers.back_mut().expect("just made");
-                let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
-                let room = buffer.capacity_pages as usize * self.geometry.page_bytes as usize - offset;
-                let len = room.min(rest.len());
-                data[offset..offset + len].copy_from_slice(&rest[..len]);
+                let room = buffer.data.filling().get_mut(at - buffer.first_page as usize * page_bytes..);
+                let room = room.expect("the chunk lies in the buffer");
+                let len = room.len().min(rest.len());
+                room[..len].copy_from_slice(&rest[..len]);
                 rest = &rest[len..];
                 at += len;
             }
@@ -215,43 +222,45 @@ impl Writers {
             }
         }
         let last = start + chunks - 1;
+        writer.next_chunk = last + 1;
         let buffer = writer.buffers.back_mut().expect("holds the record's end");
         buffer.mark_continuation(start, last / per_page, per_page);
         let base = buffer.first_page * per_page;
         buffer.marks[((last - base) / per_page) as usize].bitmap |= 1 << (last % per_page);
         buffer.used_chunks = last + 1 - base;
-        let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
         let tail = end_byte - buffer.first_page as usize * page_bytes;
-        data[tail..buffer.used_chunks as usize * chunk_bytes].fill(0);
-        writer.next_chunk = last + 1;
+        let used = buffer.used_chunks as usize * chunk_bytes;
+        let data = buffer.data.filling();
+        data[tail..used].fill(0);
+        // Many other logs are written to before this one's turn comes again, or at least another host's command: the place of a
+        // record like this one is on its way by then.
+        let next = used + (chunks as usize * chunk_bytes).min(FETCHED_BYTES_MAX);
+        kaml_flash::prefetch(&data[used..next.min(data.len())]);
         if buffer.used_chunks == buffer.capacity_pages * per_page {
             self.seal(block, out);
         }
     }
 
     /// The filling buffer that takes `chunk` of a record that began at `start`; seals a full one and starts the next.
-    fn buffer_for(&mut self, block: u32, chunk: u32, start: u32, out: &mut Vec<Io>) -> &Buffer {
+    fn buffer_for(&mut self, block: u32, chunk: u32, start: u32, out: &mut Vec<Io>) -> &mut Buffer {
         let per_page = self.geometry.chunks_per_page();
         let writer = self.active.get_mut(block).expect("the block is being written");
         let filling = writer.buffers.back_mut().filter(|b| !b.sealed);
-        let have = match filling {
-            Some(buffer) if chunk < (buffer.first_page + buffer.capacity_pages) * per_page => true,
-            Some(buffer) => {
+        let is_full = |buffer: &Buffer| chunk >= (buffer.first_page + buffer.capacity_pages) * per_page;
+        if filling.as_ref().is_none_or(|buffer| is_full(buffer)) {
+            if let Some(buffer) = filling {
                 if start < chunk {
                     buffer.spills = true;
                     buffer.used_chunks = buffer.capacity_pages * per_page;
                     buffer.mark_continuation(start, buffer.first_page + buffer.capacity_pages - 1, per_page);
                 }
                 self.seal(block, out);
-                false
             }
-            None => false,
-        };
-        if !have {
             let buffer = self.new_buffer(chunk / per_page);
             self.active.get_mut(block).expect("the block is being written").buffers.push_back(buffer);
         }
-        self.active[block].buffers.back().expect("just made")
+        let writer = self.active.get_mut(block).expect("the block is being written");
+        writer.buffers.back_mut().expect("just made, or there before")
     }
 
     fn new_buffer(&mut self, first_page: u32) -> Buffer {
@@ -262,7 +271,7 @@ impl Writers {
             first_page,
             capacity_pages,
             used_chunks: 0,
-            data: Arc::new(data),
+            data: Data::Own(data),
             marks: vec![Mark::default(); capacity_pages as usize],
             first_frame: u64::MAX,
             moves: Vec::new(),
@@ -302,7 +311,7 @@ impl Writers {
             first_page: start / per_page,
             capacity_pages: pages,
             used_chunks: chunks,
-            data: image,
+            data: Data::Shared(image),
             marks,
             first_frame: u64::MAX,
             moves: Vec::new(),
@@ -324,14 +333,13 @@ impl Writers {
             let chunk = self.active[block].next_chunk;
             let buffer = self.buffer_for(block, chunk, chunk, out);
             let offset = (chunk / per_page - buffer.first_page) as usize * page_bytes;
-            let writer = self.active.get_mut(block).expect("the block is being written");
-            let buffer = writer.buffers.back_mut().expect("just made");
-            let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
-            data[offset..offset + page.len()].copy_from_slice(page);
-            data[offset + page.len()..offset + page_bytes].fill(0);
+            let place = &mut buffer.data.filling()[offset..offset + page_bytes];
+            place[..page.len()].copy_from_slice(page);
+            place[page.len()..].fill(0);
             buffer.used_chunks += per_page;
-            writer.next_chunk += per_page;
-            if buffer.used_chunks == buffer.capacity_pages * per_page {
+            let is_full = buffer.used_chunks == buffer.capacity_pages * per_page;
+            self.active.get_mut(block).expect("the block is being written").next_chunk += per_page;
+            if is_full {
                 self.seal(block, out);
             }
         }
@@ -349,8 +357,8 @@ impl Writers {
         let pages = buffer.used_chunks.div_ceil(per_page).next_multiple_of(unit);
         let bytes = pages as usize * geometry.page_bytes as usize;
         if buffer.ticket.is_none() {
-            let data = Arc::get_mut(&mut buffer.data).expect("a filling buffer is not shared");
             let used = buffer.used_chunks as usize * geometry.chunk_bytes as usize;
+            let data = buffer.data.filling();
             data.set_len(bytes);
             data[used..].fill(0);
         }
@@ -375,7 +383,7 @@ impl Writers {
         self.programming_bytes += bytes as u64;
         out.push(Io::Program {
             at: PageAddr { block: BlockIndex(block), page: buffer.first_page },
-            data: buffer.data.clone(),
+            data: buffer.data.share(),
             oob,
             urgent: buffer.ticket.is_some(),
         });
@@ -436,7 +444,7 @@ impl Writers {
                 break;
             }
             let buffer = writer.buffers.pop_front().expect("checked");
-            if let Ok(data) = Arc::try_unwrap(buffer.data)
+            if let Some(data) = buffer.data.take_back()
                 && data.capacity() == self.buffer_pages as usize * self.geometry.page_bytes as usize
             {
                 self.pool.push(data);
@@ -498,6 +506,45 @@ impl Writers {
     pub(crate) fn read(&self, block: u32, chunk: u32, into: &mut [u8]) -> bool {
         let Some(writer) = self.active.get(block) else { return false };
         writer.read(&self.geometry, chunk, into)
+    }
+}
+
+impl Data {
+    /// To be written to.
+    #[inline]
+    fn filling(&mut self) -> &mut AlignedBuf {
+        match self {
+            Data::Own(data) => data,
+            Data::Shared(_) => panic!("a sealed buffer is not written to"),
+        }
+    }
+
+    /// For a program; nobody writes to it any more.
+    fn share(&mut self) -> Arc<AlignedBuf> {
+        if let Data::Own(data) = self {
+            *self = Data::Shared(Arc::new(std::mem::replace(data, AlignedBuf::zeroed(0))));
+        }
+        let Data::Shared(data) = self else { unreachable!("just made so") };
+        data.clone()
+    }
+
+    /// To be filled again, if no program has it any more.
+    fn take_back(self) -> Option<AlignedBuf> {
+        match self {
+            Data::Own(data) => Some(data),
+            Data::Shared(data) => Arc::try_unwrap(data).ok(),
+        }
+    }
+}
+
+impl std::ops::Deref for Data {
+    type Target = AlignedBuf;
+    #[inline]
+    fn deref(&self) -> &AlignedBuf {
+        match self {
+            Data::Own(data) => data,
+            Data::Shared(data) => data,
+        }
     }
 }
 

@@ -7,8 +7,10 @@ use kaml_device::{
     Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
     VersionReader, segment_image,
 };
-use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MemoryMedium, Packing};
-use kaml_versions::{At, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge};
+use kaml_flash::{Geometry, MemoryMedium, Packing};
+use kaml_versions::{
+    At, BloomOptions, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -17,6 +19,18 @@ fn geometry(packing: Packing) -> Geometry {
 }
 
 const KEYS: u64 = 40;
+
+/// The default, and the paper's index with filters that are often wrong.
+const COLUMNS: Option<BloomOptions> = None;
+const BLOOM: Option<BloomOptions> = Some(BloomOptions {
+    hashes: 0,
+    is_even: false,
+    segment_keys: 0,
+    overflow_keys: 0,
+    false_positives_ppm: 20_000,
+    growth_permille: 0,
+    combined: 5,
+});
 
 /// Seed and length of a value; nothing: deleted.
 type Content = Option<(u64, usize)>;
@@ -109,14 +123,7 @@ impl Source for Reading<'_> {
     }
 
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        let (read, is_programmed) = self.reader.locate(at, &bytes);
-        self.bytes.resize(bytes.len(), 0);
-        if is_programmed || !self.core.read_segment(&read, &mut self.bytes) {
-            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-            self.medium.execute(&mut io)?;
-            let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            self.bytes.copy_from_slice(read.of(&into));
-        }
+        self.core.read_part(self.medium, at, &bytes, &mut self.bytes)?;
         Ok(&self.bytes)
     }
 }
@@ -130,12 +137,13 @@ impl World {
     }
 
     /// A device with both namespaces, durable.
-    fn new(medium: &MemoryMedium, seed: u64) -> World {
+    fn new(medium: &MemoryMedium, seed: u64, index: Option<BloomOptions>) -> World {
         Core::format(medium).unwrap();
         let mut world = World::open(medium, seed).unwrap();
         let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
         world.records = world.life.core.create_namespace("records", &keys).unwrap();
-        let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..keys };
+        let versions = VersionOptions { bloom: index, ..VersionOptions::default() };
+        let options = NamespaceOptions { versions: Some(versions), ..keys };
         world.versions = world.life.core.create_namespace("versions", &options).unwrap();
         world.root(false).unwrap();
         world
@@ -321,12 +329,15 @@ fn compare_history(key: u64, full: &[(u64, Content)], past: &[Past], is_merged: 
     }
 }
 
+/// How pages hold records, and the index of the versions.
+type Shape = (Packing, Option<BloomOptions>);
+
 /// Runs a seeded workload over several lives of one device, each ended by a power cut, and compares after each. Answers
 /// whether the first run ended before its cut.
-fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64, merges: bool) -> bool {
-    let replay = format!("seed {seed} {packing:?} first cut {first_cut}");
-    let medium = MemoryMedium::new(geometry(packing));
-    let mut world = World::new(&medium, seed);
+fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merges: bool) -> bool {
+    let replay = format!("seed {seed} {shape:?} first cut {first_cut}");
+    let medium = MemoryMedium::new(geometry(shape.0));
+    let mut world = World::new(&medium, seed, shape.1);
     let mut model = Model::default();
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
     let mut uncut = false;
@@ -364,9 +375,9 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64, 
 /// Method: cut at medium operation n = 1, 2, 3, … of a short run, until a run ends before its cut.
 #[test]
 fn every_cut_of_a_short_run_is_survived() {
-    for packing in [Packing::Across, Packing::WithinPage] {
+    for shape in [(Packing::Across, COLUMNS), (Packing::WithinPage, COLUMNS), (Packing::Across, BLOOM)] {
         for cut in (1..).step_by(3) {
-            if survive(1 + cut % 7, packing, cut, 60, 2, false) {
+            if survive(1 + cut % 7, shape, cut, 60, 2, false) {
                 break;
             }
         }
@@ -377,9 +388,10 @@ fn every_cut_of_a_short_run_is_survived() {
 /// Method: random cuts, several lives of one device.
 #[test]
 fn long_lives_survive_random_cuts() {
-    for seed in 1..=6 {
+    for seed in 1..=8 {
         let packing = if seed % 3 == 0 { Packing::WithinPage } else { Packing::Across };
-        survive(seed, packing, 900 + seed * 397, 1500, 3, false);
+        let index = if seed % 2 == 0 { BLOOM } else { COLUMNS };
+        survive(seed, (packing, index), 900 + seed * 397, 1500, 3, false);
     }
 }
 
@@ -388,7 +400,9 @@ fn long_lives_survive_random_cuts() {
 #[test]
 fn merges_survive_cuts() {
     for seed in 21..=24 {
-        survive(seed, Packing::Across, 2900 + seed * 51, 2500, 3, true);
+        for index in [COLUMNS, BLOOM] {
+            survive(seed, (Packing::Across, index), 2900 + seed * 51, 2500, 3, true);
+        }
     }
 }
 
@@ -399,7 +413,7 @@ fn merges_survive_cuts() {
 fn a_buffered_version_does_not_stop_the_ring() {
     for start in 0..16 {
         let medium = MemoryMedium::new(geometry(Packing::Across));
-        let mut world = World::new(&medium, start + 1);
+        let mut world = World::new(&medium, start + 1, COLUMNS);
         let put = |world: &mut World, is_version: bool, values: u64, len: usize| {
             let changes = (0..values).map(|key| ((is_version, key), Some((key, len)))).collect();
             let done = world.apply(&Step::Put(changes));
@@ -417,19 +431,21 @@ fn a_buffered_version_does_not_stop_the_ring() {
 /// Method: put, close, open, compare; several times.
 #[test]
 fn a_clean_close_keeps_the_buffer() {
-    let medium = MemoryMedium::new(geometry(Packing::Across));
-    let mut world = World::new(&medium, 5);
-    let mut model = Model::default();
-    for life in 0..4 {
-        assert!(world.run(&mut model, 120, false).is_ok());
-        world.root(true).unwrap();
-        let request = world.life.core.request_close();
-        world.life.until(|core| core.roots_done() >= request).unwrap();
-        drop(world);
-        let (_, report) = Core::open(&medium, true).unwrap();
-        assert!(report.clean, "life {life}");
-        world = World::open(&medium, life + 9).unwrap();
-        assert_eq!(world.compare(&model, false), Ok(()), "life {life}");
-        world.life.audit();
+    for index in [COLUMNS, BLOOM] {
+        let medium = MemoryMedium::new(geometry(Packing::Across));
+        let mut world = World::new(&medium, 5, index);
+        let mut model = Model::default();
+        for life in 0..4 {
+            assert!(world.run(&mut model, 120, false).is_ok());
+            world.root(true).unwrap();
+            let request = world.life.core.request_close();
+            world.life.until(|core| core.roots_done() >= request).unwrap();
+            drop(world);
+            let (_, report) = Core::open(&medium, true).unwrap();
+            assert!(report.clean, "life {life}");
+            world = World::open(&medium, life + 9).unwrap();
+            assert_eq!(world.compare(&model, false), Ok(()), "life {life}");
+            world.life.audit();
+        }
     }
 }

@@ -11,8 +11,7 @@ use std::ops::{Deref, DerefMut};
 struct Frame([u8; AlignedBuf::ALIGN]);
 
 /// What [`AlignedBuf::prefetch`] fetches: a record of 1 KiB and its header. The processor follows longer ones by itself.
-#[cfg(target_arch = "x86_64")]
-const PREFETCH_LINES: usize = 17;
+const PREFETCH_BYTES: usize = 17 * 64;
 
 /// Bytes at 4 KiB alignment, zero-filled when new. The length may be anything up to the capacity.
 pub struct AlignedBuf {
@@ -54,14 +53,8 @@ impl AlignedBuf {
     }
 
     /// Asks the processor to fetch the first bytes shown, which the medium has just written past its caches.
-    #[allow(unsafe_code, reason = "the intrinsic takes an address")]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        for line in self.chunks(64).take(PREFETCH_LINES) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch reads nothing that the program sees, and never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
-        }
+        crate::prefetch(&self[..self.len.min(PREFETCH_BYTES)]);
     }
 
     /// Shows `len` bytes from `start` on, which are aligned only as `start` is.

@@ -110,7 +110,8 @@ impl Geometry {
     /// Chunks of a page.
     #[inline]
     pub fn chunks_per_page(&self) -> u32 {
-        self.page_bytes / self.chunk_bytes
+        // Both are powers of two ([`Geometry::check`]), and this is asked all the time: no division.
+        self.page_bytes >> self.chunk_bytes.trailing_zeros()
     }
 
     /// Chunks of an erase block.

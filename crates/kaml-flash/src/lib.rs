@@ -10,6 +10,7 @@ mod error;
 mod file;
 mod format;
 mod geometry;
+mod hints;
 mod inline;
 mod layout;
 #[allow(unsafe_code, reason = "a memory mapping")]
@@ -29,6 +30,7 @@ pub use buffer::AlignedBuf;
 pub use error::{FormatError, OpenError};
 pub use file::{FileMedium, OpenOptions};
 pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, PageAddr};
+pub use hints::{prefer_huge_pages, prefetch};
 pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
 pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;

@@ -1,6 +1,7 @@
 //! A medium in RAM, for unit tests and speed ceilings, that can lose its power.
 //!
 //! Lives here:       the bytes, the NAND rules applied to them, what a power cut takes away.
+//!                   Memory of erased blocks is kept for the next ones: the system takes longer to give it than a program takes.
 //! Lives elsewhere:  virtual time, bit errors, worn-out blocks (a simulator).
 //! Implements:       the power cut column of `medium`.
 
@@ -27,6 +28,8 @@ struct State {
     ring: Vec<u8>,
     roots: [Vec<u8>; 2],
     power: Power,
+    /// Memory of blocks that were erased, whatever it holds.
+    spare: Vec<Bytes>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,8 @@ enum Fate {
 struct Bytes {
     data: Box<[u8]>,
     oob: Box<[u8]>,
+    /// Pages that were programmed; what stands behind them is of an earlier life of the memory, and reads as zeroes.
+    page_count: usize,
 }
 
 impl MemoryMedium {
@@ -81,15 +86,27 @@ impl MemoryMedium {
             ring: vec![0; geometry.ring_bytes as usize],
             roots: std::array::from_fn(|_| vec![0; geometry.root_bytes as usize]),
             power: Power::On,
+            spare: Vec::new(),
         };
         let uuid = *b"KAML in memory\0\0";
         Ok(Self { shared: Arc::new(Shared { geometry, uuid, state: Mutex::new(state) }) })
     }
 
+    /// Takes the memory of all blocks from the system now, so that no program waits for it: for measuring.
+    pub fn allocate(&self) {
+        let mut state = self.state();
+        let empty = state.blocks.iter().filter(|block| block.bytes.is_none()).count();
+        let missing = empty.saturating_sub(state.spare.len());
+        state.spare.extend((0..missing).map(|_| Bytes::filled(&self.shared.geometry, ALLOCATED)));
+    }
+
     /// Other flash with the same bytes; what happens to one does not happen to the other.
     pub fn clone_state(&self) -> Self {
         let Shared { geometry, uuid, .. } = &*self.shared;
-        let state = Mutex::new(self.state().clone());
+        let mut present = self.state();
+        let spare = std::mem::take(&mut present.spare);
+        let state = Mutex::new(present.clone());
+        present.spare = spare;
         Self { shared: Arc::new(Shared { geometry: geometry.clone(), uuid: *uuid, state }) }
     }
 
@@ -159,12 +176,13 @@ impl State {
         let block = &mut self.blocks[at.block.0 as usize];
         block.programmed = Programmed::Pages(end);
         block.pages.resize(geometry.pages_per_block as usize, Fate::Uncertain);
+        let spare = &mut self.spare;
+        let bytes = block.bytes.get_or_insert_with(|| spare.pop().unwrap_or_else(|| Bytes::filled(geometry, 0)));
         // A torn program leaves its data in part and no OOB: OOB is written after.
-        let data = if torn { sector_prefix(geometry, data) } else { data };
-        let oob = if torn { &[] } else { oob };
-        let bytes = block.bytes.get_or_insert_with(|| Bytes::zeroed(geometry));
-        copy_at(&mut bytes.data, at.page as usize * geometry.page_bytes as usize, data);
-        copy_at(&mut bytes.oob, at.page as usize * geometry.oob_bytes as usize, oob);
+        match torn {
+            true => bytes.program(geometry, at.page, end, sector_prefix(geometry, data), &[]),
+            false => bytes.program(geometry, at.page, end, data, oob),
+        }
         let fate = if urgent && !torn { Fate::Urgent } else { Fate::Uncertain };
         block.pages[at.page as usize..end as usize].fill(fate);
         gone_if(torn)
@@ -176,7 +194,8 @@ impl State {
         let old = block.bytes.take();
         // Of two erases without a flush between, the bytes before the first are the older ones and may come back too;
         // the younger ones are as legal, and kept because they are what the firmware has most use for losing.
-        block.before_erase = Some(old);
+        let older = block.before_erase.replace(old);
+        self.spare.extend(older.flatten().map(Bytes::emptied));
         block.pages.clear();
         block.programmed = Programmed::Pages(0);
         gone_if(torn)
@@ -187,7 +206,7 @@ impl State {
             return Err(MediumError::Gone);
         }
         for block in &mut self.blocks {
-            block.before_erase = None;
+            self.spare.extend(block.before_erase.take().flatten().map(Bytes::emptied));
             block.pages.fill(Fate::Durable);
         }
         Ok(())
@@ -230,8 +249,8 @@ impl Block {
         if before.is_none() && pages.is_empty() {
             return;
         }
-        let older = before.flatten().unwrap_or_else(|| Bytes::zeroed(geometry));
-        let mut bytes = self.bytes.take().unwrap_or_else(|| Bytes::zeroed(geometry));
+        let whole = |bytes: Option<Bytes>| bytes.unwrap_or_else(|| Bytes::filled(geometry, 0)).whole(geometry);
+        let (older, mut bytes) = (whole(before.flatten()), whole(self.bytes.take()));
         // 0: all old, 1: all new, else page by page.
         let mode = choice.below(4);
         for page in (0..geometry.pages_per_block as usize).filter(|&page| !is_durable(page)) {
@@ -250,11 +269,49 @@ impl Block {
 }
 
 impl Bytes {
-    fn zeroed(geometry: &Geometry) -> Self {
-        let zeroes = |each: u32| vec![0; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
-        Self { data: zeroes(geometry.page_bytes), oob: zeroes(geometry.oob_bytes) }
+    /// Memory of a block without a page that was programmed.
+    fn filled(geometry: &Geometry, with: u8) -> Self {
+        let memory = |each: u32| vec![with; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
+        Self { data: memory(geometry.page_bytes), oob: memory(geometry.oob_bytes), page_count: 0 }
+    }
+
+    fn emptied(self) -> Self {
+        Self { page_count: 0, ..self }
+    }
+
+    /// With zeroes in the pages up to `end`, where they were not programmed; they count as programmed now.
+    fn reach(&mut self, geometry: &Geometry, end: usize) {
+        for (bytes, each) in [(&mut self.data, geometry.page_bytes), (&mut self.oob, geometry.oob_bytes)] {
+            let each = each as usize;
+            bytes[self.page_count.min(end) * each..end * each].fill(0);
+        }
+        self.page_count = self.page_count.max(end);
+    }
+
+    /// With zeroes in all pages that were not programmed.
+    fn whole(mut self, geometry: &Geometry) -> Self {
+        self.reach(geometry, geometry.pages_per_block as usize);
+        self
+    }
+
+    /// Puts data and OOB into pages up to `end`; where they are too short, the pages keep what is there.
+    fn program(&mut self, geometry: &Geometry, page: u32, end: u32, data: &[u8], oob: &[u8]) {
+        let (page, page_bytes, oob_bytes) = (page as usize, geometry.page_bytes as usize, geometry.oob_bytes as usize);
+        let is_whole = data.len() == (end as usize - page) * page_bytes;
+        self.reach(geometry, if is_whole { page } else { end as usize });
+        copy_at(&mut self.data, page * page_bytes, data);
+        copy_at(&mut self.oob, page * oob_bytes, oob);
+        self.page_count = self.page_count.max(end as usize);
+    }
+
+    /// The part of all pages' data, or OOB, that was programmed.
+    fn programmed<'a>(&self, bytes: &'a [u8], each: u32) -> &'a [u8] {
+        &bytes[..self.page_count * each as usize]
     }
 }
+
+/// What memory is filled with that is taken before it is needed: anything that makes the system give it.
+const ALLOCATED: u8 = 0xff;
 
 fn gone_if(torn: bool) -> Result<(), MediumError> {
     if torn { Err(MediumError::Gone) } else { Ok(()) }
@@ -270,11 +327,12 @@ fn sector_prefix<'a>(geometry: &Geometry, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[..bytes.len() / sector / 2 * sector]
 }
 
-fn read_back(from: Option<&[u8]>, at: u64, into: &mut [u8]) {
-    match from {
-        Some(bytes) => into.copy_from_slice(&bytes[at as usize..at as usize + into.len()]),
-        None => into.fill(0),
-    }
+/// Reads bytes, and zeroes behind their end.
+fn read_back(from: &[u8], at: u64, into: &mut [u8]) {
+    let from = &from[(at as usize).min(from.len())..];
+    let (known, rest) = into.split_at_mut(from.len().min(into.len()));
+    known.copy_from_slice(&from[..known.len()]);
+    rest.fill(0);
 }
 
 /// Marsaglia's xorshift64: enough to choose among crash states, and the same everywhere.
@@ -312,12 +370,14 @@ impl Medium for MemoryMedium {
         match io {
             Io::Read { at, into } => {
                 let (block, from) = geometry.check_read(*at, into.len())?;
-                read_back(state.blocks[block.0 as usize].bytes.as_ref().map(|bytes| &*bytes.data), from, into);
+                let bytes = state.blocks[block.0 as usize].bytes.as_ref();
+                read_back(bytes.map_or(&[], |b| b.programmed(&b.data, geometry.page_bytes)), from, into);
                 Ok(())
             }
             Io::ReadOob { at, into } => {
                 let from = geometry.check_read_oob(*at, into.len())?;
-                read_back(state.blocks[at.block.0 as usize].bytes.as_ref().map(|bytes| &*bytes.oob), from, into);
+                let bytes = state.blocks[at.block.0 as usize].bytes.as_ref();
+                read_back(bytes.map_or(&[], |b| b.programmed(&b.oob, geometry.oob_bytes)), from, into);
                 Ok(())
             }
             Io::Program { at, data, oob, urgent } => state.program(geometry, *at, data, oob, *urgent),
@@ -352,7 +412,7 @@ impl Medium for MemoryMedium {
         if state.power == Power::Off {
             return Err(MediumError::Gone);
         }
-        read_back(Some(&state.roots[usize::from(slot)]), 0, into);
+        read_back(&state.roots[usize::from(slot)], 0, into);
         Ok(())
     }
 
@@ -362,7 +422,7 @@ impl Medium for MemoryMedium {
         if state.power == Power::Off {
             return Err(MediumError::Gone);
         }
-        read_back(Some(&state.ring), offset, into);
+        read_back(&state.ring, offset, into);
         Ok(())
     }
 

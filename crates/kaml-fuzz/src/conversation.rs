@@ -3,12 +3,12 @@
 //! The input is a script, not the bytes themselves, so that a fuzzer need not find lengths, tags and numbers of namespaces by
 //! chance; but any PDU can be sent wrong, and raw bytes too.
 
-use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions};
+use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::target::{Offline, Options};
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::transport::{Digests, End};
-use kaml_nvme::wire::command::{Command, Sgl};
+use kaml_nvme::wire::command::{Command, Sgl, admin, kv};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Configuration, Connect, ConnectData, Property, kind, register};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer};
 use kaml_nvme::wire::text::put_name;
@@ -39,13 +39,16 @@ impl World {
         World { device, offline }
     }
 
-    /// One namespace of records and one of blocks, which the script before may have deleted.
-    fn namespaces(&self) -> [u32; 2] {
-        let made = |name: &str, options: &NamespaceOptions| match self.device.namespace(name) {
-            Ok(id) => id,
-            Err(_) => self.device.create_namespace(name, options).expect("room for a namespace"),
+    /// A namespace of records, one of blocks, and one that keeps versions, which the script before may have deleted. None if
+    /// there are too many others to make them again.
+    fn namespaces(&self) -> Option<[u32; 3]> {
+        let made = |name: &str, options: &NamespaceOptions| {
+            let id = self.device.namespace(name).or_else(|_| self.device.create_namespace(name, options));
+            id.ok().filter(|_| self.device.namespaces().len() <= NAMESPACES_MAX)
         };
-        [made("records", &NamespaceOptions::default()), made("blocks", &BlockOptions::new(512, 5000).into())]
+        let records = made("records", &NamespaceOptions::default())?;
+        let blocks = made("blocks", &BlockOptions::new(512, 5000).into())?;
+        Some([records, blocks, made("past", &VersionOptions::default().into())?])
     }
 }
 
@@ -56,11 +59,11 @@ thread_local! {
 /// Plays one script.
 pub fn conversation(script: &[u8]) {
     WORLD.with_borrow_mut(|world| {
-        if world.as_ref().is_some_and(|world| world.device.namespaces().len() > NAMESPACES_MAX) {
-            *world = None;
-        }
-        let world = world.get_or_insert_with(World::new);
-        let spaces = world.namespaces();
+        let spaces = world.as_ref().and_then(World::namespaces).unwrap_or_else(|| {
+            let made = world.insert(World::new());
+            made.namespaces().expect("a new device has room for them")
+        });
+        let world = world.as_mut().expect("just seen or made");
         Play::new(&mut world.offline, spaces, Script(script)).run();
         world.offline.settle();
         assert_eq!(world.offline.used_bytes(), 0, "memory of those who left is given back");
@@ -107,7 +110,7 @@ struct Side {
 
 struct Play<'a> {
     offline: &'a mut Offline,
-    spaces: [u32; 2],
+    spaces: [u32; 3],
     script: Script<'a>,
     ends: [Side; 2],
     digests: Digests,
@@ -115,7 +118,7 @@ struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    fn new(offline: &'a mut Offline, spaces: [u32; 2], mut script: Script<'a>) -> Play<'a> {
+    fn new(offline: &'a mut Offline, spaces: [u32; 3], mut script: Script<'a>) -> Play<'a> {
         let digests = Digests::from_bits(script.byte());
         let ends = [Side::new(offline), Side::new(offline)];
         Play { offline, spaces, script, ends, digests, cid: 0 }
@@ -217,7 +220,8 @@ impl<'a> Play<'a> {
         let nsid = match space % 8 {
             0..=2 => self.spaces[0],
             3..=5 => self.spaces[1],
-            6 => u32::MAX,
+            6 if space & 8 != 0 => u32::MAX,
+            6 => self.spaces[2],
             _ => space.into(),
         };
         let mut command = Command::new(opcode, nsid);
@@ -235,7 +239,8 @@ impl<'a> Play<'a> {
             0 if length <= 9000 => {
                 command.sgl = Sgl::in_capsule(length);
                 command.sgl.address = u64::from(if space & 8 != 0 { script.byte() } else { 0 }).into();
-                let head: [u8; 64] = script.bytes();
+                let mut head: [u8; 64] = script.bytes();
+                shape(place, opcode, nsid, &mut head);
                 let data: Vec<u8> = head.into_iter().cycle().take(length as usize).collect();
                 self.cid = self.cid.wrapping_add(1);
                 command.cid = self.cid.into();
@@ -304,6 +309,16 @@ impl<'a> Play<'a> {
             end.read(&sent);
         }
         assert!(self.offline.used_bytes() <= BYTES_MAX, "the budget holds");
+    }
+}
+
+/// Has data begin as their command needs it, in most cases: with a namespace, or as our attributes do.
+fn shape(place: usize, opcode: u8, nsid: u32, head: &mut [u8; 64]) {
+    match (place, opcode) {
+        _ if head[3] == 0 => {}
+        (1, kv::PUT | kv::NAME_KEYS) => head[..4].copy_from_slice(&nsid.to_le_bytes()),
+        (0, admin::SET_NAMESPACE | admin::NAMESPACE_MANAGEMENT) => head[..5].copy_from_slice(b"KAML\x01"),
+        _ => {}
     }
 }
 

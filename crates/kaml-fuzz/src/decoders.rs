@@ -7,11 +7,11 @@ use kaml_nvme::wire::command::Command;
 use kaml_nvme::wire::fabrics::{Connect, Property};
 use kaml_nvme::wire::identify::read_controller_list;
 use kaml_nvme::wire::logs::LogRequest;
-use kaml_nvme::wire::manage::{Create, decode_put, encode_batch};
+use kaml_nvme::wire::manage::{Attributes, Create, decode_change, decode_put, encode_batch, encode_change};
 use kaml_nvme::wire::pdu::Header;
 use kaml_nvme::wire::text::{get_ascii, get_nqn};
 use kaml_nvme::wire::{blocks, keyvalue, named, vendor, versions};
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 /// The first byte chooses the parser, the second one is its parameter, the others are parsed.
 pub fn decoders(data: &[u8]) {
@@ -22,7 +22,7 @@ pub fn decoders(data: &[u8]) {
         2 => put(bytes, u32::from(*parameter)),
         3 => list(bytes),
         4 => command(bytes),
-        5 => create(bytes),
+        5 => attributes(bytes, u32::from(*parameter)),
         6 => text(bytes),
         _ => vendor(bytes, *parameter),
     }
@@ -132,9 +132,21 @@ fn vendor(bytes: &[u8], parameter: u8) {
     }
 }
 
-fn create(bytes: &[u8]) {
+/// Attributes of a new namespace, and changes of them: what is read is read again as the same when it is written.
+fn attributes(bytes: &[u8], parameter: u32) {
     if let Ok((create, _)) = Create::read_from_prefix(bytes) {
         drop(create.kaml.read());
+    }
+    if let Ok((attributes, _)) = Attributes::read_from_prefix(bytes)
+        && let Ok(wanted) = attributes.read()
+        && wanted.keys.is_some()
+    {
+        let again = Attributes::of(&wanted).expect("what was read can be written");
+        assert_eq!(again.read(), Ok(wanted));
+    }
+    if let Ok(change) = decode_change(parameter, bytes) {
+        let (bits, again) = encode_change(&change).expect("what was read can be written");
+        assert_eq!(decode_change(bits, again.as_bytes()), Ok(change));
     }
 }
 

@@ -42,8 +42,8 @@ const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 48 << 20;
 const HUGE_LINES: u32 = (HUGE_BYTES / LINE_BYTES) as u32;
 const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
-/// How long before its end the next huge page is made ready: tens of thousands of inserts.
-const LEAD_LINES: u32 = HUGE_LINES / 4;
+/// How long before its end the next huge page is made ready: ten thousand inserts.
+const LEAD_LINES: u32 = HUGE_LINES / 16;
 /// Small pages are made ready so many lines at a time, and by nobody before an index has a megabyte.
 const SMALL_STEP_LINES: u32 = (128 << 10) / LINE_BYTES as u32;
 const READY_FROM_LINES: u32 = (1 << 20) / LINE_BYTES as u32;

@@ -7,7 +7,7 @@
 
 use crate::pack::Packed;
 use crate::rng::Rng;
-use kaml_flash::{BlockIndex, Geometry, Io, MediumError, PageAddr};
+use kaml_flash::{BlockIndex, ChunkAddr, Geometry, Io, MediumError, PageAddr};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub enum Keep {
     Runs,
 }
 
+/// Of a longer write to the ring the processor fetches the rest by itself.
+const RING_PREFETCH_BYTES: usize = 1024;
 /// Counts completed operations; page states name the one that made them.
 pub(crate) type Done = u64;
 /// Never durable: not completed before the power cut.
@@ -71,22 +73,30 @@ pub(crate) struct Array {
     unsettled: Vec<u32>,
     /// Programs that the next barrier makes durable: block, pages, completion.
     urgent: Vec<(BlockIndex, Range<u32>, Done)>,
+    /// What pages are packed in before they are kept.
+    scratch: Vec<u8>,
 }
 
 impl Array {
     pub(crate) fn new(geometry: Arc<Geometry>, keep: Keep, blank: u8) -> Array {
         let root = || vec![0; geometry.root_bytes as usize];
+        let ring = vec![0; geometry.ring_bytes as usize];
+        if keep == Keep::Runs {
+            // Long runs go round in it.
+            kaml_flash::prefer_huge_pages(&ring);
+        }
         Array {
             keep,
             blank,
             blocks: vec![Arc::default(); geometry.block_count() as usize],
-            ring: vec![0; geometry.ring_bytes as usize],
+            ring,
             roots: [root(), root()],
             life: 1,
             done: 0,
             durable: 0,
             unsettled: Vec::new(),
             urgent: Vec::new(),
+            scratch: Vec::new(),
             geometry,
         }
     }
@@ -197,13 +207,18 @@ impl Array {
 
     fn program(&mut self, at: PageAddr, data: &[u8], oob: &[u8], done: Done) {
         let (page_bytes, oob_bytes) = (self.geometry.page_bytes as usize, self.geometry.oob_bytes as usize);
-        let (keep, pages_per_block) = (self.keep, self.geometry.pages_per_block as usize);
+        let pages_per_block = self.geometry.pages_per_block as usize;
+        let pages = data.chunks(page_bytes);
+        let data: Vec<Data> = match self.keep {
+            Keep::Bytes => pages.map(|page| Data::Bytes(page.into())).collect(),
+            Keep::Runs => Packed::all(pages, &mut self.scratch).into_iter().map(Data::Runs).collect(),
+        };
         let block = self.block(at.block);
         block.pages.resize(pages_per_block, None);
-        for (i, (data, oob)) in data.chunks(page_bytes).zip(oob.chunks(oob_bytes)).enumerate() {
+        let places = block.pages[at.page as usize..].iter_mut();
+        for (place, (data, oob)) in places.zip(data.into_iter().zip(oob.chunks(oob_bytes))) {
             let used = oob.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
-            block.pages[at.page as usize + i] =
-                Some(Page { data: Data::of(data, keep), oob: oob[..used].into(), done });
+            *place = Some(Page { data, oob: oob[..used].into(), done });
         }
     }
 
@@ -236,6 +251,34 @@ impl Array {
             }
             (page, offset, rest) = (page + 1, 0, next);
         }
+    }
+
+    /// Asks the processor to fetch what says where the page is kept in which a read begins.
+    pub(crate) fn prefetch_page(&self, at: ChunkAddr) {
+        if let Some(page) = self.page_of(at).0 {
+            kaml_flash::prefetch(page);
+        }
+    }
+
+    /// Asks it to fetch the part of the ring that will be written to.
+    pub(crate) fn prefetch_ring(&self, offset: u64, len: usize) {
+        kaml_flash::prefetch(&self.ring[offset as usize..][..len.min(RING_PREFETCH_BYTES)]);
+    }
+
+    /// Asks it to fetch the data of that page, as far as `len` bytes go.
+    pub(crate) fn prefetch_data(&self, at: ChunkAddr, len: usize) {
+        if let (Some(Page { data: Data::Runs(packed), .. }), from) = self.page_of(at) {
+            packed.prefetch(self.geometry.page_bytes as usize, from, len);
+        }
+    }
+
+    /// The page of a chunk, and where in it the chunk begins.
+    fn page_of(&self, at: ChunkAddr) -> (Option<&Page>, usize) {
+        let (block, chunk) = self.geometry.split(at);
+        let page = chunk / self.geometry.chunks_per_page();
+        let from = (chunk % self.geometry.chunks_per_page() * self.geometry.chunk_bytes) as usize;
+        let pages = self.blocks.get(block.0 as usize).map(|block| &block.pages);
+        (pages.and_then(|pages| pages.get(page as usize)?.as_ref()), from)
     }
 
     fn read_oob(&self, at: PageAddr, into: &mut [u8]) {

@@ -145,6 +145,11 @@ impl Engine {
         }
         let number = self.free_numbers.pop().unwrap_or(self.ops.len() as u32);
         let shared = (&self.timing, &mut self.rng);
+        match &io {
+            Io::Read { at, .. } => self.array.prefetch_page(*at),
+            Io::Persist { offset, len, .. } => self.array.prefetch_ring(*offset, *len),
+            _ => {}
+        }
         let when = (self.now_ns, erase_count(&self.array, &io));
         let next = self.clocks.arrive((number, &io, &mut progress), when, shared);
         if number as usize == self.ops.len() {
@@ -216,7 +221,12 @@ impl Engine {
         let when = (self.now_ns, erase_count(&self.array, &op.io));
         match self.clocks.advance((number, &mut op.progress), when, shared) {
             Next::Done => self.end(number),
-            next => self.follow(number, next),
+            next => {
+                if let Io::Read { at, into } = &op.io {
+                    self.array.prefetch_data(*at, into.len());
+                }
+                self.follow(number, next);
+            }
         }
         true
     }

@@ -235,6 +235,8 @@ impl Medium for SimMedium {
 pub struct SimQueue {
     medium: SimMedium,
     number: usize,
+    /// Before this moment nothing happens on the medium, unless somebody else uses it: as of the last look.
+    still_until: u64,
     wake: Arc<SimWake>,
 }
 
@@ -251,18 +253,38 @@ impl SimQueue {
     /// A queue of its own.
     pub fn new(medium: &SimMedium) -> SimQueue {
         let number = medium.engine().add_queue();
-        SimQueue { medium: medium.clone(), number, wake: Arc::default() }
+        SimQueue { medium: medium.clone(), number, still_until: 0, wake: Arc::default() }
     }
 
     /// Lets things happen until one of this queue's operations is done, at most what is due by `when`; answers the time
-    /// then and appends what is done.
+    /// then and appends what is done. Who uses the medium in other ways meanwhile has it [`SimMedium::wait_until`] that time
+    /// first: when nothing is due, the medium is not asked.
     pub(crate) fn run_until(&mut self, when: u64, done: &mut Vec<Completion>) -> u64 {
+        if when < self.still_until {
+            return when;
+        }
         let mut engine = self.medium.engine();
         engine.run_until(when, self.number, || false);
         if engine.has_done(self.number) {
             engine.take_done(self.number, done);
         }
+        self.still_until = engine.next_event().unwrap_or(u64::MAX);
         engine.now_ns()
+    }
+
+    /// Somebody else has used the medium.
+    pub(crate) fn look_again(&mut self) {
+        self.still_until = 0;
+    }
+
+    /// Hands an operation over at a time that [`SimQueue::run_until`] has answered.
+    pub(crate) fn submit_at(&mut self, now: u64, id: IoId, io: Io) {
+        let mut engine = self.medium.engine();
+        engine.wait_until(now);
+        engine.submit(self.number, id, io);
+        // What is refused is done at once.
+        let is_done = engine.has_done(self.number);
+        self.still_until = if is_done { 0 } else { engine.next_event().unwrap_or(u64::MAX) };
     }
 }
 

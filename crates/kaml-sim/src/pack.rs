@@ -5,6 +5,8 @@
 //!
 //! It knows nothing of records: whatever repeats an eight-byte word shrinks, and any page comes back as it was.
 //!
+//! Pages that are programmed together are packed together: one allocation for all of them.
+//!
 //! A packed page has eight parts, so that a small read unpacks little. A part is a sequence of `u64` words: a head (low
 //! half: literal words that follow it; high half: how often the word behind them is repeated, 0: there is none), the
 //! literals, the repeated word.
@@ -15,6 +17,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Parts of a page.
 const PARTS: usize = 8;
+/// Parts that are being fetched while one is packed.
+const FETCHED_PARTS: usize = 2;
 /// Shorter runs cost more than they save.
 const RUN_MIN: usize = 3;
 /// Words of a run that are compared at once.
@@ -23,22 +27,33 @@ const COMPARED: usize = 8;
 /// A packed page.
 #[derive(Clone)]
 pub(crate) struct Packed {
-    /// Where each part begins, in words.
-    starts: [u16; PARTS],
+    /// Where each part begins, in words behind `first`; the end of the last one.
+    starts: [u16; PARTS + 1],
+    /// The page's first word among those of all pages that were packed together.
+    first: u32,
     words: Arc<[u8]>,
 }
 
 impl Packed {
-    /// Packs a page of whole words, a multiple of eight and at most 64 KiB.
+    /// Packs pages, each of whole words, a multiple of eight and at most 64 KiB. `scratch` is for its memory.
+    pub(crate) fn all<'a>(pages: impl ExactSizeIterator<Item = &'a [u8]>, scratch: &mut Vec<u8>) -> Vec<Packed> {
+        scratch.clear();
+        let shapes: Vec<_> = pages.map(|page| pack_page(page, scratch)).collect();
+        let words: Arc<[u8]> = scratch[..].into();
+        shapes.into_iter().map(|(first, starts)| Packed { starts, first, words: words.clone() }).collect()
+    }
+
+    /// Packs one page.
     pub(crate) fn new(page: &[u8]) -> Packed {
-        let words = <[U64]>::ref_from_bytes(page).expect("whole words");
-        let mut packed = Vec::with_capacity(USUAL_BYTES);
-        let mut starts = [0; PARTS];
-        for (start, part) in starts.iter_mut().zip(words.chunks_exact(words.len() / PARTS)) {
-            *start = (packed.len() / WORD_BYTES) as u16;
-            pack(part, &mut packed);
-        }
-        Packed { starts, words: packed[..].into() }
+        Packed::all([page].into_iter(), &mut Vec::new()).pop().expect("one page was packed")
+    }
+
+    /// Asks the processor to fetch what a read of `len` bytes from byte `from` on of the page of `page_bytes` will need.
+    pub(crate) fn prefetch(&self, page_bytes: usize, from: usize, len: usize) {
+        let part_bytes = page_bytes / PARTS;
+        let end = (from + len).div_ceil(part_bytes).clamp(1, PARTS);
+        let bytes = |part: usize| (self.first as usize + usize::from(self.starts[part])) * WORD_BYTES;
+        kaml_flash::prefetch(&self.words[bytes((from / part_bytes).min(end))..bytes(end)]);
     }
 
     /// Copies `into.len()` bytes from byte `from` of the page of `page_bytes`.
@@ -47,15 +62,30 @@ impl Packed {
         let (mut part, mut offset, mut rest) = (from / part_bytes, from % part_bytes, into);
         while !rest.is_empty() {
             let (here, next) = rest.split_at_mut(rest.len().min(part_bytes - offset));
-            unpack(&self.words[usize::from(self.starts[part]) * WORD_BYTES..], offset, here);
+            let start = self.first as usize + usize::from(self.starts[part]);
+            unpack(&self.words[start * WORD_BYTES..], offset, here);
             (part, offset, rest) = (part + 1, 0, next);
         }
     }
 }
 
 const WORD_BYTES: usize = size_of::<U64>();
-/// What a page of synthesised values takes, about.
-const USUAL_BYTES: usize = 2048;
+
+/// Packs a page behind what is there; answers its first word and where its parts begin behind that.
+fn pack_page(page: &[u8], out: &mut Vec<u8>) -> (u32, [u16; PARTS + 1]) {
+    let words = <[U64]>::ref_from_bytes(page).expect("whole words");
+    let first = out.len() / WORD_BYTES;
+    let mut starts = [0; PARTS + 1];
+    let part_words = words.len() / PARTS;
+    for (i, part) in words.chunks_exact(part_words).enumerate() {
+        // The firmware filled it a while ago.
+        let ahead = (i + FETCHED_PARTS) * part_words;
+        words.get(ahead..ahead + part_words).into_iter().for_each(kaml_flash::prefetch);
+        pack(part, out);
+        starts[i + 1] = (out.len() / WORD_BYTES - first) as u16;
+    }
+    (first as u32, starts)
+}
 
 fn pack(mut rest: &[U64], out: &mut Vec<u8>) {
     while !rest.is_empty() {

@@ -270,7 +270,9 @@ impl Rig {
 
     /// Loads an index while everything else waits.
     fn load_index(&mut self, space: u32) -> Result<(), RigError> {
+        self.medium.wait_until(self.now_ns);
         self.core.load_index(&self.medium, space)?;
+        self.queue.look_again();
         self.now_ns = self.medium.now_ns();
         Ok(())
     }
@@ -298,7 +300,7 @@ impl Rig {
         if matches!(load.ask, Ask::Get | Ask::Put) {
             // As the drivers of real devices do: other hosts' commands pass before this one comes to the index.
             for i in 0..load.batch {
-                self.reader.prefetch(load.space, &Key::from(Load::key(load.wrap(number + i))));
+                self.core.prefetch(load.space, &Key::from(Load::key(load.wrap(number + i))));
             }
         }
         entry.job = match load.ask {
@@ -338,7 +340,7 @@ impl Rig {
             }
             Task::Stage(host) => self.waiting.push_back(host),
             Task::Start(id, io) => {
-                self.queue.submit(id, io);
+                self.queue.submit_at(self.now_ns, id, io);
                 return Ok(());
             }
         }
@@ -429,7 +431,7 @@ impl Rig {
         let read = self.hosts[host].reading.as_ref().expect("it is about to be read");
         let mut into = self.buffers.pop().unwrap_or_else(|| AlignedBuf::zeroed(BUFFER_BYTES));
         into.set_len(read.bytes);
-        self.queue.submit(READ_IDS + host as u64, Io::Read { at: read.at, into });
+        self.queue.submit_at(self.now_ns, READ_IDS + host as u64, Io::Read { at: read.at, into });
     }
 
     fn read_done(&mut self, host: usize, io: Io, result: Result<(), MediumError>) -> Result<(), RigError> {

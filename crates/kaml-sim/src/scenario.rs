@@ -11,6 +11,7 @@ use crate::rng::Rng;
 use crate::timing::Timing;
 use kaml_device::{BlockOptions, MergePolicy, VersionOptions};
 use kaml_flash::{Geometry, Packing};
+use kaml_versions::BloomOptions;
 
 /// What hosts do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,13 +294,18 @@ fn has_pasts(seed: u64) -> bool {
 }
 
 /// The shape of a versioned namespace: often what suits the device, else one that reads in vain or has few long chains. One in
-/// two is merged when space runs low.
+/// three has the paper's index, its filters often wrong; one in two is merged when space runs low.
 pub(crate) fn draw_past(rng: &mut Rng) -> VersionOptions {
     let (shape, bits) = (rng.below(4) as usize, rng.below(3) as usize);
     let policy = MergePolicy { keep_last: bits as u32, ..MergePolicy::default() };
     VersionOptions {
         rows: [0, 0, 1, 5][shape],
         fingerprint_bits: [0, 0, 4][bits],
+        bloom: (bits == 1).then(|| BloomOptions {
+            false_positives_ppm: 20_000,
+            combined: 3,
+            ..BloomOptions::default()
+        }),
         merge_when_low: (shape % 2 == 1).then_some(policy),
         ..VersionOptions::default()
     }

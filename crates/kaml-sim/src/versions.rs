@@ -13,7 +13,7 @@ use crate::rng::Rng;
 use crate::value::Value;
 use crate::world::{End, World};
 use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader, segment_image};
-use kaml_flash::{AlignedBuf, Io, Medium};
+use kaml_flash::Medium;
 use kaml_versions::{
     At, Command as VersionCommand, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt, Source, Version,
     Versions, get, history, merge, plan_merge,
@@ -100,14 +100,7 @@ impl Source for Reading<'_> {
     }
 
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        let (read, is_programmed) = self.reader.locate(at, &bytes);
-        self.bytes.resize(bytes.len(), 0);
-        if is_programmed || !self.core.read_segment(&read, &mut self.bytes) {
-            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-            self.medium.execute(&mut io)?;
-            let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            self.bytes.copy_from_slice(read.of(&into));
-        }
+        self.core.read_part(self.medium, at, &bytes, &mut self.bytes)?;
         Ok(&self.bytes)
     }
 }

@@ -1,31 +1,21 @@
-//! The index: rows of the page buffer, and for each row the groups of its sealed segments, oldest first.
+//! The index, of either kind: rows of the page buffer, and for each row the groups of its sealed segments, oldest first.
 //!
 //! Lives here:       inserting, deciding which row is sealed, installing what was sealed, live counts, memory in use.
-//! Lives elsewhere:  finding (`search`), sealing (`seal`), versions and snapshots (`space`).
+//! Lives elsewhere:  one row (`row`), finding (`search`), sealing (`seal`), versions and snapshots (`versions`).
 //! Implements:       paper:Muninn 4.2-4.3; docs/versioned.md.
 
 use crate::Error;
-use crate::buffer::{BufferRow, Buffered, ENTRY_BYTES};
+use crate::buffer::{Buffered, ENTRY_BYTES};
 use crate::format;
-use crate::group::{Group, Segment, SegmentAt, ValueShape};
+use crate::group::{Group, Segment, SegmentAt};
 use crate::hash::KeyHash;
-use crate::parameters::Parameters;
+use crate::parameters::{Index, Parameters};
 use crate::record::{Kind, Version};
-use crate::seal::{Room, Sealed, seal};
+use crate::row::Row;
+use crate::seal::Sealed;
 use crate::search::Search;
 use kaml_index::Key;
 use std::ops::Range;
-
-/// A row fuller than this, in quarters of a segment, is sealed even while the buffer has room: a hot key must not fill
-/// it.
-const ROW_QUARTERS_MAX: usize = 5;
-
-/// A chain of segments and what will be in its next one.
-#[derive(Debug, Default)]
-pub(crate) struct Row {
-    pub(crate) buffer: BufferRow,
-    pub(crate) groups: Vec<Group>,
-}
 
 /// Versions of many keys, found by hash.
 #[derive(Debug)]
@@ -70,7 +60,7 @@ impl Columns {
     /// No versions.
     pub fn new(parameters: Parameters) -> Result<Columns, Error> {
         parameters.check()?;
-        let rows = (0..parameters.rows).map(|_| Row::default()).collect();
+        let rows = (0..parameters.rows).map(|_| Row::new(&parameters, 0)).collect();
         Ok(Columns { parameters, rows, buffered_bytes: 0, group_bytes: 0, segment_count: 0 })
     }
 
@@ -86,7 +76,11 @@ impl Columns {
 
     /// Memory in use.
     pub fn memory(&self) -> MemoryUse {
-        let rows = self.rows.len() * size_of::<Row>();
+        let open = match &self.parameters.index {
+            Index::Columns(_) => 0,
+            Index::Bloom(bloom) => bloom.open_bytes(self.parameters.segment_pages),
+        };
+        let rows = self.rows.len() * (size_of::<Row>() + open);
         MemoryUse { buffer_bytes: self.buffered_bytes, index_bytes: rows + self.group_bytes + size_of::<Columns>() }
     }
 
@@ -116,7 +110,7 @@ impl Columns {
         let hash = self.hash(key);
         self.buffered_bytes += record.len() + ENTRY_BYTES;
         let row = hash.row(self.parameters.rows);
-        self.rows[row as usize].buffer.push(hash, key, record);
+        self.rows[row as usize].insert(hash, key, record, &self.parameters);
     }
 
     /// The row of a key.
@@ -141,7 +135,7 @@ impl Columns {
 
     /// Whether a row alone has more than it may.
     pub fn row_is_full(&self, row: u32) -> bool {
-        self.rows[row as usize].buffer.bytes() > self.parameters.segment_bytes() * ROW_QUARTERS_MAX / 4
+        self.rows[row as usize].is_full(&self.parameters)
     }
 
     /// The row that has most in the buffer.
@@ -153,25 +147,23 @@ impl Columns {
     /// A segment full of a row's versions. They stay in the buffer, where searches find them, until it is installed; so
     /// nothing else of the row is sealed in between.
     pub fn seal(&self, row: u32) -> Option<Sealed> {
-        let Row { buffer, groups } = &self.rows[row as usize];
-        let room = match groups.last() {
-            Some(group) if !group.is_full() => Room::Join(group.positions()),
-            _ => Room::New,
-        };
-        seal(row, buffer, &self.parameters, room)
+        let chain = &self.rows[row as usize];
+        chain.seal(row, &self.parameters, chain.room())
     }
 
     /// A sealed segment lies at `at` from now on, in place of what it has of the buffer.
     pub fn install(&mut self, sealed: &Sealed, at: SegmentAt) {
-        let row = &mut self.rows[sealed.row as usize];
-        let before = row.buffer.cost();
-        row.buffer.remove(&sealed.leaves);
-        self.buffered_bytes -= before - row.buffer.cost();
-        sealed.keys.iter().for_each(|key| row.outlive(*key));
+        let parameters = self.parameters;
         let (records, keys) = (sealed.records as u16, sealed.keys.len() as u16);
         let segment = Segment::new(at, sealed.hashed_pages, sealed.sequences.clone(), records, keys);
-        let shape = self.parameters.value_shape();
-        self.change_row(sealed.row, |row| row.push(segment, &sealed.table, shape));
+        self.change_row(sealed.row, |row| {
+            sealed.keys.iter().for_each(|key| row.outlive(*key));
+            row.push(segment, &sealed.table, &parameters);
+        });
+        let row = &mut self.rows[sealed.row as usize];
+        let before = row.buffer.cost();
+        row.leave(sealed, &parameters, row.next_table());
+        self.buffered_bytes -= before - row.buffer.cost();
         self.segment_count += 1;
     }
 
@@ -183,8 +175,11 @@ impl Columns {
             return Err(Error::DamagedTable("of another row"));
         }
         let segment = Segment::new(at, stored.hashed_pages, stored.sequences, stored.records, live);
-        let shape = self.parameters.value_shape();
-        self.change_row(row, |row| row.push(segment, &stored.table, shape));
+        let parameters = self.parameters;
+        self.change_row(row, |row| {
+            row.push(segment, &stored.table, &parameters);
+            row.reopen(&parameters, row.next_table());
+        });
         self.segment_count += 1;
         Ok(())
     }
@@ -206,16 +201,19 @@ impl Columns {
 
     /// The segments of a row, oldest first.
     pub fn segments(&self, row: u32) -> impl DoubleEndedIterator<Item = SegmentInfo> {
-        let groups = self.rows[row as usize].groups.iter();
-        let segments = groups.flat_map(|group| group.segments.iter().map(|segment| (group.positions(), segment)));
-        segments.map(move |(positions, segment)| SegmentInfo {
+        self.rows[row as usize].groups.iter().flat_map(move |group| self.segments_of(row, group))
+    }
+
+    fn segments_of(&self, row: u32, group: &Group) -> impl DoubleEndedIterator<Item = SegmentInfo> {
+        let table_pages = group.table_pages(&self.parameters);
+        group.segments.iter().map(move |segment| SegmentInfo {
             at: segment.at(),
             row,
             sequences: segment.first_sequence()..segment.end_sequence(),
             records: segment.records.into(),
             live: segment.live.into(),
             hashed_pages: segment.hashed_pages(),
-            table_pages: format::table_pages(positions, &self.parameters),
+            table_pages,
         })
     }
 
@@ -278,6 +276,24 @@ impl Columns {
         self.rows[row as usize].groups.iter().map(|group| group.segments.len()).collect()
     }
 
+    /// Which table of filters of its row a group is.
+    pub(crate) fn table_number(&self, row: u32, group: usize) -> u32 {
+        self.rows[row as usize].groups.get(group).map_or(0, |group| group.table_numbers().0)
+    }
+
+    /// With the paper's index: runs of `count` full tables of a row, the paper's internal versions. Of each the share of bits
+    /// that all its tables have set, by which the paper guesses how much of it is live, and its segments.
+    ///
+    /// Tables have bits at the same positions only where [`crate::BloomParameters::growth_permille`] is 1000.
+    pub fn bits_in_common(&self, count: usize) -> Vec<(f64, Vec<SegmentInfo>)> {
+        let full = |row: &Row| row.groups.iter().take_while(|group| group.is_full()).count();
+        let runs = (0..)
+            .zip(&self.rows)
+            .flat_map(|(number, row)| row.groups[..full(row)].chunks_exact(count).map(move |run| (number, run)));
+        let segments = |row: u32, run: &[Group]| run.iter().flat_map(|group| self.segments_of(row, group)).collect();
+        runs.filter_map(|(row, run)| Some((Group::bits_in_common(run)?, segments(row, run)))).collect()
+    }
+
     /// Puts new segments in place of some groups of a row; answers the old segments' addresses.
     pub(crate) fn replace(
         &mut self,
@@ -287,46 +303,15 @@ impl Columns {
         live: &[u16],
         at: &[SegmentAt],
     ) -> Vec<SegmentAt> {
-        let shape = self.parameters.value_shape();
         let mut chain = Row::default();
         for (i, sealed) in sealed.iter().enumerate() {
             let records = sealed.records as u16;
             let segment = Segment::new(at[i], sealed.hashed_pages, sealed.sequences.clone(), records, live[i]);
-            chain.push(segment, &sealed.table, shape);
+            chain.push(segment, &sealed.table, &self.parameters);
         }
         let old: Vec<Group> = self.change_row(row, |row| row.groups.splice(groups, chain.groups).collect());
         let freed: Vec<SegmentAt> = old.iter().flat_map(|group| &group.segments).map(Segment::at).collect();
         self.segment_count = self.segment_count + sealed.len() as u64 - freed.len() as u64;
         freed
-    }
-}
-
-impl Row {
-    fn group_bytes(&self) -> usize {
-        self.groups.iter().map(Group::memory_bytes).sum()
-    }
-
-    /// Adds the newest segment, to the open group if that has tables of this length.
-    fn push(&mut self, segment: Segment, table: &[u32], shape: ValueShape) {
-        let positions = table.len() as u32;
-        let joins = self.groups.last().is_some_and(|group| !group.is_full() && group.positions() == positions);
-        if !joins {
-            self.groups.push(Group::new(positions, shape));
-        }
-        self.groups.last_mut().expect("one at least").push(segment, table);
-    }
-
-    /// A newer version of a key is sealed: the one before it, if there is one, is no longer the newest. Answered from
-    /// memory, so it is wrong as often as a search reads a page in vain.
-    fn outlive(&mut self, key: KeyHash) {
-        let hash = key.version(0);
-        for group in self.groups.iter_mut().rev() {
-            let mask = group.probe(&hash).mask;
-            if mask != 0 {
-                let segment = &mut group.segments[63 - mask.leading_zeros() as usize];
-                segment.live = segment.live.saturating_sub(1);
-                return;
-            }
-        }
     }
 }

@@ -1,22 +1,15 @@
 //! Up to 64 segments of a row, searched at once.
 //!
-//! Lives here:       their retrieval tables, interleaved bit by bit, and the directory of the segments.
-//! Lives elsewhere:  how a table is solved (`retrieval`), the groups of a row (`columns`).
-//! Implements:       paper:Muninn 4.3 (column-wise tables, Figure 5), with retrieval tables in place of Bloom filters.
-//!
-//! All tables of a group have the same length, so a version has the same positions in each. A position holds, plane
-//! after plane, one bit of every segment:
-//!
-//! ```text
-//! position p:  plane 0: s0 s1 … s63 │ plane 1: s0 s1 … s63 │ … │ plane 15: s0 s1 … s63
-//! ```
-//!
-//! XOR over five positions gives the value in each segment; comparing it plane by plane with the wanted fingerprint
-//! leaves a mask whose highest bit is the newest segment that may have the version. With fewer segments the planes are
-//! narrower, to the bit, so a group that still grows takes no more memory than its tables.
+//! Lives here:       the directory of the segments, which tables go together, closing a group.
+//! Lives elsewhere:  their tables, column by column (`retrieval_columns`, `bloom`), the groups of a row (`row`).
+//! Implements:       paper:Muninn 4.3 (read-only version tables, Figure 5).
 
-use crate::hash::VersionHash;
-use crate::packed::{Packed, WIDTH_MAX};
+use crate::bloom::{self, FilterColumns, FilterProbe};
+use crate::hash::KeyHash;
+use crate::packed::WIDTH_MAX;
+use crate::parameters::{Index, Parameters};
+use crate::retrieval_columns::{RetrievalColumns, RetrievalProbe};
+use crate::seal::{Room, Table};
 use std::ops::Range;
 
 /// Segments of a group.
@@ -25,10 +18,6 @@ pub const SEGMENTS_MAX: usize = WIDTH_MAX;
 const CLOSED_SEGMENTS_MIN: usize = 8;
 /// The same if half of its versions are not the newest of their key.
 const DYING_SEGMENTS_MIN: usize = 2;
-/// Bits of a value that tell the candidate page.
-pub(crate) const CHOICE_BITS: u32 = 2;
-/// Planes at most: 30 bits of fingerprint are far more than anybody wants.
-pub(crate) const PLANES_MAX: u32 = 32;
 
 /// Where a segment lies on the medium, as the caller says: 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -94,63 +83,108 @@ impl Segment {
     }
 }
 
-/// How a value is laid out: fingerprint in the low planes, choice in the two highest.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ValueShape {
-    pub(crate) fingerprint_bits: u32,
-    /// Candidate pages; a choice beyond proves that the version is not there.
-    pub(crate) choices: u32,
-}
-
-impl ValueShape {
-    pub(crate) fn planes(self) -> u32 {
-        self.fingerprint_bits + CHOICE_BITS
-    }
-
-    /// The value of a version placed at candidate `choice`.
-    pub(crate) fn value(self, hash: &VersionHash, choice: u8) -> u32 {
-        hash.fingerprint & ((1 << self.fingerprint_bits) - 1) | u32::from(choice) << self.fingerprint_bits
-    }
+/// Tables of segments as columns.
+#[derive(Debug)]
+enum Tables {
+    Retrieval(RetrievalColumns),
+    Filters(Box<FilterColumns>),
 }
 
 /// The segments of a group and their tables.
 #[derive(Debug)]
 pub(crate) struct Group {
-    positions: u32,
-    shape: ValueShape,
-    /// Of each position its planes.
-    columns: Packed,
+    tables: Tables,
     pub(crate) segments: Vec<Segment>,
+    segments_max: usize,
     /// No segment joins it any more, although it has room.
     is_closed: bool,
 }
 
-/// What a probe found: which segments may have the version, newest at the highest bit, and where.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Probe {
-    pub(crate) mask: u64,
-    /// The bits of the choice, one word each.
-    choice: [u64; CHOICE_BITS as usize],
+/// What a probe of a group found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Probe {
+    Retrieval(RetrievalProbe),
+    Filters(FilterProbe),
 }
 
 impl Probe {
-    /// The candidate page that a segment names.
-    pub(crate) fn choice(&self, segment: u32) -> usize {
-        self.choice.iter().rev().fold(0, |sum, word| sum << 1 | (word >> segment & 1)) as usize
+    /// Segments that may have the key, the newest at the highest bit.
+    pub(crate) fn mask(&self) -> u64 {
+        match self {
+            Probe::Retrieval(probe) => probe.mask,
+            Probe::Filters(probe) => probe.mask(),
+        }
+    }
+}
+
+/// Ordinals that a key's versions seem to have in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ordinals {
+    /// All below this.
+    Below(u16),
+    /// Those whose bits are set.
+    Set(u32),
+}
+
+impl Ordinals {
+    /// Takes the last one, which is the newest version's.
+    pub(crate) fn take_last(&mut self) -> Option<u16> {
+        match self {
+            Ordinals::Below(end) => {
+                *end = end.checked_sub(1)?;
+                Some(*end)
+            }
+            Ordinals::Set(bits) => {
+                let last = 31u32.checked_sub(bits.leading_zeros())?;
+                *bits &= !(1 << last);
+                Some(last as u16)
+            }
+        }
     }
 }
 
 impl Group {
-    pub(crate) fn new(positions: u32, shape: ValueShape) -> Group {
-        Group { positions, shape, columns: Packed::default(), segments: Vec::new(), is_closed: false }
+    /// An empty group for segments with tables like this one.
+    pub(crate) fn new(table: &Table, parameters: &Parameters) -> Group {
+        let segments_max = match parameters.index {
+            Index::Columns(_) => SEGMENTS_MAX,
+            Index::Bloom(bloom) => bloom.combined as usize,
+        };
+        let tables = match table {
+            Table::Retrieval(table) => Tables::Retrieval(RetrievalColumns::new(table)),
+            Table::Filters(table) => Tables::Filters(Box::new(FilterColumns::new(table))),
+        };
+        Group { tables, segments: Vec::new(), segments_max, is_closed: false }
     }
 
-    pub(crate) fn positions(&self) -> u32 {
-        self.positions
+    /// Whether a segment with such a table may join.
+    pub(crate) fn takes(&self, table: &Table) -> bool {
+        let is_alike = match (&self.tables, table) {
+            (Tables::Retrieval(tables), Table::Retrieval(table)) => tables.takes(table),
+            (Tables::Filters(tables), Table::Filters(table)) => tables.takes(table),
+            (Tables::Retrieval(_), Table::Filters(_)) | (Tables::Filters(_), Table::Retrieval(_)) => false,
+        };
+        is_alike && !self.is_full()
+    }
+
+    /// What the next segment's table should be like to join.
+    pub(crate) fn room(&self) -> Room {
+        match &self.tables {
+            Tables::Retrieval(tables) if !self.is_full() => Room::Join(tables.positions()),
+            Tables::Retrieval(_) | Tables::Filters(_) => Room::New,
+        }
+    }
+
+    /// Which of the row's tables of filters this is, and the next segment's.
+    pub(crate) fn table_numbers(&self) -> (u32, u32) {
+        match &self.tables {
+            Tables::Retrieval(_) => (0, 0),
+            Tables::Filters(tables) => (tables.number(), tables.number() + u32::from(self.is_full())),
+        }
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.is_closed || self.segments.len() == SEGMENTS_MAX
+        self.is_closed || self.segments.len() >= self.segments_max
     }
 
     /// Whether a merge should close it. A small one is worth it only if much of it will go: else it would be one more to
@@ -168,115 +202,84 @@ impl Group {
 
     /// Memory in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.columns.memory_bytes() + self.segments.capacity() * size_of::<Segment>() + size_of::<Group>()
+        let tables = match &self.tables {
+            Tables::Retrieval(tables) => tables.memory_bytes(),
+            Tables::Filters(tables) => tables.memory_bytes(),
+        };
+        tables + self.segments.capacity() * size_of::<Segment>() + size_of::<Group>()
     }
 
-    /// Adds the newest segment with its table.
-    pub(crate) fn push(&mut self, segment: Segment, table: &[u32]) {
-        assert!(table.len() == self.positions as usize, "all tables of a group are of one length");
-        let planes = self.shape.planes();
-        let bits = table.iter().flat_map(|value| (0..planes).map(move |plane| value >> plane & 1 == 1));
-        self.columns.push(table.len() * planes as usize, bits);
+    /// Pages that the table of each segment takes.
+    pub(crate) fn table_pages(&self, parameters: &Parameters) -> u32 {
+        match (&self.tables, &parameters.index) {
+            (Tables::Retrieval(tables), _) => tables.table_pages(parameters.page_bytes),
+            (Tables::Filters(_), Index::Bloom(bloom)) => bloom.table_pages(parameters.page_bytes),
+            (Tables::Filters(_), Index::Columns(_)) => unreachable!("tables are of the namespace's index"),
+        }
+    }
+
+    /// Adds the newest segment with its table, which the group takes.
+    pub(crate) fn push(&mut self, segment: Segment, table: &Table) {
+        match (&mut self.tables, table) {
+            (Tables::Retrieval(tables), Table::Retrieval(table)) => tables.push(table),
+            (Tables::Filters(tables), Table::Filters(table)) => tables.push(table),
+            (Tables::Retrieval(_), Table::Filters(_)) | (Tables::Filters(_), Table::Retrieval(_)) => {
+                unreachable!("all tables of a namespace are of its index")
+            }
+        }
         self.segments.reserve_exact(1);
         self.segments.push(segment);
     }
 
-    /// The table of one segment, as it was pushed.
-    #[cfg(test)]
-    pub(crate) fn table(&self, segment: usize) -> Vec<u32> {
-        let planes = self.shape.planes() as usize;
-        let bit = |column: usize| (self.columns.read(column) >> segment) as u32 & 1;
-        let value = |position: usize| (0..planes).fold(0, |sum, plane| sum | bit(position * planes + plane) << plane);
-        (0..self.positions as usize).map(value).collect()
-    }
-
-    /// Which segments may have a version with this hash.
-    pub(crate) fn probe(&self, hash: &VersionHash) -> Probe {
-        let planes = self.shape.planes() as usize;
-        let first = hash.positions(self.positions).map(|at| at as usize * planes);
-        let words = first.map(|column| self.columns.words(column, planes));
-        match words {
-            [Some(a), Some(b), Some(c), Some(d), Some(e)] => {
-                self.compare(hash, |plane| a[plane] ^ b[plane] ^ c[plane] ^ d[plane] ^ e[plane])
-            }
-            _ if self.columns.width() == 0 => Probe::default(),
-            _ => self.compare(hash, |plane| first.iter().fold(0, |sum, at| sum ^ self.columns.read(at + plane))),
+    /// Which segments may have a key.
+    pub(crate) fn probe(&self, hash: KeyHash) -> Probe {
+        match &self.tables {
+            Tables::Retrieval(tables) => Probe::Retrieval(tables.probe(&hash.version(0))),
+            Tables::Filters(tables) => Probe::Filters(tables.probe(hash)),
         }
     }
 
-    /// Keeps the segments whose fingerprint is the wanted one, and stops when none is left.
-    fn compare(&self, hash: &VersionHash, plane: impl Fn(usize) -> u64) -> Probe {
-        let mut mask = self.columns.all();
-        for at in 0..self.shape.fingerprint_bits {
-            let wanted = 0u64.wrapping_sub(u64::from(hash.fingerprint >> at & 1));
-            mask &= !(plane(at as usize) ^ wanted);
-            if mask == 0 {
-                return Probe::default();
-            }
+    /// Which versions of the key a segment of the probe's mask seems to have.
+    pub(crate) fn ordinals(&self, probe: &Probe, hash: KeyHash, segment: u32) -> Ordinals {
+        match (&self.tables, probe) {
+            (Tables::Retrieval(tables), _) => Ordinals::Below(tables.ordinals(hash, segment)),
+            (Tables::Filters(tables), Probe::Filters(probe)) => Ordinals::Set(tables.places(probe, segment, hash)),
+            (Tables::Filters(_), Probe::Retrieval(_)) => unreachable!("a probe of this group"),
         }
-        let choice = std::array::from_fn(|bit| plane(self.shape.fingerprint_bits as usize + bit));
-        let illegal = (self.shape.choices..1 << CHOICE_BITS).fold(0, |sum, code| {
-            let is = |bit: usize| if code >> bit & 1 == 1 { choice[bit] } else { !choice[bit] };
-            sum | (is(0) & is(1))
+    }
+
+    /// The page where a version of the key would be.
+    pub(crate) fn page(&self, probe: &Probe, hash: KeyHash, segment: u32, ordinal: u16) -> u32 {
+        let pages = self.segments[segment as usize].hashed_pages();
+        match (&self.tables, probe) {
+            (Tables::Retrieval(tables), Probe::Retrieval(probe)) => tables.page(probe, hash, segment, ordinal, pages),
+            (Tables::Retrieval(_), Probe::Filters(_)) | (Tables::Filters(_), _) => bloom::page(hash, ordinal, pages),
+        }
+    }
+
+    /// The share of bits that all tables of some groups of filters have set; nothing of other groups.
+    pub(crate) fn bits_in_common(groups: &[Group]) -> Option<f64> {
+        let tables = groups.iter().map(|group| match &group.tables {
+            Tables::Retrieval(_) => None,
+            Tables::Filters(tables) => Some(&**tables),
         });
-        Probe { mask: mask & !illegal, choice }
+        tables.collect::<Option<Vec<_>>>().map(|tables| FilterColumns::bits_in_common(&tables))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::KeyHash;
-    use crate::retrieval::{System, positions_for};
-    use kaml_index::Key;
 
-    const SHAPE: ValueShape = ValueShape { fingerprint_bits: 14, choices: 3 };
-    const RECORDS: u64 = 100;
-
-    fn hash(segment: u64, record: u64) -> VersionHash {
-        KeyHash::of(&Key::from(segment * RECORDS + record), 3).version(0)
-    }
-
-    /// Long enough for every seed to have a solution.
-    fn positions() -> u32 {
-        positions_for(RECORDS as usize) + 20
-    }
-
-    fn table(segment: u64) -> Vec<u32> {
-        let count = positions();
-        let mut system = System::new(count);
-        for record in 0..RECORDS {
-            let hash = hash(segment, record);
-            assert!(system.add(&hash.positions(count), SHAPE.value(&hash, (record % 3) as u8)), "no contradictions");
-        }
-        system.solve(SHAPE.planes())
-    }
-
-    /// Goal:   at every width, a probe names the segment and the candidate of each record, and little else.
-    /// Method: push 64 segments; after each, look for all records so far and for absent ones; read tables back.
+    /// Goal:   what a segment's directory entry packs comes back.
+    /// Method: one at the limits of its fields, and one whose sequences span more than it can say.
     #[test]
-    fn probes_find_every_record_at_every_width() {
-        let mut group = Group::new(positions(), SHAPE);
-        let mut false_hits = 0;
-        for newest in 0..SEGMENTS_MAX as u64 {
-            let at = SegmentAt::new(newest << 40).expect("48 bits");
-            group.push(Segment::new(at, 256, newest..newest + 9, 100, 0), &table(newest));
-            for segment in (0..=newest).step_by(7) {
-                for record in 0..RECORDS {
-                    let probe = group.probe(&hash(segment, record));
-                    assert!(probe.mask >> segment & 1 == 1, "segment {segment} record {record} of {newest}");
-                    assert_eq!(probe.choice(segment as u32), (record % 3) as usize);
-                }
-            }
-            false_hits += (0..RECORDS).map(|r| group.probe(&hash(1000 + newest, r)).mask.count_ones()).sum::<u32>();
-        }
-        // 208000 comparisons, each wrong once in 16384 * 4 / 3: 9.5 expected.
-        assert!(false_hits < 25, "{false_hits}");
-        for segment in [0, 1, 31, 63] {
-            assert_eq!(group.table(segment), table(segment as u64));
-        }
-        let last = group.segments[63];
-        assert_eq!((last.at().get(), last.hashed_pages()), (63 << 40, 256));
-        assert_eq!((last.first_sequence(), last.end_sequence()), (63, 72));
+    fn segments_are_packed_without_loss() {
+        let at = SegmentAt::new((1 << 48) - 1).expect("48 bits");
+        let segment = Segment::new(at, 1 << 16, 5..72, 100, 7);
+        assert_eq!((segment.at(), segment.hashed_pages()), (at, 1 << 16));
+        assert_eq!((segment.first_sequence(), segment.end_sequence()), (5, 72));
+        assert_eq!(Segment::new(at, 1, 5..1 << 40, 1, 0).end_sequence(), u64::MAX);
+        assert_eq!(SegmentAt::new(1 << 48), None);
     }
 }

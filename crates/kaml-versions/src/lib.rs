@@ -16,7 +16,10 @@
 //! | `retrieval` | the table that tells it                                     |
 //! | `seal`      | a row's versions to a segment                               |
 //! | `packed`    | columns of bits, one bit for each segment                   |
-//! | `group`     | 64 segments' tables as columns                              |
+//! | `retrieval_columns` | 64 segments' retrieval tables as columns            |
+//! | `bloom`     | the paper's own index, as a baseline                        |
+//! | `group`     | 64 segments that are searched at once                       |
+//! | `row`       | a chain of groups, and what will be in the next segment     |
 //! | `format`    | a sealed table as bytes                                     |
 //! | `columns`   | the whole index                                             |
 //! | `search`    | a key's versions, newest first                              |
@@ -25,7 +28,6 @@
 //! | `reads`     | get as of, history, undo, diff, list, while it changes      |
 //! | `retention` | which old versions are kept                                 |
 //! | `merge`     | giving the space of the others back                         |
-//! | `bloom`     | the paper's own index, as a baseline                        |
 
 mod bloom;
 mod buffer;
@@ -42,23 +44,26 @@ mod reads;
 mod record;
 mod retention;
 mod retrieval;
+mod retrieval_columns;
+mod row;
 mod seal;
 mod search;
 mod timeline;
 mod versions;
 
-pub use bloom::{Bloom, BloomParameters, BloomPlace, Flushed};
+pub use bloom::{BLOOM_HASHES_MAX, BloomOptions, BloomParameters};
 pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
 pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};
-pub use parameters::Parameters;
+pub use parameters::{Index, Parameters};
 pub use reads::{
     At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, list, newest, undone, verify, view_of,
 };
 pub use record::{HEADER_BYTES, Kind, Version, find, records};
 pub use retention::Retention;
+pub use retrieval_columns::ValueShape;
 pub use seal::Sealed;
 pub use search::{Candidate, Place, Search};
 pub use timeline::{Command, Snapshot, Timeline, View};

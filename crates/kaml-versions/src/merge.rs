@@ -9,15 +9,15 @@
 //! become new segments in the same place of the chain. The open group, the last one, is left alone or closed first, so puts
 //! go on.
 
-use crate::buffer::BufferRow;
 use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
 use crate::hash::KeyHash;
-use crate::parameters::Parameters;
+use crate::parameters::{Index, Parameters};
 use crate::reads::{Source, load_extent, read_segment};
 use crate::record::{Kind, Version, records};
 use crate::retention::{Candidate, Fate, Retention};
-use crate::seal::{Room, Sealed, seal};
+use crate::row::Row;
+use crate::seal::{Room, Sealed};
 use crate::timeline::Timeline;
 use crate::versions::Versions;
 use kaml_index::Key;
@@ -172,25 +172,25 @@ impl Versions {
 /// was until [`Versions::install_merge`]; puts may come between, other merges of the row not.
 pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, run: usize) -> Result<Merged, S::Error> {
     let groups = plan.runs[run].clone();
-    let (segments, parameters) = source.look(|versions, hold| {
+    let (segments, parameters, first_table) = source.look(|versions, hold| {
         let columns = &versions.columns;
         let sizes = columns.group_sizes(plan.row);
         let skipped = sizes[..groups.start].iter().sum();
         let count = sizes[groups.clone()].iter().sum();
         let segments: Vec<SegmentInfo> = columns.segments(plan.row).skip(skipped).take(count).collect();
         segments.iter().for_each(|segment| hold(segment.at));
-        (segments, *columns.parameters())
+        (segments, *columns.parameters(), columns.table_number(plan.row, groups.start))
     })?;
-    let mut kept = BufferRow::default();
+    let mut kept = Row::new(&parameters, first_table);
     let mut merged = Merged { row: plan.row, groups, segments: Vec::new(), live: Vec::new() };
     for segment in &segments {
         copy_kept(source, segment, plan, &parameters, &mut kept)?;
-        while kept.bytes() > parameters.segment_bytes() * 5 / 4 {
-            seal_kept(&mut kept, plan, &parameters, &mut merged);
+        while kept.is_full(&parameters) {
+            seal_kept(&mut kept, plan, &parameters, first_table, &mut merged);
         }
     }
-    while !kept.entries().is_empty() {
-        seal_kept(&mut kept, plan, &parameters, &mut merged);
+    while !kept.buffer.entries().is_empty() {
+        seal_kept(&mut kept, plan, &parameters, first_table, &mut merged);
     }
     Ok(merged)
 }
@@ -201,7 +201,7 @@ fn copy_kept<S: Source>(
     segment: &SegmentInfo,
     plan: &MergePlan,
     parameters: &Parameters,
-    kept: &mut BufferRow,
+    kept: &mut Row,
 ) -> Result<(), S::Error> {
     let page_bytes = parameters.page_bytes as usize;
     let mut found: Vec<(Version, Vec<u8>)> = Vec::new();
@@ -221,21 +221,26 @@ fn copy_kept<S: Source>(
         }
         version.ordinal = 0;
         let hash = KeyHash::of(&version.key, parameters.seed);
-        kept.push(hash, &version.key, version.record(&value));
+        kept.insert(hash, &version.key, version.record(&value), parameters);
     }
     Ok(())
 }
 
-fn seal_kept(kept: &mut BufferRow, plan: &MergePlan, parameters: &Parameters, merged: &mut Merged) {
-    let room = merged.segments.last().map_or(Room::New, |sealed| Room::Join(sealed.table.len() as u32));
-    let Some(sealed) = seal(plan.row, kept, parameters, room) else { return };
+fn seal_kept(kept: &mut Row, plan: &MergePlan, parameters: &Parameters, first_table: u32, merged: &mut Merged) {
+    let room = merged.segments.last().map_or(Room::New, |sealed| sealed.table.room());
+    let Some(sealed) = kept.seal(plan.row, parameters, room) else { return };
     // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
     // and in earlier ones would count it twice; its sequence is what tells.
-    let leaving = kept.entries().iter().zip(&sealed.leaves).filter(|(_, leaves)| **leaves);
+    let leaving = kept.buffer.entries().iter().zip(&sealed.leaves).filter(|(_, leaves)| **leaves);
     let live = leaving.filter(|(entry, _)| plan.newest.contains(&entry.sequence())).count();
-    kept.remove(&sealed.leaves);
     merged.live.push(live as u16);
     merged.segments.push(sealed);
+    let tables = match &parameters.index {
+        Index::Columns(_) => 0,
+        Index::Bloom(bloom) => merged.segments.len() as u32 / bloom.combined,
+    };
+    let sealed = merged.segments.last().expect("just pushed");
+    kept.leave(sealed, parameters, first_table + tables);
 }
 
 impl Versions {

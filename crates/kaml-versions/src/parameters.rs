@@ -1,12 +1,23 @@
 //! The numbers that shape a namespace.
 //!
 //! Lives here:       what can be chosen when a namespace is created, and what is allowed.
-//! Implements:       paper:Muninn Table 1, as far as it concerns `columns`.
+//! Lives elsewhere:  those that only the paper's filters have (`bloom`).
+//! Implements:       paper:Muninn Table 1.
 
 use crate::Error;
-use crate::group::{PLANES_MAX, ValueShape};
+use crate::bloom::{BloomOptions, BloomParameters};
 use crate::hash::CHOICES_MAX;
 use crate::record::HEADER_BYTES;
+use crate::retrieval_columns::{PLANES_MAX, ValueShape};
+
+/// What tells in which segments, and where in them, a key's versions are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Index {
+    /// Retrieval tables, and pages found when a segment is sealed.
+    Columns(ValueShape),
+    /// The paper's skewed Bloom filters, and pages found when a version is put.
+    Bloom(BloomParameters),
+}
 
 /// The shape of a namespace. What is sealed can be read only with the same numbers, but for the buffer's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,10 +30,8 @@ pub struct Parameters {
     pub rows: u32,
     /// Memory of the page buffer, its own bookkeeping included.
     pub buffer_bytes: u64,
-    /// Candidate pages of a version, 2 to 4. With 3, equal records fill 99.9 % of a segment; mixed ones like 4 better.
-    pub choices: u32,
-    /// Bits compared before a page is read. One more halves the needless reads and costs an eighth of a byte a key.
-    pub fingerprint_bits: u32,
+    /// What tells where versions are.
+    pub index: Index,
     /// Chosen at random for each namespace, so that nobody can choose keys that collide.
     pub seed: u64,
 }
@@ -42,7 +51,15 @@ impl Parameters {
     pub fn for_segments(buffer_bytes: u64, page_bytes: u32, segment_bytes: u64, seed: u64) -> Parameters {
         let segment_pages = (segment_bytes / u64::from(page_bytes)) as u32;
         let rows = (buffer_bytes * ROWS_PER_SEGMENT.0 / ROWS_PER_SEGMENT.1 / segment_bytes).clamp(1, 1 << 16) as u32;
-        Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices: 3, fingerprint_bits: 14, seed }
+        let index = Index::Columns(ValueShape::default());
+        Parameters { page_bytes, segment_pages, rows, buffer_bytes, index, seed }
+    }
+
+    /// The same with the paper's index, whose rows each have a segment of the buffer.
+    pub fn with_bloom(self, options: &BloomOptions) -> Parameters {
+        let segment_bytes = self.segment_bytes() as u64;
+        let rows = (self.buffer_bytes / segment_bytes).clamp(1, 1 << 16) as u32;
+        Parameters { rows, index: Index::Bloom(options.parameters(segment_bytes)), ..self }
     }
 
     /// Bytes of a segment.
@@ -50,13 +67,13 @@ impl Parameters {
         self.page_bytes as usize * self.segment_pages as usize
     }
 
-    /// The longest value: all pages but the one that says where it is and the one of the table.
+    /// The longest value: all pages but the one that says where it is and those of the table.
     pub fn value_bytes_max(&self) -> u64 {
-        u64::from(self.page_bytes) * u64::from(self.segment_pages - 2)
-    }
-
-    pub(crate) fn value_shape(&self) -> ValueShape {
-        ValueShape { fingerprint_bits: self.fingerprint_bits, choices: self.choices }
+        let table = match &self.index {
+            Index::Columns(_) => 1,
+            Index::Bloom(bloom) => bloom.table_pages(self.page_bytes),
+        };
+        u64::from(self.page_bytes) * u64::from(self.segment_pages - 1 - table)
     }
 
     /// Refuses what does not work.
@@ -77,11 +94,15 @@ impl Parameters {
         if self.buffer_bytes < self.segment_bytes() as u64 {
             return fail("buffer_bytes", self.buffer_bytes, "at least one segment");
         }
-        if !(2..=CHOICES_MAX as u32).contains(&self.choices) {
-            return fail("choices", self.choices.into(), "2 to 4");
+        let shape = match &self.index {
+            Index::Columns(shape) => shape,
+            Index::Bloom(bloom) => return bloom.check(self.page_bytes, self.segment_pages),
+        };
+        if !(2..=CHOICES_MAX as u32).contains(&shape.choices) {
+            return fail("choices", shape.choices.into(), "2 to 4");
         }
-        if !(4..=PLANES_MAX - 4).contains(&self.fingerprint_bits) {
-            return fail("fingerprint_bits", self.fingerprint_bits.into(), "4 to 28");
+        if !(4..=PLANES_MAX - 4).contains(&shape.fingerprint_bits) {
+            return fail("fingerprint_bits", shape.fingerprint_bits.into(), "4 to 28");
         }
         const { assert!(HEADER_BYTES < 512) };
         Ok(())

@@ -1,20 +1,21 @@
 //! From the oldest versions of a row to a segment.
 //!
-//! Lives here:       choosing versions, their ordinals, pages and equations; the image.
-//! Lives elsewhere:  when a row is sealed (`columns`), where the image goes (the caller).
+//! Lives here:       choosing versions, their ordinals, pages and equations; the image, for either index.
+//! Lives elsewhere:  when a row is sealed (`columns`), where the image goes (the caller), the paper's way (`bloom`).
 //! Implements:       docs/versioned.md "Sealing"; paper:Muninn 4.2.1, 4.4 (write order).
 //!
 //! A segment is chosen in steps, each of which may leave versions to the next segment. Whenever one is left, so are all
 //! newer versions of its key: the segments of a row stay in time order for each key.
 
+use crate::bloom::FilterTable;
 use crate::buffer::{BufferRow, Buffered, NONE};
 use crate::format::{self, StoredTable};
-use crate::group::ValueShape;
 use crate::hash::{CHOICES_MAX, KeyHash, VersionHash};
 use crate::parameters::Parameters;
 use crate::placement::Placement;
 use crate::record::{HEADER_BYTES, Kind, Version};
 use crate::retrieval::{System, positions_for, records_for};
+use crate::retrieval_columns::{RetrievalTable, ValueShape};
 use kaml_index::Key;
 use std::ops::Range;
 
@@ -44,12 +45,37 @@ pub struct Sealed {
     pub hashed_pages: u32,
     /// Pages of its table: the last ones of the image.
     pub table_pages: u32,
-    /// Its retrieval table.
-    pub(crate) table: Vec<u32>,
+    /// What tells where its versions are.
+    pub(crate) table: Table,
     /// Each key once.
     pub(crate) keys: Vec<KeyHash>,
     /// Of the row's first versions, those that are in it.
     pub(crate) leaves: Vec<bool>,
+}
+
+/// What tells where a segment's versions are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Table {
+    Retrieval(RetrievalTable),
+    Filters(FilterTable),
+}
+
+impl Table {
+    /// What the next segment's table should be like to be searched together with this one.
+    pub(crate) fn room(&self) -> Room {
+        match self {
+            Table::Retrieval(table) => Room::Join(table.values.len() as u32),
+            Table::Filters(_) => Room::New,
+        }
+    }
+}
+
+/// A version that leaves the buffer: its number there, and its page.
+pub(crate) struct Placed {
+    pub(crate) entry: usize,
+    /// As it will stand there, but for the place of a long value.
+    pub(crate) version: Version,
+    pub(crate) page: u32,
 }
 
 /// The positions of the group that the segment might join.
@@ -80,21 +106,31 @@ struct Division {
 }
 
 /// Seals what it can of a row's versions; nothing if the row is empty. They stay in the row until they are removed.
-pub(crate) fn seal(row_index: u32, row: &BufferRow, parameters: &Parameters, room: Room) -> Option<Sealed> {
+pub(crate) fn seal(
+    row_index: u32,
+    row: &BufferRow,
+    parameters: &Parameters,
+    shape: ValueShape,
+    room: Room,
+) -> Option<Sealed> {
     if row.entries().is_empty() {
         return None;
     }
-    let pages = divide(row, parameters);
-    let mut placement = Placement::new(pages.hashed as usize, parameters.page_bytes, parameters.choices as usize);
+    let pages = divide(row, parameters, shape);
+    let mut placement = Placement::new(pages.hashed as usize, parameters.page_bytes, shape.choices as usize);
     let mut chosen = choose(row, parameters, pages, &mut placement);
-    let positions = positions(&mut chosen, room, parameters, pages);
-    let shape = parameters.value_shape();
-    let table = solve(&mut chosen, &placement, positions, shape, row);
-    Some(build(row_index, row, parameters, pages, &placement, &mut chosen, table))
+    let max = format::positions_max(pages.table, shape, parameters.page_bytes);
+    let slots = slots(&chosen, parameters, pages);
+    let positions = positions(&mut chosen, room, max, slots);
+    let table = RetrievalTable { shape, values: solve(&mut chosen, &placement, positions, shape, row) };
+    let page = |each: &Chosen| u32::from(placement.page_of(each.placed).0);
+    let placed = |each: Chosen| Placed { entry: each.entry, page: page(&each), version: each.version };
+    let placed = chosen.into_iter().map(placed).collect();
+    Some(build(row_index, row, parameters, pages.hashed, placed, Table::Retrieval(table)))
 }
 
 /// Pages for the table, for the values of extents, and for records, as the row's oldest segment full of versions needs them.
-fn divide(row: &BufferRow, parameters: &Parameters) -> Division {
+fn divide(row: &BufferRow, parameters: &Parameters, shape: ValueShape) -> Division {
     let (mut total, mut extents, mut count) = (0, 0, 0);
     for entry in row.entries() {
         let is_extent = entry.len() > parameters.page_bytes as usize;
@@ -108,7 +144,8 @@ fn divide(row: &BufferRow, parameters: &Parameters) -> Division {
     }
     // Of mixed sizes more may find room than come first.
     let records = (count * RECORDS_SIXTEENTHS / 16).clamp(1, RECORDS_MAX);
-    let table = format::table_pages(positions_for(records), parameters).min(parameters.segment_pages - 1);
+    let table =
+        format::table_pages(positions_for(records), shape, parameters.page_bytes).min(parameters.segment_pages - 1);
     let rest = parameters.segment_pages - table;
     let extents = (extents.div_ceil(parameters.page_bytes as usize) as u32).min(rest - 1);
     Division { hashed: rest - extents, extents, table }
@@ -205,8 +242,7 @@ impl Misses {
 }
 
 /// How long the table is. A segment joins the open group of its row if that costs neither much memory nor much room.
-fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, pages: Division) -> u32 {
-    let max = format::positions_max(pages.table, parameters);
+fn positions(chosen: &mut Vec<Chosen>, room: Room, max: u32, slots: usize) -> u32 {
     chosen.truncate(records_for(max));
     let needed = positions_for(chosen.len());
     if let Room::Join(positions) = room
@@ -223,10 +259,14 @@ fn positions(chosen: &mut Vec<Chosen>, room: Room, parameters: &Parameters, page
     }
     // A new group, made for the segments that will join it as well. Records of one size fill the slots that there are.
     // Numbers of mixed ones vary by some two percent: most fit if this one has three percent to spare.
-    let largest = chosen.iter().map(|each| each.version.stored_bytes()).max().unwrap_or(1);
-    let slots = pages.hashed as usize * (parameters.page_bytes as usize / largest);
     let joined = if slots >= chosen.len() && slots * 9 / 10 <= chosen.len() { slots } else { chosen.len() * 33 / 32 };
     positions_for(joined.min(RECORDS_MAX)).min(max)
+}
+
+/// Versions as large as the largest one that the hashed pages take.
+fn slots(chosen: &[Chosen], parameters: &Parameters, pages: Division) -> usize {
+    let largest = chosen.iter().map(|each| each.version.stored_bytes()).max().unwrap_or(1);
+    pages.hashed as usize * (parameters.page_bytes as usize / largest)
 }
 
 /// Solves the table. Versions whose equations contradict older ones are left out, and newer ones of their keys.
@@ -253,33 +293,32 @@ fn solve(
 }
 
 /// Writes the pages.
-fn build(
+pub(crate) fn build(
     row_index: u32,
     row: &BufferRow,
     parameters: &Parameters,
-    pages: Division,
-    placement: &Placement,
-    chosen: &mut [Chosen],
-    table: Vec<u32>,
+    hashed_pages: u32,
+    placed: Vec<Placed>,
+    table: Table,
 ) -> Sealed {
     let page_bytes = parameters.page_bytes as usize;
     let mut image = vec![0; parameters.segment_bytes()];
-    let mut filled = vec![0usize; pages.hashed as usize];
-    let mut extents_end = pages.hashed as usize * page_bytes;
+    let mut filled = vec![0usize; hashed_pages as usize];
+    let mut extents_end = hashed_pages as usize * page_bytes;
     let mut leaves = vec![false; row.entries().len()];
     let (mut first, mut last) = (u64::MAX, 0);
-    let mut keys = Vec::with_capacity(chosen.len());
-    for each in chosen.iter_mut() {
-        let entry = &row.entries()[each.entry];
-        leaves[each.entry] = true;
-        let version = &mut each.version;
+    let mut keys = Vec::with_capacity(placed.len());
+    let records = placed.len() as u32;
+    for Placed { entry, mut version, page } in placed {
+        leaves[entry] = true;
+        let entry = &row.entries()[entry];
         let value = &entry.record()[HEADER_BYTES + version.key.len()..];
         if version.kind == Kind::Extent(0) {
             version.kind = Kind::Extent(extents_end as u32);
             image[extents_end..extents_end + value.len()].copy_from_slice(value);
             extents_end += value.len();
         }
-        let page = usize::from(placement.page_of(each.placed).0);
+        let page = page as usize;
         let at = page * page_bytes + filled[page];
         let head = version.encode(&mut image[at..]);
         if version.kind == Kind::Value {
@@ -288,22 +327,16 @@ fn build(
         filled[page] += version.stored_bytes();
         first = first.min(version.sequence);
         last = last.max(version.sequence);
-        if version.ordinal == 0 {
+        if entry.older == NONE {
             keys.push(entry.hash);
         }
     }
-    let record_bytes = filled.iter().sum::<usize>() + extents_end - pages.hashed as usize * page_bytes;
-    let sequences = if chosen.is_empty() { 0..0 } else { first..last + 1 };
-    let records = chosen.len() as u32;
-    let stored = StoredTable {
-        sequences: sequences.clone(),
-        row: row_index,
-        hashed_pages: pages.hashed,
-        records: records as u16,
-        table,
-    };
-    let bytes = format::encode(&stored, parameters.value_shape());
-    let table_pages = format::table_pages(stored.table.len() as u32, parameters);
+    let record_bytes = filled.iter().sum::<usize>() + extents_end - hashed_pages as usize * page_bytes;
+    let sequences = if records == 0 { 0..0 } else { first..last + 1 };
+    let stored =
+        StoredTable { sequences: sequences.clone(), row: row_index, hashed_pages, records: records as u16, table };
+    let bytes = format::encode(&stored);
+    let table_pages = format::pages_of_table(&stored.table, parameters);
     let start = (parameters.segment_pages - table_pages) as usize * page_bytes;
     image[start..start + bytes.len()].copy_from_slice(&bytes);
     Sealed {
@@ -312,7 +345,7 @@ fn build(
         records,
         record_bytes,
         sequences,
-        hashed_pages: pages.hashed,
+        hashed_pages,
         table_pages,
         table: stored.table,
         keys,

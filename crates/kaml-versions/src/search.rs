@@ -4,16 +4,15 @@
 //! Lives elsewhere:  reading the pages (the caller), deciding whether a version is visible (`space`).
 //! Implements:       paper:Muninn 4.3 (Figure 5).
 //!
-//! Within a segment, a key's versions have the ordinals 0, 1, 2 …, oldest first. Whoever finds ordinal 0 in memory asks
-//! for 1, 2 … as well, until one is not there, and reads the last one first. A page that does not have the version it was
-//! read for was read in vain; the search goes on.
+//! Within a segment, a key's versions have ordinals, older ones smaller ones, and memory tells which there seem to be; the
+//! last one is read first. A page that does not have the version it was read for was read in vain; the search goes on.
 
 use crate::Error;
 use crate::buffer::NONE;
-use crate::columns::Row;
-use crate::group::{Group, Probe, SegmentAt};
+use crate::group::{Group, Ordinals, Probe, SegmentAt};
 use crate::hash::KeyHash;
 use crate::record::{Version, find};
+use crate::row::Row;
 use kaml_index::Key;
 
 /// A page that may hold a version.
@@ -23,7 +22,7 @@ pub struct Candidate {
     pub at: SegmentAt,
     /// The page in it.
     pub page: u32,
-    /// Which of the key's versions in that segment it would be.
+    /// The ordinal that the version would bear.
     pub ordinal: u16,
 }
 
@@ -60,16 +59,18 @@ pub struct Search<'a> {
     buffered: u32,
     /// Groups not probed yet.
     groups_left: usize,
-    /// Of the group last probed: its answer for ordinal 0, and the segments not looked at.
-    probe: Probe,
+    /// Of the group last probed: its answer, and the segments not looked at.
+    probe: Option<Probe>,
+    segments_left: u64,
     /// Of the segment being looked at: its number, and the ordinals not looked at.
-    run: Option<(u32, u16)>,
+    run: Option<(u32, Ordinals)>,
 }
 
 impl<'a> Search<'a> {
     pub(crate) fn new(row: &'a Row, key: Key, hash: KeyHash, before: u64) -> Search<'a> {
         let buffered = row.buffer.newest(hash, &key);
-        Search { row, key, hash, before, buffered, groups_left: row.groups.len(), probe: Probe::default(), run: None }
+        let groups_left = row.groups.len();
+        Search { row, key, hash, before, buffered, groups_left, probe: None, segments_left: 0, run: None }
     }
 
     /// The next place to look at; nothing when there are no more.
@@ -87,15 +88,19 @@ impl<'a> Search<'a> {
             if let Some(candidate) = self.next_of_run() {
                 return Some(Place::Page(candidate));
             }
-            while self.probe.mask == 0 {
+            while self.segments_left == 0 {
                 self.groups_left = self.groups_left.checked_sub(1)?;
-                self.probe = self.row.groups[self.groups_left].probe(&self.hash.version(0));
+                let probe = self.group().probe(self.hash);
+                self.segments_left = probe.mask();
+                self.probe = Some(probe);
             }
-            let newest = 63 - self.probe.mask.leading_zeros();
-            self.probe.mask &= !(1 << newest);
+            let newest = 63 - self.segments_left.leading_zeros();
+            self.segments_left &= !(1 << newest);
             let group = self.group();
-            if group.segments[newest as usize].first_sequence() < self.before {
-                self.run = Some((newest, self.ordinals(group, newest)));
+            if let Some(probe) = &self.probe
+                && group.segments[newest as usize].first_sequence() < self.before
+            {
+                self.run = Some((newest, group.ordinals(probe, self.hash, newest)));
             }
         }
     }
@@ -104,22 +109,16 @@ impl<'a> Search<'a> {
         &self.row.groups[self.groups_left]
     }
 
-    /// How many versions of the key a segment seems to have.
-    fn ordinals(&self, group: &Group, segment: u32) -> u16 {
-        let has = |ordinal: &u16| group.probe(&self.hash.version(*ordinal)).mask >> segment & 1 == 1;
-        1 + (1..u16::MAX).take_while(has).count() as u16
-    }
-
     fn next_of_run(&mut self) -> Option<Candidate> {
-        let (segment, left) = self.run?;
-        let ordinal = left - 1;
-        self.run = (ordinal > 0).then_some((segment, ordinal));
+        let (segment, ordinals) = self.run.as_mut()?;
+        let (segment, ordinal) = (*segment, ordinals.take_last());
+        let (Some(ordinal), Some(probe)) = (ordinal, &self.probe) else {
+            self.run = None;
+            return None;
+        };
         let group = self.group();
-        let hash = self.hash.version(ordinal);
-        // Ordinal 0 is still in the last probe.
-        let choice = if ordinal == 0 { self.probe.choice(segment) } else { group.probe(&hash).choice(segment) };
-        let segment = &group.segments[segment as usize];
-        Some(Candidate { at: segment.at(), page: hash.page(choice, segment.hashed_pages()), ordinal })
+        let page = group.page(probe, self.hash, segment, ordinal);
+        Some(Candidate { at: group.segments[segment as usize].at(), page, ordinal })
     }
 
     /// The version that a candidate's page was read for, if it is there and old enough.

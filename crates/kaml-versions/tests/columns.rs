@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Random, Store, tiny, value_of, version};
-use kaml_versions::{Columns, Error, Key, Kind, Parameters, SegmentAt, SegmentInfo};
+use common::{Random, Store, tiny, tiny_bloom, tiny_indexes, value_of, version};
+use kaml_versions::{BloomOptions, Columns, Error, Index, Key, Kind, Parameters, SegmentAt, SegmentInfo, ValueShape};
 use std::collections::BTreeMap;
 
 type Model = BTreeMap<u64, Vec<(u64, Vec<u8>)>>;
@@ -18,13 +18,13 @@ fn assert_equal(columns: &Columns, store: &mut Store, model: &Model, before: u64
 }
 
 /// Random puts, a few keys of which are hot, of sizes from nothing to several pages.
-fn run(seed: u64, puts: u64) -> (Columns, Store, Model) {
-    let mut random = Random(seed * 2 + 1);
-    let mut columns = Columns::new(tiny(seed)).expect("legal");
+fn run(parameters: Parameters, puts: u64) -> (Columns, Store, Model) {
+    let mut random = Random(parameters.seed * 2 + 1);
+    let mut columns = Columns::new(parameters).expect("legal");
     let (mut store, mut model) = (Store::default(), Model::new());
     for sequence in 1..=puts {
         let key = if random.below(3) == 0 { random.below(3) } else { random.below(200) };
-        let len = if random.below(10) == 0 { random.below(3000) } else { random.below(300) };
+        let len = if random.below(10) == 0 { random.below(parameters.value_bytes_max()) } else { random.below(300) };
         let kind = if random.below(8) == 0 { Kind::Tombstone } else { Kind::Value };
         let value = if kind == Kind::Value { value_of(sequence, len as usize) } else { Vec::new() };
         columns.insert(&version(Key::from(key), kind, &value, sequence), &value).expect("small enough");
@@ -35,11 +35,11 @@ fn run(seed: u64, puts: u64) -> (Columns, Store, Model) {
 }
 
 /// Goal:   every version of every key is found, newest first, whatever its size, and none that is not there.
-/// Method: random puts into a tiny index, compared with a model, now and as of earlier sequences.
+/// Method: random puts into tiny indexes of both kinds, compared with a model, now and as of earlier sequences.
 #[test]
 fn all_versions_are_found_in_order() {
-    for seed in 1..=6 {
-        let (columns, mut store, model) = run(seed, 3000);
+    for parameters in (1..=6).flat_map(tiny_indexes) {
+        let (columns, mut store, model) = run(parameters, 3000);
         assert!(columns.segment_count() > 100);
         [u64::MAX, 3000, 1500, 2, 0].into_iter().for_each(|before| assert_equal(&columns, &mut store, &model, before));
         let absent = (1000..2000).map(|key| store.history(&columns, &Key::from(key), u64::MAX).len()).sum::<usize>();
@@ -47,47 +47,57 @@ fn all_versions_are_found_in_order() {
     }
 }
 
+fn empty(columns: &mut Columns, store: &mut Store) {
+    while columns.memory().buffer_bytes > 0 {
+        let fullest = columns.fullest();
+        store.seal(columns, fullest);
+    }
+}
+
 /// Goal:   sealing everything, again and again, empties the buffer and loses nothing.
 /// Method: seal the fullest row until there is nothing to seal.
 #[test]
 fn a_buffer_can_be_emptied() {
-    let (mut columns, mut store, model) = run(9, 500);
-    while columns.memory().buffer_bytes > 0 {
-        let fullest = columns.fullest();
-        store.seal(&mut columns, fullest);
+    for parameters in tiny_indexes(9) {
+        let (mut columns, mut store, model) = run(parameters, 500);
+        empty(&mut columns, &mut store);
+        assert_equal(&columns, &mut store, &model, u64::MAX);
     }
-    assert_equal(&columns, &mut store, &model, u64::MAX);
 }
 
 /// Goal:   an index restored from its tables finds what was sealed.
-/// Method: empty the buffer, restore into a new index, compare; restore into another row and another shape; move one.
+/// Method: empty the buffer, restore into a new index, compare; restore into another row, another shape and the other index;
+///         move one. For both.
 #[test]
 fn tables_restore_the_index() {
-    let (mut columns, mut store, model) = run(4, 1000);
-    while columns.memory().buffer_bytes > 0 {
-        let fullest = columns.fullest();
-        store.seal(&mut columns, fullest);
+    let other_shape = Parameters { index: Index::Columns(ValueShape { fingerprint_bits: 8, choices: 4 }), ..tiny(4) };
+    let others = [[other_shape, tiny_bloom(4, 3)], [tiny(4), tiny(4)], [tiny(4), other_shape]];
+    for (parameters, others) in tiny_indexes(4).into_iter().zip(others) {
+        let (mut columns, mut store, model) = run(parameters, 1000);
+        empty(&mut columns, &mut store);
+        let mut restored = Columns::new(parameters).expect("legal");
+        let segments: Vec<_> = (0..parameters.rows).flat_map(|row| columns.segments(row)).collect();
+        let table = |segment: &SegmentInfo| {
+            let start = (parameters.segment_pages - segment.table_pages) * parameters.page_bytes;
+            store.images[segment.at.get() as usize][start as usize..].to_vec()
+        };
+        let tables: Vec<Vec<u8>> = segments.iter().map(table).collect();
+        for (segment, table) in segments.iter().zip(&tables) {
+            restored.restore(segment.row, segment.at, segment.live as u16, table).expect("whole");
+        }
+        assert_eq!(segments, (0..parameters.rows).flat_map(|row| restored.segments(row)).collect::<Vec<_>>());
+        assert_eq!(restored.memory().index_bytes, columns.memory().index_bytes, "in the same groups");
+        assert_equal(&restored, &mut store, &model, u64::MAX);
+        let first = &segments[0];
+        assert_eq!(restored.restore(1, first.at, 0, &tables[0]), Err(Error::DamagedTable("of another row")));
+        for other in others {
+            assert!(Columns::new(other).expect("legal").restore(0, first.at, 0, &tables[0]).is_err());
+        }
+        let moved = SegmentAt::new(1 << 40).expect("48 bits");
+        assert_eq!(restored.relocate(first.row, first.at, moved), Some(0));
+        assert_eq!(restored.relocate(first.row, first.at, moved), None);
+        assert_eq!(restored.segments(first.row).next().map(|segment| segment.at), Some(moved));
     }
-    let mut restored = Columns::new(tiny(4)).expect("legal");
-    let segments: Vec<_> = (0..tiny(4).rows).flat_map(|row| columns.segments(row)).collect();
-    let table = |segment: &SegmentInfo| {
-        let start = (tiny(4).segment_pages - segment.table_pages) as usize * tiny(4).page_bytes as usize;
-        store.images[segment.at.get() as usize][start..].to_vec()
-    };
-    let tables: Vec<Vec<u8>> = segments.iter().map(table).collect();
-    for (segment, table) in segments.iter().zip(&tables) {
-        restored.restore(segment.row, segment.at, segment.live as u16, table).expect("whole");
-    }
-    assert_eq!(segments, (0..tiny(4).rows).flat_map(|row| restored.segments(row)).collect::<Vec<_>>());
-    assert_equal(&restored, &mut store, &model, u64::MAX);
-    let first = &segments[0];
-    assert_eq!(restored.restore(1, first.at, 0, &tables[0]), Err(Error::DamagedTable("of another row")));
-    let mut other = Columns::new(Parameters { choices: 4, ..tiny(4) }).expect("legal");
-    assert!(other.restore(0, first.at, 0, &tables[0]).is_err());
-    let moved = SegmentAt::new(1 << 40).expect("48 bits");
-    assert_eq!(restored.relocate(first.row, first.at, moved), Some(0));
-    assert_eq!(restored.relocate(first.row, first.at, moved), None);
-    assert_eq!(restored.segments(first.row).next().map(|segment| segment.at), Some(moved));
 }
 
 /// Goal:   segments are full, tables small, reads few, the live estimate true, as the design promises.
@@ -120,6 +130,32 @@ fn the_promised_figures_hold_at_small_scale() {
     }
     let reads = (store.page_reads - before) as f64 / keys as f64;
     assert!(reads < 1.02, "{reads} reads");
+}
+
+/// Goal:   the paper's index has its utilisation and memory, and finds everything.
+/// Method: two rows of the paper's shape; count.
+#[test]
+fn the_paper_s_figures_come_out() {
+    let parameters = Parameters::for_buffer(2 << 20, 0).with_bloom(&BloomOptions::default());
+    let mut columns = Columns::new(parameters).expect("legal");
+    let mut store = Store::default();
+    let value = vec![7; 1024 - 44];
+    let keys = 20_000;
+    for sequence in 0..keys {
+        let key = Key::from(sequence);
+        columns.insert(&version(key, Kind::Value, &value, sequence), &value).expect("small enough");
+        store.settle(&mut columns, &key);
+    }
+    let (sealed, _) = columns.live_estimate();
+    let utilisation = sealed as f64 / (columns.segment_count() * 1020) as f64;
+    assert!((0.92..0.96).contains(&utilisation), "{utilisation}");
+    let bytes = columns.memory().index_bytes as f64 / keys as f64;
+    // A third of a byte are the two segments that are being filled: there are ten others of each row.
+    assert!((2.1..2.9).contains(&bytes), "{bytes} bytes a key");
+    for key in (0..keys).step_by(3) {
+        let newest = store.newest(&columns, &Key::from(key)).map(|(version, _)| version.sequence);
+        assert_eq!(newest, Some(key));
+    }
 }
 
 /// Goal:   a small version among large ones, which fill all pages, is sealed soon: the commit ring waits for it.
@@ -158,8 +194,12 @@ fn bad_input_is_refused() {
         Parameters { segment_pages: 3, ..tiny(1) },
         Parameters { rows: 0, ..tiny(1) },
         Parameters { buffer_bytes: 100, ..tiny(1) },
-        Parameters { choices: 5, ..tiny(1) },
-        Parameters { fingerprint_bits: 3, ..tiny(1) },
+        Parameters { index: Index::Columns(ValueShape { fingerprint_bits: 8, choices: 5 }), ..tiny(1) },
+        Parameters { index: Index::Columns(ValueShape { fingerprint_bits: 3, choices: 3 }), ..tiny(1) },
+        tiny_bloom(1, 65),
+        tiny(1).with_bloom(&BloomOptions { segment_keys: 100_000, ..BloomOptions::default() }),
+        tiny(1).with_bloom(&BloomOptions { growth_permille: 3000, ..BloomOptions::default() }),
+        tiny(1).with_bloom(&BloomOptions { false_positives_ppm: 600_000, ..BloomOptions::default() }),
     ] {
         assert!(matches!(Columns::new(wrong), Err(Error::BadParameter { .. })), "{wrong:?}");
     }

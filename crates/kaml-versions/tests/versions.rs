@@ -3,10 +3,10 @@
 #[allow(dead_code, reason = "shared by tests that need different parts")]
 mod common;
 
-use common::{Random, tiny, value_of};
+use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Difference, Error, Key, Past, Retention, SegmentAt, SegmentInfo, Source, Stamp, Version,
-    Versions, View, diff, get, history, list, merge, newest, plan_merge, undone,
+    At, Columns, Command, Difference, Error, Key, Parameters, Past, Retention, SegmentAt, SegmentInfo, Source, Stamp,
+    Version, Versions, View, diff, get, history, list, merge, newest, plan_merge, undone,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -115,9 +115,9 @@ struct World {
 const KEYS: u64 = 60;
 
 impl World {
-    fn new(seed: u64) -> World {
-        let versions = Versions::new(tiny(seed)).expect("legal");
-        let (flash, model, random) = (Flash::default(), Model::default(), Random(seed * 2 + 1));
+    fn new(parameters: Parameters) -> World {
+        let versions = Versions::new(parameters).expect("legal");
+        let (flash, model, random) = (Flash::default(), Model::default(), Random(parameters.seed * 2 + 1));
         World { versions, flash, model, random, sequence: 0, undoes: true, rolls_back: true }
     }
 
@@ -227,8 +227,8 @@ fn keys_of(seen: &BTreeMap<u64, Vec<Entry>>) -> BTreeMap<Key, u64> {
 /// Method: random changes; compare present, snapshots, n back, history and lists with a model.
 #[test]
 fn nothing_is_forgotten() {
-    for seed in 1..=4 {
-        let mut world = World::new(seed);
+    for parameters in (1..=4).flat_map(tiny_indexes) {
+        let mut world = World::new(parameters);
         (0..1500).for_each(|_| world.change());
         world.check_views();
         for key in 0..KEYS {
@@ -254,7 +254,7 @@ fn nothing_is_forgotten() {
 /// Method: all pairs of some snapshots of a random history, compared with the model.
 #[test]
 fn diffs_name_what_changed() {
-    let mut world = World::new(11);
+    let mut world = World::new(tiny(11));
     (0..1500).for_each(|_| world.change());
     let snapshots: Vec<u32> = world.model.snapshots.keys().copied().step_by(4).collect();
     assert!(snapshots.len() > 4);
@@ -290,25 +290,31 @@ fn merges_keep_what_the_rules_keep() {
         (23, Retention { keep_last: 4, ..newest }, 4, false),
         (24, Retention { keep_since_ns: Some(0), ..newest }, 1000, true),
     ] {
-        let mut world = World { undoes: keeps_last >= 4, rolls_back, ..World::new(seed) };
-        let mut dropped = 0;
-        for _ in 0..4 {
-            (0..1200).for_each(|_| world.change());
-            dropped += world.flash.merge(&mut world.versions, &retention, u64::MAX);
-            world.check_views();
-            for key in 0..KEYS {
-                for back in 0..keeps_last.min(6) {
-                    assert_eq!(world.value(key, At::Back(back)), world.model.back(key, back as usize), "seed {seed}");
+        for parameters in tiny_indexes(seed) {
+            let mut world = World { undoes: keeps_last >= 4, rolls_back, ..World::new(parameters) };
+            let mut dropped = 0;
+            for _ in 0..4 {
+                (0..1200).for_each(|_| world.change());
+                dropped += world.flash.merge(&mut world.versions, &retention, u64::MAX);
+                world.check_views();
+                for key in 0..KEYS {
+                    for back in 0..keeps_last.min(6) {
+                        assert_eq!(
+                            world.value(key, At::Back(back)),
+                            world.model.back(key, back as usize),
+                            "seed {seed}"
+                        );
+                    }
                 }
             }
-        }
-        let keeps_all = retention.keep_since_ns.is_some();
-        assert_eq!(dropped == 0, keeps_all, "seed {seed} dropped {dropped}");
-        if !keeps_all {
-            // The model's versions that are still there are in the model's order.
-            for key in 0..KEYS {
-                let past = world.past(key);
-                assert!(past.is_sorted_by(|a, b| a.version.sequence > b.version.sequence));
+            let keeps_all = retention.keep_since_ns.is_some();
+            assert_eq!(dropped == 0, keeps_all, "seed {seed} dropped {dropped}");
+            if !keeps_all {
+                // The model's versions that are still there are in the model's order.
+                for key in 0..KEYS {
+                    let past = world.past(key);
+                    assert!(past.is_sorted_by(|a, b| a.version.sequence > b.version.sequence));
+                }
             }
         }
     }
@@ -319,24 +325,26 @@ fn merges_keep_what_the_rules_keep() {
 /// Method: overwrite a few keys many times; forget the snapshots; dry run, merge, dry run.
 #[test]
 fn space_comes_back() {
-    let mut world = World::new(31);
-    (0..4000).for_each(|_| world.change());
-    for snapshot in world.versions.timeline().snapshots().keys().copied().collect::<Vec<_>>() {
-        let stamp = world.stamp();
-        world.versions.command(Command::Forget(snapshot), stamp).expect("taken");
-        world.model.snapshots.remove(&snapshot);
+    for parameters in tiny_indexes(31) {
+        let mut world = World::new(parameters);
+        (0..4000).for_each(|_| world.change());
+        for snapshot in world.versions.timeline().snapshots().keys().copied().collect::<Vec<_>>() {
+            let stamp = world.stamp();
+            world.versions.command(Command::Forget(snapshot), stamp).expect("taken");
+            world.model.snapshots.remove(&snapshot);
+        }
+        let retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+        let before = world.flash.images.len();
+        let dropped = world.flash.merge(&mut world.versions, &retention, u64::MAX);
+        world.check_views();
+        assert!(
+            dropped > 1000 && world.flash.images.len() * 2 < before,
+            "{dropped}, {} segments",
+            world.flash.images.len()
+        );
+        assert_eq!(world.flash.images.len() as u64, world.versions.columns().segment_count());
+        assert_eq!(world.flash.merge(&mut world.versions, &retention, u64::MAX), 0);
     }
-    let retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
-    let before = world.flash.images.len();
-    let dropped = world.flash.merge(&mut world.versions, &retention, u64::MAX);
-    world.check_views();
-    assert!(
-        dropped > 1000 && world.flash.images.len() * 2 < before,
-        "{dropped}, {} segments",
-        world.flash.images.len()
-    );
-    assert_eq!(world.flash.images.len() as u64, world.versions.columns().segment_count());
-    assert_eq!(world.flash.merge(&mut world.versions, &retention, u64::MAX), 0);
 }
 
 /// Goal:   a tombstone stays while anything that it hides does: where older groups have too little to go to be rewritten, and
@@ -344,32 +352,35 @@ fn space_comes_back() {
 /// Method: keys put once, some of them deleted, groups of hot keys in between; all deleted keys looked up after each run.
 #[test]
 fn deleted_keys_stay_deleted() {
-    let mut world = World::new(51);
-    let newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
-    let put = |world: &mut World, key: u64, value: Option<&[u8]>| {
-        let (key, stamp) = (Key::from(key), world.stamp());
-        match value {
-            Some(value) => world.versions.put(key, value, stamp).expect("small"),
-            None => world.versions.delete(key, stamp).expect("small"),
+    for parameters in tiny_indexes(51) {
+        let mut world = World::new(parameters);
+        let newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+        let put = |world: &mut World, key: u64, value: Option<&[u8]>| {
+            let (key, stamp) = (Key::from(key), world.stamp());
+            match value {
+                Some(value) => world.versions.put(key, value, stamp).expect("small"),
+                None => world.versions.delete(key, stamp).expect("small"),
+            }
+            world.flash.settle(&mut world.versions, &key);
+        };
+        (0..4000).for_each(|key| put(&mut world, key, Some(&[7; 100])));
+        (0..4000).step_by(7).for_each(|key| put(&mut world, key, None));
+        (0..6000).for_each(|n| put(&mut world, 10_000 + n % 50, Some(&[9; 100])));
+        let mut runs = 0;
+        for row in 0..world.versions.columns().parameters().rows {
+            world.versions.close_group(row);
+            let plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, u64::MAX).expect("undamaged");
+            for run in (0..plan.run_count()).rev() {
+                let merged = merge(&mut world.flash.over(&world.versions), &plan, run).expect("undamaged");
+                let at: Vec<SegmentAt> =
+                    merged.segments.iter().map(|sealed| world.flash.program(&sealed.image)).collect();
+                world.versions.install_merge(&merged, &at);
+                (0..4000).for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
+                runs += 1;
+            }
         }
-        world.flash.settle(&mut world.versions, &key);
-    };
-    (0..4000).for_each(|key| put(&mut world, key, Some(&[7; 100])));
-    (0..4000).step_by(7).for_each(|key| put(&mut world, key, None));
-    (0..6000).for_each(|n| put(&mut world, 10_000 + n % 50, Some(&[9; 100])));
-    let mut runs = 0;
-    for row in 0..world.versions.columns().parameters().rows {
-        world.versions.close_group(row);
-        let plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, u64::MAX).expect("undamaged");
-        for run in (0..plan.run_count()).rev() {
-            let merged = merge(&mut world.flash.over(&world.versions), &plan, run).expect("undamaged");
-            let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| world.flash.program(&sealed.image)).collect();
-            world.versions.install_merge(&merged, &at);
-            (0..4000).for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
-            runs += 1;
-        }
+        assert!(runs > 0, "something was merged");
     }
-    assert!(runs > 0, "something was merged");
 }
 
 /// A device that keeps committed versions in a ring until they are in segments that are known after a crash.
@@ -446,8 +457,8 @@ impl Durable {
 ///         memory and segments not yet durable are lost; compare all histories with the model.
 #[test]
 fn power_may_go_at_any_time() {
-    for seed in 41..47 {
-        let world = World::new(seed);
+    for parameters in (41..47).flat_map(tiny_indexes) {
+        let world = World::new(parameters);
         let mut device = Durable { world, ring: Vec::new(), segments: Vec::new(), durable: 0, kept: Vec::new() };
         let mut kept_elsewhere = 0;
         for _ in 0..6 {
@@ -471,7 +482,7 @@ fn power_may_go_at_any_time() {
 /// Method: 64 versions of one key among others, in segments of the real shape.
 #[test]
 fn history_reads_each_version_once() {
-    let parameters = kaml_versions::Parameters { rows: 7, ..kaml_versions::Parameters::for_buffer(4 << 20, 1) };
+    let parameters = Parameters { rows: 7, ..Parameters::for_buffer(4 << 20, 1) };
     let mut versions = Versions::new(parameters).expect("legal");
     let mut flash = Flash::default();
     let value = vec![7; 1024 - 44];

@@ -115,10 +115,21 @@ impl Shared {
         first_block: u64,
         bytes: usize,
     ) -> Result<Option<OneUnit>, Error> {
-        let options = self.reader.block_options(namespace)?;
-        let mut spans = options.spans(options.bytes_of_buffer(namespace, first_block, bytes)?);
-        let (Some(span), None) = (spans.next(), spans.next()) else { return Ok(None) };
-        Ok(Some(match self.find_unit(namespace, span.unit)? {
+        let (span, found) = match self.reader.find_one_unit(namespace, first_block, bytes) {
+            Ok(None) => return Ok(None),
+            Ok(Some((span, Found::Flash(read)))) => (span, Buffered::Programmed(read)),
+            Ok(Some((span, Found::Absent))) => (span, Buffered::Absent),
+            Ok(Some((span, Found::Buffered))) => {
+                let found = self.find_unit(namespace, span.unit)?;
+                (span, found)
+            }
+            Err(FindError::NeedIndex) => {
+                drop(self.load_index(self.lock(), namespace)?);
+                return self.find_one_unit(namespace, first_block, bytes);
+            }
+            Err(FindError::Refused(error)) => return Err(error.into()),
+        };
+        Ok(Some(match found {
             Buffered::Absent => OneUnit::Here(vec![0; bytes]),
             Buffered::Value(unit) => OneUnit::Here(unit[span.in_unit].to_vec()),
             Buffered::Programmed(read) => OneUnit::Read(UnitRead { read, in_unit: span.in_unit }),

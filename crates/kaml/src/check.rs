@@ -35,9 +35,9 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
             report.problems.push(error.to_string());
         }
     }
-    let (blocks, begun) = {
+    let (blocks, begun, all_in_pages) = {
         let core = shared.lock();
-        (core.blocks_in_use(), changes(&core))
+        (core.blocks_in_use(), changes(&core), !core.has_unprogrammed())
     };
     let total = blocks.len() as u64;
     for (done, block) in blocks.into_iter().enumerate() {
@@ -69,7 +69,7 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     let core = shared.lock();
     let is_counted = |id: &u32| namespaces.contains(id) && !versioned.contains(id);
     let indexed: u64 = core.namespaces().iter().filter(|n| is_counted(&n.id)).map(|n| n.record_count).sum();
-    let is_same = core.is_idle() && changes(&core) == begun;
+    let is_same = all_in_pages && core.is_idle() && changes(&core) == begun;
     if report.problems.is_empty() && indexed != report.records && is_same {
         report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
     }

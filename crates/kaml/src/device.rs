@@ -52,6 +52,12 @@ struct About {
     read_only: bool,
 }
 
+/// A medium in memory of the shape that a file would have.
+fn memory(options: &CreateOptions) -> Result<MemoryMedium, Error> {
+    let geometry = Geometry::for_file(options.capacity_bytes, 512, options)?;
+    Ok(MemoryMedium::try_new(geometry).map_err(kaml_flash::FormatError::from)?)
+}
+
 impl Device {
     /// Creates a device on a file (made sparse, of the given capacity) or a block device, and opens it.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Device, Error> {
@@ -80,8 +86,17 @@ impl Device {
 
     /// A device in memory, gone when it is closed: for tests and for measuring what the medium costs.
     pub fn in_memory(options: &CreateOptions) -> Result<Device, Error> {
-        let geometry = Geometry::for_file(options.capacity_bytes, 512, options)?;
-        let medium = MemoryMedium::try_new(geometry).map_err(kaml_flash::FormatError::from)?;
+        Device::in_memory_of(memory(options)?, options)
+    }
+
+    /// As [`Device::in_memory`], but all of its memory is taken from the system before anything is written.
+    pub fn in_allocated_memory(options: &CreateOptions) -> Result<Device, Error> {
+        let medium = memory(options)?;
+        medium.allocate();
+        Device::in_memory_of(medium, options)
+    }
+
+    fn in_memory_of(medium: MemoryMedium, options: &CreateOptions) -> Result<Device, Error> {
         Core::format(&medium)?;
         Device::start(Arc::new(medium), Path::new(""), options.durability, false)
     }

@@ -28,6 +28,10 @@ const FRAME_WORDS: usize = 16;
 /// Waits for room are repeated after this, should the world below have changed without telling.
 const PROGRESS_WAIT: Duration = Duration::from_millis(50);
 
+/// A ring write that takes longer is worth giving up the processor for, so that there are fewer. One without a sync is not:
+/// who yields on a busy machine may wait for milliseconds.
+const PAUSE_GAINS_NS: u64 = 30_000;
+
 /// A futex word on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
@@ -41,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     words: [Word; FRAME_WORDS],
     committed: AtomicU64,
+    /// How long a caller's last ring write took.
+    ring_write_ns: AtomicU64,
     /// Something that a caller may have waited for has happened: room, a placed value, a root.
     progress: Condvar,
     progress_waiters: AtomicUsize,
@@ -70,6 +76,7 @@ impl Shared {
             reader: core.reader(),
             geometry: core.geometry().clone(),
             committed: AtomicU64::new(core.committed()),
+            ring_write_ns: AtomicU64::new(0),
             core: Mutex::new(core),
             medium,
             words: Default::default(),
@@ -182,9 +189,18 @@ impl Shared {
 
     pub(crate) fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
         let word = &self.words[frame as usize % FRAME_WORDS].0;
+        let mut has_yielded = false;
         loop {
             if core.committed() > frame {
                 return Ok(());
+            }
+            // Those whom the last frame woke are about to stage: a moment for them makes fewer and larger writes.
+            if !has_yielded && self.ring_write_ns.load(Ordering::Relaxed) > PAUSE_GAINS_NS && core.gains_by_a_pause() {
+                has_yielded = true;
+                drop(core);
+                std::thread::yield_now();
+                core = self.lock();
+                continue;
             }
             if let Some(error) = core.stopped() {
                 return Err(error.into());
@@ -225,7 +241,9 @@ impl Shared {
         if self.progress_waiters.load(Ordering::Relaxed) > 0 {
             self.progress.notify_all(); // the staging frame is empty again
         }
+        let begin = Instant::now();
         let result = self.medium.execute(&mut io);
+        self.ring_write_ns.store(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let mut core = self.lock();
         core.complete(Completion { id, io, result });
         let news = self.news(&core);

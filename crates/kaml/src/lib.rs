@@ -48,7 +48,8 @@ pub use kaml_device::{
 };
 pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
 pub use kaml_versions::{
-    At, Difference, Error as VersionError, Kind as VersionKind, Past, Record as VersionRecord, Retention, Version,
+    At, BloomOptions, Difference, Error as VersionError, Index as VersionIndex, Kind as VersionKind, Past,
+    Record as VersionRecord, Retention, Version,
 };
 pub use queue::{Answer, AsyncQueue};
 pub use stats::{DeviceInfo, LatencyStats, Stats};

@@ -16,7 +16,7 @@ use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{Completion, Io, Wait};
-use ring_writes::{Operations, READ_BIT, WAIT_NS};
+use ring_writes::{Halves, Operations, READ_BIT, WAIT_NS};
 pub(crate) use ring_writes::{finish_ring_writes, has_ring_writes};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -60,6 +60,7 @@ pub struct AsyncQueue {
     /// Whoever commits frames wakes it; from its first Put on, since a loop that only reads waits for nobody.
     is_woken: bool,
     operations: Rc<RefCell<Operations>>,
+    halves: Halves,
     /// What becomes readable when there is something to poll.
     fd: Option<OwnedFd>,
     puts: VecDeque<WaitingPut>,
@@ -100,6 +101,7 @@ impl AsyncQueue {
             id,
             is_woken: false,
             operations,
+            halves: Halves::default(),
             fd,
             puts: VecDeque::new(),
             gets: Vec::new(),
@@ -189,12 +191,12 @@ impl AsyncQueue {
             }
         };
         let wake = core.has_background();
-        // Half of what is in flight is staged: its write overlaps with what the caller does next.
-        let second = if self.persisting() == 1 { core.begin_overlapping_persist() } else { None };
+        let persisting = self.persisting();
+        let half = self.halves.staged(frame, persisting, &mut core);
         drop(core);
-        if let Some(second) = second {
+        if let Some(half) = half {
             let mut operations = self.operations();
-            operations.start_persist(second);
+            operations.start_persist(half);
             operations.reap(Wait::No);
         }
         if wake {
@@ -263,6 +265,7 @@ impl AsyncQueue {
     /// Appends answers; with `wait` at least one, if anything is in flight.
     pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
         let before = out.len();
+        self.halves.polled(self.puts.len());
         loop {
             let has_turns = self.take_turns();
             if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting() == 0 {

@@ -1,7 +1,7 @@
 //! Versioned namespaces that are merged when space runs low, through the public API.
 
 use kaml::{
-    At, CreateOptions, Device, Key, KeyKind, MergePolicy, NamespaceChange, NamespaceId, NamespaceOptions,
+    At, CreateOptions, Device, Durability, Key, KeyKind, MergePolicy, NamespaceChange, NamespaceId, NamespaceOptions,
     VersionOptions,
 };
 
@@ -94,7 +94,9 @@ fn the_attribute_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store.kaml");
     let policy = MergePolicy { keep_last: 3, keep_for_ns: 5, keep_internal: true };
-    let device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+    // Thousands of puts, one after another: each would wait for the disk, which has minutes of it when it is busy.
+    let create = CreateOptions { durability: Durability::Process, ..CreateOptions::new(64 << 20) };
+    let device = Device::create(&path, &create).unwrap();
     let space = device.create_namespace("past", &options(Some(policy))).unwrap();
     overwrite(&device, space, 0..16).unwrap();
     device.close().unwrap();

@@ -366,10 +366,12 @@ fn everything_at_once() {
                 })
             });
             let mut rng = Rng(number + 777);
-            while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
-                disturb(device, spaces, &mut rng);
-                disturbed.fetch_add(1, Ordering::Relaxed);
-            }
+            Stop(stop).during(|| {
+                while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
+                    disturb(device, spaces, &mut rng);
+                    disturbed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
             stop.store(true, Ordering::Relaxed);
         });
         owners.iter().for_each(|owner| owner.compare_all(&device));

@@ -68,7 +68,7 @@ static void opening(void) {
 
 static void namespaces(void) {
     kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
-    kaml_namespace_id id = 77;
+    kaml_namespace_id id = 77, versions = 0;
     const uint32_t log = 1000000;
     char name[300];
 
@@ -90,6 +90,21 @@ static void namespaces(void) {
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
     options.logs = &log;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.log_count = 0;
+    options.merge_when_low = 1;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.versioned = 1;
+    options.merge_when_low = 2;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.merge_when_low = 0;
+    options.keep_last = 3;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.merge_when_low = 1;
+    options.index = 7;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.index = KAML_INDEX_BLOOM;
+    EXPECT(kaml_create_namespace(device, "x", &options, &versions), KAML_OK);
+    EXPECT(kaml_delete_namespace(device, versions), KAML_OK);
     EXPECT(kaml_namespace(device, "nobody", &id), KAML_UNKNOWN_NAMESPACE);
     TRUE_THAT(strstr(kaml_last_error(), "nobody") != NULL);
     EXPECT(kaml_delete_namespace(device, 4711), KAML_UNKNOWN_NAMESPACE);

@@ -57,7 +57,7 @@ impl Arguments {
 
     /// A device in memory behind a target in this process, and durable stores on a file.
     fn measure_memory(&self) -> Result<Vec<Figures>, Failure> {
-        let device = Device::in_memory(&CreateOptions::new(MEMORY_BYTES))?;
+        let device = Device::in_allocated_memory(&CreateOptions::new(MEMORY_BYTES))?;
         let disk = device.create_namespace("disk", &BlockOptions::new(4096, RECORDS).into())?;
         let records = micro::namespace(&device, "records")?;
         let served = Served::start(&device, self.poll)?;

@@ -4,7 +4,10 @@ use crate::failure::Failure;
 use crate::store::{self, PlaceArgument};
 use crate::{output, size};
 use clap::{Args, Subcommand, ValueEnum};
-use kaml::{BlockOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions};
+use kaml::{
+    BlockOptions, BloomOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionIndex,
+    VersionOptions,
+};
 use serde::Serialize;
 
 /// Flags of `kaml namespace`.
@@ -15,6 +18,7 @@ use serde::Serialize;
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace create data.kaml past --versioned
   kaml namespace create data.kaml log --versioned --merge-when-low --keep-last 10
+  kaml namespace create data.kaml paper --versioned --index bloom --bloom-hashes 7
   kaml namespace list data.kaml
   kaml namespace set data.kaml notes --rename letters
   kaml namespace set data.kaml past --merge-when-low --keep-days 30
@@ -49,6 +53,8 @@ enum Action {
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
         buffer: Option<u64>,
         #[command(flatten)]
+        shape: ShapeArguments,
+        #[command(flatten)]
         policy: PolicyArguments,
         /// Logs that its records go to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
@@ -62,7 +68,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, move it to other logs, or say what may go when space runs low, of a device that is here
+    /// Rename a namespace, move it to other logs, or say what may go when space runs low
     Set {
         #[command(flatten)]
         target: Target,
@@ -95,6 +101,78 @@ struct Target {
     /// The namespace as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// How versions are found again.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum IndexKind {
+    /// Retrieval tables: full segments, one read for a lookup
+    #[default]
+    Columns,
+    /// The Bloom filters of the Muninn paper, to compare with
+    Bloom,
+}
+
+/// The shape of a versioned namespace: parameters of the Muninn paper's Table 1.
+#[derive(Args)]
+struct ShapeArguments {
+    /// How versions are found again
+    #[arg(long, value_enum, default_value_t, requires = "versioned")]
+    index: IndexKind,
+    /// Chains of segments that keys are spread over [default: as suits the buffer]
+    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    rows: Option<u32>,
+    /// Bytes of a segment, whole program units that fill an erase block but for a 64th [default: up to 1MiB]
+    #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
+    segment: Option<u64>,
+    /// Filters with one place for a key each, at most 15 [default: 7]
+    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    bloom_hashes: Option<u32>,
+    /// All filters take as many keys; else each takes half of those of the one before it
+    #[arg(long, requires = "versioned")]
+    bloom_even: bool,
+    /// Keys that the filters of a segment take together [default: one for each KiB]
+    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    bloom_keys: Option<u32>,
+    /// Keys that the overflow map of a segment takes [default: a 32nd of --bloom-keys]
+    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    bloom_overflow_keys: Option<u32>,
+    /// False positives of the first table's filters, in millionths [default: 500]
+    #[arg(long, value_name = "MILLIONTHS", requires = "versioned")]
+    bloom_false_positives: Option<u32>,
+    /// Each next table has so many thousandths of that rate [default: 1010]
+    #[arg(long, value_name = "THOUSANDTHS", requires = "versioned")]
+    bloom_growth: Option<u32>,
+    /// Segments of a table, at most 64 [default: 64]
+    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    bloom_combined: Option<u32>,
+}
+
+impl ShapeArguments {
+    /// Of a versioned namespace without a policy.
+    fn options(&self, buffer_bytes: u64) -> Result<VersionOptions, Failure> {
+        let bloom = BloomOptions {
+            hashes: self.bloom_hashes.unwrap_or(0),
+            is_even: self.bloom_even,
+            segment_keys: self.bloom_keys.unwrap_or(0),
+            overflow_keys: self.bloom_overflow_keys.unwrap_or(0),
+            false_positives_ppm: self.bloom_false_positives.unwrap_or(0),
+            growth_permille: self.bloom_growth.unwrap_or(0),
+            combined: self.bloom_combined.unwrap_or(0),
+        };
+        if self.index == IndexKind::Columns && bloom != BloomOptions::default() {
+            return Err(Failure::Usage("the parameters of filters need --index bloom".into()));
+        }
+        let segment = self.segment.unwrap_or(0);
+        let too_large = |_| Failure::Usage(format!("--segment {segment}: that is too large"));
+        Ok(VersionOptions {
+            buffer_bytes,
+            segment_bytes: u32::try_from(segment).map_err(too_large)?,
+            rows: self.rows.unwrap_or(0),
+            bloom: (self.index == IndexKind::Bloom).then_some(bloom),
+            ..VersionOptions::default()
+        })
+    }
 }
 
 /// What of a versioned namespace may go when space runs low.
@@ -153,7 +231,7 @@ impl Arguments {
     /// Does it.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, policy } => {
+            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, shape, policy } => {
                 let merge_when_low = policy.policy();
                 if merge_when_low.is_some() && !versioned {
                     return Err(Failure::Usage("--merge-when-low needs --versioned".into()));
@@ -163,9 +241,10 @@ impl Arguments {
                     Keys::U64 => KeyKind::U64,
                 };
                 let blocks = block.zip(size).map(|(block, size)| block_options(block, size, unit)).transpose()?;
-                let buffer_bytes = buffer.unwrap_or(0);
-                let versions =
-                    versioned.then(|| VersionOptions { buffer_bytes, merge_when_low, ..VersionOptions::default() });
+                let versions = match versioned {
+                    true => Some(VersionOptions { merge_when_low, ..shape.options(buffer.unwrap_or(0))? }),
+                    false => None,
+                };
                 let device = target.device.open()?;
                 device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
                 target.show(&store::namespace(&*device, &target.name)?, "created")?;
@@ -180,13 +259,13 @@ impl Arguments {
                 Err(Failure::Usage(format!("nothing to set: give {flags}")))
             }
             Action::Set { target, rename, logs, policy, never_merge } => {
-                let device = target.device.local().open()?;
-                let id = device.namespace(&target.name)?;
+                let device = target.device.open()?;
+                let id = store::namespace(&*device, &target.name)?.id;
                 let name = rename.clone().unwrap_or_else(|| target.name.clone());
                 let merge_when_low = policy.policy().map(Some).or(never_merge.then_some(None));
                 let change = NamespaceChange { name: rename, logs: logs.map(|logs| logs.0), merge_when_low };
                 device.set_namespace(id, &change)?;
-                target.show(&store::namespace(&device, &name)?, "changed")?;
+                target.show(&store::namespace(&*device, &name)?, "changed")?;
                 Ok(device.close()?)
             }
             Action::Delete { target } => {
@@ -237,6 +316,9 @@ pub struct View<'a> {
     versioned: bool,
     buffer_bytes: Option<u64>,
     segment_bytes: Option<u64>,
+    /// How versions are found again: `columns` or `bloom`, and the chains of segments.
+    index: Option<&'static str>,
+    rows: Option<u32>,
     /// Old versions go when space runs low.
     merge_when_low: bool,
     /// None: all of them.
@@ -258,6 +340,8 @@ impl View<'_> {
             versioned: info.versions.is_some(),
             buffer_bytes: info.versions.map(|versions| versions.buffer_bytes),
             segment_bytes: info.versions.map(|versions| versions.segment_bytes() as u64),
+            index: info.versions.map(|versions| show_index(&versions.index)),
+            rows: info.versions.map(|versions| versions.rows),
             merge_when_low: info.merge_when_low.is_some(),
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
@@ -269,6 +353,13 @@ impl View<'_> {
     /// All of a device.
     pub fn of_all(namespaces: &[NamespaceInfo]) -> Vec<View<'_>> {
         namespaces.iter().map(View::of).collect()
+    }
+}
+
+fn show_index(index: &VersionIndex) -> &'static str {
+    match index {
+        VersionIndex::Columns(_) => "columns",
+        VersionIndex::Bloom(_) => "bloom",
     }
 }
 
@@ -287,6 +378,9 @@ fn show_layout(info: &NamespaceInfo) -> String {
             format!("{bytes} of {} B blocks", blocks.block_bytes)
         }
         None if info.merge_when_low.is_some() => format!("{}, versions while there is space", show_kind(info)),
+        None if info.versions.is_some_and(|versions| matches!(versions.index, VersionIndex::Bloom(_))) => {
+            format!("{}, all versions, by Bloom filters", show_kind(info))
+        }
         None if info.versions.is_some() => format!("{}, all versions", show_kind(info)),
         None => show_kind(info),
     }

@@ -8,7 +8,7 @@
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::versioned::MergePolicy;
 use kaml_index::KeyKind;
-use kaml_versions::Parameters;
+use kaml_versions::{BLOOM_HASHES_MAX, BloomParameters, Index, Parameters, ValueShape};
 
 /// Pages of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,12 +93,15 @@ pub enum RootError {
 
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
-/// space runs low; an older root is one without them. There is no version 3, which one flipped bit would make an older one.
-const VERSION: u32 = 6;
+/// space runs low, version 8 versioned namespaces with the paper's index; an older root is one without them. There are no
+/// versions 3 and 7, which one flipped bit would make older ones.
+const VERSION: u32 = 8;
 /// The first version with journal entries in the root. A flipped bit that makes it an older one leaves bytes over.
 const WITH_TAIL: u32 = 5;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
+/// Added to the kind of a versioned namespace with the paper's index.
+const WITH_BLOOM: u32 = 4;
 /// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -146,7 +149,7 @@ impl Root {
             return Err(DecodeError::Broken("no root here"));
         }
         let version = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
-        if version == 0 || version == 3 {
+        if matches!(version, 0 | 3 | 7) {
             return Err(DecodeError::Broken("such a version never was"));
         }
         if version > VERSION {
@@ -229,10 +232,10 @@ impl NamespaceRoot {
             }
             Layout::Versions(VersionLayout { keys, parameters: p }) => {
                 let kind = if keys == KeyKind::U64 { 3 } else { 4 };
-                w.u32(kind + if self.merge_when_low.is_some() { WITH_POLICY } else { 0 });
-                [p.page_bytes, p.segment_pages, p.rows, p.choices, p.fingerprint_bits].iter().for_each(|v| w.u32(*v));
-                w.u64(p.buffer_bytes);
-                w.u64(p.seed);
+                let policy = if self.merge_when_low.is_some() { WITH_POLICY } else { 0 };
+                let bloom = if matches!(p.index, Index::Bloom(_)) { WITH_BLOOM } else { 0 };
+                w.u32(kind + policy + bloom);
+                w.parameters(&p);
             }
         }
         w.u32(self.name.len() as u32);
@@ -265,18 +268,10 @@ impl NamespaceRoot {
                 blocks.check().ok()?;
                 Layout::Blocks(blocks)
             }
-            3..=6 => {
-                let (page_bytes, segment_pages, rows) = (r.u32()?, r.u32()?, r.u32()?);
-                let (choices, fingerprint_bits) = (r.u32()?, r.u32()?);
-                let (buffer_bytes, seed) = (r.u64()?, r.u64()?);
-                let parameters =
-                    Parameters { page_bytes, segment_pages, rows, buffer_bytes, choices, fingerprint_bits, seed };
-                parameters.check().ok()?;
-                Layout::Versions(VersionLayout {
-                    keys: if kind % 2 == 1 { KeyKind::U64 } else { KeyKind::Bytes },
-                    parameters,
-                })
-            }
+            3..=10 => Layout::Versions(VersionLayout {
+                keys: if kind % 2 == 1 { KeyKind::U64 } else { KeyKind::Bytes },
+                parameters: r.parameters(kind > 2 + WITH_BLOOM)?,
+            }),
             _ => return None,
         };
         let name_len = r.u32()? as usize;
@@ -291,7 +286,8 @@ impl NamespaceRoot {
             Layout::Versions(_) => (r.stream()?, r.u64()?),
             Layout::Records(_) | Layout::Blocks(_) => (None, 0),
         };
-        let merge_when_low = match kind > 2 + WITH_POLICY {
+        let has_policy = kind > 2 && (kind - 3) & WITH_POLICY != 0;
+        let merge_when_low = match has_policy {
             true => Some(MergePolicy { keep_last: r.u32()?, keep_internal: r.u32()? == 1, keep_for_ns: r.u64()? }),
             false => None,
         };
@@ -314,6 +310,21 @@ impl NamespaceRoot {
 struct Writer(Vec<u8>);
 
 impl Writer {
+    /// The shape of a versioned namespace.
+    fn parameters(&mut self, p: &Parameters) {
+        let shape = match &p.index {
+            Index::Columns(shape) => [shape.choices, shape.fingerprint_bits],
+            Index::Bloom(_) => [0, 0],
+        };
+        [p.page_bytes, p.segment_pages, p.rows].iter().chain(&shape).for_each(|v| self.u32(*v));
+        self.u64(p.buffer_bytes);
+        self.u64(p.seed);
+        if let Index::Bloom(b) = &p.index {
+            b.filter_keys.iter().for_each(|v| self.u32(*v));
+            let rest = [b.overflow_keys, b.false_positives_ppm, b.growth_permille, b.combined];
+            rest.iter().for_each(|v| self.u32(*v));
+        }
+    }
     fn u32(&mut self, value: u32) {
         self.0.extend_from_slice(&value.to_le_bytes());
     }
@@ -341,6 +352,24 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    /// The shape of a versioned namespace, if it makes sense.
+    fn parameters(&mut self, has_bloom: bool) -> Option<Parameters> {
+        let (page_bytes, segment_pages, rows) = (self.u32()?, self.u32()?, self.u32()?);
+        let shape = ValueShape { choices: self.u32()?, fingerprint_bits: self.u32()? };
+        let (buffer_bytes, seed) = (self.u64()?, self.u64()?);
+        let index = if has_bloom { Index::Bloom(self.bloom()?) } else { Index::Columns(shape) };
+        let parameters = Parameters { page_bytes, segment_pages, rows, buffer_bytes, index, seed };
+        parameters.check().ok().map(|()| parameters)
+    }
+    fn bloom(&mut self) -> Option<BloomParameters> {
+        let mut filter_keys = [0; BLOOM_HASHES_MAX];
+        for keys in &mut filter_keys {
+            *keys = self.u32()?;
+        }
+        let (overflow_keys, false_positives_ppm) = (self.u32()?, self.u32()?);
+        let (growth_permille, combined) = (self.u32()?, self.u32()?);
+        Some(BloomParameters { filter_keys, overflow_keys, false_positives_ppm, growth_permille, combined })
+    }
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

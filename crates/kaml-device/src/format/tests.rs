@@ -9,7 +9,7 @@ use super::version::{Directory, Entry, VersionStamp};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::versioned::MergePolicy;
 use kaml_index::{Key, KeyKind, LenCode, Slot};
-use kaml_versions::{Command, Parameters, SegmentAt, Stamp};
+use kaml_versions::{BloomOptions, Command, Parameters, SegmentAt, Stamp};
 use proptest::prelude::*;
 
 const UUID: [u8; 16] = *b"0123456789abcdef";
@@ -97,6 +97,21 @@ fn root() -> Root {
                 kept_before: 0,
                 merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal: true }),
             },
+            NamespaceRoot {
+                id: 5,
+                name: "paper".to_owned(),
+                layout: Layout::Versions(VersionLayout {
+                    keys: KeyKind::Bytes,
+                    parameters: Parameters::for_buffer(2 << 20, 5).with_bloom(&BloomOptions::default()),
+                }),
+                logs: vec![],
+                record_count: 0,
+                snapshot: None,
+                snapshot_entry: 10,
+                kept: None,
+                kept_before: 0,
+                merge_when_low: Some(MergePolicy::default()),
+            },
         ],
         blocks: Some(stream),
         blocks_entry: 8,
@@ -126,9 +141,14 @@ fn golden_bytes() {
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
     let bytes = root().encode(UUID);
-    assert_eq!(crc32c::crc32c(&bytes), 2_020_765_534);
+    assert_eq!(crc32c::crc32c(&bytes), 397_817_397);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
+    let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
+                 00020000000100008000000040000000200000001000000008000000\
+                 0000000000000000000000000000000000000000000000000000000000000000\
+                 20000000f4010000f203000040000000";
+    assert!(hex(&bytes).contains(bloom), "the attributes of a namespace with the paper's index");
     let policy = "0300000001000000060504030201000000000000";
     assert!(hex(&bytes).contains(&policy[..32]), "what may go when space runs low");
     let disk = "02000000020000000002000000100000070605040300000004000000".to_owned() + &hex(b"disk");
@@ -136,7 +156,7 @@ fn golden_bytes() {
 }
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
-///         the root.
+///         the root, 5 no merges for lack of space, 6 not the paper's index.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -154,12 +174,14 @@ fn older_roots_open() {
         assert_eq!(crc32c::crc32c(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
-    let mut old = root();
-    old.namespaces.truncate(3);
-    let mut bytes = old.encode(UUID);
-    bytes[4] = 5;
-    assert_eq!(crc32c::crc32c(&bytes), 3_847_074_820, "as version 5 wrote it");
-    assert_eq!(Root::decode(&bytes, UUID), Ok(old));
+    for (version, namespaces, sum) in [(5, 3, 3_847_074_820), (6, 4, 2_020_765_534)] {
+        let mut old = root();
+        old.namespaces.truncate(namespaces);
+        let mut bytes = old.encode(UUID);
+        bytes[4] = version;
+        assert_eq!(crc32c::crc32c(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(Root::decode(&bytes, UUID), Ok(old));
+    }
 }
 
 /// Goal:   the formats of versioned namespaces never change unnoticed; what is encoded is decoded, and nothing that is cut.

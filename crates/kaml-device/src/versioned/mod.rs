@@ -42,7 +42,10 @@ use crate::ring::Staged;
 use crate::staging::{Body, Condition, Op, StageError};
 use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{Key, KeyKind};
-use kaml_versions::{Command, Kind, Parameters, Place, Sealed, Stamp, Version, Versions};
+use kaml_versions::{
+    BLOOM_HASHES_MAX, BloomOptions, Command, Index, Kind, Parameters, Place, Sealed, Stamp, ValueShape, Version,
+    Versions,
+};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 
@@ -56,8 +59,11 @@ pub struct VersionOptions {
     pub segment_bytes: u32,
     /// Chains of segments that keys are spread over.
     pub rows: u32,
-    /// Bits compared before a page is read, 4 to 28; 14 if zero. One more costs an eighth of a byte a version.
+    /// Bits compared before a page is read, 4 to 28; 14 if zero. One more costs an eighth of a byte a version. Not with
+    /// `bloom`.
     pub fingerprint_bits: u32,
+    /// Find versions as the paper does, by its Bloom filters, in place of what is better: a baseline to measure.
+    pub bloom: Option<BloomOptions>,
     /// Merge it when space runs low, within these rules; nothing: never by itself.
     pub merge_when_low: Option<MergePolicy>,
 }
@@ -190,13 +196,22 @@ impl Core {
             return Err(bad(format!("{why}; units have {unit} bytes, blocks {}", geometry.block_bytes())));
         };
         let page_bytes = PAGE_BYTES.max(geometry.chunk_bytes);
-        let chosen = Parameters::for_segments(buffer_bytes, page_bytes, segment_bytes, self.seed(self.next_namespace));
         let or = |asked: u32, chosen: u32| if asked == 0 { chosen } else { asked };
-        let parameters = Parameters {
-            rows: or(options.rows, chosen.rows),
-            fingerprint_bits: or(options.fingerprint_bits, chosen.fingerprint_bits),
-            ..chosen
+        let parameters =
+            Parameters::for_segments(buffer_bytes, page_bytes, segment_bytes, self.seed(self.next_namespace));
+        let parameters = match &options.bloom {
+            Some(_) if options.fingerprint_bits > 0 => return Err(bad("filters have no fingerprints".to_owned())),
+            Some(bloom) if bloom.hashes as usize > BLOOM_HASHES_MAX => {
+                return Err(bad(format!("{} filters; there may be {BLOOM_HASHES_MAX}", bloom.hashes)));
+            }
+            Some(bloom) => parameters.with_bloom(bloom),
+            None => {
+                let chosen = ValueShape::default();
+                let fingerprint_bits = or(options.fingerprint_bits, chosen.fingerprint_bits);
+                Parameters { index: Index::Columns(ValueShape { fingerprint_bits, ..chosen }), ..parameters }
+            }
         };
+        let parameters = Parameters { rows: or(options.rows, parameters.rows), ..parameters };
         parameters.check().map_err(|error| bad(error.to_string()))?;
         Ok(VersionLayout { keys, parameters })
     }

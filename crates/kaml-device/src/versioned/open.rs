@@ -7,14 +7,13 @@
 //! Of each key, the segments have all versions up to some sequence. So a version found outside of them is missing exactly
 //! if it is newer than the key's newest in a segment, whether it is found once, twice, or was sealed long ago.
 
-use super::read::SegmentRead;
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
 use crate::recovery::{PLACE_TRIES_MAX, read_stream};
-use kaml_flash::{AlignedBuf, ChunkAddr, Io, Medium};
+use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{Columns, Command, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest};
 use std::ops::Range;
 
@@ -67,14 +66,7 @@ impl Source for Opened<'_> {
     }
 
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        let read = SegmentRead::new(&self.core.geometry, at, &bytes);
-        self.page.resize(bytes.len(), 0);
-        if !self.core.read_segment(&read, &mut self.page) {
-            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-            self.medium.execute(&mut io)?;
-            let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            self.page.copy_from_slice(read.of(&into));
-        }
+        self.core.read_part(self.medium, at, &bytes, &mut self.page)?;
         Ok(&self.page)
     }
 }
@@ -167,16 +159,9 @@ impl Core {
         if entry.at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
             return Err(damaged());
         }
-        let range = start..start + bytes;
-        let read = SegmentRead::new(&self.geometry, entry.at, &range);
-        let mut table = vec![0; bytes];
+        let mut table = Vec::new();
         // While the device is in use, a namespace may be loaded whose pages still wait to be programmed.
-        if !self.read_segment(&read, &mut table) {
-            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-            medium.execute(&mut io)?;
-            let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            table.copy_from_slice(read.of(&into));
-        }
+        self.read_part(medium, entry.at, &(start..start + bytes), &mut table)?;
         Ok(table)
     }
 

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::layout::Door;
 use crate::namespace::NamespaceShared;
 use crate::reader::{FindError, Reader};
-use kaml_flash::{ChunkAddr, Geometry};
+use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io, Medium, MediumError};
 use kaml_index::Key;
 use kaml_versions::{SegmentAt, Versions};
 use std::ops::Range;
@@ -103,6 +103,28 @@ impl VersionReader {
 }
 
 impl Core {
+    /// Reads a part of a segment, from memory or from the medium, while nobody else changes the core.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub fn read_part(
+        &self,
+        medium: &dyn Medium,
+        at: SegmentAt,
+        bytes: &Range<usize>,
+        into: &mut Vec<u8>,
+    ) -> Result<(), MediumError> {
+        let read = SegmentRead::new(&self.geometry, at, bytes);
+        into.resize(bytes.len(), 0);
+        if !self.read_segment(&read, into) {
+            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
+            medium.execute(&mut io)?;
+            let Io::Read { into: found, .. } = io else { unreachable!("still a read") };
+            into.copy_from_slice(read.of(&found));
+        }
+        Ok(())
+    }
+
     /// Copies a part of a segment that waits to be programmed; false if it is on the medium by now.
     pub fn read_segment(&self, read: &SegmentRead, into: &mut [u8]) -> bool {
         let (block, chunk) = self.geometry.split(read.at);

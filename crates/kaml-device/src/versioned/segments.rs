@@ -16,6 +16,7 @@ use crate::staging::StageError;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, MediumError};
 use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A segment being programmed.
@@ -221,7 +222,7 @@ impl Core {
     // --- collection, failures -------------------------------------------------------------------------------------------
 
     /// The segment that lies there, if one does.
-    pub(crate) fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, u32)>, u32> {
+    fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, u32)>, u32> {
         let at = segment_at(at);
         for (id, space) in self.version_spaces() {
             let rows = |p: &Parameters| 0..p.rows;
@@ -236,6 +237,20 @@ impl Core {
             }
         }
         Ok(None)
+    }
+
+    /// The segments of loaded namespaces that lie in a block. One look at all segments, whatever the block has.
+    pub(crate) fn segments_of_block(&self, block: u32) -> BTreeSet<ChunkAddr> {
+        let mut found = BTreeSet::new();
+        for (_, space) in self.version_spaces() {
+            space.for_each_segment(|segment| {
+                let at = ChunkAddr(segment.at.get());
+                if self.geometry.split(at).0.0 == block {
+                    found.insert(at);
+                }
+            });
+        }
+        found
     }
 
     /// Starts moving a segment out of a block if it is live; answers whether it is.

@@ -9,12 +9,12 @@ use crate::wire::command::{Command, CommandSet, admin};
 use crate::wire::identify::{Controller as ControllerPage, LBA_FORMATS, PAGE_BYTES, cns, controller_list};
 use crate::wire::keyvalue::store;
 use crate::wire::logs::lid;
-use crate::wire::manage::{Attributes, Create, Wanted, encode_batch};
+use crate::wire::manage::{Attributes, Create, Wanted, encode_batch, encode_change};
 use crate::wire::status::Status;
 use crate::wire::vendor::{decode_namespaces, feature, namespaces_bytes};
 use kaml::{
-    At, Batch, BlockOptions, Condition, Difference, Key, KeyKind, MergeReport, NamespaceId, NamespaceInfo,
-    NamespaceOptions, Past, Retention, VersionError, VersionStats,
+    At, Batch, BlockOptions, Condition, Difference, Key, KeyKind, MergeReport, NamespaceChange, NamespaceId,
+    NamespaceInfo, NamespaceOptions, Past, Retention, VersionError, VersionStats,
 };
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -71,8 +71,12 @@ impl RemoteDevice {
     }
 
     fn create(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
-        if options.versions.is_some_and(|versions| versions.merge_when_low.is_some()) {
+        let merges_when_low = options.versions.is_some_and(|versions| versions.merge_when_low.is_some());
+        if merges_when_low && !self.can(feature::CHANGES) {
             return Err(Error::Unsupported("merges when space runs low"));
+        }
+        if options.versions.is_some_and(|versions| versions.bloom.is_some()) {
+            return Err(Error::Unsupported("the index of the Muninn paper"));
         }
         let mut data = Create::new_zeroed();
         let set = match &options.blocks {
@@ -102,6 +106,22 @@ impl RemoteDevice {
         list.resize(PAGE_BYTES, 0);
         self.carrier.admin(Command::new(admin::NAMESPACE_ATTACHMENT, nsid), &list, 0)?.success()?;
         Ok(nsid)
+    }
+
+    /// Renames a namespace, maps it to other logs, or says what may go when space runs low; durable when it returns.
+    pub fn set_namespace(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), kaml::Error> {
+        self.set(namespace, change).map_err(|error| local(error, namespace, None))
+    }
+
+    fn set(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error> {
+        if !self.can(feature::CHANGES) {
+            return Err(Error::Unsupported("changes of namespaces"));
+        }
+        let too_long = Error::Unsupported("such a long name, or so many logs");
+        let (bits, data) = encode_change(change).ok_or(too_long)?;
+        let mut command = Command::new(admin::SET_NAMESPACE, namespace);
+        command.cdw10 = bits.into();
+        self.carrier.admin(command, data.as_bytes(), 0)?.success().map(drop)
     }
 
     /// Deletes a namespace with everything in it.

@@ -57,6 +57,7 @@ impl Target {
             admin::SET_FEATURES => self.set_feature(id, command, data).into(),
             admin::NAMESPACE_MANAGEMENT if storage => self.manage_namespace(origin, id, command, data),
             admin::NAMESPACE_ATTACHMENT if storage => self.attach_namespace(id, command, data).into(),
+            admin::SET_NAMESPACE if storage => self.change_namespace(origin, command, data).into(),
             _ => Status::INVALID_OPCODE.into(),
         }
     }
@@ -81,6 +82,7 @@ impl Target {
         match select {
             // Current; nothing is saved, and saved values are then the defaults.
             0 if fid == feature::HOST_BEHAVIOUR => Outcome::Done(Status::SUCCESS, 0, vec![0; HOST_BEHAVIOUR_BYTES]),
+            0 if fid == feature::HOST_ID => self.host_id(id).into(),
             0 => Outcome::Done(Status::SUCCESS, u64::from(value), Vec::new()),
             1 | 2 => Outcome::Done(Status::SUCCESS, u64::from(Self::default_feature(fid)), Vec::new()),
             // Capabilities: bit 1 namespace specific, bit 2 changeable, bit 0 saveable.
@@ -91,6 +93,11 @@ impl Target {
             }
             _ => Status::INVALID_FIELD.into(),
         }
+    }
+
+    /// As the admin queue's Connect has told it.
+    fn host_id(&self, id: u16) -> Result<Vec<u8>, Status> {
+        self.controllers.get(&id).map(|controller| controller.host.id.to_vec()).ok_or(Status::INTERNAL)
     }
 
     fn default_feature(fid: u8) -> u32 {

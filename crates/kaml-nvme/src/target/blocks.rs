@@ -14,6 +14,7 @@ use crate::wire::blocks::{DATASET_DEALLOCATE, decode_ranges, get_range};
 use crate::wire::command::{Command, nvm};
 use crate::wire::status::Status;
 use kaml::{BlockInfo, Device, NamespaceId};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Bytes that Compare and Verify read at once.
@@ -26,7 +27,7 @@ impl Target {
         space: &Space,
         info: &BlockInfo,
         command: &Command,
-        data: Vec<u8>,
+        data: Cow<'_, [u8]>,
     ) -> Outcome {
         match command.opcode {
             nvm::FLUSH => Status::SUCCESS.into(), // whatever was answered is durable
@@ -45,7 +46,7 @@ impl Target {
         nsid: NamespaceId,
         info: &BlockInfo,
         command: &Command,
-        data: Vec<u8>,
+        data: Cow<'_, [u8]>,
     ) -> Result<(), Status> {
         let (first, count) = get_range(command);
         let end = first.checked_add(count).filter(|end| *end <= info.block_count).ok_or(Status::LBA_OUT_OF_RANGE)?;
@@ -60,7 +61,8 @@ impl Target {
             nvm::WRITE_ZEROES => self.engine.block_trim(origin, nsid, std::slice::from_ref(&(first..end))),
             _ => {
                 let range = first * u64::from(info.block_bytes)..end * u64::from(info.block_bytes);
-                let (block_bytes, expected) = (info.block_bytes, (command.opcode == nvm::COMPARE).then_some(data));
+                let (block_bytes, expected) =
+                    (info.block_bytes, (command.opcode == nvm::COMPARE).then(|| data.into_owned()));
                 self.engine.start_read(origin, move |worker| check(&worker.device, nsid, block_bytes, range, expected));
                 Ok(())
             }

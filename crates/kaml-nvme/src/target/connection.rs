@@ -21,8 +21,10 @@ use crate::wire::fabrics::NO_FLOW_CONTROL;
 use crate::wire::pdu::{Fatal, Header, Init, Transfer};
 use crate::wire::status::Status;
 use kaml::Bytes;
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// The longest transfer of a command, as the power of two of 4 KiB that Identify tells: 16 MiB.
@@ -44,10 +46,39 @@ const ENTRIES_AT_FIRST: usize = 1;
 pub struct Request {
     /// The command.
     pub command: Command,
-    /// What the host sent with it.
-    pub data: Vec<u8>,
+    /// What the host sent with it; [`Connection::data`] has it.
+    pub data: Data,
     /// Bytes that count for it until it is answered; to be handed back with the answer.
     pub reserved: usize,
+}
+
+/// What a host has sent with a command.
+#[derive(Debug)]
+pub enum Data {
+    /// It is still where it was received.
+    Here(Range<usize>),
+    /// It was gathered.
+    Gathered(Vec<u8>),
+}
+
+impl Data {
+    fn len(&self) -> usize {
+        match self {
+            Data::Here(range) => range.len(),
+            Data::Gathered(data) => data.len(),
+        }
+    }
+
+    /// Keeps so many bytes, from `at` on.
+    fn keep(&mut self, at: usize, bytes: usize) {
+        match self {
+            Data::Here(range) => *range = range.start + at..range.start + at + bytes,
+            Data::Gathered(data) => {
+                data.drain(..at);
+                data.truncate(bytes);
+            }
+        }
+    }
 }
 
 /// The answer to a command.
@@ -197,6 +228,14 @@ impl Connection {
         (self.entries, self.flow_control) = (entries, flow_control);
     }
 
+    /// What was sent with a command; to be asked for before anything more is received.
+    pub fn data(&self, data: Data) -> Cow<'_, [u8]> {
+        match data {
+            Data::Here(range) => Cow::Borrowed(self.framer.here(range)),
+            Data::Gathered(data) => Cow::Owned(data),
+        }
+    }
+
     /// The next command to carry out. When what came makes no sense, the peer is told and the connection closes.
     pub fn next_request(&mut self) -> Option<Request> {
         let request = self.try_next().unwrap_or_else(|fatal| {
@@ -225,7 +264,7 @@ impl Connection {
             let request = match self.framer.next_event()? {
                 None => return Ok(None),
                 Some(Event::Header(header, bytes)) => self.header(header, bytes)?,
-                Some(Event::Data(data, intact)) => self.data(data, intact),
+                Some(Event::Data(data, intact)) => self.arrived(data, intact),
             };
             if request.is_some() || self.is_closing() {
                 return Ok(request);
@@ -281,6 +320,10 @@ impl Connection {
         }
         self.outstanding += 1;
         if bytes > 0 {
+            if let Some((here, intact)) = self.framer.take_here() {
+                self.outbox.set_padding(self.framer.pads_digests());
+                return Ok(self.capsule(command, Data::Here(here), intact));
+            }
             self.framer.place(vec![0; bytes], 0);
             self.arriving = Arriving::Capsule(command);
             return Ok(None);
@@ -325,7 +368,7 @@ impl Connection {
         self.reserved += reserved;
         self.count();
         if command.direction() != Direction::In || reserved == 0 {
-            return Some(Request { command, data: Vec::new(), reserved });
+            return Some(Request { command, data: Data::Gathered(Vec::new()), reserved });
         }
         let tag = self.gathering.iter().position(Option::is_none).unwrap_or_else(|| {
             self.gathering.push(None);
@@ -362,12 +405,12 @@ impl Connection {
         Ok(())
     }
 
-    fn data(&mut self, data: Vec<u8>, intact: bool) -> Option<Request> {
+    fn arrived(&mut self, data: Vec<u8>, intact: bool) -> Option<Request> {
         self.outbox.set_padding(self.framer.pads_digests());
         match std::mem::replace(&mut self.arriving, Arriving::Nothing) {
             Arriving::Nothing => unreachable!("data were announced"),
             Arriving::Ignored => None,
-            Arriving::Capsule(command) => self.capsule(command, data, intact),
+            Arriving::Capsule(command) => self.capsule(command, Data::Gathered(data), intact),
             Arriving::Transfer { tag, bytes, last } => {
                 let place = &mut self.gathering[usize::from(tag)];
                 let gathering = place.as_mut().expect("it stays until its data are whole");
@@ -381,7 +424,7 @@ impl Connection {
                 let Gathering { command, data, intact, .. } = place.take().expect("just seen");
                 let reserved = Self::moved_bytes(&command);
                 match (whole, intact) {
-                    (true, true) => return Some(Request { command, data, reserved }),
+                    (true, true) => return Some(Request { command, data: Data::Gathered(data), reserved }),
                     (true, false) => self.refuse(command.cid.get(), Status::TRANSPORT, reserved),
                     (false, _) => self.refuse(command.cid.get(), Status::DATA_TRANSFER, reserved),
                 }
@@ -391,24 +434,24 @@ impl Connection {
     }
 
     /// Takes the data that the SGL names out of those in the capsule.
-    fn capsule(&mut self, command: Command, mut data: Vec<u8>, intact: bool) -> Option<Request> {
+    fn capsule(&mut self, command: Command, mut data: Data, intact: bool) -> Option<Request> {
         let cid = command.cid.get();
+        let bytes = data.len();
         let (at, length) = (command.sgl.address.get(), command.sgl.length.get() as usize);
         let refused = match command.sgl.is_in_capsule() {
             _ if !intact => Some(Status::TRANSPORT),
             Err(status) => Some(status),
             Ok(false) => Some(Status::INVALID_SGL),
             Ok(true) if command.direction() != Direction::In => Some(Status::INVALID_FIELD),
-            Ok(true) if at > data.len() as u64 => Some(Status::SGL_OFFSET),
-            Ok(true) if length > data.len() - at as usize => Some(Status::SGL_LENGTH),
+            Ok(true) if at > bytes as u64 => Some(Status::SGL_OFFSET),
+            Ok(true) if length > bytes - at as usize => Some(Status::SGL_LENGTH),
             Ok(true) => None,
         };
         if let Some(status) = refused {
             self.refuse(cid, status, 0);
             return None;
         }
-        data.drain(..at as usize);
-        data.truncate(length);
+        data.keep(at as usize, length);
         self.reserved += length;
         Some(Request { command, data, reserved: length })
     }

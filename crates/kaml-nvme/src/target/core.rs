@@ -11,6 +11,7 @@ use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
 use crate::wire::status::Status;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -240,8 +241,9 @@ impl Target {
                 turn.has_more = false;
                 break;
             };
-            let origin = Origin { link, cid: request.command.cid.get(), reserved: request.reserved };
-            match self.execute(link, local, request, now) {
+            let Request { command, data, reserved } = request;
+            let origin = Origin { link, cid: command.cid.get(), reserved };
+            match self.execute(origin, local, &command, connection.data(data), now) {
                 Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
                 Outcome::Connected { entries, flow_control, result } => {
                     turn.has_connected = true;
@@ -255,12 +257,18 @@ impl Target {
     }
 
     /// Carries out a command, or starts it. `local` is the address that the host reached us at.
-    fn execute(&mut self, link: u64, local: SocketAddr, request: Request, now: Instant) -> Outcome {
-        let Request { command, data, reserved } = request;
-        let origin = Origin { link, cid: command.cid.get(), reserved };
+    fn execute(
+        &mut self,
+        origin: Origin,
+        local: SocketAddr,
+        command: &Command,
+        data: Cow<'_, [u8]>,
+        now: Instant,
+    ) -> Outcome {
+        let link = origin.link;
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
         let (id, queue) = match seat {
-            Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, &command, &data, now),
+            Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, command, &data, now),
             Seat::Nobody => return Status::COMMAND_SEQUENCE.into(),
             Seat::Admin(id) => (id, 0),
             Seat::Io(id, queue) => (id, queue),
@@ -269,15 +277,15 @@ impl Target {
         controller.hear(now);
         let ready = controller.is_ready();
         let mut outcome = match seat {
-            _ if command.opcode == FABRICS => self.fabrics(link, seat, &command, &data, now),
+            _ if command.opcode == FABRICS => self.fabrics(link, seat, command, &data, now),
             _ if !ready => Status::COMMAND_SEQUENCE.into(),
-            Seat::Io(..) => self.io(origin, id, &command, data),
-            Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, &command, &data),
+            Seat::Io(..) => self.io(origin, id, command, data),
+            Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, command, &data),
         };
         if let Outcome::Done(status, _, data) = &mut outcome {
             // Never more than the host has room for.
             data.truncate(command.sgl.length.get() as usize);
-            self.note(id, queue, &command, *status);
+            self.note(id, queue, command, *status);
         }
         outcome
     }
@@ -290,7 +298,7 @@ impl Target {
         }
     }
 
-    fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Vec<u8>) -> Outcome {
+    fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Outcome {
         let nsid = command.nsid.get();
         if nsid == ALL_NAMESPACES && command.opcode == kv::FLUSH {
             return Status::SUCCESS.into(); // whatever was answered is durable

@@ -9,6 +9,7 @@ use super::keyvalue::found;
 use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
@@ -112,11 +113,11 @@ impl Engine {
         origin: Origin,
         namespace: NamespaceId,
         key: Key,
-        value: Vec<u8>,
+        value: Cow<'_, [u8]>,
         condition: Condition,
     ) -> Result<(), Status> {
         if value.len() >= LARGE_BYTES {
-            self.store_slowly(origin, namespace, key, value, condition);
+            self.store_slowly(origin, namespace, key, value.into_owned(), condition);
             return Ok(());
         }
         self.write_count += 1;
@@ -315,7 +316,7 @@ impl Then {
 }
 
 /// What a change comes to that tells nothing but whether it was made.
-fn done(result: Result<(), kaml::Error>) -> Done {
+pub(crate) fn done(result: Result<(), kaml::Error>) -> Done {
     result.map(|()| 0).map_err(|error| status_of(&error)).into()
 }
 

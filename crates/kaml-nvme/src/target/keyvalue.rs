@@ -12,6 +12,7 @@ use crate::wire::keyvalue::{encode_list, get_key, options, store};
 use crate::wire::manage::decode_put;
 use crate::wire::status::Status;
 use kaml::{Batch, Bytes, Condition, Device, Key, NamespaceId};
+use std::borrow::Cow;
 
 /// Keys of one List at most, so that none holds up other commands for long; hosts go on from the last one.
 const LISTED_MAX: usize = 8192;
@@ -25,7 +26,7 @@ impl Target {
         id: u16,
         space: &Space,
         command: &Command,
-        data: Vec<u8>,
+        data: Cow<'_, [u8]>,
     ) -> Outcome {
         match command.opcode {
             kv::FLUSH => Status::SUCCESS.into(), // whatever was answered is durable
@@ -45,7 +46,13 @@ impl Target {
         }
     }
 
-    fn store(&mut self, origin: Origin, space: &Space, command: &Command, mut data: Vec<u8>) -> Result<(), Status> {
+    fn store(
+        &mut self,
+        origin: Origin,
+        space: &Space,
+        command: &Command,
+        mut data: Cow<'_, [u8]>,
+    ) -> Result<(), Status> {
         let key = key_of(command)?;
         let bytes = command.cdw10.get();
         if u64::from(bytes) > self.limits.value_bytes_max {
@@ -54,7 +61,10 @@ impl Target {
         if bytes as usize > data.len() {
             return Err(Status::SGL_LENGTH);
         }
-        data.truncate(bytes as usize);
+        match &mut data {
+            Cow::Borrowed(data) => *data = &data[..bytes as usize],
+            Cow::Owned(data) => data.truncate(bytes as usize),
+        }
         let options = options(command);
         let condition = match (options & store::MUST_EXIST != 0, options & store::MUST_NOT_EXIST != 0) {
             (false, false) => Condition::Always,
@@ -64,7 +74,7 @@ impl Target {
         };
         if condition != Condition::Always && space.keeps_versions() {
             // It reads first.
-            self.engine.store_slowly(origin, space.id, key, data, condition);
+            self.engine.store_slowly(origin, space.id, key, data.into_owned(), condition);
             return Ok(());
         }
         self.engine.store(origin, space.id, key, data, condition)

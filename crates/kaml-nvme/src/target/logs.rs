@@ -155,6 +155,7 @@ fn effects(set: CommandSet) -> Vec<u8> {
     {
         put(usize::from(opcode) * 4, effect::SUPPORTED);
     }
+    put(usize::from(a::SET_NAMESPACE) * 4, effect::SUPPORTED);
     for opcode in [a::NAMESPACE_MANAGEMENT, a::NAMESPACE_ATTACHMENT] {
         put(usize::from(opcode) * 4, effect::SUPPORTED | effect::INVENTORY_CHANGE);
     }

@@ -1,6 +1,6 @@
 //! Namespace Management and Attachment: CreateNamespace and DeleteNamespace over NVMe.
 //!
-//! Lives here:       creating, deleting, attaching, detaching.
+//! Lives here:       creating, deleting, attaching, detaching, changing attributes (a command of ours).
 //! Lives elsewhere:  the data with KAML attributes (`wire::manage`), who is told (`core`).
 //! Implements:       spec:NVMe-Base "Namespace Management command", "Namespace Attachment command"; paper:KAML Table I.
 //!
@@ -8,12 +8,12 @@
 //! connects finds all namespaces attached. A namespace that a host creates is attached to no live controller.
 
 use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
-use super::engine::status_of;
+use super::engine::{done, status_of};
 use super::workers::{Change, Done};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::identify::LBA_FORMATS;
 use crate::wire::identify::read_controller_list;
-use crate::wire::manage::{Create, Wanted};
+use crate::wire::manage::{Create, Wanted, decode_change};
 use crate::wire::status::Status;
 use kaml::{BlockOptions, Bytes, Device, KeyKind, NamespaceOptions};
 use zerocopy::FromBytes;
@@ -56,6 +56,14 @@ impl Target {
             let result = deleted.map(|()| (0, Bytes::default())).map_err(|error| status_of(&error));
             Done { result, namespace: Some(change) }
         });
+        Ok(())
+    }
+
+    /// Renames a namespace, maps it to other logs, or says what of it may go when space runs low (`docs/nvme-vendor.md`).
+    pub(crate) fn change_namespace(&mut self, origin: Origin, command: &Command, data: &[u8]) -> Result<(), Status> {
+        let nsid = self.spaces.get(&command.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?.id;
+        let change = decode_change(command.cdw10.get(), data)?;
+        self.engine.start(origin, move |worker| done(worker.device.set_namespace(nsid, &change)));
         Ok(())
     }
 

@@ -5,12 +5,14 @@
 //! Implements:       spec:NVMe-TCP "PDU Structure", "Digests".
 //!
 //! The caller puts received bytes into [`Framer::space`], says how many, and takes [`Event`]s until there are none. After a
-//! header that announces data it says where they go; long data are then received right there.
+//! header that announces data it says where they go; long data are then received right there. Short ones that are here
+//! already can be read where they are.
 //!
 //! Memory: one receive buffer of [`INBOX_BYTES`]; data go to memory that the caller has allowed.
 
 use super::{DIGEST_BYTES, Digests, End, padded_digest};
 use crate::wire::pdu::{Common, Fatal, HEADER_BYTES_MAX, Header, flags, kind};
+use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// Bytes of the receive buffer: several dozens of commands, or four with 8 KiB of data, for each system call.
@@ -23,7 +25,7 @@ const _: () = assert!(INBOX_BYTES > HEADER_BYTES_MAX + 256 + IN_PLACE_BYTES);
 /// What came.
 #[derive(Debug)]
 pub enum Event {
-    /// A header, and how many bytes of data follow. If any do, [`Framer::place`] must be called next.
+    /// A header, and how many bytes of data follow. If any do, [`Framer::take_here`] or [`Framer::place`] must be called next.
     Header(Header, usize),
     /// The data, in the buffer that they were placed in, and whether their digest (if there is one) is right.
     Data(Vec<u8>, bool),
@@ -35,7 +37,7 @@ pub struct Framer {
     digests: Digests,
     inbox: Box<[u8]>,
     /// What is not read yet.
-    unread: std::ops::Range<usize>,
+    unread: Range<usize>,
     state: State,
     in_place: bool,
     pads_digests: bool,
@@ -115,6 +117,40 @@ impl Framer {
         self.state = State::Data(Filling { into, begin: at, at, end: at + bytes, digest });
     }
 
+    /// Takes the announced data where they were received, if all of them are there: where [`Framer::here`] finds them, and
+    /// whether their digest (if there is one) is right. Nothing if they are not; they must be placed then.
+    pub fn take_here(&mut self) -> Option<(Range<usize>, bool)> {
+        let State::Place(bytes, digest) = self.state else {
+            panic!("data are taken after a header that announced them")
+        };
+        let end_bytes = bytes + if digest { DIGEST_BYTES } else { 0 };
+        if self.unread.len() < end_bytes {
+            return None;
+        }
+        let here = self.unread.start..self.unread.start + bytes;
+        let intact = !digest || {
+            let crc = crc32c::crc32c(&self.inbox[here.clone()]);
+            let received = *self.inbox[here.end..].first_chunk().expect("counted");
+            self.is_digest(crc, bytes, received)
+        };
+        self.unread.start += end_bytes;
+        self.state = State::Header;
+        Some((here, intact))
+    }
+
+    /// Data that were taken where they are; until [`Framer::space`] is called next.
+    pub fn here(&self, range: Range<usize>) -> &[u8] {
+        &self.inbox[range]
+    }
+
+    /// Whether a digest is that of so many bytes with this checksum, filled up with zeros or not.
+    fn is_digest(&mut self, crc: u32, bytes: usize, received: [u8; DIGEST_BYTES]) -> bool {
+        let received = u32::from_le_bytes(received);
+        let is_padded = crc != received && padded_digest(crc, bytes) == received;
+        self.pads_digests |= is_padded;
+        crc == received || is_padded
+    }
+
     /// The next event, if the bytes for one are there.
     pub fn next_event(&mut self) -> Result<Option<Event>, Fatal> {
         match &mut self.state {
@@ -156,16 +192,15 @@ impl Framer {
         }
         let mut intact = true;
         if filling.digest {
-            let unread = &self.inbox[self.unread.clone()];
-            let received = u32::from_le_bytes(*unread.first_chunk::<DIGEST_BYTES>()?);
-            let digest = crc32c::crc32c(&filling.into[filling.begin..filling.end]);
-            let is_padded = digest != received && padded_digest(digest, filling.end - filling.begin) == received;
-            self.pads_digests |= is_padded;
-            intact = digest == received || is_padded;
+            let received = *self.inbox[self.unread.clone()].first_chunk()?;
+            let (crc, bytes) = (crc32c::crc32c(&filling.into[filling.begin..filling.end]), filling.end - filling.begin);
+            intact = self.is_digest(crc, bytes, received);
             self.unread.start += DIGEST_BYTES;
         }
-        let into = std::mem::take(&mut filling.into);
-        self.state = State::Header;
+        let State::Data(filling) = std::mem::replace(&mut self.state, State::Header) else {
+            unreachable!("seen above")
+        };
+        let into = filling.into;
         Some(Event::Data(into, intact))
     }
 }

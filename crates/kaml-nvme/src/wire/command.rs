@@ -117,6 +117,8 @@ pub mod admin {
     pub const NAMESPACE_MANAGEMENT: u8 = 0x0d;
     pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
     pub const KEEP_ALIVE: u8 = 0x18;
+    /// Vendor specific, `docs/nvme-vendor.md`: changes attributes of a namespace.
+    pub const SET_NAMESPACE: u8 = 0xc1;
 }
 
 /// Key Value opcodes (spec:NVMe-KV).

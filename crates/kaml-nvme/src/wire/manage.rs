@@ -1,12 +1,14 @@
 //! Namespace Management, and the vendor specific data of ours.
 //!
-//! Lives here:       the data of Create with KAML attributes in its vendor specific bytes; the data of the atomic Put.
+//! Lives here:       the data of Create with KAML attributes in its vendor specific bytes, and of Set Namespace, which has
+//!                   the same attributes; the data of the atomic Put.
 //! Lives elsewhere:  carrying them out (`target::namespaces`, `target::keyvalue`); the pages for people
 //!                   (`docs/nvme-vendor.md`).
 //! Implements:       spec:NVMe-Base "Namespace Management command".
 
 use super::status::Status;
-use kaml::{Batch, Condition, Key, KeyKind, NamespaceId, VersionOptions};
+use super::versions::{POLICY_FLAGS, get_policy, put_policy};
+use kaml::{Batch, Condition, Key, KeyKind, NamespaceChange, NamespaceId, VersionOptions};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,10 +24,11 @@ pub struct Create {
     pub flbas: u8,
     pub reserved_27: [u8; 997],
     pub kaml: Attributes,
-    pub reserved_1248: [u8; 2848],
+    pub reserved_1264: [u8; 2832],
 }
 
-/// KAML attributes, at the start of the vendor specific bytes; without the magic all are defaults.
+/// KAML attributes, at the start of the vendor specific bytes of Create; without the magic all are defaults. They are the data
+/// of Set Namespace.
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
@@ -37,10 +40,13 @@ pub struct Create {
 /// | 8 | 64 | name, UTF-8 |
 /// | 72 | 128 | logs, 16 bits each |
 /// | 200 | 1 | 1 to keep every version of every record |
-/// | 201 | 3 | reserved, 0 |
+/// | 201 | 1 | bit 0: give the space of old versions back when it runs low; bit 1: keep the newest of each internal version then |
+/// | 202 | 2 | reserved, 0 |
 /// | 204 | 4 | bytes of a segment of versions; 0 for what suits the device |
 /// | 208 | 8 | memory for versions before they are written together; 0 for what suits the device |
-/// | 216 | 8 | reserved, 0 |
+/// | 216 | 8 | keep what was put in so many nanoseconds before then |
+/// | 224 | 4 | keep so many of the newest versions of each key then |
+/// | 228 | 12 | reserved, 0 |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the table above names the fields")]
@@ -53,16 +59,20 @@ pub struct Attributes {
     pub name: [u8; 64],
     pub logs: [U16; 64],
     pub keeps_versions: u8,
-    pub reserved_201: [u8; 3],
+    pub policy: u8,
+    pub reserved_202: [u8; 2],
     pub segment_bytes: U32,
     pub buffer_bytes: U64,
-    pub reserved_216: [u8; 8],
+    pub keep_for_ns: U64,
+    pub keep_last: U32,
+    pub reserved_228: [u8; 12],
 }
 
 const _: () = {
     assert!(size_of::<Create>() == 4096 && offset_of!(Create, flbas) == 26 && offset_of!(Create, kaml) == 1024);
-    assert!(size_of::<Attributes>() == 224 && offset_of!(Attributes, logs) == 72);
+    assert!(size_of::<Attributes>() == 240 && offset_of!(Attributes, logs) == 72);
     assert!(offset_of!(Attributes, keeps_versions) == 200 && offset_of!(Attributes, buffer_bytes) == 208);
+    assert!(offset_of!(Attributes, keep_for_ns) == 216 && offset_of!(Attributes, keep_last) == 224);
 };
 
 const MAGIC: [u8; 4] = *b"KAML";
@@ -96,6 +106,7 @@ impl Attributes {
             bytes.keeps_versions = 1;
             bytes.segment_bytes = versions.segment_bytes.into();
             bytes.buffer_bytes = versions.buffer_bytes.into();
+            (bytes.policy, bytes.keep_last, bytes.keep_for_ns) = put_policy(versions.merge_when_low);
         }
         Some(bytes)
     }
@@ -110,6 +121,9 @@ impl Attributes {
             (1, 1) => KeyKind::U64,
             _ => return Err(Status::INVALID_FIELD),
         };
+        if self.policy & !POLICY_FLAGS != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
         let name = self.name.get(..usize::from(self.name_bytes)).ok_or(Status::INVALID_FIELD)?;
         let name = std::str::from_utf8(name).map_err(|_| Status::INVALID_FIELD)?;
         let logs = self.logs.get(..usize::from(self.log_count)).ok_or(Status::INVALID_FIELD)?;
@@ -122,12 +136,53 @@ impl Attributes {
                 1 => Some(VersionOptions {
                     buffer_bytes: self.buffer_bytes.get(),
                     segment_bytes: self.segment_bytes.get(),
+                    merge_when_low: get_policy(self.policy, self.keep_last, self.keep_for_ns),
                     ..VersionOptions::default()
                 }),
                 _ => return Err(Status::INVALID_FIELD),
             },
         })
     }
+}
+
+/// What Set Namespace changes: bits of its dword 10.
+mod change {
+    pub(super) const NAME: u32 = 1;
+    pub(super) const LOGS: u32 = 1 << 1;
+    pub(super) const POLICY: u32 = 1 << 2;
+}
+
+/// Dword 10 and the data of Set Namespace; none if the name is too long or the logs are too many.
+pub fn encode_change(wanted: &NamespaceChange) -> Option<(u32, Attributes)> {
+    let (name, logs) = (wanted.name.clone(), wanted.logs.clone());
+    let bit = |is_wanted, bit| if is_wanted { bit } else { 0 };
+    let bits = bit(name.is_some(), change::NAME)
+        | bit(logs.is_some(), change::LOGS)
+        | bit(wanted.merge_when_low.is_some(), change::POLICY);
+    let attributes = Wanted { name, logs: logs.unwrap_or_default(), ..Wanted::default() };
+    let mut attributes = Attributes::of(&attributes)?;
+    let policy = wanted.merge_when_low.flatten();
+    (attributes.policy, attributes.keep_last, attributes.keep_for_ns) = put_policy(policy);
+    Some((bits, attributes))
+}
+
+/// What Set Namespace is to change: at least one thing, and nothing that is not known.
+pub fn decode_change(bits: u32, data: &[u8]) -> Result<NamespaceChange, Status> {
+    let (attributes, _) = Attributes::read_from_prefix(data).map_err(|_| Status::SGL_LENGTH)?;
+    let unknown = bits & !(change::NAME | change::LOGS | change::POLICY) != 0;
+    if bits == 0 || unknown || attributes.magic != MAGIC {
+        return Err(Status::INVALID_FIELD);
+    }
+    let wanted = attributes.read()?;
+    if bits & change::NAME != 0 && wanted.name.is_none() {
+        return Err(Status::INVALID_FIELD);
+    }
+    let policy = || get_policy(attributes.policy, attributes.keep_last, attributes.keep_for_ns);
+    Ok(NamespaceChange {
+        name: wanted.name.filter(|_| bits & change::NAME != 0),
+        logs: (bits & change::LOGS != 0).then_some(wanted.logs),
+        merge_when_low: (bits & change::POLICY != 0).then(policy),
+    })
 }
 
 /// The head of one record in the data of an atomic Put; the value follows, filled up to a multiple of 4.

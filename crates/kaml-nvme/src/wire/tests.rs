@@ -4,13 +4,13 @@ use super::blocks;
 use super::command::{Command, Completion, Sgl, kv, nvm};
 use super::fabrics::{Connect, Property};
 use super::logs::LogRequest;
-use super::manage::{Attributes, Create, PutAction, Wanted, decode_put, encode_put};
+use super::manage::{Attributes, Create, PutAction, Wanted, decode_change, decode_put, encode_change, encode_put};
 use super::named::{decode_found, decode_keys, encode_keys, put_found};
 use super::status::Status;
 use super::{identify, keyvalue, text, vendor, versions};
 use kaml::{
-    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyKind, Past, Retention, SnapshotInfo, Version,
-    VersionKind, VersionOptions, VersionStats,
+    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyKind, MergePolicy, NamespaceChange, Past, Retention,
+    SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
 };
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -143,7 +143,9 @@ fn vendor_data_read_back() {
     data[8] = 17;
     assert_eq!(decode_put(&data, 1).unwrap_err(), Status::INVALID_KEY_SIZE);
 
-    let versions = VersionOptions { buffer_bytes: 1 << 40, segment_bytes: 1 << 20, ..VersionOptions::default() };
+    let merge_when_low = Some(MergePolicy { keep_last: 3, keep_for_ns: 1 << 40, keep_internal: true });
+    let (buffer_bytes, segment_bytes) = (1 << 40, 1 << 20);
+    let versions = VersionOptions { buffer_bytes, segment_bytes, merge_when_low, ..VersionOptions::default() };
     let wanted =
         Wanted { name: Some("läufe".into()), keys: Some(KeyKind::U64), logs: vec![0, 3], versions: Some(versions) };
     let mut create = Create::new_zeroed();
@@ -151,6 +153,42 @@ fn vendor_data_read_back() {
     create.kaml = Attributes::of(&wanted).unwrap();
     let read = Create::read_from_bytes(create.as_bytes()).unwrap();
     assert_eq!(read.kaml.read(), Ok(wanted));
+    create.kaml.policy = 4;
+    assert_eq!(create.kaml.read(), Err(Status::INVALID_FIELD), "a rule that nobody knows might keep more");
+}
+
+/// Goal:   changes of a namespace are laid out as `docs/nvme-vendor.md` says; what makes no sense is refused.
+/// Method: golden bytes of one change of each kind, and all of them there and back.
+#[test]
+fn golden_changes() {
+    let logs = NamespaceChange { logs: Some(vec![1, 258]), ..NamespaceChange::default() };
+    let (bits, attributes) = encode_change(&logs).unwrap();
+    let data = attributes.as_bytes();
+    assert_eq!((bits, &data[..8], &data[72..76]), (2, &b"KAML\x01\0\0\x02"[..], &[1, 0, 2, 1][..]));
+    assert_eq!(decode_change(bits, data), Ok(logs));
+    let policy = MergePolicy { keep_last: 2, keep_for_ns: 3, keep_internal: true };
+    let all =
+        NamespaceChange { name: Some("läufe".into()), logs: Some(Vec::new()), merge_when_low: Some(Some(policy)) };
+    let (bits, attributes) = encode_change(&all).unwrap();
+    let data = attributes.as_bytes();
+    assert_eq!((bits, data[6], &data[8..14], data[201]), (7, 6, "läufe".as_bytes(), 3));
+    assert_eq!(data[216..228], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+    assert_eq!(decode_change(bits, data), Ok(all));
+    let never = NamespaceChange { merge_when_low: Some(None), ..NamespaceChange::default() };
+    let (bits, attributes) = encode_change(&never).unwrap();
+    let data = attributes.as_bytes();
+    assert_eq!((bits, decode_change(bits, data)), (4, Ok(never)));
+    for (bits, data, status) in [
+        (0, data, Status::INVALID_FIELD),
+        (8, data, Status::INVALID_FIELD),
+        (1, data, Status::INVALID_FIELD), // no name
+        (2, &[0; 240][..], Status::INVALID_FIELD),
+        (2, &data[..239], Status::SGL_LENGTH),
+    ] {
+        assert_eq!(decode_change(bits, data), Err(status));
+    }
+    assert!(encode_change(&NamespaceChange { name: Some("n".repeat(65)), ..NamespaceChange::default() }).is_none());
+    assert!(encode_change(&NamespaceChange { logs: Some(vec![0; 65]), ..NamespaceChange::default() }).is_none());
 }
 
 /// Goal:   lists of keys and what is told of them are laid out as `docs/nvme-vendor.md` says.
@@ -250,7 +288,7 @@ proptest! {
     #[test]
     fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0u32..9, at: prop::sample::Index, with: u8) {
         let _ = keyvalue::decode_list(&bytes);
-        let _ = decode_put(&bytes, count);
+        let _ = (decode_put(&bytes, count), decode_change(count, &bytes));
         let _ = (decode_keys(&bytes, count), decode_found(&bytes, count as usize));
         let _ = (versions::decode_history(&bytes, count as usize, key(b"k")), versions::decode_stats(&bytes));
         let _ = (versions::decode_differences(&bytes, count as usize), versions::decode_merged(&bytes));

@@ -3,8 +3,9 @@
 //! Lives here:       structures with their offsets, and reading them.
 //! Lives elsewhere:  what is in them (`target::logs`); the page for people (`docs/nvme-vendor.md`).
 
+use super::versions::{get_policy, put_policy};
 use kaml::{BlockOptions, DeviceInfo, KeyKind, NamespaceInfo, Stats};
-use kaml_versions::Parameters;
+use kaml_versions::{Index, Parameters, ValueShape};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -19,8 +20,9 @@ pub mod feature {
     pub const NAMED: u64 = 1 << 1;
     pub const VERSIONS: u64 = 1 << 2;
     pub const NAMESPACES: u64 = 1 << 3;
+    pub const CHANGES: u64 = 1 << 4;
     /// All of them.
-    pub const ALL: u64 = PUT | NAMED | VERSIONS | NAMESPACES;
+    pub const ALL: u64 = PUT | NAMED | VERSIONS | NAMESPACES | CHANGES;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.
@@ -127,9 +129,12 @@ struct NamespacesHead {
 /// | 40 | 8 | memory of the page buffer of versions |
 /// | 48 | 4 | bytes of a segment of versions |
 /// | 52 | 1 | 1 if its index is in memory |
-/// | 53 | 11 | reserved, 0 |
+/// | 53 | 1 | what may go when space runs low, as in the attributes of a new namespace |
+/// | 54 | 10 | reserved, 0 |
 /// | 64 | 128 | logs, 2 bytes each |
-/// | 192 | 64 | reserved, 0 |
+/// | 192 | 8 | keep what was put in so many nanoseconds before then |
+/// | 200 | 4 | keep so many of the newest versions of each key then |
+/// | 204 | 52 | reserved, 0 |
 /// | 256 | 256 | name, UTF-8 |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -147,9 +152,12 @@ struct NamespaceEntry {
     buffer_bytes: U64,
     segment_bytes: U32,
     loaded: u8,
-    reserved_53: [u8; 11],
+    policy: u8,
+    reserved_54: [u8; 10],
     logs: [U16; 64],
-    reserved_192: [u8; 64],
+    keep_for_ns: U64,
+    keep_last: U32,
+    reserved_204: [u8; 52],
     name: [u8; 256],
 }
 
@@ -163,6 +171,7 @@ const _: () = {
     assert!(offset_of!(DevicePage, live_bytes) == 104 && offset_of!(DevicePage, write_amplification_milli) == 160);
     assert!(HEAD_BYTES == 16 && ENTRY_BYTES == 512 && offset_of!(NamespaceEntry, block_count) == 24);
     assert!(offset_of!(NamespaceEntry, loaded) == 52 && offset_of!(NamespaceEntry, name) == 256);
+    assert!(offset_of!(NamespaceEntry, keep_for_ns) == 192 && offset_of!(NamespaceEntry, keep_last) == 200);
 };
 
 impl NamespaceEntry {
@@ -191,6 +200,7 @@ impl NamespaceEntry {
             entry.buffer_bytes = versions.buffer_bytes.into();
             entry.segment_bytes = (versions.segment_bytes() as u32).into();
         }
+        (entry.policy, entry.keep_last, entry.keep_for_ns) = put_policy(info.merge_when_low);
         entry
     }
 
@@ -204,8 +214,7 @@ impl NamespaceEntry {
             segment_pages: self.segment_bytes.get() / VERSION_PAGE_BYTES,
             rows: 1,
             buffer_bytes: self.buffer_bytes.get(),
-            choices: 3,
-            fingerprint_bits: 14,
+            index: Index::Columns(ValueShape::default()),
             seed: 0,
         };
         let name = std::str::from_utf8(&self.name[..usize::from(self.name_bytes)]).ok()?;
@@ -216,7 +225,7 @@ impl NamespaceEntry {
             keys: if self.kind == 0 { KeyKind::Bytes } else { KeyKind::U64 },
             blocks: (self.kind == 2).then(blocks),
             versions: (self.keeps_versions == 1).then(versions),
-            merge_when_low: None,
+            merge_when_low: get_policy(self.policy, self.keep_last, self.keep_for_ns),
             logs: logs.iter().map(|log| u32::from(log.get())).collect(),
             record_count: self.record_count.get(),
             index_bytes: self.index_bytes.get(),

@@ -6,7 +6,9 @@
 
 use super::command::Command;
 use super::status::Status;
-use kaml::{At, Difference, Key, MergeReport, Past, Retention, SnapshotInfo, Version, VersionKind, VersionStats};
+use kaml::{
+    At, Difference, Key, MergePolicy, MergeReport, Past, Retention, SnapshotInfo, Version, VersionKind, VersionStats,
+};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -303,6 +305,26 @@ pub fn get_merge(command: &Command) -> Result<(Retention, bool), Status> {
         keep_internal: flags & merge::KEEP_INTERNAL != 0,
     };
     Ok((retention, flags & merge::DRY_RUN != 0))
+}
+
+// Bits of what may go when space runs low, where a namespace's attributes stand.
+const MERGES_WHEN_LOW: u8 = 1;
+const LOW_KEEPS_INTERNAL: u8 = 2;
+/// All of them.
+pub(super) const POLICY_FLAGS: u8 = MERGES_WHEN_LOW | LOW_KEEPS_INTERNAL;
+
+/// What of a namespace may go when space runs low, in its attributes: bits, versions that stay, nanoseconds.
+pub(super) fn put_policy(policy: Option<MergePolicy>) -> (u8, U32, U64) {
+    let Some(policy) = policy else { return (0, U32::ZERO, U64::ZERO) };
+    let internal = if policy.keep_internal { LOW_KEEPS_INTERNAL } else { 0 };
+    (MERGES_WHEN_LOW | internal, policy.keep_last.into(), policy.keep_for_ns.into())
+}
+
+/// What of a namespace may go when space runs low.
+pub(super) fn get_policy(flags: u8, keep_last: U32, keep_for_ns: U64) -> Option<MergePolicy> {
+    let keep_internal = flags & LOW_KEEPS_INTERNAL != 0;
+    let policy = MergePolicy { keep_last: keep_last.get(), keep_for_ns: keep_for_ns.get(), keep_internal };
+    (flags & MERGES_WHEN_LOW != 0).then_some(policy)
 }
 
 /// The data of Merge.

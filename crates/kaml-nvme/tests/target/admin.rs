@@ -1,14 +1,15 @@
 //! Connecting, discovery, Identify, features, log pages, namespaces: what hosts ask for.
 
 use crate::world::World;
-use kaml_nvme::host::{Controller, HostOptions, KeyValue};
+use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue};
+use kaml_nvme::transport::Digests;
 use kaml_nvme::wire::command::{Command, admin};
-use kaml_nvme::wire::fabrics::DISCOVERY_NQN;
+use kaml_nvme::wire::fabrics::{Connect, ConnectData, DISCOVERY_NQN};
 use kaml_nvme::wire::identify::{KvNamespace, cns, controller_list};
 use kaml_nvme::wire::logs::{Health, LogRequest, lid};
 use kaml_nvme::wire::manage::{Attributes, Create, Wanted};
 use kaml_nvme::wire::status::Status;
-use kaml_nvme::wire::text::get_ascii;
+use kaml_nvme::wire::text::{get_ascii, put_name};
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -170,6 +171,9 @@ fn features_and_abort() {
     assert_eq!(feature(admin::GET_FEATURES, 0, 0x04 | 1 << 8, 0).result, 0, "the default");
     assert_eq!(feature(admin::GET_FEATURES, 0, 0xd0, 0).status, Status::INVALID_FIELD);
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x81, 0).status, Status::COMMAND_SEQUENCE);
+    let mut command = Command::new(admin::GET_FEATURES, 0);
+    (command.cdw10, command.cdw11) = (0x81.into(), 1.into());
+    assert_eq!(host.admin().execute(command, &[], 16).unwrap().data, HostOptions::default().host_id);
     let space = KeyValue::new(&host.queues()[0], nsid);
     let missing = kaml::Key::from(5);
     space.delete(&missing).unwrap();
@@ -187,6 +191,31 @@ fn features_and_abort() {
     assert_eq!(aborted, 0, "one of them was the event request");
     assert_eq!(host.admin().wait(event).unwrap().status, Status::ABORT_REQUESTED);
     assert_eq!(host.admin().execute(Command::new(0x05, 0), &[], 0).unwrap().status, Status::INVALID_OPCODE);
+}
+
+/// Goal:   an I/O queue joins the controller of its host, which is told by its name; whatever identifier it has.
+/// Method: queues of another host and of one that makes a new identifier for each connection.
+#[test]
+fn queues_join_their_host() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let host = world.host_with(|options| options.queues = 0);
+    let join = |name: &str| {
+        let queue = Queue::open(&world.address, 4, Digests::default()).unwrap();
+        let mut data = ConnectData::new_zeroed();
+        (data.host_id, data.cntlid) = ([9; 16], host.id().into());
+        put_name(&mut data.subsystem, &world.subsystem);
+        put_name(&mut data.host, name);
+        let mut connect = Connect::new_zeroed();
+        (connect.queue, connect.queue_size) = (1.into(), 4.into());
+        let status = queue.execute(connect.command(), data.as_bytes(), 0).unwrap().status;
+        (queue, status)
+    };
+    assert_eq!(join("nqn.2024-01.test:stranger").1, Status::CONNECT_PARAMETERS);
+    let (queue, status) = join(&HostOptions::default().host);
+    assert_eq!(status, Status::SUCCESS);
+    KeyValue::new(&queue, nsid).store(&kaml::Key::from(1), b"one", 0).unwrap();
+    assert_eq!(join(&HostOptions::default().host).1, Status::COMMAND_SEQUENCE, "the queue is there already");
 }
 
 /// Goal:   a silent host loses its controller, one that keeps it alive does not.

@@ -1,8 +1,10 @@
 //! The record cache and transactions over a remote device.
 
 use crate::world::{World, key};
-use kaml::Batch;
 use kaml::store::{Backing, Store, StoreOptions};
+use kaml::{
+    Batch, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions,
+};
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 
 fn remote(world: &World) -> RemoteDevice {
@@ -78,4 +80,52 @@ fn a_remote_device_is_a_device() {
     for bad in ["tcp://x/nqn.x", "nvme+tcp://x", "nvme+tcp://x:1/subsystem"] {
         assert!(bad.parse::<RemoteUrl>().is_err(), "{bad}");
     }
+}
+
+/// Goal:   a host changes namespaces as the device itself does, and its records stay.
+/// Method: rename, other logs, rules of merges, each looked at on the device and by another host; what makes no sense.
+#[test]
+fn a_host_changes_namespaces() {
+    let options = CreateOptions { block_bytes: Some(2 << 20), die_count: Some(2), ..CreateOptions::new(256 << 20) };
+    let device = Device::in_memory(&options).unwrap();
+    let world = World::serving(device, |_| {});
+    let host = remote(&world);
+    let notes = world.namespace("notes");
+    let merge_when_low = Some(MergePolicy { keep_last: 2, keep_for_ns: 3 << 40, keep_internal: true });
+    let versions = Some(VersionOptions { merge_when_low, ..VersionOptions::default() });
+    let past = host.create_namespace("past", &NamespaceOptions { versions, ..NamespaceOptions::default() }).unwrap();
+    // One that was connected before would not find it attached.
+    let other = remote(&world);
+    let told = |id: u32| {
+        let find = |infos: Vec<NamespaceInfo>| infos.into_iter().find(|info| info.id == id).unwrap();
+        let (here, there) = (find(world.device.namespaces()), find(other.namespaces().unwrap()));
+        let attributes = |info: &NamespaceInfo| (info.name.clone(), info.logs.clone(), info.merge_when_low);
+        assert_eq!(attributes(&here), attributes(&there));
+        attributes(&here)
+    };
+    assert_eq!(told(past).2, merge_when_low);
+    host.put_if(notes, key(b"k"), b"v", kaml::Condition::Always).unwrap();
+    let last = world.device.info().die_count - 1;
+    assert!(last > 0, "there are several logs");
+    let both = NamespaceChange { name: Some("letters".into()), logs: Some(vec![last]), merge_when_low: None };
+    host.set_namespace(notes, &both).unwrap();
+    assert_eq!(told(notes), ("letters".into(), vec![last], None));
+    host.put_if(notes, key(b"l"), b"w", kaml::Condition::Always).unwrap();
+    host.set_namespace(notes, &NamespaceChange { logs: Some(vec![]), ..NamespaceChange::default() }).unwrap();
+    assert_eq!(told(notes), ("letters".into(), vec![], None));
+    assert_eq!(host.get(notes, key(b"k")).unwrap().as_deref(), Some(&b"v"[..]));
+    let never = NamespaceChange { merge_when_low: Some(None), ..NamespaceChange::default() };
+    host.set_namespace(past, &never).unwrap();
+    assert_eq!(told(past), ("past".into(), vec![], None));
+
+    let refused = |id, change: &NamespaceChange| host.set_namespace(id, change).unwrap_err();
+    let error = refused(notes, &never);
+    assert!(matches!(error.command(), Some(kaml_device::Error::KeepsNoVersions(_))), "{error}");
+    let error = refused(999, &both);
+    assert!(matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(999))), "{error}");
+    refused(notes, &NamespaceChange { logs: Some(vec![last + 1]), ..NamespaceChange::default() });
+    refused(notes, &NamespaceChange { name: Some("past".into()), ..NamespaceChange::default() });
+    refused(notes, &NamespaceChange { name: Some("n".repeat(65)), ..NamespaceChange::default() });
+    refused(notes, &NamespaceChange::default());
+    assert_eq!(told(notes), ("letters".into(), vec![], None));
 }

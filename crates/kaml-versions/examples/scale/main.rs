@@ -1,7 +1,7 @@
 //! Counts what lookups and inserts cost at the paper's scale.
 //!
 //! Lives here:       the keys, the counters, the report.
-//! Lives elsewhere:  flash that makes values up (`flash`), the two indexes (`subject`).
+//! Lives elsewhere:  flash that makes values up (`flash`), putting and finding (`subject`).
 //! Implements:       paper:Muninn 6.3 (Figure 9); docs/versioned.md "Measured".
 //!
 //! Usage: `scale [--keys 50M] [--space 50M] [--buffer-mib 128] [--pattern seq|random|pareto] [--sizes 1024|64-1983] [--choices 3]
@@ -11,7 +11,7 @@ mod flash;
 mod subject;
 
 use flash::{MadeUpFlash, fill_value};
-use kaml_versions::{BloomParameters, Error, HEADER_BYTES, Key, Kind, Parameters, Version};
+use kaml_versions::{BloomOptions, Columns, Error, HEADER_BYTES, Index, Key, Kind, Parameters, ValueShape, Version};
 use rustix::time::{ClockId, clock_gettime};
 use subject::{Meters, Subject};
 
@@ -195,35 +195,34 @@ fn put_all(options: &Options, subject: &mut Subject, flash: &mut MadeUpFlash) ->
         subject.put(flash, &version, value, &mut meters)?;
     }
     let seconds = cpu_seconds() - begun - meters.flash_seconds;
-    let (page_bytes, segment_pages) = subject.shape();
     let sealed = meters.sealed_records as f64;
-    let segments = subject.segment_count();
-    let segment_bytes = f64::from(page_bytes) * f64::from(segment_pages);
+    let Subject(columns) = subject;
+    let page_bytes = columns.parameters().page_bytes;
+    let (segments, segment_bytes) = (columns.segment_count(), columns.parameters().segment_bytes());
     println!("segments               {segments}, {sealed} versions in them");
-    println!("utilisation            {:.4}", meters.sealed_bytes as f64 / (segments as f64 * segment_bytes));
-    let data = flash.page_writes as f64 / sealed;
-    let all = data + meters.metadata_bytes as f64 / f64::from(page_bytes) / sealed;
-    println!("page writes per insert {data:.5}, with metadata {all:.5}");
-    println!("DRAM per sealed key    {:.4} B without the page buffer", subject.index_bytes() as f64 / sealed);
+    let room = segments * segment_bytes as u64 - meters.table_pages * u64::from(page_bytes);
+    println!("utilisation            {:.4} of the pages for versions", meters.sealed_bytes as f64 / room as f64);
+    println!("page writes per insert {:.5}, tables included", flash.page_writes as f64 / sealed);
+    let index_bytes = columns.memory().index_bytes;
+    println!("DRAM per sealed key    {:.4} B without the page buffer", index_bytes as f64 / sealed);
     println!("insert                 {:.3} us CPU, making the value up included", seconds * 1e6 / options.keys as f64);
-    if let Subject::Columns(columns) = subject {
-        let (all, live) = columns.live_estimate();
-        let (all, live) = (all as f64, live as f64);
-        println!("live estimate          {:.4}, truly {:.4}", live / all, flash.distinct_keys as f64 / all);
-    }
+    let (all, live) = columns.live_estimate();
+    let (all, live) = (all as f64, live as f64);
+    println!("live estimate          {:.4}, truly {:.4}", live / all, flash.distinct_keys as f64 / all);
     Ok(())
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = options()?;
     let mut parameters = Parameters::for_buffer(options.buffer_mib << 20, 42);
-    parameters.choices = options.choices;
-    parameters.fingerprint_bits = options.fingerprint_bits;
+    let shape = ValueShape { fingerprint_bits: options.fingerprint_bits, choices: options.choices };
+    parameters.index = Index::Columns(shape);
+    if options.bloom {
+        parameters = parameters.with_bloom(&BloomOptions { combined: options.combined, ..BloomOptions::default() });
+    }
     parameters.rows = options.rows.unwrap_or(parameters.rows);
-    let rows = options.buffer_mib as u32;
-    let bloom = BloomParameters { rows, combined: options.combined, seed: 42, ..BloomParameters::default() };
-    let mut subject = if options.bloom { Subject::bloom(bloom)? } else { Subject::columns(parameters)? };
-    let (page_bytes, segment_pages) = subject.shape();
+    let mut subject = Subject(Columns::new(parameters)?);
+    let (page_bytes, segment_pages) = (parameters.page_bytes, parameters.segment_pages);
     let mut flash = MadeUpFlash::new(page_bytes, segment_pages, options.space());
     println!("{options:?}");
     put_all(&options, &mut subject, &mut flash)?;

@@ -1,6 +1,8 @@
 //! What the tests share: segments in memory, a source of numbers, versions made up from them.
 
-use kaml_versions::{Columns, Key, Kind, Parameters, Place, Search, SegmentAt, Version, records};
+use kaml_versions::{
+    BloomOptions, Columns, Index, Key, Kind, Parameters, Place, Search, SegmentAt, ValueShape, Version, records,
+};
 
 /// Marsaglia's xorshift64*.
 pub(crate) struct Random(pub(crate) u64);
@@ -21,10 +23,26 @@ pub(crate) fn tiny(seed: u64) -> Parameters {
         segment_pages: 8,
         rows: 3,
         buffer_bytes: 12 << 10,
-        choices: 3,
-        fingerprint_bits: 8,
+        index: Index::Columns(ValueShape { fingerprint_bits: 8, choices: 3 }),
         seed,
     }
+}
+
+/// The same with the paper's index: filters that are often wrong and often full, tables of so many segments.
+pub(crate) fn tiny_bloom(seed: u64, combined: u32) -> Parameters {
+    let options = BloomOptions {
+        segment_keys: 32,
+        overflow_keys: 3,
+        false_positives_ppm: 20_000,
+        combined,
+        ..Default::default()
+    };
+    Parameters { rows: 3, ..tiny(seed).with_bloom(&options) }
+}
+
+/// Both.
+pub(crate) fn tiny_indexes(seed: u64) -> [Parameters; 3] {
+    [tiny(seed), tiny_bloom(seed, 3), tiny_bloom(seed, 64)]
 }
 
 pub(crate) fn value_of(sequence: u64, len: usize) -> Vec<u8> {

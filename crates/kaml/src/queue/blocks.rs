@@ -24,8 +24,9 @@ const PUTS_PER_VISIT: usize = 4;
 pub(super) struct BlockCommands {
     next: u64,
     commands: BTreeMap<u64, Command>,
-    /// Reads in flight.
-    reads: BTreeMap<u64, Reading>,
+    /// Reads in flight, by their ids less [`READ_BIT`] and [`BLOCK_BIT`], and places among them that are free.
+    reads: Vec<Option<Reading>>,
+    free_reads: Vec<usize>,
     /// Reads of one unit among them, which are commands of their own.
     one_unit_reads: usize,
     /// Changes that wait for room or their turn.
@@ -64,7 +65,7 @@ impl BlockCommands {
     }
 
     pub(super) fn reads_in_flight(&self) -> usize {
-        self.reads.len()
+        self.reads.len() - self.free_reads.len()
     }
 
     /// Whether a change waits for room or its turn.
@@ -75,6 +76,21 @@ impl BlockCommands {
     fn new_id(&mut self) -> u64 {
         self.next += 1;
         self.next
+    }
+
+    fn add_read(&mut self, reading: Reading) -> u64 {
+        let place = self.free_reads.pop().unwrap_or_else(|| {
+            self.reads.push(None);
+            self.reads.len() - 1
+        });
+        self.reads[place] = Some(reading);
+        place as u64
+    }
+
+    fn take_read(&mut self, id: u64) -> Reading {
+        let place = (id & !(READ_BIT | BLOCK_BIT)) as usize;
+        self.free_reads.push(place);
+        self.reads[place].take().expect("a read is answered once")
     }
 }
 
@@ -191,10 +207,14 @@ impl AsyncQueue {
             }
         };
         let wake = core.has_background();
-        let second = if self.persisting() == 1 { core.begin_overlapping_persist() } else { None };
+        let persisting = self.persisting();
+        let half = match visit {
+            Ok(Visit::Staged(Some(frame))) => self.halves.staged(frame, persisting, &mut core),
+            _ => None,
+        };
         drop(core);
-        if let Some(second) = second {
-            self.operations().start_persist(second);
+        if let Some(half) = half {
+            self.operations().start_persist(half);
         }
         if wake {
             shared.wake_background();
@@ -225,8 +245,7 @@ impl AsyncQueue {
 
     fn start_block_read(&mut self, at: ChunkAddr, bytes: usize, reading: Reading) {
         let into = self.buffers.take(bytes);
-        let id = self.blocks.new_id();
-        self.blocks.reads.insert(id, reading);
+        let id = self.blocks.add_read(reading);
         self.tally.read_count += 1;
         self.tally.read_bytes += bytes as u64;
         self.operations().io.submit(id | READ_BIT | BLOCK_BIT, Io::Read { at, into });
@@ -235,8 +254,7 @@ impl AsyncQueue {
     /// Works off the reads that are done. Call it without the core's lock.
     pub(super) fn take_arrived(&mut self, now: Instant) {
         for Completion { id, io, result } in std::mem::take(&mut self.blocks.arrived) {
-            let reading = self.blocks.reads.remove(&(id & !(READ_BIT | BLOCK_BIT)));
-            let reading = reading.expect("a read is answered once");
+            let reading = self.blocks.take_read(id);
             let Io::Read { into: bytes, .. } = io else { unreachable!("ids of reads are told by a bit") };
             let result = result.map_err(Error::from);
             match reading {

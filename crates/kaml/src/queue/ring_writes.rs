@@ -1,6 +1,6 @@
 //! An event loop's operations on the medium, within reach of the blocking calls of its thread.
 //!
-//! Lives here:       operations in flight, finishing the ring writes among them.
+//! Lives here:       operations in flight, when ring writes start, finishing them.
 //! Lives elsewhere:  what is started and answered (`queue`), who sleeps for a frame (`driver`).
 //!
 //! A ring write holds the Puts of everybody, and only the thread that started it can take its completion. A thread that
@@ -8,6 +8,7 @@
 //! finishes the ring writes of its own thread before it sleeps.
 
 use crate::driver::Shared;
+use kaml_device::Core;
 use kaml_flash::{Completion, Io, IoId, Queue, Wait};
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -17,6 +18,9 @@ pub(super) const WAIT_NS: u64 = 1_000_000_000;
 /// Reads are told from ring writes by this bit of their id.
 pub(super) const READ_BIT: u64 = 1 << 63;
 
+/// Puts in flight from which on they are written in halves.
+const HALVED_MIN: usize = 16;
+
 /// What a loop has in flight.
 pub(crate) struct Operations {
     pub(super) io: Box<dyn Queue>,
@@ -24,6 +28,38 @@ pub(crate) struct Operations {
     pub(super) persisting: usize,
     /// Done, and not looked at.
     pub(super) done: Vec<Completion>,
+}
+
+/// When a ring write starts while the caller still submits: the medium works on one half of what is in flight while the
+/// processor works on the other. Without it both would wait for each other in turn.
+#[derive(Default)]
+pub(super) struct Halves {
+    /// Puts in flight when the caller last came to poll.
+    round: usize,
+    /// The frame of the Put staged last, and how many of this loop are in it.
+    frame: u64,
+    staged: usize,
+}
+
+impl Halves {
+    pub(super) fn polled(&mut self, puts: usize) {
+        self.round = puts;
+    }
+
+    /// A Put has been staged in `frame`. Answers the frame's write, if it is to start now; `persisting` are in flight.
+    pub(super) fn staged(&mut self, frame: u64, persisting: usize, core: &mut Core) -> Option<(IoId, Io)> {
+        self.staged = if frame == self.frame { self.staged + 1 } else { 1 };
+        self.frame = frame;
+        if self.staged * 2 < self.round {
+            return None;
+        }
+        match persisting {
+            // Few are one write: two take as long and cost twice.
+            0 if self.round >= HALVED_MIN => core.begin_persist(),
+            1 => core.begin_overlapping_persist(),
+            _ => None,
+        }
+    }
 }
 
 type Listed = (*const Shared, Weak<RefCell<Operations>>);

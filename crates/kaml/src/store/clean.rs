@@ -13,6 +13,7 @@ use super::error::StoreError;
 use super::locks::{LockState, LockWord, Mode, XcbId};
 use super::record::RecordId;
 use super::shard::{Content, Shard, View};
+use super::waits::Refused;
 use super::xcb::Phase;
 use crate::Batch;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -244,11 +245,15 @@ impl Cleaner {
     /// Waits for the transaction that has a record, and stores the record if it is still dirty.
     fn write_locked(&self, cache: &Cache, id: &RecordId) -> Result<(), StoreError> {
         let place = cache.place(id.namespace, id.key);
-        let (grip, seen) = match cache.acquire(&place, self.who, Mode::Shared) {
-            Ok(held) => held,
-            Err(_) => {
-                let waited_ms = cache.lock_timeout_ms();
-                return Err(StoreError::LockTimeout { namespace: id.namespace, key: id.key, waited_ms });
+        let (grip, seen) = loop {
+            match cache.acquire(&place, self.who, Mode::Shared) {
+                Ok(held) => break held,
+                // It holds no other lock: leaving the queue has let those go on who waited behind it.
+                Err(Refused::Deadlock) => {}
+                Err(Refused::Timeout) => {
+                    let waited_ms = cache.lock_timeout_ms();
+                    return Err(StoreError::LockTimeout { namespace: id.namespace, key: id.key, waited_ms });
+                }
             }
         };
         if !seen.dirty {

@@ -233,38 +233,49 @@ impl Store {
     /// Runs a transaction and commits it, and runs it again when it was the victim of a deadlock or waited too long.
     /// A body that aborts the transaction itself ends it with what it answers.
     pub fn run<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.try_again(StoreError::is_retryable, || self.run_once(&mut body))
+    }
+
+    fn run_once<T>(&self, body: impl FnOnce(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let mut txn = self.begin()?;
+        let answer = body(&mut txn)?;
+        if txn.state() == XcbState::Active {
+            txn.commit()?;
+        }
+        Ok(answer)
+    }
+
+    /// Begins a transaction with a lock to change one record, trying again when the lock is refused; answers what it sees
+    /// of the record.
+    fn run_locked(&self, namespace: NamespaceId, key: Key) -> Result<(Transaction, Option<Value>), StoreError> {
+        self.try_again(StoreError::is_retryable, || {
+            let mut txn = self.begin()?;
+            let value = txn.read_for_update(namespace, key)?;
+            Ok((txn, value))
+        })
+    }
+
+    /// A call of one lock. Even that may be the victim of a deadlock: when others wait behind it for those ahead of it.
+    fn run_plain<T>(&self, attempt: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.try_again(|error| matches!(error, StoreError::Deadlock { .. }), attempt)
+    }
+
+    /// Makes an attempt, and others after longer and longer pauses as long as they fail in this way.
+    fn try_again<T>(
+        &self,
+        in_vain: impl Fn(&StoreError) -> bool,
+        mut attempt: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let mut tries = 0;
         loop {
-            let mut txn = self.begin()?;
-            let result = body(&mut txn).and_then(|answer| {
-                if txn.state() == XcbState::Active {
-                    txn.commit()?;
-                }
-                Ok(answer)
-            });
-            drop(txn);
-            match result {
-                Err(error) if error.is_retryable() && tries < self.inner.retries_max => {
+            match attempt() {
+                Err(error) if in_vain(&error) && tries < self.inner.retries_max => {
                     if tries > 0 {
                         std::thread::sleep(RETRY_PAUSE * (1 << tries.min(6)));
                     }
                     tries += 1;
                 }
                 result => return result,
-            }
-        }
-    }
-
-    /// Begins a transaction with a lock to change one record, trying again when the lock is refused; answers what it sees
-    /// of the record.
-    fn run_locked(&self, namespace: NamespaceId, key: Key) -> Result<(Transaction, Option<Value>), StoreError> {
-        let mut tries = 0;
-        loop {
-            let mut txn = self.begin()?;
-            match txn.read_for_update(namespace, key) {
-                Ok(value) => return Ok((txn, value)),
-                Err(error) if error.is_retryable() && tries < self.inner.retries_max => tries += 1,
-                Err(error) => return Err(error),
             }
         }
     }
@@ -305,10 +316,7 @@ impl Store {
 
     /// Reads a record that a transaction is changing: waits for it.
     fn locked_get(&self, place: &Place) -> Result<Option<Value>, StoreError> {
-        let mut txn = self.begin()?;
-        let value = txn.read(place.id.namespace, place.id.key)?;
-        txn.commit()?;
-        Ok(value)
+        self.run_plain(|| self.run_once(|txn| txn.read(place.id.namespace, place.id.key)))
     }
 
     fn change(&self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
@@ -316,9 +324,7 @@ impl Store {
         if self.inner.write_mode == WriteMode::Back && cachable {
             return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
         }
-        let mut txn = self.begin()?;
-        txn.set(namespace, key, value)?;
-        txn.commit()
+        self.run_plain(|| self.run_once(|txn| txn.set(namespace, key, value.clone())))
     }
 
     fn put_back(&self, namespace: NamespaceId, key: Key, content: Content) -> Result<(), StoreError> {
@@ -328,7 +334,7 @@ impl Store {
             cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
         }
         if !self.inner.cleaner.try_put(cache, &place, &content) {
-            self.begin()?.set_unflushed(namespace, key, content)?;
+            self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
         }
         self.inner.cleaner.keep_budget(cache, place.shard)
     }

@@ -146,6 +146,43 @@ fn deadlocks_are_found() {
     }
 }
 
+/// Goal:   who asks for one lock alone never hears of a deadlock.
+/// Method: transactions that take two locks in opposite orders, one of them shared, with plain puts, deletes and gets in
+///         between: a plain put waits for the shared lock, a reader that holds the other lock waits behind it.
+#[test]
+fn plain_calls_are_no_victims() {
+    let world = world();
+    let (plain, other) = (1u64, 2u64);
+    world.store.put(world.ns, other, b"other").unwrap();
+    let end = Instant::now() + Duration::from_millis(500);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let world = &world;
+            scope.spawn(move || {
+                let (store, ns) = (&world.store, world.ns);
+                for round in 0u64.. {
+                    match (thread, round % 4) {
+                        (0 | 1, _) => {
+                            store.run(|txn| txn.read(ns, plain).and(txn.read_for_update(ns, other))).map(drop)
+                        }
+                        (2 | 3, _) => {
+                            store.run(|txn| txn.read_for_update(ns, other).and(txn.read(ns, plain))).map(drop)
+                        }
+                        (_, 0) => store.delete(ns, plain),
+                        (_, 1) => store.get(ns, plain).map(drop),
+                        _ => store.put(ns, plain, b"plain"),
+                    }
+                    .unwrap();
+                    if Instant::now() > end {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    assert!(world.store.stats().deadlock_count > 0, "there were some");
+}
+
 /// Goal:   a lock of several records excludes on all of them, and its transaction may use all of them.
 /// Method: 16 records per lock; neighbours conflict, keys of the next group do not; changes of a group stay together.
 #[test]

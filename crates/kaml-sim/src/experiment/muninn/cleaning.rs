@@ -6,16 +6,15 @@
 //! The paper counts bits that the filters of an internal version have in common; ours counts live versions when segments are
 //! sealed. *Live* means the newest of its key: in the internal version there, in the namespace here.
 
-use super::baseline::Baseline;
-use super::device::{PAGE_BYTES, SEGMENT_BYTES};
+use super::device::Device;
 use super::keys::{Order, Workload};
-use super::measure::{FILL_STEPS, Scale, Subject, fill};
+use super::measure::{FILL_STEPS, Index, Scale, fill};
 use super::panel;
 use crate::experiment::chart::{Chart, Marks};
 use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps};
 use crate::rig::RigError;
 use kaml_device::Key;
-use kaml_versions::{BloomParameters, SegmentAt, records};
+use kaml_versions::{BloomOptions, SegmentInfo};
 use std::collections::BTreeSet;
 
 /// Puts of each key, on average, in quarters.
@@ -81,7 +80,7 @@ pub(in crate::experiment) fn thresholds(settings: &Settings, progress: Progress<
 
 /// Percent of the sealed versions that are their key's newest: as memory has it, and in truth.
 fn estimate(scale: &Scale, workload: &Workload, what: &str, steps: &mut Steps<'_>) -> Result<(f64, f64), RigError> {
-    let mut device = scale.device(workload.puts * workload.pair_bytes.1, 0)?;
+    let mut device = scale.device(workload.puts * workload.pair_bytes.1, Index::Columns(0))?;
     fill(&mut device, workload, what, steps)?;
     let mut sealed_of = vec![0u32; workload.space as usize];
     (0..workload.puts).for_each(|put| sealed_of[workload.key(put) as usize] += 1);
@@ -111,16 +110,16 @@ fn shared(
     steps: &mut Steps<'_>,
 ) -> Result<[Option<(f64, f64)>; TABLES.len()], RigError> {
     // All tables have the same shape, so that bits can be compared.
-    let parameters = BloomParameters { growth: 1.0, combined: COMBINED, ..BloomParameters::default() };
-    let mut baseline = scale.baseline(workload.puts * workload.pair_bytes.1, parameters)?;
-    fill(&mut baseline, workload, what, steps)?;
+    let bloom = BloomOptions { growth_permille: 1000, combined: COMBINED, ..BloomOptions::default() };
+    let mut device = scale.device(workload.puts * workload.pair_bytes.1, Index::Bloom(bloom))?;
+    fill(&mut device, workload, what, steps)?;
     let mut found = [None; TABLES.len()];
     for (found, tables) in found.iter_mut().zip(TABLES) {
-        let internal = baseline.bloom.internal_versions(tables);
+        let internal = device.look(|columns| columns.bits_in_common(tables))?;
         let (mut common, mut live) = (0.0, 0.0);
         for (share, segments) in &internal {
             common += 100.0 * share;
-            live += 100.0 * distinct(&baseline, segments)?;
+            live += 100.0 * distinct(&mut device, segments)?;
         }
         let count = internal.len() as f64;
         *found = (!internal.is_empty()).then(|| (common / count, live / count));
@@ -129,15 +128,12 @@ fn shared(
 }
 
 /// The share of versions in some segments that are the newest of their key there.
-fn distinct(baseline: &Baseline, segments: &[SegmentAt]) -> Result<f64, RigError> {
+fn distinct(device: &mut Device, segments: &[SegmentInfo]) -> Result<f64, RigError> {
     let (mut keys, mut count) = (BTreeSet::new(), 0u64);
-    for at in segments {
-        for page in 0..SEGMENT_BYTES / PAGE_BYTES {
-            let page = Baseline::read(baseline.medium(), *at, page)?;
-            for record in records(&page) {
-                keys.insert(record?.0.key);
-                count += 1;
-            }
+    for segment in segments {
+        for version in device.versions_of(segment)? {
+            keys.insert(version.key);
+            count += 1;
         }
     }
     Ok(keys.len() as f64 / count.max(1) as f64)

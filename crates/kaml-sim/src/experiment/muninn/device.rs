@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the firmware (`kaml-device`), what is put (`keys`), what is measured (`measure`).
 //! Implements:       paper:Muninn 6 (4 KiB pages, segments of 1 MiB, 15 microseconds an access, one I/O thread).
 
-use super::measure::{Stored, Subject};
+use super::measure::Stored;
 use crate::Keep;
 use crate::faults::Faults;
 use crate::medium::{Options, SimMedium, SimQueue};
@@ -15,11 +15,11 @@ use kaml_device::{
     Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
 };
 use kaml_flash::{Completion, Geometry, Io, IoId, Packing, Queue, Wait};
-use kaml_versions::{At, Columns, SegmentInfo, get, history};
+use kaml_versions::{At, Columns, SegmentInfo, Source, Version, get, history, records};
 
 /// The paper's flash: an access takes so long, and nothing else takes any time.
 const ACCESS_NS: u64 = 15_000;
-pub(super) const PAGE_BYTES: u32 = 4096;
+const PAGE_BYTES: u32 = 4096;
 pub(super) const SEGMENT_BYTES: u32 = 1 << 20;
 /// Segments of an erase block, and dies.
 const SEGMENTS_PER_BLOCK: u32 = 4;
@@ -36,7 +36,7 @@ const IDLE_TURNS_MAX: u32 = 1000;
 const IDLE_NS: u64 = 200_000_000;
 
 /// Flash with room for so much data.
-pub(super) fn flash(data_bytes: u64, buffer_bytes: u64, seed: u64) -> Result<SimMedium, RigError> {
+fn flash(data_bytes: u64, buffer_bytes: u64, seed: u64) -> Result<SimMedium, RigError> {
     let block_bytes = u64::from(SEGMENT_BYTES * SEGMENTS_PER_BLOCK);
     let blocks = data_bytes.div_ceil(block_bytes) * (SPARE + 1) / SPARE + SPARE_BLOCKS;
     let geometry = Geometry {
@@ -115,6 +115,15 @@ impl Device {
         Ok(history(&mut reading, &Key::from(key), usize::MAX)?.len() as u64)
     }
 
+    /// The versions of a segment.
+    pub(super) fn versions_of(&mut self, segment: &SegmentInfo) -> Result<Vec<Version>, RigError> {
+        let mut reading = Reading::new(&mut self.core, &self.medium, self.space)?;
+        reading.look(|_, hold| hold(segment.at))?;
+        let pages = reading.read(segment.at, 0..(segment.hashed_pages * PAGE_BYTES) as usize)?;
+        let versions = pages.chunks(PAGE_BYTES as usize).flat_map(records).map(|record| Ok(record?.0));
+        versions.collect()
+    }
+
     fn commit(&mut self) -> Result<(), RigError> {
         self.staged = 0;
         let mut idle_turns = 0;
@@ -156,8 +165,9 @@ impl Device {
     }
 }
 
-impl Subject for Device {
-    fn put(&mut self, _put: u64, key: u64, value: &[u8]) -> Result<(), RigError> {
+impl Device {
+    /// Puts.
+    pub(super) fn put(&mut self, key: u64, value: &[u8]) -> Result<(), RigError> {
         let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
         let op = Op { namespace: self.space, key: Key::from(key), body, condition: Condition::Always };
         let mut idle_turns = 0;
@@ -173,7 +183,8 @@ impl Subject for Device {
         if self.staged == PUTS_TOGETHER { self.commit() } else { Ok(()) }
     }
 
-    fn rest(&mut self) -> Result<(), RigError> {
+    /// Everything that was put is durable, nothing is under way.
+    pub(super) fn rest(&mut self) -> Result<(), RigError> {
         if self.staged > 0 {
             self.commit()?;
         }
@@ -185,16 +196,19 @@ impl Subject for Device {
         Ok(())
     }
 
-    fn get(&mut self, key: u64) -> Result<Option<Vec<u8>>, RigError> {
+    /// The newest value of a key.
+    pub(super) fn get(&mut self, key: u64) -> Result<Option<Vec<u8>>, RigError> {
         let mut reading = Reading::new(&mut self.core, &self.medium, self.space)?;
         Ok(get(&mut reading, &Key::from(key), At::Latest)?.map(|record| record.value))
     }
 
-    fn medium(&self) -> &SimMedium {
+    /// The flash.
+    pub(super) fn medium(&self) -> &SimMedium {
         &self.medium
     }
 
-    fn stored(&mut self, put_bytes: u64) -> Result<Stored, RigError> {
+    /// What became of puts of so many bytes.
+    pub(super) fn stored(&mut self, put_bytes: u64) -> Result<Stored, RigError> {
         let pages = self.medium.page_counts().written;
         self.look(|columns| {
             let rows = 0..columns.parameters().rows;

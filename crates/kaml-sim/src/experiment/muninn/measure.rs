@@ -1,18 +1,16 @@
 //! Filling a namespace and looking things up in it, counted by the flash.
 //!
 //! Lives here:       what is counted, which keys are looked up, how large an experiment is.
-//! Lives elsewhere:  the two indexes (`device`, `baseline`), tables and pictures (`space`, `reads`, `cleaning`).
+//! Lives elsewhere:  the device (`device`), tables and pictures (`space`, `reads`, `cleaning`).
 //! Implements:       paper:Muninn 6.
 
-use super::baseline::Baseline;
 use super::device::{Device, SEGMENT_BYTES};
 use super::keys::Workload;
 use crate::experiment::{Settings, Steps};
-use crate::medium::SimMedium;
 use crate::rig::RigError;
 use crate::rng::{Rng, mix};
 use kaml_device::VersionOptions;
-use kaml_versions::BloomParameters;
+use kaml_versions::BloomOptions;
 use std::ops::Range;
 
 /// The paper's experiment: so many pairs, and so large a page buffer.
@@ -57,35 +55,29 @@ impl Scale {
         format!("{} puts, page buffer of {} MiB, pages of 4 KiB, segments of 1 MiB", self.keys, self.buffer_mib)
     }
 
-    /// The namespace of a device. `change` is told what the device chooses by itself.
-    pub(super) fn device(&self, bytes: u64, fingerprint_bits: u32) -> Result<Device, RigError> {
+    /// A device with one namespace. The paper's index has a row for each MiB of the buffer.
+    pub(super) fn device(&self, bytes: u64, index: Index) -> Result<Device, RigError> {
         let options = VersionOptions {
             buffer_bytes: self.buffer_mib << 20,
             segment_bytes: SEGMENT_BYTES,
-            fingerprint_bits,
             ..VersionOptions::default()
         };
-        Device::new(bytes, options, self.seed)
-    }
-
-    /// The paper's index: a row for each MiB of the buffer.
-    pub(super) fn baseline(&self, bytes: u64, parameters: BloomParameters) -> Result<Baseline, RigError> {
-        Baseline::new(bytes, BloomParameters { rows: self.buffer_mib as u32, seed: self.seed, ..parameters }, self.seed)
+        match index {
+            // Where segments are as empty as the paper's worst, they take three times the data.
+            Index::Bloom(bloom) => Device::new(4 * bytes, VersionOptions { bloom: Some(bloom), ..options }, self.seed),
+            Index::Columns(fingerprint_bits) => {
+                Device::new(bytes, VersionOptions { fingerprint_bits, ..options }, self.seed)
+            }
+        }
     }
 }
 
-/// A namespace that is measured.
-pub(super) trait Subject {
-    /// Puts, by number.
-    fn put(&mut self, put: u64, key: u64, value: &[u8]) -> Result<(), RigError>;
-    /// Everything that was put is durable, nothing is under way.
-    fn rest(&mut self) -> Result<(), RigError>;
-    /// The newest value of a key.
-    fn get(&mut self, key: u64) -> Result<Option<Vec<u8>>, RigError>;
-    /// The flash.
-    fn medium(&self) -> &SimMedium;
-    /// What became of puts of so many bytes.
-    fn stored(&mut self, put_bytes: u64) -> Result<Stored, RigError>;
+/// An index and how it is set.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Index {
+    Bloom(BloomOptions),
+    /// Bits of a fingerprint; 0: what a namespace has unless it is told.
+    Columns(u32),
 }
 
 /// What is in segments, and what it cost.
@@ -94,8 +86,8 @@ pub(super) struct Stored {
     pub(super) versions: u64,
     /// Of these versions, as they stand in pages.
     pub(super) bytes: u64,
-    /// Bytes of the pages that segments have for versions. Our tables have pages of their own in the same segments, which
-    /// are counted as written; the paper's filters are elsewhere.
+    /// Bytes of the pages that segments have for versions. Tables have pages of their own in the same segments, which are
+    /// counted as written; the paper's filters are elsewhere.
     pub(super) room: u64,
     /// Memory of everything but the page buffer.
     pub(super) index_bytes: u64,
@@ -126,7 +118,7 @@ pub(super) struct Filled {
 
 /// Makes all puts of a workload.
 pub(super) fn fill(
-    subject: &mut dyn Subject,
+    device: &mut Device,
     workload: &Workload,
     what: &str,
     steps: &mut Steps<'_>,
@@ -142,11 +134,11 @@ pub(super) fn fill(
         let key = workload.key(put);
         workload.value(put, &mut value);
         bytes += (kaml_versions::HEADER_BYTES + size_of::<u64>() + value.len()) as u64;
-        subject.put(put, key, &value)?;
+        device.put(key, &value)?;
         last[key as usize] = put as u32 + 1;
     }
-    subject.rest()?;
-    Ok(Filled { stored: subject.stored(bytes)?, last })
+    device.rest()?;
+    Ok(Filled { stored: device.stored(bytes)?, last })
 }
 
 /// Which keys are looked up.
@@ -211,7 +203,7 @@ impl Reads {
 
 /// Looks up keys of an age, each of which must be found as it was put last.
 pub(super) fn look_up(
-    subject: &mut dyn Subject,
+    device: &mut Device,
     workload: &Workload,
     filled: &Filled,
     age: Age,
@@ -228,12 +220,12 @@ pub(super) fn look_up(
             Age::Absent => workload.space + lookup,
             _ => drawn(workload, filled, &puts, &mut rng),
         };
-        let (before, began) = (subject.medium().page_counts().read, subject.medium().now_ns());
-        let found = subject.get(key)?;
-        let pages = subject.medium().page_counts().read - before;
+        let (before, began) = (device.medium().page_counts().read, device.medium().now_ns());
+        let found = device.get(key)?;
+        let pages = device.medium().page_counts().read - before;
         reads.pages += pages;
         reads.three_or_more += u64::from(pages >= 3);
-        reads.ns += subject.medium().now_ns() - began;
+        reads.ns += device.medium().now_ns() - began;
         let is_right = match filled.last.get(key as usize).and_then(|last| last.checked_sub(1)) {
             None => found.is_none(),
             Some(put) => {

@@ -8,13 +8,11 @@
 //! |------------|-------------------------------------------------------------------|
 //! | `keys`     | what is put                                                       |
 //! | `device`   | a versioned namespace of the firmware, put and read as hosts do   |
-//! | `baseline` | the paper's own index, which is not a choice of a namespace       |
 //! | `measure`  | filling, looking up, counting                                     |
 //! | `space`    | Figures 7 and 8                                                   |
 //! | `reads`    | Figure 9                                                          |
 //! | `cleaning` | Figure 10                                                         |
 
-mod baseline;
 mod cleaning;
 mod device;
 mod keys;

@@ -3,14 +3,15 @@
 //! Lives here:       Figure 9, a history of many versions.
 //! Implements:       paper:Muninn 6.3.
 
+use super::device::Device;
 use super::keys::Workload;
-use super::measure::{Age, FILL_STEPS, Reads, Scale, Stored, Subject, fill, look_up};
+use super::measure::{Age, FILL_STEPS, Index, Reads, Scale, Stored, fill, look_up};
 use super::panel;
 use crate::experiment::chart::{Chart, Marks};
 use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps};
 use crate::rig::RigError;
 use crate::rng::Rng;
-use kaml_versions::BloomParameters;
+use kaml_versions::BloomOptions;
 
 /// Versions of each key whose history is read.
 const VERSIONS: u64 = 64;
@@ -28,16 +29,16 @@ struct Sheet {
 }
 
 fn sheet(
-    subject: &mut dyn Subject,
+    device: &mut Device,
     workload: &Workload,
     (name, lookups): (&str, u64),
     steps: &mut Steps<'_>,
 ) -> Result<Sheet, RigError> {
-    let filled = fill(subject, workload, name, steps)?;
+    let filled = fill(device, workload, name, steps)?;
     let mut reads = Vec::new();
     for age in Age::ALL {
         steps.next(&format!("{name}: {}", age.name()));
-        reads.push(look_up(subject, workload, &filled, age, lookups)?);
+        reads.push(look_up(device, workload, &filled, age, lookups)?);
     }
     Ok(Sheet { stored: filled.stored, reads })
 }
@@ -49,11 +50,9 @@ pub(in crate::experiment) fn amplification(settings: &Settings, progress: Progre
     let bytes = workload.puts * workload.pair_bytes.1;
     let mut steps = Steps::new(progress, 3 * FILL_STEPS + 2 * Age::ALL.len() + 1);
     // One after the other: each takes gigabytes at the paper's scale.
-    let with = |subject: &mut dyn Subject, name: &str, steps: &mut Steps<'_>| {
-        sheet(subject, &workload, (name, scale.lookups), steps)
-    };
-    let bloom = with(&mut scale.baseline(bytes, BloomParameters::default())?, "bloom", &mut steps)?;
-    let columns = with(&mut scale.device(bytes, 0)?, "columns", &mut steps)?;
+    let mut with = |index, name| sheet(&mut scale.device(bytes, index)?, &workload, (name, scale.lookups), &mut steps);
+    let bloom = with(Index::Bloom(BloomOptions::default()), "bloom")?;
+    let columns = with(Index::Columns(0), "columns")?;
     let history = history(&scale, &mut steps)?;
     let mut rows = Vec::new();
     for (name, sheet) in [("bloom", &bloom), ("columns", &columns)] {
@@ -80,7 +79,7 @@ fn history(scale: &Scale, steps: &mut Steps<'_>) -> Result<f64, RigError> {
     let scale = Scale::with(scale.keys.min(HISTORY_PUTS_MAX), scale.seed);
     let space = scale.keys.div_ceil(VERSIONS);
     let workload = Workload { name: "64 versions", space, ..Workload::sequential(space * VERSIONS, scale.seed) };
-    let mut device = scale.device(workload.puts * workload.pair_bytes.1, 0)?;
+    let mut device = scale.device(workload.puts * workload.pair_bytes.1, Index::Columns(0))?;
     fill(&mut device, &workload, "columns, 64 versions of each key", steps)?;
     steps.next("columns: histories");
     let before = device.medium().page_counts().read;

@@ -3,33 +3,14 @@
 //! Lives here:       Figures 7 and 8.
 //! Implements:       paper:Muninn 6.1, 6.2, 6.4.
 
+use super::device::Device;
 use super::keys::{Order, Workload};
-use super::measure::{Age, FILL_STEPS, Filled, Reads, Scale, Stored, Subject, fill, look_up};
+use super::measure::{Age, FILL_STEPS, Filled, Index, Reads, Scale, Stored, fill, look_up};
 use super::panel;
 use crate::experiment::chart::{Chart, Marks};
 use crate::experiment::{Cell, Claim, Outcome, Progress, Settings, Steps};
 use crate::rig::RigError;
-use kaml_versions::BloomParameters;
-
-/// An index and how it is set.
-#[derive(Clone, Copy, Debug)]
-enum Index {
-    Bloom(BloomParameters),
-    /// Bits of a fingerprint.
-    Columns(u32),
-}
-
-/// What a namespace has unless it is told.
-const FINGERPRINT_BITS: u32 = 14;
-
-impl Index {
-    fn make(self, scale: &Scale, bytes: u64) -> Result<Box<dyn Subject>, RigError> {
-        Ok(match self {
-            Index::Bloom(parameters) => Box::new(scale.baseline(bytes, parameters)?),
-            Index::Columns(bits) => Box::new(scale.device(bytes, bits)?),
-        })
-    }
-}
+use kaml_versions::BloomOptions;
 
 /// Fills a namespace.
 fn filled(
@@ -38,10 +19,10 @@ fn filled(
     workload: &Workload,
     what: &str,
     steps: &mut Steps<'_>,
-) -> Result<(Box<dyn Subject>, Filled), RigError> {
-    let mut subject = index.make(scale, workload.puts * workload.pair_bytes.1)?;
-    let filled = fill(&mut *subject, workload, what, steps)?;
-    Ok((subject, filled))
+) -> Result<(Device, Filled), RigError> {
+    let mut device = scale.device(workload.puts * workload.pair_bytes.1, index)?;
+    let filled = fill(&mut device, workload, what, steps)?;
+    Ok((device, filled))
 }
 
 /// A Pareto workload where the paper says that segments stay a third empty has few keys: about so many puts of each.
@@ -52,13 +33,12 @@ const MIXED_BYTES: (u64, u64) = (64, 1983);
 /// Figure 7.
 pub(in crate::experiment) fn utilisation(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
     let scale = Scale::of(settings);
-    let skewed = BloomParameters::default();
-    // As many keys as the skewed filters have.
-    let even = BloomParameters { filter_keys: [146; 7], ..skewed };
+    let skewed = BloomOptions::default();
+    let even = BloomOptions { is_even: true, ..skewed };
     let indexes = [
         ("bloom, even filters (N8/7)", Index::Bloom(even)),
         ("bloom, skewed filters (S8/7)", Index::Bloom(skewed)),
-        ("columns", Index::Columns(FINGERPRINT_BITS)),
+        ("columns", Index::Columns(0)),
     ];
     let plain = Workload::sequential(scale.keys, scale.seed);
     let few = (scale.keys / PARETO_PUTS_OF_KEY).max(1);
@@ -137,8 +117,8 @@ fn claims(found: &[Vec<Stored>]) -> Vec<Claim> {
     ]
 }
 
-/// Initial rates of false positives of the paper's filters.
-const RATES: [f64; 6] = [1e-4, 2.5e-4, 5e-4, 1e-3, 2e-3, 5e-3];
+/// Initial rates of false positives of the paper's filters, in millionths.
+const RATES_PPM: [u32; 6] = [100, 250, 500, 1000, 2000, 5000];
 /// Bits of fingerprints of ours.
 const BITS: [u32; 6] = [16, 15, 14, 13, 12, 10];
 
@@ -146,14 +126,14 @@ const BITS: [u32; 6] = [16, 15, 14, 13, 12, 10];
 pub(in crate::experiment) fn false_positives(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
     let scale = Scale::of(settings);
     let workload = Workload::sequential(scale.keys, scale.seed);
-    let mut steps = Steps::new(progress, (RATES.len() + BITS.len()) * FILL_STEPS);
+    let mut steps = Steps::new(progress, (RATES_PPM.len() + BITS.len()) * FILL_STEPS);
     let mut rows = Vec::new();
     let mut sweep = |name: &str, settings: Vec<(String, Index)>| -> Result<Vec<(Reads, Reads, f64)>, RigError> {
         let mut points = Vec::new();
         for (setting, index) in settings {
             let what = format!("{name}, {setting}");
-            let (mut subject, filled) = filled(index, &scale, &workload, &what, &mut steps)?;
-            let mut reads = |age| look_up(&mut *subject, &workload, &filled, age, scale.lookups);
+            let (mut device, filled) = filled(index, &scale, &workload, &what, &mut steps)?;
+            let mut reads = |age| look_up(&mut device, &workload, &filled, age, scale.lookups);
             let (oldest, absent) = (reads(Age::Oldest)?, reads(Age::Absent)?);
             let bytes = filled.stored.index_bytes_per_key();
             rows.push(vec![
@@ -167,9 +147,9 @@ pub(in crate::experiment) fn false_positives(settings: &Settings, progress: Prog
         }
         Ok(points)
     };
-    let rates: Vec<String> = RATES.iter().map(|rate| format!("{:.3}", rate * 1e2)).collect();
-    let with = |rate: f64| BloomParameters { false_positive_rate: rate, ..BloomParameters::default() };
-    let bloom = sweep("bloom", rates.iter().cloned().zip(RATES.map(|rate| Index::Bloom(with(rate)))).collect())?;
+    let rates: Vec<String> = RATES_PPM.iter().map(|rate| format!("{:.3}", f64::from(*rate) / 1e4)).collect();
+    let with = |rate| BloomOptions { false_positives_ppm: rate, ..BloomOptions::default() };
+    let bloom = sweep("bloom", rates.iter().cloned().zip(RATES_PPM.map(|rate| Index::Bloom(with(rate)))).collect())?;
     let bits: Vec<String> = BITS.iter().map(u32::to_string).collect();
     let columns = sweep("columns", bits.iter().cloned().zip(BITS.map(Index::Columns)).collect())?;
     let lines = |title, x, categories: &[String], points: &[(Reads, Reads, f64)]| {

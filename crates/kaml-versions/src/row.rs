@@ -1,0 +1,116 @@
+//! A row: the versions of some keys, in the page buffer and in a chain of segments.
+//!
+//! Lives here:       putting a version into the buffer, when the row is full, what joins which group.
+//! Lives elsewhere:  all rows together (`columns`), how a segment is made (`seal`, `bloom`).
+//! Implements:       paper:Muninn 4.2.1; docs/versioned.md "Placement", "The paper's index".
+//!
+//! With retrieval tables versions find their pages when they are sealed, all at once. With the paper's filters each finds its
+//! page when it is put, and the row is full when one finds none.
+
+use crate::bloom::Open;
+use crate::buffer::BufferRow;
+use crate::group::{Group, Segment};
+use crate::hash::KeyHash;
+use crate::parameters::{Index, Parameters};
+use crate::seal::{Room, Sealed, Table, seal};
+use kaml_index::Key;
+
+/// A row fuller than this, in quarters of a segment, is sealed even while the buffer has room: a hot key must not fill
+/// it.
+const ROW_QUARTERS_MAX: usize = 5;
+
+/// A chain of segments and what will be in its next ones.
+#[derive(Debug, Default)]
+pub(crate) struct Row {
+    pub(crate) buffer: BufferRow,
+    /// Oldest first.
+    pub(crate) groups: Vec<Group>,
+    /// With the paper's index: the segment that is being filled.
+    open: Option<Box<Open>>,
+}
+
+impl Row {
+    /// An empty row, its first segment for the `number`-th table of filters.
+    pub(crate) fn new(parameters: &Parameters, number: u32) -> Row {
+        let mut row = Row::default();
+        row.reopen(parameters, number);
+        row
+    }
+
+    /// Adds the newest version of a key.
+    pub(crate) fn insert(&mut self, hash: KeyHash, key: &Key, record: Box<[u8]>, parameters: &Parameters) {
+        self.buffer.push(hash, key, record);
+        self.fill(parameters);
+    }
+
+    /// Whether it should be sealed even if the buffer has room.
+    pub(crate) fn is_full(&self, parameters: &Parameters) -> bool {
+        match &self.open {
+            Some(open) => open.is_full(&self.buffer),
+            None => self.buffer.bytes() > parameters.segment_bytes() * ROW_QUARTERS_MAX / 4,
+        }
+    }
+
+    /// A segment full of its versions, which stay in the buffer; nothing if it is empty. Its table suits `room`.
+    pub(crate) fn seal(&self, index: u32, parameters: &Parameters, room: Room) -> Option<Sealed> {
+        match (&parameters.index, &self.open) {
+            (Index::Columns(shape), _) => seal(index, &self.buffer, parameters, *shape, room),
+            (Index::Bloom(_), open) => open.as_ref()?.seal(index, &self.buffer, parameters),
+        }
+    }
+
+    /// Removes the versions of a sealed segment from the buffer; the next segment is for the `number`-th table of filters.
+    pub(crate) fn leave(&mut self, sealed: &Sealed, parameters: &Parameters, number: u32) {
+        self.buffer.remove(&sealed.leaves);
+        self.reopen(parameters, number);
+    }
+
+    /// Begins the segment that is filled anew.
+    pub(crate) fn reopen(&mut self, parameters: &Parameters, number: u32) {
+        if let Index::Bloom(bloom) = &parameters.index {
+            self.open = Some(Box::new(Open::new(parameters, bloom, number)));
+            self.fill(parameters);
+        }
+    }
+
+    fn fill(&mut self, parameters: &Parameters) {
+        if let (Index::Bloom(bloom), Some(open)) = (&parameters.index, &mut self.open) {
+            open.fill(&self.buffer, parameters, bloom);
+        }
+    }
+
+    /// What the table of the next segment should be like.
+    pub(crate) fn room(&self) -> Room {
+        self.groups.last().map_or(Room::New, Group::room)
+    }
+
+    /// The table of filters that the next segment is for.
+    pub(crate) fn next_table(&self) -> u32 {
+        self.groups.last().map_or(0, |group| group.table_numbers().1)
+    }
+
+    pub(crate) fn group_bytes(&self) -> usize {
+        self.groups.iter().map(Group::memory_bytes).sum()
+    }
+
+    /// Adds the newest segment, to the open group if that has tables like it.
+    pub(crate) fn push(&mut self, segment: Segment, table: &Table, parameters: &Parameters) {
+        if !self.groups.last().is_some_and(|group| group.takes(table)) {
+            self.groups.push(Group::new(table, parameters));
+        }
+        self.groups.last_mut().expect("one at least").push(segment, table);
+    }
+
+    /// A newer version of a key is sealed: the one before it, if there is one, is no longer the newest. Answered from
+    /// memory, so it is wrong as often as a search reads a page in vain.
+    pub(crate) fn outlive(&mut self, key: KeyHash) {
+        for group in self.groups.iter_mut().rev() {
+            let mask = group.probe(key).mask();
+            if mask != 0 {
+                let segment = &mut group.segments[63 - mask.leading_zeros() as usize];
+                segment.live = segment.live.saturating_sub(1);
+                return;
+            }
+        }
+    }
+}
