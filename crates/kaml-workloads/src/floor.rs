@@ -26,10 +26,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Bytes of the log file; written round and round.
+/// Bytes of the log, and of the pages behind it if they are asked for, unless told otherwise; written round and round.
 pub const LOG_BYTES: u64 = 256 << 20;
-/// Bytes behind the log for pages, if they are asked for; written round and round too.
-pub const PAGES_BYTES: u64 = 256 << 20;
 /// What frames are padded to unless told otherwise: what every file system takes with `O_DIRECT`.
 pub const SECTOR_BYTES: usize = 4096;
 /// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
@@ -66,16 +64,21 @@ impl Floor {
         (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(self.sector_bytes)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Bytes of the log in a file: all of it, or the first half if pages go into the second.
+    fn log_bytes(&self, scratch: &Scratch) -> u64 {
+        if self.pages { scratch.bytes() / 2 } else { scratch.bytes() }
+    }
+
+    fn check(&self, log_bytes: u64) -> Result<(), Error> {
         if self.clients == 0 || self.batch_records == 0 || self.writes_in_flight == 0 {
             return Err(Error::Parameters("clients, records per put and writes in flight must not be 0".into()));
         }
         if !self.sector_bytes.is_power_of_two() || !(512..=65536).contains(&self.sector_bytes) {
             return Err(Error::Parameters(format!("{} B are no sector", self.sector_bytes)));
         }
-        if self.frame_bytes_max() as u64 > LOG_BYTES / 4 {
+        if self.frame_bytes_max() as u64 > log_bytes / 4 {
             return Err(Error::Parameters(format!(
-                "{} clients with {} records of {} B do not fit the floor's log of {LOG_BYTES} B",
+                "{} clients with {} records of {} B do not fit the floor's log of {log_bytes} B",
                 self.clients, self.batch_records, self.record_bytes
             )));
         }
@@ -98,22 +101,19 @@ impl Floor {
 
 /// Blocking callers: whoever finds the disk free leads, the others sleep until their frame is written.
 pub fn blocking(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
-    floor.check()?;
-    let scratch = Scratch::create(dir, if floor.pages { LOG_BYTES + PAGES_BYTES } else { LOG_BYTES })?;
+    floor.check(LOG_BYTES)?;
+    let scratch = Scratch::create(dir, if floor.pages { 2 * LOG_BYTES } else { LOG_BYTES })?;
     blocking_on(&scratch, floor)
 }
 
-/// The same over a file that exists.
+/// The same over a file that exists, of any size.
 pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
-    floor.check()?;
-    if floor.pages && scratch.bytes() < LOG_BYTES + PAGES_BYTES {
-        let least = LOG_BYTES + PAGES_BYTES;
-        return Err(Error::Parameters(format!("a floor with pages needs a file of {least} B")));
-    }
-    let mut log = Log::new(scratch.open(true)?, floor);
+    let log_bytes = floor.log_bytes(scratch);
+    floor.check(log_bytes)?;
+    let mut log = Log::new(scratch.open(true)?, log_bytes, floor);
     let writer = match floor.pages {
         true => {
-            let (pages, writer) = pages::pages(scratch)?;
+            let (pages, writer) = pages::pages(scratch, log_bytes)?;
             log.state.get_mut().expect("nobody has it yet").pages = Some(pages);
             Some(std::thread::spawn(move || writer.run()))
         }
@@ -150,14 +150,14 @@ pub fn better(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
 
 /// One thread, many logical clients: each answered client puts again at once; the whole frame is one write.
 pub fn event_loop(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
-    floor.check()?;
+    floor.check(LOG_BYTES)?;
     let scratch = Scratch::create(dir, LOG_BYTES)?;
     event_loop_on(&scratch, floor)
 }
 
-/// The same over a file that exists.
+/// The same over a file that exists, of any size.
 pub fn event_loop_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
-    floor.check()?;
+    floor.check(scratch.bytes())?;
     let slot_count = floor.writes_in_flight.min(floor.clients);
     let mut ring = Loop::new(scratch.open(true)?, slot_count, floor.frame_bytes_max())?;
     let payload = vec![0xa5u8; floor.record_bytes];
@@ -284,6 +284,7 @@ const WORD_COUNT: u32 = 4096;
 /// The log of blocking callers.
 struct Log<'a> {
     file: File,
+    bytes: u64,
     floor: &'a Floor,
     state: Mutex<State>,
     words: Vec<Word>,
@@ -310,7 +311,7 @@ struct State {
 }
 
 impl<'a> Log<'a> {
-    fn new(file: File, floor: &'a Floor) -> Log<'a> {
+    fn new(file: File, bytes: u64, floor: &'a Floor) -> Log<'a> {
         let frame = || AlignedBuf::zeroed(floor.frame_bytes_max());
         let state = State {
             open: frame(),
@@ -323,7 +324,7 @@ impl<'a> Log<'a> {
             pages: None,
         };
         let words = (0..WORD_COUNT).map(|_| Word(AtomicU32::new(WAITING))).collect();
-        Log { file, floor, state: Mutex::new(state), words }
+        Log { file, bytes, floor, state: Mutex::new(state), words }
     }
 
     /// Puts until time is up.
@@ -371,7 +372,7 @@ impl<'a> Log<'a> {
         let spare = state.spare.pop().expect("a spare frame for each leader");
         let mut frame = std::mem::replace(&mut state.open, spare);
         let len = seal(&mut frame, state.len, state.cursor.sequence, self.floor.sector_bytes);
-        let offset = state.cursor.advance(len, LOG_BYTES);
+        let offset = state.cursor.advance(len, self.bytes);
         state.len = FRAME_HEADER_BYTES;
         state.number = number.wrapping_add(1) & (u32::MAX >> 2);
         self.word(state.number).store(state.number << 2 | WAITING, Ordering::Release);
@@ -444,6 +445,9 @@ impl<'a> Log<'a> {
 mod tests {
     use super::*;
 
+    /// Enough for the largest frame of the tests.
+    const FILE_BYTES: u64 = 8 << 20;
+
     fn floor(clients: usize, batch_records: usize, writes_in_flight: usize) -> Floor {
         Floor {
             record_bytes: 100,
@@ -461,11 +465,9 @@ mod tests {
     #[test]
     fn all_callers_are_answered() {
         let dir = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(dir.path(), LOG_BYTES).unwrap();
-        let paged = Scratch::create(dir.path(), LOG_BYTES + PAGES_BYTES).unwrap();
+        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
         let with_pages = Floor { pages: true, record_bytes: 4096, ..floor(8, 4, 1) };
-        assert!(matches!(blocking_on(&scratch, &with_pages), Err(Error::Parameters(_))));
-        let figures = blocking_on(&paged, &with_pages).unwrap();
+        let figures = blocking_on(&scratch, &with_pages).unwrap();
         assert!(
             figures.disk_write_bytes.is_none_or(|written| written as f64 > 1.5 * figures.bytes as f64),
             "{figures:?}"
@@ -485,7 +487,7 @@ mod tests {
     #[test]
     fn the_log_holds_whole_frames() {
         let dir = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(dir.path(), LOG_BYTES).unwrap();
+        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
         let figures = blocking_on(&scratch, &floor(1, 2, 1)).unwrap();
         let mut bytes = AlignedBuf::zeroed(1 << 20);
         scratch.open(false).unwrap().read_exact_at(&mut bytes, 0).unwrap();

@@ -328,8 +328,8 @@ impl Arguments {
 impl FloorArguments {
     fn run(self) -> Result<(), Failure> {
         let duration = self.common.duration()?;
-        let pages_bytes = if self.pages { floor::PAGES_BYTES } else { 0 };
-        let scratch = Scratch::create(&self.common.dir, floor::LOG_BYTES + pages_bytes)?;
+        let halves = if self.pages { 2 } else { 1 };
+        let scratch = Scratch::create(&self.common.dir, halves * floor::LOG_BYTES)?;
         let floor = |clients, writes_in_flight| Floor {
             record_bytes: self.bytes as usize,
             batch_records: self.batch,

@@ -4,11 +4,11 @@
 //! Lives elsewhere:  the log (`floor`).
 //! Implements:       a floor "with the same writes" as a store that logs records and then programs pages.
 
-use super::{LOG_BYTES, PAGES_BYTES};
 use crate::Error;
 use crate::scratch::Scratch;
 use kaml_flash::AlignedBuf;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -28,19 +28,21 @@ pub(super) struct Pages {
 /// Writes full pages round and round behind the log, without waiting for their durability.
 pub(super) struct PageWriter {
     file: File,
+    /// Where in the file they go.
+    area: Range<u64>,
     full: Receiver<AlignedBuf>,
     empty: Sender<AlignedBuf>,
 }
 
-/// Both ends; the pages are written behind the log in `scratch`.
-pub(super) fn pages(scratch: &Scratch) -> Result<(Pages, PageWriter), Error> {
+/// Both ends; the pages are written behind the log of `log_bytes` in `scratch`.
+pub(super) fn pages(scratch: &Scratch, log_bytes: u64) -> Result<(Pages, PageWriter), Error> {
     let (to_writer, full) = channel();
     let (to_log, empty) = channel();
     for _ in 1..BUFFERS {
         to_log.send(AlignedBuf::zeroed(PAGE_WRITE_BYTES)).expect("the other end is in scope");
     }
     let filling = AlignedBuf::zeroed(PAGE_WRITE_BYTES);
-    let writer = PageWriter { file: scratch.open(false)?, full, empty: to_log };
+    let writer = PageWriter { file: scratch.open(false)?, area: log_bytes..scratch.bytes(), full, empty: to_log };
     Ok((Pages { filling, len: 0, full: to_writer, empty }, writer))
 }
 
@@ -71,10 +73,13 @@ impl Pages {
 impl PageWriter {
     /// Writes until the log is dropped.
     pub(super) fn run(self) -> Result<(), Error> {
-        let mut offset = 0;
+        let mut offset = self.area.start;
         for page in &self.full {
-            self.file.write_all_at(&page, LOG_BYTES + offset).map_err(Error::io("writing the floor's pages"))?;
-            offset = (offset + PAGE_WRITE_BYTES as u64) % PAGES_BYTES;
+            if offset + PAGE_WRITE_BYTES as u64 > self.area.end {
+                offset = self.area.start;
+            }
+            self.file.write_all_at(&page, offset).map_err(Error::io("writing the floor's pages"))?;
+            offset += PAGE_WRITE_BYTES as u64;
             if self.empty.send(page).is_err() {
                 break;
             }
