@@ -105,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     fill(&device, space, keys)?;
     device.settle()?;
     let alone = || {
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(Duration::from_secs(12));
         Ok(())
     };
     let (before, ()) = beside(&device, space, (keys, threads), alone)?;

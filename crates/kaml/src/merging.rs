@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
 /// a time; with this the 99 % latency of the others stays within twice what it is alone.
-const RESTS: u32 = 8;
+const RESTS: u32 = 6;
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_millis(250);
 

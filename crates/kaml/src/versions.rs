@@ -116,19 +116,34 @@ impl Source for Reading<'_> {
     }
 
     fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        if let Some(pace) = &mut self.pace {
-            pace.rest(self.shared);
+        let mut found = std::mem::take(&mut self.bytes);
+        found.resize(bytes.len(), 0);
+        let piece_bytes = if self.pace.is_some() { PACED_BYTES } else { bytes.len().max(1) };
+        let starts = bytes.clone().step_by(piece_bytes);
+        for (start, piece) in starts.zip(found.chunks_mut(piece_bytes)) {
+            if let Some(pace) = &mut self.pace {
+                pace.rest(self.shared);
+            }
+            self.read_piece(at, start..start + piece.len(), piece)?;
         }
-        let (read, is_programmed) = self.reader.locate(at, &bytes);
-        self.bytes.resize(bytes.len(), 0);
-        if is_programmed || !self.shared.lock().read_segment(&read, &mut self.bytes) {
-            let into = &mut self.bytes;
-            self.shared.read_with(read.at, read.bytes, |found| {
-                into.copy_from_slice(read.of(found));
-                Ok(())
-            })?;
-        }
+        self.bytes = found;
         Ok(&self.bytes)
+    }
+}
+
+/// What a merge reads at a time: others' commands wait behind it for no longer than behind one of their own.
+const PACED_BYTES: usize = 64 << 10;
+
+impl Reading<'_> {
+    fn read_piece(&self, at: SegmentAt, bytes: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
+        let (read, is_programmed) = self.reader.locate(at, &bytes);
+        if !is_programmed && self.shared.lock().read_segment(&read, into) {
+            return Ok(());
+        }
+        self.shared.read_with(read.at, read.bytes, |found| {
+            into.copy_from_slice(read.of(found));
+            Ok(())
+        })
     }
 }
 
