@@ -11,6 +11,7 @@
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending};
+use crate::format::journal::ENTRY_BYTES;
 use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use crate::lifetime::{Class, record_classes};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, IoId, MediumError};
@@ -280,7 +281,7 @@ impl Core {
         }
         self.emit_programs(out);
         self.place_journal();
-        if self.journal.tail_bytes() > self.geometry.root_bytes as usize / TAIL_SHARE {
+        if !self.journal_fits_root(0) {
             self.journal.seal_tail();
             self.place_journal();
         }
@@ -302,6 +303,11 @@ impl Core {
         };
         self.root_commit.step = Step::Draining { barrier: self.next_io(), prepared: Box::new(prepared) };
         self.step_root();
+    }
+
+    /// Whether a root takes the journal's entries that have no place, and so many more.
+    pub(crate) fn journal_fits_root(&self, more: usize) -> bool {
+        self.journal.tail_bytes() + more * ENTRY_BYTES <= self.geometry.root_bytes as usize / TAIL_SHARE
     }
 
     /// The last request that a root prepared now answers.

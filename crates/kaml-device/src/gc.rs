@@ -16,7 +16,7 @@ use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
 use crate::staging::StageError;
 use crate::writers::{Move, NoBlock};
-use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, PageAddr};
+use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, Packing, PageAddr};
 use kaml_index::Slot;
 use std::collections::BTreeMap;
 
@@ -54,6 +54,8 @@ pub(crate) struct Collector {
     vain: Vain,
     /// Blocks are short, and nothing that goes on by itself will change that.
     pub(crate) wedged: bool,
+    /// Moved records took the last block: hosts wait until a root has given another back.
+    took_last: bool,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
 }
@@ -96,7 +98,7 @@ impl Core {
     /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
     /// garbage, so that it is never outrun and their latency grows by small steps.
     pub(crate) fn may_write(&self) -> bool {
-        !self.collector.active || self.collector.budget > 0
+        !self.collector.active || (self.collector.budget > 0 && !self.collector.took_last)
     }
 
     /// Whether hosts may delete now. Deletes make room and are not counted against the budget, but they fill the
@@ -142,6 +144,7 @@ impl Core {
 
     /// One step of collection.
     pub(crate) fn step_gc(&mut self) {
+        self.collector.took_last &= self.blocks.free_count() == 0;
         self.update_pace();
         if self.collector.victim.is_none() && self.should_collect() {
             self.pick_victim();
@@ -360,7 +363,15 @@ impl Core {
         let whole = &bytes[..record.page_bytes().min(len)];
         // Large records do not know their time.
         let written = if record.sequence == 0 { self.blocks.written_at(block) } else { record.sequence };
-        let to = Slot { at: self.append_moved(log, extent.chunk_count, whole, written)?, len: from.len };
+        let moved = self.append_moved(log, extent.chunk_count, (whole, written), COLLECTION_FLOOR);
+        let at = match moved {
+            Err(NoBlock) if self.may_take_last_block() => {
+                self.collector.took_last = true;
+                self.append_moved(log, extent.chunk_count, (whole, written), 0)
+            }
+            moved => moved,
+        };
+        let to = Slot { at: at?, len: from.len };
         let to_block = self.block_of(to.at);
         self.blocks.note_written(to_block, written);
         self.writers.attach_move(to_block, Move { namespace: record.namespace, key: record.key, from, to });
@@ -372,15 +383,39 @@ impl Core {
     /// Appends to the log of a die, or of any die that has room, in the class of the record's age. If blocks are too
     /// short to open one for it, any class will do: else a victim whose records are of many ages could need more
     /// blocks than there are, and none would come back.
-    fn append_moved(&mut self, log: u32, chunks: u32, bytes: &[u8], written: u64) -> Result<u64, NoBlock> {
+    fn append_moved(
+        &mut self,
+        log: u32,
+        chunks: u32,
+        (bytes, written): (&[u8], u64),
+        floor: u32,
+    ) -> Result<u64, NoBlock> {
         let wanted = self.blocks.lifetimes.of_moved(written);
         let mut alternatives = self.blocks.lifetimes.alternatives(wanted);
         let mut append = |class| {
             let parts = [bytes, &[]];
-            self.on_some_log(log, |core, log| core.append(log, class, COLLECTION_FLOOR, chunks, parts, None))
+            self.on_some_log(log, |core, log| core.append(log, class, floor, chunks, parts, None))
         };
         let at = append(wanted).or_else(|NoBlock| alternatives.find_map(|class| append(class).ok()).ok_or(NoBlock));
         Ok(at?.0)
+    }
+
+    /// Whether the victim's records may have the last block. Where nothing else goes on they may, if it takes all that is live
+    /// in the victim, and if what the journal will have to say of that fits the root which gives the victim back: that root
+    /// needs no block, and there is one again, with room beside it. Power cuts that leave blocks half full, one after the
+    /// other, lead here.
+    fn may_take_last_block(&self) -> bool {
+        let collector = &self.collector;
+        let Some(victim) = collector.victim.as_ref().filter(|_| collector.draining.len() == 1) else { return false };
+        let live = self.blocks.get(victim.block).valid_chunks;
+        let fits = match self.geometry.packing {
+            Packing::Across => true,
+            Packing::WithinPage => live <= self.geometry.chunks_per_block() / 2,
+        };
+        let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
+        let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
+        let root_will_do = !self.root_commit.awaits_checkpoint() && self.journal_fits_root(live as usize);
+        self.blocks.free_count() == 1 && self.blocks.reclaimed_count() == 0 && fits && quiet && root_will_do
     }
 
     /// A damaged value is moved as it is, so that reading it goes on being refused rather than finding nothing.

@@ -100,6 +100,16 @@ impl Plan {
         Self { step: Step::Start, scratch: None, unwritten: Vec::new(), traced: None }
     }
 
+    /// How to write the OOB of an urgent program whose data is on its way, beside it.
+    pub(crate) fn urgent_oob(&self, io: &Io) -> Option<Self> {
+        match (&self.step, io) {
+            (&Step::ProgramData { block, end }, Io::Program { urgent: true, .. }) => {
+                Some(Self { step: Step::ProgramTurn { block, end }, ..Self::new() })
+            }
+            _ => None,
+        }
+    }
+
     /// Where the read asked for goes.
     pub(crate) fn read_buffer<'a>(&'a mut self, io: &'a mut Io, place: Place) -> &'a mut AlignedBuf {
         match (place, io) {

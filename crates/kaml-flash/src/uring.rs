@@ -11,6 +11,9 @@
 //! Invariants
 //! - an operation in flight has at most one entry in the ring, so a ring with room for `depth` never fills up;
 //! - a buffer the kernel may touch stays in its slot, unread, until its completion is seen; `Drop` waits for all.
+//!
+//! The OOB of an urgent program goes to the kernel together with its data, as an operation of our own that nobody is told of.
+//! The program itself then finds its OOB written, waits for the turn to end, or, if that write failed, makes it again.
 
 use crate::blocks::Poke;
 use crate::file::Media;
@@ -54,6 +57,8 @@ pub(crate) struct UringQueue {
     notifier: OnceCell<Option<Notifier>>,
     pool: ScratchPool,
     in_flight: usize,
+    /// Of our own, beside those.
+    own_in_flight: usize,
 }
 
 /// A ring for one thread; kernels before 6.1 do not know how to defer task work.
@@ -64,7 +69,8 @@ fn new_ring(entries: u32) -> io::Result<IoUring> {
 }
 
 struct Op {
-    id: IoId,
+    /// None if it is one of our own.
+    id: Option<IoId>,
     io: Io,
     plan: Plan,
     need: Need,
@@ -102,14 +108,29 @@ impl UringQueue {
             notifier: OnceCell::new(),
             pool: ScratchPool::default(),
             in_flight: 0,
+            own_in_flight: 0,
         })
     }
 
     /// Starts an operation in a free slot.
     fn start(&mut self, id: IoId, io: Io) {
+        let slot = self.occupy(Some(id), io, Plan::new());
+        if self.free.is_empty() {
+            return;
+        }
+        let begun = self.slots[slot].as_ref().and_then(|op| op.plan.urgent_oob(&op.io));
+        if let Some(plan) = begun {
+            self.own_in_flight += 1;
+            self.occupy(None, Io::Flush, plan);
+        }
+    }
+
+    /// Puts an operation into a free slot and takes its first step.
+    fn occupy(&mut self, id: Option<IoId>, io: Io, plan: Plan) -> usize {
         let slot = self.free.pop().expect("the caller saw a free slot");
-        self.slots[slot] = Some(Op { id, io, plan: Plan::new(), need: Need::Done, done: 0 });
+        self.slots[slot] = Some(Op { id, io, plan, need: Need::Done, done: 0 });
         self.advance(slot, Ok(()));
+        slot
     }
 
     /// Takes an operation one step on.
@@ -128,7 +149,10 @@ impl UringQueue {
     fn finish(&mut self, slot: usize, result: Result<(), crate::MediumError>) {
         let op = self.slots[slot].take().expect("an operation ends once");
         self.free.push(slot);
-        self.finished.push(Completion { id: op.id, io: op.io, result });
+        match op.id {
+            Some(id) => self.finished.push(Completion { id, io: op.io, result }),
+            None => self.own_in_flight -= 1,
+        }
     }
 
     /// Puts what an operation needs into the submission queue.
@@ -357,7 +381,7 @@ impl Drop for UringQueue {
         self.in_flight -= self.backlog.len();
         self.backlog.clear();
         let mut done = Vec::new();
-        while self.in_flight > 0 {
+        while self.in_flight + self.own_in_flight > 0 {
             self.reap(Wait::ForNs(1_000_000_000), &mut done);
             done.clear();
         }

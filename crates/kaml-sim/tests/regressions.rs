@@ -135,6 +135,13 @@ fn nearly_full_devices_open_again() {
     passes(467, None, 11_069);
 }
 
+/// Goal:   a nearly full device opens when cuts have left one free block and no open one: moved records may have the last.
+/// Method: the seed and cut at which neither collection nor the ring's records were given it.
+#[test]
+fn the_last_block_gives_others_back() {
+    passes(15_000_051, None, 4212);
+}
+
 /// Goal:   changes of parts of blocks that wait for room keep no block from being erased.
 /// Method: the seed in which such changes had pinned all free blocks of a full device, so that collection waited for them.
 #[test]
