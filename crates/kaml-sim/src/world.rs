@@ -324,7 +324,9 @@ impl World {
             Command::Unload(space) => {
                 let space = *space;
                 self.waiting.swap_remove(which);
-                if self.model.spaces.contains_key(&space) {
+                // The firmware forgets a namespace at once, the model when that is durable.
+                let known = self.model.spaces.get(&space).filter(|(_, phase)| *phase != Phase::Deleting);
+                if known.is_some() {
                     self.core.unload_index(space).expect("the model has it, too");
                 }
                 Ok(())
