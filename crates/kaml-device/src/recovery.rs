@@ -69,6 +69,8 @@ pub struct LoadedIndex {
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
 const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
+/// How often a large record that a power cut may have torn is read before it counts as torn.
+const PLACE_READS: u32 = 4;
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 
@@ -378,9 +380,15 @@ impl Core {
         Ok(broken.map_or(u64::MAX, |(lsn, _)| *lsn))
     }
 
-    /// Whether the pages that a mapping record names hold its record, data and OOB. A failed read decides nothing: the
-    /// record may have been acknowledged, and a Get tells of the failure.
+    /// Whether the pages that a mapping record names hold its record, data and OOB. What a power cut left reads the same every
+    /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged.
     fn is_in_place(&self, medium: &dyn Medium, record: &Record, at: u64) -> bool {
+        (0..PLACE_READS).any(|_| self.reads_in_place(medium, record, at))
+    }
+
+    /// As [`Core::is_in_place`], by one read. A failed read decides nothing: the record may have been acknowledged, and a Get
+    /// tells of the failure.
+    fn reads_in_place(&self, medium: &dyn Medium, record: &Record, at: u64) -> bool {
         let chunks = self.chunks_of(record.value_len as usize);
         let (block, start) = self.geometry.split(ChunkAddr(at));
         let per_page = self.geometry.chunks_per_page();

@@ -163,3 +163,10 @@ fn torn_frames_at_the_start_of_a_lap_are_no_damage() {
 fn indexes_being_written_stay() {
     passes(11_000_372, None, 7151);
 }
+
+/// Goal:   a bit that flips while opening reads a large value takes no acknowledged frame back.
+/// Method: the seed and cut at which the value was read once and taken for torn.
+#[test]
+fn flipped_bits_are_not_torn_writes() {
+    passes(17_000_141, None, 1148);
+}
