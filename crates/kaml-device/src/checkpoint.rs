@@ -200,6 +200,10 @@ impl Core {
                 } else if self.failed_blocks_want_room() && !prepared.reclaimed.is_empty() {
                     let prepared = self.without_failed_blocks(prepared);
                     self.drained(prepared);
+                } else if self.failed_blocks_want_room() && self.blocks.can_release_before(self.ring.oldest_kept()) {
+                    // Blocks were emptied since it was prepared: one that names them gives the failed ones room.
+                    self.root_commit.step = Step::Draining { barrier, prepared };
+                    self.restart_root();
                 } else {
                     self.root_commit.step = Step::Draining { barrier, prepared };
                 }

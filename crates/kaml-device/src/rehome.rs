@@ -36,9 +36,11 @@ impl Core {
         self.failed_blocks.iter().all(|block| !self.has_room_for(*block) && !self.ops_on_block(*block))
     }
 
-    /// As [`Core::failed_blocks_want_room`], and none will become free.
+    /// As [`Core::failed_blocks_want_room`], and none will become free: there are no others, or opening would read ring frames that
+    /// name places in them, which are kept for the very records of failed blocks.
     pub(crate) fn failed_blocks_lack_room(&self) -> bool {
-        let none_to_come = self.blocks.reclaimed_count() == 0 && (self.blocks.free_count() as usize) < REHOME_BLOCKS;
+        let kept = !self.blocks.can_release_before(self.ring.oldest_kept());
+        let none_to_come = kept && (self.blocks.free_count() as usize) < REHOME_BLOCKS;
         none_to_come && !self.failed_blocks.is_empty() && self.failed_blocks_want_room()
     }
 

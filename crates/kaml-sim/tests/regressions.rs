@@ -170,3 +170,11 @@ fn indexes_being_written_stay() {
 fn flipped_bits_are_not_torn_writes() {
     passes(17_000_141, None, 1148);
 }
+
+/// Goal:   a device whose flash dies block by block says that none is left when reclaimed ones are kept by ring frames that the
+///         records of failed blocks keep, and uses those emptied while a root waited.
+/// Method: the seed in which its Puts waited for ever.
+#[test]
+fn kept_blocks_are_a_dead_end_too() {
+    passes(17_001_004, None, 0);
+}
