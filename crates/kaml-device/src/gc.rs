@@ -414,7 +414,8 @@ impl Core {
         };
         let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
         let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
-        let root_will_do = !self.root_commit.awaits_checkpoint() && self.journal_fits_root(live as usize);
+        let entries = victim.extents.len().min(live as usize);
+        let root_will_do = !self.root_commit.awaits_checkpoint() && self.journal_fits_root(entries);
         self.blocks.free_count() == 1 && self.blocks.reclaimed_count() == 0 && fits && quiet && root_will_do
     }
 

@@ -137,10 +137,12 @@ fn nearly_full_devices_open_again() {
 }
 
 /// Goal:   a nearly full device opens when cuts have left one free block and no open one: moved records may have the last.
-/// Method: the seed and cut at which neither collection nor the ring's records were given it.
+/// Method: the seed and cut at which neither collection nor the ring's records were given it; one with long records, of which the
+///         journal says little.
 #[test]
 fn the_last_block_gives_others_back() {
     passes(15_000_051, None, 4212);
+    passes(17_001_279, None, 11_653);
 }
 
 /// Goal:   changes of parts of blocks that wait for room keep no block from being erased.
