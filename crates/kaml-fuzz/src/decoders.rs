@@ -9,6 +9,7 @@ use kaml_nvme::wire::identify::read_controller_list;
 use kaml_nvme::wire::logs::LogRequest;
 use kaml_nvme::wire::manage::{Attributes, Create, decode_change, decode_put, encode_batch, encode_change};
 use kaml_nvme::wire::pdu::Header;
+use kaml_nvme::wire::reservations::{Report, Wish};
 use kaml_nvme::wire::text::{get_ascii, get_nqn};
 use kaml_nvme::wire::{blocks, keyvalue, named, vendor, versions};
 use zerocopy::{FromBytes, IntoBytes};
@@ -94,6 +95,10 @@ fn command(bytes: &[u8]) {
         let again = blocks::encode_ranges(&ranges).expect("what was read can be written");
         assert_eq!(blocks::decode_ranges(&command, &again), Ok(ranges));
     }
+    if let Ok(wish) = Wish::decode(&command, data) {
+        let (again, keys) = wish.encode(command.nsid.get());
+        assert_eq!(Wish::decode(&again, &keys), Ok(wish));
+    }
     let connect = Connect::of(&command);
     assert_eq!(Connect::of(&connect.command()).queue, connect.queue);
     assert!(matches!(Property::of(&command).bytes(), 4 | 8));
@@ -128,7 +133,11 @@ fn vendor(bytes: &[u8], parameter: u8) {
         4 => drop(versions::decode_stats(bytes)),
         5 => drop(versions::decode_differences(bytes, count)),
         6 => drop(vendor::decode_namespaces(bytes)),
-        _ => drop((versions::decode_merged(bytes), vendor::DevicePage::read(bytes).is_some())),
+        _ => {
+            let _ = (versions::decode_merged(bytes), vendor::DevicePage::read(bytes));
+            let Some(report) = Report::decode(bytes) else { return };
+            assert_eq!(Report::decode(&report.encode()), Some(report));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       errors; which queue is used by whom.
 //! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the command sets
-//!                   (`keyvalue`, `blocks`) and of our own (`named`, `versions`), ways to a device (`carrier`: TCP;
+//!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `versions`), ways to a device (`carrier`: TCP;
 //!                   `passthrough`: Linux), the device behind them
 //!                   (`remote`, `remote_commands`, `remote_backing`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; design section 1 (NVMe/TCP host).
@@ -17,6 +17,7 @@ mod queue;
 mod remote;
 mod remote_backing;
 mod remote_commands;
+mod reservations;
 mod versions;
 
 pub use blocks::Blocks;
@@ -24,6 +25,7 @@ pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
 pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
+pub use reservations::Reservations;
 
 use crate::wire::command::Command;
 use crate::wire::pdu::Fatal;

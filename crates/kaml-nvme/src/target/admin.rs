@@ -28,6 +28,8 @@ mod feature {
     pub(super) const COMMAND_SETS: u8 = 0x19;
     pub(super) const KEY_VALUE: u8 = 0x20;
     pub(super) const HOST_ID: u8 = 0x81;
+    pub(super) const RESERVATION_NOTICES: u8 = 0x82;
+    pub(super) const RESERVATION_PERSISTENCE: u8 = 0x83;
 }
 
 /// Bytes of the Host Behaviour Support feature.
@@ -57,7 +59,7 @@ impl Target {
             admin::SET_FEATURES => self.set_feature(id, command, data).into(),
             admin::NAMESPACE_MANAGEMENT if storage => self.manage_namespace(origin, id, command, data),
             admin::NAMESPACE_ATTACHMENT if storage => self.attach_namespace(id, command, data).into(),
-            admin::SET_NAMESPACE if storage => self.change_namespace(origin, command, data).into(),
+            admin::SET_NAMESPACE if storage => self.change_namespace(origin, id, command, data).into(),
             _ => Status::INVALID_OPCODE.into(),
         }
     }
@@ -88,7 +90,7 @@ impl Target {
             // Capabilities: bit 1 namespace specific, bit 2 changeable, bit 0 saveable.
             3 => {
                 let changeable = !matches!(fid, feature::WRITE_CACHE | feature::COMMAND_SETS | feature::HOST_ID);
-                let own = u64::from(fid == feature::KEY_VALUE);
+                let own = u64::from(is_of_namespace(fid));
                 Outcome::Done(Status::SUCCESS, own << 1 | u64::from(changeable) << 2, Vec::new())
             }
             _ => Status::INVALID_FIELD.into(),
@@ -124,6 +126,12 @@ impl Target {
                     Holds::Blocks(_) => Err(Status::INVALID_FIELD),
                 }
             }
+            feature::RESERVATION_NOTICES | feature::RESERVATION_PERSISTENCE if command.nsid == ALL_NAMESPACES => Ok(0),
+            feature::RESERVATION_NOTICES => {
+                let nsid = self.attached(id, command.nsid.get())?.id;
+                Ok(controller.notice_masks.get(&nsid).copied().unwrap_or(0))
+            }
+            feature::RESERVATION_PERSISTENCE => self.attached(id, command.nsid.get()).map(|_| 0),
             feature::WRITE_CACHE | feature::HOST_BEHAVIOUR | feature::COMMAND_SETS | feature::HOST_ID => Ok(0),
             _ if is_kept(fid) => Ok(controller.features.get(&fid).copied().unwrap_or(0)),
             _ => Err(Status::INVALID_FIELD),
@@ -157,6 +165,13 @@ impl Target {
                 let space = self.spaces.get_mut(&command.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
                 space.delete_must_exist = value & 1 != 0;
             }
+            feature::RESERVATION_NOTICES => {
+                let all = command.nsid == ALL_NAMESPACES;
+                let nsids = self.spaces.keys().filter(|nsid| all || **nsid == command.nsid.get());
+                controller.notice_masks.extend(nsids.map(|nsid| (*nsid, value)));
+            }
+            feature::RESERVATION_PERSISTENCE if value & 1 == 0 => {}
+            feature::RESERVATION_PERSISTENCE => return Err(Status::INVALID_FIELD), // nothing persists
             feature::HOST_BEHAVIOUR if data.len() < HOST_BEHAVIOUR_BYTES => return Err(Status::SGL_LENGTH),
             feature::HOST_BEHAVIOUR => {}                     // nothing here depends on it
             feature::COMMAND_SETS if value & 0x1ff == 0 => {} // the one combination there is
@@ -188,6 +203,12 @@ impl Target {
 fn queue_counts(count: u16) -> u32 {
     let count = u32::from(count - 1);
     count << 16 | count
+}
+
+/// Features that each namespace has for itself.
+fn is_of_namespace(fid: u8) -> bool {
+    use feature::{KEY_VALUE, RESERVATION_NOTICES, RESERVATION_PERSISTENCE};
+    matches!(fid, KEY_VALUE | RESERVATION_NOTICES | RESERVATION_PERSISTENCE)
 }
 
 /// Features whose value changes nothing here: it is kept and told.

@@ -7,11 +7,13 @@
 use super::core::Origin;
 use super::named::Lists;
 use crate::wire::fabrics::{Configuration, ready};
-use crate::wire::logs::ErrorEntry;
+use crate::wire::logs::{ErrorEntry, lid};
+use crate::wire::reservations::{Notice, NoticePage};
 use crate::wire::status::Status;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 use zerocopy::little_endian::U64;
+use zerocopy::{FromZeros, IntoBytes};
 
 /// Asynchronous Event Requests a host may have outstanding.
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
@@ -61,6 +63,10 @@ pub(crate) struct Controller {
     pub(crate) changed_namespaces: BTreeSet<u32>,
     /// Namespaces that are not attached to this controller; all others are.
     pub(crate) detached: BTreeSet<u32>,
+    /// What others did to reservations.
+    pub(crate) notices: Notices,
+    /// Notices that the host does not want, by namespace (feature 82h).
+    pub(crate) notice_masks: BTreeMap<u32, u32>,
     /// Keys that the host has named.
     pub(crate) lists: Lists,
     pub(crate) errors: VecDeque<ErrorEntry>,
@@ -77,11 +83,48 @@ pub(crate) struct Event {
 
 impl Event {
     /// Namespaces were created, deleted, attached, or detached.
-    pub(crate) const NAMESPACES: Event =
-        Event { kind: 2, information: 0, log_page: crate::wire::logs::lid::CHANGED_NAMESPACES };
+    pub(crate) const NAMESPACES: Event = Event { kind: 2, information: 0, log_page: lid::CHANGED_NAMESPACES };
+    /// A reservation has changed.
+    pub(crate) const RESERVATIONS: Event = Event { kind: 6, information: 0, log_page: lid::RESERVATIONS };
 
     fn result(self) -> u64 {
         u64::from(self.kind) | u64::from(self.information) << 8 | u64::from(self.log_page) << 16
+    }
+}
+
+/// Notices of reservations that a controller keeps; the oldest goes.
+const NOTICES_MAX: usize = 256;
+
+/// Notices of reservations, oldest first, until they are read.
+#[derive(Default)]
+pub(crate) struct Notices {
+    waiting: VecDeque<(u64, u32, Notice)>,
+    count: u64,
+}
+
+impl Notices {
+    pub(crate) fn push(&mut self, nsid: u32, notice: Notice) {
+        if self.waiting.len() >= NOTICES_MAX {
+            self.waiting.pop_front();
+        }
+        self.count += 1;
+        self.waiting.push_back((self.count, nsid, notice));
+    }
+
+    /// The oldest one as a log page, which is empty if there is none.
+    pub(crate) fn page(&self) -> Vec<u8> {
+        let mut page = NoticePage::new_zeroed();
+        if let Some((number, nsid, notice)) = self.waiting.front() {
+            (page.number, page.notice, page.nsid) = ((*number).into(), *notice as u8, (*nsid).into());
+            page.more = (self.waiting.len() - 1).min(usize::from(u8::MAX)) as u8;
+        }
+        page.as_bytes().to_vec()
+    }
+
+    /// The oldest one was read. Whether there are more.
+    pub(crate) fn next(&mut self) -> bool {
+        self.waiting.pop_front();
+        !self.waiting.is_empty()
     }
 }
 
@@ -115,6 +158,8 @@ impl Controller {
             told: BTreeSet::new(),
             changed_namespaces: BTreeSet::new(),
             detached: BTreeSet::new(),
+            notices: Notices::default(),
+            notice_masks: BTreeMap::new(),
             lists: Lists::default(),
             errors: VecDeque::new(),
             error_count: 0,

@@ -7,8 +7,10 @@ use super::connection::{Answer, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::options::Options;
+use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
+use crate::wire::reservations::opcode;
 use crate::wire::status::Status;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
 use std::borrow::Cow;
@@ -152,6 +154,10 @@ pub(crate) struct Target {
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) seats: BTreeMap<u64, Seat>,
     pub(crate) spaces: BTreeMap<NamespaceId, Space>,
+    /// Of namespaces that a host has ever registered with.
+    pub(crate) reservations: BTreeMap<NamespaceId, Reservations>,
+    /// Answers that wait for the end of preempted hosts' commands.
+    pub(crate) fences: Vec<Fence>,
     /// Links that are to be closed.
     pub(crate) doomed: Vec<u64>,
     pub(crate) replies: Vec<Reply>,
@@ -178,6 +184,8 @@ impl Target {
             controllers: BTreeMap::new(),
             seats: BTreeMap::new(),
             spaces: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            fences: Vec::new(),
             doomed: Vec::new(),
             replies: Vec::new(),
             managing: 0,
@@ -310,6 +318,12 @@ impl Target {
             Err(status) => return status.into(),
             Ok(space) => *space,
         };
+        if opcode::ALL.contains(&command.opcode) {
+            return self.reserve(origin, id, &space, command, &data);
+        }
+        if let Err(status) = self.check_reservation(id, nsid, use_of(space.set(), command.opcode)) {
+            return status.into();
+        }
         match space.holds {
             Holds::Records(..) => self.key_value(origin, id, &space, command, data),
             Holds::Blocks(info) => self.blocks(origin, &space, &info, command, data),
@@ -338,6 +352,7 @@ impl Target {
                 self.managed(self.replies[place].origin.link, change);
             }
         }
+        self.open_fences();
         for controller in self.controllers.values_mut() {
             while let Some((origin, result)) = controller.next_event() {
                 self.replies.push(Reply {
@@ -392,6 +407,7 @@ impl Target {
         let come = now.keys().filter(|id| !self.spaces.contains_key(id));
         let changed: Vec<u32> = gone.chain(come).copied().collect();
         self.spaces = now;
+        self.reservations.retain(|id, _| self.spaces.contains_key(id));
         for id in changed {
             self.tell_of_namespace(id, |controller| !controller.detached.contains(&id));
         }

@@ -56,7 +56,9 @@ struct Parts {
 pub(crate) struct Engine {
     device: Device,
     queue: AsyncQueue,
-    in_flight: Vec<Option<(Origin, Then)>>,
+    in_flight: Vec<Option<(Origin, Then, u64)>>,
+    /// Commands and parts of commands started so far.
+    started_count: u64,
     free: Vec<usize>,
     workers: Workers,
     answers: Vec<kaml::Answer>,
@@ -74,6 +76,7 @@ impl Engine {
             device: device.clone(),
             queue: device.queue(QUEUE_DEPTH),
             in_flight: Vec::new(),
+            started_count: 0,
             free: Vec::new(),
             workers: Workers::start_threads(device)?,
             answers: Vec::new(),
@@ -89,14 +92,16 @@ impl Engine {
             self.in_flight.push(None);
             self.in_flight.len() - 1
         });
-        self.in_flight[place] = Some((origin, then));
+        self.in_flight[place] = Some((origin, then, self.started_count));
+        self.started_count += 1;
         self.started = true;
         place as u64
     }
 
     fn take(&mut self, token: u64) -> (Origin, Then) {
         self.free.push(token as usize);
-        self.in_flight[token as usize].take().expect("a token is answered once")
+        let (origin, then, _) = self.in_flight[token as usize].take().expect("a token is answered once");
+        (origin, then)
     }
 
     /// Gives a token back because its command was refused at once.
@@ -267,6 +272,16 @@ impl Engine {
     /// Whether anything is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.free.len() == self.in_flight.len()
+    }
+
+    /// Numbers what is started, from 0.
+    pub(crate) fn started_count(&self) -> u64 {
+        self.started_count
+    }
+
+    /// Whether anything is in flight that was started before number `before`, from links that are looked for.
+    pub(crate) fn is_under_way(&self, before: u64, is_sought: impl Fn(u64) -> bool) -> bool {
+        self.in_flight.iter().flatten().any(|(origin, _, number)| *number < before && is_sought(origin.link))
     }
 
     /// Gets ready for waiting at the descriptors. False if there is something to poll already.

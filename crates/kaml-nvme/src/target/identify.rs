@@ -16,6 +16,7 @@ use crate::wire::identify::{
     Controller as ControllerPage, IndependentNamespace, KvFormat, KvNamespace, LBA_FORMATS, NvmNamespace, PAGE_BYTES,
     cns, controller_list, descriptor, namespace_list, put_descriptor,
 };
+use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
 use kaml::{BlockInfo, Key, KeyKind};
@@ -112,8 +113,8 @@ impl Target {
         (page.sqes, page.cqes) = (0x66, 0x44); // entries of 64 and 16 bytes
         page.nn = self.namespace_id_max().into();
         page.mnan = NAMESPACE_STEP.into();
-        // Compare, Dataset Management, Write Zeroes, Verify; Get Features tells what is supported.
-        page.oncs = (1u16 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 7).into();
+        // Compare, Dataset Management, Write Zeroes, reservations, Verify; Get Features tells what is supported.
+        page.oncs = (1u16 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7).into();
         page.vwc = 3 << 1; // no volatile cache; Flush takes all namespaces
         page.ioccsz = U32::new((64 + CAPSULE_DATA_BYTES as u32) / 16);
         page.iorcsz = 1.into();
@@ -194,6 +195,7 @@ impl Target {
         page.reserved_8 = page.nsze;
         page.nuse = stats.live_bytes.into();
         page.nmic = 1; // may be attached to several controllers
+        page.rescap = reservations::CAPABILITIES;
         page.novg = self.limits.chunk_bytes.into();
         page.nguid = self.nguid(nsid);
         // Format 0, which is the last one (the number is less one), and in use.
@@ -257,6 +259,7 @@ fn any_nvm_namespace() -> NvmNamespace {
     // Thin (bit 0), with atomicity (1), identifiers that are never used again (3) and best sizes (4) of its own.
     page.nsfeat = 1 | 1 << 1 | 1 << 3 | 1 << 4;
     page.nmic = 1; // may be attached to several controllers
+    page.rescap = reservations::CAPABILITIES;
     page.dlfeat = 1 | 1 << 3; // deallocated blocks read as zeroes, and Write Zeroes deallocates
     page.nlbaf = LBA_FORMATS.len() as u8 - 1;
     for (power, format) in LBA_FORMATS.iter().zip(&mut page.lbaf) {
@@ -271,6 +274,7 @@ fn independent_namespace() -> Vec<u8> {
     let mut page = IndependentNamespace::new_zeroed();
     page.nsfeat = 1 << 3; // identifiers that are never used again
     page.nmic = 1; // may be attached to several controllers
+    page.rescap = reservations::CAPABILITIES;
     page.nstat = 1; // ready
     page.as_bytes().to_vec()
 }

@@ -7,6 +7,7 @@
 
 use super::core::{Holds, Origin, Outcome, Space, Target};
 use super::engine::status_of;
+use super::reservations::Use;
 use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{encode_list, get_key, options, store};
 use crate::wire::manage::decode_put;
@@ -142,14 +143,14 @@ impl Target {
     /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records.
     fn put(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Result<(), Status> {
         let batch = decode_put(data, command.cdw10.get())?;
-        batch.records().try_for_each(|record| self.holds_records(id, record.namespace))?;
+        batch.records().try_for_each(|record| self.holds_records(id, record.namespace, Use::Write))?;
         self.engine.write(origin, batch)
     }
 
-    /// Refuses a namespace that is not attached, or has no keys.
-    pub(crate) fn holds_records(&self, id: u16, nsid: NamespaceId) -> Result<(), Status> {
+    /// Refuses a namespace that is not attached, has no keys, or is reserved.
+    pub(crate) fn holds_records(&self, id: u16, nsid: NamespaceId, way: Use) -> Result<(), Status> {
         match self.attached(id, nsid)?.holds {
-            Holds::Records(..) => Ok(()),
+            Holds::Records(..) => self.check_reservation(id, nsid, way),
             Holds::Blocks(_) => Err(Status::INVALID_NAMESPACE),
         }
     }

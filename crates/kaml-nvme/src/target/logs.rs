@@ -4,12 +4,13 @@
 //! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
-use super::controller::{Controller, Kind};
+use super::controller::{Controller, Event, Kind};
 use super::core::Target;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
 use crate::wire::identify::namespace_list;
 use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, Health, LogRequest, effect, lid};
+use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
 use crate::wire::vendor::{DevicePage, encode_namespaces};
@@ -39,6 +40,7 @@ impl Target {
             (_, lid::FIRMWARE) => firmware(),
             (_, lid::CHANGED_NAMESPACES) => changed(controller),
             (_, lid::EFFECTS) => effects(CommandSet::from_csi(request.csi).ok_or(Status::COMMAND_SET_UNSUPPORTED)?),
+            (_, lid::RESERVATIONS) => controller.notices.page(),
             (_, lid::KAML) => self.device_page(),
             (_, lid::KAML_NAMESPACES) => self.namespaces_page(id),
             _ => return Err(Status::INVALID_LOG_PAGE),
@@ -59,6 +61,9 @@ impl Target {
         controller.acknowledge(request.lid);
         if request.lid == lid::CHANGED_NAMESPACES {
             controller.changed_namespaces.clear();
+        }
+        if request.lid == lid::RESERVATIONS && controller.notices.next() {
+            controller.raise(Event::RESERVATIONS);
         }
     }
 
@@ -121,7 +126,7 @@ impl Target {
 fn supported() -> Vec<u8> {
     let mut page = vec![0; 1024];
     let standard = [lid::SUPPORTED, lid::ERRORS, lid::HEALTH, lid::FIRMWARE, lid::CHANGED_NAMESPACES, lid::EFFECTS];
-    for lid in standard.into_iter().chain([lid::KAML, lid::KAML_NAMESPACES]) {
+    for lid in standard.into_iter().chain([lid::RESERVATIONS, lid::KAML, lid::KAML_NAMESPACES]) {
         page[usize::from(lid) * 4] = 1;
     }
     page
@@ -189,6 +194,9 @@ fn effects(set: CommandSet) -> Vec<u8> {
             (kv::MERGE, effect::CONTENT_CHANGE),
         ],
     };
+    for opcode in reservations::opcode::ALL {
+        put(1024 + usize::from(opcode) * 4, effect::SUPPORTED);
+    }
     for (opcode, more) in io {
         put(1024 + usize::from(*opcode) * 4, effect::SUPPORTED | more);
     }

@@ -3,7 +3,7 @@
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`), controllers (`controller`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
-//!                   `versions`, `blocks`), the device (`engine`, `workers`).
+//!                   `versions`, `blocks`, `reservations`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
 
 mod admin;
@@ -22,6 +22,7 @@ mod namespaces;
 mod offline;
 mod options;
 mod reactor;
+mod reservations;
 mod versions;
 mod workers;
 

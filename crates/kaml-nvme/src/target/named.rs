@@ -6,6 +6,7 @@
 use super::core::{Origin, Target};
 use super::engine::status_of;
 use super::keyvalue::room;
+use super::reservations::Use;
 use super::workers::Worker;
 use crate::wire::command::Command;
 use crate::wire::named::{decode_keys, put_found};
@@ -48,7 +49,7 @@ impl Target {
     /// Dword 10 is the number of keys, the result that of the list.
     pub(crate) fn name_keys(&mut self, id: u16, command: &Command, data: &[u8]) -> Result<u64, Status> {
         let keys = decode_keys(data, command.cdw10.get())?;
-        keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid))?;
+        keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid, Use::Read))?;
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         Ok(controller.lists.add(keys.into()).into())
     }
@@ -61,7 +62,7 @@ impl Target {
         if first >= keys.len() {
             return Err(Status::INVALID_FIELD);
         }
-        keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid))?;
+        keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid, Use::Read))?;
         Ok((Arc::clone(keys), first))
     }
 

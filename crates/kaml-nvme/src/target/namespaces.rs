@@ -9,6 +9,7 @@
 
 use super::core::{ALL_NAMESPACES, Origin, Outcome, Target};
 use super::engine::{done, status_of};
+use super::reservations::Use;
 use super::workers::{Change, Done};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::identify::LBA_FORMATS;
@@ -26,7 +27,7 @@ impl Target {
         debug_assert!(self.is_by(origin, id));
         match command.cdw10.get() & SELECT {
             0 => self.create(origin, command, data).into(),
-            1 => self.delete_namespace(origin, command.nsid.get()).into(),
+            1 => self.delete_namespace(origin, id, command.nsid.get()).into(),
             _ => Status::INVALID_FIELD.into(),
         }
     }
@@ -44,11 +45,12 @@ impl Target {
         Ok(())
     }
 
-    fn delete_namespace(&mut self, origin: Origin, nsid: u32) -> Result<(), Status> {
-        let doomed = match nsid {
+    fn delete_namespace(&mut self, origin: Origin, id: u16, nsid: u32) -> Result<(), Status> {
+        let doomed: Vec<u32> = match nsid {
             ALL_NAMESPACES => self.spaces.keys().copied().collect(),
             _ => vec![self.allocated(nsid)?.id],
         };
+        doomed.iter().try_for_each(|nsid| self.check_reservation(id, *nsid, Use::Write))?;
         self.managing += 1;
         self.engine.start(origin, move |worker| {
             let deleted = doomed.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
@@ -60,8 +62,15 @@ impl Target {
     }
 
     /// Renames a namespace, maps it to other logs, or says what of it may go when space runs low (`docs/nvme-vendor.md`).
-    pub(crate) fn change_namespace(&mut self, origin: Origin, command: &Command, data: &[u8]) -> Result<(), Status> {
+    pub(crate) fn change_namespace(
+        &mut self,
+        origin: Origin,
+        id: u16,
+        command: &Command,
+        data: &[u8],
+    ) -> Result<(), Status> {
         let nsid = self.spaces.get(&command.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?.id;
+        self.check_reservation(id, nsid, Use::Write)?;
         let change = decode_change(command.cdw10.get(), data)?;
         self.engine.start(origin, move |worker| done(worker.device.set_namespace(nsid, &change)));
         Ok(())
@@ -70,6 +79,7 @@ impl Target {
     pub(crate) fn attach_namespace(&mut self, id: u16, command: &Command, data: &[u8]) -> Result<u64, Status> {
         let nsid = command.nsid.get();
         self.allocated(nsid)?;
+        self.check_reservation(id, nsid, Use::Write)?;
         let list = read_controller_list(data).filter(|list| !list.is_empty()).ok_or(Status::INVALID_CONTROLLER_LIST)?;
         if !list.iter().all(|id| self.controllers.contains_key(id)) {
             return Err(Status::INVALID_CONTROLLER_LIST);

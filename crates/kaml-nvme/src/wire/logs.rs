@@ -19,6 +19,7 @@ pub mod lid {
     pub const CHANGED_NAMESPACES: u8 = 0x04;
     pub const EFFECTS: u8 = 0x05;
     pub const DISCOVERY: u8 = 0x70;
+    pub const RESERVATIONS: u8 = 0x80;
     /// Vendor specific: features and counters of KAML (`docs/nvme-vendor.md`).
     pub const KAML: u8 = 0xc0;
     /// Vendor specific: namespaces with their names.

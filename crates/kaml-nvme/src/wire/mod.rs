@@ -12,6 +12,7 @@ pub mod logs;
 pub mod manage;
 pub mod named;
 pub mod pdu;
+pub mod reservations;
 pub mod status;
 pub mod text;
 pub mod vendor;

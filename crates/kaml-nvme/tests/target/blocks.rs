@@ -7,6 +7,7 @@ use kaml_nvme::transport::Digests;
 use kaml_nvme::wire::command::{Command, FLAGS_FUSED, admin, nvm};
 use kaml_nvme::wire::identify::{NvmNamespace, cns, controller_list};
 use kaml_nvme::wire::manage::{Attributes, Create, Wanted};
+use kaml_nvme::wire::reservations::opcode;
 use kaml_nvme::wire::status::Status;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -55,7 +56,7 @@ fn pages_describe_a_disk() {
     assert_eq!(host.identify(cns::SET_NAMESPACE, blocks, 0).unwrap(), [0; 4096]);
     assert_eq!(host.identify(cns::SET_NAMESPACE, blocks, 1).unwrap_err().status(), Some(Status::INVALID_FIELD));
     assert_eq!(host.identify(cns::INDEPENDENT_NAMESPACE, blocks, 0).unwrap()[14], 1, "ready");
-    assert_eq!((host.page().oncs.get(), host.page().fuses.get(), host.page().vwc & 1), (0x9d, 0, 0));
+    assert_eq!((host.page().oncs.get(), host.page().fuses.get(), host.page().vwc & 1), (0xbd, 0, 0));
     assert!(Blocks::new(&host, &host.queues()[0], records).is_err(), "it holds no blocks");
 }
 
@@ -137,8 +138,11 @@ fn nonsense_is_refused() {
     assert_eq!(send(nvm::READ, nsid, 1, 0, &[], 4096), Status::SGL_LENGTH, "room for one block of two");
     assert_eq!(send(nvm::COMPARE, nsid, 0, FLAGS_FUSED & 1, &data[..4096], 0), Status::INVALID_FIELD);
     assert_eq!(send(nvm::DATASET_MANAGEMENT, nsid, 0, 0, &data[..8], 0), Status::SGL_LENGTH);
-    for opcode in [0x04, 0x0d, 0x10, 0x14, 0x19, 0xc1] {
+    for opcode in [0x04, 0x10, 0x14, 0x19, 0xc1] {
         assert_eq!(send(opcode, nsid, 0, 0, &[], 0), Status::INVALID_OPCODE, "{opcode:x}");
+    }
+    for opcode in opcode::ALL.into_iter().filter(|opcode| *opcode != opcode::REPORT) {
+        assert_eq!(send(opcode, nsid, 0, 0, &data[..7], 0), Status::SGL_LENGTH, "half a key");
     }
     assert_eq!(send(nvm::WRITE_ZEROES, records, 0, 0, &[], 0), Status::INVALID_OPCODE);
     let bytes = KeyValue::new(queue, nsid).store(&kaml::Key::from(1), b"x", 0);

@@ -6,5 +6,6 @@ mod hostile;
 mod keyvalue;
 mod named;
 mod remote;
+mod reservations;
 mod versions;
 mod world;
