@@ -83,6 +83,8 @@ struct UnitReading {
 const GET_IDS: u64 = 1 << 63;
 /// Turns without an answer after which a command counts as waiting for ever.
 const TURNS_MAX: u64 = 100_000;
+/// The same where steps of merges are no answer: merging all rows of a namespace takes many.
+const ENDLESS_TURNS_MAX: u64 = 2_000_000;
 /// What passes when nothing is under way: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
 
@@ -108,6 +110,8 @@ pub struct World {
     next_get: u64,
     next_name: u64,
     idle_turns: u64,
+    /// Turns without an end of a command, steps of merges not counted as such.
+    endless_turns: u64,
     trace: Trace,
     done: Vec<Completion>,
     started: Vec<(u64, Io)>,
@@ -132,6 +136,7 @@ impl World {
             next_get: GET_IDS,
             next_name: 0,
             idle_turns: 0,
+            endless_turns: 0,
             trace: Trace::default(),
             done: Vec::new(),
             started: Vec::new(),
@@ -159,6 +164,11 @@ impl World {
         self.waiting.push(command);
     }
 
+    /// Some command has come to its end.
+    fn answered(&mut self) {
+        (self.idle_turns, self.endless_turns) = (0, 0);
+    }
+
     fn lazy(&mut self) -> bool {
         self.rng.below(100) < self.workload.lazy_percent
     }
@@ -182,7 +192,8 @@ impl World {
         }
         self.deliver()?;
         self.idle_turns += 1;
-        if self.idle_turns > TURNS_MAX {
+        self.endless_turns += 1;
+        if self.idle_turns > TURNS_MAX || self.endless_turns > ENDLESS_TURNS_MAX {
             return Err(Violation::new(format!("a command waits for ever: {:?}", self.core)).into());
         }
         self.check_medium()
@@ -258,7 +269,7 @@ impl World {
         self.done = done;
         let answered = self.model.answer(self.core.committed());
         if answered > 0 {
-            self.idle_turns = 0;
+            self.answered();
             self.counts.operations += answered;
             self.trace.note(answered);
         }
@@ -286,7 +297,7 @@ impl World {
         expected: Option<Value>,
         found: Result<Option<Vec<u8>>, Error>,
     ) -> Result<(), End> {
-        self.idle_turns = 0;
+        self.answered();
         self.counts.gets += 1;
         self.counts.operations += 1;
         let wrong = |what: String| Err(Violation::new(format!("Get of namespace {space} key {key}: {what}")).into());
@@ -389,7 +400,7 @@ impl World {
                 self.unit_readings.insert(id, UnitReading { read, put });
             }
         }
-        self.idle_turns = 0;
+        self.answered();
         Ok(())
     }
 
@@ -439,14 +450,14 @@ impl World {
             if let Command::Put(put) = self.waiting.swap_remove(which) {
                 put.forget(&mut self.core);
             }
-            self.idle_turns = 0;
+            self.answered();
             self.counts.lost += 1;
         }
         Ok(())
     }
 
     pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
-        self.idle_turns = 0;
+        self.answered();
         self.counts.refused += 1;
         let may = matches!(error, Error::Full { .. } | Error::Stopped(_)) || check::is_excused(&error, &self.medium);
         if may { Ok(()) } else { Err(Violation::new(format!("refused: {error}")).into()) }
@@ -516,7 +527,7 @@ impl World {
 
     fn named(&mut self, space: u32) {
         self.naming = None;
-        self.idle_turns = 0;
+        self.answered();
         let (_, phase) = self.model.spaces.get_mut(&space).expect("asked for");
         match phase {
             Phase::Creating => *phase = Phase::There,
@@ -542,7 +553,7 @@ impl World {
         let bad = self.medium.bad_blocks_told();
         // The first root waits until failed blocks are dealt with, the second one says so.
         for _ in 0..2 {
-            self.idle_turns = 0;
+            self.answered();
             let request = self.core.request_root(true);
             self.drive(|world| world.core.roots_done() >= request)?;
         }
@@ -553,7 +564,7 @@ impl World {
     /// Closes the device cleanly.
     pub fn close(&mut self) -> Result<(), End> {
         self.settle()?;
-        self.idle_turns = 0;
+        self.answered();
         let request = self.core.request_close();
         self.drive(|world| world.core.roots_done() >= request)
     }

@@ -180,3 +180,10 @@ fn flipped_bits_are_not_torn_writes() {
 fn kept_blocks_are_a_dead_end_too() {
     passes(17_001_004, None, 0);
 }
+
+/// Goal:   a device whose page buffers take all of its capacity does not merge for ever, but says that it is full.
+/// Method: the seed and cut after which merges for lack of space followed each other, each worth nothing, and a Put waited.
+#[test]
+fn merges_that_gain_nothing_end() {
+    passes(18_000_693, None, 276);
+}

@@ -63,7 +63,7 @@ impl Core {
         let gains: Vec<(u64, u32)> = due.map(|(id, space)| (self.low_merge_gain(space), id)).collect();
         let (gain, id) = gains.iter().copied().max()?;
         let (ended, now_ns) = (self.ended(), self.time_ns);
-        if gain < self.capacity_cached / WORTH {
+        if gain < self.worth() {
             // Counting what may go takes a while: not with every step.
             gains.into_iter().for_each(|(_, id)| self.note_low_merge(id, ended));
             return None;
@@ -95,6 +95,12 @@ impl Core {
         self.blocks.live_chunks() * 16 > self.capacity_cached * sixteenths
     }
 
+    /// Chunks that make another merge worth it: at least one, or a device whose page buffers take all of its capacity would merge
+    /// for ever.
+    fn worth(&self) -> u64 {
+        (self.capacity_cached / WORTH).max(1)
+    }
+
     fn ended(&self) -> Ended {
         Ended { live_chunks: self.blocks.live_chunks(), time_ns: self.time_ns }
     }
@@ -110,7 +116,7 @@ impl Core {
             return false;
         };
         versioned.low_merge_ended.is_none_or(|ended| {
-            let is_fuller = self.blocks.live_chunks() >= ended.live_chunks + self.capacity_cached / WORTH;
+            let is_fuller = self.blocks.live_chunks() >= ended.live_chunks + self.worth();
             is_fuller || self.time_ns.abs_diff(ended.time_ns) >= AGAIN_NS
         })
     }
