@@ -4,6 +4,7 @@
 //! Lives elsewhere:  where they are placed (`staging`).
 
 use crate::format::record::{Record, RecordHeader, RecordKind};
+use kaml_flash::copy_past_caches;
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::Key;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ pub fn encode_image(
     let mut rest = &mut body[..];
     let value_crc = copy_checked(value, |piece| {
         let (here, behind) = std::mem::take(&mut rest).split_at_mut(piece.len());
-        here.copy_from_slice(piece);
+        copy_past_caches(here, piece);
         rest = behind;
     });
     padding.fill(0);
@@ -49,8 +50,9 @@ pub fn encode_image(
 /// Hands bytes on piece by piece and answers their CRC32C, so that each piece comes from memory once.
 pub(crate) fn copy_checked(from: &[u8], mut copy: impl FnMut(&[u8])) -> u32 {
     from.chunks(COPY_BYTES).fold(0, |crc, piece| {
+        let crc = crc32c::crc32c_append(crc, piece);
         copy(piece);
-        crc32c::crc32c_append(crc, piece)
+        crc
     })
 }
 

@@ -1,8 +1,8 @@
-//! Hints about memory: what the processor should fetch, what the system should keep on huge pages.
+//! Hints about memory: what the processor should fetch, or leave out of its caches, what the system should keep on huge pages.
 //!
-//! Lives here:       the intrinsic and the system call behind them. Neither changes what memory holds.
+//! Lives here:       the intrinsics and the system call behind them. None changes what a program sees.
 //! May be called by: everyone.
-#![allow(unsafe_code, reason = "both take addresses")]
+#![allow(unsafe_code, reason = "all of them take addresses")]
 
 use rustix::mm::{Advice, madvise};
 
@@ -38,6 +38,39 @@ pub fn prefer_huge_pages(bytes: &[u8]) {
     }
 }
 
+/// Copies bytes to where the processor will not need them soon: a device reads them next. What the caches hold stays there, and
+/// lines that are overwritten are not fetched first.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn copy_past_caches(into: &mut [u8], from: &[u8]) {
+    assert_eq!(into.len(), from.len(), "as many bytes as there is room for");
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        const STEP_BYTES: usize = size_of::<__m128i>();
+        let lead = into.as_ptr().align_offset(LINE_BYTES).min(into.len());
+        let (into_lead, into) = into.split_at_mut(lead);
+        let (from_lead, from) = from.split_at(lead);
+        into_lead.copy_from_slice(from_lead);
+        let (mut into, mut from) = (into.chunks_exact_mut(LINE_BYTES), from.chunks_exact(LINE_BYTES));
+        for (into, from) in (&mut into).zip(&mut from) {
+            for at in (0..LINE_BYTES).step_by(STEP_BYTES) {
+                // SAFETY: 16 bytes within both lines; those that are written begin at a multiple of 16.
+                unsafe {
+                    let bytes = _mm_loadu_si128(from.as_ptr().add(at).cast());
+                    _mm_stream_si128(into.as_mut_ptr().add(at).cast(), bytes);
+                }
+            }
+        }
+        into.into_remainder().copy_from_slice(from.remainder());
+        // SAFETY: a fence touches no memory. Whoever is told of the bytes by another thread must see them.
+        unsafe { _mm_sfence() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    into.copy_from_slice(from);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +86,20 @@ mod tests {
         }
         prefetch(&bytes);
         assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == i as u8));
+    }
+
+    /// Goal:   copying past the caches copies all of it, and nothing else.
+    /// Method: every place in a line for what is read and what is written, lengths around one and several lines.
+    #[test]
+    fn copies_past_caches_are_copies() {
+        let from: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8 | 1).collect();
+        for (at, skipped) in (0..64).flat_map(|at| [0, 1, 24, 63].map(|skipped| (at, skipped))) {
+            for len in [0, 1, 15, 63, 64, 65, 128, 500, 900] {
+                let (mut into, source) = (vec![0; 1000], &from[skipped..skipped + len]);
+                copy_past_caches(&mut into[at..at + len], source);
+                assert!(into[at..at + len] == *source, "{len} bytes from {skipped} to {at}");
+                assert!(into[..at].iter().chain(&into[at + len..]).all(|byte| *byte == 0));
+            }
+        }
     }
 }

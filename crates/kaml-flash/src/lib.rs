@@ -30,7 +30,7 @@ pub use buffer::AlignedBuf;
 pub use error::{FormatError, OpenError};
 pub use file::{FileMedium, OpenOptions};
 pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, PageAddr};
-pub use hints::{prefer_huge_pages, prefetch};
+pub use hints::{copy_past_caches, prefer_huge_pages, prefetch};
 pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
 pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;
