@@ -103,6 +103,12 @@ pub type Body<'a> = dyn FnMut(&mut dyn Transaction) -> Result<(), Stop> + 'a;
 
 /// A transaction in progress.
 pub trait Transaction {
+    /// Says which records it is going to use, to engines that can make use of that.
+    fn expect(&mut self, records: &[(Table, u64)]) -> Result<(), Stop> {
+        let _ = records;
+        Ok(())
+    }
+
     /// Reads a record; false if it is not there.
     fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop>;
 

@@ -348,6 +348,7 @@ impl Worker for Client<'_> {
         let mut bytes = 0;
         tally.reads += 3;
         tally.transact(session, &mut |txn| {
+            txn.expect(&[(ACCOUNT, account), (HISTORY, key), (TELLER, teller), (BRANCH, branch)])?;
             rows::update::<Account, _>(txn, ACCOUNT, account, row, |row| row.balance += delta)?;
             bytes = 3 * row.len() + history.len();
             txn.insert(HISTORY, key, &history)?;

@@ -174,10 +174,10 @@ fn bank(name: &str, store: &Store, [accounts, tellers, history]: [NamespaceId; 3
             let order =
                 (threads << 60) + (thread << 50) + next[thread as usize].fetch_add(1, Ordering::Relaxed) % 100_000;
             let account = draw % records;
+            let rows = [(accounts, account), (tellers, draw >> 32 & 8191), (tellers, 8192 + (draw >> 50) % 1000)];
             let done = store.run(|txn| {
-                for (namespace, key) in
-                    [(accounts, account), (tellers, draw >> 32 & 8191), (tellers, 8192 + (draw >> 50) % 1000)]
-                {
+                txn.expect(rows.into_iter().chain([(history, order)]))?;
+                for (namespace, key) in rows {
                     let mut row: [u8; 100] =
                         txn.read_for_update(namespace, key)?.expect("inserted")[..].try_into().expect("a row");
                     row[0] = row[0].wrapping_add(1);

@@ -201,6 +201,11 @@ struct KamlTransaction<'a> {
 }
 
 impl Transaction for KamlTransaction<'_> {
+    fn expect(&mut self, records: &[(Table, u64)]) -> Result<(), Stop> {
+        let named = records.iter().map(|(table, key)| (self.tables[table.0], *key));
+        self.txn.expect(named).map_err(stop)
+    }
+
     fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
         Ok(copy(self.txn.read(self.tables[table.0], key).map_err(stop)?, value))
     }

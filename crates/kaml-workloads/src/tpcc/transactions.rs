@@ -233,6 +233,8 @@ impl<'a> Work<'a> {
     /// Clause 2.4.2.
     fn new_order(&mut self, txn: &mut dyn Transaction, input: &NewOrderInput) -> Result<(), Stop> {
         let NewOrderInput { warehouse, district, customer, .. } = *input;
+        let of_line = |line: &Line| [(ITEM, line.item), (STOCK, stock_key(line.supply, line.item))];
+        txn.expect(&input.lines.iter().flat_map(of_line).collect::<Vec<_>>())?;
         let warehouse_tax = self.read::<Warehouse>(txn, WAREHOUSE, warehouse)?.tax.get();
         let (order, district_tax) =
             self.update::<District, _>(txn, DISTRICT, district_key(warehouse, district), |row| {

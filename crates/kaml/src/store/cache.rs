@@ -14,7 +14,7 @@ use super::evict::{ListName, USES_MAX};
 use super::line::{Line, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::record::{RecordId, heap_bytes, value_bytes};
-use super::shard::{Content, Shard, View};
+use super::shard::{Content, STEPS_TO_VALUE, Shard, View};
 use super::waits::{LockAddr, LockSpace, Refused, Waits};
 use super::xcb::Xcbs;
 use crate::{Key, NamespaceId};
@@ -32,6 +32,8 @@ const SHARDS_MAX: usize = 1024;
 const RECORD_SHARE: usize = 8;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
+/// Records whose memory is fetched at the same time: no processor has many more lines under way.
+const FETCHED_AT_ONCE: usize = 8;
 /// The smallest budget above the fixed part.
 const BUDGET_MIN: usize = 64 << 10;
 
@@ -260,6 +262,18 @@ impl Cache {
     /// Whether a value is small enough to be cached.
     pub(super) fn is_cachable(&self, len: usize) -> bool {
         value_bytes(len) <= self.budget / RECORD_SHARE
+    }
+
+    /// Fetches the memory of records that will be wanted soon into the processor's cache, of all of them at the same time.
+    pub(super) fn prefetch(&self, records: impl Iterator<Item = (NamespaceId, Key)>) {
+        let mut places = records.map(|(namespace, key)| self.place(namespace, key)).peekable();
+        while places.peek().is_some() {
+            let some: [Option<Place>; FETCHED_AT_ONCE] = std::array::from_fn(|_| places.next());
+            for step in 0..STEPS_TO_VALUE {
+                let fetch = |place: &Place| self.raw(place.shard).prefetch(&place.id, place.hash, step);
+                some.iter().flatten().for_each(fetch);
+            }
+        }
     }
 
     // --- locks ----------------------------------------------------------------------------------------------------

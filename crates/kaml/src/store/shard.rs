@@ -18,6 +18,10 @@ use std::sync::Arc;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
+/// Memory that lies one behind the other on the way to a value: a cell of the table, the entry, the value.
+pub(super) const STEPS_TO_VALUE: usize = 3;
+/// Of a value that will be wanted soon; the processor itself sees to the rest.
+const FETCHED_BYTES: usize = 256;
 /// Slots that the slab grows by at least; else by an eighth, so that little memory lies idle.
 const GROWTH_MIN: usize = 8;
 
@@ -180,6 +184,22 @@ impl Shard {
     /// The slot of a record.
     pub(super) fn find(&self, id: &RecordId, hash: u64) -> Option<u32> {
         self.table.find(hash, |slot| self.entries[slot as usize].is(id))
+    }
+
+    /// Asks the processor to fetch what the next step to a record needs, of which there are [`STEPS_TO_VALUE`].
+    pub(super) fn prefetch(&self, id: &RecordId, hash: u64, step: usize) {
+        match step {
+            0 => self.table.prefetch(hash),
+            // The first one with its tag is the one, but for a few in a billion.
+            1 => drop(self.table.find(hash, |slot| {
+                kaml_flash::prefetch(&self.entries[slot as usize]);
+                true
+            })),
+            _ => {
+                let value = self.find(id, hash).and_then(|slot| self.entries[slot as usize].value.as_deref());
+                value.into_iter().for_each(|value| kaml_flash::prefetch(&value[..value.len().min(FETCHED_BYTES)]));
+            }
+        }
     }
 
     /// Entries in use.

@@ -44,6 +44,13 @@ impl Table {
         }
     }
 
+    /// Asks the processor to fetch where the slots of this hash begin.
+    pub(super) fn prefetch(&self, hash: u64) {
+        if let Some(cell) = self.cells.get((hash >> 32) as usize & self.cells.len().wrapping_sub(1)) {
+            kaml_flash::prefetch(cell);
+        }
+    }
+
     /// Adds a slot that is not there.
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         // At most three quarters full: a miss looks at 8.5 cells on the average then, a hit at 2.5.

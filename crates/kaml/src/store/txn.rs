@@ -81,6 +81,17 @@ impl Transaction {
         self.state
     }
 
+    /// Says which records the transaction is going to use. Nothing is locked or read from the device; what the cache has of them
+    /// is fetched from memory at once, which takes much of the time of a transaction that asks for one after the other.
+    pub fn expect<K: Into<Key>>(
+        &mut self,
+        records: impl IntoIterator<Item = (NamespaceId, K)>,
+    ) -> Result<(), StoreError> {
+        self.state = self.state.after(XcbEvent::Access)?;
+        self.store.cache.prefetch(records.into_iter().map(|(namespace, key)| (namespace, key.into())));
+        Ok(())
+    }
+
     /// Reads a record (paper:KAML TransactionRead). Its absence is locked too.
     pub fn read(&mut self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Option<Value>, StoreError> {
         let at = self.touch(namespace, key.into(), Mode::Shared)?;

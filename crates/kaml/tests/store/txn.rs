@@ -50,6 +50,35 @@ fn the_calls_of_table_ii() {
     assert!(world.store.begin().unwrap().free().is_err(), "an active transaction is not freed");
 }
 
+/// Goal:   saying which records will be used changes nothing, whatever they are.
+/// Method: records in the cache, evicted, absent, deleted, locked by another transaction, of an unknown namespace and with
+///         keys of another kind, none and many; then the same transaction goes on; after its end it may not say so.
+#[test]
+fn expecting_records_changes_nothing() {
+    let world = short_waits();
+    let ns = world.ns;
+    (0..1000u64).for_each(|key| world.store.put(ns, key, &[key as u8; 300]).unwrap());
+    world.store.delete(ns, 3u64).unwrap();
+    let before = (world.store.stats(), world.controls.gets.load(Ordering::Relaxed));
+    let mut other = world.store.begin().unwrap();
+    other.update(ns, 4u64, b"locked").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    txn.expect((0..2000u64).map(|key| (ns, key))).unwrap();
+    txn.expect([(ns, Key::new(b"text").unwrap()), (77, Key::from(1))]).unwrap();
+    txn.expect::<u64>([]).unwrap();
+    other.update(ns, 5u64, b"not locked by it").unwrap();
+    other.commit().unwrap();
+    let after = (world.store.stats(), world.controls.gets.load(Ordering::Relaxed));
+    assert_eq!(
+        (after.0.record_count, after.0.hit_count, after.1),
+        (before.0.record_count, before.0.hit_count, before.1)
+    );
+    assert_eq!(&txn.read(ns, 5u64).unwrap().unwrap()[..], b"not locked by it");
+    txn.update(ns, 6u64, b"six").unwrap();
+    txn.commit().unwrap();
+    assert!(matches!(txn.expect([(ns, 1u64)]), Err(StoreError::IllegalMove(_))));
+}
+
 /// Goal:   an aborted or dropped transaction leaves nothing behind, neither changes nor locks.
 /// Method: change and abort, change and drop, each followed by a transaction that needs the same locks.
 #[test]
