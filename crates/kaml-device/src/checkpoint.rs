@@ -431,7 +431,8 @@ impl Core {
         let journal = self.journal.is_urgent() && free == 0 && self.root_is_idle();
         let snapshots = self.root_commit.awaits_checkpoint && self.checkpoint.stalled;
         let snapshots = snapshots && free <= self.floor(Class::Snapshot);
-        if !journal && !snapshots && !self.failed_blocks_lack_room() {
+        let failed = self.failed_blocks_lack_room();
+        if !journal && !snapshots && (!failed || self.rehome_in_last_block()) {
             return;
         }
         let failed = self.blocks.iter().find(|(_, block)| block.failing || block.state == BlockState::Bad);

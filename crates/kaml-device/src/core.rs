@@ -578,6 +578,11 @@ impl Core {
         self.capacity_cached = self.capacity_chunks();
     }
 
+    /// Whether no block is free, nor will be with the next root.
+    pub fn has_no_free_block(&self) -> bool {
+        self.blocks.free_count() == 0 && self.blocks.reclaimed_count() == 0
+    }
+
     /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.
     pub fn capacity_chunks(&self) -> u64 {
         // While a checkpoint is written, the snapshots before it are still there.

@@ -85,7 +85,7 @@ const PROGRAMMING_BYTES_MAX: u64 = 8 << 20;
 /// Blocks that may be reclaimed while waiting for a root before collection waits for it.
 const RECLAIMED_MAX: u32 = 4;
 /// Free blocks that collection leaves: the journal may take the last one, or no root could be made.
-const COLLECTION_FLOOR: u32 = 1;
+pub(crate) const COLLECTION_FLOOR: u32 = 1;
 /// Static wear levelling keeps the spread of erase counts within this many erases, or 1/16 of the largest.
 const WEAR_SPREAD_MIN: u32 = 6;
 

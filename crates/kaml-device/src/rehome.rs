@@ -6,9 +6,10 @@
 
 use crate::core::{Core, code};
 use crate::format::record::{Record, RecordHeader};
+use crate::gc::COLLECTION_FLOOR;
 use crate::lifetime::Class;
 use crate::writers::{Move, NoBlock};
-use kaml_flash::{BlockIndex, Io, MediumError};
+use kaml_flash::{BlockIndex, Io, MediumError, Packing};
 use kaml_index::Slot;
 
 /// A block's records fit what is left of an open block and one more; collection keeps the last.
@@ -22,9 +23,30 @@ impl Core {
                 self.failed_blocks.push(block);
                 continue;
             }
-            self.rehome_block(block);
+            self.rehome_block(block, COLLECTION_FLOOR);
             self.restart_root();
         }
+    }
+
+    /// The same in the last block, where nothing else goes on and the device would stop: if what the journal will have to say of
+    /// it fits a root, which needs no block then and gives back what waited for these records. False if that will not do.
+    pub(crate) fn rehome_in_last_block(&mut self) -> bool {
+        let [block] = self.failed_blocks[..] else { return false };
+        let Some(records) = self.writers.unprogrammed_records(block) else { return false };
+        let chunks: u32 = records.iter().map(|extent| extent.chunk_count).sum();
+        let room = match self.geometry.packing {
+            Packing::Across => self.geometry.chunks_per_block(),
+            Packing::WithinPage => self.geometry.chunks_per_block() / 2,
+        };
+        let root_will_do =
+            self.root_is_idle() && !self.root_commit.awaits_checkpoint() && self.journal_fits_root(records.len());
+        if self.blocks.ready_total() == 0 || chunks > room || !root_will_do {
+            return false;
+        }
+        self.failed_blocks.clear();
+        self.rehome_block(block, 0);
+        self.restart_root();
+        true
     }
 
     fn has_room_for(&self, block: u32) -> bool {
@@ -48,7 +70,8 @@ impl Core {
         self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
     }
 
-    fn rehome_block(&mut self, block: u32) {
+    /// Places the records that are not programmed again; so many blocks are left to others.
+    fn rehome_block(&mut self, block: u32, floor: u32) {
         let Some(mut writer) = self.writers.abandon(block, &mut self.blocks) else { return };
         let moves: Vec<Move> = writer.buffers.iter_mut().flat_map(|b| std::mem::take(&mut b.moves)).collect();
         let (log, class) = (writer.log, writer.class);
@@ -75,15 +98,16 @@ impl Core {
                 continue;
             }
             let parts = [&bytes[..record.page_bytes()], &[]];
-            let at = self.on_some_log(log, |core, log| core.append(log, class, 1, extent.chunk_count, parts, frame));
+            let at =
+                self.on_some_log(log, |core, log| core.append(log, class, floor, extent.chunk_count, parts, frame));
             let at = at.expect("blocks were ready");
             self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
         }
         for id in tickets {
             let Some(ticket) = self.tickets.get(&id) else { continue };
             let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
-            // As for the records above: only what collection needs is left alone.
-            match self.place_image(namespace, chunks, &image, id, 1) {
+            // As for the records above.
+            match self.place_image(namespace, chunks, &image, id, floor) {
                 Ok(at) => {
                     self.tickets.get_mut(&id).expect("just seen").at = at;
                     let block = self.block_of(old.0);

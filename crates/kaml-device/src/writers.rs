@@ -502,6 +502,12 @@ impl Writers {
         self.active.get(block).is_some()
     }
 
+    /// Records of hosts that are not programmed of a block, if it holds such.
+    pub(crate) fn unprogrammed_records(&self, block: u32) -> Option<Vec<crate::format::oob::Extent>> {
+        let writer = self.active.get(block).filter(|w| !w.class.is_metadata() && w.class != Class::Segment)?;
+        Some(writer.unprogrammed_records(&self.geometry))
+    }
+
     /// Copies bytes that stand in buffers of a block; false if any of them has left them (and is programmed by now).
     pub(crate) fn read(&self, block: u32, chunk: u32, into: &mut [u8]) -> bool {
         let Some(writer) = self.active.get(block) else { return false };

@@ -187,3 +187,10 @@ fn kept_blocks_are_a_dead_end_too() {
 fn merges_that_gain_nothing_end() {
     passes(18_000_693, None, 276);
 }
+
+/// Goal:   when a block fails and one is left, what was in its buffers may have that one, and gives others back.
+/// Method: the seed and cut at which a nearly full device with 3 of 52 blocks failed stopped instead.
+#[test]
+fn failed_blocks_may_have_the_last() {
+    passes(19_000_186, None, 1790);
+}
