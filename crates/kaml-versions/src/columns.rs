@@ -219,11 +219,15 @@ impl Columns {
 
     /// The smallest sequence in the buffer that is not before `from`.
     pub fn oldest_buffered(&self, from: u64) -> Option<u64> {
-        let sequences = |row: &'_ Row| {
-            let mut all = row.buffer.entries().iter().map(Buffered::sequence);
-            all.find(|sequence| *sequence >= from)
+        let oldest = |row: &Row| {
+            let entries = row.buffer.entries(); // in the order of their sequences
+            let first = entries.first()?.sequence();
+            if first >= from {
+                return Some(first);
+            }
+            entries.get(entries.partition_point(|entry| entry.sequence() < from)).map(Buffered::sequence)
         };
-        self.rows.iter().filter_map(sequences).min()
+        self.rows.iter().filter_map(oldest).min()
     }
 
     /// Versions in the buffer with sequences before `before`, row by row: those to be made durable elsewhere before what

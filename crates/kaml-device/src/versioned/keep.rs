@@ -75,6 +75,9 @@ impl Core {
         if versioned.kept_is_lost {
             return Some(before.max(versioned.kept_before));
         }
+        if before <= versioned.kept_before {
+            return None; // without asking all rows: this is asked with every step
+        }
         let oldest = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten()?;
         (oldest < before).then_some(before)
     }
