@@ -235,7 +235,8 @@ pub(crate) fn use_of(set: CommandSet, opcode: u8) -> Use {
 /// A Preempt and Abort whose victims have commands under way.
 pub(crate) struct Fence {
     origin: Origin,
-    links: Vec<u64>,
+    /// Links of other hosts. Any other may have been a victim's: one that is gone leaves commands under way, too.
+    innocent: Vec<u64>,
     /// Commands that were started before.
     before: u64,
 }
@@ -288,10 +289,12 @@ impl Target {
             };
             self.controllers.values_mut().filter(theirs).for_each(|controller| controller.notify(nsid, *notice));
         }
-        let theirs = self.controllers.values().filter(|controller| effects.aborted.contains(&controller.host.id));
-        let links: Vec<u64> = theirs.flat_map(|controller| controller.io_links.values().copied()).collect();
-        let fence = Fence { origin, links, before: self.engine.started_count() };
-        if self.is_clear(&fence) {
+        let others = self.controllers.values().filter(|controller| !effects.aborted.contains(&controller.host.id));
+        let links = |controller: &Controller| {
+            controller.io_links.values().copied().chain([controller.admin_link]).collect::<Vec<_>>()
+        };
+        let fence = Fence { origin, innocent: others.flat_map(links).collect(), before: self.engine.started_count() };
+        if effects.aborted.is_empty() || self.is_clear(&fence) {
             return Status::SUCCESS.into();
         }
         self.fences.push(fence);
@@ -299,7 +302,7 @@ impl Target {
     }
 
     fn is_clear(&self, fence: &Fence) -> bool {
-        !self.engine.is_under_way(fence.before, |link| fence.links.contains(&link))
+        !self.engine.is_under_way(fence.before, |link| !fence.innocent.contains(&link))
     }
 
     /// Answers those who wait until preempted hosts have nothing under way.
