@@ -215,3 +215,31 @@ fn aborted_commands_are_over() {
     }
     assert!((1..320).contains(&stored), "{stored} of 320 came before");
 }
+
+/// Goal:   the same holds for a victim whose connections are gone, which is why hosts are preempted.
+/// Method: a victim that disconnects in the middle of large stores; what is there at the answer is there a while later.
+#[test]
+fn commands_of_the_gone_are_over() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let mine = host(&world, 1);
+    let space = KeyValue::new(&mine.queues()[0], nsid);
+    let kind = Kind::WriteExclusiveRegistrants;
+    of(&mine, nsid).carry_out(&Wish::Register { key: 1 }).unwrap();
+    of(&mine, nsid).carry_out(&Wish::Acquire { key: 1, kind }).unwrap();
+    let keys: Vec<_> = (0..8u64).map(kaml::Key::from).collect();
+    for round in 0..25u64 {
+        let other = host(&world, 2);
+        of(&other, nsid).carry_out(&Wish::Register { key: 2 }).unwrap();
+        let theirs = KeyValue::new(&other.queues()[0], nsid);
+        let value = vec![round as u8; 300_000];
+        let tickets: Vec<_> = keys.iter().map(|key| theirs.submit_store(key, &value, 0).unwrap()).collect();
+        other.queues()[0].wait(tickets.into_iter().next().unwrap()).unwrap();
+        drop(other);
+        of(&mine, nsid).carry_out(&Wish::Preempt { key: 1, kind, victim: 2, abort: true }).unwrap();
+        let seen = |key| space.retrieve(key, 1).unwrap().map(|(value, _)| value[0]);
+        let before: Vec<_> = keys.iter().map(seen).collect();
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(before, keys.iter().map(seen).collect::<Vec<_>>(), "round {round}");
+    }
+}
