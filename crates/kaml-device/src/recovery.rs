@@ -12,7 +12,7 @@ use crate::checkpoint::ROOT_PEEK_BYTES;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::journal::{self, Change};
-use crate::format::oob::{Extent, PageOob, extents};
+use crate::format::oob::{Extent, Oob, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
@@ -133,7 +133,7 @@ impl Core {
         core.keeps_versions = spaces.values().any(|space| space.versioned.is_some());
         core.spaces = spaces;
         // Later openings program later pages: the order of page sequences holds over all of them.
-        core.writers.sequence = (core.root.epoch + 1) << SEQUENCES_PER_EPOCH_LOG2;
+        core.writers.sequence = first_sequence(core.root.epoch + 1);
         core.blocks.set_age(core.writers.sequence, core.sequence);
         core.ring.begin_versions(core.sequence);
         Ok(core)
@@ -376,19 +376,20 @@ impl Core {
             }
             scan.accept(&frame);
         }
-        let broken = last.iter().find(|(_, mappings)| !mappings.iter().all(|(r, at)| self.is_in_place(medium, r, *at)));
+        let broken =
+            last.iter().find(|(_, mappings)| !mappings.iter().all(|(r, at)| self.is_in_place(medium, epoch, r, *at)));
         Ok(broken.map_or(u64::MAX, |(lsn, _)| *lsn))
     }
 
     /// Whether the pages that a mapping record names hold its record, data and OOB. What a power cut left reads the same every
     /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged.
-    fn is_in_place(&self, medium: &dyn Medium, record: &Record, at: u64) -> bool {
-        (0..PLACE_READS).any(|_| self.reads_in_place(medium, record, at))
+    fn is_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
+        (0..PLACE_READS).any(|_| self.reads_in_place(medium, epoch, record, at))
     }
 
     /// As [`Core::is_in_place`], by one read. A failed read decides nothing: the record may have been acknowledged, and a Get
     /// tells of the failure.
-    fn reads_in_place(&self, medium: &dyn Medium, record: &Record, at: u64) -> bool {
+    fn reads_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
         let chunks = self.chunks_of(record.value_len as usize);
         let (block, start) = self.geometry.split(ChunkAddr(at));
         let per_page = self.geometry.chunks_per_page();
@@ -406,16 +407,18 @@ impl Core {
         if !found.is_some_and(|r| same(&r)) || crc32c::crc32c(&into[RecordHeader::BYTES..]) != record.value_crc {
             return false;
         }
-        let page = PageAddr { block, page: start / per_page };
+        // As collection will read them: an entry that an erase left behind looks like the one that is missing, but for its sequence.
         let oob_bytes = self.geometry.oob_bytes as usize;
-        let into = AlignedBuf::zeroed(chunks.div_ceil(per_page) as usize * oob_bytes);
-        let mut io = Io::ReadOob { at: page, into };
+        let (first, end) = ((start / per_page) as usize, (start + chunks).div_ceil(per_page) as usize);
+        let mut io = Io::ReadOob { at: PageAddr { block, page: 0 }, into: AlignedBuf::zeroed(end * oob_bytes) };
         if medium.execute(&mut io).is_err() {
             return true;
         }
         let Io::ReadOob { into, .. } = io else { unreachable!("still a read") };
-        let pages: Vec<_> = into.chunks(oob_bytes).map(PageOob::check).collect();
-        extents(&pages, per_page).first() == Some(&Extent { start: 0, chunk_count: chunks })
+        let pages = entries_of_block(&into, oob_bytes);
+        let of_this_life = |page: &Option<Oob>| page.is_some_and(|oob| oob.sequence >= first_sequence(epoch));
+        pages[first..].iter().all(of_this_life)
+            && extents(&pages, per_page).contains(&Extent { start, chunk_count: chunks })
     }
 
     fn replay_record(&mut self, medium: &dyn Medium, record: &Record, body: &[u8]) -> Result<(), Error> {
@@ -504,6 +507,11 @@ impl Core {
 
 /// Rounds of background work after which a record that was committed before the crash counts as not placeable.
 pub(crate) const PLACE_TRIES_MAX: u32 = 10_000;
+
+/// Where the sequences of pages begin that are programmed in the life of a ring's epoch.
+fn first_sequence(epoch: u64) -> u64 {
+    epoch << SEQUENCES_PER_EPOCH_LOG2
+}
 
 fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
     let bytes = root.encode(medium.uuid());
