@@ -269,6 +269,7 @@ impl From<&MediumError> for kaml_status {
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } => KAML_INTERNAL,
             MediumError::NoSpace { .. } => KAML_NO_SPACE,
             MediumError::BlockFailed { .. }
+            | MediumError::WornOut { .. }
             | MediumError::ReadFailed { .. }
             | MediumError::NotDurable { .. }
             | MediumError::Gone => KAML_IO,

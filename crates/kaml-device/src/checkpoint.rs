@@ -108,6 +108,8 @@ pub(crate) struct Checkpoint {
     job: Option<Job>,
     /// There was no block for the snapshot; something must complete before it can go on.
     stalled: bool,
+    /// The one that replaces lost metadata may have the last block.
+    may_have_last: bool,
 }
 
 impl Checkpoint {
@@ -123,6 +125,11 @@ impl Checkpoint {
     /// Whether a namespace's index is being written out: it is not marked as changed any more, and its snapshot is the old one.
     pub(crate) fn is_writing(&self, namespace: u32) -> bool {
         self.job.as_ref().is_some_and(|job| job.namespace == namespace)
+    }
+
+    /// Free blocks that a checkpoint which replaces lost metadata leaves to the journal.
+    pub(crate) fn floor(&self) -> u32 {
+        u32::from(!self.may_have_last)
     }
 
     /// An operation has completed or a block has become free: there may be a block now.
@@ -430,16 +437,41 @@ impl Core {
         let free = self.blocks.free_count();
         let journal = self.journal.is_urgent() && free == 0 && self.root_is_idle();
         let snapshots = self.root_commit.awaits_checkpoint && self.checkpoint.stalled;
-        let snapshots = snapshots && free <= self.floor(Class::Snapshot);
+        let snapshots = snapshots && free <= self.floor(Class::Snapshot) && !self.checkpoint_in_last_block();
         let failed = self.failed_blocks_lack_room();
         if !journal && !snapshots && (!failed || self.rehome_in_last_block()) {
             return;
         }
         let failed = self.blocks.iter().find(|(_, block)| block.failing || block.state == BlockState::Bad);
         if let Some((block, _)) = failed {
-            let error = "no block left to write what must be written".to_owned();
-            self.stop(MediumError::BlockFailed { block: BlockIndex(block), what: "program", error });
+            self.stop_without_blocks(block, "no block left to write what must be written");
         }
+    }
+
+    /// Stops because there is no block for what a failed one held.
+    pub(crate) fn stop_without_blocks(&mut self, failed: u32, error: &str) {
+        let bad_blocks = self.blocks.iter().filter(|(_, block)| block.failing || block.state == BlockState::Bad);
+        let bad_blocks = bad_blocks.count() as u32;
+        let none = self.blocks.free_count() == 0 && self.blocks.reclaimed_count() == 0;
+        self.stop(match none {
+            true => MediumError::WornOut { bad_blocks },
+            false => MediumError::BlockFailed { block: BlockIndex(failed), what: "program", error: error.to_owned() },
+        });
+    }
+
+    /// Gives the checkpoint that replaces lost metadata the last block, where the device would stop: if the root behind it needs
+    /// none. False if that will not do.
+    fn checkpoint_in_last_block(&mut self) -> bool {
+        let will_do = !self.checkpoint.may_have_last
+            && self.blocks.free_count() > 0
+            && self.root_is_idle()
+            && !self.journal.is_urgent()
+            && self.journal_fits_root(0);
+        if will_do {
+            self.checkpoint.may_have_last = true;
+            self.checkpoint.may_go_on();
+        }
+        will_do
     }
 
     // --- checkpoints ------------------------------------------------------------------------------------------------
@@ -575,6 +607,7 @@ impl Core {
         let trimmed = self.journal.trim(dirty.min().unwrap_or(entry).min(entry));
         self.root_commit.retire(trimmed);
         self.root_commit.awaits_checkpoint = false;
+        self.checkpoint.may_have_last = false;
         self.checkpoint.running = false;
         // Changed while the last snapshot was taken: a clean close needs another round.
         let dirty = self.spaces.values().any(|s| s.dirty);

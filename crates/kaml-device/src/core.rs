@@ -553,7 +553,7 @@ impl Core {
         match class {
             Class::Journal => 0,
             // After metadata was lost nothing becomes free before a checkpoint has replaced it.
-            Class::Snapshot if self.root_commit.awaits_checkpoint() => 1,
+            Class::Snapshot if self.root_commit.awaits_checkpoint() => self.checkpoint.floor(),
             Class::Snapshot => 3,
             // What is in the page buffer was taken from hosts already.
             Class::Segment => COLLECTION_RESERVE,
@@ -576,11 +576,6 @@ impl Core {
     fn update_sizes(&mut self) {
         self.index_bytes = self.spaces.values().map(|space| space.snapshot_bytes()).sum();
         self.capacity_cached = self.capacity_chunks();
-    }
-
-    /// Whether no block is free, nor will be with the next root.
-    pub fn has_no_free_block(&self) -> bool {
-        self.blocks.free_count() == 0 && self.blocks.reclaimed_count() == 0
     }
 
     /// Chunks that may be live: all but open blocks, metadata, the reserve and what collection needs to be worth it.

@@ -9,11 +9,11 @@
 //! pages are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it
 //! is erased once a root no longer needs it.
 
-use crate::blocks::BlockState;
+use crate::blocks::{Block, BlockState};
 use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
-use crate::lifetime::Class;
+use crate::lifetime::{Class, record_classes};
 use crate::staging::StageError;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, Packing, PageAddr};
@@ -185,14 +185,26 @@ impl Core {
         let free = self.blocks.free_count() + self.blocks.reclaimed_count();
         let wanted = self.collector.active || free <= self.collect_below();
         let draining = self.collector.draining.len() as u32;
-        // Another victim may need a block of its own before the ones on their way give theirs back.
-        let room = draining == 0 || self.blocks.free_count() > COLLECTION_FLOOR + 1;
         wanted
-            && room
+            && self.live_chunks_max() > 0
             && !self.collects_in_vain()
             && draining + self.blocks.reclaimed_count() <= RECLAIMED_MAX
             && !self.root_commit.awaits_checkpoint()
             || self.blocks.has_failing()
+    }
+
+    /// Live chunks that a victim may have now. One that comes while others are on their way may need a block of its own before they
+    /// give theirs back; where there is none, those that fit what is open come along: together they gain something even where
+    /// each program takes a whole block.
+    fn live_chunks_max(&self) -> u32 {
+        let (free, draining) = (self.blocks.free_count(), &self.collector.draining);
+        if draining.is_empty() || free > COLLECTION_FLOOR + 1 {
+            return self.geometry.chunks_per_block();
+        }
+        let room = self.writers.room(record_classes(&self.geometry));
+        // The root that gives them back may have to do without a block.
+        let entries = draining.values().map(|drain| drain.moving).sum::<u32>() + room;
+        if free <= COLLECTION_FLOOR && self.journal_fits_root(entries as usize) { room } else { 0 }
     }
 
     fn collects_in_vain(&self) -> bool {
@@ -225,10 +237,12 @@ impl Core {
 
     /// Failing blocks first; now and then the least worn block; else the best of garbage against age.
     fn choose_victim(&self) -> Option<u32> {
-        let candidates = || self.blocks.iter().filter(|(_, b)| b.state == BlockState::Full && b.holds == 0);
-        if let Some((block, _)) = candidates().find(|(_, b)| b.failing) {
+        let is_candidate = |b: &Block| b.state == BlockState::Full && b.holds == 0;
+        if let Some((block, _)) = self.blocks.iter().find(|(_, b)| is_candidate(b) && b.failing) {
             return Some(block);
         }
+        let live_max = self.live_chunks_max();
+        let candidates = || self.blocks.iter().filter(|(_, b)| is_candidate(b) && b.valid_chunks <= live_max);
         let (_, max, _) = self.blocks.erase_spread();
         if self.collector.picks.is_multiple_of(4)
             && let Some((block, entry)) = candidates().min_by_key(|(block, b)| (b.erase_count, *block))

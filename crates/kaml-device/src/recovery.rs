@@ -323,6 +323,7 @@ impl Core {
                     again.entry(record.namespace).or_default().extend(known);
                 } else {
                     self.replay_record(medium, &record, body)?;
+                    self.keep_pace(medium)?;
                 }
             }
             scan.accept(&frame);
@@ -442,6 +443,15 @@ impl Core {
         };
         self.apply_replayed(record.namespace, record.key, to);
         Ok(())
+    }
+
+    /// Lets the journal and roots keep pace with what is placed again: else it could take the blocks that they need.
+    fn keep_pace(&mut self, medium: &dyn Medium) -> Result<(), Error> {
+        let journal_waits = self.journal.wanting_count(self.geometry.pages_per_program) > 0;
+        match journal_waits || self.blocks_are_wanted() || !self.root_is_idle() {
+            true => self.drive_once(medium),
+            false => Ok(()),
+        }
     }
 
     /// Whether the namespace of a record exists and takes its key.

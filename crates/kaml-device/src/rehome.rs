@@ -9,7 +9,7 @@ use crate::format::record::{Record, RecordHeader};
 use crate::gc::COLLECTION_FLOOR;
 use crate::lifetime::Class;
 use crate::writers::{Move, NoBlock};
-use kaml_flash::{BlockIndex, Io, MediumError, Packing};
+use kaml_flash::{BlockIndex, Io, Packing};
 use kaml_index::Slot;
 
 /// A block's records fit what is left of an open block and one more; collection keeps the last.
@@ -113,11 +113,7 @@ impl Core {
                     let block = self.block_of(old.0);
                     self.blocks.unhold(block);
                 }
-                Err(NoBlock) => self.stop(MediumError::BlockFailed {
-                    block: BlockIndex(block),
-                    what: "program",
-                    error: "no block left to place a large value again".to_owned(),
-                }),
+                Err(NoBlock) => self.stop_without_blocks(block, "no block left to place a large value again"),
             }
         }
         self.retire(block);

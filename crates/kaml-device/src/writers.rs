@@ -476,6 +476,16 @@ impl Writers {
         self.open.iter().flatten().flatten().copied()
     }
 
+    /// The most chunks that records which lie together can take of some open block of these classes.
+    pub(crate) fn room(&self, classes: &[Class]) -> u32 {
+        let open = self.open.iter().flat_map(|log| classes.iter().filter_map(|class| log[class.place()]));
+        let room = open.map(|block| self.geometry.chunks_per_block() - self.start_for(block, 1)).max().unwrap_or(0);
+        match self.geometry.packing {
+            kaml_flash::Packing::Across => room,
+            kaml_flash::Packing::WithinPage => room / 2,
+        }
+    }
+
     /// Takes a block whose program failed out of use; answers its buffers that are not programmed, for placing their
     /// records again, and closes it.
     pub(crate) fn abandon(&mut self, block: u32, blocks: &mut BlockTable) -> Option<BlockWriter> {

@@ -124,6 +124,13 @@ pub enum MediumError {
         /// What the system said.
         error: String,
     },
+    /// The firmware's: a block failed where no other was left for what must be written. What is stored can be read as long as the
+    /// device is open, and salvaged.
+    #[error("the flash is worn out: {bad_blocks} blocks are bad, and no other is free for what must be written")]
+    WornOut {
+        /// Blocks that have failed.
+        bad_blocks: u32,
+    },
     /// The file system below has no space left.
     #[error("no space left below the device ({what})")]
     NoSpace {

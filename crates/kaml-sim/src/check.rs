@@ -67,7 +67,9 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
             MediumError::NoSpace { .. } => faults.no_space_ppm > 0,
             MediumError::ReadFailed { .. } => lossy,
             MediumError::NotDurable { .. } => faults.not_durable_ppm > 0,
-            // The last good blocks are gone.
+            // The last good block failed.
+            MediumError::WornOut { .. } => !medium.bad_blocks().is_empty() || faults.die_dies_at.is_some(),
+            // So many are gone that what is left is of no use.
             MediumError::BlockFailed { .. } => medium.bad_blocks().len() > 4 || faults.die_dies_at.is_some(),
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
         },

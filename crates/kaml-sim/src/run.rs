@@ -379,7 +379,8 @@ impl Run {
             medium.cut(draw.draw());
             medium.power_on();
         }
-        match medium.faults().lose_data() || medium.bad_blocks().len() > 4 {
+        let worn_out = matches!(last, Some(Error::Stopped(kaml_flash::MediumError::WornOut { .. })));
+        match worn_out || medium.faults().lose_data() || medium.bad_blocks().len() > 4 {
             true => {
                 self.totals.given_up += 1;
                 Ok(Opened::GivenUp)

@@ -218,17 +218,11 @@ impl World {
         match self.core.stopped() {
             None => Ok(()),
             Some(_) if self.medium.fault_counts().not_durable > 0 => Err(End::Stopped),
-            Some(error) => match check::is_excused(&error, &self.medium) || self.has_lost_last_block(&error) {
+            Some(error) => match check::is_excused(&error, &self.medium) {
                 true => Err(End::Stopped),
                 false => Err(Violation::new(format!("the device stopped: {error}")).into()),
             },
         }
-    }
-
-    /// Whether the last block failed: a device that is nearly full has none for what was in it.
-    fn has_lost_last_block(&self, error: &Error) -> bool {
-        let failed = matches!(error, Error::Stopped(MediumError::BlockFailed { .. }));
-        failed && self.core.has_no_free_block() && !self.medium.bad_blocks().is_empty()
     }
 
     fn poll(&mut self) -> Result<(), End> {

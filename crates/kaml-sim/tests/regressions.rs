@@ -201,3 +201,26 @@ fn failed_blocks_may_have_the_last() {
 fn entries_of_erased_pages_are_not_the_missing_ones() {
     passes(21_000_009, None, 737);
 }
+
+/// Goal:   where metadata went down with a block and one is left, the checkpoint that replaces it may have that one, and the root
+///         behind it gives others back.
+/// Method: the seed and cut at which the device stopped with five blocks waiting for that root.
+#[test]
+fn lost_metadata_may_have_the_last() {
+    passes(21_000_300, None, 339);
+}
+
+/// Goal:   on a device where one program takes a block, and a tenth of the blocks have failed, collection gathers what is left of several
+///         blocks into the last one, instead of moving one block into another for ever.
+/// Method: the seed and cut after which the device, two fifths full, could not be opened again.
+#[test]
+fn collection_gathers_in_the_last_block() {
+    passes(21_000_300, None, 4330);
+}
+
+/// Goal:   what the ring has is placed again at the pace of the journal and of roots, which need blocks, too.
+/// Method: the seed and cut after which a device with a fifth of its blocks reclaimed had none for the journal, and no root.
+#[test]
+fn opening_keeps_pace_with_its_journal() {
+    passes(21_000_311, None, 3026);
+}

@@ -14,7 +14,7 @@ use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::staging::StageError;
 use crate::writers::NoBlock;
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, MediumError};
+use kaml_flash::{AlignedBuf, ChunkAddr};
 use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -286,11 +286,7 @@ impl Core {
             return;
         }
         let Ok(at) = self.place_segment(id, &image, ticket, 1) else {
-            return self.stop(MediumError::BlockFailed {
-                block: BlockIndex(old_block),
-                what: "program",
-                error: "no block left to place a segment again".to_owned(),
-            });
+            return self.stop_without_blocks(old_block, "no block left to place a segment again");
         };
         self.placing.get_mut(&ticket).expect("just seen").at = at;
         if matches!(purpose, Purpose::Fresh) {
