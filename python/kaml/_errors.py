@@ -12,6 +12,7 @@ class Status(enum.IntEnum):
     DEADLOCK = 10
     LOCK_TIMEOUT = 11
     DEPENDENCY_LOST = 12
+    COMMITS_LOST = 13
     BAD_ARGUMENT = 20
     BAD_HANDLE = 21
     BAD_STATE = 22

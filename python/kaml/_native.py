@@ -134,6 +134,7 @@ class StoreOptions(Struct):
         ("lock_timeout_ms", c_uint32),
         ("transactions_max", c_uint32),
         ("lock_width_count", c_uint32),
+        ("durability_delay_us", c_uint64),
         ("lock_widths", POINTER(LockWidth)),
     ]
 
@@ -227,6 +228,7 @@ FUNCTIONS = {
     "kaml_store_open": (c_int, [DeviceHandle, c_uint64, POINTER(StoreOptions), POINTER(StoreHandle)]),
     "kaml_store_close": (c_int, [StoreHandle]),
     "kaml_store_flush": (c_int, [StoreHandle]),
+    "kaml_store_acknowledge_lost": (c_int, [StoreHandle, POINTER(c_uint64)]),
     "kaml_store_get": (c_int, [StoreHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_store_get_into": (c_int, [StoreHandle, *_RECORD, *_BUFFER]),
     "kaml_store_exists": (c_int, [StoreHandle, *_RECORD]),
@@ -239,6 +241,7 @@ FUNCTIONS = {
     "kaml_txn_insert": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
     "kaml_txn_delete": (c_int, [TxnHandle, *_RECORD]),
     "kaml_txn_commit": (c_int, [TxnHandle]),
+    "kaml_txn_commit_durable": (c_int, [TxnHandle]),
     "kaml_txn_abort": (c_int, [TxnHandle]),
     "kaml_txn_free": (c_int, [TxnHandle]),
 }

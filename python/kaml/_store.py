@@ -40,6 +40,7 @@ class Store:
         write_mode: WriteMode = WriteMode.THROUGH,
         records_per_lock: int = 1,
         early_release: bool = False,
+        durability_delay_ms: float = 0,
         lock_timeout_ms: int = 2000,
         transactions_max: int = 1024,
     ) -> None:
@@ -48,6 +49,7 @@ class Store:
             write_mode=write_mode,
             records_per_lock=records_per_lock,
             early_release=early_release,
+            durability_delay_us=round(durability_delay_ms * 1000),
             lock_timeout_ms=lock_timeout_ms,
             transactions_max=transactions_max,
         )
@@ -65,8 +67,14 @@ class Store:
         self.close()
 
     def flush(self) -> None:
-        """Makes everything durable that was put before."""
+        """Makes everything durable that was put or committed before."""
         call("kaml_store_flush", self._handle)
+
+    def acknowledge_lost(self) -> int:
+        """Goes on after commits with a durability delay were lost (``COMMITS_LOST``); tells how many they were."""
+        count = ctypes.c_uint64()
+        call("kaml_store_acknowledge_lost", self._handle, byref(count))
+        return count.value
 
     def get(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
         """Reads a value through the cache; none if the key is not there."""
@@ -131,9 +139,15 @@ class Transaction:
         call("kaml_txn_delete", self._handle, namespace.id, *native.key_in(key))
 
     def commit(self) -> None:
-        """Makes all changes durable, together. The end of a ``with`` block does it."""
+        """Makes all changes durable, together; with the store's ``durability_delay_ms`` soon, not at once. The end of a ``with``
+        block does it."""
         self._ended = True
         call("kaml_txn_commit", self._handle)
+
+    def commit_durable(self) -> None:
+        """As ``commit``, and waits until the changes are durable whatever the store's delay is."""
+        self._ended = True
+        call("kaml_txn_commit_durable", self._handle)
 
     def abort(self) -> None:
         """Abandons all changes. The ``with`` block may go on, and ends without a commit."""

@@ -194,6 +194,21 @@ class Stores(unittest.TestCase):
             total = sum(int(store.get(self.accounts, account)) for account in range(count))
         self.assertEqual(total, 1000 * count)
 
+    def test_delayed_commits_are_durable_when_asked_for(self):
+        with Store(self.device, 4 << 20, durability_delay_ms=3_600_000) as store:
+            with store.transaction() as txn:
+                txn.insert(self.accounts, 1, b"soon")
+            self.assertEqual(store.get(self.accounts, 1), b"soon")
+            self.assertIsNone(self.device.get(self.accounts, 1))
+            store.flush()
+            self.assertEqual(self.device.get(self.accounts, 1), b"soon")
+            txn = store.transaction()
+            txn.update(self.accounts, 1, b"now")
+            txn.commit_durable()
+            self.assertEqual(self.device.get(self.accounts, 1), b"now")
+            txn.close()
+            self.assertEqual(store.acknowledge_lost(), 0)
+
     def test_a_victim_that_goes_on_is_not_committed(self):
         with Store(self.device, 4 << 20, lock_timeout_ms=50) as store:
             store.put(self.accounts, 1, b"")

@@ -32,7 +32,7 @@
 #define KAML_CREATE_OPTIONS_INIT { sizeof(kaml_create_options), 0, 0, 0, 0, 0, 0, 0, 0 }
 #define KAML_OPEN_OPTIONS_INIT { sizeof(kaml_open_options), 0, 0, 0, 0 }
 #define KAML_NAMESPACE_OPTIONS_INIT { sizeof(kaml_namespace_options), 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, NULL }
+#define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, 0, NULL }
 #define KAML_RETENTION_INIT { sizeof(kaml_retention), 0, 0, 1, 0, 0 }
 #define KAML_CURSOR_INIT { 0, { 0 } }
 
@@ -96,6 +96,9 @@ typedef enum kaml_status {
     KAML_LOCK_TIMEOUT = 11,
     // What the transaction read did not become durable. It was aborted; run it again.
     KAML_DEPENDENCY_LOST = 12,
+    // With a durability delay: commits that had returned could not be stored and are undone. Nothing is committed before
+    // `kaml_store_acknowledge_lost`.
+    KAML_COMMITS_LOST = 13,
     // A null or misaligned pointer, an option or a length that makes no sense.
     KAML_BAD_ARGUMENT = 20,
     // Not a handle, one of another kind, or one that was closed or freed.
@@ -342,6 +345,9 @@ typedef struct kaml_store_options {
     uint32_t transactions_max;
     // How many `lock_widths` there are.
     uint32_t lock_width_count;
+    // 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about so many
+    // microseconds, in order and many together: a crash loses the last of them, whole. `kaml_store_flush` waits for all.
+    uint64_t durability_delay_us;
     // Namespaces whose `records_per_lock` differs.
     const struct kaml_lock_width *lock_widths;
 } kaml_store_options;
@@ -553,8 +559,13 @@ enum kaml_status kaml_store_open(struct kaml_device device,
 // freed, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another error unflushed puts are lost.
 enum kaml_status kaml_store_close(struct kaml_store store);
 
-// Makes everything durable that was put before.
+// Makes everything durable that was put or committed before.
 enum kaml_status kaml_store_flush(struct kaml_store store);
+
+// Goes on after commits with a durability delay were lost (`KAML_COMMITS_LOST`): records are as they were before these.
+// `*count` is how many they were, 0 if none are; it may be null.
+enum kaml_status kaml_store_acknowledge_lost(struct kaml_store store,
+                                             uint64_t *count);
 
 // Reads a value through the cache. `*value` is the caller's from then on and is given back with `kaml_free`; it is null
 // if there is none (`KAML_NOT_FOUND`).
@@ -638,9 +649,12 @@ enum kaml_status kaml_txn_delete(struct kaml_txn txn,
                                  const void *key,
                                  size_t key_length);
 
-// Makes all changes durable, together. After an error the transaction is aborted; if the device failed, its changes
-// may nevertheless be there, all or none.
+// Makes all changes durable, together; with a `durability_delay_us` they are visible when it returns, and durable soon. After
+// an error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
 enum kaml_status kaml_txn_commit(struct kaml_txn txn);
+
+// As `kaml_txn_commit`, and waits until the changes are durable whatever the store's delay is.
+enum kaml_status kaml_txn_commit_durable(struct kaml_txn txn);
 
 // Abandons all changes.
 enum kaml_status kaml_txn_abort(struct kaml_txn txn);

@@ -135,6 +135,9 @@ pub struct kaml_store_options {
     pub transactions_max: u32,
     /// How many `lock_widths` there are.
     pub lock_width_count: u32,
+    /// 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about so many
+    /// microseconds, in order and many together: a crash loses the last of them, whole. `kaml_store_flush` waits for all.
+    pub durability_delay_us: u64,
     /// Namespaces whose `records_per_lock` differs.
     pub lock_widths: *const kaml_lock_width,
 }
@@ -245,6 +248,7 @@ pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64)
     if given.lock_timeout_ms != 0 {
         store.lock_timeout = Duration::from_millis(given.lock_timeout_ms.into());
     }
+    store.durability_delay = Duration::from_micros(given.durability_delay_us);
     if given.transactions_max != 0 {
         store.transactions_max = given.transactions_max;
     }

@@ -27,6 +27,9 @@ pub enum kaml_status {
     KAML_LOCK_TIMEOUT = 11,
     /// What the transaction read did not become durable. It was aborted; run it again.
     KAML_DEPENDENCY_LOST = 12,
+    /// With a durability delay: commits that had returned could not be stored and are undone. Nothing is committed before
+    /// `kaml_store_acknowledge_lost`.
+    KAML_COMMITS_LOST = 13,
 
     /// A null or misaligned pointer, an option or a length that makes no sense.
     KAML_BAD_ARGUMENT = 20,
@@ -91,13 +94,14 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 33] = [
+    pub(crate) const ALL: [kaml_status; 34] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
         KAML_DEADLOCK,
         KAML_LOCK_TIMEOUT,
         KAML_DEPENDENCY_LOST,
+        KAML_COMMITS_LOST,
         KAML_BAD_ARGUMENT,
         KAML_BAD_HANDLE,
         KAML_BAD_STATE,
@@ -138,6 +142,7 @@ impl kaml_status {
             KAML_DEPENDENCY_LOST => {
                 c"what was read never became durable; the transaction was aborted and can be run again"
             }
+            KAML_COMMITS_LOST => c"commits that were not durable yet are lost",
             KAML_BAD_ARGUMENT => c"an argument makes no sense",
             KAML_BAD_HANDLE => c"the handle is not open, or of another kind",
             KAML_BAD_STATE => c"the state of the transaction does not allow this call",
@@ -208,6 +213,7 @@ impl From<&StoreError> for kaml_status {
             StoreError::Deadlock { .. } => KAML_DEADLOCK,
             StoreError::LockTimeout { .. } => KAML_LOCK_TIMEOUT,
             StoreError::DependencyLost => KAML_DEPENDENCY_LOST,
+            StoreError::CommitsLost { .. } => KAML_COMMITS_LOST,
             StoreError::NotFound { .. } => KAML_NOT_FOUND,
             StoreError::Exists { .. } => KAML_EXISTS,
             StoreError::IllegalMove(_) => KAML_BAD_STATE,

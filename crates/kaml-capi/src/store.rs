@@ -85,10 +85,25 @@ pub extern "C" fn kaml_store_close(store: kaml_store) -> kaml_status {
     })
 }
 
-/// Makes everything durable that was put before.
+/// Makes everything durable that was put or committed before.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_store_flush(store: kaml_store) -> kaml_status {
     call(|| STORES.with(store.id, |open| Ok(open.store.flush()?)))
+}
+
+/// Goes on after commits with a durability delay were lost (`KAML_COMMITS_LOST`): records are as they were before these.
+/// `*count` is how many they were, 0 if none are; it may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_store_acknowledge_lost(store: kaml_store, count: *mut u64) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let out = if count.is_null() { None } else { Some(unsafe { Out::new(count, "count")? }) };
+        STORES.with(store.id, |open| {
+            let lost = open.store.acknowledge_lost();
+            out.into_iter().for_each(|out| out.set(lost));
+            Ok(())
+        })
+    })
 }
 
 /// Reads a value through the cache. `*value` is the caller's from then on and is given back with `kaml_free`; it is null

@@ -159,11 +159,17 @@ pub unsafe extern "C" fn kaml_txn_delete(
     })
 }
 
-/// Makes all changes durable, together. After an error the transaction is aborted; if the device failed, its changes
-/// may nevertheless be there, all or none.
+/// Makes all changes durable, together; with a `durability_delay_us` they are visible when it returns, and durable soon. After
+/// an error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_txn_commit(txn: kaml_txn) -> kaml_status {
     call(|| TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.commit()?)))
+}
+
+/// As `kaml_txn_commit`, and waits until the changes are durable whatever the store's delay is.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_txn_commit_durable(txn: kaml_txn) -> kaml_status {
+    call(|| TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.commit_durable()?)))
 }
 
 /// Abandons all changes.

@@ -274,12 +274,17 @@ static void stores(void) {
     EXPECT(kaml_delete_namespace(device, doomed), KAML_OK); // goes through the store
     EXPECT(kaml_store_put(store, doomed, "k", 1, "v", 1), KAML_UNKNOWN_NAMESPACE);
 
+    uint64_t lost = 7;
+    EXPECT(kaml_store_acknowledge_lost(store, &lost), KAML_OK);
+    TRUE_THAT(lost == 0);
+    EXPECT(kaml_store_acknowledge_lost(store, NULL), KAML_OK);
     EXPECT(kaml_store_put(store, bytes_ns, "last", 4, "unflushed", 9), KAML_OK);
     wrong.id = store.id;
     EXPECT(kaml_close(wrong), KAML_BAD_HANDLE);
     EXPECT(kaml_store_close(store), KAML_OK);
     EXPECT(kaml_store_close(store), KAML_BAD_HANDLE);
     EXPECT(kaml_store_flush(store), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_acknowledge_lost(store, &lost), KAML_BAD_HANDLE);
     EXPECT(kaml_store_get(store, bytes_ns, "k", 1, &value, &length), KAML_BAD_HANDLE);
     EXPECT(kaml_exists(device, bytes_ns, "last", 4), KAML_OK);
     EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "1", 1), KAML_OK);
@@ -338,6 +343,34 @@ static void transactions(void) {
     EXPECT(kaml_txn_free(txn), KAML_OK);
     EXPECT(kaml_store_close(store), KAML_OK);
     EXPECT(kaml_txn_begin(store, &txn), KAML_BAD_HANDLE);
+}
+
+static void delayed(void) {
+    kaml_store_options options = KAML_STORE_OPTIONS_INIT;
+    kaml_store store;
+    kaml_txn txn;
+    void *value;
+    size_t length;
+
+    options.durability_delay_us = 3600 * 1000000ull;
+    EXPECT(kaml_store_open(device, 8 << 20, &options, &store), KAML_OK);
+    EXPECT(kaml_txn_begin(store, &txn), KAML_OK);
+    EXPECT(kaml_txn_insert(txn, bytes_ns, "later", 5, "1", 1), KAML_OK);
+    EXPECT(kaml_txn_commit(txn), KAML_OK);
+    EXPECT(kaml_txn_commit_durable(txn), KAML_BAD_STATE);
+    EXPECT(kaml_txn_free(txn), KAML_OK);
+    EXPECT(kaml_txn_commit_durable(txn), KAML_BAD_HANDLE);
+    EXPECT(kaml_store_exists(store, bytes_ns, "later", 5), KAML_OK);
+    EXPECT(kaml_exists(device, bytes_ns, "later", 5), KAML_NOT_FOUND);
+    EXPECT(kaml_txn_begin(store, &txn), KAML_OK);
+    EXPECT(kaml_txn_update(txn, bytes_ns, "later", 5, "2", 1), KAML_OK);
+    EXPECT(kaml_txn_commit_durable(txn), KAML_OK);
+    EXPECT(kaml_txn_free(txn), KAML_OK);
+    EXPECT(kaml_exists(device, bytes_ns, "later", 5), KAML_OK);
+    EXPECT(kaml_store_delete(store, bytes_ns, "later", 5), KAML_OK); // write-through: it waits
+    EXPECT(kaml_exists(device, bytes_ns, "later", 5), KAML_NOT_FOUND);
+    EXPECT(kaml_store_get(store, bytes_ns, "later", 5, &value, &length), KAML_NOT_FOUND);
+    EXPECT(kaml_store_close(store), KAML_OK);
 }
 
 // Handles are opened, used and closed under each other by many threads; every answer is one of those that are allowed.
@@ -405,6 +438,7 @@ int main(int argc, char **argv) {
     listing();
     stores();
     transactions();
+    delayed();
     closing_in_use();
     closing();
     printf("%d mistakes answered otherwise\n", failed_count);

@@ -97,6 +97,7 @@ enum Bench {
     #[command(after_help = "Examples:
   kaml bench tpcb --scale 100 --threads 1,8,16
   kaml bench tpcb --zipf 0.99 --early-release
+  kaml bench tpcb --in-memory --threads 2 --delay 50
   kaml bench tpcb --paper-sizes --records-per-lock 16 --cache 100%")]
     Tpcb(Box<TpcbArguments>),
     /// TPC-C's NewOrder and Payment on transactions, checked afterwards

@@ -42,6 +42,9 @@ struct Common {
     /// Give locks back when a commit's place in the durable order is fixed, not when it is durable
     #[arg(long)]
     early_release: bool,
+    /// Commits return at once and become durable after about so many milliseconds, in order, many in one Put
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    delay: f64,
     /// Seconds of each measured run
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
@@ -312,6 +315,7 @@ impl Common {
         StoreOptions {
             records_per_lock: self.records_per_lock,
             early_release: self.early_release,
+            durability_delay: Duration::try_from_secs_f64(self.delay / 1e3).unwrap_or_default(),
             ..StoreOptions::new(bytes)
         }
     }

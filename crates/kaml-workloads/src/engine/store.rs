@@ -12,6 +12,7 @@ use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Payload that is loaded with one Put: large enough that its flush costs little.
 const LOAD_BYTES: usize = 256 << 10;
@@ -44,7 +45,11 @@ impl KamlEngine {
         let tables = tables.iter().map(create).collect::<Result<Vec<_>, _>>()?;
         let store = Store::open(device.clone(), options).map_err(engine_error)?;
         let served = None;
-        let release = if options.early_release { "early release" } else { "strict" };
+        let release = match options.durability_delay {
+            Duration::ZERO if options.early_release => "early release".to_owned(),
+            Duration::ZERO => "strict".to_owned(),
+            delay => format!("durable after {delay:?}"),
+        };
         let description = format!(
             "kaml on {place}: cache {} MiB, {} record(s) per lock, {release}, {:?}",
             options.cache_bytes >> 20,

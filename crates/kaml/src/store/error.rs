@@ -2,6 +2,7 @@
 
 use super::xcb::IllegalMove;
 use crate::{Error, Key, NamespaceId};
+use std::sync::Arc;
 
 /// Why a call of the store failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,15 @@ pub enum StoreError {
     /// What the transaction read was released early by another one, which then did not become durable.
     #[error("what was read never became durable; the transaction was aborted and can be run again")]
     DependencyLost,
+    /// With delayed durability, commits that had returned could not be made durable and are undone, the last ones that were made,
+    /// all of them. Commits and flushes are refused so until [`Store::acknowledge_lost`](super::Store::acknowledge_lost).
+    #[error("{commits} commits that were not durable yet are lost: {why}")]
+    CommitsLost {
+        /// How many.
+        commits: u64,
+        /// Why the device did not take them.
+        why: Arc<Error>,
+    },
     /// An update or delete of a key that is not there. The transaction goes on.
     #[error("namespace {namespace}: key {key} does not exist")]
     NotFound {
@@ -68,7 +78,7 @@ pub enum StoreError {
     #[error("{0}")]
     BadOption(&'static str),
     /// The system refused a thread.
-    #[error("the cleaning thread cannot be started: {0}")]
+    #[error("a thread of the store cannot be started: {0}")]
     Thread(#[source] std::io::Error),
 }
 
@@ -78,6 +88,7 @@ impl StoreError {
         match self {
             StoreError::Deadlock { .. } | StoreError::LockTimeout { .. } | StoreError::DependencyLost => true,
             StoreError::Device(_)
+            | StoreError::CommitsLost { .. }
             | StoreError::NotFound { .. }
             | StoreError::Exists { .. }
             | StoreError::IllegalMove(_)

@@ -8,6 +8,7 @@
 //! fixed, and marks its records with it. Who reads such a record is answered after that ticket is durable.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
@@ -30,9 +31,22 @@ pub(super) enum Standing {
 struct State {
     /// Tickets from `durable + 1` on: whether their commit has come to an end.
     ended: VecDeque<bool>,
-    /// Lost commits. A device that lost one accepts no others, so there are at most as many as were in flight.
-    lost: Vec<Ticket>,
+    /// Lost commits, which mostly follow each other: a device that failed or is full fails the next one, too.
+    lost: Vec<RangeInclusive<Ticket>>,
     waiters: usize,
+}
+
+impl State {
+    fn lose(&mut self, ticket: Ticket) {
+        match self.lost.last_mut() {
+            Some(last) if *last.end() + 1 == ticket => *last = *last.start()..=ticket,
+            _ => self.lost.push(ticket..=ticket),
+        }
+    }
+
+    fn is_lost(&self, ticket: Ticket) -> bool {
+        self.lost.iter().any(|lost| lost.contains(&ticket))
+    }
 }
 
 /// Up to where commits are durable.
@@ -63,7 +77,7 @@ impl Line {
         let settled = self.settled.load(Ordering::Relaxed);
         state.ended[(ticket - settled - 1) as usize] = true;
         if result.is_err() {
-            state.lost.push(ticket);
+            state.lose(ticket);
             self.has_lost.store(true, Ordering::Release);
         }
         let done = state.ended.iter().take_while(|ended| **ended).count();
@@ -94,7 +108,7 @@ impl Line {
 
     /// Whether a commit is known to be lost.
     pub(super) fn is_lost(&self, ticket: Ticket) -> bool {
-        self.lock().lost.contains(&ticket)
+        self.lock().is_lost(ticket)
     }
 
     /// Waits until a commit has come to its end.
@@ -105,7 +119,7 @@ impl Line {
             state = self.moved.wait(state).expect("no panics under this lock");
         }
         state.waiters -= 1;
-        if state.lost.contains(&ticket) { Err(Lost) } else { Ok(()) }
+        if state.is_lost(ticket) { Err(Lost) } else { Ok(()) }
     }
 }
 

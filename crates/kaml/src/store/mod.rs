@@ -2,7 +2,7 @@
 //!
 //! Lives here:       `Store`: plain reads and puts through the cache, `flush`, and beginning transactions.
 //! Lives elsewhere:  the cache (`cache`, `shard`, `evict`, `reads`, `clean`), transactions (`txn`, `locks`, `waits`,
-//!                   `line`, `xcb`), the device itself (`crate::Device`).
+//!                   `line`, `epochs`, `xcb`), the device itself (`crate::Device`).
 //! Implements:       paper:KAML III.C-D; design section 7.
 //!
 //! ```
@@ -28,6 +28,7 @@
 mod backing;
 mod cache;
 mod clean;
+mod epochs;
 mod error;
 mod evict;
 mod line;
@@ -56,6 +57,7 @@ use crate::{Key, NamespaceId};
 use backing::InlineQueue;
 use cache::{Cache, Peek, Place};
 use clean::Cleaner;
+use epochs::Epochs;
 use line::Standing;
 use reads::Loaded;
 use shard::Content;
@@ -82,6 +84,9 @@ pub struct Store {
 pub(crate) struct Inner {
     cache: Arc<Cache>,
     cleaner: Arc<Cleaner>,
+    /// With delayed durability.
+    epochs: Option<Arc<Epochs>>,
+    /// The one that cleans, or the one that writes epochs.
     thread: Mutex<Option<JoinHandle<()>>>,
     write_mode: WriteMode,
     early_release: bool,
@@ -103,13 +108,23 @@ impl Store {
         let cache = Arc::new(Cache::new(device, options)?);
         let who = cache.xcbs.take().expect("one more than transactions may use");
         let cleaner = Arc::new(Cleaner::new(&cache, who));
-        let thread = match options.write_mode {
-            WriteMode::Through => None,
-            WriteMode::Back => Some(start_cleaning(cache.clone(), cleaner.clone())?),
+        let delay = options.durability_delay;
+        let epochs = (!delay.is_zero()).then(|| Arc::new(Epochs::new(&cache, delay)));
+        let thread = match (&epochs, options.write_mode) {
+            (Some(epochs), _) => {
+                let (cache, epochs) = (cache.clone(), epochs.clone());
+                Some(start("kaml-epochs", move || epochs.run(&cache))?)
+            }
+            (None, WriteMode::Back) => {
+                let (cache, cleaner) = (cache.clone(), cleaner.clone());
+                Some(start("kaml-clean", move || cleaner.run(&cache))?)
+            }
+            (None, WriteMode::Through) => None,
         };
         let inner = Inner {
             cache,
             cleaner,
+            epochs,
             thread: Mutex::new(thread),
             write_mode: options.write_mode,
             early_release: options.early_release,
@@ -137,7 +152,7 @@ impl Store {
                 },
                 Peek::Busy => return self.locked_get(&place),
             };
-            if self.is_durable(ticket) {
+            if self.may_show(ticket) {
                 return Ok(value.map(Value));
             }
         }
@@ -160,8 +175,8 @@ impl Store {
             small
         });
         match copied {
-            Peek::Hit(true, ticket) if self.is_durable(ticket) => return Ok(true),
-            Peek::Absent(ticket) if self.is_durable(ticket) => return Ok(false),
+            Peek::Hit(true, ticket) if self.may_show(ticket) => return Ok(true),
+            Peek::Absent(ticket) if self.may_show(ticket) => return Ok(false),
             Peek::Hit(..) | Peek::Absent(_) | Peek::Miss | Peek::Busy => {}
         }
         let Some(found) = self.get(namespace, place.id.key)? else { return Ok(false) };
@@ -192,8 +207,8 @@ impl Store {
     pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, StoreError> {
         let place = self.inner.cache.place(namespace, key.into());
         match self.inner.cache.peek(&place, |_| ()) {
-            Peek::Hit((), ticket) if self.is_durable(ticket) => Ok(true),
-            Peek::Absent(ticket) if self.is_durable(ticket) => Ok(false),
+            Peek::Hit((), ticket) if self.may_show(ticket) => Ok(true),
+            Peek::Absent(ticket) if self.may_show(ticket) => Ok(false),
             Peek::Miss => Ok(self.inner.cache.backing.exists(namespace, place.id.key)?),
             Peek::Hit(..) | Peek::Absent(_) | Peek::Busy => Ok(self.get(namespace, place.id.key)?.is_some()),
         }
@@ -210,13 +225,25 @@ impl Store {
         self.change(namespace, key.into(), None)
     }
 
-    /// Makes everything durable that was put before.
+    /// Makes everything durable that was put or committed before.
     pub fn flush(&self) -> Result<(), StoreError> {
-        self.inner.cleaner.clean(&self.inner.cache, 0, true)
+        match &self.inner.epochs {
+            Some(epochs) => epochs.flush(&self.inner.cache),
+            None => self.inner.cleaner.clean(&self.inner.cache, 0, true),
+        }
+    }
+
+    /// Goes on after commits with delayed durability were lost ([`StoreError::CommitsLost`]): records are as they were before
+    /// these. Answers how many they were; 0 if none are.
+    pub fn acknowledge_lost(&self) -> u64 {
+        self.inner.epochs.as_ref().map_or(0, |epochs| epochs.acknowledge_lost())
     }
 
     /// Deletes a namespace with everything in it, unflushed records included. Transactions that use it fail.
     pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+        if self.inner.epochs.is_some() {
+            self.flush()?;
+        }
         self.inner.cache.forget_namespace(namespace);
         self.inner.cache.backing.delete_namespace(namespace)?;
         self.inner.cache.forget_namespace(namespace);
@@ -289,6 +316,7 @@ impl Store {
             dirty_bytes: cache.dirty_bytes() as u64,
             deadlock_count: self.inner.deadlocks.load(Ordering::Relaxed),
             timeout_count: self.inner.timeouts.load(Ordering::Relaxed),
+            lost_commit_count: self.inner.epochs.as_ref().map_or(0, |epochs| epochs.lost_count()),
             ..StoreStats::default()
         };
         for at in 0..cache.shard_count() {
@@ -304,12 +332,12 @@ impl Store {
 
     // --- helpers -------------------------------------------------------------------------------------------------------
 
-    /// Waits until what was read is durable; false if it was lost instead.
-    fn is_durable(&self, ticket: line::Ticket) -> bool {
+    /// Waits until what was read may be shown: it is durable, or need not be. False if it was lost instead.
+    fn may_show(&self, ticket: line::Ticket) -> bool {
         let line = &self.inner.cache.line;
         match line.standing(ticket) {
             Standing::Durable => true,
-            Standing::Pending => line.wait(ticket).is_ok(),
+            Standing::Pending => self.inner.epochs.is_some() || line.wait(ticket).is_ok(),
             Standing::Lost => false,
         }
     }
@@ -321,10 +349,15 @@ impl Store {
 
     fn change(&self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
         let cachable = value.as_ref().is_none_or(|value| self.inner.cache.is_cachable(value.len()));
-        if self.inner.write_mode == WriteMode::Back && cachable {
+        let is_back = self.inner.write_mode == WriteMode::Back;
+        if is_back && cachable && self.inner.epochs.is_none() {
             return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
         }
-        self.run_plain(|| self.run_once(|txn| txn.set(namespace, key, value.clone())))
+        self.run_plain(|| {
+            let mut txn = self.begin()?;
+            txn.set(namespace, key, value.clone())?;
+            if is_back { txn.commit() } else { txn.commit_durable() }
+        })
     }
 
     fn put_back(&self, namespace: NamespaceId, key: Key, content: Content) -> Result<(), StoreError> {
@@ -355,7 +388,7 @@ impl StoreReader {
         }
         let found = store.inner.cache.load_many(&mut self.reader, namespace, keys)?;
         let again = |(loaded, key): (Loaded, &Key)| match loaded {
-            Some((value, ticket)) if store.is_durable(ticket) => Ok(value.map(Value)),
+            Some((value, ticket)) if store.may_show(ticket) => Ok(value.map(Value)),
             Some(_) | None => store.get(namespace, *key),
         };
         found.into_iter().zip(keys).map(again).collect()
@@ -380,8 +413,9 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let thread = self.thread.lock().expect("no panics under this lock").take();
         self.cleaner.close();
+        self.epochs.iter().for_each(|epochs| epochs.close());
         if let Some(thread) = thread {
-            thread.join().expect("the cleaning thread does not panic");
+            thread.join().expect("a thread of the store does not panic");
         }
         if let Err(error) = self.cleaner.clean(&self.cache, 0, true) {
             tracing::warn!(%error, "unflushed records are lost");
@@ -389,7 +423,6 @@ impl Drop for Inner {
     }
 }
 
-fn start_cleaning(cache: Arc<Cache>, cleaner: Arc<Cleaner>) -> Result<JoinHandle<()>, StoreError> {
-    let thread = std::thread::Builder::new().name("kaml-clean".to_owned());
-    thread.spawn(move || cleaner.run(&cache)).map_err(StoreError::Thread)
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(StoreError::Thread)
 }

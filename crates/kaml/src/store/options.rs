@@ -14,7 +14,8 @@ pub enum WriteMode {
     /// When it returns.
     #[default]
     Through,
-    /// At the next flush; sooner if memory runs out. A crash may keep any of the unflushed puts and lose the others.
+    /// At the next flush; sooner if memory runs out. A crash may keep any of the unflushed puts and lose the others. (With a
+    /// [`durability_delay`](StoreOptions::durability_delay) they are durable after it, and in order.)
     Back,
 }
 
@@ -23,7 +24,7 @@ pub enum WriteMode {
 pub struct StoreOptions {
     /// Memory of the cache, everything included but what transactions and readers hold themselves.
     pub cache_bytes: u64,
-    /// What a plain put is. Transactions are durable when they are committed, in either mode.
+    /// What a plain put is. Transactions are durable as `durability_delay` says, in either mode.
     pub write_mode: WriteMode,
     /// Neighbouring keys that share a lock.
     pub records_per_lock: u32,
@@ -31,6 +32,12 @@ pub struct StoreOptions {
     pub records_per_lock_of: Vec<(NamespaceId, u32)>,
     /// Give locks back when a commit's place in the durable order is fixed, not when it is durable.
     pub early_release: bool,
+    /// Zero: a transaction is durable when its commit returns. Else commits return at once and become durable after about
+    /// this time, in an order that they may have happened in, many in one atomic Put: a crash loses the last of them and no
+    /// other, and never a part of one. Reads do not wait either. [`Store::flush`](super::Store::flush) makes all of them
+    /// durable. Plain puts in [`WriteMode::Back`] are commits of this kind, too. A record that changes several times meanwhile
+    /// is stored once, and keeps one version where versions are kept.
+    pub durability_delay: Duration,
     /// Longest wait for a lock.
     pub lock_timeout: Duration,
     /// Transactions that may be open at once.
@@ -48,6 +55,7 @@ impl StoreOptions {
             records_per_lock: 1,
             records_per_lock_of: Vec::new(),
             early_release: false,
+            durability_delay: Duration::ZERO,
             lock_timeout: Duration::from_secs(2),
             transactions_max: 1024,
             retries_max: 100,
@@ -91,4 +99,6 @@ pub struct StoreStats {
     pub deadlock_count: u64,
     /// Transactions aborted because a lock was not given in time.
     pub timeout_count: u64,
+    /// Commits with delayed durability that could not be made durable.
+    pub lost_commit_count: u64,
 }

@@ -7,10 +7,12 @@
 //! An operation holds at most one lock, and only while the record is read to be changed: it is given back when the
 //! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise. So
 //! operations of a queue never wait for each other longer than for a read. One that meets a lock of somebody else is
-//! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does.
+//! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does. With delayed
+//! durability changes join an epoch that is written at once (`epochs`).
 
 use super::backing::CommandQueue;
 use super::cache::{Grip, Peek, Place};
+use super::epochs::{Change, Epochs};
 use super::error::StoreError;
 use super::line::{Lost, Standing, Ticket};
 use super::locks::XcbId;
@@ -235,18 +237,21 @@ impl StoreQueue {
         let Step::Settling(value, ticket) = std::mem::replace(&mut self.operation(at).step, Step::Waiting) else {
             unreachable!("the step of what was found")
         };
-        match self.store.inner.cache.line.standing(ticket) {
-            Standing::Durable => {
-                let shown = matches!(self.operation(at).work, Work::Get).then_some(value).flatten();
-                self.answer(at, Ok(shown.map(Value)));
-            }
+        let is_get = matches!(self.operation(at).work, Work::Get);
+        let inner = self.store.inner.clone();
+        match inner.cache.line.standing(ticket) {
+            Standing::Durable => self.answer(at, Ok(is_get.then_some(value).flatten().map(Value))),
+            Standing::Pending if is_get && inner.epochs.is_some() => self.answer(at, Ok(value.map(Value))),
             Standing::Pending => {
                 self.operation(at).step = Step::Settling(value, ticket);
                 self.put_off(at);
             }
-            // A get looks again; an update decided on what never was.
-            Standing::Lost if matches!(self.operation(at).work, Work::Get) => self.put_off(at),
-            Standing::Lost => self.answer(at, Err(StoreError::DependencyLost)),
+            // A get looks again; an update decided on what never was, or was lost itself.
+            Standing::Lost if is_get => self.put_off(at),
+            Standing::Lost => {
+                let why = inner.epochs.as_ref().map_or(StoreError::DependencyLost, |epochs| epochs.why_lost());
+                self.answer(at, Err(why));
+            }
         }
     }
 
@@ -325,6 +330,42 @@ impl StoreQueue {
         if let Some(Err(error)) = new.as_ref().map(|value| self.store.inner.check_value(value)) {
             return self.give_up(at, held, error);
         }
+        let inner = self.store.inner.clone();
+        if let Some(epochs) = &inner.epochs {
+            return self.change_delayed(at, held, new, ticket, epochs);
+        }
+        self.store_held(at, held, new);
+    }
+
+    /// The change joins an epoch, and is answered when that is durable.
+    fn change_delayed(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>, read: Ticket, epochs: &Epochs) {
+        let inner = self.store.inner.clone();
+        let Place { id, hash, .. } = self.operation(at).place;
+        let bytes = Change::bytes(new.as_deref());
+        if !epochs.takes(bytes) {
+            return match epochs.flush(&inner.cache) {
+                Ok(()) if inner.cache.line.standing(read) == Standing::Lost => {
+                    self.give_up(at, held, StoreError::DependencyLost)
+                }
+                Ok(()) => self.store_held(at, held, new),
+                Err(error) => self.give_up(at, held, error),
+            };
+        }
+        let change = Change { id, hash, value: new.clone() };
+        let known = inner.cache.backing.exists(id.namespace, id.key).map_err(StoreError::from);
+        match known.and_then(|_| epochs.join(&inner.cache, &[read], true, bytes, std::iter::once(change))) {
+            Ok(joined) => {
+                epochs.begin_to_write(joined.ticket);
+                self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), joined.ticket)));
+                self.operation(at).step = Step::Settling(None, joined.ticket);
+                self.settle(at);
+            }
+            Err(error) => self.give_up(at, held, error),
+        }
+    }
+
+    /// The device stores a locked record; the lock goes when its place in the durable order is fixed.
+    fn store_held(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) {
         let id = self.operation(at).place.id;
         if let Err(error) = self.device.put(at as u64, id.namespace, id.key, new.as_deref()) {
             // It may have been stored: the device must be asked. What is not flushed is kept.
@@ -385,7 +426,7 @@ impl StoreQueue {
         let operation = self.operation(at);
         let (namespace, key) = (operation.place.id.namespace, operation.place.id.key);
         if let Step::Settling(_, ticket) = operation.step {
-            store.is_durable(ticket);
+            let _ = store.inner.cache.line.wait(ticket); // how it ended is asked next
             return self.settle(at);
         }
         let result = match std::mem::replace(&mut operation.work, Work::Get) {
@@ -408,7 +449,7 @@ fn update_blocking(store: &Store, namespace: NamespaceId, key: Key, change: Upda
         }
         Update::Delete => txn.set(namespace, key, None)?,
     }
-    txn.commit()
+    txn.commit_durable()
 }
 
 impl Drop for StoreQueue {

@@ -1,6 +1,6 @@
 //! Transactions.
 //!
-//! Lives here:       the calls of paper:KAML Table II, private copies, commit in strict and in early-release order.
+//! Lives here:       the calls of paper:KAML Table II, private copies, commit in strict, early-release and delayed order.
 //! Lives elsewhere:  locks and their waits (`cache`, `waits`), states (`xcb`), tickets (`line`).
 //! Implements:       paper:KAML III.D (SS2PL over the caching layer); design section 7.
 //!
@@ -9,11 +9,14 @@
 //! and writes comes later in that order; whoever reads and does not write waits for the ticket at its own commit. So
 //! no acknowledgement comes before that of a transaction that was read from.
 //!
+//! *Delayed*: the commit joins an epoch, which is durable later (`epochs`), and returns.
+//!
 //! A record that was put in write-back mode and not flushed yet is stored along with the commit of any transaction
 //! that read it, so that what is durable never depends on what is not.
 
 use super::Inner;
 use super::cache::{Grip, Place, Seen};
+use super::epochs::Change;
 use super::error::StoreError;
 use super::line::{Lost, Standing, Ticket};
 use super::locks::{Mode, XcbId};
@@ -146,6 +149,9 @@ impl Transaction {
     /// Stores or deletes a record whether it is there or not.
     pub(super) fn set(&mut self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
+        if self.store.epochs.is_some() {
+            self.is_there(at)?; // refuses what would fail an epoch: unknown namespaces and keys that they do not take
+        }
         self.accesses[at].change = Some(value);
         Ok(())
     }
@@ -165,11 +171,21 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes all changes durable, together, and gives the locks back (paper:KAML TransactionCommit). After an error the
-    /// transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
+    /// Makes all changes durable, together, and gives the locks back (paper:KAML TransactionCommit). With a
+    /// [`durability_delay`](super::StoreOptions::durability_delay) they are visible when it returns, and durable soon. After an
+    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
     pub fn commit(&mut self) -> Result<(), StoreError> {
+        self.end(false)
+    }
+
+    /// As [`commit`](Transaction::commit), and waits until the changes are durable whatever the store's delay is.
+    pub fn commit_durable(&mut self) -> Result<(), StoreError> {
+        self.end(true)
+    }
+
+    fn end(&mut self, durable: bool) -> Result<(), StoreError> {
         let committed = self.state.after(XcbEvent::Commit)?;
-        let result = self.store_changes();
+        let result = self.store_changes(durable);
         self.state = if result.is_ok() { committed } else { self.state.after(XcbEvent::Abort)? };
         result
     }
@@ -299,7 +315,10 @@ impl Transaction {
 
     // --- the end ---------------------------------------------------------------------------------------------------
 
-    fn store_changes(&mut self) -> Result<(), StoreError> {
+    fn store_changes(&mut self, durable: bool) -> Result<(), StoreError> {
+        if self.store.epochs.is_some() {
+            return self.commit_delayed(durable);
+        }
         let batch = self.batch();
         if batch.is_empty() {
             self.let_all_go(|_| None);
@@ -358,6 +377,51 @@ impl Transaction {
         Ok(durable?)
     }
 
+    /// Locks are given back when the changes have joined an epoch.
+    fn commit_delayed(&mut self, durable: bool) -> Result<(), StoreError> {
+        let store = self.store.clone();
+        let epochs = store.epochs.as_ref().expect("asked before");
+        let changes = || self.accesses.iter().filter_map(|access| Some((access, access.change.as_ref()?)));
+        let bytes: usize = changes().map(|(_, change)| Change::bytes(change.as_deref())).sum();
+        if bytes == 0 {
+            self.let_all_go(|_| None);
+            if durable {
+                return self.wait_for_what_was_read();
+            }
+            let is_lost = |ticket: &Ticket| store.cache.line.standing(*ticket) == Standing::Lost;
+            return if self.tickets.iter().any(is_lost) { Err(StoreError::DependencyLost) } else { Ok(()) };
+        }
+        if !epochs.takes(bytes) {
+            return self.commit_large();
+        }
+        let changes = changes().map(|(Access { place, .. }, change)| Change {
+            id: place.id,
+            hash: place.hash,
+            value: change.clone(),
+        });
+        let joined = match epochs.join(&store.cache, &self.tickets, durable, bytes, changes) {
+            Ok(joined) => joined,
+            Err(error) => {
+                self.let_all_go(|_| None);
+                return Err(error);
+            }
+        };
+        self.install(joined.ticket);
+        if joined.must_wait { epochs.wait(&store.cache, joined.ticket) } else { Ok(()) }
+    }
+
+    /// Stores what no epoch takes, after everything before it.
+    fn commit_large(&mut self) -> Result<(), StoreError> {
+        let store = self.store.clone();
+        let flushed = store.epochs.iter().try_for_each(|epochs| epochs.flush(&store.cache));
+        if let Err(error) = flushed.and_then(|()| self.wait_for_what_was_read()) {
+            self.let_all_go(|_| None);
+            return Err(error);
+        }
+        let batch = self.batch();
+        self.commit_strictly(&batch)
+    }
+
     /// Replaces the records in the cache by the private copies and gives the locks back.
     fn install(&mut self, ticket: Ticket) {
         self.store.cache.xcbs.set_phase(self.who, Phase::Installing);
@@ -369,6 +433,7 @@ impl Transaction {
 
     fn wait_for_what_was_read(&mut self) -> Result<(), StoreError> {
         for ticket in std::mem::take(&mut self.tickets) {
+            self.store.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
             self.store.cache.line.wait(ticket).map_err(|Lost| StoreError::DependencyLost)?;
         }
         Ok(())

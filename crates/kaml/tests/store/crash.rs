@@ -1,7 +1,8 @@
 //! Transactions across SIGKILL.
 //!
 //! A child process runs random transactions and says on a pipe, before each commit, what it read and is about to
-//! write, and after it that it was answered. It is killed in the middle; the parent opens the device and compares.
+//! write, and after it that it was answered. With delayed durability it says instead that it is done, and now and then that it
+//! begins to flush, and that it has. It is killed in the middle; the parent opens the device and compares.
 
 use crate::history;
 use crate::serial::{self, Access, Did, Record, Saw};
@@ -13,13 +14,23 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const KEYS: u64 = 60;
 const THREADS: u64 = 8;
 /// Names the device of the child; the test of that name does nothing without it.
 const CHILD: &str = "KAML_TEST_CHILD";
 const ROUND: &str = "KAML_TEST_ROUND";
-const EARLY: &str = "KAML_TEST_EARLY";
+
+/// How the store of a round commits.
+pub(crate) fn options(round: u64) -> StoreOptions {
+    let cache = StoreOptions::new(300 << 10);
+    match round % 3 {
+        0 => cache,
+        1 => StoreOptions { early_release: true, ..cache },
+        _ => StoreOptions { durability_delay: Duration::from_millis(2), ..cache },
+    }
+}
 
 fn open(path: &Path) -> (Device, NamespaceId) {
     let device = Device::open(path, &OpenOptions::default()).unwrap();
@@ -32,9 +43,10 @@ fn open(path: &Path) -> (Device, NamespaceId) {
 fn child() {
     let Ok(path) = std::env::var(CHILD) else { return };
     let round: u64 = std::env::var(ROUND).unwrap().parse().unwrap();
-    let early_release = std::env::var(EARLY).unwrap() == "true";
+    let options = options(round);
+    let is_delayed = !options.durability_delay.is_zero();
     let (device, ns) = open(Path::new(&path));
-    let store = Store::open(device, &StoreOptions { early_release, ..StoreOptions::new(300 << 10) }).unwrap();
+    let store = Store::open(device, &options).unwrap();
     let next = AtomicU64::new(round << 32 | 1);
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -48,7 +60,12 @@ fn child() {
                         Ok(found) => {
                             say(&format!("T {id} {}", found.iter().map(word).collect::<Vec<_>>().join(" ")));
                             txn.commit().unwrap();
-                            say(&format!("A {id}"));
+                            say(&format!("{} {id}", if is_delayed { "D" } else { "A" }));
+                            if is_delayed && rng.below(8) == 0 {
+                                say(&format!("B {id}"));
+                                store.flush().unwrap();
+                                say(&format!("F {id}"));
+                            }
                         }
                         Err(error) => assert!(error.is_retryable(), "{error}"),
                     }
@@ -78,6 +95,10 @@ fn say(line: &str) {
 pub(crate) struct Said {
     pub(crate) records: HashMap<u64, Record>,
     pub(crate) answered: HashSet<u64>,
+    /// Those that are done and need not be durable.
+    done: Vec<u64>,
+    /// How many of these were done when a flush began, by its name.
+    flushes: HashMap<u64, usize>,
 }
 
 impl Said {
@@ -86,6 +107,9 @@ impl Said {
         let (Some(kind), Some(id)) = (words.next(), words.next().and_then(|id| id.parse().ok())) else { return };
         match kind {
             "A" => drop(self.answered.insert(id)),
+            "D" => self.done.push(id),
+            "B" => drop(self.flushes.insert(id, self.done.len())),
+            "F" => self.answered.extend(&self.done[..self.flushes[&id]]),
             "T" => {
                 let found = words.filter(|w| !w.is_empty()).map(|word| {
                     let numbers: Vec<u64> = word.split(':').map(|n| n.parse().unwrap()).collect();
@@ -97,6 +121,12 @@ impl Said {
             }
             _ => {}
         }
+    }
+
+    /// What was not flushed by a child that was killed need not be there.
+    fn forget_flushes(&mut self) {
+        self.done.clear();
+        self.flushes.clear();
     }
 
     /// The transactions whose versions lead to what the device has now.
@@ -145,8 +175,9 @@ impl Said {
 
 /// Goal:   after SIGKILL every answered transaction is there, all others are there whole or not at all, and nothing that
 ///         is there or was answered, readers included, had read from one that is gone.
-/// Method: 10 children in turn on one device, strict and with early release, killed after 60 to 160 answers; versions of all
-///         keys are followed back from what the device has.
+///         With delayed durability the same of what was answered before a flush began that came to its end.
+/// Method: 12 children in turn on one device, strict, with early release and delayed, killed after 60 to 160 answers; versions of
+///         all keys are followed back from what the device has.
 #[test]
 fn answered_transactions_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
@@ -156,12 +187,11 @@ fn answered_transactions_survive_a_kill() {
     device.create_namespace("n", &keys).unwrap();
     device.close().unwrap();
     let (mut said, mut rng) = (Said::default(), Rng::new(11));
-    for round in 1..=10u64 {
+    for round in 1..=12u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "crash::child", "--nocapture"])
             .env(CHILD, &path)
             .env(ROUND, round.to_string())
-            .env(EARLY, (round % 2 == 0).to_string())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
@@ -170,7 +200,7 @@ fn answered_transactions_survive_a_kill() {
         let mut left = 60 + rng.below(100);
         for line in lines.map_while(Result::ok) {
             said.hear(&line);
-            if line.starts_with("A ") && left > 0 {
+            if (line.starts_with("A ") || line.starts_with("D ")) && left > 0 {
                 left -= 1;
                 if left == 0 {
                     child.kill().unwrap(); // what it said before is still to be heard
@@ -178,6 +208,7 @@ fn answered_transactions_survive_a_kill() {
             }
         }
         child.wait().unwrap();
+        said.forget_flushes();
         let (device, ns) = open(&path);
         said.check(&device, ns, KEYS);
         device.close().unwrap();

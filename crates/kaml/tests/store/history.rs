@@ -10,6 +10,7 @@ use kaml::store::{Store, StoreError, StoreOptions, Transaction, Value};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// What a value says of who wrote it.
 pub(crate) fn saw(value: &Option<Value>) -> Saw {
@@ -102,25 +103,34 @@ fn run(world: &World, store: &Store, threads: u64, rounds: u64, keys: u64) -> Ve
     history.into_inner().unwrap()
 }
 
-/// Goal:   transactions, plain reads, blind puts and deletes are strictly serializable, strictly locked or released early,
-///         whatever the grain of the locks, with evictions going on.
+/// Goal:   transactions, plain reads, blind puts and deletes are strictly serializable, strictly locked, released early or durable
+///         later, whatever the grain of the locks, with evictions going on.
 /// Method: 8 threads on 150 records of up to 6 KB in a cache of two thirds of that; commits that take a while; the history
 ///         is checked, and the device holds a version that nobody is known to have replaced.
 #[test]
 fn histories_are_serializable() {
-    for (early_release, records_per_lock, delay_us) in
-        [(false, 1, 0), (false, 4, 0), (true, 1, 0), (true, 1, 300), (true, 4, 300)]
-    {
-        let options = StoreOptions { early_release, records_per_lock, ..StoreOptions::new(300 << 10) };
+    let ms = Duration::from_millis;
+    for (early_release, durability_delay, records_per_lock, delay_us) in [
+        (false, ms(0), 1, 0),
+        (false, ms(0), 4, 0),
+        (true, ms(0), 1, 0),
+        (true, ms(0), 1, 300),
+        (true, ms(0), 4, 300),
+        (false, ms(3), 1, 0),
+        (false, ms(20), 4, 0),
+    ] {
+        let cache = StoreOptions::new(300 << 10);
+        let options = StoreOptions { early_release, durability_delay, records_per_lock, ..cache };
         let world = World::new(&options);
         world.controls.durable_delay_us.store(delay_us, Ordering::Relaxed);
         let mut history = run(&world, &world.store, 8, 800, 150);
+        world.store.flush().unwrap();
         // Who looks last, at the device itself, is one more reader.
         let last = |key| Access { key, saw: saw_on_device(&world, key), did: Did::Read };
         let end = history.iter().map(|record| record.span.1).max().unwrap();
         history.push(Record { id: 0, accesses: (0..150).map(last).collect(), span: (end + 1, end + 2) });
         if let Err(why) = serial::check(&history) {
-            panic!("early {early_release}, {records_per_lock} per lock, delay {delay_us}: {why}");
+            panic!("early {early_release}, durable after {durability_delay:?}, {records_per_lock} per lock: {why}");
         }
         let all: Vec<&Access> = history.iter().flat_map(|record| &record.accesses).collect();
         let kinds: HashSet<_> = all.iter().map(|a| (std::mem::discriminant(&a.saw), a.did as u8)).collect();

@@ -2,6 +2,7 @@
 
 mod cache;
 mod crash;
+mod delayed;
 mod history;
 mod power;
 mod queue;

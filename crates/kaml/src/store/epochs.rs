@@ -1,0 +1,323 @@
+//! Delayed durability: commits return at once and become durable soon after, many of them in one atomic Put.
+//!
+//! Lives here:       the epoch that commits join, the thread that writes epochs one after the other, what happens when one fails.
+//! Lives elsewhere:  locks and private copies (`txn`), tickets (`line`), records that must stay in the cache until then (`evict`).
+//! Implements:       epoch-based group commit (Tu et al., SOSP 2013), with the device's atomic Put in place of logs.
+//!
+//! A transaction joins the open epoch while it holds all of its locks. So whoever reads or overwrites what it wrote joins the same
+//! epoch or a later one, and an epoch with all before it is a state that some serial order leads to. A record that several
+//! transactions of an epoch wrote is stored once.
+//!
+//! If an epoch cannot be stored, its commits are lost, and with them those of the epoch that was open meanwhile, which may have
+//! read from them; the cache forgets what they wrote. If any of them had returned, nothing is committed any more until somebody
+//! has acknowledged that. And commits wait until they are durable, until one is.
+
+use super::cache::Cache;
+use super::error::StoreError;
+use super::line::{Lost, Standing, Ticket};
+use super::record::RecordId;
+use super::table::Table;
+use crate::{Batch, Error};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Bytes of an epoch at most, if device and cache are large enough.
+const EPOCH_BYTES_MAX: usize = 8 << 20;
+/// No more than this share of the cache: what is not durable cannot leave it.
+const CACHE_SHARE: usize = 8;
+/// What a change takes besides its value, in memory and in the commit ring.
+const CHANGE_BYTES: usize = 64;
+
+/// What a commit stores of a record.
+pub(super) struct Change {
+    pub(super) id: RecordId,
+    pub(super) hash: u64,
+    /// The value, or its absence.
+    pub(super) value: Option<Arc<[u8]>>,
+}
+
+impl Change {
+    pub(super) fn bytes(value: Option<&[u8]>) -> usize {
+        CHANGE_BYTES + value.map_or(0, <[u8]>::len)
+    }
+}
+
+/// Commits that become durable together.
+struct Epoch {
+    /// 0 as long as nobody has joined.
+    ticket: Ticket,
+    /// In the order of the commits; later ones of a record win.
+    changes: Vec<Change>,
+    bytes: usize,
+    /// Commits that returned and are not durable.
+    unwaited: u64,
+    begun: Instant,
+}
+
+impl Epoch {
+    fn empty() -> Epoch {
+        Epoch { ticket: 0, changes: Vec::new(), bytes: 0, unwaited: 0, begun: Instant::now() }
+    }
+
+    fn clear(&mut self) {
+        self.changes.clear();
+        (self.ticket, self.bytes, self.unwaited) = (0, 0, 0);
+    }
+
+    /// One Put of what the records are in the end.
+    fn batch(&self, newest: &mut Table) -> Batch {
+        newest.clear();
+        let mut batch = Batch::with_capacity(self.changes.len(), self.bytes);
+        for (at, change) in self.changes.iter().enumerate().rev() {
+            if newest.find(change.hash, |at| self.changes[at as usize].id == change.id).is_some() {
+                continue;
+            }
+            newest.insert(change.hash, at as u32);
+            match &change.value {
+                Some(value) => batch.put(change.id.namespace, change.id.key, value),
+                None => batch.delete(change.id.namespace, change.id.key),
+            };
+        }
+        batch
+    }
+}
+
+struct State {
+    open: Epoch,
+    /// The newest epoch's.
+    newest: Ticket,
+    /// Somebody waits for the open epoch.
+    hurry: bool,
+    closing: bool,
+    /// The last epoch was lost: commits wait.
+    suspect: bool,
+    /// Commits that had returned and are lost, until that is acknowledged.
+    lost: u64,
+    /// Why an epoch was lost at last.
+    why: Option<Arc<Error>>,
+    /// Commits that were lost since the store was opened.
+    lost_count: u64,
+}
+
+impl State {
+    fn check(&self) -> Result<(), StoreError> {
+        match &self.why {
+            Some(why) if self.lost > 0 => Err(StoreError::CommitsLost { commits: self.lost, why: why.clone() }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The epochs of a store with delayed durability.
+pub(super) struct Epochs {
+    delay: Duration,
+    bytes_max: usize,
+    state: Mutex<State>,
+    /// For the thread that writes: there is something to do.
+    wake: Condvar,
+    /// For commits: the open epoch has been taken.
+    room: Condvar,
+}
+
+/// What joining came to.
+pub(super) struct Joined {
+    pub(super) ticket: Ticket,
+    /// The commit does not count before it is durable: that was asked for, or the device failed last time.
+    pub(super) must_wait: bool,
+}
+
+impl Epochs {
+    pub(super) fn new(cache: &Cache, delay: Duration) -> Epochs {
+        let device = cache.limits.batch_bytes_max as usize / 2;
+        Epochs {
+            delay,
+            bytes_max: EPOCH_BYTES_MAX.min(device).min(cache.budget / CACHE_SHARE),
+            state: Mutex::new(State {
+                open: Epoch::empty(),
+                newest: 0,
+                hurry: false,
+                closing: false,
+                suspect: false,
+                lost: 0,
+                why: None,
+                lost_count: 0,
+            }),
+            wake: Condvar::new(),
+            room: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panics under this lock")
+    }
+
+    /// Whether changes of so many bytes may join: others are committed by a Put of their own after a flush.
+    pub(super) fn takes(&self, bytes: usize) -> bool {
+        bytes <= self.bytes_max
+    }
+
+    /// Adds a commit whose records are locked, and which has read from those of `tickets`, unless one of these was lost.
+    pub(super) fn join(
+        &self,
+        cache: &Cache,
+        tickets: &[Ticket],
+        will_wait: bool,
+        bytes: usize,
+        changes: impl Iterator<Item = Change>,
+    ) -> Result<Joined, StoreError> {
+        let mut state = self.lock();
+        while state.open.ticket > 0 && state.open.bytes + bytes > self.bytes_max {
+            self.hurry(&mut state);
+            state = self.room.wait(state).expect("no panics under this lock");
+        }
+        state.check()?;
+        if tickets.iter().any(|ticket| cache.line.standing(*ticket) == Standing::Lost) {
+            return Err(StoreError::DependencyLost);
+        }
+        if state.open.ticket == 0 {
+            state.open.ticket = cache.line.take();
+            state.newest = state.open.ticket;
+            state.open.begun = Instant::now();
+            self.wake.notify_one();
+        }
+        state.open.changes.extend(changes);
+        state.open.bytes += bytes;
+        let must_wait = will_wait || state.suspect;
+        state.open.unwaited += u64::from(!must_wait);
+        Ok(Joined { ticket: state.open.ticket, must_wait })
+    }
+
+    /// Has the open epoch written without delay.
+    fn hurry(&self, state: &mut State) {
+        if state.open.ticket > 0 && !state.hurry {
+            state.hurry = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until a commit is durable.
+    pub(super) fn wait(&self, cache: &Cache, ticket: Ticket) -> Result<(), StoreError> {
+        self.begin_to_write(ticket);
+        cache.line.wait(ticket).map_err(|Lost| self.why_lost())
+    }
+
+    /// Has a commit written without delay.
+    pub(super) fn begin_to_write(&self, ticket: Ticket) {
+        let mut state = self.lock();
+        if state.open.ticket == ticket {
+            self.hurry(&mut state);
+        }
+    }
+
+    /// What a caller is told who waited for a commit that was lost.
+    pub(super) fn why_lost(&self) -> StoreError {
+        let Some(why) = self.lock().why.clone() else { return StoreError::DependencyLost };
+        match &*why {
+            Error::Command(error) => error.clone().into(),
+            Error::Remote(what) => Error::Remote(what.clone()).into(),
+            _ => StoreError::CommitsLost { commits: 1, why },
+        }
+    }
+
+    /// Makes every commit durable that has joined, and says if any were lost.
+    pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
+        let newest = self.lock().newest;
+        if cache.line.standing(newest) == Standing::Pending {
+            self.begin_to_write(newest);
+            let _ = cache.line.wait(newest); // what was lost is told next, to those who had it
+        }
+        self.lock().check()
+    }
+
+    /// Goes on after commits were lost; answers how many.
+    pub(super) fn acknowledge_lost(&self) -> u64 {
+        std::mem::take(&mut self.lock().lost)
+    }
+
+    /// Commits that were lost since the store was opened.
+    pub(super) fn lost_count(&self) -> u64 {
+        self.lock().lost_count
+    }
+
+    // --- the thread that writes ---------------------------------------------------------------------------------------
+
+    /// Writes epochs until the store is closed.
+    pub(super) fn run(&self, cache: &Cache) {
+        let (mut epoch, mut newest) = (Epoch::empty(), Table::default());
+        while self.take(&mut epoch) {
+            match self.write(cache, &mut epoch, &mut newest) {
+                Ok(()) => {
+                    cache.line.end(epoch.ticket, Ok(()));
+                    self.lock().suspect = false;
+                }
+                Err(why) => self.lose(cache, &epoch, Arc::new(why)),
+            }
+            epoch.clear();
+        }
+    }
+
+    /// Waits for an epoch that is due, and opens the next; false if there will be none.
+    fn take(&self, epoch: &mut Epoch) -> bool {
+        let mut state = self.lock();
+        loop {
+            let is_empty = state.open.ticket == 0;
+            let age = state.open.begun.elapsed();
+            state = match (is_empty, state.closing) {
+                (true, true) => return false,
+                (true, false) => self.wake.wait(state).expect("no panics under this lock"),
+                (false, closing) if closing || state.hurry || age >= self.delay => break,
+                (false, _) => self.wake.wait_timeout(state, self.delay - age).expect("no panics under this lock").0,
+            };
+        }
+        state.hurry = false;
+        std::mem::swap(&mut state.open, epoch);
+        drop(state);
+        self.room.notify_all();
+        true
+    }
+
+    fn write(&self, cache: &Cache, epoch: &mut Epoch, newest: &mut Table) -> Result<(), Error> {
+        loop {
+            let batch = epoch.batch(newest);
+            let written = if batch.is_empty() { Ok(()) } else { cache.backing.write(&batch) };
+            match written {
+                // It was deleted meanwhile, which nobody can tell from having been deleted after the commits.
+                Err(Error::Command(kaml_device::Error::UnknownNamespace(gone)))
+                    if epoch.changes.iter().any(|change| change.id.namespace == gone) =>
+                {
+                    epoch.changes.retain(|change| change.id.namespace != gone);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes an epoch back that could not be stored, and the open one, which may have read from it.
+    fn lose(&self, cache: &Cache, epoch: &Epoch, why: Arc<Error>) {
+        let mut state = self.lock();
+        let after = std::mem::replace(&mut state.open, Epoch::empty());
+        let lost = epoch.unwaited + after.unwaited;
+        tracing::warn!(%why, commits = lost, "commits that were not durable yet are lost");
+        (state.suspect, state.hurry) = (true, false);
+        state.lost += lost;
+        state.lost_count += lost;
+        state.why = Some(why);
+        // Under the lock: whoever read from them and joins later sees that they are lost.
+        for epoch in [epoch, &after].into_iter().filter(|epoch| epoch.ticket > 0) {
+            cache.line.end(epoch.ticket, Err(Lost));
+        }
+        drop(state);
+        self.room.notify_all();
+        for epoch in [epoch, &after] {
+            for Change { id, .. } in &epoch.changes {
+                cache.forget(&cache.place(id.namespace, id.key), epoch.ticket);
+            }
+        }
+    }
+
+    /// Ends the thread's work once everything is written.
+    pub(super) fn close(&self) {
+        self.lock().closing = true;
+        self.wake.notify_one();
+    }
+}

@@ -1,0 +1,203 @@
+//! Delayed durability: what commits, reads and flushes promise, and what becomes of commits that cannot be stored.
+
+use crate::world::World;
+use kaml::Key;
+use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Longer than any test: nothing becomes durable unless it is asked for.
+const LATER: Duration = Duration::from_secs(3600);
+
+fn world(durability_delay: Duration) -> World {
+    World::new(&StoreOptions { durability_delay, write_mode: WriteMode::Back, ..StoreOptions::new(4 << 20) })
+}
+
+fn value(world: &World, key: u64) -> Option<Vec<u8>> {
+    world.store.get(world.ns, key).unwrap().map(|value| value.to_vec())
+}
+
+fn on_device(world: &World, key: u64) -> Option<Vec<u8>> {
+    world.device.get(world.ns, key).unwrap()
+}
+
+/// Sets records in one transaction.
+fn set(world: &World, keys: std::ops::Range<u64>, to: &[u8]) -> Result<(), StoreError> {
+    world.store.run(|txn| {
+        for key in keys.clone() {
+            match txn.read_for_update(world.ns, key)? {
+                Some(_) => txn.update(world.ns, key, to)?,
+                None => txn.insert(world.ns, key, to)?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Goal:   commits return before they are durable and are seen at once; a flush makes them durable, each record stored once.
+/// Method: many transactions on a few records, a delete and a plain put among them, on a store that would wait for an hour.
+#[test]
+fn commits_are_gathered() {
+    let world = world(LATER);
+    for round in 0..100u8 {
+        set(&world, 0..4, &[round; 10]).unwrap();
+    }
+    world.store.put(world.ns, 9u64, b"plain").unwrap();
+    world.store.run(|txn| txn.delete(world.ns, 3u64)).unwrap();
+    assert_eq!((value(&world, 0), value(&world, 3)), (Some(vec![99; 10]), None));
+    assert!(!world.store.exists(world.ns, 3u64).unwrap() && world.store.exists(world.ns, 9u64).unwrap());
+    let mut reader = world.store.begin().unwrap();
+    assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], [99; 10]);
+    reader.commit().unwrap();
+    assert_eq!((on_device(&world, 0), world.controls.writes.load(Ordering::Relaxed)), (None, 0));
+    world.store.flush().unwrap();
+    assert_eq!((on_device(&world, 0), on_device(&world, 3)), (Some(vec![99; 10]), None));
+    assert_eq!(on_device(&world, 9).unwrap(), b"plain");
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1);
+    assert_eq!(world.device.stats().put_count, 4, "each record once");
+    world.store.flush().unwrap();
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "there was nothing more to store");
+}
+
+/// Goal:   commits become durable by themselves after the delay, and when the store is closed.
+/// Method: one commit and a wait; one commit, the last handle dropped.
+#[test]
+fn commits_become_durable() {
+    let short = world(Duration::from_millis(20));
+    set(&short, 0..1, b"soon").unwrap();
+    let begun = Instant::now();
+    while on_device(&short, 0).is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is not durable yet");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let World { device, store, ns, .. } = world(LATER);
+    store.put(ns, 1u64, b"last").unwrap();
+    drop(store);
+    assert_eq!(device.get(ns, 1u64).unwrap().unwrap(), b"last");
+}
+
+/// Goal:   who asks for it waits until it is durable, and with it everything before.
+/// Method: a delayed commit, then each call that waits: `commit_durable`, a put in write-through mode, one of a queue, and a
+///         transaction above what an epoch takes; after each the device has both.
+#[test]
+fn who_asks_waits() {
+    for how in 0..4 {
+        let write_mode = if how == 1 { WriteMode::Through } else { WriteMode::Back };
+        let cache = StoreOptions::new(4 << 20);
+        let world = World::new(&StoreOptions { durability_delay: LATER, write_mode, ..cache });
+        set(&world, 0..1, b"before").unwrap();
+        match how {
+            0 => {
+                let mut txn = world.store.begin().unwrap();
+                txn.insert(world.ns, 1u64, b"x").unwrap();
+                txn.commit_durable().unwrap();
+            }
+            1 => world.store.put(world.ns, 1u64, b"x").unwrap(),
+            2 => {
+                let (mut queue, mut answers) = (world.store.queue(4), Vec::new());
+                queue.update(7, world.ns, 1u64, |_| Update::Store(b"x".to_vec()));
+                queue.poll(true, &mut answers);
+                answers.pop().unwrap().result.unwrap();
+            }
+            _ => set(&world, 1..4, &vec![b'x'; 300 << 10]).unwrap(),
+        }
+        let of_it = on_device(&world, 1).unwrap();
+        assert_eq!((on_device(&world, 0).unwrap(), of_it[0]), (b"before".to_vec(), b'x'), "{how}");
+    }
+}
+
+/// Goal:   what is not durable stays in the cache, and an epoch is written when it is full.
+/// Method: reads of other records fill a small cache several times; then puts of ten times what the cache holds.
+#[test]
+fn what_is_not_durable_stays() {
+    let options = StoreOptions { durability_delay: LATER, write_mode: WriteMode::Back, ..StoreOptions::new(300 << 10) };
+    let world = World::new(&options);
+    (10..600u64).for_each(|key| world.device.put(world.ns, key, &[1; 2000]).unwrap());
+    set(&world, 0..3, b"new").unwrap();
+    (0..2000u64).for_each(|i| assert!(value(&world, 10 + i % 590).is_some()));
+    assert!(world.store.stats().eviction_count > 500);
+    assert_eq!((value(&world, 0).unwrap(), on_device(&world, 0)), (b"new".to_vec(), None));
+    (0..1500u64).for_each(|key| world.store.put(world.ns, key, &[2; 2000]).unwrap());
+    assert!(world.controls.writes.load(Ordering::Relaxed) > 50);
+    assert!(world.store.stats().used_bytes <= 300 << 10);
+    world.store.flush().unwrap();
+    (0..1500u64).for_each(|key| assert_eq!(on_device(&world, key).unwrap(), [2; 2000]));
+}
+
+/// Goal:   commits that could not be stored are undone together, with those that came after; nothing is committed or flushed
+///         before that is acknowledged; then commits wait until one is durable.
+/// Method: a device that refuses writes for a while, looked at from each side.
+#[test]
+fn lost_commits_are_told() {
+    let world = world(LATER);
+    set(&world, 0..3, b"old").unwrap();
+    world.store.flush().unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    set(&world, 0..2, b"lost").unwrap();
+    let mut reader = world.store.begin().unwrap();
+    assert_eq!(&reader.read(world.ns, 0u64).unwrap().unwrap()[..], b"lost");
+    let error = world.store.flush().unwrap_err();
+    assert!(matches!(error, StoreError::CommitsLost { commits: 1, .. }) && !error.is_retryable(), "{error}");
+    reader.update(world.ns, 2u64, b"of lost").unwrap();
+    assert!(matches!(reader.commit(), Err(StoreError::CommitsLost { .. })));
+    assert_eq!((value(&world, 0).unwrap(), value(&world, 2).unwrap()), (b"old".to_vec(), b"old".to_vec()));
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    assert!(matches!(set(&world, 0..1, b"x"), Err(StoreError::CommitsLost { .. })));
+    assert!(world.store.flush().is_err());
+    let mut reader = world.store.begin().unwrap();
+    assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"old");
+    reader.commit().unwrap();
+    assert_eq!((world.store.acknowledge_lost(), world.store.acknowledge_lost()), (1, 0));
+    world.store.flush().unwrap();
+    // The device is not trusted yet.
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert!(matches!(set(&world, 0..1, b"x"), Err(StoreError::Device(_))));
+    assert_eq!(value(&world, 0).unwrap(), b"old");
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    set(&world, 0..1, b"durable").unwrap();
+    assert_eq!(on_device(&world, 0).unwrap(), b"durable");
+    set(&world, 0..1, b"later").unwrap();
+    assert_eq!(on_device(&world, 0).unwrap(), b"durable");
+    assert_eq!(world.store.stats().lost_commit_count, 1);
+}
+
+/// Goal:   who has read from a lost commit cannot commit, even after it was acknowledged.
+/// Method: a transaction that reads, a loss, its acknowledgement, then the transaction's commits: reading alone, and writing.
+#[test]
+fn readers_of_the_lost_are_refused() {
+    let world = world(LATER);
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    set(&world, 0..1, b"lost").unwrap();
+    let mut readers = [(); 2].map(|()| world.store.begin().unwrap());
+    readers.iter_mut().for_each(|reader| assert!(reader.read(world.ns, 0u64).unwrap().is_some()));
+    world.store.flush().unwrap_err();
+    world.store.acknowledge_lost();
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    let [mut reads, mut writes] = readers;
+    assert!(matches!(reads.commit(), Err(StoreError::DependencyLost)));
+    writes.insert(world.ns, 5u64, b"of lost").unwrap();
+    assert!(matches!(writes.commit(), Err(StoreError::DependencyLost)));
+    world.store.flush().unwrap();
+    assert_eq!((on_device(&world, 0), on_device(&world, 5)), (None, None));
+}
+
+/// Goal:   what no device would take is refused to whoever asks for it, and takes nobody else's commit along; a deleted namespace
+///         takes only what was in it.
+/// Method: blind puts into an unknown namespace and with a key of another kind beside a commit; a namespace that is deleted
+///         behind the store's back, then through it.
+#[test]
+fn bad_commits_harm_nobody_else() {
+    let world = world(LATER);
+    set(&world, 0..1, b"good").unwrap();
+    assert!(world.store.put(77, 1u64, b"x").is_err());
+    assert!(world.store.put(world.ns, Key::new(b"text").unwrap(), b"x").is_err());
+    let others = ["a", "b"].map(|name| world.device.create_namespace(name, &Default::default()).unwrap());
+    for ns in others {
+        world.store.put(ns, Key::new(b"k").unwrap(), b"x").unwrap();
+    }
+    world.device.delete_namespace(others[0]).unwrap();
+    world.store.delete_namespace(others[1]).unwrap();
+    world.store.flush().unwrap();
+    assert_eq!(on_device(&world, 0).unwrap(), b"good");
+    assert!(world.store.get(others[1], Key::new(b"k").unwrap()).is_err());
+}
