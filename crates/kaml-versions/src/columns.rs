@@ -16,6 +16,9 @@ use crate::seal::Sealed;
 use crate::search::Search;
 use kaml_index::Key;
 use std::ops::Range;
+use std::sync::Mutex;
+
+const UNPOISONED: &str = "no panics under this lock";
 
 /// Versions of many keys, found by hash.
 #[derive(Debug)]
@@ -26,6 +29,16 @@ pub struct Columns {
     /// Memory of all rows' groups.
     group_bytes: usize,
     segment_count: u64,
+    /// What was found when it was last asked for: firmware asks with every step, and each row would be a miss or two.
+    oldest: Mutex<Option<Oldest>>,
+}
+
+/// The oldest version in the buffer that is not before `from`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Oldest {
+    from: u64,
+    /// Its sequence and row, if there is one.
+    found: Option<(u64, u32)>,
 }
 
 /// A sealed segment, for whoever reads all of it.
@@ -61,7 +74,8 @@ impl Columns {
     pub fn new(parameters: Parameters) -> Result<Columns, Error> {
         parameters.check()?;
         let rows = (0..parameters.rows).map(|_| Row::new(&parameters, 0)).collect();
-        Ok(Columns { parameters, rows, buffered_bytes: 0, group_bytes: 0, segment_count: 0 })
+        let oldest = Mutex::new(None);
+        Ok(Columns { parameters, rows, buffered_bytes: 0, group_bytes: 0, segment_count: 0, oldest })
     }
 
     /// The shape.
@@ -110,6 +124,13 @@ impl Columns {
         let hash = self.hash(key);
         self.buffered_bytes += record.len() + ENTRY_BYTES;
         let row = hash.row(self.parameters.rows);
+        let sequence = Version::sequence_of(&record);
+        if let Some(known) = self.oldest.get_mut().expect(UNPOISONED)
+            && sequence >= known.from
+            && known.found.is_none_or(|(oldest, _)| sequence < oldest)
+        {
+            known.found = Some((sequence, row));
+        }
         self.rows[row as usize].insert(hash, key, record, &self.parameters);
     }
 
@@ -163,6 +184,7 @@ impl Columns {
         let row = &mut self.rows[sealed.row as usize];
         let before = row.buffer.cost();
         row.leave(sealed, &parameters, row.next_table());
+        self.oldest.get_mut().expect(UNPOISONED).take_if(|known| known.found.is_some_and(|(_, row)| row == sealed.row));
         self.buffered_bytes -= before - row.buffer.cost();
         self.segment_count += 1;
     }
@@ -219,6 +241,20 @@ impl Columns {
 
     /// The smallest sequence in the buffer that is not before `from`.
     pub fn oldest_buffered(&self, from: u64) -> Option<u64> {
+        let mut known = self.oldest.lock().expect(UNPOISONED);
+        let oldest = match *known {
+            Some(oldest) if oldest.from == from => oldest,
+            _ => Oldest { from, found: self.find_oldest(from) },
+        };
+        debug_assert_eq!(
+            oldest.found.map(|(sequence, _)| sequence),
+            self.find_oldest(from).map(|(sequence, _)| sequence)
+        );
+        *known = Some(oldest);
+        oldest.found.map(|(sequence, _)| sequence)
+    }
+
+    fn find_oldest(&self, from: u64) -> Option<(u64, u32)> {
         let oldest = |row: &Row| {
             let entries = row.buffer.entries(); // in the order of their sequences
             let first = entries.first()?.sequence();
@@ -227,7 +263,7 @@ impl Columns {
             }
             entries.get(entries.partition_point(|entry| entry.sequence() < from)).map(Buffered::sequence)
         };
-        self.rows.iter().filter_map(oldest).min()
+        (0..).zip(&self.rows).filter_map(|(at, row)| Some((oldest(row)?, at))).min()
     }
 
     /// Versions in the buffer with sequences before `before`, row by row: those to be made durable elsewhere before what
