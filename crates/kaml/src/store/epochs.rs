@@ -247,8 +247,8 @@ impl Epochs {
         while self.take(&mut epoch) {
             match self.write(cache, &mut epoch, &mut newest) {
                 Ok(()) => {
-                    cache.line.end(epoch.ticket, Ok(()));
                     self.lock().suspect = false;
+                    cache.line.end(epoch.ticket, Ok(()));
                 }
                 Err(why) => self.lose(cache, &epoch, Arc::new(why)),
             }
