@@ -550,6 +550,10 @@ fn database_workloads_run_small() {
     let tpcc =
         world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
     assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
+    let later = ["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M", "--delay", "2.5"];
+    let later = world.json(&bench(&later));
+    assert!(later[0]["engine"].as_str().unwrap().contains("durable after 2.5ms"), "{}", later[0]);
+    assert_eq!((later[0]["operations"].as_u64(), later[0]["checked"].as_array().unwrap().len()), (Some(300), 3));
     let conflicts = ["bench", "conflicts", "--records", "64", "--threads", "4", "--rounds", "20", "--svg", "c.svg"];
     let conflicts = world.json(&[&conflicts[..], &["--records-per-lock", "1,64", "--json"]].concat());
     assert_eq!(conflicts[1]["measured"].as_f64(), Some(3.0));
@@ -563,6 +567,8 @@ fn database_workloads_run_small() {
         &["tpcb", "--zipf", "1"],
         &["tpcc", "--scale", "0"],
         &["tpcb", "--zipf", "-1"],
+        &["tpcb", "--delay", "soon"],
+        &["tpcb", "--delay=-1"],
     ] {
         let output = world.run(&bench(wrong));
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", String::from_utf8_lossy(&output.stderr));

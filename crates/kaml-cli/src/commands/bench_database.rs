@@ -43,8 +43,8 @@ struct Common {
     #[arg(long)]
     early_release: bool,
     /// Commits return at once and become durable after about so many milliseconds, in order, many in one Put
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
-    delay: f64,
+    #[arg(long, value_name = "MS", default_value = "0", value_parser = milliseconds)]
+    delay: Duration,
     /// Seconds of each measured run
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
@@ -107,6 +107,11 @@ impl FromStr for CacheSize {
             _ => Err(format!("`{text}` is no share; write for example 40%")),
         }
     }
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let number = text.trim().parse::<f64>().ok().and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok());
+    number.ok_or_else(|| format!("`{text}` is no time; write for example 50 or 0.5"))
 }
 
 /// Flags of `kaml bench ycsb`.
@@ -315,7 +320,7 @@ impl Common {
         StoreOptions {
             records_per_lock: self.records_per_lock,
             early_release: self.early_release,
-            durability_delay: Duration::try_from_secs_f64(self.delay / 1e3).unwrap_or_default(),
+            durability_delay: self.delay,
             ..StoreOptions::new(bytes)
         }
     }
