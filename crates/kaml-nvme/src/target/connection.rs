@@ -465,6 +465,10 @@ impl Connection {
         self.outstanding -= 1;
         self.reserved -= answer.reserved;
         self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
+        if self.is_closing() {
+            self.count();
+            return; // nothing comes after a terminate request
+        }
         if answer.status.is_success() && !answer.data.is_empty() {
             let transfer = Transfer {
                 cid: answer.cid.into(),
