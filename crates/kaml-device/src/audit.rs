@@ -101,7 +101,7 @@ impl BlockAudit {
             let seen = match RecordHeader::check(bytes) {
                 None => Seen::BadHeader,
                 Some(record) => match bytes.get(RecordHeader::BYTES..record.page_bytes()) {
-                    Some(value) if crc32c::crc32c(value) == record.value_crc => Seen::Whole(record),
+                    Some(value) if crc_fast::crc32_iscsi(value) == record.value_crc => Seen::Whole(record),
                     _ => Seen::BadValue(record),
                 },
             };

@@ -11,6 +11,7 @@
 
 use crate::blocks::BlockState;
 use crate::core::{Core, Pending};
+use crate::format::crc32c_append;
 use crate::format::journal::ENTRY_BYTES;
 use crate::format::root::{HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use crate::lifetime::{Class, record_classes};
@@ -565,7 +566,7 @@ impl Core {
             let at = self.writers.append_pages(block, page, &mut ios);
             self.blocks.hold(block);
             self.counters.metadata_bytes += page_bytes as u64;
-            out.stream.crc32c = crc32c::crc32c_append(out.stream.crc32c, page);
+            out.stream.crc32c = crc32c_append(out.stream.crc32c, page);
             out.stream.bytes += page.len() as u64;
             written += page.len();
             match out.stream.runs.last_mut() {

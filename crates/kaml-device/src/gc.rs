@@ -436,7 +436,7 @@ impl Core {
     /// A damaged value is moved as it is, so that reading it goes on being refused rather than finding nothing.
     fn check_moved_value(&mut self, record: &Record, bytes: &[u8], from: Slot) {
         let value = bytes.get(RecordHeader::BYTES..record.page_bytes());
-        if value.is_none_or(|value| crc32c::crc32c(value) != record.value_crc) {
+        if value.is_none_or(|value| crc_fast::crc32_iscsi(value) != record.value_crc) {
             self.counters.damaged_records += 1;
             tracing::warn!(key = %record.key, namespace = record.namespace, at = from.at, "a damaged record is moved");
         }

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  where they are placed (`staging`).
 
 use crate::format::record::{Record, RecordHeader, RecordKind};
+use crc_fast::{CrcAlgorithm, Digest};
 use kaml_flash::copy_past_caches;
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::Key;
@@ -49,11 +50,12 @@ pub fn encode_image(
 
 /// Hands bytes on piece by piece and answers their CRC32C, so that each piece comes from memory once.
 pub(crate) fn copy_checked(from: &[u8], mut copy: impl FnMut(&[u8])) -> u32 {
-    from.chunks(COPY_BYTES).fold(0, |crc, piece| {
-        let crc = crc32c::crc32c_append(crc, piece);
+    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
+    for piece in from.chunks(COPY_BYTES) {
+        digest.update(piece);
         copy(piece);
-        crc
-    })
+    }
+    digest.finalize() as u32
 }
 
 /// A piece that the first levels of a cache hold twice.

@@ -194,7 +194,7 @@ impl FlashRead {
         if crate::Broken::DropsValueChecksum.is() {
             return Ok(range);
         }
-        match crc32c::crc32c(&bytes[range.clone()]) == value_crc {
+        match crc_fast::crc32_iscsi(&bytes[range.clone()]) == value_crc {
             true => Ok(range),
             false => Err(self.corrupt("its value's checksum does not match")),
         }

@@ -405,7 +405,7 @@ impl Core {
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let found = RecordHeader::check(&into);
         let same = |r: &Record| (r.namespace, r.key, r.value_crc) == (record.namespace, record.key, record.value_crc);
-        if !found.is_some_and(|r| same(&r)) || crc32c::crc32c(&into[RecordHeader::BYTES..]) != record.value_crc {
+        if !found.is_some_and(|r| same(&r)) || crc_fast::crc32_iscsi(&into[RecordHeader::BYTES..]) != record.value_crc {
             return false;
         }
         // As collection will read them: an entry that an erase left behind looks like the one that is missing, but for its sequence.
@@ -603,7 +603,7 @@ pub(crate) fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8
         read_run(medium, run, &mut |_, page| bytes.extend_from_slice(page))?;
     }
     bytes.truncate(stream.bytes as usize);
-    match crc32c::crc32c(&bytes) == stream.crc32c {
+    match crc_fast::crc32_iscsi(&bytes) == stream.crc32c {
         true => Ok(bytes),
         false => {
             let first = stream.runs.first().map_or(0, |r| r.block);

@@ -9,6 +9,7 @@
 //! - `tail <= start of every kept frame <= head`, and `head - tail <= ring_bytes`;
 //! - the tail is the end of a frame, so that the next one is found by it wherever it starts.
 
+use crate::format::crc32c_append;
 use crate::format::frame::{Frame, FrameHeader};
 use crate::format::record::{RING_ALIGN, RecordHeader};
 use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io};
@@ -185,17 +186,16 @@ impl CommitRing {
     /// value that has its own.
     pub(crate) fn stage(&mut self, header: &[u8; RecordHeader::BYTES], [head, value]: [&[u8]; 2], staged: Staged) {
         let staging = &mut self.staging;
-        let mut at = staging.len;
+        let begin = staging.len;
+        let mut at = begin;
         for part in [header, head, value] {
             staging.buf[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
         let end = at.next_multiple_of(RING_ALIGN);
         staging.buf[at..end].fill(0);
-        staging.records_crc = crc32c::crc32c_append(staging.records_crc, header);
-        if !head.is_empty() {
-            staging.records_crc = crc32c::crc32c_append(staging.records_crc, head);
-        }
+        let checked = &staging.buf[begin..begin + header.len() + head.len()];
+        staging.records_crc = crc32c_append(staging.records_crc, checked);
         self.last_version = self.last_version.max(staged.version);
         staging.len = end;
         staging.mapping_count += usize::from(staged.is_mapping);

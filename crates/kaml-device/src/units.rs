@@ -168,7 +168,7 @@ impl BlockChange {
         let options = reader.block_options(namespace)?;
         let range = options.bytes_of_buffer(namespace, first_block, data.len())?;
         let whole = options.spans(range.clone()).filter(|span| span.in_unit.len() == options.unit_bytes as usize);
-        let whole_crcs = whole.map(|span| crc32c::crc32c(&data[span.in_range])).collect();
+        let whole_crcs = whole.map(|span| crc_fast::crc32_iscsi(&data[span.in_range])).collect();
         Ok(BlockChange::new(options, namespace, range, Some(whole_crcs)))
     }
 
@@ -273,7 +273,7 @@ impl BlockChange {
             true => (&data[span.in_range.clone()], *crcs.next().expect("one for each whole unit")),
             false => {
                 let bytes = merged_next.next().expect("one for each other unit").as_slice();
-                (bytes, crc32c::crc32c(bytes))
+                (bytes, crc_fast::crc32_iscsi(bytes))
             }
         };
         let bodies: Vec<(&[u8], u32)> = spans.iter().map(body).collect();
@@ -296,7 +296,7 @@ impl BlockChange {
             Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             Content::Bytes(mut bytes) => {
                 bytes[span.in_unit.clone()].fill(0);
-                let body = Body::Value { value: &bytes, crc32c: crc32c::crc32c(&bytes) };
+                let body = Body::Value { value: &bytes, crc32c: crc_fast::crc32_iscsi(&bytes) };
                 let frame = core.stage_units(&[self.op(span.unit, body)])?;
                 self.staged(frame);
             }

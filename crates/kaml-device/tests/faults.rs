@@ -94,7 +94,7 @@ impl Rig {
 
     fn put(&mut self, key: u64, value: Option<&[u8]>) -> Result<(), Error> {
         let body = match value {
-            Some(value) => Body::Value { value, crc32c: crc32c::crc32c(value) },
+            Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             None => Body::Delete,
         };
         let op = Op { namespace: self.namespace, key: Key::from(key), body, condition: Condition::Always };

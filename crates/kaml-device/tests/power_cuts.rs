@@ -94,7 +94,7 @@ impl World {
                         return Ok(Err(error));
                     }
                 },
-                Some(value) => Body::Value { value, crc32c: crc32c::crc32c(value) },
+                Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             };
             ops.push(Op { namespace: *namespace, key, body, condition: Condition::Always });
         }

@@ -165,7 +165,7 @@ impl World {
                 let values: Vec<_> = changes.values().map(|content| bytes_of(*content)).collect();
                 let op = |((is_version, key), value): (&(bool, u64), &'_ Option<Vec<u8>>)| {
                     let namespace = if *is_version { versions } else { records };
-                    (namespace, Key::from(*key), value.as_deref().map_or(0, crc32c::crc32c))
+                    (namespace, Key::from(*key), value.as_deref().map_or(0, crc_fast::crc32_iscsi))
                 };
                 let heads: Vec<_> = changes.keys().zip(&values).map(op).collect();
                 self.life.commit(|core| {
@@ -315,7 +315,7 @@ fn compare_history(key: u64, full: &[(u64, Content)], past: &[Past], is_merged: 
         let is_it = |(_, content): &&(u64, Content)| match content {
             None => version.kind == Kind::Tombstone,
             Some((seed, len)) => {
-                version.value_len as usize == *len && version.value_crc == crc32c::crc32c(&value(*seed, *len))
+                version.value_len as usize == *len && version.value_crc == crc_fast::crc32_iscsi(&value(*seed, *len))
             }
         };
         let found = if is_merged { expected.find(is_it) } else { expected.next().filter(is_it) };

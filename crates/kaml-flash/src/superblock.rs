@@ -159,7 +159,7 @@ impl Superblock {
             Durability::Process => 1,
         };
         raw.prewritten = self.prewritten.into();
-        raw.crc32c = crc32c::crc32c(&raw.as_bytes()[..CRC_OFFSET]).into();
+        raw.crc32c = crc_fast::crc32_iscsi(&raw.as_bytes()[..CRC_OFFSET]).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
         bytes
@@ -171,7 +171,7 @@ impl Superblock {
         if raw.magic != MAGIC {
             return Err(BadCopy::Foreign);
         }
-        let crc = crc32c::crc32c(&bytes[..CRC_OFFSET]);
+        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_OFFSET]);
         if crc != raw.crc32c.get() {
             return damaged(format!("checksum is {:08x}, the bytes make {crc:08x}", raw.crc32c.get()));
         }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     fn reseal(bytes: &mut [u8; SUPERBLOCK_BYTES]) {
-        let crc = crc32c::crc32c(&bytes[..CRC_OFFSET]);
+        let crc = crc_fast::crc32_iscsi(&bytes[..CRC_OFFSET]);
         bytes[CRC_OFFSET..].copy_from_slice(&crc.to_le_bytes());
     }
 

@@ -133,7 +133,7 @@ proptest! {
         }
         let mut image = images(&index).remove(0);
         with.iter().enumerate().for_each(|(i, byte)| if let Some(target) = image.get_mut(at + i) { *target = *byte });
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&image[..60]), &image[64..]);
+        let crc = crc_fast::crc32_iscsi(&[&image[..60], &image[64..]].concat());
         image[60..64].copy_from_slice(&crc.to_le_bytes());
         let mut loaded = IndexWriter::new(IndexLayout::Dense(layout));
         if loaded.restore(&image).is_ok() {

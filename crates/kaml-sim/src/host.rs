@@ -115,7 +115,7 @@ impl Put {
     pub fn new(changes: Changes) -> Put {
         let bytes = |value: &Option<Value>| {
             let bytes = value.map(Value::noise)?;
-            let crc32c = crc32c::crc32c(&bytes);
+            let crc32c = crc_fast::crc32_iscsi(&bytes);
             Some((bytes, crc32c))
         };
         Put { bytes: changes.values().map(bytes).collect(), tickets: vec![None; changes.len()], changes }

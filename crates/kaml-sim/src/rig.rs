@@ -568,7 +568,7 @@ impl Loaded {
     fn new(load: &Load) -> Loaded {
         let mut value = Vec::new();
         Value { seed: u64::from(load.space), len: load.bytes }.run(&mut value);
-        let crc32c = crc32c::crc32c(&value);
+        let crc32c = crc_fast::crc32_iscsi(&value);
         Loaded { load: load.clone(), issued: 0, answered: 0, value, crc32c, sheet: Sheet::new() }
     }
 }

@@ -303,7 +303,7 @@ impl World {
         let wrong = |what: String| Err(Violation::new(format!("Get of namespace {space} key {key}: {what}")).into());
         match found {
             Ok(found) => {
-                self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc32c::crc32c(bytes))));
+                self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc_fast::crc32_iscsi(bytes))));
                 let right = found == expected.map(Value::noise);
                 if right { Ok(()) } else { wrong("a wrong answer".to_owned()) }
             }

@@ -142,7 +142,7 @@ pub(crate) fn encode(stored: &StoredTable) -> Vec<u8> {
         shape,
     };
     let mut bytes = [header.as_bytes(), &body].concat();
-    let crc = crc32c::crc32c(&bytes[8..]);
+    let crc = crc_fast::crc32_iscsi(&bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     bytes
 }
@@ -165,7 +165,7 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTabl
         header.row.get() < parameters.rows && (1..=parameters.segment_pages).contains(&header.hashed_pages.get());
     let body_bytes = body_bytes(&header, parameters)?.filter(|_| fits);
     let Some(body) = body_bytes.and_then(|len| rest.get(..len)) else { return Err(damaged("not of this namespace")) };
-    if crc32c::crc32c(&bytes[8..BYTES + body.len()]) != header.crc32c.get() {
+    if crc_fast::crc32_iscsi(&bytes[8..BYTES + body.len()]) != header.crc32c.get() {
         return Err(damaged("checksum"));
     }
     let Ok(records) = u16::try_from(header.records.get()) else { return Err(damaged("numbers too large")) };

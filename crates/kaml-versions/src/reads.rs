@@ -156,7 +156,7 @@ pub(crate) fn load_extent<S: Source>(
     start: u32,
 ) -> Result<Vec<u8>, S::Error> {
     let value = source.read(at, start as usize..start as usize + version.value_len as usize)?;
-    if crc32c::crc32c(value) != version.value_crc {
+    if crc_fast::crc32_iscsi(value) != version.value_crc {
         return Err(Error::DamagedRecord("value checksum").into());
     }
     Ok(value.to_vec())

@@ -115,7 +115,7 @@ impl Version {
         let len = HEADER_BYTES + self.key.len();
         into[..HEADER_BYTES].copy_from_slice(header.as_bytes());
         into[HEADER_BYTES..len].copy_from_slice(self.key.as_bytes());
-        let crc = crc32c::crc32c(&into[4..len]);
+        let crc = crc_fast::crc32_iscsi(&into[4..len]);
         into[..4].copy_from_slice(&crc.to_le_bytes());
         len
     }
@@ -147,7 +147,7 @@ impl Version {
         }
         let key_end = HEADER_BYTES + usize::from(header.key_len);
         let head = bytes.get(4..key_end).ok_or(Error::DamagedRecord("cut short"))?;
-        if crc32c::crc32c(head) != header.header_crc.get() {
+        if crc_fast::crc32_iscsi(head) != header.header_crc.get() {
             return Err(Error::DamagedRecord("header checksum"));
         }
         let key = Key::new(&bytes[HEADER_BYTES..key_end]).map_err(|_| Error::DamagedRecord("key length"))?;
@@ -192,7 +192,7 @@ impl Version {
             return Ok(None);
         }
         let value = &record[HEADER_BYTES + self.key.len()..self.stored_bytes()];
-        if crc32c::crc32c(value) != self.value_crc {
+        if crc_fast::crc32_iscsi(value) != self.value_crc {
             return Err(Error::DamagedRecord("value checksum"));
         }
         Ok(Some(value))
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     fn version(kind: Kind) -> Version {
-        let value_crc = crc32c::crc32c(b"nine");
+        let value_crc = crc_fast::crc32_iscsi(b"nine");
         let key = Key::new(b"owl").expect("short");
         let (sequence, time_ns) = (0x0102_0304_0506, 0x1112_1314_1516_1718);
         Version { key, kind, value_len: 4, value_crc, sequence, time_ns, user_version: 7, ordinal: 2 }

@@ -71,7 +71,7 @@ impl Versions {
             key,
             kind,
             value_len: value.len() as u32,
-            value_crc: crc32c::crc32c(value),
+            value_crc: crc_fast::crc32_iscsi(value),
             sequence: stamp.sequence,
             time_ns: stamp.time_ns,
             user_version: self.timeline.present(),

@@ -255,7 +255,7 @@ fn write_record(into: &mut [u8], key: u64, payload: &[u8]) -> usize {
     body.copy_from_slice(payload);
     header[..8].copy_from_slice(&key.to_le_bytes());
     header[8..12].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    header[12..16].copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
+    header[12..16].copy_from_slice(&crc_fast::crc32_iscsi(body).to_le_bytes());
     header[16..].fill(0);
     len
 }
@@ -267,7 +267,7 @@ fn seal(bytes: &mut [u8], len: usize, sequence: u64, sector_bytes: usize) -> usi
     header.fill(0);
     header[..8].copy_from_slice(&sequence.to_le_bytes());
     header[8..12].copy_from_slice(&(len as u32).to_le_bytes());
-    let crc = crc32c::crc32c(&header[..12]);
+    let crc = crc_fast::crc32_iscsi(&header[..12]);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     padded
 }
@@ -497,7 +497,7 @@ mod tests {
             assert_eq!(u64::from_le_bytes(frame[..8].try_into().unwrap()), i as u64 + 1);
             assert_eq!(word(8) as usize, FRAME_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + 100));
             let body = &frame[FRAME_HEADER_BYTES + RECORD_HEADER_BYTES..][..100];
-            assert_eq!(word(FRAME_HEADER_BYTES + 12), crc32c::crc32c(body));
+            assert_eq!(word(FRAME_HEADER_BYTES + 12), crc_fast::crc32_iscsi(body));
         }
     }
 

@@ -107,7 +107,7 @@ impl Batch {
         let value = value.map(|value| {
             let start = self.values.len();
             self.values.extend_from_slice(value);
-            (start, value.len(), crc32c::crc32c(value))
+            (start, value.len(), crc_fast::crc32_iscsi(value))
         });
         self.items.push(Item { namespace, key, condition, value });
         self

@@ -246,7 +246,7 @@ impl Device {
 
     /// Stores a value; durable when it returns.
     pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         let op = Op { namespace, key: key.into(), body, condition: Condition::Always };
         self.shared().write(&mut [op])
     }
@@ -263,7 +263,7 @@ impl Device {
         if asks && self.shared().reader.keeps_versions(namespace) {
             return self.shared().put_version_if(namespace, key.into(), value, condition);
         }
-        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         self.shared().write(&mut [Op { namespace, key: key.into(), body, condition }])
     }
 

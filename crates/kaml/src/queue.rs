@@ -143,7 +143,7 @@ impl AsyncQueue {
 
     /// Starts a Put of one record.
     pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         self.submit(token, &mut [Op { namespace, key: key.into(), body, condition: Condition::Always }])
     }
 
@@ -156,7 +156,7 @@ impl AsyncQueue {
         value: &[u8],
         condition: Condition,
     ) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         self.submit(token, &mut [Op { namespace, key: key.into(), body, condition }])
     }
 

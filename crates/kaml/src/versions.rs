@@ -243,7 +243,7 @@ impl Shared {
             let since = self.lock().newest_committed(namespace);
             let (value, answer) = change(&mut reading)?;
             let body = match &value {
-                Some(value) => Body::Value { value, crc32c: crc32c::crc32c(value) },
+                Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
                 None => Body::Delete,
             };
             match self.write(&mut [Op { namespace, key, body, condition: Condition::UnchangedSince(since) }]) {

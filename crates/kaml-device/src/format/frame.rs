@@ -3,6 +3,7 @@
 //! Lives here:       the header and its checks.
 //! Implements:       paper:KAML IV.D phase 1; docs/formats/ring.md.
 
+use super::crc32c_append;
 use super::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -69,7 +70,7 @@ impl FrameHeader {
             records_crc: frame.records_crc.into(),
             reserved: [0; 20],
         };
-        header.header_crc = crc32c::crc32c(&header.as_bytes()[8..]).into();
+        header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[8..]).into();
         zerocopy::transmute!(header)
     }
 
@@ -77,7 +78,7 @@ impl FrameHeader {
     pub(crate) fn check(bytes: &[u8], uuid: [u8; 16]) -> Option<Frame> {
         let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
         let whole = header.magic == Self::MAGIC
-            && header.header_crc.get() == crc32c::crc32c(&header.as_bytes()[8..])
+            && header.header_crc.get() == crc_fast::crc32_iscsi(&header.as_bytes()[8..])
             && header.uuid == uuid
             && header.reserved == [0; 20];
         whole.then(|| Frame {
@@ -107,11 +108,11 @@ impl Frame {
             let record = RecordHeader::check(header)?;
             let start = at + RecordHeader::BYTES;
             let body = payload.get(start..start.checked_add(record.ring_payload_bytes())?)?;
-            crc = crc32c::crc32c_append(crc, &header[..RecordHeader::BYTES]);
-            let (head, value) = body.split_at(record.ring_head_bytes());
-            crc = crc32c::crc32c_append(crc, head);
+            let (checked, value) =
+                payload[at..start + body.len()].split_at(RecordHeader::BYTES + record.ring_head_bytes());
+            crc = crc32c_append(crc, checked);
             let has_value = matches!(record.kind, RecordKind::Value | RecordKind::Version);
-            if has_value && crc32c::crc32c(value) != record.value_crc {
+            if has_value && crc_fast::crc32_iscsi(value) != record.value_crc {
                 return None;
             }
             records.push((record, body));

@@ -61,7 +61,7 @@ impl PageOob {
             flags: oob.continues.into(),
             reserved: [0; 4],
         };
-        entry.crc32c = crc32c::crc32c(&entry.as_bytes()[8..]).into();
+        entry.crc32c = crc_fast::crc32_iscsi(&entry.as_bytes()[8..]).into();
         into.fill(0);
         into[..32].copy_from_slice(entry.as_bytes());
     }
@@ -70,7 +70,7 @@ impl PageOob {
     pub(crate) fn check(bytes: &[u8]) -> Option<Oob> {
         let (entry, _) = PageOob::read_from_prefix(bytes).ok()?;
         let whole = entry.magic == Self::MAGIC
-            && entry.crc32c.get() == crc32c::crc32c(&entry.as_bytes()[8..])
+            && entry.crc32c.get() == crc_fast::crc32_iscsi(&entry.as_bytes()[8..])
             && entry.reserved == [0; 4]
             && entry.flags <= 1;
         whole.then(|| Oob {

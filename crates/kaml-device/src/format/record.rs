@@ -92,14 +92,14 @@ impl RecordHeader {
             tag: tag.into(),
             key: *record.key.padded(),
         };
-        header.header_crc = crc32c::crc32c(&header.as_bytes()[4..]).into();
+        header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[4..]).into();
         zerocopy::transmute!(header)
     }
 
     /// The record that starts at `bytes`, if its header is whole.
     pub(crate) fn check(bytes: &[u8]) -> Option<Record> {
         let (header, _) = RecordHeader::read_from_prefix(bytes).ok()?;
-        if crc32c::crc32c(&header.as_bytes()[4..]) != header.header_crc.get() {
+        if crc_fast::crc32_iscsi(&header.as_bytes()[4..]) != header.header_crc.get() {
             return None;
         }
         let tag = header.tag.get();

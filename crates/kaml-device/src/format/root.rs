@@ -127,7 +127,7 @@ impl Root {
         w.u32(self.journal_tail.len() as u32);
         w.0.extend_from_slice(&self.journal_tail);
         self.lifetime.iter().for_each(|value| w.u64(*value));
-        let body = crc32c::crc32c(&w.0[HEADER_BYTES..]);
+        let body = crc_fast::crc32_iscsi(&w.0[HEADER_BYTES..]);
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -159,7 +159,7 @@ impl Root {
             return Err(DecodeError::Broken("belongs to another device"));
         }
         let body = bytes.get(HEADER_BYTES..Self::total_bytes(header)).ok_or(DecodeError::Broken("cut short"))?;
-        if crc32c::crc32c(body).to_le_bytes() != header[12..16] {
+        if crc_fast::crc32_iscsi(body).to_le_bytes() != header[12..16] {
             return Err(DecodeError::Broken("checksum does not match"));
         }
         let mut r = Reader(body);

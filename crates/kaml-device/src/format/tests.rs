@@ -24,7 +24,7 @@ fn record() -> Record {
         key: Key::new(b"key").unwrap(),
         kind: RecordKind::Value,
         value_len: 5,
-        value_crc: crc32c::crc32c(b"value"),
+        value_crc: crc_fast::crc32_iscsi(b"value"),
         sequence: 0x1234,
     }
 }
@@ -141,7 +141,7 @@ fn golden_bytes() {
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
     let bytes = root().encode(UUID);
-    assert_eq!(crc32c::crc32c(&bytes), 397_817_397);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 397_817_397);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -168,10 +168,10 @@ fn older_roots_open() {
         let behind = bytes.len() - 64;
         bytes.drain(behind - 4..behind);
         let body = &bytes[HEADER_BYTES..];
-        let (len, crc) = (body.len() as u32, crc32c::crc32c(body));
+        let (len, crc) = (body.len() as u32, crc_fast::crc32_iscsi(body));
         let fields = [version, len, crc].map(u32::to_le_bytes);
         bytes[4..16].copy_from_slice(fields.as_flattened());
-        assert_eq!(crc32c::crc32c(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
     for (version, namespaces, sum) in [(5, 3, 3_847_074_820), (6, 4, 2_020_765_534)] {
@@ -179,7 +179,7 @@ fn older_roots_open() {
         old.namespaces.truncate(namespaces);
         let mut bytes = old.encode(UUID);
         bytes[4] = version;
-        assert_eq!(crc32c::crc32c(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
 }
@@ -337,7 +337,7 @@ proptest! {
                 *target = *byte;
             }
         }
-        let crc = crc32c::crc32c(&mutated[HEADER_BYTES..]).to_le_bytes();
+        let crc = crc_fast::crc32_iscsi(&mutated[HEADER_BYTES..]).to_le_bytes();
         mutated[12..16].copy_from_slice(&crc);
         let _ = Root::decode(&mutated, UUID);
     }

@@ -330,7 +330,7 @@ impl Core {
         let user_version = space.with_versions(|v| v.timeline().present()).expect("checked") + pending;
         let (kind, value, value_crc) = match op.body {
             Body::Value { value, crc32c } => (Kind::Value, value, crc32c),
-            Body::Delete => (Kind::Tombstone, &[][..], crc32c::crc32c(&[])),
+            Body::Delete => (Kind::Tombstone, &[][..], crc_fast::crc32_iscsi(&[])),
             Body::Placed { .. } => unreachable!("checked"),
         };
         let version = Version {

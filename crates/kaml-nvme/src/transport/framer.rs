@@ -129,7 +129,7 @@ impl Framer {
         }
         let here = self.unread.start..self.unread.start + bytes;
         let intact = !digest || {
-            let crc = crc32c::crc32c(&self.inbox[here.clone()]);
+            let crc = crc_fast::crc32_iscsi(&self.inbox[here.clone()]);
             let received = *self.inbox[here.end..].first_chunk().expect("counted");
             self.is_digest(crc, bytes, received)
         };
@@ -168,7 +168,7 @@ impl Framer {
         let (header, rest) = head.split_at(frame.header_bytes);
         if frame.header_digest {
             let received = u32::from_le_bytes(rest[..DIGEST_BYTES].try_into().expect("counted in the offset of data"));
-            if crc32c::crc32c(header) != received {
+            if crc_fast::crc32_iscsi(header) != received {
                 return Err(Fatal::HeaderDigest { received });
             }
         }
@@ -193,7 +193,8 @@ impl Framer {
         let mut intact = true;
         if filling.digest {
             let received = *self.inbox[self.unread.clone()].first_chunk()?;
-            let (crc, bytes) = (crc32c::crc32c(&filling.into[filling.begin..filling.end]), filling.end - filling.begin);
+            let (crc, bytes) =
+                (crc_fast::crc32_iscsi(&filling.into[filling.begin..filling.end]), filling.end - filling.begin);
             intact = self.is_digest(crc, bytes, received);
             self.unread.start += DIGEST_BYTES;
         }

@@ -113,7 +113,7 @@ impl Outbox {
     }
 
     fn digest(&self, data: &[u8]) -> u32 {
-        let digest = crc32c::crc32c(data);
+        let digest = crc_fast::crc32_iscsi(data);
         if self.pads_digests { padded_digest(digest, data.len()) } else { digest }
     }
 
@@ -181,7 +181,7 @@ impl Outbox {
         }
         head[offset_of!(Common, pdu_bytes)..][..4].copy_from_slice(&(pdu_bytes as u32).to_le_bytes());
         if header_digest {
-            let digest = crc32c::crc32c(head);
+            let digest = crc_fast::crc32_iscsi(head);
             piece.extend_from_slice(&digest.to_le_bytes());
         }
         self.bytes = before + data_at;

@@ -168,7 +168,7 @@ impl Device {
 impl Device {
     /// Puts.
     pub(super) fn put(&mut self, key: u64, value: &[u8]) -> Result<(), RigError> {
-        let body = Body::Value { value, crc32c: crc32c::crc32c(value) };
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         let op = Op { namespace: self.space, key: Key::from(key), body, condition: Condition::Always };
         let mut idle_turns = 0;
         self.frame = loop {
