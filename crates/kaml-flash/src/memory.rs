@@ -8,7 +8,9 @@
 use crate::inline::InlineQueue;
 use crate::rules::Programmed;
 use crate::{AlignedBuf, BlockIndex, Geometry, GeometryError, Io, Medium, MediumError, PageAddr, Queue};
-use std::sync::{Arc, Mutex, MutexGuard};
+use crate::{copy_past_caches, prefer_huge_pages};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Flash in RAM. A clone is another handle on the same bytes.
 #[derive(Clone)]
@@ -16,29 +18,23 @@ pub struct MemoryMedium {
     shared: Arc<Shared>,
 }
 
+/// Each part has a lock of its own, so that operations wait for others on the same block only. Nobody holds two locks, but for
+/// those of `spare` and `urgent`, which are taken last.
 struct Shared {
     geometry: Geometry,
     uuid: [u8; 16],
-    state: Mutex<State>,
-}
-
-#[derive(Clone)]
-struct State {
-    blocks: Vec<Block>,
-    ring: Vec<u8>,
-    roots: [Vec<u8>; 2],
     power: Power,
+    blocks: Box<[RwLock<Block>]>,
+    /// Blocks with pages that the next barrier makes durable.
+    urgent: Mutex<Vec<BlockIndex>>,
+    ring: Mutex<Vec<u8>>,
+    roots: [Mutex<Vec<u8>>; 2],
     /// Memory of blocks that were erased, whatever it holds.
-    spare: Vec<Bytes>,
+    spare: Mutex<Vec<Bytes>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Power {
-    On,
-    /// On until this many more mutating operations; the last one is applied in part.
-    Failing(u64),
-    Off,
-}
+/// How many mutating operations are left before power fails; the last one is applied in part.
+struct Power(AtomicU64);
 
 #[derive(Clone)]
 struct Block {
@@ -80,40 +76,49 @@ impl MemoryMedium {
     /// Erased flash of this shape, if it is a legal one.
     pub fn try_new(geometry: Geometry) -> Result<Self, GeometryError> {
         geometry.check()?;
-        let blank = Block { programmed: Programmed::Unknown, bytes: None, pages: Vec::new(), before_erase: None };
-        let state = State {
-            blocks: vec![blank; geometry.block_count() as usize],
-            ring: vec![0; geometry.ring_bytes as usize],
-            roots: std::array::from_fn(|_| vec![0; geometry.root_bytes as usize]),
-            power: Power::On,
-            spare: Vec::new(),
+        let blank = || RwLock::new(Block::erased(Programmed::Unknown));
+        let shared = Shared {
+            uuid: *b"KAML in memory\0\0",
+            power: Power(AtomicU64::new(Power::ON)),
+            blocks: (0..geometry.block_count()).map(|_| blank()).collect(),
+            urgent: Mutex::default(),
+            ring: Mutex::new(vec![0; geometry.ring_bytes as usize]),
+            roots: std::array::from_fn(|_| Mutex::new(vec![0; geometry.root_bytes as usize])),
+            spare: Mutex::default(),
+            geometry,
         };
-        let uuid = *b"KAML in memory\0\0";
-        Ok(Self { shared: Arc::new(Shared { geometry, uuid, state: Mutex::new(state) }) })
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Takes the memory of all blocks from the system now, so that no program waits for it: for measuring.
     pub fn allocate(&self) {
-        let mut state = self.state();
-        let empty = state.blocks.iter().filter(|block| block.bytes.is_none()).count();
-        let missing = empty.saturating_sub(state.spare.len());
-        state.spare.extend((0..missing).map(|_| Bytes::filled(&self.shared.geometry, ALLOCATED)));
+        let shared = &self.shared;
+        let empty = shared.blocks.iter().filter(|block| read(block).bytes.is_none()).count();
+        let mut spare = lock(&shared.spare);
+        let missing = empty.saturating_sub(spare.len());
+        spare.extend((0..missing).map(|_| Bytes::filled(&shared.geometry, ALLOCATED)));
     }
 
     /// Other flash with the same bytes; what happens to one does not happen to the other.
     pub fn clone_state(&self) -> Self {
-        let Shared { geometry, uuid, .. } = &*self.shared;
-        let mut present = self.state();
-        let spare = std::mem::take(&mut present.spare);
-        let state = Mutex::new(present.clone());
-        present.spare = spare;
-        Self { shared: Arc::new(Shared { geometry: geometry.clone(), uuid: *uuid, state }) }
+        let shared = &self.shared;
+        let copy = Shared {
+            geometry: shared.geometry.clone(),
+            uuid: shared.uuid,
+            power: Power(AtomicU64::new(shared.power.0.load(Ordering::Relaxed))),
+            blocks: shared.blocks.iter().map(|block| RwLock::new(read(block).clone())).collect(),
+            urgent: Mutex::new(lock(&shared.urgent).clone()),
+            ring: Mutex::new(lock(&shared.ring).clone()),
+            roots: shared.roots.each_ref().map(|root| Mutex::new(lock(root).clone())),
+            spare: Mutex::default(),
+        };
+        Self { shared: Arc::new(copy) }
     }
 
     /// Forgets which pages were programmed, as a medium does that is opened again. Bytes stay.
     pub fn reopen(&self) -> Self {
-        for block in &mut self.state().blocks {
-            block.programmed = Programmed::Unknown;
+        for block in &self.shared.blocks {
+            write(block).programmed = Programmed::Unknown;
         }
         self.clone()
     }
@@ -121,63 +126,62 @@ impl MemoryMedium {
     /// Power fails during the `count`-th mutating operation from now (program, erase, persist, root, flush): a prefix
     /// of its sectors is applied, and it and every later operation answer [`MediumError::Gone`]. 0 means at once.
     pub fn cut_after(&self, count: u64) {
-        self.state().power = if count == 0 { Power::Off } else { Power::Failing(count) };
+        self.shared.power.0.store(count, Ordering::Relaxed);
     }
 
     /// Whether the power failed.
     pub fn is_cut(&self) -> bool {
-        self.state().power == Power::Off
+        self.shared.power.is_off()
     }
 
     /// Restores power. Of what no flush covered, `seed` chooses what is left: for each page the data and the OOB, apart,
     /// new or old; each erased block whole, erased, or in between.
     pub fn power_on(&self, seed: u64) {
-        let geometry = &self.shared.geometry;
         let mut choice = XorShift::new(seed);
-        let mut state = self.state();
-        for block in &mut state.blocks {
-            block.lose_power(geometry, &mut choice);
+        for block in &self.shared.blocks {
+            write(block).lose_power(&self.shared.geometry, &mut choice);
         }
-        state.power = Power::On;
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().expect("no panic under this lock")
+        lock(&self.shared.urgent).clear();
+        self.shared.power.0.store(Power::ON, Ordering::Relaxed);
     }
 }
 
-impl State {
-    /// Counts a mutating operation. Answers whether it is the one during which power fails.
-    fn mutate(&mut self) -> bool {
-        match self.power {
-            Power::Failing(1) => {
-                self.power = Power::Off;
-                true
-            }
-            Power::Failing(left) => {
-                self.power = Power::Failing(left - 1);
-                false
-            }
-            Power::On | Power::Off => false,
-        }
+impl Power {
+    const ON: u64 = u64::MAX;
+    const OFF: u64 = 0;
+
+    fn is_off(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Self::OFF
     }
 
-    fn program(
-        &mut self,
-        geometry: &Geometry,
-        at: PageAddr,
-        data: &[u8],
-        oob: &[u8],
-        urgent: bool,
-    ) -> Result<(), MediumError> {
-        let end =
-            geometry.check_program(at, data.len(), oob.len(), || self.blocks[at.block.0 as usize].programmed.next())?;
-        let torn = self.mutate();
-        let block = &mut self.blocks[at.block.0 as usize];
+    /// Counts a mutating operation. Answers whether power failed during it.
+    fn mutate(&self) -> bool {
+        let count = |left| (left != Self::ON).then(|| u64::saturating_sub(left, 1));
+        self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok_and(|left| left <= 1)
+    }
+}
+
+impl Shared {
+    fn block(&self, block: BlockIndex) -> &RwLock<Block> {
+        &self.blocks[block.0 as usize]
+    }
+
+    /// Memory for a block.
+    fn bytes(&self) -> Bytes {
+        let spare = lock(&self.spare).pop();
+        spare.unwrap_or_else(|| Bytes::filled(&self.geometry, 0))
+    }
+
+    fn program(&self, at: PageAddr, data: &[u8], oob: &[u8], urgent: bool) -> Result<(), MediumError> {
+        let geometry = &self.geometry;
+        let mut block = self.blocks.get(at.block.0 as usize).map(write);
+        let next = || block.as_ref().map_or(0, |block| block.programmed.next());
+        let end = geometry.check_program(at, data.len(), oob.len(), next)?;
+        let block = block.as_mut().expect("its address was checked");
+        let torn = self.power.mutate();
         block.programmed = Programmed::Pages(end);
         block.pages.resize(geometry.pages_per_block as usize, Fate::Uncertain);
-        let spare = &mut self.spare;
-        let bytes = block.bytes.get_or_insert_with(|| spare.pop().unwrap_or_else(|| Bytes::filled(geometry, 0)));
+        let bytes = block.bytes.get_or_insert_with(|| self.bytes());
         // A torn program leaves its data in part and no OOB: OOB is written after.
         match torn {
             true => bytes.program(geometry, at.page, end, sector_prefix(geometry, data), &[]),
@@ -185,62 +189,71 @@ impl State {
         }
         let fate = if urgent && !torn { Fate::Urgent } else { Fate::Uncertain };
         block.pages[at.page as usize..end as usize].fill(fate);
+        if fate == Fate::Urgent {
+            lock(&self.urgent).push(at.block);
+        }
         gone_if(torn)
     }
 
-    fn erase(&mut self, block: BlockIndex) -> Result<(), MediumError> {
-        let torn = self.mutate();
-        let block = &mut self.blocks[block.0 as usize];
+    fn erase(&self, at: BlockIndex) -> Result<(), MediumError> {
+        let mut block = write(self.block(at));
+        let torn = self.power.mutate();
         let old = block.bytes.take();
         // Of two erases without a flush between, the bytes before the first are the older ones and may come back too;
         // the younger ones are as legal, and kept because they are what the firmware has most use for losing.
         let older = block.before_erase.replace(old);
-        self.spare.extend(older.flatten().map(Bytes::emptied));
+        lock(&self.spare).extend(older.flatten().map(Bytes::emptied));
         block.pages.clear();
         block.programmed = Programmed::Pages(0);
         gone_if(torn)
     }
 
-    fn flush(&mut self) -> Result<(), MediumError> {
-        if self.mutate() {
+    fn flush(&self) -> Result<(), MediumError> {
+        if self.power.mutate() {
             return Err(MediumError::Gone);
         }
-        for block in &mut self.blocks {
-            self.spare.extend(block.before_erase.take().flatten().map(Bytes::emptied));
+        for block in &self.blocks {
+            let mut block = write(block);
+            if let Some(before) = block.before_erase.take() {
+                lock(&self.spare).extend(before.map(Bytes::emptied));
+            }
             block.pages.fill(Fate::Durable);
         }
         Ok(())
     }
 
     /// When power fails during it, the bytes are there and what they rely on may not be: the worst that can happen.
-    fn persist_barrier(&mut self, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
-        let torn = self.mutate();
-        copy_at(&mut self.ring, at, bytes);
+    fn persist_barrier(&self, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
+        let urgent = std::mem::take(&mut *lock(&self.urgent));
+        let torn = self.power.mutate();
+        copy_past_caches(&mut lock(&self.ring)[at..at + bytes.len()], bytes);
         if !torn {
-            let urgent = |fate: &&mut Fate| **fate == Fate::Urgent;
-            self.blocks.iter_mut().flat_map(|block| block.pages.iter_mut().filter(urgent)).for_each(|fate| {
-                *fate = Fate::Durable;
-            });
+            for at in urgent {
+                let mut block = write(self.block(at));
+                block.pages.iter_mut().filter(|fate| **fate == Fate::Urgent).for_each(|fate| *fate = Fate::Durable);
+            }
         }
         gone_if(torn)
     }
 
     /// Overwrites part of the ring or a root slot.
-    fn overwrite(
-        &mut self,
-        geometry: &Geometry,
-        region: fn(&mut Self) -> &mut Vec<u8>,
-        at: usize,
-        bytes: &[u8],
-    ) -> Result<(), MediumError> {
-        let torn = self.mutate();
-        let bytes = if torn { sector_prefix(geometry, bytes) } else { bytes };
-        copy_at(region(self), at, bytes);
+    fn overwrite(&self, region: &Mutex<Vec<u8>>, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
+        let torn = self.power.mutate();
+        let bytes = if torn { sector_prefix(&self.geometry, bytes) } else { bytes };
+        copy_past_caches(&mut lock(region)[at..at + bytes.len()], bytes);
         gone_if(torn)
     }
 }
 
 impl Block {
+    fn erased(programmed: Programmed) -> Self {
+        Self { programmed, bytes: None, pages: Vec::new(), before_erase: None }
+    }
+
+    fn bytes(&self) -> Option<&Bytes> {
+        self.bytes.as_ref()
+    }
+
     fn lose_power(&mut self, geometry: &Geometry, choice: &mut XorShift) {
         self.programmed = Programmed::Unknown;
         let pages = std::mem::take(&mut self.pages);
@@ -271,7 +284,14 @@ impl Block {
 impl Bytes {
     /// Memory of a block without a page that was programmed.
     fn filled(geometry: &Geometry, with: u8) -> Self {
-        let memory = |each: u32| vec![with; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
+        let memory = |each: u32| {
+            let mut bytes = vec![0; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
+            prefer_huge_pages(&bytes);
+            if with != 0 {
+                bytes.fill(with);
+            }
+            bytes
+        };
         Self { data: memory(geometry.page_bytes), oob: memory(geometry.oob_bytes), page_count: 0 }
     }
 
@@ -299,8 +319,8 @@ impl Bytes {
         let (page, page_bytes, oob_bytes) = (page as usize, geometry.page_bytes as usize, geometry.oob_bytes as usize);
         let is_whole = data.len() == (end as usize - page) * page_bytes;
         self.reach(geometry, if is_whole { page } else { end as usize });
-        copy_at(&mut self.data, page * page_bytes, data);
-        copy_at(&mut self.oob, page * oob_bytes, oob);
+        copy_past_caches(&mut self.data[page * page_bytes..][..data.len()], data);
+        self.oob[page * oob_bytes..][..oob.len()].copy_from_slice(oob);
         self.page_count = self.page_count.max(end as usize);
     }
 
@@ -317,8 +337,16 @@ fn gone_if(torn: bool) -> Result<(), MediumError> {
     if torn { Err(MediumError::Gone) } else { Ok(()) }
 }
 
-fn copy_at(to: &mut [u8], at: usize, from: &[u8]) {
-    to[at..at + from.len()].copy_from_slice(from);
+fn lock<T>(part: &Mutex<T>) -> MutexGuard<'_, T> {
+    part.lock().expect("no panic under this lock")
+}
+
+fn read(block: &RwLock<Block>) -> RwLockReadGuard<'_, Block> {
+    block.read().expect("no panic under this lock")
+}
+
+fn write(block: &RwLock<Block>) -> RwLockWriteGuard<'_, Block> {
+    block.write().expect("no panic under this lock")
 }
 
 /// Half of the sectors, from the first.
@@ -362,43 +390,40 @@ impl Medium for MemoryMedium {
     }
 
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        let geometry = &self.shared.geometry;
-        let mut state = self.state();
-        if state.power == Power::Off {
+        let Shared { geometry, ring, roots, .. } = &*self.shared;
+        if self.is_cut() {
             return Err(MediumError::Gone);
         }
         match io {
             Io::Read { at, into } => {
                 let (block, from) = geometry.check_read(*at, into.len())?;
-                let bytes = state.blocks[block.0 as usize].bytes.as_ref();
-                read_back(bytes.map_or(&[], |b| b.programmed(&b.data, geometry.page_bytes)), from, into);
+                let block = read(self.shared.block(block));
+                read_back(block.bytes().map_or(&[], |b| b.programmed(&b.data, geometry.page_bytes)), from, into);
                 Ok(())
             }
             Io::ReadOob { at, into } => {
                 let from = geometry.check_read_oob(*at, into.len())?;
-                let bytes = state.blocks[at.block.0 as usize].bytes.as_ref();
-                read_back(bytes.map_or(&[], |b| b.programmed(&b.oob, geometry.oob_bytes)), from, into);
+                let block = read(self.shared.block(at.block));
+                read_back(block.bytes().map_or(&[], |b| b.programmed(&b.oob, geometry.oob_bytes)), from, into);
                 Ok(())
             }
-            Io::Program { at, data, oob, urgent } => state.program(geometry, *at, data, oob, *urgent),
+            Io::Program { at, data, oob, urgent } => self.shared.program(*at, data, oob, *urgent),
             Io::Erase { block, release: _ } => {
                 geometry.check_erase(*block)?;
-                state.erase(*block)
+                self.shared.erase(*block)
             }
             Io::Persist { offset, data, len, barrier } => {
                 geometry.check_ring("write", *offset, *len, data.len())?;
-                if *barrier {
-                    return state.persist_barrier(*offset as usize, &data[..*len]);
+                match barrier {
+                    true => self.shared.persist_barrier(*offset as usize, &data[..*len]),
+                    false => self.shared.overwrite(ring, *offset as usize, &data[..*len]),
                 }
-                state.overwrite(geometry, |state| &mut state.ring, *offset as usize, &data[..*len])
             }
             Io::WriteRoot { slot, data } => {
                 geometry.check_root("write", *slot, data)?;
-                let region: fn(&mut State) -> &mut Vec<u8> =
-                    if *slot == 0 { |state| &mut state.roots[0] } else { |state| &mut state.roots[1] };
-                state.overwrite(geometry, region, 0, data)
+                self.shared.overwrite(&roots[usize::from(*slot)], 0, data)
             }
-            Io::Flush => state.flush(),
+            Io::Flush => self.shared.flush(),
         }
     }
 
@@ -408,21 +433,19 @@ impl Medium for MemoryMedium {
 
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.shared.geometry.check_root("read", slot, into)?;
-        let state = self.state();
-        if state.power == Power::Off {
+        if self.is_cut() {
             return Err(MediumError::Gone);
         }
-        read_back(&state.roots[usize::from(slot)], 0, into);
+        read_back(&lock(&self.shared.roots[usize::from(slot)]), 0, into);
         Ok(())
     }
 
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.shared.geometry.check_ring("read", offset, into.len(), into.len())?;
-        let state = self.state();
-        if state.power == Power::Off {
+        if self.is_cut() {
             return Err(MediumError::Gone);
         }
-        read_back(&state.ring, offset, into);
+        read_back(&lock(&self.shared.ring), offset, into);
         Ok(())
     }
 
