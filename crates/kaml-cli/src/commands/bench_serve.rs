@@ -44,11 +44,25 @@ pub struct Arguments {
 impl Arguments {
     /// Measures and shows.
     pub fn run(self) -> Result<(), Failure> {
-        let figures = match &self.target {
+        let mut figures = self.floors()?;
+        figures.extend(match &self.target {
             Some(url) => self.measure(url, self.blocks, self.records)?,
             None => self.measure_memory()?,
-        };
+        });
         self.common.show(&figures)
+    }
+
+    /// Bare sockets, before there is a target of ours that would take a core by polling.
+    fn floors(&self) -> Result<Vec<Figures>, Failure> {
+        let duration = self.common.duration()?;
+        let mut figures = Vec::new();
+        if self.has("blocks") {
+            figures.push(network::questions(4096, self.poll, duration)?);
+        }
+        if self.has("large") {
+            figures.push(network::loopback(1 << 20, duration)?);
+        }
+        Ok(figures)
     }
 
     fn has(&self, rows: &str) -> bool {
@@ -82,7 +96,6 @@ impl Arguments {
         };
         let mut figures = Vec::new();
         if let Some(disk) = disk.filter(|_| self.has("blocks")) {
-            figures.push(network::questions(4096, self.poll, stop.duration)?);
             for (work, in_flight) in [(Work::Read, 1), (Work::Write, 1), (Work::Read, 32), (Work::Write, 32)] {
                 figures.push(network::run(url, disk, &load(work, 4096, RECORDS, in_flight))?);
             }
@@ -92,7 +105,6 @@ impl Arguments {
                 figures.push(network::run(url, records, &load(work, 1024, RECORDS, 32))?);
             }
             if self.has("large") {
-                figures.push(network::loopback(1 << 20, stop.duration)?);
                 figures.push(network::run(url, records, &load(Work::Retrieve, 1 << 20, LARGE_RECORDS, 4))?);
             }
         }
