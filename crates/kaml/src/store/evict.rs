@@ -6,7 +6,8 @@
 //!
 //! A record enters the *small* queue. Whoever was used again before it reaches the end goes on to the *main* queue,
 //! the others leave, so that a scan passes through a tenth of the memory. Whoever left a short while ago and comes
-//! back enters the main queue at once.
+//! back enters the main queue at once. While nobody has had to leave, the main queue is filled with those who reach the
+//! end of the small one, used again or not: whatever streams by later then drives out its like, not all that came first.
 
 use super::line::Ticket;
 use super::shard::{NONE, Shard, View};
@@ -132,11 +133,26 @@ impl Shard {
         self.entry(slot).list = ListName::None;
     }
 
+    /// Whether the small queue has more than its share.
+    fn small_is_full(&self) -> bool {
+        self.small.bytes * SMALL_SHARE > self.small.bytes + self.main.bytes
+    }
+
+    /// Puts a new entry into the queue where it begins.
+    pub(super) fn enter(&mut self, slot: u32, hash: u64) {
+        let list = if self.ghost.remembers(hash) { ListName::Main } else { ListName::Small };
+        self.link(slot, list);
+        if self.counts.evictions == 0 && self.small_is_full() {
+            let oldest = self.small.oldest;
+            self.unlink(oldest);
+            self.link(oldest, ListName::Main);
+        }
+    }
+
     /// Lets one record go whose content the device has; false if none was found among the next few.
     pub(super) fn evict_one(&mut self, settled: Ticket) -> bool {
         for _ in 0..STEPS_MAX {
-            let total = self.small.bytes + self.main.bytes;
-            let from_small = self.main.oldest == NONE || self.small.bytes * SMALL_SHARE > total;
+            let from_small = self.main.oldest == NONE || self.small_is_full();
             let slot = if from_small && self.small.oldest != NONE { self.small.oldest } else { self.main.oldest };
             if slot == NONE {
                 return false;

@@ -218,8 +218,7 @@ impl Shard {
         }
         let slot = self.take_slot(*id);
         self.table.insert(hash, slot);
-        let list = if self.ghost.remembers(hash) { ListName::Main } else { ListName::Small };
-        self.link(slot, list);
+        self.enter(slot, hash);
         self.count_structure();
         slot
     }
