@@ -10,7 +10,7 @@ use crate::figures::{Meter, histogram, record};
 use crate::keys::{Chooser, Distribution, Rng};
 use crate::{Error, Figures};
 use hdrhistogram::Histogram;
-use kaml::{Answer, Batch, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{Answer, Batch, Bytes, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::ops::Range;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -231,11 +231,13 @@ pub fn gets(device: &Device, namespace: NamespaceId, gets: &Gets) -> Result<Figu
     let chooser = Chooser::new(records.distribution, records.count, records.seed);
     let run = threads(gets.in_flight, gets.stop, |thread| {
         let mut chooser = chooser.reseeded(records.seed + thread * records.count / gets.in_flight as u64);
-        let mut value = Vec::new();
+        let mut last = Bytes::default();
         Ok(move || {
             let number = chooser.next_key();
-            let found = device.get_into(namespace, number, &mut value)?;
-            check_value(number, found.then_some(value.as_slice()), records.value_bytes)
+            let found = device.get_bytes(namespace, number, std::mem::take(&mut last))?;
+            let checked = check_value(number, found.as_deref(), records.value_bytes);
+            last = found.unwrap_or_default();
+            checked
         })
     })?;
     let (threads, bytes) = (gets.in_flight, records.value_bytes);

@@ -1,13 +1,16 @@
 //! A value in the memory that it was read into, so that a large one need not be copied out of it.
 //!
-//! Lives here:       the type that queues answer with.
-//! Lives elsewhere:  which values are copied and which are not (`queue`).
+//! Lives here:       the type that queues and [`crate::Device::get_bytes`] answer with.
+//! Lives elsewhere:  which values are copied and which are not (`queue`, `driver`).
 
 use kaml_flash::AlignedBuf;
 use std::fmt;
 use std::ops::{Deref, Range};
 
-/// Bytes that a queue answers with. [`crate::AsyncQueue::recycle`] takes their memory back.
+/// Longer values are not copied out of the memory that they were read into.
+pub(crate) const COPIED_BYTES_MAX: usize = 64 << 10;
+
+/// A value that was read. [`crate::AsyncQueue::recycle`] and [`crate::Device::get_bytes`] take its memory for the next one.
 #[derive(Default)]
 pub struct Bytes {
     memory: Memory,
@@ -38,6 +41,14 @@ impl Bytes {
         match self.memory {
             Memory::Read(buf) => Some(buf),
             Memory::Plain(_) => None,
+        }
+    }
+
+    /// Their memory: a vector, whatever it holds, and a buffer for reading if there is one.
+    pub(crate) fn into_memory(self) -> (Vec<u8>, Option<AlignedBuf>) {
+        match self.memory {
+            Memory::Plain(bytes) => (bytes, None),
+            Memory::Read(buf) => (Vec::new(), Some(buf)),
         }
     }
 

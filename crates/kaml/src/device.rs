@@ -4,6 +4,7 @@
 //! Lives elsewhere:  how commands run (`driver`, `queue`), what they do (`kaml-device`).
 
 use crate::batch::Batch;
+use crate::bytes::Bytes;
 use crate::check::CheckReport;
 use crate::driver::Shared;
 use crate::error::Error;
@@ -228,6 +229,12 @@ impl Device {
     /// Reads a value into a buffer; false if the key is not there.
     pub fn get_into(&self, namespace: NamespaceId, key: impl Into<Key>, value: &mut Vec<u8>) -> Result<bool, Error> {
         self.shared().get(namespace, &key.into(), value)
+    }
+
+    /// Reads a value and leaves a large one, of more than 64 KiB, in the memory that it was read into: it is not copied. The
+    /// memory of `spent` is used again; [`Bytes::default`] has none.
+    pub fn get_bytes(&self, namespace: NamespaceId, key: impl Into<Key>, spent: Bytes) -> Result<Option<Bytes>, Error> {
+        self.shared().get_bytes(namespace, &key.into(), spent)
     }
 
     /// Whether a key is there; never reads flash, unless the namespace keeps versions.

@@ -10,6 +10,7 @@
 //! it has left the lock. When a place for a ring write becomes free while records are staged, one sleeper of the
 //! staged frame is woken to take it.
 
+use crate::bytes::{Bytes, COPIED_BYTES_MAX};
 use crate::error::Error;
 use crate::latency::Latency;
 use crate::queue::{finish_ring_writes, has_ring_writes};
@@ -387,6 +388,34 @@ impl Shared {
         });
         self.get_latency.record_since(start);
         answer
+    }
+
+    /// Reads a value, a large one without a copy.
+    pub(crate) fn get_bytes(&self, namespace: NamespaceId, key: &Key, spent: Bytes) -> Result<Option<Bytes>, Error> {
+        let start = Instant::now();
+        let (mut out, buf) = spent.into_memory();
+        let answer = self.find(namespace, key, &mut out).and_then(|found| match found {
+            Lookup::Absent => Ok(None),
+            Lookup::Value => Ok(Some(out.into())),
+            Lookup::Read(read) if read.bytes > COPIED_BYTES_MAX => self.read_in_place(&read, buf).map(Some),
+            Lookup::Read(read) => self.read(&read, &mut out).map(|()| Some(out.into())),
+        });
+        self.get_latency.record_since(start);
+        answer
+    }
+
+    /// Reads flash on the caller's thread into memory that the value stays in.
+    fn read_in_place(&self, read: &FlashRead, buf: Option<AlignedBuf>) -> Result<Bytes, Error> {
+        let fits = buf.filter(|buf| buf.capacity() >= read.bytes);
+        // Room for what the medium reads around it.
+        let mut buf = fits.unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + 2 * AlignedBuf::ALIGN));
+        buf.set_len(read.bytes);
+        let mut io = Io::Read { at: read.at, into: buf };
+        self.count_reads(1, read.bytes as u64);
+        self.medium.execute(&mut io)?;
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        let range = read.value(&into)?;
+        Ok(Bytes::of_read(into, range))
     }
 
     /// Looks a key up, and answers it at once if its record is in a write buffer.

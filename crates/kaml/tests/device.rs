@@ -1,6 +1,6 @@
 //! The device on real files, as an application uses it.
 
-use kaml::{Batch, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{Batch, Bytes, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -22,7 +22,8 @@ fn value(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Goal:   what is put is got, over every size class, before and after reopening.
-/// Method: values of 0 B to the device's limit; read from buffers, from pages, after a clean close, after none.
+/// Method: values of 0 B to the device's limit; read from buffers, from pages, after a clean close, after none; copied, and in
+///         memory that served shorter and longer ones before.
 #[test]
 fn values_of_all_sizes_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -56,7 +57,14 @@ fn values_of_all_sizes_come_back() {
         for (key, size) in (0u64..).zip(sizes) {
             assert_eq!(device.get(ns, key).unwrap().as_deref(), Some(&value(key, size)[..]), "value of {size} bytes");
         }
+        let mut last = Bytes::default();
+        let there: Vec<_> = (0u64..).zip(sizes).collect();
+        for &(key, size) in there.iter().chain(there.iter().rev()) {
+            last = device.get_bytes(ns, key, last).unwrap().expect("it was put");
+            assert!(*last == value(key, size), "value of {size} bytes, in the memory of another");
+        }
         assert_eq!(device.get(ns, 999u64).unwrap(), None);
+        assert_eq!(device.get_bytes(ns, 999u64, last).unwrap(), None);
     };
     for (key, size) in (0u64..).zip(sizes) {
         device.put(ns, key, &value(key, size)).unwrap();

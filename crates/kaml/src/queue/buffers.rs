@@ -4,11 +4,11 @@
 //! May be called by: the queue.
 
 use crate::Bytes;
+use crate::bytes::COPIED_BYTES_MAX;
 use kaml_flash::AlignedBuf;
 use std::ops::Range;
 
-/// Buffers of records that fit in a few pages: how long they may be, and how many are kept.
-const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Buffers of records that fit in a few pages: how many are kept.
 const SMALL_COUNT_MAX: usize = 256;
 /// Bytes of longer buffers that are kept: a few of the longest records.
 const LARGE_BYTES_MAX: usize = 32 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Buffers {
 impl Buffers {
     /// A buffer of so many bytes, whatever they are.
     pub(super) fn take(&mut self, bytes: usize) -> AlignedBuf {
-        let kept = if bytes <= SMALL_BYTES_MAX { self.small.pop() } else { self.take_large() };
+        let kept = if bytes <= COPIED_BYTES_MAX { self.small.pop() } else { self.take_large() };
         let kept = kept.filter(|buf| buf.capacity() >= bytes);
         let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
         buf.set_len(bytes);
@@ -39,7 +39,7 @@ impl Buffers {
     /// Takes a buffer back.
     pub(super) fn give(&mut self, buf: AlignedBuf) {
         let bytes = buf.capacity();
-        if bytes <= SMALL_BYTES_MAX + AlignedBuf::ALIGN {
+        if bytes <= COPIED_BYTES_MAX + AlignedBuf::ALIGN {
             if self.small.len() < SMALL_COUNT_MAX {
                 self.small.push(buf);
             }
@@ -51,7 +51,7 @@ impl Buffers {
 
     /// A value that was read: a small one is copied, a large one stays where it is until its memory is given back.
     pub(super) fn value(&mut self, buf: AlignedBuf, range: Range<usize>) -> Bytes {
-        if range.len() > SMALL_BYTES_MAX {
+        if range.len() > COPIED_BYTES_MAX {
             return Bytes::of_read(buf, range);
         }
         let value = buf[range].to_vec();
