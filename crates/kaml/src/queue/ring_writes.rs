@@ -82,7 +82,9 @@ impl Operations {
         self.io.submit(id, io);
     }
 
+    /// Takes what is done; waits as told only if nothing is there that was taken before.
     pub(super) fn reap(&mut self, wait: Wait) {
+        let wait = if self.done.is_empty() { wait } else { Wait::No };
         self.io.reap(wait, &mut self.done);
     }
 
@@ -99,7 +101,7 @@ impl Operations {
             }
             let before = self.done.len();
             while self.done.len() == before {
-                self.reap(Wait::ForNs(WAIT_NS));
+                self.io.reap(Wait::ForNs(WAIT_NS), &mut self.done);
             }
         }
     }
