@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 struct Frame([u8; AlignedBuf::ALIGN]);
 
 /// What [`AlignedBuf::prefetch`] fetches: a record of 1 KiB and its header. The processor follows longer ones by itself.
-const PREFETCH_BYTES: usize = 17 * 64;
+pub(crate) const PREFETCH_BYTES: usize = 17 * 64;
 
 /// Bytes at 4 KiB alignment, zero-filled when new. The length may be anything up to the capacity.
 pub struct AlignedBuf {

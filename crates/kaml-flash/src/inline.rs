@@ -65,6 +65,7 @@ impl Wake for InlineWaker {
 
 impl<M: Medium> Queue for InlineQueue<M> {
     fn submit(&mut self, id: IoId, io: Io) {
+        self.medium.prefetch(&io);
         self.accepted.push((id, io));
     }
 

@@ -210,6 +210,12 @@ pub trait Medium: Send + Sync {
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError>;
     /// Reads the commit ring at a byte offset (multiple of `sector_bytes`, not wrapping).
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError>;
+    /// Whether operations take no time but the caller's own, so that leaving them to another thread only costs.
+    fn is_immediate(&self) -> bool {
+        false
+    }
+    /// Asks the processor to fetch what an operation will read, which is carried out soon.
+    fn prefetch(&self, _: &Io) {}
     /// Words for a person: what it is, and any fallback it had to take.
     fn describe(&self) -> String;
 }

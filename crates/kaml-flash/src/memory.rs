@@ -5,10 +5,12 @@
 //! Lives elsewhere:  virtual time, bit errors, worn-out blocks (a simulator).
 //! Implements:       the power cut column of `medium`.
 
+use crate::buffer::PREFETCH_BYTES;
 use crate::inline::InlineQueue;
 use crate::rules::Programmed;
 use crate::{AlignedBuf, BlockIndex, Geometry, GeometryError, Io, Medium, MediumError, PageAddr, Queue};
 use crate::{copy_past_caches, prefer_huge_pages};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -27,8 +29,8 @@ struct Shared {
     blocks: Box<[RwLock<Block>]>,
     /// Blocks with pages that the next barrier makes durable.
     urgent: Mutex<Vec<BlockIndex>>,
-    ring: Mutex<Vec<u8>>,
-    roots: [Mutex<Vec<u8>>; 2],
+    ring: Mutex<Region>,
+    roots: [Mutex<Region>; 2],
     /// Memory of blocks that were erased, whatever it holds.
     spare: Mutex<Vec<Bytes>>,
 }
@@ -58,8 +60,8 @@ enum Fate {
 
 #[derive(Clone)]
 struct Bytes {
-    data: Box<[u8]>,
-    oob: Box<[u8]>,
+    data: Region,
+    oob: Region,
     /// Pages that were programmed; what stands behind them is of an earlier life of the memory, and reads as zeroes.
     page_count: usize,
 }
@@ -82,8 +84,8 @@ impl MemoryMedium {
             power: Power(AtomicU64::new(Power::ON)),
             blocks: (0..geometry.block_count()).map(|_| blank()).collect(),
             urgent: Mutex::default(),
-            ring: Mutex::new(vec![0; geometry.ring_bytes as usize]),
-            roots: std::array::from_fn(|_| Mutex::new(vec![0; geometry.root_bytes as usize])),
+            ring: Mutex::new(Region::zeroed(geometry.ring_bytes as usize)),
+            roots: std::array::from_fn(|_| Mutex::new(Region::zeroed(geometry.root_bytes as usize))),
             spare: Mutex::default(),
             geometry,
         };
@@ -237,7 +239,7 @@ impl Shared {
     }
 
     /// Overwrites part of the ring or a root slot.
-    fn overwrite(&self, region: &Mutex<Vec<u8>>, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
+    fn overwrite(&self, region: &Mutex<Region>, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
         let torn = self.power.mutate();
         let bytes = if torn { sector_prefix(&self.geometry, bytes) } else { bytes };
         copy_past_caches(&mut lock(region)[at..at + bytes.len()], bytes);
@@ -285,8 +287,7 @@ impl Bytes {
     /// Memory of a block without a page that was programmed.
     fn filled(geometry: &Geometry, with: u8) -> Self {
         let memory = |each: u32| {
-            let mut bytes = vec![0; each as usize * geometry.pages_per_block as usize].into_boxed_slice();
-            prefer_huge_pages(&bytes);
+            let mut bytes = Region::zeroed(each as usize * geometry.pages_per_block as usize);
             if with != 0 {
                 bytes.fill(with);
             }
@@ -327,6 +328,48 @@ impl Bytes {
     /// The part of all pages' data, or OOB, that was programmed.
     fn programmed<'a>(&self, bytes: &'a [u8], each: u32) -> &'a [u8] {
         &bytes[..self.page_count * each as usize]
+    }
+}
+
+/// Bytes that lie on huge pages where the system has them, but for the rest of them at the end.
+struct Region {
+    memory: Box<[u8]>,
+    /// Where they begin in it.
+    start: usize,
+    len: usize,
+}
+
+/// The least memory that is worth an alignment.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+impl Region {
+    fn zeroed(len: usize) -> Self {
+        let slack = if len < HUGE_PAGE_BYTES { 0 } else { HUGE_PAGE_BYTES };
+        let memory = vec![0; len + slack].into_boxed_slice();
+        let start = memory.as_ptr().align_offset(HUGE_PAGE_BYTES).min(slack);
+        prefer_huge_pages(&memory[start..][..len]);
+        Self { memory, start, len }
+    }
+}
+
+impl Clone for Region {
+    fn clone(&self) -> Self {
+        let mut copy = Self::zeroed(self.len);
+        copy.copy_from_slice(self);
+        copy
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..][..self.len]
     }
 }
 
@@ -447,6 +490,22 @@ impl Medium for MemoryMedium {
         }
         read_back(&lock(&self.shared.ring), offset, into);
         Ok(())
+    }
+
+    fn prefetch(&self, io: &Io) {
+        let Io::Read { at, into } = io else { return };
+        let geometry = &self.shared.geometry;
+        if let Ok((block, from)) = geometry.check_read(*at, into.len()) {
+            let block = read(self.shared.block(block));
+            let bytes = block.bytes().map_or(&[][..], |b| b.programmed(&b.data, geometry.page_bytes));
+            if let Some(bytes) = bytes.get(from as usize..from as usize + into.len()) {
+                crate::prefetch(&bytes[..bytes.len().min(PREFETCH_BYTES)]);
+            }
+        }
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
     }
 
     fn describe(&self) -> String {

@@ -1,14 +1,14 @@
-//! The housekeeping thread: page programs, erases, garbage collection, roots, checkpoints.
+//! Housekeeping: page programs, erases, garbage collection, roots, checkpoints.
 //!
-//! Lives here:       one thread, one queue of operations in flight.
-//! Lives elsewhere:  what there is to do (`kaml_device::Core::poll`).
+//! Lives here:       rounds of it, and the thread that makes them, with one queue of operations in flight.
+//! Lives elsewhere:  what there is to do (`kaml_device::Core::poll`); loops that make rounds, too (`queue`).
 //! Implements:       design section 2.
 
 use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::merging::LowMerge;
-use kaml_flash::{Queue, Wait};
+use kaml_flash::{Completion, Io, IoId, Queue, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -23,39 +23,53 @@ pub(crate) const INDEX_IDLE: Duration = Duration::from_secs(600);
 /// How long it sleeps while something waits for the world below.
 const RETRY: Duration = Duration::from_millis(100);
 
-pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
-    let (ready, wait) = std::sync::mpsc::channel();
-    let run = move || {
-        let queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
-        shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
-        let _ = ready.send(());
-        let mut loader = None;
-        run(&shared, queue, &mut loader);
-        loader.map(JoinHandle::join);
-    };
-    let thread = std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)?;
-    let _ = wait.recv(); // who needs housekeeping can wake it from now on
-    Ok(thread)
+/// What is kept from one round to the next. Operations of a block must be carried out in the order in which rounds hand them
+/// out; so whoever makes a round keeps it locked until they are on their way.
+pub(crate) struct House {
+    began: Instant,
+    looked_at: Instant,
+    started: Vec<(IoId, Io)>,
+    /// Carried out, for the next round.
+    done: Vec<Completion>,
+    loader: Option<JoinHandle<()>>,
+    merge: LowMerge,
 }
 
-fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<JoinHandle<()>>) {
-    let begin = Instant::now();
-    let mut started = Vec::new();
-    let mut done = Vec::new();
-    let mut looked_at = Instant::now();
-    let mut merge = LowMerge::default();
-    loop {
+/// When the next round is due.
+struct Next {
+    /// At once.
+    again: bool,
+    /// After this time, if nobody asks for it before.
+    pause: Duration,
+}
+
+impl Default for House {
+    fn default() -> House {
+        House {
+            began: Instant::now(),
+            looked_at: Instant::now(),
+            started: Vec::new(),
+            done: Vec::new(),
+            loader: None,
+            merge: LowMerge::default(),
+        }
+    }
+}
+
+impl House {
+    /// Hands in what is done, lets the firmware go on, and starts what it asks for.
+    fn round(&mut self, shared: &Arc<Shared>, mut start: impl FnMut(IoId, Io)) -> Next {
         let index_idle = Duration::from_millis(shared.index_idle_ms.load(Ordering::Relaxed));
         let mut core = shared.lock();
-        for completion in done.drain(..) {
+        for completion in self.done.drain(..) {
             core.complete(completion);
         }
-        core.poll(begin.elapsed().as_nanos() as u64, &mut started);
-        if let Some(id) = core.wanted_index().filter(|_| loader.as_ref().is_none_or(JoinHandle::is_finished)) {
-            *loader = load_for_collection(shared, id);
+        core.poll(self.began.elapsed().as_nanos() as u64, &mut self.started);
+        if let Some(id) = core.wanted_index().filter(|_| self.loader.as_ref().is_none_or(JoinHandle::is_finished)) {
+            self.loader = load_for_collection(shared, id);
         }
-        if looked_at.elapsed() >= index_idle {
-            looked_at = Instant::now();
+        if self.looked_at.elapsed() >= index_idle {
+            self.looked_at = Instant::now();
             core.unload_unused();
         }
         let low_merge = core.take_low_merge();
@@ -69,17 +83,63 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>, loader: &mut Option<Join
         let again = core.wants_poll();
         drop(core);
         shared.spread(news, 0);
-        for (id, io) in started.drain(..) {
-            queue.submit(id, io);
+        for (id, io) in self.started.drain(..) {
+            start(id, io);
         }
         if let Some((namespace, retention)) = low_merge {
-            merge.start(shared, namespace, retention);
+            self.merge.start(shared, namespace, retention);
         }
+        Next { again, pause }
+    }
+}
+
+impl Shared {
+    /// Makes a round of housekeeping on the caller's thread, on a medium whose operations are immediate. Answers whether there is
+    /// more to do, or somebody else at it.
+    pub(crate) fn keep_house(self: &Arc<Shared>) -> bool {
+        let Ok(mut house) = self.house.try_lock() else { return true };
+        let mut done = Vec::new();
+        let next = house.round(self, |id, mut io| {
+            let result = self.medium.execute(&mut io);
+            done.push(Completion { id, io, result });
+        });
+        house.done.append(&mut done);
+        next.again || !house.done.is_empty()
+    }
+}
+
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
+    let (ready, wait) = std::sync::mpsc::channel();
+    let run = move || {
+        let queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
+        shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
+        let _ = ready.send(());
+        run(&shared, queue);
+    };
+    let thread = std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)?;
+    let _ = wait.recv(); // who needs housekeeping can wake it from now on
+    Ok(thread)
+}
+
+fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>) {
+    let mut done = Vec::new();
+    loop {
+        let mut house = shared.house.lock().expect("rounds do not panic");
+        house.done.append(&mut done);
+        let next = house.round(shared, |id, io| queue.submit(id, io));
         if shared.closing.load(Ordering::Acquire) && queue.in_flight() == 0 {
+            let (mut merge, loader) = (std::mem::take(&mut house.merge), house.loader.take());
+            drop(house);
             merge.join();
+            loader.map(JoinHandle::join);
             return;
         }
-        let wait = if again { Wait::No } else { Wait::ForNs(pause.as_nanos() as u64) };
+        if shared.medium.is_immediate() && queue.in_flight() > 0 {
+            queue.reap(Wait::No, &mut done); // before anybody else makes a round
+        }
+        drop(house);
+        let at_once = next.again || !done.is_empty();
+        let wait = if at_once { Wait::No } else { Wait::ForNs(next.pause.as_nanos() as u64) };
         queue.reap(wait, &mut done);
     }
 }

@@ -10,6 +10,7 @@
 //! it has left the lock. When a place for a ring write becomes free while records are staged, one sleeper of the
 //! staged frame is woken to take it.
 
+use crate::background::House;
 use crate::bytes::{Bytes, COPIED_BYTES_MAX};
 use crate::error::Error;
 use crate::latency::Latency;
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     images: ImagePool,
     /// Held by the one merge of versions that may go on.
     pub(crate) merging: Mutex<()>,
+    /// Held by whoever makes a round of housekeeping.
+    pub(crate) house: Mutex<House>,
     /// Held by the one thread that loads an index.
     loading: Mutex<()>,
     /// The device is about to be closed: no merge for lack of space begins, and the one that goes on ends soon.
@@ -94,6 +97,7 @@ impl Shared {
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
             merging: Mutex::new(()),
+            house: Mutex::default(),
             loading: Mutex::new(()),
             ends_merges: AtomicBool::new(false),
         }

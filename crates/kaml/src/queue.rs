@@ -75,6 +75,11 @@ pub struct AsyncQueue {
     tally: Tally,
     /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
     armed: bool,
+    /// Rounds of housekeeping are made here.
+    keeps_house: bool,
+    /// One is due, and so many polls have put it off.
+    house_is_due: bool,
+    put_off: usize,
 }
 
 /// What happened since the device's counters were told.
@@ -89,6 +94,9 @@ struct Tally {
 /// Reads answered by one poll at least, else a quarter of what has ever been in flight: what the caller starts in return
 /// reaches the medium while the others are being answered, which mostly are done at the same time.
 const READS_ANSWERED_MIN: usize = 4;
+/// Polls with answers that may put a round of housekeeping off: it takes longer than to hand them on.
+const PUT_OFF_MAX: usize = 4;
+
 impl AsyncQueue {
     pub(crate) fn new(shared: Arc<Shared>, depth: u32) -> AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -111,6 +119,9 @@ impl AsyncQueue {
             buffers: Buffers::default(),
             tally: Tally::default(),
             armed: false,
+            keeps_house: false,
+            house_is_due: false,
+            put_off: 0,
             blocks: BlockCommands::default(),
         }
     }
@@ -200,7 +211,7 @@ impl AsyncQueue {
             operations.reap(Wait::No);
         }
         if wake {
-            shared.wake_background();
+            self.wants_housekeeping();
         }
         self.puts.push_back(WaitingPut { frame, token, start });
         Ok(())
@@ -213,10 +224,47 @@ impl AsyncQueue {
         }
     }
 
+    /// From now on page programs and collection are carried out in [`AsyncQueue::poll`], too, where the medium takes no time but
+    /// the caller's own: on a thread that never sleeps this costs less than handing them to another one. It must go on
+    /// polling, even while nothing of its own is in flight. Elsewhere it changes nothing.
+    pub fn keep_house(&mut self) {
+        self.keeps_house = self.shared.medium.is_immediate();
+    }
+
+    /// The firmware has something to do by itself.
+    fn wants_housekeeping(&mut self) {
+        match self.keeps_house {
+            true => self.house_is_due = true,
+            false => self.shared.wake_background(),
+        }
+    }
+
+    /// Makes the round of housekeeping that is due, unless the caller has answers to hand on first.
+    fn keep_house_if_due(&mut self, has_answers: bool) {
+        self.house_is_due |= self.keeps_house && self.blocks.has_later();
+        if !self.house_is_due {
+            return;
+        }
+        if has_answers && self.put_off < PUT_OFF_MAX {
+            self.put_off += 1;
+            return;
+        }
+        self.put_off = 0;
+        self.house_is_due = self.shared.keep_house();
+    }
+
     /// Waits for room: by its own ring write if that is what it takes.
-    fn make_room<'a>(&mut self, shared: &'a Shared, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
+    fn make_room<'a>(&mut self, shared: &'a Arc<Shared>, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         self.start_persist(&mut core);
         if self.persisting() == 0 {
+            if self.keeps_house {
+                drop(core);
+                let has_more = shared.keep_house();
+                core = shared.lock();
+                if has_more {
+                    return core;
+                }
+            }
             shared.wake_background();
             return shared.wait_progress(core);
         }
@@ -282,17 +330,14 @@ impl AsyncQueue {
                 continue;
             }
             let idle = self.puts.is_empty() && self.reads_in_flight() == 0 && !self.blocks.has_later();
-            let sleep = wait
-                && out.len() == before
-                && self.operations().done.is_empty()
-                && self.reads_done.is_empty()
-                && !has_turns;
+            let sleep = wait && out.len() == before && self.reads_done.is_empty() && !self.house_is_due && !has_turns;
             let pause = if sleep && !idle { Wait::ForNs(WAIT_NS) } else { Wait::No };
             if !idle || std::mem::take(&mut self.armed) {
                 self.operations().reap(pause);
                 self.work_off();
                 out.append(&mut self.ready);
             }
+            self.keep_house_if_due(out.len() > before);
             if !wait || idle || out.len() > before {
                 break;
             }
@@ -442,6 +487,9 @@ impl Drop for AsyncQueue {
             answers.clear();
         }
         self.leave_nothing_behind();
+        if self.house_is_due {
+            self.shared.wake_background();
+        }
         self.shared.remove_loop(self.id);
     }
 }

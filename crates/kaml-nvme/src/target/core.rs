@@ -178,9 +178,9 @@ impl Target {
             serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),
         };
         let mut target = Target {
+            engine: Engine::new(device, options.busy_poll)?,
             options,
             limits,
-            engine: Engine::new(device)?,
             controllers: BTreeMap::new(),
             seats: BTreeMap::new(),
             spaces: BTreeMap::new(),

@@ -71,10 +71,15 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(device: &Device) -> std::io::Result<Engine> {
+    /// With `busy_poll` it is polled without a pause.
+    pub(crate) fn new(device: &Device, busy_poll: bool) -> std::io::Result<Engine> {
+        let mut queue = device.queue(QUEUE_DEPTH);
+        if busy_poll {
+            queue.keep_house();
+        }
         Ok(Engine {
             device: device.clone(),
-            queue: device.queue(QUEUE_DEPTH),
+            queue,
             in_flight: Vec::new(),
             started_count: 0,
             free: Vec::new(),

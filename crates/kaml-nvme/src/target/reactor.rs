@@ -33,6 +33,8 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 const LOOK_MAX: Duration = Duration::from_micros(50);
 /// Looks at the link that was heard last between two waits, which look at all others.
 const LOOKS: usize = 16;
+/// Rests of the processor between two of them: a look takes the socket's lock, which a sender on another core needs.
+const RESTS: usize = 32;
 /// Times in a row that a command is found so, before all others are looked at: a host that never rests must not have the
 /// target for itself.
 const FOUND_IN_A_ROW_MAX: usize = 8;
@@ -152,7 +154,12 @@ impl Reactor {
             return None;
         }
         let link = self.links.get_mut(&self.last_link).filter(|link| !link.connection.is_closing())?;
-        let received = (0..LOOKS).find_map(|_| link.receive())?;
+        let received = (0..LOOKS).find_map(|look| {
+            if look > 0 {
+                (0..RESTS).for_each(|_| std::hint::spin_loop());
+            }
+            link.receive()
+        })?;
         let now = Instant::now();
         self.received(self.last_link, received, now);
         self.found_in_a_row = in_a_row + 1;

@@ -217,7 +217,7 @@ impl AsyncQueue {
             self.operations().start_persist(half);
         }
         if wake {
-            shared.wake_background();
+            self.wants_housekeeping();
         }
         visit
     }

@@ -1,0 +1,105 @@
+//! Loops with many commands in flight beside each other and the housekeeping thread, where room is scarce.
+
+use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use std::time::{Duration, Instant};
+
+const CAPACITY_BYTES: u64 = 32 << 20;
+const KEYS: u64 = 1500;
+const VALUE_BYTES: usize = 4096;
+const IN_FLIGHT: usize = 32;
+
+/// Whether a key is put in a round: all in the first, then every other one in no order, so that blocks keep some live records.
+fn is_put(key: u64, round: u64) -> bool {
+    round == 0 || (key ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
+}
+
+/// What a key holds after its `round`th put.
+fn value(key: u64, round: u64) -> Vec<u8> {
+    let mut value = vec![key as u8; VALUE_BYTES];
+    value[..8].copy_from_slice(&(key << 32 | round).to_le_bytes());
+    value
+}
+
+fn device() -> (Device, NamespaceId, NamespaceId) {
+    let device = Device::in_memory(&CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, KEYS).into()).unwrap();
+    (device, records, disk)
+}
+
+/// How a loop is used.
+#[derive(Clone, Copy)]
+struct Manner {
+    keeps_house: bool,
+    sleeps: bool,
+}
+
+/// Overwrites records `first`, `first + 2` and so on, and blocks of these numbers, again and again. Answers the longest time that
+/// any command, or waiting for an answer, took among those after the slowest three.
+fn overwrite(device: &Device, [records, disk]: [NamespaceId; 2], first: u64, rounds: u64, manner: Manner) -> Duration {
+    let mut queue = device.queue(64);
+    if manner.keeps_house {
+        queue.keep_house();
+    }
+    let (mut answers, mut slowest) = (Vec::new(), vec![Duration::ZERO; 4]);
+    let mut poll = |queue: &mut AsyncQueue| {
+        queue.poll(manner.sleeps, &mut answers);
+        answers.drain(..).for_each(|answer| drop(answer.result.unwrap()));
+    };
+    for round in 0..rounds {
+        for key in (first..KEYS).step_by(2).filter(|key| is_put(*key, round)) {
+            let begin = Instant::now();
+            let value = value(key, round);
+            queue.put(key, records, key, &value).unwrap();
+            queue.submit_block_write(key, disk, key, &value).unwrap();
+            while queue.in_flight() >= IN_FLIGHT {
+                poll(&mut queue);
+            }
+            slowest.push(begin.elapsed());
+            slowest.sort();
+            slowest.remove(0);
+        }
+        // A key is put again when the last one is durable: commands in flight together have no order.
+        while queue.in_flight() > 0 {
+            poll(&mut queue);
+        }
+    }
+    slowest[0]
+}
+
+fn compare_all(device: &Device, [records, disk]: [NamespaceId; 2], rounds: u64) {
+    let mut block = vec![0; VALUE_BYTES];
+    for key in 0..KEYS {
+        let round = (0..rounds).rfind(|round| is_put(key, *round)).unwrap();
+        assert!(device.get(records, key).unwrap() == Some(value(key, round)), "record {key}");
+        device.block_read(disk, key, &mut block).unwrap();
+        assert!(block == value(key, round), "block {key}");
+    }
+}
+
+/// Goal:   loops carry out programs and collection in the order that flash wants, whoever else does, lose nothing, and do not
+///         sleep while they have something to do.
+/// Method: two threads overwrite a small device in memory eight times over, so that collection runs; one sleeps in its polls, both
+///         keep house or neither. A program out of order would stop the device; a sleep that nobody ends lasts a second.
+#[test]
+fn loops_beside_each_other() {
+    for keeps_house in [true, false] {
+        let (device, records, disk) = device();
+        let spaces = [records, disk];
+        let rounds = 8 * CAPACITY_BYTES / (KEYS * VALUE_BYTES as u64);
+        let slow = std::thread::scope(|scope| {
+            let run = |first| {
+                let (device, manner) = (&device, Manner { keeps_house, sleeps: first == 0 });
+                scope.spawn(move || overwrite(device, spaces, first, rounds, manner))
+            };
+            [0, 1].map(run).map(|thread| thread.join().unwrap())
+        });
+        compare_all(&device, spaces, rounds);
+        assert!(device.stats().relocated_bytes > 0, "blocks were collected");
+        let report = device.check(&mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+        assert!(slow.iter().all(|slow| *slow < Duration::from_millis(900)), "{slow:?}");
+        device.close().unwrap();
+    }
+}
