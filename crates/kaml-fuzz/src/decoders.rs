@@ -14,18 +14,25 @@ use kaml_nvme::wire::text::{get_ascii, get_nqn};
 use kaml_nvme::wire::{blocks, keyvalue, named, vendor, versions};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The first byte chooses the parser, the second one is its parameter, the others are parsed.
-pub fn decoders(data: &[u8]) {
-    let [which, parameter, bytes @ ..] = data else { return };
-    match which % 8 {
-        0 => stream(bytes, *parameter),
-        1 => header(bytes),
-        2 => put(bytes, u32::from(*parameter)),
-        3 => list(bytes),
-        4 => command(bytes),
-        5 => attributes(bytes, u32::from(*parameter)),
-        6 => text(bytes),
-        _ => vendor(bytes, *parameter),
+/// A parser by its name. Of its bytes the first one is a parameter, the others are parsed.
+pub type Decoder = (&'static str, fn(&[u8], u8));
+
+/// All of them.
+pub const DECODERS: [Decoder; 8] = [
+    ("stream", stream),
+    ("header", |bytes, _| header(bytes)),
+    ("put", |bytes, parameter| put(bytes, parameter.into())),
+    ("list", |bytes, _| list(bytes)),
+    ("command", |bytes, _| command(bytes)),
+    ("attributes", |bytes, parameter| attributes(bytes, parameter.into())),
+    ("text", |bytes, _| text(bytes)),
+    ("vendor", vendor),
+];
+
+/// Has the parser of that name parse.
+pub fn decode((_, decoder): Decoder, data: &[u8]) {
+    if let [parameter, bytes @ ..] = data {
+        decoder(bytes, *parameter);
     }
 }
 

@@ -7,4 +7,4 @@ mod conversation;
 mod decoders;
 
 pub use conversation::conversation;
-pub use decoders::decoders;
+pub use decoders::{DECODERS, Decoder, decode};

@@ -1,4 +1,0 @@
-//! Fuzzes the parsers; see `run`.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| kaml_fuzz::decoders(data));
