@@ -157,29 +157,35 @@ fn drive(
     let (mut latencies, mut answers) = (histogram(), Vec::new());
     let (begin, mut started) = (Instant::now(), 0);
     // One queue is waited for by receiving, several ones all at once.
-    let wait = if load.spin || clients.len() > 1 { Wait::No } else { Wait::Yes };
+    let sleeps = !load.spin && clients.len() > 1;
+    let wait = if load.spin || sleeps { Wait::No } else { Wait::Yes };
+    let mut fds: Vec<_> = clients.iter().map(|client| PollFd::new(client.queue, PollFlags::IN)).collect();
     loop {
         let now = Instant::now();
         let going_on = now - begin < load.stop.duration;
         let mut answered = 0;
-        for client in &mut clients {
+        for (client, fd) in clients.iter_mut().zip(&fds) {
+            if client.in_flight > 0 && !(sleeps && fd.revents().is_empty()) {
+                client.queue.poll(wait, &mut answers)?;
+            }
+            answered += answers.len();
+            answers.drain(..).try_for_each(|(ticket, finished)| client.answered(ticket, finished, &mut latencies))?;
+            let before = started;
             while going_on && started < load.stop.operations && client.in_flight < each {
                 let Some(number) = chosen.next() else { break };
                 client.start(number, now)?;
                 started += 1;
             }
-            if client.in_flight > 0 {
-                client.queue.poll(wait, &mut answers)?;
+            // At once: the other queues take their time.
+            if started > before {
+                client.queue.send()?;
             }
-            answered += answers.len();
-            answers.drain(..).try_for_each(|(ticket, finished)| client.answered(ticket, finished, &mut latencies))?;
         }
         let in_flight: usize = clients.iter().map(|client| client.in_flight).sum();
         if in_flight == 0 && (!going_on || answered == 0) {
             return Ok(latencies);
         }
-        if answered == 0 && wait == Wait::No && !load.spin {
-            let mut fds: Vec<_> = clients.iter().map(|client| PollFd::new(client.queue, PollFlags::IN)).collect();
+        if sleeps && in_flight > 0 {
             rustix::event::poll(&mut fds, None).map_err(|error| Error::io("waiting for answers")(error.into()))?;
         }
     }

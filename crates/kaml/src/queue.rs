@@ -16,7 +16,7 @@ use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{Completion, Io, Wait};
-use ring_writes::{Halves, Operations, READ_BIT, WAIT_NS};
+use ring_writes::{Operations, Parts, READ_BIT, WAIT_NS};
 pub(crate) use ring_writes::{finish_ring_writes, has_ring_writes};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -60,7 +60,7 @@ pub struct AsyncQueue {
     /// Whoever commits frames wakes it; from its first Put on, since a loop that only reads waits for nobody.
     is_woken: bool,
     operations: Rc<RefCell<Operations>>,
-    halves: Halves,
+    parts: Parts,
     /// What becomes readable when there is something to poll.
     fd: Option<OwnedFd>,
     puts: VecDeque<WaitingPut>,
@@ -105,11 +105,11 @@ impl AsyncQueue {
         let fd = io.fd().and_then(|fd| fd.try_clone_to_owned().ok());
         let operations = Operations::new(&shared, io);
         AsyncQueue {
+            parts: Parts::new(&shared),
             shared,
             id,
             is_woken: false,
             operations,
-            halves: Halves::default(),
             fd,
             puts: VecDeque::new(),
             gets: Vec::new(),
@@ -203,11 +203,11 @@ impl AsyncQueue {
         };
         let wake = core.has_background();
         let persisting = self.persisting();
-        let half = self.halves.staged(frame, persisting, &mut core);
+        let part = self.parts.staged(frame, persisting, &mut core);
         drop(core);
-        if let Some(half) = half {
+        if let Some(part) = part {
             let mut operations = self.operations();
-            operations.start_persist(half);
+            operations.start_persist(part);
             operations.reap(Wait::No);
         }
         if wake {
@@ -313,7 +313,7 @@ impl AsyncQueue {
     /// Appends answers; with `wait` at least one, if anything is in flight.
     pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
         let before = out.len();
-        self.halves.polled(self.puts.len());
+        self.parts.polled(self.puts.len(), wait);
         loop {
             let has_turns = self.take_turns();
             if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting() == 0 {
@@ -397,11 +397,11 @@ impl AsyncQueue {
 
     /// Hands the staged frame to the medium.
     fn start_persist(&mut self, core: &mut Core) {
-        let mut operations = self.operations();
-        if operations.persisting == 0
+        if self.persisting() == 0
             && let Some(persist) = core.begin_persist()
         {
-            operations.start_persist(persist);
+            self.parts.started();
+            self.operations().start_persist(persist);
         }
     }
 

@@ -198,6 +198,13 @@ impl Queue {
         Ok(Some(Ticket(cid)))
     }
 
+    /// Sends what is enqueued, now rather than with the next poll.
+    pub fn send(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        self.flush(&mut state);
+        state.check()
+    }
+
     /// Sends what is enqueued, and appends what is answered of it; if it may wait, at least one answer. Something enqueued
     /// must be in flight then.
     pub fn poll(&self, wait: Wait, out: &mut Vec<(Ticket, Finished)>) -> Result<(), Error> {

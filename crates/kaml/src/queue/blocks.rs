@@ -208,13 +208,13 @@ impl AsyncQueue {
         };
         let wake = core.has_background();
         let persisting = self.persisting();
-        let half = match visit {
-            Ok(Visit::Staged(Some(frame))) => self.halves.staged(frame, persisting, &mut core),
+        let part = match visit {
+            Ok(Visit::Staged(Some(frame))) => self.parts.staged(frame, persisting, &mut core),
             _ => None,
         };
         drop(core);
-        if let Some(half) = half {
-            self.operations().start_persist(half);
+        if let Some(part) = part {
+            self.operations().start_persist(part);
         }
         if wake {
             self.wants_housekeeping();

@@ -18,8 +18,8 @@ pub(super) const WAIT_NS: u64 = 1_000_000_000;
 /// Reads are told from ring writes by this bit of their id.
 pub(super) const READ_BIT: u64 = 1 << 63;
 
-/// Puts in flight from which on they are written in halves.
-const HALVED_MIN: usize = 16;
+/// Puts in flight from which on they are written in parts.
+const ROUND_MIN: usize = 16;
 
 /// What a loop has in flight.
 pub(crate) struct Operations {
@@ -30,35 +30,50 @@ pub(crate) struct Operations {
     pub(super) done: Vec<Completion>,
 }
 
-/// When a ring write starts while the caller still submits: the medium works on one half of what is in flight while the
-/// processor works on the other. Without it both would wait for each other in turn.
-#[derive(Default)]
-pub(super) struct Halves {
-    /// Puts in flight when the caller last came to poll.
+/// When a ring write starts while Puts are still coming: the medium works on a part of what is in flight while the processor
+/// works on the rest. Without it both would wait for each other in turn.
+pub(super) struct Parts {
+    /// Ring writes go on beside the caller.
+    overlap: bool,
+    /// Puts in flight when the caller last came to poll; of one that never waits, the most of late.
     round: usize,
+    /// Parts of a round.
+    count: usize,
     /// The frame of the Put staged last, and how many of this loop are in it.
     frame: u64,
     staged: usize,
 }
 
-impl Halves {
-    pub(super) fn polled(&mut self, puts: usize) {
-        self.round = puts;
+impl Parts {
+    pub(super) fn new(shared: &Shared) -> Parts {
+        Parts { overlap: !shared.medium.is_immediate(), round: 0, count: 1, frame: 0, staged: 0 }
+    }
+
+    /// The caller polls. Who waits starts in return for the answers all at once, so a half is in flight and a half being
+    /// staged. To others they come in pieces, and a third part is on its way.
+    pub(super) fn polled(&mut self, puts: usize, waits: bool) {
+        (self.round, self.count) = if waits { (puts, 2) } else { (puts.max(self.round), 3) };
     }
 
     /// A Put has been staged in `frame`. Answers the frame's write, if it is to start now; `persisting` are in flight.
     pub(super) fn staged(&mut self, frame: u64, persisting: usize, core: &mut Core) -> Option<(IoId, Io)> {
         self.staged = if frame == self.frame { self.staged + 1 } else { 1 };
         self.frame = frame;
-        if self.staged * 2 < self.round {
+        if !self.overlap || self.staged * self.count < self.round {
             return None;
         }
-        match persisting {
+        let started = match persisting {
             // Few are one write: two take as long and cost twice.
-            0 if self.round >= HALVED_MIN => core.begin_persist(),
+            0 if self.round >= ROUND_MIN => core.begin_persist(),
             1 => core.begin_overlapping_persist(),
             _ => None,
-        }
+        };
+        started.inspect(|_| self.started())
+    }
+
+    /// A ring write starts. Who had many Puts in flight may have few later.
+    pub(super) fn started(&mut self) {
+        self.round -= self.round / 16;
     }
 }
 
