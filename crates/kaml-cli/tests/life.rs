@@ -63,7 +63,11 @@ impl World {
 
     /// Serves the device; answers its address when it listens.
     fn serve(&self) -> (std::process::Child, String) {
-        let serve = ["serve", "data.kaml", "--listen", "127.0.0.1:0", "--json"];
+        self.serve_with(&["data.kaml"])
+    }
+
+    fn serve_with(&self, arguments: &[&str]) -> (std::process::Child, String) {
+        let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
         let mut serving = self.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = String::new();
         let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
@@ -492,6 +496,29 @@ fn a_device_is_served() {
     end(&mut serving);
     assert_eq!(world.ok(&["get", "data.kaml", "notes", "served"]), "over the wire");
     world.fails(2, &["serve", "data.kaml", "--subsystem", "no-name"]);
+}
+
+/// Goal:   a device in memory is served as one on a file is, and can be measured from another process.
+/// Method: namespaces made over the wire, a record, the bench; a file beside it, or neither, is a matter of usage.
+#[test]
+fn a_device_in_memory_is_served() {
+    let world = World::new();
+    let (mut serving, url) = world.serve_with(&["--in-memory", "256MiB"]);
+    let url = url.as_str();
+    let disk = world.json(&["namespace", "create", url, "disk", "--block", "4096", "--size", "64MiB", "--json"]);
+    let records = world.json(&["namespace", "create", url, "records", "--json"]);
+    let (disk, records) = (disk["id"].to_string(), records["id"].to_string());
+    world.ok(&["put", url, "records", "hello", "world"]);
+    assert_eq!(world.ok(&["get", url, "records", "hello"]), "world");
+    let bench = ["bench", "serve", "--target", url, "--blocks", &disk, "--records", &records, "--json"];
+    let figures = world.json(&[&bench[..], &["--seconds", "0.02", "--only", "blocks,records"]].concat());
+    assert!(figures.as_array().unwrap().iter().all(|row| row["operations"].as_u64() > Some(0)), "{figures}");
+    end(&mut serving);
+    for wrong in [&["serve"][..], &["serve", "data.kaml", "--in-memory", "256MiB"]] {
+        assert_eq!(world.run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    assert!(world.fails(1, &["serve", "--in-memory", "1"]).contains("too few"));
+    assert!(world.fails(1, &["serve", "--in-memory", "900TiB"]).contains("free memory"));
 }
 
 /// Goal:   the benches run and their JSON has figures; so they cannot rot.

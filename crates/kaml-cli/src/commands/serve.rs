@@ -5,14 +5,18 @@ use crate::output;
 use crate::size;
 use crate::store::DeviceArgument;
 use clap::Args;
+use kaml::{CreateOptions, Device};
 use kaml_nvme::target::{Error, Options, Server, Stopper};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Flags of `kaml serve`.
 #[derive(Args)]
+#[command(override_usage = "kaml serve [OPTIONS] <DEVICE>
+       kaml serve [OPTIONS] --in-memory <SIZE>")]
 #[command(after_help = "Examples:
   kaml serve data.kaml
+  kaml serve --in-memory 1GiB --busy-poll
   kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
@@ -20,7 +24,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 Ctrl-C ends it in order.")]
 pub struct Arguments {
     #[command(flatten)]
-    device: DeviceArgument,
+    device: Option<DeviceArgument>,
+    /// Instead of a device a new one in memory, of so many bytes: what hosts store is gone with the process
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "path")]
+    in_memory: Option<u64>,
     /// Address and port; port 0 takes a free one. Anybody who reaches it can read and write
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420")]
     listen: String,
@@ -50,7 +57,7 @@ struct Listening<'a> {
 impl Arguments {
     /// Serves until it is interrupted.
     pub fn run(self) -> Result<(), Failure> {
-        let device = self.device.open()?;
+        let device = self.open()?;
         let mut options = Options::for_device(&device);
         options.subsystem = self.subsystem.unwrap_or(options.subsystem);
         (options.allowed_hosts, options.busy_poll) = (self.allowed_hosts, self.busy_poll);
@@ -65,6 +72,29 @@ impl Arguments {
         server.run()?;
         Ok(device.close()?)
     }
+
+    fn open(&self) -> Result<Device, Failure> {
+        match (&self.device, self.in_memory) {
+            (Some(device), _) => device.open(),
+            (None, Some(bytes)) => in_memory(bytes),
+            (None, None) => Err(Failure::Usage("serve what? Name a device, or a size with --in-memory".into())),
+        }
+    }
+}
+
+/// A new device in memory, if there is so much: else the system would end the process once it is filled.
+fn in_memory(bytes: u64) -> Result<Device, Failure> {
+    match available_bytes().filter(|available| bytes > *available) {
+        Some(available) => Err(Failure::Failed(format!("{bytes} bytes are more than the {available} of free memory"))),
+        None => Ok(Device::in_allocated_memory(&CreateOptions::new(bytes))?),
+    }
+}
+
+/// Memory that can be had without swapping, if the system says so.
+fn available_bytes() -> Option<u64> {
+    let said = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let available = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// The first signal ends the target in order, the second one the process.
