@@ -360,7 +360,7 @@ impl Core {
         self.drive(medium, |core| !core.keeps_are_pending())
     }
 
-    /// Where the frames that count end. Of those in flight when power failed, which are the last two at most, the ring
+    /// Where the frames that count end. Of those in flight when power failed, which are the last three at most, the ring
     /// write may be whole while pages that it relies on are not: such a frame was not acknowledged.
     fn ring_end(&self, medium: &dyn Medium, epoch: u64) -> Result<u64, Error> {
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::Refused };

@@ -65,8 +65,10 @@ pub(crate) struct Mark {
     records_crc: u32,
 }
 
-/// Frames in flight at once. A second one gains 10 to 50 % for a few callers and costs as much for many.
-pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 2;
+/// Frames in flight at once, by an event loop.
+pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 3;
+/// Frames in flight at once otherwise. A second one gains 10 to 50 % for a few callers and costs as much for many.
+const PERSISTS_OF_CALLERS_MAX: usize = 2;
 /// Records in flight up to which a second write may join.
 const SECOND_PERSIST_RECORDS_MAX: usize = 8;
 /// Up to so many records a write costs the more for each the fewer they are.
@@ -91,8 +93,9 @@ pub(crate) struct CommitRing {
     in_flight_records: usize,
     /// Records of the frame that was written last.
     written_records: usize,
-    /// Frames before this one are committed.
+    /// Frames before this one are committed, and end here.
     committed: u64,
+    committed_end: u64,
     /// The largest sequence of a version staged so far.
     last_version: u64,
     /// No version in the kept frames has a sequence up to this one.
@@ -129,6 +132,7 @@ impl CommitRing {
             in_flight_records: 0,
             written_records: 0,
             committed: 1,
+            committed_end: at,
             last_version: 0,
             released_version: 0,
             #[cfg(feature = "broken")]
@@ -207,7 +211,7 @@ impl CommitRing {
     pub(crate) fn wants_persist(&self) -> bool {
         let staged = self.staging.records.len();
         let second = staged * 2 >= self.in_flight_records && self.in_flight_records <= SECOND_PERSIST_RECORDS_MAX;
-        staged > 0 && (self.in_flight == 0 || (self.in_flight < PERSISTS_IN_FLIGHT_MAX && second)) && self.is_next()
+        staged > 0 && (self.in_flight == 0 || second) && self.is_among(PERSISTS_OF_CALLERS_MAX)
     }
 
     /// Whether there are several callers, and few of them have staged.
@@ -222,17 +226,18 @@ impl CommitRing {
         if self.wants_persist() { self.begin() } else { None }
     }
 
-    /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so that a second write of half a
-    /// batch gains at any size.
-    pub(crate) fn begin_overlapping_persist(&mut self) -> Option<(u64, Io)> {
-        let half = self.staging.records.len() * 2 >= self.in_flight_records;
-        if self.in_flight == 1 && half && self.has_staged() && self.is_next() { self.begin() } else { None }
+    /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so that another write gains at any size,
+    /// if it has half as many records as those in flight have on average. With it at most `in_flight_max` are, of
+    /// [`PERSISTS_IN_FLIGHT_MAX`].
+    pub(crate) fn begin_overlapping_persist(&mut self, in_flight_max: usize) -> Option<(u64, Io)> {
+        let half = self.staging.records.len() * 2 * self.in_flight >= self.in_flight_records;
+        let among = self.is_among(in_flight_max.min(PERSISTS_IN_FLIGHT_MAX));
+        if self.in_flight > 0 && half && self.has_staged() && among { self.begin() } else { None }
     }
 
-    /// Whether at most one frame before the staging one is uncommitted: opening has to doubt the pages of the last two
-    /// frames only.
-    fn is_next(&self) -> bool {
-        self.staging_number < self.committed + PERSISTS_IN_FLIGHT_MAX as u64
+    /// Whether the staging frame is one of the first so many that are not committed.
+    fn is_among(&self, count: usize) -> bool {
+        self.staging_number < self.committed + count as u64
     }
 
     fn begin(&mut self) -> Option<(u64, Io)> {
@@ -246,6 +251,7 @@ impl CommitRing {
             payload_len: payload_len as u32,
             record_count: self.staging.records.len() as u32,
             records_crc: self.staging.records_crc,
+            committed_end: self.committed_end,
         };
         let next = Staging {
             buf: self.spare.pop().expect("checked"),
@@ -320,6 +326,7 @@ impl CommitRing {
         let at = self.place_of(self.committed);
         let kept = self.kept.get_mut(at).filter(|kept| kept.durable)?;
         self.committed += 1;
+        self.committed_end = kept.end;
         Some((kept.number, std::mem::take(&mut kept.records)))
     }
 

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
-use crate::ring::frame_bytes_max;
+use crate::ring::{PERSISTS_IN_FLIGHT_MAX, frame_bytes_max};
 use kaml_flash::{AlignedBuf, Medium};
 use std::cmp::Ordering;
 
@@ -108,8 +108,8 @@ impl<'a> RingScan<'a> {
         Ok(FrameHeader::check(&head, self.medium.uuid()))
     }
 
-    /// The first frame behind one that should be at `end` and is not whole, if no power cut explains both. Two frames may be
-    /// in flight, so the one behind a torn frame may be there, but none behind that; and no frame of a later lap or life is
+    /// The first frame behind one that should be at `end` and is not whole, if no power cut explains both. A few frames may
+    /// be in flight, so those behind a torn one may be there, but none behind them; and no frame of a later lap or life is
     /// written over one that the root still needs.
     fn frame_behind_gap(&self) -> Result<Option<Frame>, Error> {
         let geometry = self.medium.geometry();
@@ -140,18 +140,34 @@ impl<'a> RingScan<'a> {
             Ordering::Greater => Ok(frame.lsn >= self.end),
             // The one that should be at `end` may begin the next lap, and be there but for a part of it.
             Ordering::Equal if frame.previous_end <= self.end => Ok(false),
-            Ordering::Equal => Ok(frame.lsn > lsn || self.is_followed(frame)?),
+            Ordering::Equal => Ok(frame.lsn > lsn || self.proves_a_gap(frame)?),
         }
     }
 
-    fn is_followed(&self, frame: &Frame) -> Result<bool, Error> {
-        let end = self.end_of(frame);
-        for lsn in self.places_behind(end) {
-            let next = self.header_at(lsn)?;
-            if next.is_some_and(|next| (next.epoch, next.lsn, next.previous_end) == (frame.epoch, lsn, end)) {
+    /// Whether this frame, or one that follows it, was begun when the one that should be at `end` was committed. No more
+    /// need be looked at than can be in flight at once.
+    fn proves_a_gap(&self, frame: &Frame) -> Result<bool, Error> {
+        let mut frame = *frame;
+        for _ in 1..PERSISTS_IN_FLIGHT_MAX {
+            if frame.committed_end > self.end {
                 return Ok(true);
             }
+            let Some(next) = self.header_behind(&frame)? else { return Ok(false) };
+            frame = next;
         }
-        Ok(false)
+        Ok(frame.committed_end > self.end)
+    }
+
+    /// The header of the frame that names this one as its predecessor.
+    fn header_behind(&self, frame: &Frame) -> Result<Option<Frame>, Error> {
+        let end = self.end_of(frame);
+        for lsn in self.places_behind(end) {
+            let names_it = |next: &Frame| (next.epoch, next.lsn, next.previous_end) == (frame.epoch, lsn, end);
+            let next = self.header_at(lsn)?.filter(names_it);
+            if next.is_some() {
+                return Ok(next);
+            }
+        }
+        Ok(None)
     }
 }

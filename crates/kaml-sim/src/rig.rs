@@ -532,7 +532,7 @@ impl Rig {
             }
             self.waiting.pop_front();
         }
-        while let Some((id, io)) = self.core.begin_persist().or_else(|| self.core.begin_overlapping_persist()) {
+        while let Some((id, io)) = self.core.begin_persist().or_else(|| self.core.begin_overlapping_persist(2)) {
             self.start(id, io);
         }
         if self.core.wants_poll() { self.poll() } else { Ok(()) }

@@ -180,9 +180,10 @@ impl World {
             self.attempt(which)?;
         }
         if !self.lazy() {
-            let overlap = self.rng.one_in(3);
+            // Alone, or beside one or two.
+            let most = [3, 1, 1][self.rng.below(3) as usize];
             let persist = self.core.begin_persist();
-            let persist = if overlap { persist.or_else(|| self.core.begin_overlapping_persist()) } else { persist };
+            let persist = persist.or_else(|| self.core.begin_overlapping_persist(most));
             if let Some((id, io)) = persist {
                 self.queue.submit(id, io);
             }

@@ -21,7 +21,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |     48 |     4 | `payload_len`  | bytes of records                                                       |
 /// |     52 |     4 | `record_count` | records                                                                |
 /// |     56 |     4 | `records_crc`  | CRC32C over all record headers, mapping payloads and stamps, in order  |
-/// |     60 |    20 | `reserved`     | zero when written, refused when not zero                               |
+/// |     60 |     8 | `committed_end`| `lsn` behind the last frame that was committed when this one was begun |
+/// |     68 |    12 | `reserved`     | zero when written, refused when not zero                               |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct FrameHeader {
@@ -34,12 +35,13 @@ pub(crate) struct FrameHeader {
     payload_len: U32,
     record_count: U32,
     records_crc: U32,
-    reserved: [u8; 20],
+    committed_end: U64,
+    reserved: [u8; 12],
 }
 
 const _: () = {
     assert!(size_of::<FrameHeader>() == FrameHeader::BYTES);
-    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, reserved) == 60);
+    assert!(std::mem::offset_of!(FrameHeader, lsn) == 32 && std::mem::offset_of!(FrameHeader, reserved) == 68);
 };
 
 /// A checked header.
@@ -51,6 +53,7 @@ pub(crate) struct Frame {
     pub(crate) payload_len: u32,
     pub(crate) record_count: u32,
     pub(crate) records_crc: u32,
+    pub(crate) committed_end: u64,
 }
 
 impl FrameHeader {
@@ -68,7 +71,8 @@ impl FrameHeader {
             payload_len: frame.payload_len.into(),
             record_count: frame.record_count.into(),
             records_crc: frame.records_crc.into(),
-            reserved: [0; 20],
+            committed_end: frame.committed_end.into(),
+            reserved: [0; 12],
         };
         header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[8..]).into();
         zerocopy::transmute!(header)
@@ -80,7 +84,7 @@ impl FrameHeader {
         let whole = header.magic == Self::MAGIC
             && header.header_crc.get() == crc_fast::crc32_iscsi(&header.as_bytes()[8..])
             && header.uuid == uuid
-            && header.reserved == [0; 20];
+            && header.reserved == [0; 12];
         whole.then(|| Frame {
             epoch: header.epoch.get(),
             lsn: header.lsn.get(),
@@ -88,6 +92,7 @@ impl FrameHeader {
             payload_len: header.payload_len.get(),
             record_count: header.record_count.get(),
             records_crc: header.records_crc.get(),
+            committed_end: header.committed_end.get(),
         })
     }
 }

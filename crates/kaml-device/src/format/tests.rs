@@ -131,11 +131,19 @@ fn golden_bytes() {
         "4489c88d6303e0e107000000050000003412000000000301\
          6b657900000000000000000000000000"
     );
-    let frame = Frame { epoch: 1, lsn: 512, previous_end: 512, payload_len: 48, record_count: 1, records_crc: 5 };
+    let frame = Frame {
+        epoch: 1,
+        lsn: 512,
+        previous_end: 512,
+        payload_len: 48,
+        record_count: 1,
+        records_crc: 5,
+        committed_end: 256,
+    };
     assert_eq!(
         hex(&FrameHeader::encode(&frame, UUID)),
-        "4b524631ec7a5dcb30313233343536373839616263646566010000000000000000020000000000000002000000000000\
-         3000000001000000050000000000000000000000000000000000000000000000"
+        "4b5246310b36667230313233343536373839616263646566010000000000000000020000000000000002000000000000\
+         3000000001000000050000000001000000000000000000000000000000000000"
     );
     let mut entry = [0; 32];
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
@@ -246,7 +254,15 @@ fn flipped_bits_are_noticed() {
     let header = RecordHeader::encode(&record());
     assert_eq!(RecordHeader::check(&header), Some(record()));
     each_bit(&header, |bytes| assert_eq!(RecordHeader::check(bytes), None));
-    let frame = Frame { epoch: 1, lsn: 512, previous_end: 512, payload_len: 48, record_count: 1, records_crc: 5 };
+    let frame = Frame {
+        epoch: 1,
+        lsn: 512,
+        previous_end: 512,
+        payload_len: 48,
+        record_count: 1,
+        records_crc: 5,
+        committed_end: 256,
+    };
     let bytes = FrameHeader::encode(&frame, UUID);
     assert_eq!(FrameHeader::check(&bytes, UUID), Some(frame));
     each_bit(&bytes, |bytes| assert_eq!(FrameHeader::check(bytes, UUID), None));
@@ -328,7 +344,7 @@ proptest! {
         if bytes.len() >= 32 {
             let _ = journal::check(&bytes);
         }
-        let frame = Frame { epoch: 1, lsn: 0, previous_end: 0, payload_len: bytes.len() as u32, record_count: 7, records_crc: 0 };
+        let frame = Frame { epoch: 1, lsn: 0, previous_end: 0, payload_len: bytes.len() as u32, record_count: 7, records_crc: 0, committed_end: 0 };
         let _ = frame.records(&bytes);
 
         let mut mutated = root().encode(UUID);

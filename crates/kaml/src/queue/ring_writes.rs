@@ -65,8 +65,8 @@ impl Parts {
         let started = match persisting {
             // Few are one write: two take as long and cost twice.
             0 if self.round >= ROUND_MIN => core.begin_persist(),
-            1 => core.begin_overlapping_persist(),
-            _ => None,
+            0 => None,
+            _ => core.begin_overlapping_persist(self.count),
         };
         started.inspect(|_| self.started())
     }
