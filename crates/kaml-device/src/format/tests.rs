@@ -122,6 +122,18 @@ fn root() -> Root {
     }
 }
 
+fn frame() -> Frame {
+    Frame {
+        epoch: 1,
+        lsn: 512,
+        previous_end: 512,
+        payload_len: 48,
+        record_count: 1,
+        records_crc: 5,
+        committed_end: 256,
+    }
+}
+
 /// Goal:   the bytes of each format never change unnoticed.
 /// Method: encode fixed contents and compare with the stored bytes.
 #[test]
@@ -131,17 +143,8 @@ fn golden_bytes() {
         "4489c88d6303e0e107000000050000003412000000000301\
          6b657900000000000000000000000000"
     );
-    let frame = Frame {
-        epoch: 1,
-        lsn: 512,
-        previous_end: 512,
-        payload_len: 48,
-        record_count: 1,
-        records_crc: 5,
-        committed_end: 256,
-    };
     assert_eq!(
-        hex(&FrameHeader::encode(&frame, UUID)),
+        hex(&FrameHeader::encode(&frame(), UUID)),
         "4b5246310b36667230313233343536373839616263646566010000000000000000020000000000000002000000000000\
          3000000001000000050000000001000000000000000000000000000000000000"
     );
@@ -254,17 +257,8 @@ fn flipped_bits_are_noticed() {
     let header = RecordHeader::encode(&record());
     assert_eq!(RecordHeader::check(&header), Some(record()));
     each_bit(&header, |bytes| assert_eq!(RecordHeader::check(bytes), None));
-    let frame = Frame {
-        epoch: 1,
-        lsn: 512,
-        previous_end: 512,
-        payload_len: 48,
-        record_count: 1,
-        records_crc: 5,
-        committed_end: 256,
-    };
-    let bytes = FrameHeader::encode(&frame, UUID);
-    assert_eq!(FrameHeader::check(&bytes, UUID), Some(frame));
+    let bytes = FrameHeader::encode(&frame(), UUID);
+    assert_eq!(FrameHeader::check(&bytes, UUID), Some(frame()));
     each_bit(&bytes, |bytes| assert_eq!(FrameHeader::check(bytes, UUID), None));
     let oob = Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true };
     let mut entry = [0; 32];
