@@ -1,11 +1,10 @@
 //! Large records as the medium takes them: whole program units, made outside any lock.
 //!
-//! Lives here:       encoding, copying and checksumming in one go.
+//! Lives here:       encoding; copying and checksumming in one go.
 //! Lives elsewhere:  where they are placed (`staging`).
 
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crc_fast::{CrcAlgorithm, Digest};
-use kaml_flash::copy_past_caches;
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::Key;
 use std::sync::Arc;
@@ -17,24 +16,17 @@ pub fn image_bytes(geometry: &Geometry, value_bytes: usize) -> usize {
 }
 
 /// Encodes a large record as whole program units, ready for [`crate::Core::place`]. Done outside any lock, into a buffer with
-/// room for [`image_bytes`].
+/// room for [`image_bytes`]. `value_crc` is the CRC32C of the value.
+///
+/// The copy goes through the caches: the device reads it next, and mostly from there.
 pub fn encode_image(
     geometry: &Geometry,
     namespace: u32,
     key: Key,
-    value: &[u8],
+    (value, value_crc): (&[u8], u32),
     mut image: AlignedBuf,
 ) -> Arc<AlignedBuf> {
     image.set_len(image_bytes(geometry, value.len()));
-    let (head, rest) = image.split_at_mut(RecordHeader::BYTES);
-    let (body, padding) = rest.split_at_mut(value.len());
-    let mut rest = &mut body[..];
-    let value_crc = copy_checked(value, |piece| {
-        let (here, behind) = std::mem::take(&mut rest).split_at_mut(piece.len());
-        copy_past_caches(here, piece);
-        rest = behind;
-    });
-    padding.fill(0);
     let record = Record {
         namespace,
         key,
@@ -44,7 +36,11 @@ pub fn encode_image(
         // Large records are ordered by their ring entry alone.
         sequence: 0,
     };
+    let (head, rest) = image.split_at_mut(RecordHeader::BYTES);
     head.copy_from_slice(&RecordHeader::encode(&record));
+    let (body, padding) = rest.split_at_mut(value.len());
+    body.copy_from_slice(value);
+    padding.fill(0);
     Arc::new(image)
 }
 

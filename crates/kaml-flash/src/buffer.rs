@@ -1,6 +1,6 @@
 //! Buffers aligned for direct I/O.
 //!
-//! Lives here:       allocation at 4 KiB alignment.
+//! Lives here:       allocation at 4 KiB alignment, and in huge pages.
 //! May be called by: everyone who moves bytes to or from a medium.
 
 use std::ops::{Deref, DerefMut};
@@ -10,12 +10,26 @@ use std::ops::{Deref, DerefMut};
 #[repr(C, align(4096))]
 struct Frame([u8; AlignedBuf::ALIGN]);
 
+/// A huge page.
+#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable)]
+#[repr(C, align(2097152))]
+struct HugeFrame([u8; HUGE_BYTES]);
+
+const HUGE_BYTES: usize = 2 << 20;
+/// What is copied into new huge pages: on the stack it would not fit.
+static ZEROES: HugeFrame = HugeFrame([0; HUGE_BYTES]);
+
+enum Frames {
+    Usual(Box<[Frame]>),
+    Huge(Box<[HugeFrame]>),
+}
+
 /// What [`AlignedBuf::prefetch`] fetches: a record of 1 KiB and its header. The processor follows longer ones by itself.
 pub(crate) const PREFETCH_BYTES: usize = 17 * 64;
 
 /// Bytes at 4 KiB alignment, zero-filled when new. The length may be anything up to the capacity.
 pub struct AlignedBuf {
-    frames: Box<[Frame]>,
+    frames: Frames,
     /// Where the bytes shown begin: not 0 only in what a read of whole sectors brought for one of parts of them.
     start: usize,
     len: usize,
@@ -30,7 +44,17 @@ impl AlignedBuf {
         let count = len.div_ceil(Self::ALIGN);
         let frames = <[Frame] as zerocopy::FromZeros>::new_box_zeroed_with_elems(count)
             .expect("buffer size overflows the address space");
-        Self { frames, start: 0, len }
+        Self { frames: Frames::Usual(frames), start: 0, len }
+    }
+
+    /// As [`AlignedBuf::zeroed`], for what a device reads or writes in long pieces: the kernel looks up a place for each page, and
+    /// splits what has too many. The capacity is `len` rounded up to 2 MiB.
+    pub fn in_huge_pages(len: usize) -> Self {
+        let count = len.div_ceil(HUGE_BYTES);
+        let mut frames = Vec::with_capacity(count);
+        crate::prefer_huge_pages(frames.spare_capacity_mut()); // before they are touched
+        (0..count).for_each(|_| frames.extend_from_slice(std::slice::from_ref(&ZEROES)));
+        Self { frames: Frames::Huge(frames.into()), start: 0, len }
     }
 
     /// A copy of `bytes`.
@@ -43,7 +67,10 @@ impl AlignedBuf {
     /// How far `set_len` may go.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.frames.len() * Self::ALIGN
+        match &self.frames {
+            Frames::Usual(frames) => size_of_val(&**frames),
+            Frames::Huge(frames) => size_of_val(&**frames),
+        }
     }
 
     /// Shows the first `len` bytes; what was hidden keeps its content.
@@ -69,19 +96,51 @@ impl Deref for AlignedBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &zerocopy::IntoBytes::as_bytes(&*self.frames)[self.start..][..self.len]
+        let bytes = match &self.frames {
+            Frames::Usual(frames) => zerocopy::IntoBytes::as_bytes(&**frames),
+            Frames::Huge(frames) => zerocopy::IntoBytes::as_bytes(&**frames),
+        };
+        &bytes[self.start..][..self.len]
     }
 }
 
 impl DerefMut for AlignedBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut zerocopy::IntoBytes::as_mut_bytes(&mut *self.frames)[self.start..][..self.len]
+        let bytes = match &mut self.frames {
+            Frames::Usual(frames) => zerocopy::IntoBytes::as_mut_bytes(&mut **frames),
+            Frames::Huge(frames) => zerocopy::IntoBytes::as_mut_bytes(&mut **frames),
+        };
+        &mut bytes[self.start..][..self.len]
     }
 }
 
 impl std::fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "AlignedBuf({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   both kinds of buffers have the room and the zeroes they promise, and keep what is hidden.
+    /// Method: lengths around a page and a huge page; bytes written, hidden, and shown again.
+    #[test]
+    fn buffers_have_the_room_they_promise() {
+        for make in [AlignedBuf::zeroed, AlignedBuf::in_huge_pages] {
+            for len in [0, 1, 4096, 4097, HUGE_BYTES, HUGE_BYTES + 1] {
+                let mut buf = make(len);
+                assert!(buf.len() == len && buf.capacity() >= len && buf.iter().all(|byte| *byte == 0), "{buf:?}");
+                assert!(buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));
+                buf.fill(7);
+                buf.set_len(0);
+                assert!(buf.is_empty());
+                buf.set_len(buf.capacity());
+                let (shown, rest) = buf.split_at(len);
+                assert!(shown.iter().all(|byte| *byte == 7) && rest.iter().all(|byte| *byte == 0));
+            }
+        }
     }
 }

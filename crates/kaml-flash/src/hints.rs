@@ -26,15 +26,16 @@ pub fn prefetch<T: ?Sized>(what: &T) {
     let _ = what;
 }
 
-/// Wishes that memory which is used all over be kept on huge pages, so that each use need not look for its small one. Where
-/// the system has none it is slower, not wrong.
-pub fn prefer_huge_pages(bytes: &[u8]) {
-    let start = bytes.as_ptr().align_offset(SYSTEM_PAGE_BYTES);
-    let Some(inside) = bytes.get(start..) else { return };
-    let len = inside.len() / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES;
+/// Wishes that memory which is used all over, or in long pieces, be kept on huge pages: fewer places have to be looked up, by the
+/// processor and by a kernel that hands the memory to a device. Where the system has none it is slower, not wrong.
+pub fn prefer_huge_pages<T>(memory: &[T]) {
+    let start = memory.as_ptr().cast::<u8>();
+    let skipped = start.align_offset(SYSTEM_PAGE_BYTES);
+    let Some(left) = size_of_val(memory).checked_sub(skipped) else { return };
+    let len = left / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES;
     if len > 0 {
         // SAFETY: whole pages of memory that is ours for as long as it is borrowed; this advice leaves their content alone.
-        let _ = unsafe { madvise(inside.as_ptr().cast_mut().cast(), len, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(start.wrapping_add(skipped).cast_mut().cast(), len, Advice::LinuxHugepage) };
     }
 }
 

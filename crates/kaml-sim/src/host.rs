@@ -125,7 +125,7 @@ impl Put {
     pub fn place(&mut self, core: &mut Core) -> Result<Option<u64>, StageError> {
         let mut all_placed = true;
         for (i, (space, key)) in self.changes.keys().enumerate() {
-            let Some((bytes, _)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
+            let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
                 continue;
             };
             if core.reader().keeps_versions(*space) {
@@ -135,7 +135,7 @@ impl Put {
                 Some(ticket) => ticket,
                 None => {
                     let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), bytes.len()));
-                    let image = encode_image(core.geometry(), *space, Key::from(*key), bytes, buf);
+                    let image = encode_image(core.geometry(), *space, Key::from(*key), (bytes, *crc32c), buf);
                     *self.tickets[i].insert(core.place(*space, Key::from(*key), image)?)
                 }
             };

@@ -313,7 +313,7 @@ impl Shared {
     fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Placed, Error> {
         let mut large = Placed::default();
         for op in ops.iter_mut() {
-            let Body::Value { value, .. } = op.body else { continue };
+            let Body::Value { value, crc32c } = op.body else { continue };
             // Versions of any length go through the page buffer.
             if value.len() < DIRECT_BYTES || self.reader.keeps_versions(op.namespace) {
                 continue;
@@ -324,7 +324,7 @@ impl Shared {
                 return Err(kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
             }
             let buf = self.images.take(image_bytes(&self.geometry, value.len()));
-            let image = encode_image(&self.geometry, op.namespace, op.key, value, buf);
+            let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), buf);
             let placed = self.place(op, image.clone());
             large.images.push(image);
             match placed {
@@ -524,6 +524,8 @@ struct ImagePool(Mutex<Vec<AlignedBuf>>);
 
 /// Bytes kept.
 const IMAGE_POOL_BYTES: usize = 8 << 20;
+/// Longer images fill at least half of their huge pages.
+const HUGE_IMAGE_BYTES: usize = 1 << 20;
 
 impl ImagePool {
     fn take(&self, bytes: usize) -> AlignedBuf {
@@ -531,7 +533,10 @@ impl ImagePool {
         let fits = kept.iter().rposition(|buf| buf.capacity() >= bytes && buf.capacity() / 2 <= bytes);
         let found = fits.map(|at| kept.swap_remove(at));
         drop(kept);
-        found.unwrap_or_else(|| AlignedBuf::zeroed(bytes))
+        found.unwrap_or_else(|| match bytes > HUGE_IMAGE_BYTES {
+            true => AlignedBuf::in_huge_pages(bytes),
+            false => AlignedBuf::zeroed(bytes),
+        })
     }
 
     /// Takes a buffer back, if nobody else reads it any more.
