@@ -363,7 +363,7 @@ impl Core {
 
     fn program_done(&mut self, id: IoId, io: Io, result: Result<(), MediumError>) {
         let Io::Program { at, ref data, .. } = io else { unreachable!("the operation of a program") };
-        let bytes = data.len() as u64;
+        let bytes = data.capacity() as u64;
         match result {
             Ok(()) => {
                 drop(io);

@@ -13,7 +13,7 @@ use crate::layout::Door;
 use crate::lifetime::Class;
 use crate::ring::{self, Staged};
 use crate::writers::NoBlock;
-use kaml_flash::{AlignedBuf, ChunkAddr, MediumError};
+use kaml_flash::{AlignedBuf, ChunkAddr, Io, IoId, MediumError};
 use kaml_index::{IndexWriter, Key, Slot};
 use std::sync::Arc;
 
@@ -405,6 +405,18 @@ impl Core {
         let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
         Ok(id)
+    }
+
+    /// The program of the large value that was just placed, to be carried out by the caller, if handing it to another thread would
+    /// only take time: nothing else is to be done in the background, no other large value is under way.
+    pub fn take_program(&mut self, ticket: u64) -> Option<(IoId, Io)> {
+        let at = self.tickets.get(&ticket).filter(|_| self.tickets.len() == 1)?.at;
+        let (block, chunk) = self.geometry.split(at);
+        // The first program of a block may wait for the file system.
+        if self.outbox.len() > 1 || chunk == 0 || !self.writers.has_one_buffer(block.0) {
+            return None;
+        }
+        self.outbox.pop_front_if(|(_, io)| matches!(io, Io::Program { at, .. } if at.block == block))
     }
 
     pub(crate) fn place_image(

@@ -86,6 +86,7 @@ pub(crate) struct Writers {
     pool: Vec<AlignedBuf>,
     /// Counts programmed pages over the device.
     pub(crate) sequence: u64,
+    /// Memory of buffers whose programs are under way.
     pub(crate) programming_bytes: u64,
     /// Bytes of chunks that hold nothing.
     pub(crate) padded_chunks: u64,
@@ -380,7 +381,7 @@ impl Writers {
             };
             PageOob::encode(&fields, entry);
         }
-        self.programming_bytes += bytes as u64;
+        self.programming_bytes += buffer.data.capacity() as u64;
         out.push(Io::Program {
             at: PageAddr { block: BlockIndex(block), page: buffer.first_page },
             data: buffer.data.share(),
@@ -510,6 +511,11 @@ impl Writers {
     /// Whether a block still has pages in buffers.
     pub(crate) fn is_active(&self, block: u32) -> bool {
         self.active.get(block).is_some()
+    }
+
+    /// Whether all pages of a block but those appended last are programmed.
+    pub(crate) fn has_one_buffer(&self, block: u32) -> bool {
+        self.active.get(block).is_some_and(|writer| writer.buffers.len() == 1)
     }
 
     /// Records of hosts that are not programmed of a block, if it holds such.

@@ -5,7 +5,7 @@
 //! May be called by: `plan`.
 //!
 //! OOB entries are far smaller than a sector. They are collected in an image in RAM and written when somebody needs
-//! them on the medium: a flush, a durable program, or the program that completes the block.
+//! them on the medium: a flush, a barrier behind an urgent program, or the program that completes the block.
 //!
 //! Invariants
 //! - of each block at most one OOB write is under way, so an older image never lands on a newer one;
@@ -36,6 +36,8 @@ struct Table {
     blocks: Vec<Block>,
     /// Blocks with an image, for flushes.
     with_image: BTreeSet<BlockIndex>,
+    /// Those with OOB of urgent programs that is not written, for barriers.
+    with_urgent: BTreeSet<BlockIndex>,
     queues: Vec<Weak<dyn Poke>>,
 }
 
@@ -44,6 +46,8 @@ struct Block {
     programmed: Programmed,
     /// Programs whose data is on its way.
     programs_in_flight: u32,
+    /// The page behind the last urgent program whose data arrived.
+    urgent_end: u32,
     turn: Turn,
     /// Its range was allocated in the file since it was opened.
     allocated: bool,
@@ -90,12 +94,13 @@ impl Blocks {
         let blank = Block {
             programmed: Programmed::Unknown,
             programs_in_flight: 0,
+            urgent_end: 0,
             turn: Turn::Free,
             allocated: false,
             image: None,
         };
         let blocks = vec![blank; block_count as usize];
-        let table = Table { blocks, with_image: BTreeSet::new(), queues: Vec::new() };
+        let table = Table { blocks, with_image: BTreeSet::new(), with_urgent: BTreeSet::new(), queues: Vec::new() };
         Self { table: Mutex::new(table), turn_ended: Condvar::new() }
     }
 
@@ -144,12 +149,20 @@ impl Blocks {
         Ok(end)
     }
 
-    /// The data of a program arrived or failed. Answers whether the block is completely programmed.
-    pub(crate) fn program_done(&self, geometry: &Geometry, block: BlockIndex) -> bool {
+    /// The data of a program arrived or failed; of an urgent one that did, up to this page. Answers whether the block is
+    /// completely programmed.
+    pub(crate) fn program_done(&self, geometry: &Geometry, at: BlockIndex, urgent_end: Option<u32>) -> bool {
         let mut table = self.table();
-        let block = &mut table.blocks[block.0 as usize];
+        let Table { blocks, with_urgent, .. } = &mut *table;
+        let block = &mut blocks[at.0 as usize];
         assert!(block.programs_in_flight > 0, "a program ends once");
         block.programs_in_flight -= 1;
+        if let Some(end) = urgent_end {
+            block.urgent_end = block.urgent_end.max(end);
+            if block.needs_oob(block.urgent_end) {
+                with_urgent.insert(at);
+            }
+        }
         block.programmed == Programmed::Pages(geometry.pages_per_block)
     }
 
@@ -157,11 +170,7 @@ impl Blocks {
     pub(crate) fn take_oob(&self, geometry: &Geometry, block: BlockIndex, pages: u32) -> OobTurn {
         let mut table = self.table();
         let block = &mut table.blocks[block.0 as usize];
-        let Some(image) = &block.image else { return OobTurn::Written };
-        // Fewer pages than asked for are programmed when the block was erased since: that ended the need for the others.
-        if image.written_pages >= pages.min(block.programmed.next()) && !image.stale {
-            return OobTurn::Written;
-        }
+        let Some(image) = block.image.as_ref().filter(|_| block.needs_oob(pages)) else { return OobTurn::Written };
         if block.turn != Turn::Free {
             return OobTurn::Busy;
         }
@@ -173,7 +182,8 @@ impl Blocks {
     /// Ends the turn to write OOB; `pages` are written now, or what was, if `None`.
     pub(crate) fn oob_done(&self, geometry: &Geometry, at: BlockIndex, pages: Option<u32>) {
         let mut table = self.table();
-        let block = &mut table.blocks[at.0 as usize];
+        let Table { blocks, with_image, with_urgent, .. } = &mut *table;
+        let block = &mut blocks[at.0 as usize];
         assert_eq!(block.turn, Turn::WritingOob, "a turn ends once");
         block.turn = Turn::Free;
         if let (Some(pages), Some(image)) = (pages, &mut block.image) {
@@ -181,7 +191,10 @@ impl Blocks {
             image.stale = false;
             if pages == geometry.pages_per_block {
                 block.image = None;
-                table.with_image.remove(&at);
+                with_image.remove(&at);
+            }
+            if !block.needs_oob(block.urgent_end) {
+                with_urgent.remove(&at);
             }
         }
         self.end_turn(table);
@@ -217,12 +230,16 @@ impl Blocks {
         let table = self.table();
         let blocks = table.with_image.iter().map(|&at| (at, &table.blocks[at.0 as usize]));
         blocks
-            .filter(|(_, block)| {
-                let image = block.image.as_ref().expect("`with_image` lists blocks with an image");
-                image.stale || image.written_pages < block.programmed.next()
-            })
-            .map(|(at, block)| (at, block.programmed.next()))
+            .map(|(at, block)| (at, block.programmed.next(), block))
+            .filter(|(_, pages, block)| block.needs_oob(*pages))
+            .map(|(at, pages, _)| (at, pages))
             .collect()
+    }
+
+    /// As [`Blocks::unwritten`], of urgent programs whose data arrived.
+    pub(crate) fn unwritten_urgent(&self) -> Vec<(BlockIndex, u32)> {
+        let table = self.table();
+        table.with_urgent.iter().map(|&at| (at, table.blocks[at.0 as usize].urgent_end)).collect()
     }
 
     /// Asks for the turn to erase: `Ok(false)` when somebody is writing there.
@@ -248,10 +265,21 @@ impl Blocks {
         if erased {
             block.programmed = Programmed::Pages(0);
             block.image = None;
+            block.urgent_end = 0;
             block.allocated &= !released;
             table.with_image.remove(&at);
+            table.with_urgent.remove(&at);
         }
         self.end_turn(table);
+    }
+}
+
+impl Block {
+    /// Whether the OOB of the first `pages` pages is not all in the file.
+    fn needs_oob(&self, pages: u32) -> bool {
+        // Fewer pages than asked for are programmed when the block was erased since: that ended the need for the others.
+        let pages = pages.min(self.programmed.next());
+        self.image.as_ref().is_some_and(|image| image.stale || image.written_pages < pages)
     }
 }
 

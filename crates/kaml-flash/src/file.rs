@@ -12,12 +12,12 @@ use crate::format;
 use crate::inline::InlineQueue;
 use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
 use crate::map::SharedMap;
-use crate::plan::{Need, Plan, ScratchPool};
+use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
 use crate::superblock::{BadCopy, SUPERBLOCK_BYTES, Superblock, VERSION};
 use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
-    AlignedBuf, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
+    AlignedBuf, Begun, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
     MediumError, OpenError, Queue, sys,
 };
 use rustix::fs::{FlockOperation, OFlags};
@@ -27,8 +27,8 @@ use std::fs::File;
 use std::ops::Deref;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How to open a formatted file or block device.
@@ -66,6 +66,7 @@ pub(crate) struct Media {
     pub(crate) geometry: Geometry,
     pub(crate) layout: Layout,
     pub(crate) blocks: Blocks,
+    pub(crate) urgent: Urgent,
     pub(crate) durability: Durability,
     path: PathBuf,
     superblock: Superblock,
@@ -154,6 +155,7 @@ impl FileMedium {
             file,
             punches: (!superblock.prewritten).into(),
             blocks: Blocks::new(geometry.block_count()),
+            urgent: Urgent::default(),
             geometry,
             layout,
             durability,
@@ -418,9 +420,55 @@ impl Media {
         }
     }
 
+    /// Carries an operation on from what it needs next to its end.
+    fn go_on(&self, mut need: Need, plan: &mut Plan, io: &mut Io, pool: &mut ScratchPool) -> Result<(), MediumError> {
+        while need != Need::Done {
+            let outcome = self.carry_out(need, plan, io);
+            need = plan.step(self, io, outcome, pool)?;
+        }
+        Ok(())
+    }
+
     fn read_region(&self, what: String, at: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         sys::read_exact(&self.file, into, at)
             .map_err(|errno| MediumError::ReadFailed { what, error: errno.to_string() })
+    }
+}
+
+/// OOB that programs under way on callers' threads need, for a queue that helps.
+#[derive(Default)]
+pub(crate) struct Urgent {
+    wanted: Mutex<Vec<UrgentOob>>,
+    count: AtomicUsize,
+}
+
+impl Urgent {
+    fn wanted(&self) -> MutexGuard<'_, Vec<UrgentOob>> {
+        self.wanted.lock().expect("no panic under this lock")
+    }
+
+    fn add(&self, oob: UrgentOob) {
+        let mut wanted = self.wanted();
+        wanted.push(oob);
+        self.count.store(wanted.len(), Ordering::Release);
+    }
+
+    /// One to be written now.
+    pub(crate) fn take(&self) -> Option<UrgentOob> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut wanted = self.wanted();
+        let taken = wanted.pop();
+        self.count.store(wanted.len(), Ordering::Release);
+        taken
+    }
+
+    /// Its program has no more need of it than it can see to itself.
+    fn forget(&self, oob: UrgentOob) {
+        let mut wanted = self.wanted();
+        wanted.retain(|other| *other != oob);
+        self.count.store(wanted.len(), Ordering::Release);
     }
 }
 
@@ -438,17 +486,26 @@ impl Medium for FileMedium {
     }
 
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        let mut plan = Plan::new();
-        let mut outcome = Ok(());
         SCRATCH.with_borrow_mut(|pool| {
-            loop {
-                let need = plan.step(&self.media, io, outcome, pool)?;
-                if need == Need::Done {
-                    return Ok(());
-                }
-                outcome = self.media.carry_out(need, &mut plan, io);
-            }
+            let mut plan = Plan::new();
+            let need = plan.step(&self.media, io, Ok(()), pool)?;
+            self.media.go_on(need, &mut plan, io, pool)
         })
+    }
+
+    fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
+        let mut plan = Plan::leaving_oob();
+        let mut need = SCRATCH.with_borrow_mut(|pool| plan.step(&self.media, io, Ok(()), pool))?;
+        let oob = plan.urgent_oob(io);
+        oob.into_iter().for_each(|oob| self.media.urgent.add(oob));
+        Ok(Box::new(move || {
+            if let Some(oob) = oob {
+                let outcome = self.media.carry_out(need, &mut plan, io);
+                self.media.urgent.forget(oob);
+                need = SCRATCH.with_borrow_mut(|pool| plan.step(&self.media, io, outcome, pool))?;
+            }
+            SCRATCH.with_borrow_mut(|pool| self.media.go_on(need, &mut plan, io, pool))
+        }))
     }
 
     fn queue(&self, depth: u32) -> Box<dyn Queue> {

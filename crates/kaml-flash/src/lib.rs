@@ -32,7 +32,7 @@ pub use file::{FileMedium, OpenOptions};
 pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, PageAddr};
 pub use hints::{copy_past_caches, prefer_huge_pages, prefetch};
 pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
-pub use medium::{Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
+pub use medium::{Begun, Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;
 pub use overlay::Overlay;
 pub use superblock::Durability;

@@ -182,6 +182,9 @@ pub trait Queue {
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>);
     /// Operations accepted and not yet reaped.
     fn in_flight(&self) -> usize;
+    /// From now on the queue takes a share of what [`Medium::begin`] has begun on other threads, whenever it is reaped. Its owner
+    /// must go on reaping it: they wait for it.
+    fn help(&mut self) {}
     /// A handle that ends waits.
     fn waker(&self) -> Arc<dyn Wake>;
     /// What becomes readable when an armed queue has something to reap or was woken, for those who wait for more than
@@ -196,6 +199,9 @@ pub trait Queue {
     }
 }
 
+/// Carries out an operation that has begun.
+pub type Begun<'a> = Box<dyn FnOnce() -> Result<(), MediumError> + 'a>;
+
 /// A flash array with a commit ring and two root slots.
 pub trait Medium: Send + Sync {
     /// The shape.
@@ -204,6 +210,11 @@ pub trait Medium: Send + Sync {
     fn uuid(&self) -> [u8; 16];
     /// Carries out one operation on the caller's thread. Safe from many threads at once.
     fn execute(&self, io: &mut Io) -> Result<(), MediumError>;
+    /// As [`Medium::execute`] for whoever must say where in the order of operations this one is, without waiting for it: when this
+    /// returns, programs of the block that are submitted later start behind it. What is answered carries it out, and must.
+    fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
+        self.execute(io).map(|()| -> Begun<'a> { Box::new(|| Ok(())) })
+    }
     /// A new queue for many operations in flight.
     fn queue(&self, depth: u32) -> Box<dyn Queue>;
     /// Reads the start of a root slot.

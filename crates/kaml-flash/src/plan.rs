@@ -7,9 +7,10 @@
 //! ```text
 //!  Read      ── read ─▶ trimmed
 //!  ReadOob   ── from the image, or read ─▶ trimmed
-//!  Program   ── write data ─▶ [turn ▶ write OOB, if urgent or the block is complete]
+//!  Program   ── write data ─▶ [turn ▶ write OOB, if urgent and not left to the barrier, or the block is complete]
 //!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
-//!  Persist   ── write (DSYNC), or with barrier write ─▶ sync, or a copy into the mapping
+//!  Persist   ── write (DSYNC), or a copy into the mapping
+//!   with barrier ── write or copy ─▶ for each urgent program whose OOB is in RAM: turn ▶ write OOB ─▶ sync
 //!  WriteRoot ── write (DSYNC)
 //!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
 //! ```
@@ -59,10 +60,19 @@ enum Step {
     FlushSync,
 }
 
+/// OOB that an urgent program needs: of a block's pages up to this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct UrgentOob {
+    block: BlockIndex,
+    end: u32,
+}
+
 /// Where an operation is on its way.
 pub(crate) struct Plan {
     step: Step,
     scratch: Option<AlignedBuf>,
+    /// Urgent OOB is written by a queue that helps, or else by the barrier that needs it.
+    leaves_oob: bool,
     /// What a flush still has to write.
     unwritten: Vec<(BlockIndex, u32)>,
     /// The number of what is being asked of the kernel, where that is traced.
@@ -97,17 +107,25 @@ impl ScratchPool {
 
 impl Plan {
     pub(crate) fn new() -> Self {
-        Self { step: Step::Start, scratch: None, unwritten: Vec::new(), traced: None }
+        Self { step: Step::Start, scratch: None, leaves_oob: false, unwritten: Vec::new(), traced: None }
     }
 
-    /// How to write the OOB of an urgent program whose data is on its way, beside it.
-    pub(crate) fn urgent_oob(&self, io: &Io) -> Option<Self> {
+    /// As [`Plan::new`], for who cannot write OOB beside the data.
+    pub(crate) fn leaving_oob() -> Self {
+        Self { leaves_oob: true, ..Self::new() }
+    }
+
+    /// The pages whose OOB an urgent program needs, while its data is on its way.
+    pub(crate) fn urgent_oob(&self, io: &Io) -> Option<UrgentOob> {
         match (&self.step, io) {
-            (&Step::ProgramData { block, end }, Io::Program { urgent: true, .. }) => {
-                Some(Self { step: Step::ProgramTurn { block, end }, ..Self::new() })
-            }
+            (&Step::ProgramData { block, end }, Io::Program { urgent: true, .. }) => Some(UrgentOob { block, end }),
             _ => None,
         }
+    }
+
+    /// How to write them beside it.
+    pub(crate) fn of_oob(oob: UrgentOob) -> Self {
+        Self { step: Step::ProgramTurn { block: oob.block, end: oob.end }, ..Self::new() }
     }
 
     /// Where the read asked for goes.
@@ -162,10 +180,11 @@ impl Plan {
             Step::Read { skip, len, place } => self.read_done(io, outcome, (skip, len, place), pool),
             Step::ReadOob { skip } => self.read_oob_done(io, outcome, skip, pool),
             Step::ProgramData { block, end } => {
-                let complete = media.blocks.program_done(&media.geometry, block);
+                let is_urgent = matches!(io, Io::Program { urgent: true, .. }) && outcome.is_ok();
+                let complete = media.blocks.program_done(&media.geometry, block, is_urgent.then_some(end));
                 outcome.map_err(|errno| block_failure(block, "program", errno))?;
-                let urgent = matches!(io, Io::Program { urgent: true, .. });
-                if urgent || complete { self.program_turn(media, block, end) } else { Ok(Need::Done) }
+                let is_wanted = complete || is_urgent && !self.leaves_oob;
+                if is_wanted { self.program_turn(media, block, end) } else { Ok(Need::Done) }
             }
             Step::ProgramTurn { block, end } => {
                 outcome.map_err(|errno| block_failure(block, "program", errno))?;
@@ -191,8 +210,7 @@ impl Plan {
             Step::Ring => durable_done("commit ring write", outcome),
             Step::RingBarrier => {
                 durable_done("commit ring write", outcome)?;
-                self.step = Step::Ring;
-                Ok(Need::Sync)
+                self.barrier(media)
             }
             Step::Root => durable_done("root write", outcome),
             Step::FlushTurn => {
@@ -366,14 +384,19 @@ impl Plan {
         let Io::Persist { offset, data, len, barrier } = io else { unreachable!("called for ring writes") };
         media.geometry.check_ring("write", *offset, *len, data.len())?;
         if media.write_mapped(*offset, &data[..*len]) {
-            return Ok(Need::Done);
+            return if *barrier { self.barrier(media) } else { Ok(Need::Done) };
         }
         // A barrier takes one sync for ring and pages. A DSYNC write of the ring would not do: on a disk with FUA it makes
         // its own bytes durable and leaves the pages in the disk's cache.
-        let barrier = *barrier && media.syncs();
-        self.step = if barrier { Step::RingBarrier } else { Step::Ring };
+        self.step = if *barrier { Step::RingBarrier } else { Step::Ring };
         let at = media.layout.ring_offset + offset;
         Ok(Need::Write { at, len: *len, place: Place::Caller, dsync: media.syncs() && !barrier })
+    }
+
+    /// Behind the ring write: mostly the OOB that was started beside its program is written by now.
+    fn barrier(&mut self, media: &Media) -> Result<Need, MediumError> {
+        self.unwritten = media.blocks.unwritten_urgent();
+        self.flush(media)
     }
 
     fn flush(&mut self, media: &Media) -> Result<Need, MediumError> {

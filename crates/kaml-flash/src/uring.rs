@@ -12,12 +12,13 @@
 //! - an operation in flight has at most one entry in the ring, so a ring with room for `depth` never fills up;
 //! - a buffer the kernel may touch stays in its slot, unread, until its completion is seen; `Drop` waits for all.
 //!
-//! The OOB of an urgent program goes to the kernel together with its data, as an operation of our own that nobody is told of.
+//! The OOB of an urgent program goes to the kernel together with its data, as an operation of our own that nobody is told of. A
+//! queue that helps does the same for programs that are carried out by other threads.
 //! The program itself then finds its OOB written, waits for the turn to end, or, if that write failed, makes it again.
 
 use crate::blocks::Poke;
 use crate::file::Media;
-use crate::plan::{Need, Plan, ScratchPool};
+use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
 use crate::{Completion, Io, IoId, Queue, Wait, Wake, sys};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -59,6 +60,8 @@ pub(crate) struct UringQueue {
     in_flight: usize,
     /// Of our own, beside those.
     own_in_flight: usize,
+    /// Takes what others have begun.
+    helps: bool,
 }
 
 /// A ring for one thread; kernels before 6.1 do not know how to defer task work.
@@ -109,6 +112,7 @@ impl UringQueue {
             pool: ScratchPool::default(),
             in_flight: 0,
             own_in_flight: 0,
+            helps: false,
         })
     }
 
@@ -119,10 +123,15 @@ impl UringQueue {
             return;
         }
         let begun = self.slots[slot].as_ref().and_then(|op| op.plan.urgent_oob(&op.io));
-        if let Some(plan) = begun {
-            self.own_in_flight += 1;
-            self.occupy(None, Io::Flush, plan);
+        if let Some(oob) = begun {
+            self.write_urgent(oob);
         }
+    }
+
+    /// Writes OOB beside the program that needs it, in a free slot.
+    fn write_urgent(&mut self, oob: UrgentOob) {
+        self.own_in_flight += 1;
+        self.occupy(None, Io::Flush, Plan::of_oob(oob));
     }
 
     /// Puts an operation into a free slot and takes its first step.
@@ -188,6 +197,10 @@ impl UringQueue {
         while !self.free.is_empty() {
             let Some((id, io)) = self.backlog.pop_front() else { break };
             self.start(id, io);
+        }
+        while self.helps && !self.free.is_empty() {
+            let Some(oob) = self.media.urgent.take() else { break };
+            self.write_urgent(oob);
         }
     }
 
@@ -343,6 +356,10 @@ impl Queue for UringQueue {
 
     fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    fn help(&mut self) {
+        self.helps = true;
     }
 
     fn waker(&self) -> Arc<dyn Wake> {

@@ -8,6 +8,7 @@ use kaml_flash::{
     OpenOptions, PageAddr, Wait,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A medium under test, and what keeps it alive.
@@ -246,6 +247,55 @@ fn oob_reads_back_at_every_stage() {
             (at, step) = (at + pages, step + 1);
         }
     }
+}
+
+/// Goal:   a program that has begun stands before those submitted later, whoever carries it out and when, and a barrier finds it.
+/// Method: one begun, the next pages programmed through a queue; then the first one carried out, a barrier, and all of it
+///         read; again after an erase. Another thread's queue helps, or none does.
+#[test]
+fn what_has_begun_comes_first() {
+    for Subject { name, medium, .. } in subjects() {
+        let (medium, stop) = (&*medium, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            (0..3).for_each(|round| begin_and_carry_out(name, medium, round));
+            let (tell, told) = std::sync::mpsc::channel();
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut queue = medium.queue(4);
+                queue.help();
+                tell.send(queue.waker()).unwrap();
+                while !stop.load(Ordering::Acquire) {
+                    queue.reap(Wait::ForNs(1_000_000_000), &mut Vec::new());
+                }
+            });
+            let waker = told.recv().unwrap();
+            for round in 3..9 {
+                begin_and_carry_out(name, medium, round);
+                waker.wake();
+            }
+            stop.store(true, Ordering::Release);
+            waker.wake();
+        });
+    }
+}
+
+fn begin_and_carry_out(name: &str, medium: &dyn Medium, round: u64) {
+    let mut first = program_io(medium, page(6, 0), 3, 2 * round, true);
+    let carry_out = medium.begin(&mut first).unwrap();
+    let mut queue = medium.queue(4);
+    queue.submit(1, program_io(medium, page(6, 3), 2, 2 * round + 1, round % 2 == 1));
+    let next = reap_all(&mut *queue).pop().unwrap();
+    next.result.unwrap();
+    carry_out().unwrap();
+    medium.execute(&mut Io::Persist { offset: 0, data: AlignedBuf::zeroed(4096), len: 4096, barrier: true }).unwrap();
+    for (at, io) in [(0, first), (3, next.io)] {
+        let Io::Program { data, oob, .. } = io else { panic!("the operation came back as another") };
+        let chunk = at * medium.geometry().chunks_per_page();
+        assert!(*read(medium, 6, chunk, data.len()) == **data, "{name}: round {round}, page {at}");
+        let pages = oob.len() as u32 / medium.geometry().oob_bytes;
+        assert!(*read_oob(medium, page(6, at), pages) == *oob, "{name}: round {round}, page {at}");
+    }
+    erase(medium, 6, round % 3 == 1);
 }
 
 /// Goal:   after an erase no page looks programmed and the block takes programs again, released or not.

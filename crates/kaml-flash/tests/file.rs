@@ -211,6 +211,7 @@ fn durable_operations_survive_sigkill() {
                 assert_eq!(ring_byte(&medium, u64::from(number) * 4096), byte, "{what}");
                 assert_eq!(page(&medium, 0, number), (byte, byte), "{what}");
                 assert_eq!(page(&medium, 1, number), (byte, byte), "{what}");
+                assert_eq!(page(&medium, 2, number), (byte, byte), "{what}");
             }
             assert!(u32::from(root[0]) > acknowledged, "{what}: root {}", root[0]);
         }
@@ -231,6 +232,8 @@ fn child_that_is_killed() {
         medium.execute(&mut Io::WriteRoot { slot: 0, data: AlignedBuf::copy_of(&[byte; 512]) }).unwrap();
         queue.submit(0, program_io(0, number, byte, true));
         program(&medium, 1, number, byte, false).unwrap();
+        let mut begun = program_io(2, number, byte, true);
+        medium.begin(&mut begun).unwrap()().unwrap();
         let mut done = Vec::new();
         while queue.in_flight() > 0 {
             queue.reap(Wait::ForNs(1_000_000_000), &mut done);

@@ -121,6 +121,11 @@ impl Put {
         Put { bytes: changes.values().map(bytes).collect(), tickets: vec![None; changes.len()], changes }
     }
 
+    /// The tickets of large values that have a place.
+    pub fn tickets(&self) -> impl Iterator<Item = u64> {
+        self.tickets.iter().copied().flatten()
+    }
+
     /// Gives large values their places; an error while some are not programmed.
     pub fn place(&mut self, core: &mut Core) -> Result<Option<u64>, StageError> {
         let mut all_placed = true;

@@ -2,7 +2,9 @@
 //! leave opened on a real file, with the checkers of the laboratory.
 
 use kaml_device::{Core, KeyKind, NamespaceOptions, StageError};
-use kaml_flash::{FileChange, FileEvent, FileMedium, FileTrace, FormatOptions, Medium, OpenOptions, Queue, Wait};
+use kaml_flash::{
+    Completion, FileChange, FileEvent, FileMedium, FileTrace, FormatOptions, Medium, OpenOptions, Queue, Wait,
+};
 use kaml_sim::{BrokenDisk, Command, FileStates, Model, Phase, Put, Rng, Scenario, Small, Workload, check};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ struct Totals {
     moments: u64,
     states: u64,
     events: u64,
+    /// Programs that callers carried out.
+    own_programs: u64,
     /// Events that give space back.
     holes: u64,
 }
@@ -131,12 +135,23 @@ impl World {
     fn stage(&mut self) {
         let Some(mut put) = self.waiting.take() else { return };
         let placed = put.place(&mut self.core);
+        if self.rng.one_in(2) {
+            put.tickets().for_each(|ticket| self.program(ticket));
+        }
         let answer = placed.and_then(|_| self.core.stage(&put.ops()));
         match answer {
             Ok(frame) => self.model.unanswered.push_back((frame, put.changes)),
             Err(StageError::Busy) => self.waiting = Some(put),
             Err(error) => panic!("{error:?}"),
         }
+    }
+
+    /// Programs a large value as its caller would, if it may: its OOB is left to the barrier.
+    fn program(&mut self, ticket: u64) {
+        let Some((id, mut io)) = self.core.take_program(ticket) else { return };
+        let result = self.medium.begin(&mut io).and_then(|carry_out| carry_out());
+        self.core.complete(Completion { id, io, result });
+        self.totals.own_programs += 1;
     }
 
     /// Has the medium do what the firmware wants, with power cuts on the way: nothing of it is answered before.
@@ -204,7 +219,7 @@ fn every_legal_state_opens() {
     for seed in 0..2 {
         let totals = run(seed, mixed(), None, 20).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         println!("{totals:?}");
-        assert!(totals.states > 100, "{totals:?}");
+        assert!(totals.states > 100 && totals.own_programs > 5, "{totals:?}");
     }
 }
 

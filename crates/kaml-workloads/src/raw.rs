@@ -102,6 +102,8 @@ pub struct Sequential {
     pub bytes: usize,
     /// Transfers in flight (each on a thread of its own).
     pub depth: usize,
+    /// How many each thread skips: those of runs before this one. A disk has what was last written in its cache.
+    pub skipped: u64,
     /// For writes: one `fdatasync` per so many of them, by each thread.
     pub writes_per_sync: usize,
     /// How long.
@@ -149,7 +151,7 @@ fn sequential(
         let mut begun = Instant::now();
         let mut count = 0u64;
         while begun < end {
-            let offset = thread as u64 * share + count * run.bytes as u64 % share;
+            let offset = thread as u64 * share + (run.skipped + count) * run.bytes as u64 % share;
             count += 1;
             transfer(&file, &mut buffer, offset, count).map_err(Error::io("direct I/O"))?;
             let now = Instant::now();
@@ -192,7 +194,7 @@ mod tests {
             if let Some(fetched) = figures.disk_read_bytes.filter(|fetched| *fetched > 0) {
                 assert!(fetched >= figures.bytes, "{figures:?}");
             }
-            let run = Sequential { bytes: 1 << 20, depth, writes_per_sync: 2, duration };
+            let run = Sequential { bytes: 1 << 20, depth, skipped: 5, writes_per_sync: 2, duration };
             assert!(sequential_writes(&scratch, &run).unwrap().bytes >= 1 << 20);
             assert!(sequential_reads(&scratch, &run).unwrap().bytes >= 1 << 20);
         }

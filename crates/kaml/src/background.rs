@@ -111,7 +111,8 @@ impl Shared {
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
     let (ready, wait) = std::sync::mpsc::channel();
     let run = move || {
-        let queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
+        let mut queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
+        queue.help();
         shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
         let _ = ready.send(());
         run(&shared, queue);

@@ -312,12 +312,14 @@ impl Shared {
     /// Programs the large values of a Put ahead of it and replaces them by their places.
     fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Placed, Error> {
         let mut large = Placed::default();
-        for op in ops.iter_mut() {
-            let Body::Value { value, crc32c } = op.body else { continue };
-            // Versions of any length go through the page buffer.
-            if value.len() < DIRECT_BYTES || self.reader.keeps_versions(op.namespace) {
-                continue;
-            }
+        // Versions of any length go through the page buffer.
+        let is_large = |op: &Op<'_>| {
+            matches!(op.body, Body::Value { value, .. } if value.len() >= DIRECT_BYTES)
+                && !self.reader.keeps_versions(op.namespace)
+        };
+        let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
+        for op in ops.iter_mut().filter(|op| is_large(op)) {
+            let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
             if value.len() as u64 > self.lock().value_bytes_max() {
                 self.finish(large, false);
                 let max = self.lock().value_bytes_max();
@@ -325,7 +327,7 @@ impl Shared {
             }
             let buf = self.images.take(image_bytes(&self.geometry, value.len()));
             let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), buf);
-            let placed = self.place(op, image.clone());
+            let placed = self.place(op, image.clone(), is_alone);
             large.images.push(image);
             match placed {
                 Ok(ticket) => {
@@ -353,7 +355,8 @@ impl Shared {
         Ok(large)
     }
 
-    fn place(&self, op: &Op<'_>, image: Arc<AlignedBuf>) -> Result<u64, Error> {
+    /// Has a large value programmed: by the housekeeping thread beside others, by the caller itself if it would be the only one.
+    fn place(&self, op: &Op<'_>, image: Arc<AlignedBuf>, is_alone: bool) -> Result<u64, Error> {
         let mut core = self.lock();
         let ticket = loop {
             match core.place(op.namespace, op.key, image.clone()) {
@@ -363,8 +366,25 @@ impl Shared {
                 Err(StageError::Busy) => core = self.make_room(core),
             }
         };
+        let own = if is_alone && !self.medium.is_immediate() { core.take_program(ticket) } else { None };
+        let Some((id, mut io)) = own else {
+            drop(core);
+            self.wake_background();
+            return Ok(ticket);
+        };
+        let begun = self.medium.begin(&mut io); // the core is still locked: nobody programs the next pages before
         drop(core);
         self.wake_background();
+        let result = begun.and_then(|carry_out| carry_out());
+        let mut core = self.lock();
+        core.complete(Completion { id, io, result });
+        let news = self.news(&core);
+        let wake = core.has_background();
+        drop(core);
+        self.spread(news, 0);
+        if wake {
+            self.wake_background();
+        }
         Ok(ticket)
     }
 

@@ -368,7 +368,8 @@ impl RawArguments {
             figures.push(raw::random_reads(scratch, &reads)?);
         }
         for depth in &self.transfers.0 {
-            let run = Sequential { bytes: self.transfer as usize, depth: *depth, writes_per_sync: 1, duration };
+            let run =
+                Sequential { bytes: self.transfer as usize, depth: *depth, skipped: 0, writes_per_sync: 1, duration };
             figures.push(raw::sequential_writes(scratch, &run)?);
             let fewer_syncs = Sequential { writes_per_sync: self.writes_per_sync, ..run };
             figures.push(raw::sequential_writes(scratch, &fewer_syncs)?);

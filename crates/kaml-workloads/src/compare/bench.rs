@@ -250,15 +250,24 @@ impl Bench<'_> {
     pub(super) fn large(&self) -> Result<Vec<Row>, Error> {
         const BYTES: usize = 1 << 20;
         const KEYS: u64 = 512;
-        // As much as the device has: what a disk below keeps in its own cache must not make one side look faster.
-        let scratch = Scratch::create(&self.options.dir, USED)?;
         let records = |seed| Records { value_bytes: BYTES, count: KEYS, distribution: Distribution::Sequential, seed };
-        let raw = |depth| Sequential { bytes: BYTES, depth, writes_per_sync: 1, duration: self.options.duration };
+        let raw = |depth: usize, operations: u64| {
+            let skipped = operations / depth as u64;
+            Sequential { bytes: BYTES, depth, skipped, writes_per_sync: 1, duration: self.options.duration }
+        };
         let mut rows = Vec::new();
+        // As many bytes as the device has, one after the other over all turns: what a disk below keeps in its own cache must not
+        // make one side look faster.
+        let scratch = Scratch::create(&self.options.dir, USED)?;
         for threads in [1, 4] {
+            let mut written = 0;
             let pairs = self.in_turns(
                 (BYTES, 0),
-                || Ok(raw::sequential_writes(&scratch, &raw(threads))?.megabytes_per_s),
+                || {
+                    let figures = raw::sequential_writes(&scratch, &raw(threads, written))?;
+                    written += figures.operations;
+                    Ok(figures.megabytes_per_s)
+                },
                 |device, namespace, _| {
                     let puts = Puts { records: records(0), batch_records: 1, in_flight: threads, stop: self.stop() };
                     Ok(micro::puts(device, namespace, &puts)?.megabytes_per_s)
@@ -267,11 +276,13 @@ impl Bench<'_> {
             let what = format!("durable 1 MiB puts, {threads} threads");
             rows.push(Row::ratio(self.group, what, "MB/s", &pairs, Bar::AtLeast(0.8)));
         }
+        // Here as many as the records have, for the same reason.
+        let scratch = Scratch::create(&self.options.dir, KEYS * BYTES as u64)?;
         for threads in [1, 4] {
             let mut filled = false;
             let pairs = self.in_turns(
                 (BYTES, 0),
-                || Ok(raw::sequential_reads(&scratch, &raw(threads))?.megabytes_per_s),
+                || Ok(raw::sequential_reads(&scratch, &raw(threads, 0))?.megabytes_per_s),
                 |device, namespace, _| {
                     if !std::mem::replace(&mut filled, true) {
                         micro::fill(device, namespace, BYTES, KEYS)?;
