@@ -47,9 +47,12 @@ impl AlignedBuf {
         Self { frames: Frames::Usual(frames), start: 0, len }
     }
 
-    /// As [`AlignedBuf::zeroed`], for what a device reads or writes in long pieces: the kernel looks up a place for each page, and
-    /// splits what has too many. The capacity is `len` rounded up to 2 MiB.
-    pub fn in_huge_pages(len: usize) -> Self {
+    /// As [`AlignedBuf::zeroed`], to be kept for what goes to and from a device in one piece: the kernel looks up a place for each
+    /// page, and splits what has too many. What fills at least half of huge pages of 2 MiB lies in such, and the capacity is whole ones.
+    pub fn for_transfers(len: usize) -> Self {
+        if len <= HUGE_BYTES / 2 {
+            return Self::zeroed(len);
+        }
         let count = len.div_ceil(HUGE_BYTES);
         let mut frames = Vec::with_capacity(count);
         crate::prefer_huge_pages(frames.spare_capacity_mut()); // before they are touched
@@ -129,8 +132,8 @@ mod tests {
     /// Method: lengths around a page and a huge page; bytes written, hidden, and shown again.
     #[test]
     fn buffers_have_the_room_they_promise() {
-        for make in [AlignedBuf::zeroed, AlignedBuf::in_huge_pages] {
-            for len in [0, 1, 4096, 4097, HUGE_BYTES, HUGE_BYTES + 1] {
+        for make in [AlignedBuf::zeroed, AlignedBuf::for_transfers] {
+            for len in [0, 1, 4096, 4097, HUGE_BYTES / 2 + 1, HUGE_BYTES, HUGE_BYTES + 1] {
                 let mut buf = make(len);
                 assert!(buf.len() == len && buf.capacity() >= len && buf.iter().all(|byte| *byte == 0), "{buf:?}");
                 assert!(buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));

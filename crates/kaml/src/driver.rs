@@ -544,8 +544,6 @@ struct ImagePool(Mutex<Vec<AlignedBuf>>);
 
 /// Bytes kept.
 const IMAGE_POOL_BYTES: usize = 8 << 20;
-/// Longer images fill at least half of their huge pages.
-const HUGE_IMAGE_BYTES: usize = 1 << 20;
 
 impl ImagePool {
     fn take(&self, bytes: usize) -> AlignedBuf {
@@ -553,10 +551,7 @@ impl ImagePool {
         let fits = kept.iter().rposition(|buf| buf.capacity() >= bytes && buf.capacity() / 2 <= bytes);
         let found = fits.map(|at| kept.swap_remove(at));
         drop(kept);
-        found.unwrap_or_else(|| match bytes > HUGE_IMAGE_BYTES {
-            true => AlignedBuf::in_huge_pages(bytes),
-            false => AlignedBuf::zeroed(bytes),
-        })
+        found.unwrap_or_else(|| AlignedBuf::for_transfers(bytes))
     }
 
     /// Takes a buffer back, if nobody else reads it any more.

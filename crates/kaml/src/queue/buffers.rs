@@ -25,7 +25,7 @@ impl Buffers {
     pub(super) fn take(&mut self, bytes: usize) -> AlignedBuf {
         let kept = if bytes <= COPIED_BYTES_MAX { self.small.pop() } else { self.take_large() };
         let kept = kept.filter(|buf| buf.capacity() >= bytes);
-        let mut buf = kept.unwrap_or_else(|| AlignedBuf::zeroed(bytes + AlignedBuf::ALIGN));
+        let mut buf = kept.unwrap_or_else(|| AlignedBuf::for_transfers(bytes + AlignedBuf::ALIGN));
         buf.set_len(bytes);
         buf
     }
