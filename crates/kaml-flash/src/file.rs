@@ -476,6 +476,16 @@ thread_local! {
     static SCRATCH: RefCell<ScratchPool> = RefCell::default();
 }
 
+/// Lends the thread's buffers; one that ends, and closes a device that it held, has none any more.
+fn with_scratch<R>(work: impl FnOnce(&mut ScratchPool) -> R) -> R {
+    let mut work = Some(work);
+    let mut once = |pool: &mut ScratchPool| work.take().expect("called once")(pool);
+    match SCRATCH.try_with(|pool| once(&mut pool.borrow_mut())) {
+        Ok(done) => done,
+        Err(_) => once(&mut ScratchPool::default()),
+    }
+}
+
 impl Medium for FileMedium {
     fn geometry(&self) -> &Geometry {
         &self.media.geometry
@@ -486,7 +496,7 @@ impl Medium for FileMedium {
     }
 
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        SCRATCH.with_borrow_mut(|pool| {
+        with_scratch(|pool| {
             let mut plan = Plan::new();
             let need = plan.step(&self.media, io, Ok(()), pool)?;
             self.media.go_on(need, &mut plan, io, pool)
@@ -495,16 +505,16 @@ impl Medium for FileMedium {
 
     fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
         let mut plan = Plan::leaving_oob();
-        let mut need = SCRATCH.with_borrow_mut(|pool| plan.step(&self.media, io, Ok(()), pool))?;
+        let mut need = with_scratch(|pool| plan.step(&self.media, io, Ok(()), pool))?;
         let oob = plan.urgent_oob(io);
         oob.into_iter().for_each(|oob| self.media.urgent.add(oob));
         Ok(Box::new(move || {
             if let Some(oob) = oob {
                 let outcome = self.media.carry_out(need, &mut plan, io);
                 self.media.urgent.forget(oob);
-                need = SCRATCH.with_borrow_mut(|pool| plan.step(&self.media, io, outcome, pool))?;
+                need = with_scratch(|pool| plan.step(&self.media, io, outcome, pool))?;
             }
-            SCRATCH.with_borrow_mut(|pool| self.media.go_on(need, &mut plan, io, pool))
+            with_scratch(|pool| self.media.go_on(need, &mut plan, io, pool))
         }))
     }
 

@@ -495,20 +495,17 @@ impl Shared {
         thread_local! {
             static SCRATCH: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(16 << 10));
         }
-        SCRATCH.with_borrow_mut(|scratch| {
-            let mut buf = std::mem::replace(scratch, AlignedBuf::zeroed(0));
-            if buf.capacity() < bytes {
-                buf = AlignedBuf::zeroed(bytes);
-            }
-            buf.set_len(bytes);
-            let mut io = Io::Read { at, into: buf };
-            self.count_reads(1, bytes as u64);
-            let result = self.medium.execute(&mut io);
-            let Io::Read { into, .. } = io else { unreachable!("still a read") };
-            let taken = result.map_err(Error::from).and_then(|()| take(&into));
-            *scratch = into;
-            taken
-        })
+        // A thread that ends has no scratch any more.
+        let kept = SCRATCH.try_with(|scratch| scratch.replace(AlignedBuf::zeroed(0)));
+        let mut buf = kept.ok().filter(|buf| buf.capacity() >= bytes).unwrap_or_else(|| AlignedBuf::zeroed(bytes));
+        buf.set_len(bytes);
+        let mut io = Io::Read { at, into: buf };
+        self.count_reads(1, bytes as u64);
+        let result = self.medium.execute(&mut io);
+        let Io::Read { into, .. } = io else { unreachable!("still a read") };
+        let taken = result.map_err(Error::from).and_then(|()| take(&into));
+        let _ = SCRATCH.try_with(|scratch| scratch.replace(into));
+        taken
     }
 
     pub(crate) fn count_reads(&self, count: u64, bytes: u64) {

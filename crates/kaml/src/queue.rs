@@ -16,7 +16,7 @@ use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError};
 use kaml_flash::{Completion, Io, Wait};
-use ring_writes::{Operations, Parts, READ_BIT, WAIT_NS};
+use ring_writes::{Operations, Parts, READ_BIT, WAIT_NS, finish_ring_writes_of};
 pub(crate) use ring_writes::{finish_ring_writes, has_ring_writes};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -349,7 +349,7 @@ impl AsyncQueue {
     /// Who has no command in flight may stay away for as long as it likes: no ring write with others' records waits for it.
     fn leave_nothing_behind(&mut self) {
         if self.in_flight() == 0 && self.persisting() > 0 {
-            finish_ring_writes(&self.shared);
+            finish_ring_writes_of(&self.shared, &self.operations);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Loops with many commands in flight beside each other and the housekeeping thread, where room is scarce.
 
-use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 const CAPACITY_BYTES: u64 = 32 << 20;
@@ -100,6 +101,41 @@ fn loops_beside_each_other() {
         let report = device.check(&mut |_, _| {}).unwrap();
         assert_eq!(report.problems, Vec::<String>::new());
         assert!(slow.iter().all(|slow| *slow < Duration::from_millis(900)), "{slow:?}");
+        device.close().unwrap();
+    }
+}
+
+/// Goal:   a thread that holds a device and a loop until it ends closes them in order, whatever else it has given up by then.
+/// Method: both in memory of the thread, asked for before and after their first use, Puts not answered yet; on a file, and
+///         again from another thread.
+#[test]
+fn threads_end_with_devices() {
+    thread_local!(static HELD: RefCell<Option<(AsyncQueue, Device)>> = const { RefCell::new(None) });
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    device.close().unwrap();
+    for asks_first in [true, false] {
+        let path = path.clone();
+        let end = std::thread::spawn(move || {
+            if asks_first {
+                HELD.with(|held| assert!(held.borrow().is_none()));
+            }
+            let device = Device::open(&path, &OpenOptions::default()).unwrap();
+            let mut queue = device.queue(32);
+            for key in 0..20 {
+                queue.put(key, records, key, &value(key, u64::from(asks_first))).unwrap();
+            }
+            HELD.set(Some((queue, device)));
+        });
+        end.join().unwrap();
+        let device = Device::open(dir.path().join("device"), &OpenOptions::default()).unwrap();
+        for key in 0..20 {
+            let found = device.get(records, key).unwrap();
+            assert_eq!(found.as_deref(), Some(&value(key, u64::from(asks_first))[..]), "{key}");
+        }
         device.close().unwrap();
     }
 }

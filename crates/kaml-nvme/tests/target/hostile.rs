@@ -141,21 +141,25 @@ fn held_connections(address: &str) -> usize {
 }
 
 /// Goal:   a real host that vanishes with commands in flight leaves nothing in flight for others.
-/// Method: large stores begun by a host whose connections are cut; another host goes on.
+/// Method: large stores begun by a host whose connections are cut; another host goes on. Targets that sleep, and that poll and
+///         program pages themselves.
 #[test]
 fn hosts_that_vanish_with_commands_in_flight() {
-    let world = World::new();
-    let nsid = world.namespace("a");
-    for round in 0..10 {
-        let host = world.host();
-        let space = KeyValue::new(&host.queues()[0], nsid);
-        let tickets: Vec<_> = (0..20u64).map(|n| space.submit_store(&kaml::Key::from(n), &[1; 60_000], 0)).collect();
-        if round % 2 == 0 {
-            tickets.into_iter().for_each(|ticket| drop(host.queues()[0].wait(ticket.unwrap())));
+    for busy_poll in [false, true] {
+        let world = World::with(|options| options.busy_poll = busy_poll);
+        let nsid = world.namespace("a");
+        for round in 0..10 {
+            let host = world.host();
+            let space = KeyValue::new(&host.queues()[0], nsid);
+            let store = |n: u64| space.submit_store(&kaml::Key::from(n), &[1; 60_000], 0);
+            let tickets: Vec<_> = (0..20).map(store).collect();
+            if round % 2 == 0 {
+                tickets.into_iter().for_each(|ticket| drop(host.queues()[0].wait(ticket.unwrap())));
+            }
         }
+        let host = world.host();
+        KeyValue::new(&host.queues()[0], nsid).store(&key(b"k"), b"v", 0).unwrap();
     }
-    let host = world.host();
-    KeyValue::new(&host.queues()[0], nsid).store(&key(b"k"), b"v", 0).unwrap();
 }
 
 /// Goal:   a host that never rests does not have the target for itself.
@@ -223,14 +227,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     /// Goal:   no sequence of PDUs, whole or mutated, stops the target.
-    /// Method: random PDUs behind a good beginning, one byte changed; then a good host must be served.
+    /// Method: random PDUs behind a good beginning, one byte changed; then a good host must be served. Every fifth time to a
+    ///         target that polls, which is another each time: it takes a core.
     #[test]
     fn mutated_conversations_are_survived(
         pieces in prop::collection::vec((0u8..11, any::<u32>(), any::<u16>(), 0usize..300), 1..12),
-        at: prop::sample::Index, with: u8,
+        at: prop::sample::Index, with: u8, polls in 0..5,
     ) {
         thread_local! { static WORLD: World = World::new(); }
-        WORLD.with(|world| {
+        let attack = |world: &World| {
             let transfer = |a: u32, b: u16| Transfer { cid: b.into(), tag: (b % 3).into(), offset: (a % 99).into(), length: a.into(), reserved: 0.into() };
             let piece = |(what, a, b, length): (u8, u32, u16, usize)| match what {
                 0 => (init(), vec![]),
@@ -247,6 +252,10 @@ proptest! {
             let _ = socket.shutdown(std::net::Shutdown::Write);
             let _ = socket.read_to_end(&mut Vec::new());
             drop(world.host());
-        });
+        };
+        match polls {
+            0 => attack(&World::with(|options| options.busy_poll = true)),
+            _ => WORLD.with(attack),
+        }
     }
 }

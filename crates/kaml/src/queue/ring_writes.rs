@@ -85,7 +85,9 @@ impl Operations {
     /// Those of a new loop of this thread.
     pub(super) fn new(shared: &Shared, io: Box<dyn Queue>) -> Rc<RefCell<Operations>> {
         let operations = Rc::new(RefCell::new(Operations { io, persisting: 0, done: Vec::new() }));
-        OF_THREAD.with_borrow_mut(|listed| {
+        // A thread that ends makes no blocking calls beside a loop that it has only now begun.
+        let _ = OF_THREAD.try_with(|listed| {
+            let mut listed = listed.borrow_mut();
             listed.retain(|(_, operations)| operations.strong_count() > 0);
             listed.push((shared, Rc::downgrade(&operations)));
         });
@@ -122,12 +124,15 @@ impl Operations {
     }
 }
 
-/// The loops of this thread on a device.
+/// The loops of this thread on a device. A thread that ends has none that it could wait for in vain: those that it still holds
+/// finish their own when they are dropped.
 fn of_thread(shared: &Shared) -> Vec<Rc<RefCell<Operations>>> {
-    OF_THREAD.with_borrow(|listed| {
+    let here = OF_THREAD.try_with(|listed| {
+        let listed = listed.borrow();
         let here = listed.iter().filter(|(of, _)| std::ptr::eq(*of, shared));
         here.filter_map(|(_, operations)| operations.upgrade()).collect()
-    })
+    });
+    here.unwrap_or_default()
 }
 
 /// Whether loops of this thread have ring writes in flight.
@@ -137,12 +142,15 @@ pub(crate) fn has_ring_writes(shared: &Shared) -> bool {
 
 /// Finishes the ring writes that loops of this thread have in flight. Call it without the core's lock.
 pub(crate) fn finish_ring_writes(shared: &Shared) {
-    for operations in of_thread(shared) {
-        let persists = operations.borrow_mut().take_persists();
-        let mut core = shared.lock();
-        persists.into_iter().for_each(|completion| core.complete(completion));
-        let news = shared.news(&core);
-        drop(core);
-        shared.spread(news, 0); // the loop itself has commands to answer, too
-    }
+    of_thread(shared).iter().for_each(|operations| finish_ring_writes_of(shared, operations));
+}
+
+/// As [`finish_ring_writes`], those of one loop.
+pub(super) fn finish_ring_writes_of(shared: &Shared, operations: &RefCell<Operations>) {
+    let persists = operations.borrow_mut().take_persists();
+    let mut core = shared.lock();
+    persists.into_iter().for_each(|completion| core.complete(completion));
+    let news = shared.news(&core);
+    drop(core);
+    shared.spread(news, 0); // the loop itself has commands to answer, too
 }
