@@ -38,6 +38,14 @@ pub const CONNECTION_BYTES_MAX: usize = 2 * TRANSFER_BYTES_MAX;
 /// The longest data PDU we ask for: long enough that headers cost nothing, short enough to interleave. Longer ones are
 /// taken, because kernels before 5.18 send all that an R2T asks for in one.
 const DATA_PDU_BYTES_MAX: u32 = 1 << 20;
+/// Commands of one turn, at most, and at least where answers are long.
+const TURN_COMMANDS_MAX: usize = 16;
+const TURN_COMMANDS_MIN: usize = 3;
+/// Bytes of answers of one turn, if there may be so few: TCP sends less than 64 KiB as one packet, and sixteen blocks of 4 KiB as
+/// a packet and a crumb, which costs both ends as much.
+const TURN_BYTES_MAX: usize = 62 << 10;
+/// What comes with an answer's data: the header of its PDU, and a completion.
+const ANSWER_HEAD_BYTES: usize = 48;
 /// Entries of a queue before its Connect says how many.
 const ENTRIES_AT_FIRST: usize = 1;
 
@@ -160,6 +168,8 @@ pub struct Connection {
     budget: Budget,
     /// What of the budget counts for this connection.
     counted: usize,
+    /// Bytes of data of the last answer.
+    answered_bytes: usize,
 }
 
 impl Connection {
@@ -179,6 +189,7 @@ impl Connection {
             reserved: 0,
             budget,
             counted: 0,
+            answered_bytes: 0,
         }
     }
 
@@ -195,6 +206,12 @@ impl Connection {
     /// What is to be sent.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
+    }
+
+    /// How many commands to carry out before what they came to is sent: hosts work on the first answers while the target
+    /// works on the next ones, and many hosts share it evenly. The next answers are probably as long as the last one.
+    pub fn turn(&self) -> usize {
+        (TURN_BYTES_MAX / (self.answered_bytes + ANSWER_HEAD_BYTES)).clamp(TURN_COMMANDS_MIN, TURN_COMMANDS_MAX)
     }
 
     /// So many bytes were sent.
@@ -469,7 +486,12 @@ impl Connection {
             self.count();
             return; // nothing comes after a terminate request
         }
-        if answer.status.is_success() && !answer.data.is_empty() {
+        let with_data = answer.status.is_success() && !answer.data.is_empty();
+        // What a completion would tell besides is nothing: then the data stand for it.
+        let alone = with_data && !self.flow_control && answer.result == 0;
+        self.answered_bytes = 0;
+        if with_data {
+            self.answered_bytes = answer.data.len();
             let transfer = Transfer {
                 cid: answer.cid.into(),
                 tag: 0.into(),
@@ -477,10 +499,12 @@ impl Connection {
                 length: (answer.data.len() as u32).into(), // at most what the host asked for, which has 32 bits
                 reserved: 0.into(),
             };
-            self.outbox.push_with(&Header::DataOut(transfer, true, false), answer.data);
+            self.outbox.push_with(&Header::DataOut(transfer, true, alone), answer.data);
         }
-        let head = if self.flow_control { self.sq_head } else { NO_FLOW_CONTROL };
-        self.outbox.push(&Header::Response(Completion::new(answer.cid, head, answer.status, answer.result)));
+        if !alone {
+            let head = if self.flow_control { self.sq_head } else { NO_FLOW_CONTROL };
+            self.outbox.push(&Header::Response(Completion::new(answer.cid, head, answer.status, answer.result)));
+        }
         self.count();
     }
 
@@ -495,5 +519,74 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.budget.used.set(self.budget.used.get() - self.counted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::pdu::{Init, flags, kind};
+    use zerocopy::FromZeros;
+
+    /// A connection with `count` commands outstanding, and nothing to send.
+    fn asked(flow_control: bool, count: usize) -> Connection {
+        let mut host = Outbox::new(End::Host);
+        host.push(&Header::InitRequest(Init::new_zeroed()));
+        (0..count).for_each(|_| host.push(&Header::Command(Command::new(2, 1))));
+        let mut connection = Connection::new(Budget::new(1 << 20));
+        connection.set_queue(64, flow_control);
+        for bytes in host.slices() {
+            connection.space()[..bytes.len()].copy_from_slice(&bytes);
+            connection.received(bytes.len());
+        }
+        for _ in 0..count {
+            connection.next_request().expect("a command has come");
+        }
+        connection.sent(connection.outbox().bytes());
+        connection
+    }
+
+    /// Types and flags of the PDUs of an answer.
+    fn answered(flow_control: bool, status: Status, result: u64, data: Vec<u8>) -> Vec<(u8, u8)> {
+        let mut connection = asked(flow_control, 1);
+        connection.answer(Answer { cid: 0, status, result, data: data.into(), reserved: 0 });
+        let bytes: Vec<u8> = connection.outbox().slices().iter().flat_map(|slice| slice.to_vec()).collect();
+        let mut pdus = Vec::new();
+        let mut rest = &bytes[..];
+        while let [kind, flags, _, _, a, b, c, d, ..] = *rest {
+            pdus.push((kind, flags));
+            rest = &rest[u32::from_le_bytes([a, b, c, d]) as usize..];
+        }
+        pdus
+    }
+
+    /// Goal:   data stand for a completion that would tell nothing besides, and for no other.
+    #[test]
+    fn data_alone_are_an_answer() {
+        let (data, response) = ((kind::C2H_DATA, flags::LAST), (kind::RESPONSE, 0));
+        let alone = (kind::C2H_DATA, flags::LAST | flags::SUCCESS);
+        assert_eq!(answered(false, Status::SUCCESS, 0, vec![1; 8]), [alone]);
+        assert_eq!(answered(true, Status::SUCCESS, 0, vec![1; 8]), [data, response], "the host wants to know the head");
+        assert_eq!(answered(false, Status::SUCCESS, 8, vec![1; 8]), [data, response], "there is a result");
+        assert_eq!(answered(false, Status::SUCCESS, 0, vec![]), [response]);
+        assert_eq!(answered(false, Status::INVALID_FIELD, 0, vec![1; 8]), [response]);
+    }
+
+    /// Goal:   the answers of a turn are one packet, if there may be so few, and many short ones share a system call.
+    #[test]
+    fn turns_fit_packets() {
+        for (bytes, turn) in [(0, 16), (512, 16), (4096, 15), (8192, 7), (16 << 10, 3), (1 << 20, 3)] {
+            let mut connection = asked(false, 1);
+            assert_eq!(connection.turn(), 16);
+            connection.answer(Answer {
+                cid: 0,
+                status: Status::SUCCESS,
+                result: 1,
+                data: vec![0; bytes].into(),
+                reserved: 0,
+            });
+            assert_eq!(connection.turn(), turn, "{bytes} bytes");
+            assert!(turn == 3 || turn * connection.outbox().bytes() < 65_483, "what Linux sends as one packet at most");
+        }
     }
 }

@@ -22,9 +22,6 @@ use std::time::Instant;
 const CONTROLLERS_MAX: usize = 256;
 /// Controller numbers that are given out: 1 to this.
 const CNTLID_MAX: u16 = 0xffef;
-/// Commands of one link that are carried out before what they came to is sent: hosts work on the first answers while the
-/// target works on the next ones, and many hosts share it evenly.
-const TURN_COMMANDS_MAX: usize = 16;
 /// Names all namespaces.
 pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
 
@@ -244,7 +241,7 @@ impl Target {
     /// Carries out some of the commands of a connection that have come whole.
     pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> Turn {
         let mut turn = Turn { has_connected: false, has_more: true };
-        for _ in 0..TURN_COMMANDS_MAX {
+        for _ in 0..connection.turn() {
             let Some(request) = connection.next_request() else {
                 turn.has_more = false;
                 break;
