@@ -316,12 +316,7 @@ impl AsyncQueue {
         self.parts.polled(self.puts.len(), wait);
         loop {
             let has_turns = self.take_turns();
-            if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting() == 0 {
-                let shared = self.shared.clone();
-                let mut core = shared.lock();
-                self.start_own_persist(&mut core);
-                self.answer_puts(&core);
-            }
+            self.start_what_is_staged();
             out.append(&mut self.ready);
             if wait && out.len() == before && !has_turns && self.only_waits_for_room() {
                 let shared = self.shared.clone();
@@ -376,6 +371,8 @@ impl AsyncQueue {
     /// already.
     pub fn arm(&mut self) -> bool {
         self.armed = true;
+        // Staged by the caller since the last poll, or by what that poll brought: nobody else starts it.
+        self.start_what_is_staged();
         self.ready.is_empty()
             && self.reads_done.is_empty()
             && !self.blocks.has_later()
@@ -386,6 +383,16 @@ impl AsyncQueue {
     /// Whether changes of blocks are all there is, and nothing of this loop's own will give them room.
     fn only_waits_for_room(&self) -> bool {
         self.blocks.has_later() && self.persisting() == 0 && self.reads_in_flight() == 0
+    }
+
+    /// Hands Puts that wait to the medium, if no ring write of this loop is in flight, whose end will.
+    fn start_what_is_staged(&mut self) {
+        if (!self.puts.is_empty() || self.blocks.has_later()) && self.persisting() == 0 {
+            let shared = self.shared.clone();
+            let mut core = shared.lock();
+            self.start_own_persist(&mut core);
+            self.answer_puts(&core);
+        }
     }
 
     /// Hands the staged frame to the medium if something of this loop is in it, or will be when there is room.

@@ -1,6 +1,7 @@
 //! Loops with many commands in flight beside each other and the housekeeping thread, where room is scarce.
 
 use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -138,4 +139,47 @@ fn threads_end_with_devices() {
         }
         device.close().unwrap();
     }
+}
+
+/// Waits as an event loop does until everything is answered: it sleeps only while it may, and `false` says that nobody woke it.
+fn wait_at_descriptor(queue: &mut AsyncQueue) -> bool {
+    let mut answers = Vec::new();
+    while queue.in_flight() > 0 {
+        if queue.arm() {
+            let fd = queue.fd().expect("files tell when they have something");
+            let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
+            if rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap() == 0 {
+                return false;
+            }
+        }
+        queue.poll(false, &mut answers);
+        answers.drain(..).for_each(|answer| drop(answer.result.unwrap()));
+    }
+    true
+}
+
+/// Goal:   an event loop that may sleep is woken, whatever has been staged since its last poll or by it.
+/// Method: writes of parts of units that stand on flash, so that their Puts are staged when a read is done; and Puts that are
+///         not polled for before the loop sleeps.
+#[test]
+fn loops_that_sleep_are_woken() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("device");
+    let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(512, 1024).into()).unwrap();
+    device.block_write(disk, 0, &vec![1; 512 * 1024]).unwrap();
+    device.close().unwrap();
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    let mut queue = device.queue(32);
+    for round in 0..20 {
+        queue.submit_block_write(round, disk, round * 48 + 1, &[2; 512]).unwrap();
+        assert!(wait_at_descriptor(&mut queue), "a part of a unit, round {round}");
+        queue.put(round, records, round, &[3; 100]).unwrap();
+        assert!(wait_at_descriptor(&mut queue), "a record, round {round}");
+    }
+    let mut unit = [0; 4096];
+    device.block_read(disk, 48, &mut unit).unwrap();
+    assert!(unit[..512] == [1; 512] && unit[512..1024] == [2; 512] && unit[1024..] == [1; 3072]);
 }

@@ -234,7 +234,8 @@ impl<'a> Work<'a> {
     fn new_order(&mut self, txn: &mut dyn Transaction, input: &NewOrderInput) -> Result<(), Stop> {
         let NewOrderInput { warehouse, district, customer, .. } = *input;
         let of_line = |line: &Line| [(ITEM, line.item), (STOCK, stock_key(line.supply, line.item))];
-        txn.expect(&input.lines.iter().flat_map(of_line).collect::<Vec<_>>())?;
+        let lines = input.lines.iter().flat_map(of_line);
+        txn.expect(&lines.chain([(CUSTOMER, in_district(warehouse, district, customer))]).collect::<Vec<_>>())?;
         let warehouse_tax = self.read::<Warehouse>(txn, WAREHOUSE, warehouse)?.tax.get();
         let (order, district_tax) =
             self.update::<District, _>(txn, DISTRICT, district_key(warehouse, district), |row| {
@@ -311,6 +312,13 @@ impl<'a> Work<'a> {
     /// Clause 2.5.2.
     fn payment(&mut self, txn: &mut dyn Transaction, input: &PaymentInput) -> Result<(), Stop> {
         let PaymentInput { warehouse, district, customer_warehouse, customer_district, amount, .. } = *input;
+        // What may have to be read from flash comes first: others wait for the warehouse.
+        let customer = match input.customer {
+            By::Number(number) => number,
+            By::LastName(name) => self.middle_of(txn, in_district(customer_warehouse, customer_district, name))?,
+        };
+        let key = in_district(customer_warehouse, customer_district, customer);
+        txn.expect(&[(CUSTOMER, key)])?;
         let warehouse_name = self.update::<Warehouse, _>(txn, WAREHOUSE, warehouse, |row| {
             row.ytd += amount;
             row.name
@@ -319,12 +327,7 @@ impl<'a> Work<'a> {
             row.ytd += amount;
             row.name
         })?;
-        let customer = match input.customer {
-            By::Number(number) => number,
-            By::LastName(name) => self.middle_of(txn, in_district(customer_warehouse, customer_district, name))?,
-        };
         let numbers = [customer, customer_district, customer_warehouse, district, warehouse];
-        let key = in_district(customer_warehouse, customer_district, customer);
         self.update::<Customer, _>(txn, CUSTOMER, key, |row| {
             row.balance -= amount;
             row.ytd_payment += amount;
