@@ -352,6 +352,11 @@ impl Device {
         crate::check::check(self.shared(), progress)
     }
 
+    /// The error that stopped the device, if one did: it takes no more changes, and what was put can still be read.
+    pub fn stopped(&self) -> Option<Error> {
+        self.shared().lock().stopped().map(Error::from)
+    }
+
     /// What the device has done since it was opened, and how it stands.
     pub fn stats(&self) -> Stats {
         let shared = self.shared();

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  Identify (`identify`), Get Log Page (`logs`), namespaces (`namespaces`).
 //! Implements:       spec:NVMe-Base "Admin Command Set", "Features".
 
-use super::controller::{IO_QUEUES_MAX, Kind};
+use super::controller::{IO_QUEUES_MAX, Kind, THRESHOLDS_KELVIN};
 use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Seat, Target};
 use super::engine::Reply;
 use crate::wire::command::{Command, admin};
@@ -86,7 +86,7 @@ impl Target {
             0 if fid == feature::HOST_BEHAVIOUR => Outcome::Done(Status::SUCCESS, 0, vec![0; HOST_BEHAVIOUR_BYTES]),
             0 if fid == feature::HOST_ID => self.host_id(id).into(),
             0 => Outcome::Done(Status::SUCCESS, u64::from(value), Vec::new()),
-            1 | 2 => Outcome::Done(Status::SUCCESS, u64::from(Self::default_feature(fid)), Vec::new()),
+            1 | 2 => Outcome::Done(Status::SUCCESS, u64::from(Self::default_feature(fid, command)), Vec::new()),
             // Capabilities: bit 1 namespace specific, bit 2 changeable, bit 0 saveable.
             3 => {
                 let changeable = !matches!(fid, feature::WRITE_CACHE | feature::COMMAND_SETS | feature::HOST_ID);
@@ -102,8 +102,9 @@ impl Target {
         self.controllers.get(&id).map(|controller| controller.host.id.to_vec()).ok_or(Status::INTERNAL)
     }
 
-    fn default_feature(fid: u8) -> u32 {
+    fn default_feature(fid: u8, command: &Command) -> u32 {
         match fid {
+            feature::TEMPERATURE => threshold(command).map_or(0, |which| THRESHOLDS_KELVIN[which].into()),
             feature::QUEUES => queue_counts(IO_QUEUES_MAX),
             _ => 0,
         }
@@ -133,6 +134,7 @@ impl Target {
             }
             feature::RESERVATION_PERSISTENCE => self.attached(id, command.nsid.get()).map(|_| 0),
             feature::WRITE_CACHE | feature::HOST_BEHAVIOUR | feature::COMMAND_SETS | feature::HOST_ID => Ok(0),
+            feature::TEMPERATURE => Ok(controller.thresholds_kelvin[threshold(command)?].into()),
             _ if is_kept(fid) => Ok(controller.features.get(&fid).copied().unwrap_or(0)),
             _ => Err(Status::INVALID_FIELD),
         }
@@ -149,6 +151,7 @@ impl Target {
         match fid {
             feature::EVENTS => controller.event_mask = value,
             feature::KEEP_ALIVE => controller.set_keep_alive_ms(value),
+            feature::TEMPERATURE => controller.thresholds_kelvin[threshold(command)?] = value as u16,
             feature::QUEUES => {
                 let (submission, completion) = (value as u16, (value >> 16) as u16);
                 if submission == u16::MAX || completion == u16::MAX {
@@ -199,6 +202,12 @@ impl Target {
     }
 }
 
+/// Which threshold of the temperature a command means, over or under; there is one sensor.
+fn threshold(command: &Command) -> Result<usize, Status> {
+    let (sensor, which) = (command.cdw11.get() >> 16 & 15, command.cdw11.get() >> 20 & 3);
+    if matches!(sensor, 0 | 15) && which < 2 { Ok(which as usize) } else { Err(Status::INVALID_FIELD) }
+}
+
 /// Numbers of queues less one, in both halves.
 fn queue_counts(count: u16) -> u32 {
     let count = u32::from(count - 1);
@@ -213,6 +222,6 @@ fn is_of_namespace(fid: u8) -> bool {
 
 /// Features whose value changes nothing here: it is kept and told.
 fn is_kept(fid: u8) -> bool {
-    use feature::{ARBITRATION, ATOMICITY, ERROR_RECOVERY, INTERRUPT_VECTOR, POWER, TEMPERATURE};
-    matches!(fid, ARBITRATION | ATOMICITY | ERROR_RECOVERY | INTERRUPT_VECTOR | POWER | TEMPERATURE)
+    use feature::{ARBITRATION, ATOMICITY, ERROR_RECOVERY, INTERRUPT_VECTOR, POWER};
+    matches!(fid, ARBITRATION | ATOMICITY | ERROR_RECOVERY | INTERRUPT_VECTOR | POWER)
 }

@@ -54,7 +54,11 @@ pub(crate) struct Controller {
     heard: Instant,
     /// Feature values that are just kept, by identifier.
     pub(crate) features: BTreeMap<u8, u32>,
+    /// Over and under which temperature a warning is due, in kelvin.
+    pub(crate) thresholds_kelvin: [u16; 2],
     pub(crate) event_mask: u32,
+    /// Critical warnings that were told and still hold.
+    warned: u8,
     waiting: VecDeque<Origin>,
     events: VecDeque<Event>,
     /// Events told and not yet acknowledged by reading their log page; no more of the kind until then.
@@ -86,6 +90,16 @@ impl Event {
     pub(crate) const NAMESPACES: Event = Event { kind: 2, information: 0, log_page: lid::CHANGED_NAMESPACES };
     /// A reservation has changed.
     pub(crate) const RESERVATIONS: Event = Event { kind: 6, information: 0, log_page: lid::RESERVATIONS };
+
+    /// What a critical warning is told as.
+    const fn of_warning(bit: u8) -> Event {
+        let information = match bit {
+            warning::SPARE => 2,
+            warning::TEMPERATURE => 1,
+            _ => 0,
+        };
+        Event { kind: 1, information, log_page: lid::HEALTH }
+    }
 
     fn result(self) -> u64 {
         u64::from(self.kind) | u64::from(self.information) << 8 | u64::from(self.log_page) << 16
@@ -128,6 +142,21 @@ impl Notices {
     }
 }
 
+/// Bits of the critical warning in the health page, and of the event configuration that let a host hear of them.
+pub(crate) mod warning {
+    /// Few spare blocks are left.
+    pub(crate) const SPARE: u8 = 1;
+    /// The temperature has crossed a threshold.
+    pub(crate) const TEMPERATURE: u8 = 1 << 1;
+    /// The medium has failed.
+    pub(crate) const RELIABILITY: u8 = 1 << 2;
+    /// Nothing can be written any more.
+    pub(crate) const READ_ONLY: u8 = 1 << 3;
+}
+
+/// What Identify says, and none.
+pub(crate) const THRESHOLDS_KELVIN: [u16; 2] = [super::identify::WARNING_KELVIN, 0];
+
 /// Bit of the event configuration that lets a host hear of namespaces.
 pub(crate) const NAMESPACE_EVENTS: u32 = 1 << 8;
 
@@ -152,7 +181,9 @@ impl Controller {
             keep_alive,
             heard: now,
             features: BTreeMap::new(),
+            thresholds_kelvin: THRESHOLDS_KELVIN,
             event_mask: 0,
+            warned: 0,
             waiting: VecDeque::new(),
             events: VecDeque::new(),
             told: BTreeSet::new(),
@@ -247,6 +278,21 @@ impl Controller {
         }
     }
 
+    /// Whether the host wants to hear of any critical warning.
+    pub(crate) fn hears_warnings(&self) -> bool {
+        self.event_mask as u8 != 0
+    }
+
+    /// These critical warnings hold now: those that the host wants to hear of are told, once until they have passed.
+    pub(crate) fn warn(&mut self, warnings: u8) {
+        let news = warnings & self.event_mask as u8 & !self.warned;
+        self.warned = (self.warned | news) & warnings;
+        (0..u8::BITS)
+            .map(|bit| news & 1 << bit)
+            .filter(|bit| *bit != 0)
+            .for_each(|bit| self.raise(Event::of_warning(bit)));
+    }
+
     /// The next request that can be answered, and its result.
     pub(crate) fn next_event(&mut self) -> Option<(Origin, u64)> {
         let place = self.events.iter().position(|event| !self.told.contains(&event.log_page))?;
@@ -320,6 +366,25 @@ mod tests {
         assert_eq!(controller.configure(Configuration(0)).unwrap(), [77]);
         assert_eq!(controller.status(), 0);
         assert_eq!(controller.configure(Configuration(0x0046_0011)), Err(Status::INVALID_FIELD), "no such command set");
+    }
+
+    /// Goal:   each critical warning that a host wants to hear of is told as what the specification calls it, once while it holds.
+    #[test]
+    fn warnings_are_told_once() {
+        let mut controller = controller();
+        let mut told = |mask: u32, warnings: u8| {
+            controller.event_mask = mask;
+            controller.warn(warnings);
+            controller.acknowledge(lid::HEALTH);
+            let _ = controller.wait_for_event(Origin { link: 0, cid: 1, reserved: 0 });
+            controller.next_event().map(|(_, result)| result)
+        };
+        assert_eq!(told(!0xff, warning::SPARE), None, "not wanted");
+        assert_eq!(told(1, warning::SPARE), Some(0x02_0201));
+        assert_eq!(told(1, warning::SPARE), None, "told before");
+        assert_eq!(told(9, warning::SPARE | warning::READ_ONLY), Some(0x02_0001));
+        assert_eq!(told(9, 0), None, "all is well again");
+        assert_eq!(told(9, warning::SPARE), Some(0x02_0201));
     }
 
     /// Goal:   an event is told once until its page is read; requests beyond the limit are refused.

@@ -430,5 +430,6 @@ impl Target {
             self.end(id);
         }
         self.refresh();
+        self.tell_health();
     }
 }

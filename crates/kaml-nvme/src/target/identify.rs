@@ -28,7 +28,7 @@ const NAMESPACE_STEP: u32 = 1024;
 /// SGLs without alignment (bits 1:0), with offsets in the capsule (20), moved by the transport (21).
 const SGLS: u32 = 1 | 1 << 20 | 1 << 21;
 /// Degrees at which a device should warn, and stop; this one has no temperature, but 0 is not allowed.
-const WARNING_KELVIN: u16 = 343;
+pub(super) const WARNING_KELVIN: u16 = 343;
 const CRITICAL_KELVIN: u16 = 353;
 
 impl Target {

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
-use super::controller::{Controller, Event, Kind};
+use super::controller::{Controller, Event, Kind, warning};
 use super::core::Target;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
@@ -14,6 +14,7 @@ use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
 use crate::wire::vendor::{DevicePage, encode_namespaces};
+use kaml::Stats;
 use std::net::SocketAddr;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
@@ -69,10 +70,9 @@ impl Target {
 
     fn health(&self, controller: &Controller) -> Vec<u8> {
         let stats = self.engine.device().stats();
-        let good = stats.block_count.saturating_sub(stats.bad_blocks);
-        let spare = (u64::from(good) * 100 / u64::from(stats.block_count.max(1))) as u8;
+        let spare = spare_percent(&stats);
         let mut page = Health::new_zeroed();
-        page.critical_warning = u8::from(spare < SPARE_THRESHOLD_PERCENT);
+        page.critical_warning = self.warnings(&stats) | temperature_warning(controller);
         page.temperature_kelvin = TEMPERATURE_KELVIN.into();
         (page.spare_percent, page.spare_threshold_percent) = (spare, SPARE_THRESHOLD_PERCENT);
         page.units_read[0] = U64::new(stats.read_bytes.div_ceil(UNIT_BYTES));
@@ -85,6 +85,24 @@ impl Target {
         page.media_errors[0] = U64::new(stats.damaged_records + stats.program_failures);
         page.error_entries[0] = U64::new(controller.error_count);
         page.as_bytes().to_vec()
+    }
+
+    /// Critical warnings of the device.
+    fn warnings(&self, stats: &Stats) -> u8 {
+        let spare = if spare_percent(stats) < SPARE_THRESHOLD_PERCENT { warning::SPARE } else { 0 };
+        let stopped = self.engine.device().stopped().map_or(0, |_| warning::RELIABILITY | warning::READ_ONLY);
+        spare | stopped
+    }
+
+    /// Tells hosts that want to hear of it what is wrong with the device.
+    pub(crate) fn tell_health(&mut self) {
+        if !self.controllers.values().any(Controller::hears_warnings) {
+            return;
+        }
+        let warnings = self.warnings(&self.engine.device().stats());
+        self.controllers
+            .values_mut()
+            .for_each(|controller| controller.warn(warnings | temperature_warning(controller)));
     }
 
     /// Features and counters of KAML (`docs/nvme-vendor.md`).
@@ -121,6 +139,16 @@ impl Target {
         }
         page
     }
+}
+
+fn spare_percent(stats: &Stats) -> u8 {
+    let good = stats.block_count.saturating_sub(stats.bad_blocks);
+    (u64::from(good) * 100 / u64::from(stats.block_count.max(1))) as u8
+}
+
+fn temperature_warning(controller: &Controller) -> u8 {
+    let [over, under] = controller.thresholds_kelvin;
+    if TEMPERATURE_KELVIN >= over || TEMPERATURE_KELVIN <= under { warning::TEMPERATURE } else { 0 }
 }
 
 fn supported() -> Vec<u8> {

@@ -168,7 +168,10 @@ fn features_and_abort() {
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x0f, 0).status, Status::SUCCESS);
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x04, 333).status, Status::SUCCESS);
     assert_eq!(feature(admin::GET_FEATURES, 0, 0x04, 0).result, 333);
-    assert_eq!(feature(admin::GET_FEATURES, 0, 0x04 | 1 << 8, 0).result, 0, "the default");
+    assert_eq!(feature(admin::GET_FEATURES, 0, 0x04 | 1 << 8, 0).result, 343, "the default");
+    assert_eq!(feature(admin::GET_FEATURES, 0, 0x04, 1 << 20).result, 0, "the threshold below");
+    assert_eq!(feature(admin::GET_FEATURES, 0, 0x04, 2 << 20).status, Status::INVALID_FIELD);
+    assert_eq!(feature(admin::SET_FEATURES, 0, 0x04, 333 | 1 << 16).status, Status::INVALID_FIELD, "one sensor");
     assert_eq!(feature(admin::GET_FEATURES, 0, 0xd0, 0).status, Status::INVALID_FIELD);
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x81, 0).status, Status::COMMAND_SEQUENCE);
     let mut command = Command::new(admin::GET_FEATURES, 0);
@@ -191,6 +194,39 @@ fn features_and_abort() {
     assert_eq!(aborted, 0, "one of them was the event request");
     assert_eq!(host.admin().wait(event).unwrap().status, Status::ABORT_REQUESTED);
     assert_eq!(host.admin().execute(Command::new(0x05, 0), &[], 0).unwrap().status, Status::INVALID_OPCODE);
+}
+
+/// Goal:   a host that wants to hear of the device's health does, once until the page is read and the warning has passed.
+/// Method: thresholds of the temperature around the one it has, since blocks of memory do not fail.
+#[test]
+fn warnings_are_told() {
+    let world = World::new();
+    let host = world.host();
+    let set = |fid: u32, value: u32| {
+        let mut command = Command::new(admin::SET_FEATURES, 0);
+        (command.cdw10, command.cdw11) = (fid.into(), value.into());
+        host.admin().execute(command, &[], 0).unwrap().success().unwrap();
+    };
+    let warning = || host.log_page(&log(lid::HEALTH, 512, 0)).unwrap()[0];
+    let event = || host.admin().submit(Command::new(admin::ASYNC_EVENT, 0), &[], 0).unwrap();
+    let first = event();
+    assert_eq!(warning(), 0);
+    set(0x04, 300);
+    assert_eq!(warning(), 2, "as warm as the threshold over it");
+    set(0x0b, 0xff);
+    assert_eq!(
+        host.admin().wait(first).unwrap().result,
+        0x02_0101,
+        "asked for, it is told, though it was there before"
+    );
+    let second = event();
+    set(0x04, 301);
+    assert_eq!(warning(), 0);
+    std::thread::sleep(Duration::from_secs(1)); // it passes
+    set(0x04, 299 | 1 << 20);
+    assert_eq!(warning(), 0);
+    set(0x04, 300 | 1 << 20);
+    assert_eq!(host.admin().wait(second).unwrap().result, 0x02_0101, "as cold as the threshold under it");
 }
 
 /// Goal:   an I/O queue joins the controller of its host, which is told by its name; whatever identifier it has.
