@@ -278,14 +278,15 @@ impl Controller {
         }
     }
 
-    /// Whether the host wants to hear of any critical warning.
+    /// Whether the host wants to hear of any critical warning. Discovery has no health page to tell them in.
     pub(crate) fn hears_warnings(&self) -> bool {
-        self.event_mask as u8 != 0
+        self.kind == Kind::Storage && self.event_mask as u8 != 0
     }
 
     /// These critical warnings hold now: those that the host wants to hear of are told, once until they have passed.
     pub(crate) fn warn(&mut self, warnings: u8) {
-        let news = warnings & self.event_mask as u8 & !self.warned;
+        let wanted = if self.hears_warnings() { self.event_mask as u8 } else { 0 };
+        let news = warnings & wanted & !self.warned;
         self.warned = (self.warned | news) & warnings;
         (0..u8::BITS)
             .map(|bit| news & 1 << bit)
