@@ -70,6 +70,8 @@ pub struct Core {
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
     pub(crate) next_ticket: u64,
+    /// The ticket that was staged while its pages are being programmed, if one was.
+    pub(crate) beside: Option<u64>,
     /// Segments of versioned namespaces being programmed.
     pub(crate) placing: BTreeMap<u64, Placing>,
     /// There are versioned namespaces.
@@ -142,6 +144,7 @@ impl Core {
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
+            beside: None,
             placing: BTreeMap::new(),
             keeps_versions: false,
             wants_seal: false,

@@ -93,6 +93,8 @@ pub(crate) struct CommitRing {
     in_flight_records: usize,
     /// Records of the frame that was written last.
     written_records: usize,
+    /// All of them were places of large values.
+    wrote_mappings: bool,
     /// Frames before this one are committed, and end here.
     committed: u64,
     committed_end: u64,
@@ -131,6 +133,7 @@ impl CommitRing {
             in_flight: 0,
             in_flight_records: 0,
             written_records: 0,
+            wrote_mappings: false,
             committed: 1,
             committed_end: at,
             last_version: 0,
@@ -271,6 +274,7 @@ impl CommitRing {
         self.in_flight += 1;
         self.in_flight_records += full.records.len();
         self.written_records = full.records.len();
+        self.wrote_mappings = full.mapping_count == full.records.len();
         let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
             number,
@@ -285,6 +289,40 @@ impl CommitRing {
             self.answered_early = number + 1;
         }
         Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize, barrier }))
+    }
+
+    /// Whether a frame of its own for one large value may be written while the value is: nothing else is staged or in flight, there is
+    /// room, and nobody but writers of large values was here lately. Others would have to wait for the value.
+    pub(crate) fn takes_mapping_beside(&self) -> bool {
+        let bytes = FrameHeader::BYTES + (RecordHeader::BYTES + MAPPING_BYTES).next_multiple_of(RING_ALIGN);
+        let is_idle = !self.has_staged() && self.in_flight == 0;
+        is_idle
+            && self.wrote_mappings
+            && self.place((bytes as u64).next_multiple_of(self.sector_bytes.into())).is_some()
+    }
+
+    /// Makes the write of a frame that is in flight, and not durable, one of a frame without records: what it would have said is
+    /// not so. Its place stays taken, so that the next frame is found behind it.
+    pub(crate) fn withdraw(&mut self, number: u64, write: &mut Io) {
+        let Io::Persist { data, len, barrier, .. } = write else { unreachable!("the write of a frame") };
+        let at = self.place_of(number);
+        let kept = &mut self.kept[at];
+        assert!(kept.number == number && !kept.durable, "frame {number} is not in flight");
+        self.in_flight_records -= kept.records.len();
+        kept.records.clear();
+        let frame = Frame {
+            epoch: self.epoch,
+            lsn: kept.end - *len as u64,
+            previous_end: kept.start,
+            payload_len: 0,
+            record_count: 0,
+            records_crc: 0,
+            committed_end: self.committed_end,
+        };
+        assert_eq!(frame.ring_bytes(self.sector_bytes), *len as u64, "only frames of one sector are withdrawn");
+        data[..FrameHeader::BYTES].copy_from_slice(&FrameHeader::encode(&frame, self.uuid));
+        data[FrameHeader::BYTES..*len].fill(0);
+        *barrier = false;
     }
 
     /// Where a frame of `len` bytes goes: at the head, or at the start of the next lap if it would wrap.
@@ -415,7 +453,10 @@ pub(crate) fn frame_bytes_max(geometry: &Geometry) -> usize {
     (geometry.ring_bytes / 8).min(8 << 20).next_multiple_of(4096) as usize
 }
 
+/// Bytes of the payload of a mapping record.
+const MAPPING_BYTES: usize = 8;
+
 /// The payload of a mapping record.
-pub(crate) fn mapping_payload(at: ChunkAddr) -> [u8; 8] {
+pub(crate) fn mapping_payload(at: ChunkAddr) -> [u8; MAPPING_BYTES] {
     at.0.to_le_bytes()
 }

@@ -5,7 +5,7 @@
 //!                   (`writers`).
 //! Implements:       paper:KAML IV.D phase 1; design sections 2 and 4.
 
-use crate::core::{Core, PROGRAMMING_BYTES_MAX, code};
+use crate::core::{Core, PROGRAMMING_BYTES_MAX, Pending, code};
 use crate::error::Error;
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::version::VersionStamp;
@@ -13,7 +13,7 @@ use crate::layout::Door;
 use crate::lifetime::Class;
 use crate::ring::{self, Staged};
 use crate::writers::NoBlock;
-use kaml_flash::{AlignedBuf, ChunkAddr, Io, IoId, MediumError};
+use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, IoId, MediumError};
 use kaml_index::{IndexWriter, Key, Slot};
 use std::sync::Arc;
 
@@ -121,7 +121,9 @@ impl Core {
             }
         }
         for op in ops {
-            if let Body::Placed { ticket } = op.body {
+            if let Body::Placed { ticket } = op.body
+                && self.beside != Some(ticket)
+            {
                 self.tickets.remove(&ticket);
             }
         }
@@ -150,7 +152,8 @@ impl Core {
                 }
                 Body::Placed { ticket } => {
                     let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
-                    assert!(placed.done && placed.namespace == op.namespace && placed.key == op.key);
+                    assert!(placed.done || self.beside == Some(ticket));
+                    assert!(placed.namespace == op.namespace && placed.key == op.key);
                 }
                 Body::Value { value, .. } => {
                     assert!(space.layout.takes_value_of(value.len()), "units are written whole")
@@ -417,6 +420,56 @@ impl Core {
             return None;
         }
         self.outbox.pop_front_if(|(_, io)| matches!(io, Io::Program { at, .. } if at.block == block))
+    }
+
+    /// Stages a Put of nothing but the large value whose program was just taken ([`Core::take_program`]), and hands out its ring
+    /// write: to be carried out beside the program ([`kaml_flash::Medium::begin_with`]), then [`Core::complete_beside`]. Nothing has
+    /// happened if that cannot be done now.
+    ///
+    /// What a power cut leaves of the two is what it leaves of a ring write behind a program, for one flush makes both durable: opening
+    /// doubts frames whose pages are not there.
+    pub fn stage_beside(&mut self, op: &Op<'_>) -> Option<(IoId, Io)> {
+        let Body::Placed { ticket } = op.body else { panic!("only placed values are staged beside their program") };
+        if self.beside.is_some() || !self.ring.takes_mapping_beside() {
+            return None;
+        }
+        self.beside = Some(ticket);
+        if self.stage(std::slice::from_ref(op)).is_err() {
+            self.beside = None;
+            return None;
+        }
+        Some(self.begin_persist().expect("the ring is idle and has room"))
+    }
+
+    /// Takes what a program and the ring write beside it came to: an error is the program's. Answers the ring write again if the program
+    /// failed: it says nothing now, and must be carried out. The value gets another place, and its Put is to be staged again.
+    pub fn complete_beside(
+        &mut self,
+        (program_id, program): (IoId, Io),
+        (id, mut write): (IoId, Io),
+        result: Result<Result<(), MediumError>, MediumError>,
+    ) -> Option<(IoId, Io)> {
+        let ticket = self.beside.take().expect("one is staged beside its program");
+        let (programmed, written) = match result {
+            Ok(written) => (Ok(()), Some(written)),
+            Err(error) => (Err(error), None),
+        };
+        self.complete(Completion { id: program_id, io: program, result: programmed });
+        let Some(result) = written else {
+            let placed = &self.tickets[&ticket];
+            self.counters.puts -= 1;
+            self.counters.host_bytes -= u64::from(placed.record.value_len);
+            let mut writes = self.ops.range(..id + 1);
+            let Some((_, &Pending::Persist { frame })) = writes.find(|(other, _)| *other == id) else {
+                unreachable!("the ring write is in flight")
+            };
+            drop(writes);
+            self.ring.withdraw(frame, &mut write);
+            return Some((id, write));
+        };
+        self.tickets.remove(&ticket);
+        self.complete(Completion { id, io: write, result });
+        None
     }
 
     pub(crate) fn place_image(

@@ -3,6 +3,7 @@
 //! Lives here:       allocation at 4 KiB alignment, and in huge pages.
 //! May be called by: everyone who moves bytes to or from a medium.
 
+use crate::map::HugePages;
 use std::ops::{Deref, DerefMut};
 
 /// What the buffer is made of: the alignment that every kernel accepts for `O_DIRECT`.
@@ -10,18 +11,9 @@ use std::ops::{Deref, DerefMut};
 #[repr(C, align(4096))]
 struct Frame([u8; AlignedBuf::ALIGN]);
 
-/// A huge page.
-#[derive(Clone, Copy, zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable)]
-#[repr(C, align(2097152))]
-struct HugeFrame([u8; HUGE_BYTES]);
-
-const HUGE_BYTES: usize = 2 << 20;
-/// What is copied into new huge pages: on the stack it would not fit.
-static ZEROES: HugeFrame = HugeFrame([0; HUGE_BYTES]);
-
 enum Frames {
     Usual(Box<[Frame]>),
-    Huge(Box<[HugeFrame]>),
+    Huge(HugePages),
 }
 
 /// What [`AlignedBuf::prefetch`] fetches: a record of 1 KiB and its header. The processor follows longer ones by itself.
@@ -50,14 +42,10 @@ impl AlignedBuf {
     /// As [`AlignedBuf::zeroed`], to be kept for what goes to and from a device in one piece: the kernel looks up a place for each
     /// page, and splits what has too many. What fills at least half of huge pages of 2 MiB lies in such, and the capacity is whole ones.
     pub fn for_transfers(len: usize) -> Self {
-        if len <= HUGE_BYTES / 2 {
+        if len < HugePages::BYTES / 2 {
             return Self::zeroed(len);
         }
-        let count = len.div_ceil(HUGE_BYTES);
-        let mut frames = Vec::with_capacity(count);
-        crate::prefer_huge_pages(frames.spare_capacity_mut()); // before they are touched
-        (0..count).for_each(|_| frames.extend_from_slice(std::slice::from_ref(&ZEROES)));
-        Self { frames: Frames::Huge(frames.into()), start: 0, len }
+        Self { frames: Frames::Huge(HugePages::new(len)), start: 0, len }
     }
 
     /// A copy of `bytes`.
@@ -72,7 +60,7 @@ impl AlignedBuf {
     pub fn capacity(&self) -> usize {
         match &self.frames {
             Frames::Usual(frames) => size_of_val(&**frames),
-            Frames::Huge(frames) => size_of_val(&**frames),
+            Frames::Huge(pages) => pages.len(),
         }
     }
 
@@ -101,7 +89,7 @@ impl Deref for AlignedBuf {
     fn deref(&self) -> &[u8] {
         let bytes = match &self.frames {
             Frames::Usual(frames) => zerocopy::IntoBytes::as_bytes(&**frames),
-            Frames::Huge(frames) => zerocopy::IntoBytes::as_bytes(&**frames),
+            Frames::Huge(pages) => pages,
         };
         &bytes[self.start..][..self.len]
     }
@@ -112,7 +100,7 @@ impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         let bytes = match &mut self.frames {
             Frames::Usual(frames) => zerocopy::IntoBytes::as_mut_bytes(&mut **frames),
-            Frames::Huge(frames) => zerocopy::IntoBytes::as_mut_bytes(&mut **frames),
+            Frames::Huge(pages) => pages,
         };
         &mut bytes[self.start..][..self.len]
     }
@@ -133,7 +121,16 @@ mod tests {
     #[test]
     fn buffers_have_the_room_they_promise() {
         for make in [AlignedBuf::zeroed, AlignedBuf::for_transfers] {
-            for len in [0, 1, 4096, 4097, HUGE_BYTES / 2 + 1, HUGE_BYTES, HUGE_BYTES + 1] {
+            for len in [
+                0,
+                1,
+                4096,
+                4097,
+                HugePages::BYTES / 2 - 1,
+                HugePages::BYTES / 2,
+                HugePages::BYTES,
+                HugePages::BYTES + 1,
+            ] {
                 let mut buf = make(len);
                 assert!(buf.len() == len && buf.capacity() >= len && buf.iter().all(|byte| *byte == 0), "{buf:?}");
                 assert!(buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN));

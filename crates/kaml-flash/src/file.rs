@@ -14,11 +14,12 @@ use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
 use crate::map::SharedMap;
 use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
 use crate::superblock::{BadCopy, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::together::{Together, Write};
 use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
-    AlignedBuf, Begun, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
-    MediumError, OpenError, Queue, sys,
+    AlignedBuf, Begun, BegunPair, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io,
+    Medium, MediumError, OpenError, Queue, sys,
 };
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -67,6 +68,7 @@ pub(crate) struct Media {
     pub(crate) layout: Layout,
     pub(crate) blocks: Blocks,
     pub(crate) urgent: Urgent,
+    together: Together,
     pub(crate) durability: Durability,
     path: PathBuf,
     superblock: Superblock,
@@ -156,6 +158,7 @@ impl FileMedium {
             punches: (!superblock.prewritten).into(),
             blocks: Blocks::new(geometry.block_count()),
             urgent: Urgent::default(),
+            together: Together::default(),
             geometry,
             layout,
             durability,
@@ -429,9 +432,35 @@ impl Media {
         Ok(())
     }
 
+    /// Does one step's work of several operations, at once if all of them are plain writes.
+    fn carry_out_together(&self, works: &mut [Work<'_>]) -> Vec<Result<(), Errno>> {
+        if self.io_uring
+            && let Some(mut writes) = works.iter().map(Work::as_write).collect::<Option<Vec<_>>>()
+            && self.together.write(&self.file, &mut writes)
+        {
+            return writes.into_iter().map(|write| write.outcome.expect("all have ended")).collect();
+        }
+        works.iter_mut().map(|work| self.carry_out(work.need, work.plan, work.io)).collect()
+    }
+
     fn read_region(&self, what: String, at: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         sys::read_exact(&self.file, into, at)
             .map_err(|errno| MediumError::ReadFailed { what, error: errno.to_string() })
+    }
+}
+
+/// One step of an operation.
+struct Work<'a> {
+    need: Need,
+    plan: &'a mut Plan,
+    io: &'a mut Io,
+}
+
+impl Work<'_> {
+    /// As a write among others, if it is one that need not be durable.
+    fn as_write(&self) -> Option<Write<'_>> {
+        let Need::Write { at, len, place, dsync: false } = self.need else { return None };
+        Some(Write::new(&self.plan.write_buffer(self.io, place)[..len], at))
     }
 }
 
@@ -515,6 +544,47 @@ impl Medium for FileMedium {
                 need = with_scratch(|pool| plan.step(&self.media, io, outcome, pool))?;
             }
             with_scratch(|pool| self.media.go_on(need, &mut plan, io, pool))
+        }))
+    }
+
+    fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
+        let media = &*self.media;
+        if media.ring.is_some() {
+            let begun = self.begin(program)?;
+            return Ok(Box::new(move || begun().map(|()| self.execute(persist))));
+        }
+        let mut plan = Plan::leaving_oob();
+        let need = with_scratch(|pool| plan.step(media, program, Ok(()), pool))?;
+        let oob = plan.urgent_oob(program);
+        Ok(Box::new(move || {
+            with_scratch(|pool| {
+                let mut after = Plan::new();
+                let beside = after.step(media, persist, Ok(()), pool);
+                let mut works = vec![Work { need, plan: &mut plan, io: program }];
+                if let Ok(need) = beside {
+                    works.push(Work { need, plan: &mut after, io: persist });
+                }
+                // As a queue writes OOB beside its program. A turn of another is left to the barrier.
+                let (mut oob_plan, mut of_its_own) = (oob.map(Plan::of_oob), Io::Flush);
+                let oob_need = oob_plan.as_mut().map(|plan| plan.step(media, &mut of_its_own, Ok(()), pool));
+                if let (Some(plan), Some(Ok(need @ Need::Write { .. }))) = (&mut oob_plan, oob_need) {
+                    works.push(Work { need, plan, io: &mut of_its_own });
+                }
+                let mut outcomes = media.carry_out_together(&mut works).into_iter();
+                let programmed = outcomes.next().expect("one for each");
+                let written = if beside.is_ok() { outcomes.next().expect("one for each") } else { Ok(()) };
+                if let (Some(plan), Some(outcome)) = (&mut oob_plan, outcomes.next()) {
+                    // If it failed, the barrier makes it again.
+                    let _ = plan.step(media, &mut of_its_own, outcome, pool);
+                }
+                let need = plan.step(media, program, programmed, pool)?;
+                media.go_on(need, &mut plan, program, pool)?;
+                // Only now, so that the barrier knows of the program.
+                Ok(beside.and_then(|_| {
+                    let need = after.step(media, persist, written, pool)?;
+                    media.go_on(need, &mut after, persist, pool)
+                }))
+            })
         }))
     }
 

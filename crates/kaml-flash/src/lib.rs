@@ -13,7 +13,7 @@ mod geometry;
 mod hints;
 mod inline;
 mod layout;
-#[allow(unsafe_code, reason = "a memory mapping")]
+#[allow(unsafe_code, reason = "memory mappings")]
 mod map;
 mod medium;
 mod memory;
@@ -22,6 +22,8 @@ mod plan;
 mod rules;
 mod superblock;
 mod sys;
+#[allow(unsafe_code, reason = "the kernel is handed buffers by address")]
+mod together;
 mod trace;
 #[allow(unsafe_code, reason = "the kernel is handed buffers by address")]
 mod uring;
@@ -32,7 +34,7 @@ pub use file::{FileMedium, OpenOptions};
 pub use geometry::{BlockIndex, ChunkAddr, Geometry, GeometryError, Packing, PageAddr};
 pub use hints::{copy_past_caches, prefer_huge_pages, prefetch};
 pub use layout::{BLOCK_COUNT_MIN, CAPACITY_BYTES_MIN, FormatOptions};
-pub use medium::{Begun, Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
+pub use medium::{Begun, BegunPair, Completion, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
 pub use memory::MemoryMedium;
 pub use overlay::Overlay;
 pub use superblock::Durability;

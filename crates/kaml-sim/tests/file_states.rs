@@ -32,6 +32,11 @@ fn overwrites() -> Workload {
     Workload { keys: 120, len_max: 60_000, direct_one_in: u64::MAX, root_one_in: 40, commands: 2_000, ..mixed() }
 }
 
+/// One large value after the other.
+fn large() -> Workload {
+    Workload { direct_one_in: 1, batch_max: 1, delete_percent: 5, root_one_in: 30, commands: 120, ..mixed() }
+}
+
 /// What was opened.
 #[derive(Debug, Default)]
 struct Totals {
@@ -40,6 +45,8 @@ struct Totals {
     events: u64,
     /// Programs that callers carried out.
     own_programs: u64,
+    /// Those that they carried out beside the ring write.
+    beside: u64,
     /// Events that give space back.
     holes: u64,
 }
@@ -135,6 +142,12 @@ impl World {
     fn stage(&mut self) {
         let Some(mut put) = self.waiting.take() else { return };
         let placed = put.place(&mut self.core);
+        if self.rng.one_in(2)
+            && let Some(frame) = self.program_beside(&put)
+        {
+            self.model.unanswered.push_back((frame, put.changes));
+            return;
+        }
         if self.rng.one_in(2) {
             put.tickets().for_each(|ticket| self.program(ticket));
         }
@@ -152,6 +165,23 @@ impl World {
         let result = self.medium.begin(&mut io).and_then(|carry_out| carry_out());
         self.core.complete(Completion { id, io, result });
         self.totals.own_programs += 1;
+    }
+
+    /// Programs the large value that a Put consists of, and writes its frame at once, as a caller would who may do both.
+    fn program_beside(&mut self, put: &Put) -> Option<u64> {
+        let ops = put.ops();
+        let ([op], Some(ticket)) = (&ops[..], put.tickets().next()) else { return None };
+        let (id, mut program) = self.core.take_program(ticket)?;
+        let frame = self.core.staging_frame();
+        let Some((write_id, mut write)) = self.core.stage_beside(op) else {
+            let result = self.medium.begin(&mut program).and_then(|carry_out| carry_out());
+            self.core.complete(Completion { id, io: program, result });
+            return None;
+        };
+        let result = self.medium.begin_with(&mut program, &mut write).and_then(|carry_out| carry_out());
+        assert!(self.core.complete_beside((id, program), (write_id, write), result).is_none());
+        self.totals.beside += 1;
+        Some(frame)
     }
 
     /// Has the medium do what the firmware wants, with power cuts on the way: nothing of it is answered before.
@@ -220,6 +250,17 @@ fn every_legal_state_opens() {
         let totals = run(seed, mixed(), None, 20).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         println!("{totals:?}");
         assert!(totals.states > 100 && totals.own_programs > 5, "{totals:?}");
+    }
+}
+
+/// Goal:   the same while large values are programmed beside the ring writes that name them.
+/// Method: one large value after the other, half of them so.
+#[test]
+fn large_values_beside_their_frames_survive() {
+    for seed in 0..2 {
+        let totals = run(seed, large(), None, 5).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("{totals:?}");
+        assert!(totals.states > 100 && totals.beside > 10, "{totals:?}");
     }
 }
 

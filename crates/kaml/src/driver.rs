@@ -112,8 +112,11 @@ impl Shared {
     /// Carries out an atomic Put and waits until it is durable.
     pub(crate) fn write(&self, ops: &mut [Op<'_>]) -> Result<(), Error> {
         let start = Instant::now();
-        let placed = self.place_large(ops)?;
-        let written = self.stage(ops).and_then(|(core, frame)| self.wait_committed(core, frame));
+        let placed = self.place_large(ops, true)?;
+        let written = match placed.frame {
+            Some(frame) => self.wait_committed(self.lock(), frame),
+            None => self.stage(ops).and_then(|(core, frame)| self.wait_committed(core, frame)),
+        };
         self.finish(placed, written.is_ok());
         self.put_latency.record_since(start);
         written
@@ -121,7 +124,7 @@ impl Shared {
 
     /// Fixes the place of an atomic Put in the order of commits; answers the frame that carries it.
     pub(crate) fn submit(&self, ops: &mut [Op<'_>]) -> Result<u64, Error> {
-        let placed = self.place_large(ops)?;
+        let placed = self.place_large(ops, false)?;
         let staged = self.stage(ops).map(|(_, frame)| frame);
         self.finish(placed, staged.is_ok());
         staged
@@ -309,8 +312,8 @@ impl Shared {
 
     // --- large values ---------------------------------------------------------------------------------------------------
 
-    /// Programs the large values of a Put ahead of it and replaces them by their places.
-    fn place_large(&self, ops: &mut [Op<'_>]) -> Result<Placed, Error> {
+    /// Programs the large values of a Put ahead of it and replaces them by their places. One that is all of its Put may be staged as well.
+    fn place_large(&self, ops: &mut [Op<'_>], may_stage: bool) -> Result<Placed, Error> {
         let mut large = Placed::default();
         // Versions of any length go through the page buffer.
         let is_large = |op: &Op<'_>| {
@@ -318,6 +321,7 @@ impl Shared {
                 && !self.reader.keeps_versions(op.namespace)
         };
         let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
+        let may_stage = may_stage && ops.len() == 1;
         for op in ops.iter_mut().filter(|op| is_large(op)) {
             let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
             if value.len() as u64 > self.lock().value_bytes_max() {
@@ -327,13 +331,14 @@ impl Shared {
             }
             let buf = self.images.take(image_bytes(&self.geometry, value.len()));
             let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), buf);
-            let placed = self.place(op, image.clone(), is_alone);
+            let placed = self.place(op, image.clone(), is_alone, may_stage);
             large.images.push(image);
             match placed {
-                Ok(ticket) => {
-                    large.tickets.push(ticket);
-                    op.body = Body::Placed { ticket };
+                Ok((_, Some(frame))) => {
+                    large.frame = Some(frame);
+                    return Ok(large);
                 }
+                Ok((ticket, None)) => large.tickets.push(ticket),
                 Err(error) => {
                     self.finish(large, false);
                     return Err(error);
@@ -356,7 +361,14 @@ impl Shared {
     }
 
     /// Has a large value programmed: by the housekeeping thread beside others, by the caller itself if it would be the only one.
-    fn place(&self, op: &Op<'_>, image: Arc<AlignedBuf>, is_alone: bool) -> Result<u64, Error> {
+    /// Answers its ticket, and the frame that its Put was staged in, if it was.
+    fn place(
+        &self,
+        op: &mut Op<'_>,
+        image: Arc<AlignedBuf>,
+        is_alone: bool,
+        may_stage: bool,
+    ) -> Result<(u64, Option<u64>), Error> {
         let mut core = self.lock();
         let ticket = loop {
             match core.place(op.namespace, op.key, image.clone()) {
@@ -367,11 +379,17 @@ impl Shared {
             }
         };
         let own = if is_alone && !self.medium.is_immediate() { core.take_program(ticket) } else { None };
+        op.body = Body::Placed { ticket };
         let Some((id, mut io)) = own else {
             drop(core);
             self.wake_background();
-            return Ok(ticket);
+            return Ok((ticket, None));
         };
+        let frame = core.staging_frame();
+        if may_stage && let Some(write) = core.stage_beside(op) {
+            let is_staged = self.write_both(core, (id, io), write);
+            return Ok((ticket, is_staged.then_some(frame)));
+        }
         let begun = self.medium.begin(&mut io); // the core is still locked: nobody programs the next pages before
         drop(core);
         self.wake_background();
@@ -385,7 +403,35 @@ impl Shared {
         if wake {
             self.wake_background();
         }
-        Ok(ticket)
+        Ok((ticket, None))
+    }
+
+    /// Programs a large value and writes the frame that names it at once. Answers false if the program failed: the frame is empty, the
+    /// value is on its way to another place, and its Put is to be staged when it is there.
+    fn write_both(&self, core: MutexGuard<'_, Core>, program: (IoId, Io), write: (IoId, Io)) -> bool {
+        let ((program_id, mut program), (id, mut write)) = (program, write);
+        let begun = self.medium.begin_with(&mut program, &mut write); // the core is still locked, as above
+        let wake = core.has_background();
+        drop(core);
+        if wake {
+            self.wake_background();
+        }
+        let result = begun.and_then(|carry_out| carry_out());
+        let mut core = self.lock();
+        let empty = core.complete_beside((program_id, program), (id, write), result);
+        let is_staged = empty.is_none();
+        if let Some((id, io)) = empty {
+            self.persist(core, id, io);
+            core = self.lock();
+        }
+        let news = self.news(&core);
+        let wake = core.has_background();
+        drop(core);
+        self.spread(news, 0);
+        if wake {
+            self.wake_background();
+        }
+        is_staged
     }
 
     /// Gives up what a Put that was not staged had placed, and takes the buffers back.
@@ -432,7 +478,7 @@ impl Shared {
     fn read_in_place(&self, read: &FlashRead, buf: Option<AlignedBuf>) -> Result<Bytes, Error> {
         let fits = buf.filter(|buf| buf.capacity() >= read.bytes);
         // Room for what the medium reads around it.
-        let mut buf = fits.unwrap_or_else(|| AlignedBuf::zeroed(read.bytes + 2 * AlignedBuf::ALIGN));
+        let mut buf = fits.unwrap_or_else(|| AlignedBuf::for_transfers(read.bytes + 2 * AlignedBuf::ALIGN));
         buf.set_len(read.bytes);
         let mut io = Io::Read { at: read.at, into: buf };
         self.count_reads(1, read.bytes as u64);
@@ -497,7 +543,8 @@ impl Shared {
         }
         // A thread that ends has no scratch any more.
         let kept = SCRATCH.try_with(|scratch| scratch.replace(AlignedBuf::zeroed(0)));
-        let mut buf = kept.ok().filter(|buf| buf.capacity() >= bytes).unwrap_or_else(|| AlignedBuf::zeroed(bytes));
+        let mut buf =
+            kept.ok().filter(|buf| buf.capacity() >= bytes).unwrap_or_else(|| AlignedBuf::for_transfers(bytes));
         buf.set_len(bytes);
         let mut io = Io::Read { at, into: buf };
         self.count_reads(1, bytes as u64);
@@ -531,6 +578,8 @@ impl Shared {
 /// The large values of a Put, on their way to their pages.
 #[derive(Default)]
 struct Placed {
+    /// The frame that the Put was staged in, if it was.
+    frame: Option<u64>,
     tickets: Vec<u64>,
     images: Vec<Arc<AlignedBuf>>,
 }

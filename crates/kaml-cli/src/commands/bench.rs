@@ -191,6 +191,9 @@ struct RawArguments {
     /// Writes per fdatasync in the run that does not sync each
     #[arg(long, default_value_t = 16)]
     writes_per_sync: usize,
+    /// Keep what is transferred in huge pages, which the kernel need not split
+    #[arg(long)]
+    huge_pages: bool,
 }
 
 #[derive(Args)]
@@ -367,9 +370,9 @@ impl RawArguments {
             let reads = RandomReads { bytes: self.bytes as usize, depth: *depth, duration, seed: 1 };
             figures.push(raw::random_reads(scratch, &reads)?);
         }
+        let (bytes, huge_pages) = (self.transfer as usize, self.huge_pages);
         for depth in &self.transfers.0 {
-            let run =
-                Sequential { bytes: self.transfer as usize, depth: *depth, skipped: 0, writes_per_sync: 1, duration };
+            let run = Sequential { bytes, depth: *depth, skipped: 0, writes_per_sync: 1, huge_pages, duration };
             figures.push(raw::sequential_writes(scratch, &run)?);
             let fewer_syncs = Sequential { writes_per_sync: self.writes_per_sync, ..run };
             figures.push(raw::sequential_writes(scratch, &fewer_syncs)?);

@@ -252,21 +252,26 @@ impl Bench<'_> {
         const KEYS: u64 = 512;
         let records = |seed| Records { value_bytes: BYTES, count: KEYS, distribution: Distribution::Sequential, seed };
         let raw = |depth: usize, operations: u64| {
-            let skipped = operations / depth as u64;
-            Sequential { bytes: BYTES, depth, skipped, writes_per_sync: 1, duration: self.options.duration }
+            let (skipped, duration) = (operations / depth as u64, self.options.duration);
+            Sequential { bytes: BYTES, depth, skipped, writes_per_sync: 1, huge_pages: false, duration }
         };
         let mut rows = Vec::new();
         // As many bytes as the device has, one after the other over all turns: what a disk below keeps in its own cache must not
         // make one side look faster.
         let scratch = Scratch::create(&self.options.dir, USED)?;
         for threads in [1, 4] {
-            let mut written = 0;
+            let (mut written, mut in_huge_pages) = (0, Vec::new());
+            let mut write = |huge_pages| -> Result<f64, Error> {
+                let run = Sequential { huge_pages, ..raw(threads, written) };
+                let figures = raw::sequential_writes(&scratch, &run)?;
+                written += figures.operations;
+                Ok(figures.megabytes_per_s)
+            };
             let pairs = self.in_turns(
                 (BYTES, 0),
                 || {
-                    let figures = raw::sequential_writes(&scratch, &raw(threads, written))?;
-                    written += figures.operations;
-                    Ok(figures.megabytes_per_s)
+                    in_huge_pages.push(write(true)?);
+                    write(false)
                 },
                 |device, namespace, _| {
                     let puts = Puts { records: records(0), batch_records: 1, in_flight: threads, stop: self.stop() };
@@ -274,15 +279,22 @@ impl Bench<'_> {
                 },
             )?;
             let what = format!("durable 1 MiB puts, {threads} threads");
-            rows.push(Row::ratio(self.group, what, "MB/s", &pairs, Bar::AtLeast(0.8)));
+            rows.extend(self.beside_huge_pages(what, &pairs, in_huge_pages, Bar::AtLeast(0.8)));
         }
         // Here as many as the records have, for the same reason.
         let scratch = Scratch::create(&self.options.dir, KEYS * BYTES as u64)?;
         for threads in [1, 4] {
-            let mut filled = false;
+            let (mut filled, mut in_huge_pages) = (false, Vec::new());
+            let read = |huge_pages| -> Result<f64, Error> {
+                let run = Sequential { huge_pages, ..raw(threads, 0) };
+                Ok(raw::sequential_reads(&scratch, &run)?.megabytes_per_s)
+            };
             let pairs = self.in_turns(
                 (BYTES, 0),
-                || Ok(raw::sequential_reads(&scratch, &raw(threads, 0))?.megabytes_per_s),
+                || {
+                    in_huge_pages.push(read(true)?);
+                    read(false)
+                },
                 |device, namespace, _| {
                     if !std::mem::replace(&mut filled, true) {
                         micro::fill(device, namespace, BYTES, KEYS)?;
@@ -293,9 +305,17 @@ impl Bench<'_> {
                 },
             )?;
             let what = format!("1 MiB gets, {threads} threads");
-            rows.push(Row::ratio(self.group, what, "MB/s", &pairs, Bar::AtLeast(0.9)));
+            rows.extend(self.beside_huge_pages(what, &pairs, in_huge_pages, Bar::AtLeast(0.9)));
         }
         Ok(rows)
+    }
+
+    /// A row beside the raw disk as programs use it, and one beside what it does for memory in huge pages.
+    fn beside_huge_pages(&self, what: String, pairs: &[(f64, f64)], floors: Vec<f64>, bar: Bar) -> [Row; 2] {
+        let in_huge_pages: Vec<(f64, f64)> =
+            floors.into_iter().zip(pairs).map(|(floor, pair)| (floor, pair.1)).collect();
+        let row = Row::ratio(self.group, format!("{what}, the floor in huge pages"), "MB/s", &in_huge_pages, bar);
+        [Row::ratio(self.group, what, "MB/s", pairs, bar), Row { bar: None, met: None, ..row }]
     }
 
     pub(super) fn index(&self) -> Vec<Row> {
