@@ -394,10 +394,11 @@ impl Shared {
         drop(core);
         self.wake_background();
         let result = begun.and_then(|carry_out| carry_out());
+        let failed = result.is_err();
         let mut core = self.lock();
         core.complete(Completion { id, io, result });
         let news = self.news(&core);
-        let wake = core.has_background();
+        let wake = core.has_background() || failed; // its value needs another place
         drop(core);
         self.spread(news, 0);
         if wake {
@@ -425,7 +426,7 @@ impl Shared {
             core = self.lock();
         }
         let news = self.news(&core);
-        let wake = core.has_background();
+        let wake = core.has_background() || !is_staged;
         drop(core);
         self.spread(news, 0);
         if wake {

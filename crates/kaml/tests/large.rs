@@ -1,0 +1,101 @@
+//! Large values whose caller is alone: programmed beside the ring writes that name them.
+
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use kaml_device::Core;
+use kaml_flash::{AlignedBuf, Begun, BegunPair, FileMedium, Geometry, Io, Medium, MediumError, Queue};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A file whose programs beside a ring write fail when told so, after the ring write.
+struct Failing {
+    medium: FileMedium,
+    fails: AtomicBool,
+    beside: AtomicU64,
+}
+
+impl Medium for Failing {
+    fn geometry(&self) -> &Geometry {
+        self.medium.geometry()
+    }
+    fn uuid(&self) -> [u8; 16] {
+        self.medium.uuid()
+    }
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        self.medium.execute(io)
+    }
+    fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
+        self.medium.begin(io)
+    }
+    fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
+        self.beside.fetch_add(1, Ordering::Relaxed);
+        if !self.fails.swap(false, Ordering::Relaxed) {
+            return self.medium.begin_with(program, persist);
+        }
+        let Io::Program { at, .. } = program else { panic!("a program comes first") };
+        let failed = MediumError::BlockFailed { block: at.block, what: "program", error: "worn out".into() };
+        Ok(Box::new(move || {
+            self.medium.execute(persist).unwrap();
+            Err(failed)
+        }))
+    }
+    fn queue(&self, depth: u32) -> Box<dyn Queue> {
+        self.medium.queue(depth)
+    }
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_root(slot, into)
+    }
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_ring(offset, into)
+    }
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+}
+
+fn value(key: u64) -> Vec<u8> {
+    let mut value = vec![key as u8; (1 << 20) + key as usize];
+    value[..8].copy_from_slice(&key.to_le_bytes());
+    value
+}
+
+/// Goal:   large values of a caller who is alone are stored beside their ring writes, and elsewhere if their program fails, without
+///         waiting for the next round of housekeeping.
+/// Method: values put one by one on a file, some of whose programs fail, small ones between; all read back, then from the device
+///         opened again.
+#[test]
+fn values_are_stored_beside_their_frames() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().join("device");
+    let medium = FileMedium::create(&path, &CreateOptions::new(256 << 20)).unwrap();
+    Core::format(&medium).unwrap();
+    let medium = Arc::new(Failing { medium, fails: AtomicBool::default(), beside: AtomicU64::default() });
+    let device = Device::on_medium(medium.clone()).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("large", &options).unwrap();
+    for key in 0..80u64 {
+        medium.fails.fetch_or(key % 16 == 9, Ordering::Relaxed);
+        let begun = Instant::now();
+        device.put(space, key, &value(key)).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(5), "key {key} took {:?}", begun.elapsed());
+        assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}");
+        if key % 16 == 3 {
+            device.put(space, 1000 + key, b"small").unwrap();
+        }
+    }
+    let failures = device.stats().program_failures;
+    assert!(medium.beside.load(Ordering::Relaxed) > 30 && failures > 3, "{failures} failed: {medium:?}");
+    (0..80).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}"));
+    drop(device);
+    drop(medium);
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    let space = device.namespace("large").unwrap();
+    (0..80).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}, opened again"));
+    device.close().unwrap();
+}
+
+impl std::fmt::Debug for Failing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} beside", self.beside.load(Ordering::Relaxed))
+    }
+}
