@@ -13,7 +13,8 @@
 //!
 //! Why only deadlocks are found: a walk reads its locks one after the other, so a cycle that it saw may never have
 //! stood all at once. It is walked a second time in the same order. Who waits through both walks takes and gives no
-//! lock between them; so each edge that both walks saw stood at the moment between them.
+//! lock between them; so each edge that both walks saw stood at the moment between them. One that no longer stands may
+//! hide another that does, behind a transaction that the walk came to first; so the walk begins again.
 
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::sync::{Condvar, Mutex, MutexGuard};
@@ -156,12 +157,14 @@ impl Waits {
     /// wait is over before the next begins.
     fn is_deadlocked(&self, space: &impl LockSpace, who: XcbId) -> bool {
         let _one = self.detector.lock().expect("no panics under this lock");
-        let Some(cycle) = self.find_cycle(space, who) else { return false };
-        if !cycle.iter().all(|edge| self.still_stands(space, edge)) {
-            return false;
+        // Ends: whoever changes the graph and waits again looks for a deadlock, too, and stays there until this is over.
+        while let Some(cycle) = self.find_cycle(space, who) {
+            if cycle.iter().all(|edge| self.still_stands(space, edge)) {
+                self.lock(who).at = None;
+                return true;
+            }
         }
-        self.lock(who).at = None;
-        true
+        false
     }
 
     /// The edges of a cycle through `who`, its own first.
