@@ -31,7 +31,6 @@ class Status(enum.IntEnum):
     FULL = 40
     NO_SPACE = 41
     READ_ONLY = 42
-    NEEDS_RECOVERY = 43
     STOPPED = 44
     CORRUPT = 45
     IO = 46

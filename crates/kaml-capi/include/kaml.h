@@ -135,8 +135,6 @@ typedef enum kaml_status {
     KAML_NO_SPACE = 41,
     // The device is open for reading only.
     KAML_READ_ONLY = 42,
-    // The device was not closed cleanly; open it for writing once.
-    KAML_NEEDS_RECOVERY = 43,
     // A write failed earlier: nothing is accepted until the device is opened again.
     KAML_STOPPED = 44,
     // Stored bytes do not match their checksum.

@@ -68,8 +68,6 @@ pub enum kaml_status {
     KAML_NO_SPACE = 41,
     /// The device is open for reading only.
     KAML_READ_ONLY = 42,
-    /// The device was not closed cleanly; open it for writing once.
-    KAML_NEEDS_RECOVERY = 43,
     /// A write failed earlier: nothing is accepted until the device is opened again.
     KAML_STOPPED = 44,
     /// Stored bytes do not match their checksum.
@@ -94,7 +92,7 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 34] = [
+    pub(crate) const ALL: [kaml_status; 33] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
@@ -120,7 +118,6 @@ impl kaml_status {
         KAML_FULL,
         KAML_NO_SPACE,
         KAML_READ_ONLY,
-        KAML_NEEDS_RECOVERY,
         KAML_STOPPED,
         KAML_CORRUPT,
         KAML_IO,
@@ -161,7 +158,6 @@ impl kaml_status {
             KAML_FULL => c"the device is full; delete something first",
             KAML_NO_SPACE => c"the file system below the device is full",
             KAML_READ_ONLY => c"the device is open for reading only",
-            KAML_NEEDS_RECOVERY => c"the device was not closed cleanly; open it for writing once",
             KAML_STOPPED => c"a write failed earlier; the device accepts nothing until it is opened again",
             KAML_CORRUPT => c"stored bytes do not match their checksum",
             KAML_IO => c"the system failed to read or write",
@@ -263,7 +259,6 @@ impl From<&CommandError> for kaml_status {
             CommandError::Root(RootError::NewerVersion { .. }) => KAML_NEWER_VERSION,
             CommandError::Medium(error) => error.into(),
             CommandError::Stopped(_) => KAML_STOPPED,
-            CommandError::NeedsRecovery => KAML_NEEDS_RECOVERY,
             CommandError::ReadOnly => KAML_READ_ONLY,
         }
     }

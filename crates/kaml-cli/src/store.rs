@@ -21,13 +21,9 @@ impl DeviceArgument {
         open(&self.path, &OpenOptions::default())
     }
 
-    /// Opens it for reading only; if its last user was killed, it has to be recovered first, and is.
+    /// Opens it for reading only, so that nothing changes on it.
     pub fn open_to_read(&self) -> Result<Device, Failure> {
-        let options = OpenOptions { read_only: true, ..OpenOptions::default() };
-        match Device::open(&self.path, &options) {
-            Err(error) if matches!(error.command(), Some(kaml_device::Error::NeedsRecovery)) => self.open(),
-            other => other.map_err(|error| named(&self.path, error)),
-        }
+        open(&self.path, &OpenOptions { read_only: true, ..OpenOptions::default() })
     }
 
     /// Where it is.

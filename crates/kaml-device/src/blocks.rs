@@ -195,6 +195,8 @@ pub(crate) struct BlockTable {
     reclaimed: Vec<u32>,
     erasing_count: u32,
     bad_count: u32,
+    /// Bad blocks are used as others are: what is written stays in memory.
+    uses_bad: bool,
     failing_count: u32,
     live_chunks: u64,
     pub(crate) gate: Arc<BlockGate>,
@@ -226,6 +228,7 @@ impl BlockTable {
             reclaimed: Vec::new(),
             erasing_count: 0,
             bad_count: 0,
+            uses_bad: false,
             failing_count: 0,
             live_chunks: 0,
             gate: Arc::new(BlockGate::new(geometry)),
@@ -549,16 +552,22 @@ impl BlockTable {
         self.blocks[block as usize].holds += pages;
     }
 
+    /// The medium keeps in memory what is written to it, so that bad blocks without content count as free.
+    pub(crate) fn use_bad_blocks(&mut self) {
+        self.uses_bad = true;
+    }
+
     /// Everything was restored: blocks with content are full, the others free.
     pub(crate) fn finish_restore(&mut self) {
         self.free.fill(FreeBlocks::default());
         self.free_count = 0;
         for block in 0..self.count() {
             let entry = &mut self.blocks[block as usize];
-            if entry.state == BlockState::Bad {
+            let has_content = entry.valid_chunks > 0 || entry.holds > 0;
+            if entry.state == BlockState::Bad && (has_content || !self.uses_bad) {
                 continue;
             }
-            if entry.valid_chunks > 0 || entry.holds > 0 {
+            if has_content {
                 entry.state = BlockState::Full;
             } else {
                 entry.state = BlockState::Dirty;

@@ -161,9 +161,6 @@ pub enum Error {
     /// A durable write failed earlier: nothing new is accepted until the device is opened again.
     #[error("the device stopped accepting writes: {0}")]
     Stopped(MediumError),
-    /// It was not closed cleanly, and opening it for reading only may not repair it.
-    #[error("the device was not closed cleanly; open it for writing once to recover it")]
-    NeedsRecovery,
     /// Opened for reading only.
     #[error("the device is open for reading only")]
     ReadOnly,

@@ -81,21 +81,11 @@ impl Core {
         write_root(medium, &root)
     }
 
-    /// Opens a device; with `read_only` nothing is written, which needs a clean close before.
-    pub fn open(medium: &dyn Medium, read_only: bool) -> Result<(Core, OpenReport), Error> {
+    /// Opens a device.
+    pub fn open(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
         let root = read_root(medium)?;
         let mut core = Core::restore(medium, root)?;
-        core.read_only = read_only;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
-        if read_only {
-            return match report.clean {
-                true => {
-                    core.blocks.finish_restore();
-                    Ok((core, report))
-                }
-                false => Err(Error::NeedsRecovery),
-            };
-        }
         if report.clean {
             // Only erases can have been journaled since the block table was written.
             core.replay_journal(medium)?;
@@ -109,6 +99,26 @@ impl Core {
             core.recover(medium, &mut report)?;
         }
         Ok((core, report))
+    }
+
+    /// Opens a device for reading. If it was not closed cleanly ([`Core::was_closed`]), recovery writes: hand in a
+    /// [`kaml_flash::Overlay`]. In its memory bad blocks are as good as others, so that worn-out flash can be read.
+    pub fn open_to_read(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
+        let root = read_root(medium)?;
+        let mut core = Core::restore(medium, root)?;
+        let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
+        core.blocks.use_bad_blocks();
+        match report.clean {
+            true => core.blocks.finish_restore(),
+            false => core.recover(medium, &mut report)?,
+        }
+        core.read_only = true;
+        Ok((core, report))
+    }
+
+    /// Whether nothing has been written since the device was closed.
+    pub fn was_closed(medium: &dyn Medium) -> Result<bool, Error> {
+        Ok(read_root(medium)?.clean)
     }
 
     /// The firmware as the root describes it, indexes not loaded.

@@ -48,7 +48,7 @@ impl Rig {
     fn new() -> Rig {
         let medium = MemoryMedium::new(geometry());
         Core::format(&medium).unwrap();
-        let (core, _) = Core::open(&medium, false).unwrap();
+        let (core, _) = Core::open(&medium).unwrap();
         let mut rig = Rig { core, medium, world: World::default(), now_ns: 0, namespace: 0 };
         let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
         rig.namespace = rig.core.create_namespace("n", &options).unwrap();
@@ -183,7 +183,7 @@ impl Rig {
     }
 
     fn reopen(&mut self) {
-        self.core = Core::open(&self.medium, false).unwrap().0;
+        self.core = Core::open(&self.medium).unwrap().0;
     }
 }
 
@@ -210,7 +210,7 @@ fn programs_that_fail_beside_their_frames_lose_nothing() {
             rig.background();
         }
         if round % 60 == 41 {
-            rig.core = Core::open(&rig.medium, false).unwrap().0;
+            rig.core = Core::open(&rig.medium).unwrap().0;
             rig.compare(&model, 40);
         }
     }

@@ -441,7 +441,7 @@ fn a_clean_close_keeps_the_buffer() {
             let request = world.life.core.request_close();
             world.life.until(|core| core.roots_done() >= request).unwrap();
             drop(world);
-            let (_, report) = Core::open(&medium, true).unwrap();
+            let (_, report) = Core::open_to_read(&medium).unwrap();
             assert!(report.clean, "life {life}");
             world = World::open(&medium, life + 9).unwrap();
             assert_eq!(world.compare(&model, false), Ok(()), "life {life}");

@@ -30,34 +30,41 @@ struct Shared {
 const COPY_BYTES: u64 = 1 << 20;
 
 impl Overlay {
-    /// What lies below, for changing in memory. Parts of ring and roots that cannot be read are zeroes.
-    pub fn new(below: Arc<dyn Medium>) -> Overlay {
+    /// What lies below, for changing in memory. Fails if ring or roots cannot be read.
+    pub fn new(below: Arc<dyn Medium>) -> Result<Overlay, MediumError> {
+        Overlay::copying(below, Err)
+    }
+
+    /// As [`Overlay::new`], but parts of ring and roots that cannot be read are zeroes.
+    pub fn of_damaged(below: Arc<dyn Medium>) -> Overlay {
+        let copied = Overlay::copying(below, |error| {
+            tracing::warn!(%error, "not copied");
+            Ok(())
+        });
+        copied.expect("errors are passed over")
+    }
+
+    /// `unread` answers what to do about a part that cannot be read.
+    fn copying(
+        below: Arc<dyn Medium>,
+        unread: impl Fn(MediumError) -> Result<(), MediumError>,
+    ) -> Result<Overlay, MediumError> {
         let geometry = below.geometry().clone();
         let above = MemoryMedium::new(geometry.clone());
         let is_above = (0..geometry.block_count()).map(|_| AtomicBool::new(false)).collect();
-        let overlay = Overlay { shared: Arc::new(Shared { below, above, is_above }) };
-        overlay.copy_ring_and_roots();
-        overlay
-    }
-
-    fn copy_ring_and_roots(&self) {
-        let Shared { below, above, .. } = &*self.shared;
-        let geometry = below.geometry();
-        let copy = |read: Result<(), MediumError>, mut io: Io| {
-            let copied = read.and_then(|()| above.execute(&mut io));
-            copied.unwrap_or_else(|error| tracing::warn!(%error, "not copied"));
-        };
         for slot in [0, 1] {
             let mut data = AlignedBuf::zeroed(geometry.root_bytes as usize);
             let read = below.read_root(slot, &mut data);
-            copy(read, Io::WriteRoot { slot, data });
+            read.and_then(|()| above.execute(&mut Io::WriteRoot { slot, data })).or_else(&unread)?;
         }
         for offset in (0..geometry.ring_bytes).step_by(COPY_BYTES as usize) {
             let len = COPY_BYTES.min(geometry.ring_bytes - offset) as usize;
             let mut data = AlignedBuf::zeroed(len);
             let read = below.read_ring(offset, &mut data);
-            copy(read, Io::Persist { offset, data, len, barrier: false });
+            let mut write = Io::Persist { offset, data, len, barrier: false };
+            read.and_then(|()| above.execute(&mut write)).or_else(&unread)?;
         }
+        Ok(Overlay { shared: Arc::new(Shared { below, above, is_above }) })
     }
 
     fn of_block(&self, block: BlockIndex) -> &dyn Medium {
@@ -125,7 +132,7 @@ mod tests {
         let below = MemoryMedium::new(geometry);
         let at = PageAddr { block: BlockIndex(1), page: 0 };
         program(&below, at, 1);
-        let over = Overlay::new(Arc::new(below.clone()));
+        let over = Overlay::new(Arc::new(below.clone())).unwrap();
         assert_eq!(read(&over, at), vec![1; page], "what is below is seen");
         over.execute(&mut Io::Erase { block: at.block, release: true }).unwrap();
         assert_eq!(read(&over, at), vec![0; page]);

@@ -9,7 +9,7 @@ use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
 use crate::versions::{self, Past};
 use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
-use kaml_flash::{AlignedBuf, FileMedium, Io, Medium, MediumError};
+use kaml_flash::{AlignedBuf, FileMedium, Io, Medium, MediumError, Overlay};
 use std::ops::Range;
 
 /// A promise that was broken.
@@ -43,6 +43,8 @@ pub trait Tested: Medium {
 }
 
 impl Tested for FileMedium {}
+
+impl Tested for Overlay {}
 
 impl Tested for SimMedium {
     fn excuses(&self, error: &Error) -> bool {

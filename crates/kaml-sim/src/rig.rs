@@ -131,7 +131,7 @@ impl Rig {
         let options = Options { timing, faults: Faults::default(), keep: Keep::Runs, blank: 0xFF, seed: rng.draw() };
         let medium = SimMedium::new(board.geometry.clone(), options)?;
         Core::format(&medium)?;
-        let (core, _) = Core::open(&medium, false)?;
+        let (core, _) = Core::open(&medium)?;
         Ok(Rig {
             reader: core.reader(),
             core,

@@ -12,10 +12,12 @@ use crate::host::Command;
 use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
-use crate::scenario::{Scenario, Small, draw_past};
+use crate::scenario::{Scenario, Small, Workload, draw_past};
 use crate::versions::Past;
 use crate::world::{Counts, End, World};
 use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
+use kaml_flash::Overlay;
+use std::sync::Arc;
 
 /// Which operations power is cut at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,6 +100,8 @@ pub struct Failure {
 const OPEN_TRIES_MAX: u32 = 30;
 /// Operations of a recovery that is cut are counted up to this.
 const RECOVERY_CUT_MAX: u64 = 60;
+/// So many cuts are followed by an opening for reading, too.
+const READ_ONLY_ONE_IN: u64 = 8;
 /// Commands after a recovery that is not gone on with.
 const AFTERMATH_COMMANDS: u64 = 60;
 
@@ -145,6 +149,8 @@ struct Run {
 /// How a device came back.
 enum Opened {
     Open(Box<Core>),
+    /// No block is left for what must be written.
+    WornOut,
     /// Flash has lost what is needed, and the firmware says so.
     GivenUp,
 }
@@ -201,8 +207,14 @@ impl Run {
             model = std::mem::take(&mut world.model);
             drop(world);
             self.end_life(end, &medium)?;
-            let Opened::Open(next) = self.open(&medium, &mut opening)? else { return self.finish(&medium) };
-            core = *next;
+            match self.open(&medium, &mut opening)? {
+                Opened::Open(next) => core = *next,
+                Opened::WornOut => {
+                    read_only(&medium, model, &workload)?;
+                    return self.finish(&medium);
+                }
+                Opened::GivenUp => return self.finish(&medium),
+            }
             check::contents(&mut core, &medium, &mut model, &workload)?;
         }
         self.finish(&medium)
@@ -296,12 +308,16 @@ impl Run {
 
     /// Power is cut here, on a fork: everything that was answered must come back.
     fn survive(&mut self, world: &World, draw: &mut Rng) -> Result<(), Violation> {
-        let fork = world.medium.fork_after_cut(draw.draw());
+        let state = draw.draw();
+        let fork = world.medium.fork_after_cut(state);
         self.totals.cuts += 1;
+        if state.is_multiple_of(READ_ONLY_ONE_IN) {
+            read_only(&world.medium.fork_after_cut(state), world.model.clone(), &world.workload)?;
+        }
         let mut model = world.model.clone();
         for _ in 0..draw.below(3) {
             fork.cut_after(draw.within(1, RECOVERY_CUT_MAX));
-            let opened = Core::open(&fork, false);
+            let opened = Core::open(&fork);
             if !fork.is_cut() {
                 fork.power_on();
                 break;
@@ -312,11 +328,15 @@ impl Run {
             fork.power_on();
         }
         let workload = world.workload.clone();
-        if let Opened::Open(mut core) = self.open(&fork, draw)? {
-            check::contents(&mut core, &fork, &mut model, &workload)?;
-            if draw.one_in(4) {
-                self.aftermath(*core, &fork, model, draw.draw())?;
+        match self.open(&fork, draw)? {
+            Opened::Open(mut core) => {
+                check::contents(&mut core, &fork, &mut model, &workload)?;
+                if draw.one_in(4) {
+                    self.aftermath(*core, &fork, model, draw.draw())?;
+                }
             }
+            Opened::WornOut => read_only(&fork, model, &workload)?,
+            Opened::GivenUp => {}
         }
         self.totals.faults.add(&fork.fault_counts());
         Ok(())
@@ -363,7 +383,7 @@ impl Run {
         let mut last = None;
         for attempt in 0..OPEN_TRIES_MAX {
             medium.spare_reads(attempt >= OPEN_TRIES_MAX / 2);
-            let opened = Core::open(medium, false);
+            let opened = Core::open(medium);
             medium.spare_reads(false);
             if let Some(misuse) = medium.misuse() {
                 return Err(Violation::new(misuse));
@@ -379,17 +399,33 @@ impl Run {
             medium.cut(draw.draw());
             medium.power_on();
         }
-        let worn_out = matches!(last, Some(Error::Stopped(kaml_flash::MediumError::WornOut { .. })));
-        match worn_out || medium.faults().lose_data() || medium.bad_blocks().len() > 4 {
-            true => {
-                self.totals.given_up += 1;
-                Ok(Opened::GivenUp)
-            }
-            false => {
-                let why = last.map_or(String::new(), |error| error.to_string());
-                Err(Violation::new(format!("the device cannot be opened any more: {why}")))
-            }
+        self.totals.given_up += 1;
+        if medium.faults().lose_data() {
+            return Ok(Opened::GivenUp);
         }
+        let worn_out = matches!(last, Some(Error::Stopped(kaml_flash::MediumError::WornOut { .. })));
+        if worn_out || medium.bad_blocks().len() > 4 {
+            return Ok(Opened::WornOut);
+        }
+        let why = last.map_or(String::new(), |error| error.to_string());
+        Err(Violation::new(format!("the device cannot be opened any more: {why}")))
+    }
+}
+
+/// A device that is opened for reading has everything that was answered, and nothing on it changes.
+fn read_only(medium: &SimMedium, mut model: Model, workload: &Workload) -> Result<(), Violation> {
+    if medium.faults().lose_data() {
+        return Ok(());
+    }
+    medium.spare_reads(true);
+    let mutations = medium.mutations();
+    let failed = |error: &dyn std::fmt::Display| Violation::new(format!("opening for reading: {error}"));
+    let over = Overlay::new(Arc::new(medium.clone())).map_err(|error| failed(&error))?;
+    let (mut core, _) = Core::open_to_read(&over).map_err(|error| failed(&error))?;
+    check::contents(&mut core, &over, &mut model, workload)?;
+    match medium.mutations() == mutations {
+        true => Ok(()),
+        false => Err(failed(&"the medium was written to")),
     }
 }
 

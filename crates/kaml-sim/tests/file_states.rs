@@ -88,7 +88,7 @@ impl World {
         let states = FileStates::of(&path, sector_bytes, broken).unwrap();
         let trace = Arc::new(FileTrace::default());
         let medium = FileMedium::open_traced(&path, &options(), Some(trace.clone())).unwrap();
-        let (mut core, _) = Core::open(&medium, false).unwrap();
+        let (mut core, _) = Core::open(&medium).unwrap();
         let mut model = Model::default();
         for name in ["a", "b"] {
             let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
@@ -227,7 +227,7 @@ impl World {
             self.states.write(&path, which, &mut self.rng).unwrap();
             let medium = FileMedium::open(&path, &options()).map_err(|error| error.to_string())?;
             let at = |what: String| format!("event {}, state {which}: {what}", self.noted);
-            let (mut core, _) = Core::open(&medium, false).map_err(|error| at(format!("opening: {error}")))?;
+            let (mut core, _) = Core::open(&medium).map_err(|error| at(format!("opening: {error}")))?;
             let mut model = self.model.clone();
             check::contents(&mut core, &medium, &mut model, &self.workload).map_err(|error| at(error.to_string()))?;
         }

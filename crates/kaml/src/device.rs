@@ -79,10 +79,18 @@ impl Device {
     }
 
     /// Opens a device. After a crash this brings back exactly what was acknowledged.
+    ///
+    /// With [`OpenOptions::read_only`] nothing is ever written to it. If its last user was killed, it is recovered in memory
+    /// each time, which takes up to the size of the commit ring and a few blocks of it. So one that is worn out, or lies
+    /// where nothing may be written, can be read.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Device, Error> {
         let medium = FileMedium::open(path.as_ref(), options)?;
         let durability = medium.durability();
-        Device::start(Arc::new(medium), path.as_ref(), durability, options.read_only)
+        let medium: Arc<dyn Medium> = match options.read_only && !Core::was_closed(&medium)? {
+            true => Arc::new(Overlay::new(Arc::new(medium))?),
+            false => Arc::new(medium),
+        };
+        Device::start(medium, path.as_ref(), durability, options.read_only)
     }
 
     /// A device in memory, gone when it is closed: for tests and for measuring what the medium costs.
@@ -120,7 +128,7 @@ impl Device {
         let begin = Instant::now();
         let medium = FileMedium::open(path.as_ref(), &OpenOptions { read_only: true, ..OpenOptions::default() })?;
         let durability = medium.durability();
-        let medium = Arc::new(Overlay::new(Arc::new(medium)));
+        let medium = Arc::new(Overlay::of_damaged(Arc::new(medium)));
         let (core, found) = Core::salvage(&*medium, progress)?;
         let path = path.as_ref().display().to_string();
         let about = About { path, durability, report: OpenReport::default(), open: begin.elapsed(), read_only: true };
@@ -129,7 +137,7 @@ impl Device {
 
     fn start(medium: Arc<dyn Medium>, path: &Path, durability: Durability, read_only: bool) -> Result<Device, Error> {
         let begin = Instant::now();
-        let (core, report) = Core::open(&*medium, read_only)?;
+        let (core, report) = if read_only { Core::open_to_read(&*medium)? } else { Core::open(&*medium)? };
         let path = path.display().to_string();
         let about = About { path, durability, report, open: begin.elapsed(), read_only };
         Device::run(core, medium, about)

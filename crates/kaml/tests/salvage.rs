@@ -5,7 +5,7 @@ use kaml::{
 };
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions as FileOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 
 /// All values that a key ever had, in order; nothing: deleted.
@@ -161,6 +161,27 @@ fn whole_devices_are_salvaged_untouched() {
     assert!(device.put(1, 5, b"new").is_err(), "nothing can be written");
     drop(device);
     assert!(fs::read(&path).unwrap() == crashed.image, "the file was changed");
+}
+
+/// Goal:   opening for reading answers everything that was acknowledged, also after a SIGKILL, and changes nothing.
+/// Method: the file that a SIGKILL leaves, write-protected, its bytes before and after; `check`, then a command that writes.
+#[test]
+fn reading_changes_nothing() {
+    let crashed = Crashed::new();
+    let path = crashed.dir.path().join("protected.kaml");
+    fs::write(&path, &crashed.image).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    for _ in 0..2 {
+        let device = Device::open(&path, &options).unwrap();
+        let found = crashed.verify(&device, "protected", false, &|_| false);
+        assert_eq!((found.errors, found.missing), (0, 0), "{found:?}");
+        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+        let refused = device.put(1, 5, b"new").unwrap_err();
+        assert!(matches!(refused.command(), Some(kaml_device::Error::ReadOnly)), "{refused}");
+        device.close().unwrap();
+        assert!(fs::read(&path).unwrap() == crashed.image, "the file was changed");
+    }
 }
 
 /// Goal:   after any one bit flips, opening fails or everything that is answered is right; and salvage reads everything

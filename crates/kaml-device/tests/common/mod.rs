@@ -62,7 +62,7 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) fn open(medium: &MemoryMedium, seed: u64) -> Result<Life, Error> {
-        let (core, _) = Core::open(medium, false)?;
+        let (core, _) = Core::open(medium)?;
         Ok(Life { core, medium: medium.clone(), rng: Rng(seed | 1), started: Vec::new() })
     }
 

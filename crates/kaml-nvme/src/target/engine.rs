@@ -376,7 +376,7 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
             tracing::error!(%error, "the medium lost data");
             Status::UNRECOVERED_READ
         }
-        E::Medium(_) | E::Stopped(_) | E::NeedsRecovery => {
+        E::Medium(_) | E::Stopped(_) => {
             tracing::error!(%error, "a command failed");
             Status::INTERNAL
         }

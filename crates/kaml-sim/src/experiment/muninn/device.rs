@@ -89,7 +89,7 @@ impl Device {
     pub(super) fn new(data_bytes: u64, options: VersionOptions, seed: u64) -> Result<Device, RigError> {
         let medium = flash(data_bytes, options.buffer_bytes, seed)?;
         Core::format(&medium)?;
-        let (mut core, _) = Core::open(&medium, false)?;
+        let (mut core, _) = Core::open(&medium)?;
         let space = NamespaceOptions { keys: KeyKind::U64, versions: Some(options), ..NamespaceOptions::default() };
         let space = core.create_namespace("versions", &space)?;
         let queue = SimQueue::new(&medium);
