@@ -44,6 +44,7 @@ struct Kept {
     durable: bool,
     /// Until they commit.
     records: Vec<Staged>,
+    puts: usize,
     /// No version in it or before it has a larger sequence.
     version_end: u64,
 }
@@ -56,6 +57,8 @@ struct Staging {
     records_crc: u32,
     /// Mapping records among them: the frame must not be durable before their pages are.
     mapping_count: usize,
+    /// Puts that they belong to.
+    puts: usize,
 }
 
 /// What a staging frame looked like before a Put, so that the Put can be taken back.
@@ -69,10 +72,10 @@ pub(crate) struct Mark {
 pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 3;
 /// Frames in flight at once otherwise. A second one gains 10 to 50 % for a few callers and costs as much for many.
 const PERSISTS_OF_CALLERS_MAX: usize = 2;
-/// Records in flight up to which a second write may join.
-const SECOND_PERSIST_RECORDS_MAX: usize = 8;
-/// Up to so many records a write costs the more for each the fewer they are.
-const SMALL_FRAME_RECORDS: usize = 32;
+/// Puts in flight up to which a second write may join.
+const SECOND_PERSIST_PUTS_MAX: usize = 8;
+/// Up to so many Puts a write costs the more for each the fewer they are.
+const SMALL_FRAME_PUTS: usize = 32;
 
 pub(crate) struct CommitRing {
     ring_bytes: u64,
@@ -89,11 +92,11 @@ pub(crate) struct CommitRing {
     spare_records: Vec<Vec<Staged>>,
     kept: VecDeque<Kept>,
     in_flight: usize,
-    /// Records of the frames in flight.
-    in_flight_records: usize,
-    /// Records of the frame that was written last.
-    written_records: usize,
-    /// All of them were places of large values.
+    /// Puts of the frames in flight.
+    in_flight_puts: usize,
+    /// Puts of the frame that was written last.
+    written_puts: usize,
+    /// All its records were places of large values.
     wrote_mappings: bool,
     /// Frames before this one are committed, and end here.
     committed: u64,
@@ -116,6 +119,7 @@ impl CommitRing {
             records: Vec::new(),
             records_crc: 0,
             mapping_count: 0,
+            puts: 0,
         };
         CommitRing {
             ring_bytes: geometry.ring_bytes,
@@ -131,8 +135,8 @@ impl CommitRing {
             spare_records: Vec::new(),
             kept: VecDeque::new(),
             in_flight: 0,
-            in_flight_records: 0,
-            written_records: 0,
+            in_flight_puts: 0,
+            written_puts: 0,
             wrote_mappings: false,
             committed: 1,
             committed_end: at,
@@ -209,18 +213,23 @@ impl CommitRing {
         staging.records.push(staged);
     }
 
-    /// Whether the staging frame should be written now. A second write in flight must carry half as many records as the
+    /// All records of a Put are staged.
+    pub(crate) fn end_put(&mut self) {
+        self.staging.puts += 1;
+    }
+
+    /// Whether the staging frame should be written now. A second write in flight must carry half as many Puts as the
     /// first, and that one few: batches that are split cost more than the overlap gains.
     pub(crate) fn wants_persist(&self) -> bool {
-        let staged = self.staging.records.len();
-        let second = staged * 2 >= self.in_flight_records && self.in_flight_records <= SECOND_PERSIST_RECORDS_MAX;
+        let staged = self.staging.puts;
+        let second = staged * 2 >= self.in_flight_puts && self.in_flight_puts <= SECOND_PERSIST_PUTS_MAX;
         staged > 0 && (self.in_flight == 0 || second) && self.is_among(PERSISTS_OF_CALLERS_MAX)
     }
 
     /// Whether there are several callers, and few of them have staged.
     pub(crate) fn is_small(&self) -> bool {
-        let staged = self.staging.records.len();
-        (staged > 1 || self.written_records > 1) && staged <= SMALL_FRAME_RECORDS
+        let staged = self.staging.puts;
+        (staged > 1 || self.written_puts > 1) && staged <= SMALL_FRAME_PUTS
     }
 
     /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
@@ -230,10 +239,10 @@ impl CommitRing {
     }
 
     /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so that another write gains at any size,
-    /// if it has half as many records as those in flight have on average. With it at most `in_flight_max` are, of
+    /// if it has half as many Puts as those in flight have on average. With it at most `in_flight_max` are, of
     /// [`PERSISTS_IN_FLIGHT_MAX`].
     pub(crate) fn begin_overlapping_persist(&mut self, in_flight_max: usize) -> Option<(u64, Io)> {
-        let half = self.staging.records.len() * 2 * self.in_flight >= self.in_flight_records;
+        let half = self.staging.puts * 2 * self.in_flight >= self.in_flight_puts;
         let among = self.is_among(in_flight_max.min(PERSISTS_IN_FLIGHT_MAX));
         if self.in_flight > 0 && half && self.has_staged() && among { self.begin() } else { None }
     }
@@ -262,6 +271,7 @@ impl CommitRing {
             records: self.spare_records.pop().unwrap_or_default(),
             records_crc: 0,
             mapping_count: 0,
+            puts: 0,
         };
         let mut full = std::mem::replace(&mut self.staging, next);
         full.buf[..FrameHeader::BYTES].copy_from_slice(&FrameHeader::encode(&frame, self.uuid));
@@ -272,8 +282,8 @@ impl CommitRing {
         self.head = lsn + len;
         self.previous_end = self.head;
         self.in_flight += 1;
-        self.in_flight_records += full.records.len();
-        self.written_records = full.records.len();
+        self.in_flight_puts += full.puts;
+        self.written_puts = full.puts;
         self.wrote_mappings = full.mapping_count == full.records.len();
         let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
@@ -282,6 +292,7 @@ impl CommitRing {
             end: self.head,
             durable: false,
             records: full.records,
+            puts: full.puts,
             version_end: self.last_version,
         });
         #[cfg(feature = "broken")]
@@ -308,7 +319,7 @@ impl CommitRing {
         let at = self.place_of(number);
         let kept = &mut self.kept[at];
         assert!(kept.number == number && !kept.durable, "frame {number} is not in flight");
-        self.in_flight_records -= kept.records.len();
+        self.in_flight_puts -= std::mem::take(&mut kept.puts);
         kept.records.clear();
         let frame = Frame {
             epoch: self.epoch,
@@ -356,7 +367,7 @@ impl CommitRing {
         let at = self.place_of(number);
         let kept = &mut self.kept[at];
         kept.durable = true;
-        self.in_flight_records -= kept.records.len();
+        self.in_flight_puts -= kept.puts;
     }
 
     /// The oldest durable frame that is not committed and its records; it counts as committed now.

@@ -127,6 +127,7 @@ impl Core {
                 self.tickets.remove(&ticket);
             }
         }
+        self.ring.end_put();
         Ok(self.ring.staging_number())
     }
 

@@ -401,6 +401,7 @@ impl Core {
         let stamp = VersionStamp { time_ns: self.time_ns, user_version: kind }.encode();
         let staged = Staged::version(namespace, key, self.sequence);
         self.ring.stage(&RecordHeader::encode(&record), [&stamp, &[]], staged);
+        self.ring.end_put();
         let stamp = Stamp { sequence: self.sequence, time_ns: self.time_ns };
         let versioned = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()).expect("admitted");
         versioned.staged.push_back(StagedVersion::Command(command, stamp));
