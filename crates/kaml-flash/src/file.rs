@@ -616,6 +616,11 @@ impl Medium for FileMedium {
         self.media.read_region(format!("commit ring at {offset}"), self.media.layout.ring_offset + offset, into)
     }
 
+    /// A mapped ring is written by copying.
+    fn persists_at_once(&self) -> bool {
+        self.media.ring.is_some()
+    }
+
     fn describe(&self) -> String {
         let media = &*self.media;
         let kind = if sys::is_block_device(&media.file).unwrap_or(false) { "block device" } else { "file" };

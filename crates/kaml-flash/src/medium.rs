@@ -235,6 +235,10 @@ pub trait Medium: Send + Sync {
     fn is_immediate(&self) -> bool {
         false
     }
+    /// Whether the same holds of ring writes (without `barrier`), whatever other operations take.
+    fn persists_at_once(&self) -> bool {
+        self.is_immediate()
+    }
     /// Asks the processor to fetch what an operation will read, which is carried out soon.
     fn prefetch(&self, _: &Io) {}
     /// Words for a person: what it is, and any fallback it had to take.

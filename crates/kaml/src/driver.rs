@@ -34,10 +34,35 @@ const PROGRESS_WAIT: Duration = Duration::from_millis(50);
 /// who yields on a busy machine may wait for milliseconds.
 const PAUSE_GAINS_NS: u64 = 30_000;
 
-/// A futex word on a cache line of its own.
+/// A futex word on a cache line of its own, and who may be sleeping on it, so that nobody need be woken in vain.
 #[repr(align(64))]
 #[derive(Default)]
-struct Word(AtomicU32);
+struct Word {
+    value: AtomicU32,
+    sleepers: AtomicU32,
+}
+
+impl Word {
+    fn value(&self) -> u32 {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps unless the value has changed since it was `seen`.
+    fn sleep(&self, seen: u32) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        atomic_wait::wait(&self.value, seen);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Changes the value. Whoever is not counted here yet will find it changed before falling asleep: one of two that store
+    /// and then load what the other stores sees the other's (sequential consistency).
+    fn change(&self, wake: impl FnOnce(&AtomicU32)) {
+        self.value.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            wake(&self.value);
+        }
+    }
+}
 
 /// What all handles, the housekeeping thread and the event loops of a device share.
 pub(crate) struct Shared {
@@ -46,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) reader: Reader,
     pub(crate) geometry: Geometry,
     words: [Word; FRAME_WORDS],
+    /// Ring writes take no time but the caller's own.
+    persists_at_once: bool,
     committed: AtomicU64,
     /// How long a caller's last ring write took.
     ring_write_ns: AtomicU64,
@@ -82,6 +109,7 @@ impl Shared {
             committed: AtomicU64::new(core.committed()),
             ring_write_ns: AtomicU64::new(0),
             core: Mutex::new(core),
+            persists_at_once: medium.persists_at_once(),
             medium,
             words: Default::default(),
             progress: Condvar::new(),
@@ -196,7 +224,7 @@ impl Shared {
     }
 
     pub(crate) fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
-        let word = &self.words[frame as usize % FRAME_WORDS].0;
+        let word = self.word(frame);
         let mut has_yielded = false;
         loop {
             if core.committed() > frame {
@@ -221,7 +249,7 @@ impl Shared {
                 core = self.lock();
                 continue;
             }
-            let seen = word.load(Ordering::Relaxed);
+            let seen = word.value();
             let wake = core.has_background();
             drop(core);
             if wake {
@@ -230,7 +258,7 @@ impl Shared {
             if has_ring_writes(self) {
                 finish_ring_writes(self);
             } else {
-                atomic_wait::wait(word, seen);
+                word.sleep(seen);
             }
             if self.committed.load(Ordering::Acquire) > frame {
                 return Ok(());
@@ -239,9 +267,18 @@ impl Shared {
         }
     }
 
-    /// Carries out a ring write outside the lock, then tells everyone whom it concerns.
+    /// Carries out a ring write, then tells everyone whom it concerns. One that takes time is carried out outside the lock.
     fn persist(&self, core: MutexGuard<'_, Core>, id: IoId, mut io: Io) {
         let wake = core.has_background();
+        if self.persists_at_once && !matches!(io, Io::Persist { barrier: true, .. }) {
+            // Others would fall asleep over their frames meanwhile, which takes longer than waiting for the lock.
+            let result = self.medium.execute(&mut io);
+            self.end_persist(core, Completion { id, io, result });
+            if wake {
+                self.wake_background();
+            }
+            return;
+        }
         drop(core);
         if wake {
             self.wake_background();
@@ -252,11 +289,18 @@ impl Shared {
         let begin = Instant::now();
         let result = self.medium.execute(&mut io);
         self.ring_write_ns.store(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        let mut core = self.lock();
-        core.complete(Completion { id, io, result });
+        self.end_persist(self.lock(), Completion { id, io, result });
+    }
+
+    fn end_persist(&self, mut core: MutexGuard<'_, Core>, completion: Completion) {
+        core.complete(completion);
         let news = self.news(&core);
         drop(core);
         self.spread(news, 0);
+    }
+
+    fn word(&self, frame: u64) -> &Word {
+        &self.words[frame as usize % FRAME_WORDS]
     }
 
     /// What has been committed since it was last told; call under the lock, then [`Shared::spread`] outside it.
@@ -271,15 +315,11 @@ impl Shared {
     /// Wakes whom the news concern, except the event loop that brings them (0: none).
     pub(crate) fn spread(&self, news: News, bringer: u64) {
         if let Some(frame) = news.orphan {
-            let word = &self.words[frame as usize % FRAME_WORDS].0;
-            word.fetch_add(1, Ordering::Release);
-            atomic_wait::wake_one(word);
+            self.word(frame).change(|value| atomic_wait::wake_one(value));
         }
         let frames = if news.stopped { 0..FRAME_WORDS as u64 } else { news.before..news.committed };
         for frame in frames {
-            let word = &self.words[frame as usize % FRAME_WORDS].0;
-            word.fetch_add(1, Ordering::Release);
-            atomic_wait::wake_all(word);
+            self.word(frame).change(|value| atomic_wait::wake_all(value));
         }
         if self.has_loops.load(Ordering::Relaxed)
             && (news.before != news.committed || news.orphan.is_some() || news.stopped)
