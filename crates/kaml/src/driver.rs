@@ -1,18 +1,15 @@
 //! Driver (i): blocked callers run the firmware. Who has something to commit and finds a free place writes
 //! everybody's frame; the others sleep until their frame is durable.
 //!
-//! Lives here:       the lock around the core, group commit, waking without herds, reads on the caller's thread.
-//! Lives elsewhere:  everything but ring writes and Gets (`background`), event loops (`queue`).
+//! Lives here:       the lock around the core, ring writes, reads on the caller's thread.
+//! Lives elsewhere:  who sleeps and who is woken (`handover`), everything but ring writes and Gets (`background`), event loops
+//!                   (`queue`).
 //! Implements:       design section 2, driver (i).
-//!
-//! Why no wake-up is lost: a caller reads its frame's word under the core's lock, where it also sees that the frame
-//! is not committed, and sleeps only while the word has that value; whoever commits a frame changes the word after
-//! it has left the lock. When a place for a ring write becomes free while records are staged, one sleeper of the
-//! staged frame is woken to take it.
 
 use crate::background::House;
 use crate::bytes::{Bytes, COPIED_BYTES_MAX};
 use crate::error::Error;
+use crate::handover::{Caller, Frames, Handover, News};
 use crate::latency::Latency;
 use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::{Key, NamespaceId};
@@ -21,12 +18,10 @@ use kaml_device::{
 };
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Geometry, Io, IoId, Medium, Wake};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Words that callers sleep on; more than frames can be staged and in flight.
-const FRAME_WORDS: usize = 16;
 /// Waits for room are repeated after this, should the world below have changed without telling.
 const PROGRESS_WAIT: Duration = Duration::from_millis(50);
 
@@ -34,46 +29,15 @@ const PROGRESS_WAIT: Duration = Duration::from_millis(50);
 /// who yields on a busy machine may wait for milliseconds.
 const PAUSE_GAINS_NS: u64 = 30_000;
 
-/// A futex word on a cache line of its own, and who may be sleeping on it, so that nobody need be woken in vain.
-#[repr(align(64))]
-#[derive(Default)]
-struct Word {
-    value: AtomicU32,
-    sleepers: AtomicU32,
-}
-
-impl Word {
-    fn value(&self) -> u32 {
-        self.value.load(Ordering::Relaxed)
-    }
-
-    /// Sleeps unless the value has changed since it was `seen`.
-    fn sleep(&self, seen: u32) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        atomic_wait::wait(&self.value, seen);
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Changes the value. Whoever is not counted here yet will find it changed before falling asleep: one of two that store
-    /// and then load what the other stores sees the other's (sequential consistency).
-    fn change(&self, wake: impl FnOnce(&AtomicU32)) {
-        self.value.fetch_add(1, Ordering::SeqCst);
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            wake(&self.value);
-        }
-    }
-}
-
 /// What all handles, the housekeeping thread and the event loops of a device share.
 pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) medium: Arc<dyn Medium>,
     pub(crate) reader: Reader,
     pub(crate) geometry: Geometry,
-    words: [Word; FRAME_WORDS],
+    handover: Handover,
     /// Ring writes take no time but the caller's own.
     persists_at_once: bool,
-    committed: AtomicU64,
     /// How long a caller's last ring write took.
     ring_write_ns: AtomicU64,
     /// Something that a caller may have waited for has happened: room, a placed value, a root.
@@ -106,12 +70,11 @@ impl Shared {
         Shared {
             reader: core.reader(),
             geometry: core.geometry().clone(),
-            committed: AtomicU64::new(core.committed()),
+            handover: Handover::new(&core),
             ring_write_ns: AtomicU64::new(0),
             core: Mutex::new(core),
             persists_at_once: medium.persists_at_once(),
             medium,
-            words: Default::default(),
             progress: Condvar::new(),
             progress_waiters: AtomicUsize::new(0),
             background: OnceLock::new(),
@@ -199,8 +162,8 @@ impl Shared {
     /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.
     pub(crate) fn make_room<'a>(&'a self, mut core: MutexGuard<'a, Core>) -> MutexGuard<'a, Core> {
         match core.begin_persist() {
-            Some((id, io)) => {
-                self.persist(core, id, io);
+            Some(write) => {
+                self.persist(core, write);
                 self.lock()
             }
             None => {
@@ -223,73 +186,8 @@ impl Shared {
         core
     }
 
-    pub(crate) fn wait_committed<'a>(&'a self, mut core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
-        let word = self.word(frame);
-        let mut has_yielded = false;
-        loop {
-            if core.committed() > frame {
-                return Ok(());
-            }
-            // Those whom the last frame woke are about to stage: a moment for them makes fewer and larger writes.
-            if !has_yielded && self.ring_write_ns.load(Ordering::Relaxed) > PAUSE_GAINS_NS && core.gains_by_a_pause() {
-                has_yielded = true;
-                drop(core);
-                std::thread::yield_now();
-                core = self.lock();
-                continue;
-            }
-            if let Some(error) = core.stopped() {
-                return Err(error.into());
-            }
-            if let Some((id, io)) = core.begin_persist() {
-                self.persist(core, id, io);
-                if self.committed.load(Ordering::Acquire) > frame {
-                    return Ok(());
-                }
-                core = self.lock();
-                continue;
-            }
-            let seen = word.value();
-            let wake = core.has_background();
-            drop(core);
-            if wake {
-                self.wake_background();
-            }
-            if has_ring_writes(self) {
-                finish_ring_writes(self);
-            } else {
-                word.sleep(seen);
-            }
-            if self.committed.load(Ordering::Acquire) > frame {
-                return Ok(());
-            }
-            core = self.lock();
-        }
-    }
-
-    /// Carries out a ring write, then tells everyone whom it concerns. One that takes time is carried out outside the lock.
-    fn persist(&self, core: MutexGuard<'_, Core>, id: IoId, mut io: Io) {
-        let wake = core.has_background();
-        if self.persists_at_once && !matches!(io, Io::Persist { barrier: true, .. }) {
-            // Others would fall asleep over their frames meanwhile, which takes longer than waiting for the lock.
-            let result = self.medium.execute(&mut io);
-            self.end_persist(core, Completion { id, io, result });
-            if wake {
-                self.wake_background();
-            }
-            return;
-        }
-        drop(core);
-        if wake {
-            self.wake_background();
-        }
-        if self.progress_waiters.load(Ordering::Relaxed) > 0 {
-            self.progress.notify_all(); // the staging frame is empty again
-        }
-        let begin = Instant::now();
-        let result = self.medium.execute(&mut io);
-        self.ring_write_ns.store(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.end_persist(self.lock(), Completion { id, io, result });
+    pub(crate) fn wait_committed<'a>(&'a self, core: MutexGuard<'a, Core>, frame: u64) -> Result<(), Error> {
+        Ok(self.handover.wait(self, core, frame)?)
     }
 
     fn end_persist(&self, mut core: MutexGuard<'_, Core>, completion: Completion) {
@@ -299,31 +197,15 @@ impl Shared {
         self.spread(news, 0);
     }
 
-    fn word(&self, frame: u64) -> &Word {
-        &self.words[frame as usize % FRAME_WORDS]
-    }
-
     /// What has been committed since it was last told; call under the lock, then [`Shared::spread`] outside it.
     pub(crate) fn news(&self, core: &Core) -> News {
-        let committed = core.committed();
-        let before = self.committed.swap(committed, Ordering::AcqRel);
-        // A frame waits for somebody to write it.
-        let orphan = core.wants_persist();
-        News { before, committed, orphan: orphan.then_some(core.staging_frame()), stopped: core.stopped().is_some() }
+        self.handover.news(core)
     }
 
     /// Wakes whom the news concern, except the event loop that brings them (0: none).
     pub(crate) fn spread(&self, news: News, bringer: u64) {
-        if let Some(frame) = news.orphan {
-            self.word(frame).change(|value| atomic_wait::wake_one(value));
-        }
-        let frames = if news.stopped { 0..FRAME_WORDS as u64 } else { news.before..news.committed };
-        for frame in frames {
-            self.word(frame).change(|value| atomic_wait::wake_all(value));
-        }
-        if self.has_loops.load(Ordering::Relaxed)
-            && (news.before != news.committed || news.orphan.is_some() || news.stopped)
-        {
+        self.handover.tell(&news);
+        if self.has_loops.load(Ordering::Relaxed) && news.concern_anybody() {
             let loops = self.loops.lock().expect("no panics under this lock");
             loops.iter().filter(|(id, _)| *id != bringer).for_each(|(_, wake)| wake.wake());
         }
@@ -462,7 +344,7 @@ impl Shared {
         let empty = core.complete_beside((program_id, program), (id, write), result);
         let is_staged = empty.is_none();
         if let Some((id, io)) = empty {
-            self.persist(core, id, io);
+            self.persist(core, (id, io));
             core = self.lock();
         }
         let news = self.news(&core);
@@ -616,6 +498,83 @@ impl Shared {
     }
 }
 
+impl Caller<Core> for Shared {
+    fn lock(&self) -> MutexGuard<'_, Core> {
+        Shared::lock(self)
+    }
+
+    /// One that takes time is carried out outside the lock.
+    fn persist(&self, core: MutexGuard<'_, Core>, (id, mut io): (IoId, Io)) {
+        let wake = core.has_background();
+        if self.persists_at_once && !matches!(io, Io::Persist { barrier: true, .. }) {
+            // Others would fall asleep over their frames meanwhile, which takes longer than waiting for the lock.
+            let result = self.medium.execute(&mut io);
+            self.end_persist(core, Completion { id, io, result });
+            if wake {
+                self.wake_background();
+            }
+            return;
+        }
+        drop(core);
+        if wake {
+            self.wake_background();
+        }
+        if self.progress_waiters.load(Ordering::Relaxed) > 0 {
+            self.progress.notify_all(); // the staging frame is empty again
+        }
+        let begin = Instant::now();
+        let result = self.medium.execute(&mut io);
+        self.ring_write_ns.store(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.end_persist(self.lock(), Completion { id, io, result });
+    }
+
+    fn may_pause(&self) -> bool {
+        self.ring_write_ns.load(Ordering::Relaxed) > PAUSE_GAINS_NS
+    }
+
+    fn leave(&self, core: MutexGuard<'_, Core>) -> bool {
+        let wake = core.has_background();
+        drop(core);
+        if wake {
+            self.wake_background();
+        }
+        let sleeps = !has_ring_writes(self);
+        if !sleeps {
+            finish_ring_writes(self);
+        }
+        sleeps
+    }
+}
+
+impl Frames for Core {
+    type Write = (IoId, Io);
+    type Error = kaml_device::Error;
+
+    fn committed(&self) -> u64 {
+        Core::committed(self)
+    }
+
+    fn staging_frame(&self) -> u64 {
+        Core::staging_frame(self)
+    }
+
+    fn wants_persist(&self) -> bool {
+        Core::wants_persist(self)
+    }
+
+    fn gains_by_a_pause(&self) -> bool {
+        Core::gains_by_a_pause(self)
+    }
+
+    fn begin_persist(&mut self) -> Option<(IoId, Io)> {
+        Core::begin_persist(self)
+    }
+
+    fn stopped(&self) -> Option<kaml_device::Error> {
+        Core::stopped(self)
+    }
+}
+
 /// The large values of a Put, on their way to their pages.
 #[derive(Default)]
 struct Placed {
@@ -659,12 +618,4 @@ pub(crate) enum Lookup {
     Value,
     /// One read away.
     Read(FlashRead),
-}
-
-/// What a completion changed for others.
-pub(crate) struct News {
-    before: u64,
-    committed: u64,
-    orphan: Option<u64>,
-    stopped: bool,
 }

@@ -29,11 +29,13 @@ mod check;
 mod device;
 mod driver;
 mod error;
+mod handover;
 mod latency;
 mod merging;
 mod queue;
 mod stats;
 pub mod store;
+mod sync;
 mod versions;
 
 pub use batch::{Batch, Record};
