@@ -20,6 +20,7 @@
 //! All of this crate's unsafe code is here: mapping memory, and turning a line number into a reference.
 #![allow(unsafe_code, reason = "mapping memory and referring to it cannot be said in safe Rust")]
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::*};
@@ -28,12 +29,18 @@ use std::thread::{self, Thread};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// A cache line of eight words: a bucket, a segment header, or sixteen directory entries.
+use crate::shape::Header;
+
+/// A cache line of eight words: a bucket, what lies behind one, or the bits of full buckets.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [AtomicU64; 8]);
 
 pub(crate) const LINE_BYTES: usize = 64;
+const _: () = assert!(size_of::<Line>() == LINE_BYTES && size_of::<Header>() == LINE_BYTES);
+const _: () = assert!(align_of::<Header>() == align_of::<Line>());
+/// Directory entries of a line.
+pub(crate) const ENTRIES_PER_LINE: u64 = 16;
 /// Buckets of a page.
 pub(crate) const PAGE_LINES: u32 = 64;
 const SYSTEM_PAGE_BYTES: usize = 4096;
@@ -69,6 +76,61 @@ impl Line {
         self.0.iter().zip(words).for_each(|(word, &value)| word.store(value, Relaxed));
     }
 }
+
+/// Which words of two lines have these low halves: bit `i` for word `i` of the first, whose low half would be `low`, bit
+/// `8 + i` for word `i` of the second, with `low | 1`. Beside a writer some may be missing or too many, as with loads of
+/// single words.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn alike(first: &Line, second: &Line, low: u32) -> u32 {
+    let found: u32;
+    // SAFETY: reads two aligned lines and changes nothing but its registers; SSE2 is in every x86-64. To Rust it is sixteen
+    // relaxed loads: a word may change meanwhile, and whoever asks validates the segment's version afterwards.
+    unsafe {
+        std::arch::asm!(
+            "movd {a}, {low:e}",
+            "movd {b}, {low_1:e}",
+            "pshufd {a}, {a}, 0",
+            "pshufd {b}, {b}, 0",
+            // The low halves of four words at a time.
+            "movaps {t0}, [{first}]",
+            "movaps {t1}, [{first} + 32]",
+            "shufps {t0}, [{first} + 16], 0x88",
+            "shufps {t1}, [{first} + 48], 0x88",
+            "movaps {t2}, [{second}]",
+            "movaps {t3}, [{second} + 32]",
+            "shufps {t2}, [{second} + 16], 0x88",
+            "shufps {t3}, [{second} + 48], 0x88",
+            "pcmpeqd {t0}, {a}",
+            "pcmpeqd {t1}, {a}",
+            "pcmpeqd {t2}, {b}",
+            "pcmpeqd {t3}, {b}",
+            // Sixteen answers of 32 bits as sixteen bytes, and as bits.
+            "packssdw {t0}, {t1}",
+            "packssdw {t2}, {t3}",
+            "packsswb {t0}, {t2}",
+            "pmovmskb {found:e}, {t0}",
+            first = in(reg) first,
+            second = in(reg) second,
+            low = in(reg) low,
+            low_1 = in(reg) low | 1,
+            found = lateout(reg) found,
+            a = out(xmm_reg) _, b = out(xmm_reg) _,
+            t0 = out(xmm_reg) _, t1 = out(xmm_reg) _, t2 = out(xmm_reg) _, t3 = out(xmm_reg) _,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    found
+}
+
+/// The same without vectors.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+pub(crate) fn alike_by_words(first: &Line, second: &Line, low: u32) -> u32 {
+    let of = |line: &Line, low| (0..8).fold(0, |all, i| all | u32::from(line.0[i].load(Relaxed) as u32 == low) << i);
+    of(first, low) | of(second, low | 1) << 8
+}
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) use alike_by_words as alike;
 
 /// The reserved range.
 pub(crate) struct Arena {
@@ -162,16 +224,71 @@ impl Arena {
     /// The line with this number.
     #[inline]
     pub(crate) fn line(&self, line: u32) -> &Line {
-        assert!(line < self.line_count, "line numbers come from this arena");
-        // SAFETY: inside the mapping by the assertion, aligned, readable and writable as long as `self` lives; memory
-        // never written reads as zeros, and every access goes through atomics.
-        unsafe { &*self.lines.as_ptr().add(line as usize) }
+        self.lines().line(line)
+    }
+
+    /// The same line as a segment's header.
+    #[inline]
+    pub(crate) fn header(&self, line: u32) -> &Header {
+        self.lines().header(line)
+    }
+
+    /// The `i`th directory entry of the arena, of sixteen a line.
+    #[inline]
+    pub(crate) fn entry(&self, i: u64) -> &AtomicU32 {
+        self.lines().entry(i)
+    }
+
+    /// All lines, in two words that a look-up can keep in registers.
+    #[inline]
+    pub(crate) fn lines(&self) -> Lines<'_> {
+        Lines { first: self.lines, count: self.line_count, arena: PhantomData }
     }
 
     /// Asks the processor to fetch a line.
     #[inline]
     pub(crate) fn prefetch(&self, line: u32) {
-        prefetch(self.lines.as_ptr().wrapping_add(line as usize));
+        self.lines().prefetch(line);
+    }
+}
+
+/// The lines of an arena.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a> {
+    first: NonNull<Line>,
+    count: u32,
+    arena: PhantomData<&'a Arena>,
+}
+
+impl<'a> Lines<'a> {
+    #[inline]
+    pub(crate) fn line(self, line: u32) -> &'a Line {
+        assert!(line < self.count, "line numbers come from this arena");
+        // SAFETY: inside the mapping by the assertion, aligned, readable and writable as long as the arena lives; memory
+        // never written reads as zeros, and every access goes through atomics.
+        unsafe { &*self.first.as_ptr().add(line as usize) }
+    }
+
+    #[inline]
+    pub(crate) fn header(self, line: u32) -> &'a Header {
+        let line: *const Line = self.line(line);
+        // SAFETY: of the same size and alignment, and atomics as well, which take any bits. Whoever writes the line or reads
+        // it beside the writer does so by `Header`'s fields alone.
+        unsafe { &*line.cast() }
+    }
+
+    #[inline]
+    pub(crate) fn entry(self, i: u64) -> &'a AtomicU32 {
+        assert!(i < u64::from(self.count) * ENTRIES_PER_LINE, "entries lie in this arena");
+        // SAFETY: inside the mapping by the assertion, aligned, and as in `line`. Lines of a directory are written and read
+        // by entries alone.
+        unsafe { &*self.first.as_ptr().cast::<AtomicU32>().add(i as usize) }
+    }
+
+    /// Asks the processor to fetch a line.
+    #[inline]
+    pub(crate) fn prefetch(self, line: u32) {
+        prefetch(self.first.as_ptr().wrapping_add(line as usize));
     }
 }
 
@@ -327,7 +444,20 @@ fn prepare(arena: &Weak<Arena>, signal: &Signal) {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Goal:   vectors find what single words do.
+        /// Method: lines of words that are often alike in their low halves, for either choice.
+        #[test]
+        fn vectors_compare_as_words(words in prop::array::uniform16((0u64..4, any::<u32>())), low in 0u32..2) {
+            let line = |at: usize| Line::of(&std::array::from_fn(|i| words[at + i].0 | u64::from(words[at + i].1) << 32));
+            let (first, second, low) = (line(0), line(8), low * 2);
+            prop_assert_eq!(alike(&first, &second, low), alike_by_words(&first, &second, low));
+        }
+    }
 
     /// Goal:   the thread that has memory ready ends with its writer, also while a reader keeps the memory.
     /// Method: pages are taken until it is started; it alone holds the other end of the signal.

@@ -82,6 +82,8 @@ pub(crate) struct Fields {
     /// Whether pages have lines with more bits behind them.
     pub(crate) extra: bool,
     addr_mask: u64,
+    /// How many slots a bucket has whose heads alone tell keys apart, if there is room for so many; 0 if they never do.
+    pub(crate) slots_by_head: u32,
     /// By slots per bucket.
     cuts: [Cut; SLOTS_MAX as usize + 1],
 }
@@ -112,7 +114,8 @@ impl Fields {
             let has_upper = verbatim_bits != 0 || remainder_bits > TAG_BITS_MAX;
             cuts[slots as usize] = Cut { mask: low_bits(1 + tag_bits), tag_bits, remainder_bits, has_upper };
         }
-        Fields { addr_bits, verbatim_bits, extra, addr_mask: low_bits(addr_bits), cuts }
+        let slots_by_head = if cuts[SLOTS_MAX as usize].has_upper { 0 } else { SLOTS_MAX };
+        Fields { addr_bits, verbatim_bits, extra, addr_mask: low_bits(addr_bits), slots_by_head, cuts }
     }
 
     /// The most slots per bucket that have room for `remainder_bits`.
@@ -183,6 +186,25 @@ impl Fields {
         let low = (head & low_bits(LEN_AT)) >> (1 + head_bits);
         let at = (low | tail_low::<N>(bucket, i) << in_head) & self.addr_mask();
         head >> LEN_AT << self.addr_bits | at
+    }
+
+    /// Whether a slot of six has this head because it is the key's. Such slots have nothing else that tells keys apart
+    /// (`slots_by_head`).
+    #[inline]
+    pub(crate) fn is_head_of(&self, head: u64, remainder: u64, choice: u64) -> bool {
+        head >> LEN_AT != 0 && (head ^ (remainder << 1 | choice)) & self.tag_mask::<6>() == 0
+    }
+
+    /// The slot of six that has this head and these tails, the two last words of its bucket, and is not empty.
+    #[inline(always)]
+    pub(crate) fn slot_of_six(&self, head: u64, tails: [u64; 2], extra: u64, i: usize) -> Option<Slot> {
+        let head_bits = self.widths::<6>().0;
+        let tails = u128::from(tails[0]) | u128::from(tails[1]) << 64;
+        let tail = (tails >> (tail_bits::<6>() as usize * i)) as u64 & low_bits(tail_bits::<6>());
+        let tail = tail | extra_of(extra, i) << tail_bits::<6>();
+        let low = (head << LenCode::BITS >> 1) >> (LenCode::BITS + head_bits);
+        let at = (low | tail << (TAG_BITS_MAX - head_bits)) & self.addr_mask();
+        LenCode::from_low_bits(head >> LEN_AT).map(|len| Slot { at, len })
     }
 
     /// What slot `i` has above its chunk number.

@@ -17,10 +17,10 @@
 
 use std::sync::atomic::Ordering::*;
 
-use crate::arena::{Line, PAGE_LINES, Pages};
+use crate::arena::{ENTRIES_PER_LINE, Line, PAGE_LINES, Pages};
 use crate::bucket::{self, Fields, SLOTS_MIN, Words};
-use crate::shape::{DEPTH_MAX, FULL_LINES, HEADER_LINES, PAGES_FULL, PAGES_MAX, SHAPE, Shape, header_words};
-use crate::table::{Entry, Table, by_slots};
+use crate::shape::{DEPTH_MAX, FULL_LINES, HEADER_LINES, Header, PAGES_FULL, PAGES_MAX, Shape};
+use crate::table::{Entry, Root, Table, by_slots};
 use crate::writer::{Segment, changing};
 
 /// Percent of its slots that a rebuilt segment may use at most, so that it does not grow again at once.
@@ -110,7 +110,7 @@ impl Owner {
         let shape = Shape::with_slots(old.prefix(), old.depth(), count + 1, N as u32).with_count(old.count());
         changing(segment.header, || {
             (0..).zip(&staying).for_each(|(line, words)| table.store_bucket(segment.at(from + line), words));
-            set_header(segment.header, shape, &pages);
+            segment.header.store(shape, &pages);
         });
         segment.forget_full([from_page, count]);
         add_slots(table, old, shape);
@@ -136,7 +136,7 @@ impl Owner {
         self.deepen(table, depth);
         let high_header = self.publish_header(table, &Built { shape: high, pages: high_pages.to_vec() });
         table.point_to(high_header, high);
-        changing(whole.header, || set_header(whole.header, low, low_pages));
+        changing(whole.header, || whole.header.store(low, low_pages));
         let high_segment = Segment::of_header(table, high_header);
         for page in 0..PAGES_FULL {
             let full = whole.full_of(PAGES_FULL + page).swap(0, Relaxed);
@@ -147,7 +147,7 @@ impl Owner {
     /// Rebuilds a sparse segment smaller.
     pub(crate) fn shrink_if_sparse(&mut self, table: &Table, m: u64) {
         let header = table.header(m);
-        let shape = Shape(table.arena.line(header).0[SHAPE].load(Relaxed));
+        let shape = table.arena.header(header).shape();
         if shape.pages() > 1 && shape.count() * 100 < shape.slots() * SPARSE_PERCENT {
             self.rebuild(table, header);
             self.count_memory(table);
@@ -177,7 +177,7 @@ impl Owner {
     /// Fresh pages with the entries; none if some found no room.
     fn fill(&mut self, table: &Table, shape: Shape, entries: &[Entry]) -> Option<Built> {
         let pages: Vec<u32> = (0..shape.pages()).map(|_| self.pages.take_zeroed(&table.arena)).collect();
-        let (header, full) = (Line::of(&header_words(shape, &pages)), <[Line; FULL_LINES]>::default());
+        let (header, full) = (Header::of(shape, &pages), <[Line; FULL_LINES]>::default());
         let segment = Segment { table, shape, header: &header, full: full.each_ref() };
         if by_slots!(shape.slots_per_bucket(), N => segment.fill_all::<N>(entries)) {
             return Some(Built { shape: shape.with_count(entries.len() as u32), pages });
@@ -189,7 +189,7 @@ impl Owner {
     /// Gives a segment other pages with the same entries.
     fn republish(&mut self, segment: &Segment, built: &Built) {
         let old_pages = segment.pages();
-        changing(segment.header, || set_header(segment.header, built.shape, &built.pages));
+        changing(segment.header, || segment.header.store(built.shape, &built.pages));
         segment.forget_full(0..PAGES_MAX);
         old_pages.into_iter().for_each(|page| self.pages.give_back(page));
         add_slots(segment.table, segment.shape, built.shape);
@@ -198,33 +198,30 @@ impl Owner {
     /// Writes a header that nobody knows yet.
     pub(crate) fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
         let header = self.pages.take_lines(&table.arena, HEADER_LINES);
-        table.arena.line(header).store(&header_words(built.shape, &built.pages));
+        table.arena.header(header).store(built.shape, &built.pages);
         header
     }
 
     /// Doubles the directory until it has the depth.
     fn deepen(&mut self, table: &Table, depth: u32) {
-        let root = table.root.load(Relaxed);
-        let (first, old_depth) = ((root >> 8) as u32, (root & 0xff) as u32);
-        if depth > old_depth {
-            let entry = |index: u32| {
-                let index = index >> (depth - old_depth);
-                let word = table.arena.line(first + (index >> 4)).0[(index >> 1 & 7) as usize].load(Relaxed);
-                (word >> (32 * (index & 1))) as u32
-            };
+        let root = table.root();
+        if depth > root.depth() {
+            let (first, old_depth) = (root.first_entry(), root.depth());
+            let entry = |index: u64| table.arena.entry(first + (index >> (depth - old_depth))).load(Relaxed);
             self.directory(table, depth, entry);
         }
     }
 
     /// Writes a new directory and makes it the root. The old one stays: readers may be in it, and all old ones together are
     /// smaller than the new.
-    pub(crate) fn directory(&mut self, table: &Table, depth: u32, mut entry: impl FnMut(u32) -> u32) {
-        let first = self.pages.take_lines(&table.arena, (1 << depth) / 16);
-        for index in (0..1u32 << depth).step_by(2) {
-            let pair = u64::from(entry(index)) | u64::from(entry(index + 1)) << 32;
-            table.arena.line(first + (index >> 4)).0[(index >> 1 & 7) as usize].store(pair, Relaxed);
+    pub(crate) fn directory(&mut self, table: &Table, depth: u32, mut entry: impl FnMut(u64) -> u32) {
+        let count = 1 << depth;
+        let first =
+            u64::from(self.pages.take_lines(&table.arena, (count / ENTRIES_PER_LINE) as u32)) * ENTRIES_PER_LINE;
+        for index in 0..count {
+            table.arena.entry(first + index).store(entry(index), Relaxed);
         }
-        table.root.store(u64::from(first) << 8 | u64::from(depth), Release);
+        table.set_root(Root::new(first, depth));
     }
 
     pub(crate) fn count_memory(&self, table: &Table) {
@@ -236,24 +233,13 @@ impl Owner {
 impl Table {
     /// Makes every directory entry of a segment's keys name its header.
     fn point_to(&self, header: u32, shape: Shape) {
-        let root = self.root.load(Relaxed);
-        let (first, depth) = ((root >> 8) as u32, (root & 0xff) as u32);
-        let span = depth - shape.depth();
-        for index in shape.prefix() << span..(shape.prefix() + 1) << span {
-            set_entry(self.arena.line(first + (index >> 4)), index, header);
+        let root = self.root();
+        let span = root.depth() - shape.depth();
+        let prefix = u64::from(shape.prefix());
+        for index in prefix << span..(prefix + 1) << span {
+            self.arena.entry(root.first_entry() + index).store(header, Release);
         }
     }
-}
-
-fn set_entry(line: &Line, index: u32, header: u32) {
-    let word = &line.0[(index >> 1 & 7) as usize];
-    let shift = 32 * (index & 1);
-    word.store(word.load(Relaxed) & !(u64::from(u32::MAX) << shift) | u64::from(header) << shift, Release);
-}
-
-fn set_header(header: &Line, shape: Shape, pages: &[u32]) {
-    let words = header_words(shape, pages);
-    header.0.iter().zip(words).skip(SHAPE).for_each(|(to, word)| to.store(word, Relaxed));
 }
 
 fn add_slots(table: &Table, old: Shape, new: Shape) {

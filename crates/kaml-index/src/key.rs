@@ -62,11 +62,13 @@ impl Key {
     }
 
     /// The integer, if the key has 8 bytes.
+    #[inline]
     pub fn as_u64(&self) -> Option<u64> {
         (self.len == 8).then(|| u64::from_be_bytes(self.bytes[..8].try_into().expect("8 bytes")))
     }
 
     /// Refuses a key that the kind does not take.
+    #[inline]
     pub fn check(&self, kind: KeyKind) -> Result<(), KeyError> {
         match kind {
             KeyKind::U64 if self.len != 8 => {
@@ -78,6 +80,7 @@ impl Key {
 }
 
 impl From<u64> for Key {
+    #[inline]
     fn from(value: u64) -> Key {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&value.to_be_bytes());

@@ -15,9 +15,11 @@
 //!
 //! Steps end one chunk behind the round numbers: values like to have round sizes, and the header is one chunk more.
 
+use std::num::NonZeroU8;
+
 /// A record's length in chunks as a code of 1 to 127. Codes order as the lengths do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LenCode(u8);
+pub struct LenCode(NonZeroU8);
 
 /// Lengths up to this have codes of their own.
 const EXACT_MAX: u32 = 17;
@@ -29,7 +31,7 @@ impl LenCode {
     /// Bits that a code takes.
     pub const BITS: u32 = 7;
     /// The code of the longest record.
-    pub const LAST: LenCode = LenCode(127);
+    pub const LAST: LenCode = LenCode(NonZeroU8::new(127).expect("not zero"));
 
     /// The smallest code that covers `chunks`; none for zero chunks or more than the last code covers.
     pub fn of(chunks: u32) -> Option<LenCode> {
@@ -37,7 +39,7 @@ impl LenCode {
             return None;
         }
         if chunks <= EXACT_MAX {
-            return Some(LenCode(chunks as u8));
+            return NonZeroU8::new(chunks as u8).map(LenCode);
         }
         // One less for the header's chunk, one more to keep a power of two in the doubling that it ends.
         let body = chunks - 2;
@@ -47,12 +49,12 @@ impl LenCode {
         } else {
             FINE_LAST + 1 + (log2 - FINE_LAST_LOG2) * 4 + ((body >> (log2 - 2)) & 3)
         };
-        Some(LenCode(code as u8))
+        NonZeroU8::new(code as u8).map(LenCode)
     }
 
     /// The largest number of chunks that has this code: what a reader must fetch and the firmware must account.
     pub fn chunks_max(self) -> u32 {
-        let code = u32::from(self.0);
+        let code = u32::from(self.get());
         if code <= EXACT_MAX {
             code
         } else if code <= FINE_LAST {
@@ -64,20 +66,28 @@ impl LenCode {
         }
     }
 
+    /// The code that the low seven bits are; none if they are 0.
+    #[inline]
+    pub(crate) fn from_low_bits(bits: u64) -> Option<LenCode> {
+        NonZeroU8::new(bits as u8 & Self::LAST.get()).map(LenCode)
+    }
+
     /// The code as stored.
-    pub fn get(self) -> u8 {
-        self.0
+    #[inline]
+    pub const fn get(self) -> u8 {
+        self.0.get()
     }
 
     /// A stored code; none if it is 0 (an empty slot) or has more than seven bits.
+    #[inline]
     pub fn from_stored(code: u8) -> Option<LenCode> {
-        (1..=Self::LAST.0).contains(&code).then_some(LenCode(code))
+        NonZeroU8::new(code).map(LenCode).filter(|&code| code <= Self::LAST)
     }
 }
 
 impl std::fmt::Debug for LenCode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LenCode({}: up to {} chunks)", self.0, self.chunks_max())
+        write!(f, "LenCode({}: up to {} chunks)", self.get(), self.chunks_max())
     }
 }
 

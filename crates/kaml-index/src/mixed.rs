@@ -71,11 +71,20 @@ impl Mixer {
         Mixer { kind, seed }
     }
 
+    /// The mixed key of an integer, in a namespace of integers.
+    #[inline]
+    pub(crate) fn integer(&self, key: &Key) -> Option<u64> {
+        if self.kind != KeyKind::U64 {
+            return None;
+        }
+        key.as_u64().map(|k| mix(k ^ self.seed))
+    }
+
     /// The mixed key; none if the namespace takes no such keys.
     #[inline]
     pub(crate) fn mixed(&self, key: &Key) -> Option<Mixed> {
         match self.kind {
-            KeyKind::U64 => key.as_u64().map(|k| Mixed { m: mix(k ^ self.seed), high: 0, len_less_one: 0 }),
+            KeyKind::U64 => self.integer(key).map(Mixed::of_integer),
             KeyKind::Bytes => {
                 let padded = u128::from_be_bytes(*key.padded());
                 let (high, low) = ((padded >> 64) as u64, padded as u64);
@@ -104,6 +113,11 @@ impl Mixer {
 }
 
 impl Mixed {
+    #[inline]
+    pub(crate) fn of_integer(m: u64) -> Mixed {
+        Mixed { m, high: 0, len_less_one: 0 }
+    }
+
     /// A digest of the verbatim part, so that long keys with equal `m` part in their second choice.
     #[inline]
     pub(crate) fn verbatim_digest(&self) -> u64 {

@@ -16,10 +16,12 @@
 //! rest and page bits before. That is the *remainder*: the rest, with the page bits of the slot's own cell above it; a slot
 //! keeps its low `R` bits (`bucket`), no fewer than it must.
 
-use crate::arena::{Line, PAGE_LINES};
+use std::array;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::*, fence};
+
+use crate::arena::PAGE_LINES;
 use crate::bucket::{Fields, REMAINDER_BITS_MAX, low_bits};
 use crate::mixed::Mixed;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A segment with so many pages becomes two: 1024 buckets, 6144 of the narrowest slots.
 pub(crate) const PAGES_MAX: u32 = 16;
@@ -31,7 +33,22 @@ const CELL_BITS: u32 = 9;
 const REST_BITS: u32 = 64 - CELL_BITS;
 const LINE_BITS: u32 = PAGE_LINES.ilog2();
 
-/// Word 1 of a segment header, in one word so that a torn read cannot mix two shapes.
+/// A segment's header: a line of its own.
+///
+/// Pages have numbers of 24 bits, enough for 64 GiB (`arena`). They stand by the upper four bits of *wide cells*, and a page
+/// that has no partner yet stands in place of the partner too: so a look-up need not ask how many pages there are.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub(crate) struct Header {
+    pub(crate) version: AtomicU64,
+    pub(crate) shape: AtomicU64,
+    /// The low 16 bits of page numbers.
+    pages_low: [AtomicU16; PAGES_MAX as usize],
+    /// The high 8 bits.
+    pages_high: [AtomicU8; PAGES_MAX as usize],
+}
+
+/// A segment's shape in one word, so that a torn read cannot mix two shapes.
 ///
 /// | bits     | field     |
 /// |----------|-----------|
@@ -44,12 +61,6 @@ const LINE_BITS: u32 = PAGE_LINES.ilog2();
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape(pub(crate) u64);
 
-/// Words of a header line: version, shape, then the numbers of 16 pages: the low 16 bits of each in four words, the high
-/// 8 bits in two. Numbers of 24 bits are enough for 64 GiB (`arena`).
-pub(crate) const VERSION: usize = 0;
-pub(crate) const SHAPE: usize = 1;
-const PAGES_LOW: usize = 2;
-const PAGES_HIGH: usize = 6;
 /// Lines behind a header that tell the writer which buckets are full (`writer`).
 pub(crate) const FULL_LINES: usize = PAGES_MAX as usize / 8;
 /// Lines of a header with them.
@@ -61,6 +72,25 @@ pub(crate) struct Place {
     /// Page << 6 | line of the page.
     pub(crate) buckets: [u32; 2],
     pub(crate) remainders: [u64; 2],
+}
+
+/// Where a key belongs, as look-ups need it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WidePlace {
+    pub(crate) cells: [WideCell; 2],
+    pub(crate) remainders: [u64; 2],
+}
+
+/// A cell with the bit above it that splits pages from eight on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WideCell(u32);
+
+impl WideCell {
+    /// The line of the page.
+    #[inline]
+    pub(crate) fn line(self) -> u32 {
+        self.0 & (PAGE_LINES - 1)
+    }
 }
 
 impl Shape {
@@ -142,23 +172,42 @@ impl Shape {
     /// Where a key belongs.
     #[inline]
     pub(crate) fn place(self, mixed: &Mixed) -> Place {
-        let rest = mixed.m >> CELL_BITS;
-        let first = mixed.m as u32 & CELL_MASK;
-        let second = first ^ between(rest, mixed);
+        let (rest, cells) = (mixed.m >> CELL_BITS, cells(mixed));
         Place {
-            buckets: [self.bucket(first, rest), self.bucket(second, rest)],
-            remainders: [remainder(first, rest), remainder(second, rest)],
+            buckets: [self.bucket(cells[0], rest), self.bucket(cells[1], rest)],
+            remainders: [remainder(cells[0], rest), remainder(cells[1], rest)],
+        }
+    }
+
+    /// The same for look-ups, by wide cells instead of buckets.
+    #[inline]
+    pub(crate) fn wide_place(self, mixed: &Mixed) -> WidePlace {
+        let (rest, cells) = (mixed.m >> CELL_BITS, cells(mixed));
+        let split_bit = self.split_bit(rest);
+        WidePlace {
+            cells: [WideCell(cells[0] | split_bit), WideCell(cells[1] | split_bit)],
+            remainders: [remainder(cells[0], rest), remainder(cells[1], rest)],
         }
     }
 
     #[inline]
     fn bucket(self, cell: u32, rest: u64) -> u32 {
-        let split_bit = (rest >> (REST_BITS - 1 - self.depth())) as u32 & 1;
-        let number = cell >> LINE_BITS | split_bit << (CELL_BITS - LINE_BITS);
+        let wide = cell | self.split_bit(rest);
+        self.page_of(wide >> LINE_BITS) << LINE_BITS | cell & (PAGE_LINES - 1)
+    }
+
+    /// The bit of the rest that splits pages from eight on, where wide cells have it.
+    #[inline]
+    fn split_bit(self, rest: u64) -> u32 {
+        ((rest >> (REST_BITS - 1 - self.depth())) as u32 & 1) << CELL_BITS
+    }
+
+    /// The page that a wide cell's upper four bits name.
+    #[inline]
+    fn page_of(self, upper: u32) -> u32 {
         let base = self.base_log2();
-        let wide = number & ((2 << base) - 1);
-        let page = if wide < self.pages() { wide } else { wide & ((1 << base) - 1) };
-        page << LINE_BITS | cell & (PAGE_LINES - 1)
+        let page = upper & ((2 << base) - 1);
+        if page < self.pages() { page } else { page & ((1 << base) - 1) }
     }
 
     /// `b`: pages up to `2^b` have no partner before them.
@@ -209,6 +258,13 @@ impl Shape {
 
 const CELL_MASK: u32 = (1 << CELL_BITS) - 1;
 
+/// The two cells of a key.
+#[inline]
+fn cells(mixed: &Mixed) -> [u32; 2] {
+    let first = mixed.m as u32 & CELL_MASK;
+    [first, first ^ between(mixed.m >> CELL_BITS, mixed)]
+}
+
 /// The rest and the page bits of a cell.
 #[inline]
 fn remainder(cell: u32, rest: u64) -> u64 {
@@ -239,23 +295,58 @@ fn remainder_bits(depth: u32, pages: u32) -> u32 {
     if pages < PAGES_FULL { REMAINDER_BITS_MAX } else { REST_BITS - depth }
 }
 
-/// The number of a header's `i`th page.
-#[inline]
-pub(crate) fn page(header: &Line, i: u32) -> u32 {
-    let low = header.0[PAGES_LOW + (i >> 2) as usize].load(Relaxed) >> (16 * (i & 3));
-    let high = header.0[PAGES_HIGH + (i >> 3) as usize].load(Relaxed) >> (8 * (i & 7));
-    low as u32 & 0xffff | (high as u32 & 0xff) << 16
-}
-
-/// A header's words but the version.
-pub(crate) fn header_words(shape: Shape, pages: &[u32]) -> [u64; 8] {
-    let mut words = [0; 8];
-    words[SHAPE] = shape.0;
-    for (i, &page) in pages.iter().enumerate() {
-        words[PAGES_LOW + i / 4] |= u64::from(page & 0xffff) << (16 * (i % 4));
-        words[PAGES_HIGH + i / 8] |= u64::from(page >> 16) << (8 * (i % 8));
+impl Header {
+    /// A header that nobody knows yet.
+    pub(crate) fn of(shape: Shape, pages: &[u32]) -> Header {
+        let header = Header::default();
+        header.store(shape, pages);
+        header
     }
-    words
+
+    /// All but the version.
+    pub(crate) fn store(&self, shape: Shape, pages: &[u32]) {
+        self.shape.store(shape.0, Relaxed);
+        for (i, (low, high)) in (0..).zip(self.pages_low.iter().zip(&self.pages_high)) {
+            let page = pages[shape.page_of(i) as usize];
+            low.store(page as u16, Relaxed);
+            high.store((page >> 16) as u8, Relaxed);
+        }
+    }
+
+    /// A copy that does not change.
+    pub(crate) fn copied(&self) -> Header {
+        Header {
+            version: self.version.load(Relaxed).into(),
+            shape: self.shape.load(Relaxed).into(),
+            pages_low: array::from_fn(|i| self.pages_low[i].load(Relaxed).into()),
+            pages_high: array::from_fn(|i| self.pages_high[i].load(Relaxed).into()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn shape(&self) -> Shape {
+        Shape(self.shape.load(Relaxed))
+    }
+
+    /// Whether nothing of the segment has changed since the header had this version.
+    #[inline]
+    pub(crate) fn stood(&self, version: u64) -> bool {
+        fence(Acquire);
+        self.version.load(Relaxed) == version
+    }
+
+    /// The number of the `i`th page.
+    #[inline]
+    pub(crate) fn page(&self, i: u32) -> u32 {
+        let i = (i % PAGES_MAX) as usize;
+        u32::from(self.pages_low[i].load(Relaxed)) | u32::from(self.pages_high[i].load(Relaxed)) << 16
+    }
+
+    /// The number of the page where a wide cell is.
+    #[inline]
+    pub(crate) fn page_of(&self, cell: WideCell) -> u32 {
+        self.page(cell.0 >> LINE_BITS)
+    }
 }
 
 #[cfg(test)]
@@ -265,7 +356,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Goal:   a key comes back from either of its places and what a slot keeps there, and each place from the other.
+        /// Goal:   a key comes back from either of its places and what a slot keeps there, and each place from the other; look-ups
+        ///         find the same places by the header.
         /// Method: random keys and shapes, remainders cut to what slots must keep.
         #[test]
         fn places_are_undone(m: u64, high: u64, len_less_one in 0u8..16, depth in 0u32..=DEPTH_MAX, pages in 1u32..=PAGES_MAX) {
@@ -274,6 +366,14 @@ mod tests {
             let mixed = Mixed { m, high, len_less_one };
             prop_assert!(shape.holds(m));
             let place = shape.place(&mixed);
+            let page_numbers: Vec<u32> = (0..pages).map(|i| (i << 16) | (0xfff0 + i)).collect();
+            let header = Header::of(shape, &page_numbers);
+            let wide = shape.wide_place(&mixed);
+            prop_assert_eq!(wide.remainders, place.remainders);
+            for (bucket, cell) in place.buckets.into_iter().zip(wide.cells) {
+                prop_assert_eq!((bucket / PAGE_LINES, bucket % PAGE_LINES), (header.page_of(cell) >> 16, cell.line()));
+                prop_assert_eq!(header.page_of(cell), page_numbers[(bucket / PAGE_LINES) as usize]);
+            }
             let verbatim = Mixed { m: 0, ..mixed };
             for choice in 0..2 {
                 let bucket = place.buckets[choice];

@@ -23,7 +23,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::arena::{LINE_BYTES, PAGE_LINES};
 use crate::bucket::{self, EXTRA_BUCKET_BITS, Raw, SLOTS_MIN, Words, low_bits};
 use crate::growth::{Built, Owner};
-use crate::shape::{DEPTH_MAX, PAGES_MAX, SHAPE, Shape, page};
+use crate::shape::{DEPTH_MAX, PAGES_MAX, Shape};
 use crate::table::{Table, by_slots, extra_at};
 use crate::{HashLayout, HashWriter, KeyKind};
 
@@ -173,14 +173,14 @@ impl HashWriter {
     /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         let table = &self.table;
-        let line = table.arena.line(table.header(from.0));
-        let shape = Shape(line.0[SHAPE].load(Relaxed));
+        let header = table.arena.header(table.header(from.0));
+        let shape = header.shape();
         assert!(shape.start() == from.0, "cursors are where segments begin, and segments never merge");
         let start = out.len();
         let bytes = image_bytes(table, shape);
         out.reserve(bytes);
         out.extend_from_slice(head(table, shape, bytes as u32).as_bytes());
-        for number in (0..shape.pages()).map(|i| page(line, i)) {
+        for number in (0..shape.pages()).map(|i| header.page(i)) {
             for line in number * table.page_lines()..(number + 1) * table.page_lines() {
                 out.extend_from_slice(table.arena.line(line).load().map(U64::new).as_bytes());
             }
@@ -283,7 +283,7 @@ impl Owner {
         let depth = depth.max(4);
         let mut at = 0;
         self.directory(table, depth, |index| {
-            while !segments[at].shape.holds(u64::from(index) << (64 - depth)) {
+            while !segments[at].shape.holds(index << (64 - depth)) {
                 at += 1;
             }
             headers[at]

@@ -22,13 +22,14 @@
 //! What a look-up waits for are its two buckets, fetched at once: directory and headers are small enough for the caches
 //! of a core, a fifth of a percent of the index.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use crate::arena::{Arena, Line, PAGE_LINES};
+use crate::arena::{Arena, Line, Lines, PAGE_LINES, alike};
 use crate::bucket::{Bucket, EXTRA_BUCKET_BITS, Fields, Words, low_bits, matching};
 use crate::mixed::{Mixed, Mixer};
-use crate::shape::{Place, SHAPE, Shape, VERSION, page, top_bits};
+use crate::shape::{Header, Shape, WidePlace};
 use crate::{HashLayout, Key, Slot};
 
 /// Keys in flight at a time: enough to hide memory's latency, few enough for the line fill buffers and L1.
@@ -36,6 +37,9 @@ const BATCH: usize = 32;
 /// Lines behind the buckets of a page that have more bits, and how many buckets share a word of them.
 pub(crate) const EXTRA_LINES: u32 = 3;
 const EXTRA_SHARED: u32 = 3;
+
+/// The heads of six slots among the words of two lines.
+const ALIKE_SIX: u32 = 0x3f3f;
 
 /// Names the const-generic variant of a function for a number of slots per bucket.
 macro_rules! by_slots {
@@ -72,9 +76,34 @@ pub(crate) struct Table {
     pub(crate) mixer: Mixer,
     pub(crate) layout: HashLayout,
     pub(crate) seed: u64,
-    /// The directory: first line << 8 | depth.
     pub(crate) root: AtomicU64,
     pub(crate) stats: Stats,
+}
+
+/// Where the directory is: its first entry << 8 | 64 - its depth, by which mixed bits are shifted.
+#[derive(Clone, Copy)]
+pub(crate) struct Root(u64);
+
+impl Root {
+    /// The depth is at least 4: a line of entries.
+    pub(crate) fn new(first_entry: u64, depth: u32) -> Root {
+        Root(first_entry << 8 | u64::from(64 - depth))
+    }
+
+    #[inline]
+    pub(crate) fn first_entry(self) -> u64 {
+        self.0 >> 8
+    }
+
+    pub(crate) fn depth(self) -> u32 {
+        64 - (self.0 & 0xff) as u32
+    }
+
+    /// The entry for `m`.
+    #[inline]
+    fn entry(self, m: u64) -> u64 {
+        self.first_entry() + (m >> (self.0 & 63))
+    }
 }
 
 /// Written by the writer alone; on a line of its own, since the root beside it is read all the time.
@@ -112,14 +141,13 @@ impl Bucket for InTable<'_> {
     }
 }
 
-/// A header as read at one version, and where one key belongs in its segment.
+/// Where one key belongs, by a header as it stood at one version.
 #[derive(Clone, Copy, Default)]
 struct Aim {
-    header: u32,
     version: u64,
     slots: u32,
-    place: Place,
     buckets: [At; 2],
+    remainders: [u64; 2],
 }
 
 /// A listed entry.
@@ -140,8 +168,8 @@ impl Table {
 
     /// A bucket of a segment, by its number there.
     #[inline]
-    pub(crate) fn at_header(&self, header: &Line, bucket: u32) -> At {
-        self.at(page(header, bucket / PAGE_LINES), bucket)
+    pub(crate) fn at_header(&self, header: &Header, bucket: u32) -> At {
+        self.at(header.page(bucket / PAGE_LINES), bucket)
     }
 
     #[inline]
@@ -204,46 +232,68 @@ impl Table {
         }
     }
 
+    #[inline]
+    pub(crate) fn root(&self) -> Root {
+        Root(self.root.load(Acquire))
+    }
+
+    pub(crate) fn set_root(&self, root: Root) {
+        self.root.store(root.0, Release);
+    }
+
     /// The header that the directory names for `m`.
     #[inline]
     pub(crate) fn header(&self, m: u64) -> u32 {
-        let root = self.root.load(Acquire);
-        let index = top_bits(m, (root & 0xff) as u32) as u32;
-        let line = self.arena.line((root >> 8) as u32 + (index >> 4));
-        (line.0[(index >> 1 & 7) as usize].load(Acquire) >> (32 * (index & 1))) as u32
+        self.arena.entry(self.root().entry(m)).load(Acquire)
     }
 
-    /// Reads a header; none if it is being changed or no longer holds the key.
+    /// Aims at a key; none if the header is being changed or no longer holds the key.
     #[inline(always)]
-    fn aim(&self, header: u32, mixed: &Mixed) -> Option<Aim> {
-        let line = self.arena.line(header);
-        let version = line.0[VERSION].load(Acquire);
-        let shape = Shape(line.0[SHAPE].load(Relaxed));
+    fn aim(&self, header: &Header, mixed: &Mixed) -> Option<Aim> {
+        let version = header.version.load(Acquire);
+        let shape = header.shape();
         if version & 1 != 0 || !shape.holds(mixed.m) {
             return None;
         }
-        let place = shape.place(mixed);
-        let [first, second] = place.buckets;
-        let buckets = [self.at_header(line, first), self.at_header(line, second)];
+        let WidePlace { cells: [first, second], remainders } = shape.wide_place(mixed);
+        let buckets = [self.at(header.page_of(first), first.line()), self.at(header.page_of(second), second.line())];
         // Half of one page number and half of another may name no page at all, so nothing is read there before this.
-        if !self.stood(header, version) {
+        header.stood(version).then_some(Aim { version, slots: shape.slots_per_bucket(), buckets, remainders })
+    }
+
+    /// The key's slot among six of each bucket; none if that takes a closer look. Both buckets are compared before anything
+    /// is decided, and the one with the key is chosen without a branch: which it is, a processor would often guess wrong.
+    /// What is compared are 32 bits of each head, so one look-up in 2^28 sees what is not the key's.
+    #[inline(always)]
+    fn search_six(&self, lines: Lines<'_>, aim: &Aim) -> Option<Option<Slot>> {
+        let [first, second] = aim.buckets;
+        let [first_line, second_line] = [lines.line(first.page + first.line), lines.line(second.page + second.line)];
+        // A head has at least 31 bits of the remainder, all of the rest: neither choice nor page bits are among them.
+        let found = alike(first_line, second_line, (aim.remainders[0] << 1) as u32) & ALIKE_SIX;
+        if found == 0 {
+            return Some(None);
+        }
+        let found = found.trailing_zeros();
+        let (is_second, i) = (found >= 8, found as usize % 8);
+        let line = select_unpredictable(is_second, second_line, first_line);
+        let remainder = select_unpredictable(is_second, aim.remainders[1], aim.remainders[0]);
+        let head = line.0[i].load(Relaxed);
+        if !self.fields.is_head_of(head, remainder, u64::from(is_second)) {
             return None;
         }
-        Some(Aim { header, version, slots: shape.slots_per_bucket(), place, buckets })
+        let mut extra = 0;
+        if self.fields.extra {
+            let page = select_unpredictable(is_second, second.page, first.page);
+            let (behind, word, shift) = extra_at(select_unpredictable(is_second, second.line, first.line));
+            extra = lines.line(page + behind).0[word].load(Relaxed) >> shift;
+        }
+        let tails = [line.0[6].load(Relaxed), line.0[7].load(Relaxed)];
+        Some(self.fields.slot_of_six(head, tails, extra, i))
     }
 
-    /// Whether nothing of the segment has changed since the header was read.
-    #[inline]
-    fn stood(&self, header: u32, version: u64) -> bool {
-        fence(Acquire);
-        self.arena.line(header).0[VERSION].load(Relaxed) == version
-    }
-
-    /// The value of the key, 0 if absent; none if the segment changed meanwhile.
-    #[inline(always)]
-    fn read(&self, aim: &Aim, mixed: &Mixed) -> Option<u64> {
-        let value = by_slots!(aim.slots, N => self.search::<N>(aim, mixed));
-        self.stood(aim.header, aim.version).then_some(value)
+    #[inline(never)]
+    fn search_any(&self, aim: &Aim, mixed: &Mixed) -> Option<Slot> {
+        self.fields.slot_of(by_slots!(aim.slots, N => self.search::<N>(aim, mixed)))
     }
 
     /// The value of the key, or 0. Both buckets are compared before anything is decided: which of them has the key is
@@ -251,7 +301,7 @@ impl Table {
     #[inline(always)]
     fn search<const N: usize>(&self, aim: &Aim, mixed: &Mixed) -> u64 {
         let buckets = [self.bucket(aim.buckets[0]), self.bucket(aim.buckets[1])];
-        let [first, second] = aim.place.remainders;
+        let [first, second] = aim.remainders;
         let mask = self.fields.tag_mask::<N>();
         let mut found = matching::<N>(&buckets[0], self.fields.tag::<N>(first, 0), mask)
             | matching::<N>(&buckets[1], self.fields.tag::<N>(second, 1), mask) << N;
@@ -259,7 +309,7 @@ impl Table {
             let i = found.trailing_zeros() as usize;
             let choice = usize::from(i >= N);
             let i = i - choice * N;
-            if self.fields.holds::<N>(&buckets[choice], i, aim.place.remainders[choice], mixed) {
+            if self.fields.holds::<N>(&buckets[choice], i, aim.remainders[choice], mixed) {
                 return self.fields.value::<N>(&buckets[choice], i);
             }
             found &= found - 1;
@@ -269,18 +319,47 @@ impl Table {
 
     #[inline]
     pub(crate) fn get(&self, key: &Key) -> Option<Slot> {
-        let mixed = self.mixer.mixed(key)?;
-        self.fields.slot_of(self.value(&mixed))
+        match self.mixer.integer(key) {
+            Some(m) => self.get_integer(m),
+            None => self.get_bytes(key),
+        }
     }
 
-    #[inline]
-    fn value(&self, mixed: &Mixed) -> u64 {
+    /// One try in a segment of the usual shape, made of few instructions and without a branch that is hard to guess: so a
+    /// processor is busy with several look-ups at once. All that is rare stands elsewhere.
+    #[inline(always)]
+    fn get_integer(&self, m: u64) -> Option<Slot> {
+        let lines = self.arena.lines();
+        let header = lines.header(lines.entry(self.root().entry(m)).load(Acquire));
+        if let Some(aim) = self.aim(header, &Mixed::of_integer(m))
+            && aim.slots == self.fields.slots_by_head
+            && let Some(answer) = self.search_six(lines, &aim)
+            && header.stood(aim.version)
+        {
+            return answer;
+        }
+        self.get_integer_again(m)
+    }
+
+    #[inline(never)]
+    fn get_integer_again(&self, m: u64) -> Option<Slot> {
+        self.get_mixed(&Mixed::of_integer(m))
+    }
+
+    #[inline(never)]
+    fn get_bytes(&self, key: &Key) -> Option<Slot> {
+        self.get_mixed(&self.mixer.mixed(key)?)
+    }
+
+    fn get_mixed(&self, mixed: &Mixed) -> Option<Slot> {
         let mut tries = 0;
         loop {
-            if let Some(aim) = self.aim(self.header(mixed.m), mixed) {
+            let header = self.arena.header(self.header(mixed.m));
+            if let Some(aim) = self.aim(header, mixed) {
                 self.prefetch_both(&aim);
-                if let Some(value) = self.read(&aim, mixed) {
-                    return value;
+                let slot = self.search_any(&aim, mixed);
+                if header.stood(aim.version) {
+                    return slot;
                 }
             }
             back_off(&mut tries);
@@ -289,7 +368,7 @@ impl Table {
 
     pub(crate) fn prefetch(&self, key: &Key) {
         if let Some(mixed) = self.mixer.mixed(key)
-            && let Some(aim) = self.aim(self.header(mixed.m), &mixed)
+            && let Some(aim) = self.aim(self.arena.header(self.header(mixed.m)), &mixed)
         {
             self.prefetch_both(&aim);
         }
@@ -303,27 +382,39 @@ impl Table {
     }
 
     fn get_group(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
+        let lines = self.arena.lines();
         let mut mixed = [Mixed::default(); BATCH];
         let mut headers = [0; BATCH];
         for (i, key) in keys.iter().enumerate() {
             // A key that the namespace does not take is looked up as some other, and its answer dropped.
             mixed[i] = self.mixer.mixed(key).unwrap_or_default();
             headers[i] = self.header(mixed[i].m);
-            self.arena.prefetch(headers[i]);
+            lines.prefetch(headers[i]);
         }
         let mut aims = [Aim::default(); BATCH];
         for i in 0..keys.len() {
             // An aim that failed has version 1, which no header has when it stands.
-            let failed = Aim { header: headers[i], version: 1, ..Aim::default() };
-            aims[i] = self.aim(headers[i], &mixed[i]).unwrap_or(failed);
+            aims[i] = self.aim(lines.header(headers[i]), &mixed[i]).unwrap_or(Aim { version: 1, ..Aim::default() });
             self.prefetch_both(&aims[i]);
         }
         for (i, key) in keys.iter().enumerate() {
-            let aim = &aims[i];
-            let read = if aim.version & 1 == 0 { self.read(aim, &mixed[i]) } else { None };
-            let value = read.unwrap_or_else(|| self.value(&mixed[i]));
-            let taken = key.check(self.layout.keys).is_ok();
-            answers.push(self.fields.slot_of(value).filter(|_| taken));
+            let slot = match self.search_aimed(lines, &aims[i], &mixed[i]) {
+                Some(slot) if lines.header(headers[i]).stood(aims[i].version) => slot,
+                _ => self.get_mixed(&mixed[i]),
+            };
+            answers.push(slot.filter(|_| key.check(self.layout.keys).is_ok()));
+        }
+    }
+
+    /// The same by any aim; none as well if the aim failed.
+    #[inline(always)]
+    fn search_aimed(&self, lines: Lines<'_>, aim: &Aim, mixed: &Mixed) -> Option<Option<Slot>> {
+        if aim.version & 1 != 0 {
+            None
+        } else if aim.slots == self.fields.slots_by_head {
+            self.search_six(lines, aim)
+        } else {
+            Some(self.search_any(aim, mixed))
         }
     }
 
@@ -333,14 +424,13 @@ impl Table {
         loop {
             entries.clear();
             let header = self.header(m);
-            let line = self.arena.line(header);
-            let version = line.0[VERSION].load(Acquire);
-            let shape = Shape(line.0[SHAPE].load(Relaxed));
-            let copy = line.load();
-            if version & 1 == 0 && shape.holds(m) && self.stood(header, version) {
-                let copy = Line::of(&copy);
+            let header = self.arena.header(header);
+            let version = header.version.load(Acquire);
+            let copy = header.copied();
+            let shape = copy.shape();
+            if version & 1 == 0 && shape.holds(m) && header.stood(version) {
                 by_slots!(shape.slots_per_bucket(), N => self.collect_of::<N>(&copy, shape, entries));
-                if self.stood(header, version) {
+                if header.stood(version) {
                     return shape;
                 }
             }
@@ -351,9 +441,8 @@ impl Table {
     /// Visits length code and chunk number of each entry of the segment that holds `m`, for the writer, beside whom nothing
     /// changes; where the next segment begins.
     pub(crate) fn for_each_value(&self, m: u64, mut visit: impl FnMut(u64)) -> Option<u64> {
-        let header = self.arena.line(self.header(m));
-        let shape = Shape(header.0[SHAPE].load(Relaxed));
-        let header = Line::of(&header.load());
+        let header = self.arena.header(self.header(m)).copied();
+        let shape = header.shape();
         by_slots!(shape.slots_per_bucket(), N => for bucket in 0..shape.buckets() {
             let words = self.load_bucket(self.at_header(&header, bucket));
             let values = (0..N).map(|i| self.fields.value::<N>(&words, i));
@@ -362,7 +451,7 @@ impl Table {
         shape.end()
     }
 
-    fn collect_of<const N: usize>(&self, header: &Line, shape: Shape, entries: &mut Vec<Entry>) {
+    fn collect_of<const N: usize>(&self, header: &Header, shape: Shape, entries: &mut Vec<Entry>) {
         for bucket in 0..shape.buckets() {
             let words = self.load_bucket(self.at_header(header, bucket));
             for i in 0..N {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use crate::arena::{Line, PAGE_LINES};
 use crate::bucket::{self, Raw, Words};
 use crate::mixed::Mixed;
-use crate::shape::{FULL_LINES, PAGES_FULL, PAGES_MAX, Place, SHAPE, Shape, VERSION, page};
+use crate::shape::{FULL_LINES, Header, PAGES_FULL, PAGES_MAX, Place, Shape};
 use crate::table::{At, Entry, Table, by_slots};
 
 /// Buckets looked at for a free slot before a segment is grown: three kicks deep at six slots. At the loads below a search
@@ -66,7 +66,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) table: &'a Table,
     pub(crate) shape: Shape,
     /// Where its page numbers are.
-    pub(crate) header: &'a Line,
+    pub(crate) header: &'a Header,
     /// A word for each page, a bit for each bucket that was full when it was looked at last.
     pub(crate) full: [&'a Line; FULL_LINES],
 }
@@ -93,9 +93,9 @@ struct Search {
 impl Segment<'_> {
     #[inline]
     pub(crate) fn of_header(table: &Table, header: u32) -> Segment<'_> {
-        let line = table.arena.line(header);
         let full = std::array::from_fn(|i| table.arena.line(header + 1 + i as u32));
-        Segment { table, shape: Shape(line.0[SHAPE].load(Relaxed)), header: line, full }
+        let header = table.arena.header(header);
+        Segment { table, shape: header.shape(), header, full }
     }
 
     /// The word of a page that tells its full buckets.
@@ -123,7 +123,7 @@ impl Segment<'_> {
     /// Its page numbers, and room for one more.
     pub(crate) fn pages(&self) -> Vec<u32> {
         let mut pages = Vec::with_capacity(PAGES_MAX as usize);
-        pages.extend((0..self.shape.pages()).map(|i| page(self.header, i)));
+        pages.extend((0..self.shape.pages()).map(|i| self.header.page(i)));
         pages
     }
 
@@ -289,7 +289,7 @@ impl Segment<'_> {
     #[inline]
     fn overwrite<const N: usize>(
         &self,
-        header: &Line,
+        header: &Header,
         at: SlotAt,
         choice: usize,
         place: &Place,
@@ -329,13 +329,13 @@ impl Search {
 
 /// Runs `change` while readers of the header's segment are kept from trusting what they read.
 #[inline]
-pub(crate) fn changing<T>(header: &Line, change: impl FnOnce() -> T) -> T {
-    let version = header.0[VERSION].load(Relaxed);
+pub(crate) fn changing<T>(header: &Header, change: impl FnOnce() -> T) -> T {
+    let version = header.version.load(Relaxed);
     assert!(version & 1 == 0, "one writer, one change at a time");
-    header.0[VERSION].store(version + 1, Relaxed);
+    header.version.store(version + 1, Relaxed);
     fence(Release);
     let result = change();
-    header.0[VERSION].store(version + 2, Release);
+    header.version.store(version + 2, Release);
     result
 }
 
@@ -344,19 +344,19 @@ impl Table {
     #[inline]
     pub(crate) fn upsert(&self, header: u32, mixed: &Mixed, value: u64) -> Upsert {
         let segment = Segment::of_header(self, header);
-        let (line, place) = (segment.header, segment.shape.place(mixed));
+        let (header, place) = (segment.header, segment.shape.place(mixed));
         segment.prefetch(&place);
         by_slots!(segment.shape.slots_per_bucket(), N => {
             if let Some((at, choice, old)) = segment.find::<N>(&place, mixed) {
-                segment.overwrite::<N>(line, at, choice, &place, value, mixed);
+                segment.overwrite::<N>(header, at, choice, &place, value, mixed);
                 return Upsert::Replaced(old);
             }
             if segment.shape.count() >= FULL[usize::from(self.fields.extra)][N][segment.shape.pages() as usize].into() {
                 return Upsert::NoRoom;
             }
-            let added = segment.add::<N>(mixed, &place, value, |write| changing(line, || {
+            let added = segment.add::<N>(mixed, &place, value, |write| changing(header, || {
                 write();
-                line.0[SHAPE].store(segment.shape.with_count(segment.shape.count() + 1).0, Relaxed);
+                header.shape.store(segment.shape.with_count(segment.shape.count() + 1).0, Relaxed);
             }));
             if !added {
                 return Upsert::NoRoom;
@@ -369,11 +369,11 @@ impl Table {
     /// Replaces the value of a key that has the expected one.
     pub(crate) fn replace_if(&self, mixed: &Mixed, expected: u64, value: u64) -> bool {
         let segment = Segment::of_header(self, self.header(mixed.m));
-        let (line, place) = (segment.header, segment.shape.place(mixed));
+        let (header, place) = (segment.header, segment.shape.place(mixed));
         by_slots!(segment.shape.slots_per_bucket(), N => {
             match segment.find::<N>(&place, mixed) {
                 Some((at, choice, old)) if old == expected => {
-                    segment.overwrite::<N>(line, at, choice, &place, value, mixed);
+                    segment.overwrite::<N>(header, at, choice, &place, value, mixed);
                     true
                 }
                 _ => false,
@@ -384,13 +384,13 @@ impl Table {
     /// Empties the key's slot; the value it had, or 0.
     pub(crate) fn remove(&self, mixed: &Mixed) -> u64 {
         let segment = Segment::of_header(self, self.header(mixed.m));
-        let (line, place) = (segment.header, segment.shape.place(mixed));
+        let (header, place) = (segment.header, segment.shape.place(mixed));
         by_slots!(segment.shape.slots_per_bucket(), N => {
             let Some((at, _, old)) = segment.find::<N>(&place, mixed) else { return 0 };
-            changing(line, || {
+            changing(header, || {
                 segment.set::<N>(at, &Raw::default());
                 segment.note_full(at.0, false);
-                line.0[SHAPE].store(segment.shape.with_count(segment.shape.count() - 1).0, Relaxed);
+                header.shape.store(segment.shape.with_count(segment.shape.count() - 1).0, Relaxed);
             });
             self.stats.key_count.store(self.stats.key_count.load(Relaxed) - 1, Relaxed);
             old
