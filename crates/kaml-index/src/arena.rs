@@ -17,8 +17,9 @@
 //! has to find memory first. So a thread of its own, the only one of this crate, has the next pages ready before they are
 //! wanted. It touches memory and decides nothing: without it, or where it comes late, memory comes in small pages.
 //!
-//! All of this crate's unsafe code is here: mapping memory, and turning a line number into a reference.
-#![allow(unsafe_code, reason = "mapping memory and referring to it cannot be said in safe Rust")]
+//! All of this crate's unsafe code is here: mapping memory, turning a line number into a reference, and comparing the words
+//! of two lines at once.
+#![allow(unsafe_code, reason = "mapping memory, referring to it and vectors of atomics cannot be said in safe Rust")]
 
 use std::marker::PhantomData;
 use std::ops::Range;

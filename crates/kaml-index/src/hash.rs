@@ -49,7 +49,7 @@ macro_rules! reading {
             self.table.get(key)
         }
 
-        /// Appends one answer per key; three to four times as fast as single `get`s, since memory is asked for many keys
+        /// Appends one answer per key; two to four times as fast as single `get`s, since memory is asked for many keys
         /// at once.
         pub fn get_batch(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
             self.table.get_batch(keys, answers);
