@@ -8,7 +8,7 @@
 //! an older one has reached the device. A plain write-back put may go on meanwhile: the record stays dirty then. One
 //! round of cleaning runs at a time, so that two contents of one record are never on their way together.
 
-use super::cache::{Cache, Place};
+use super::cache::{Cache, Grip, Place};
 use super::error::StoreError;
 use super::locks::{LockState, LockWord, Mode, XcbId};
 use super::record::RecordId;
@@ -52,6 +52,8 @@ struct Moving {
     lock_slot: Option<u32>,
     id: RecordId,
     content: Content,
+    /// It was taken from its shard's list.
+    is_listed: bool,
 }
 
 impl Cleaner {
@@ -183,6 +185,7 @@ impl Cleaner {
             }
             match self.take(cache, &mut shard, at, slot) {
                 Some(record) => {
+                    shard.take_dirty();
                     *bytes += record.bytes();
                     moving.push(record);
                 }
@@ -213,7 +216,7 @@ impl Cleaner {
             shard.entry(lock_slot).pins += 1;
         }
         let content = shard.entry(slot).content();
-        Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content })
+        Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content, is_listed: true })
     }
 
     /// Stores what was taken; what was put meanwhile, or could not be stored, stays dirty.
@@ -230,9 +233,8 @@ impl Cleaner {
             if written.is_ok() && same(shard.entry(record.slot).view(), &record.content) {
                 shard.set_clean(record.slot);
             }
-            if shard.entry(record.slot).dirty {
-                shard.dirty.push(record.slot);
-                shard.count_structure();
+            if record.is_listed {
+                shard.give_dirty_back(record.slot);
             }
             let granted = record.lock_slot.map(|lock| cache.unlock(&mut shard, lock, self.who)).unwrap_or_default();
             shard.unpin(record.slot);
@@ -260,8 +262,8 @@ impl Cleaner {
             cache.let_go(self.who, &grip, None);
             return Ok(());
         }
-        let record =
-            Moving { shard: grip.shard, slot: grip.slot, lock_slot: grip.lock_slot, id: *id, content: seen.content };
+        let Grip { shard, slot, lock_slot } = grip;
+        let record = Moving { shard, slot, lock_slot, id: *id, content: seen.content, is_listed: false };
         self.write_out(cache, &mut vec![record])
     }
 }

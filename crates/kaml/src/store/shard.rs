@@ -153,6 +153,9 @@ pub(super) struct Shard {
     pub(super) ghost: Ghost,
     /// Slots that became dirty, some of which are clean again.
     pub(super) dirty: Vec<u32>,
+    /// Slots that the cleaner has taken from there and may put back, for which there always is room: the cleaner makes no memory
+    /// grow, since nobody waits for it who would then evict something.
+    dirty_away: usize,
     pub(super) dirty_bytes: usize,
     pub(super) bytes: usize,
     pub(super) load_waiters: u32,
@@ -173,6 +176,7 @@ impl Shard {
             main: Fifo::new(ListName::Main),
             ghost: Ghost::default(),
             dirty: Vec::new(),
+            dirty_away: 0,
             dirty_bytes: 0,
             bytes: 0,
             load_waiters: 0,
@@ -293,7 +297,7 @@ impl Shard {
         }
         entry.dirty = true;
         self.dirty_bytes += entry.weight();
-        if self.dirty.len() == self.dirty.capacity() {
+        if self.dirty.len() + self.dirty_away >= self.dirty.capacity() {
             self.compact_dirty();
         }
         self.dirty.push(slot);
@@ -307,7 +311,21 @@ impl Shard {
         self.dirty.sort_unstable();
         self.dirty.dedup();
         let more = (self.dirty.len() / 2).max(GROWTH_MIN);
-        self.dirty.reserve_exact(more);
+        self.dirty.reserve_exact(more + self.dirty_away);
+    }
+
+    /// The cleaner has taken a slot from the list.
+    pub(super) fn take_dirty(&mut self) {
+        self.dirty_away += 1;
+    }
+
+    /// It puts the slot back, unless it is clean now.
+    pub(super) fn give_dirty_back(&mut self, slot: u32) {
+        self.dirty_away -= 1;
+        if self.entries[slot as usize].dirty {
+            debug_assert!(self.dirty.len() < self.dirty.capacity(), "room was kept");
+            self.dirty.push(slot);
+        }
     }
 
     /// The device has, or will have, what the entry says. The list of dirty slots keeps it until it is next read.

@@ -13,6 +13,8 @@ pub(crate) struct Controls {
     pub(crate) readers: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) get_delay_us: AtomicU64,
+    /// Before a Put.
+    pub(crate) write_delay_us: AtomicU64,
     /// Between fixing the order of a submitted Put and its being durable.
     pub(crate) durable_delay_us: AtomicU64,
     hold_back: AtomicBool,
@@ -113,6 +115,7 @@ impl Backing for Controlled {
         if self.controls.fail_writes.load(Ordering::Relaxed) {
             return Err(failure());
         }
+        pause(&self.controls.write_delay_us);
         self.device.write(batch)
     }
 
