@@ -176,7 +176,7 @@ impl Core {
         self.hand_out(CommitRing::begin_persist)
     }
 
-    /// As [`Core::begin_persist`], beside writes in flight, for an event loop with half as many records staged as each of them
+    /// As [`Core::begin_persist`], beside writes in flight, for an event loop with half as many Puts staged as each of them
     /// has. With it at most `in_flight_max` are in flight, and never more than three.
     pub fn begin_overlapping_persist(&mut self, in_flight_max: usize) -> Option<(IoId, Io)> {
         self.hand_out(|ring| ring.begin_overlapping_persist(in_flight_max))
