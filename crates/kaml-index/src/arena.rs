@@ -10,12 +10,13 @@
 //!   segment's by now; what it reads are atomics, and its segment's version tells it to start again.
 //! - Segments are lists of pages, not runs, so given-back pages fit every later segment: there is no fragmentation.
 //! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so that a small namespace is small; above, in huge pages, which make
-//!   look-ups a quarter faster. Once the small part is outgrown it is offered to the system for collapsing, at the system's
-//!   own pace: asking for it at once would stop whoever comes by for a millisecond, again and again.
+//!   look-ups a quarter faster. What is small stays so: when the system collapses small pages into a huge one, whoever
+//!   comes by waits for as long as clearing that takes.
 //!
-//! Clearing a huge page takes the system up to a millisecond, too long for an insert; so may a small one, when a host below
-//! has to find memory first. So a thread of its own, the only one of this crate, has the next pages ready before they are
-//! wanted. It touches memory and decides nothing: without it, or where it comes late, memory comes in small pages.
+//! Clearing a huge page takes the system up to a millisecond, and six when a host below has to find memory first, too long for
+//! an insert. So a thread of its own, the only one of this crate, has the next pages ready before they are wanted. Where it
+//! comes late, pages are taken from the other end of the range, small ones, until it is done: touching those that it is
+//! making ready would take as long.
 //!
 //! All of this crate's unsafe code is here: mapping memory, turning a line number into a reference, and comparing the words
 //! of two lines at once.
@@ -50,8 +51,8 @@ const HUGE_BYTES: usize = 2 << 20;
 const SMALL_BYTES: usize = 48 << 20;
 const HUGE_LINES: u32 = (HUGE_BYTES / LINE_BYTES) as u32;
 const SMALL_LINES: u32 = (SMALL_BYTES / LINE_BYTES) as u32;
-/// How long before its end the next huge page is made ready: ten thousand inserts.
-const LEAD_LINES: u32 = HUGE_LINES / 16;
+/// How long before its end the next huge page is made ready: twenty thousand inserts.
+const LEAD_LINES: u32 = HUGE_LINES / 8;
 /// Small pages are made ready so many lines at a time, and by nobody before an index has a megabyte.
 const SMALL_STEP_LINES: u32 = (128 << 10) / LINE_BYTES as u32;
 const READY_FROM_LINES: u32 = (1 << 20) / LINE_BYTES as u32;
@@ -207,7 +208,14 @@ impl Arena {
         (soon && frontier >= READY_FROM_LINES && end <= self.line_count).then_some(next..end)
     }
 
-    /// Has lines ready. Whoever writes there meanwhile gets small pages, no worse.
+    /// Has all lines ready that are wanted soon.
+    fn catch_up(&self) {
+        while let Some(lines) = self.wanted() {
+            self.make_ready(lines);
+        }
+    }
+
+    /// Has lines ready. Nobody writes there meanwhile, if they are to be huge pages.
     fn make_ready(&self, lines: Range<u32>) {
         if lines.start >= SMALL_LINES {
             self.advise(&lines, Advice::LinuxHugepage);
@@ -216,7 +224,16 @@ impl Arena {
         self.ready.store(lines.end, Release);
     }
 
-    /// Memory taken from the system: everything below the frontier, and what is ready behind it.
+    /// What lies below the frontier comes in huge pages when it is touched, unless it is there.
+    fn have_ready_when_touched(&self) {
+        let lines = self.ready.load(Relaxed).max(SMALL_LINES)..self.frontier.load(Relaxed).next_multiple_of(HUGE_LINES);
+        if !lines.is_empty() && lines.end <= self.line_count {
+            self.advise(&lines, Advice::LinuxHugepage);
+            self.ready.store(lines.end, Release);
+        }
+    }
+
+    /// Memory taken from the system in front: everything below the frontier, and what is ready behind it.
     fn taken_bytes(&self) -> usize {
         let lines = self.frontier.load(Relaxed).max(self.ready.load(Acquire)) as usize;
         (lines * LINE_BYTES).next_multiple_of(SYSTEM_PAGE_BYTES)
@@ -328,6 +345,10 @@ pub(crate) struct Pages {
     given_back: Vec<u32>,
     /// The number of the first page never handed out.
     frontier: u32,
+    /// Pages taken from the end of the range.
+    tail: u32,
+    /// Pages are taken before any of them is written.
+    is_loading: bool,
     /// Single lines still free in the newest page of headers and directories.
     singles: Range<u32>,
     preparer: Option<Preparer>,
@@ -336,7 +357,7 @@ pub(crate) struct Pages {
 impl Pages {
     /// All pages are free; each has so many lines.
     pub(crate) fn new(lines: u32) -> Pages {
-        Pages { lines, given_back: vec![], frontier: 0, singles: 0..0, preparer: None }
+        Pages { lines, given_back: vec![], frontier: 0, tail: 0, is_loading: false, singles: 0..0, preparer: None }
     }
 
     /// The number of a page that holds anything. Pages fresh from the system hold zeros; others what was left in them.
@@ -372,20 +393,45 @@ impl Pages {
     }
 
     fn take_run(&mut self, arena: &Arc<Arena>, pages: u32) -> u32 {
-        let first = self.frontier;
-        let end = (u64::from(first) + u64::from(pages)) * u64::from(self.lines);
-        assert!(end <= u64::from(arena.line_count), "the index has outgrown the {} lines reserved", arena.line_count);
-        self.frontier = first + pages;
-        arena.frontier.store(end as u32, Relaxed);
-        if arena.wanted().is_some() {
+        let page_count = arena.line_count / self.lines;
+        let end = self.frontier + pages;
+        assert!(end + self.tail <= page_count, "the index has outgrown the {page_count} pages reserved");
+        if self.is_late(arena, end * self.lines) {
+            self.prepare(arena);
+            self.tail += pages;
+            return page_count - self.tail;
+        }
+        arena.frontier.store(end * self.lines, Relaxed);
+        self.prepare(arena);
+        std::mem::replace(&mut self.frontier, end)
+    }
+
+    /// Whether lines up to this one may be just about to be made ready, as huge pages.
+    fn is_late(&self, arena: &Arena, end: u32) -> bool {
+        let prepares = self.preparer.as_ref().is_some_and(|preparer| preparer.thread.is_some());
+        end > SMALL_LINES && prepares && end > arena.ready.load(Acquire)
+    }
+
+    fn prepare(&mut self, arena: &Arc<Arena>) {
+        if !self.is_loading && arena.wanted().is_some() {
             self.preparer.get_or_insert_with(|| Preparer::start(arena)).wake();
         }
-        first
+    }
+
+    /// Takes pages that nobody writes before all of them are taken: huge ones come when they are touched, by as many threads as
+    /// will write them.
+    pub(crate) fn take_all<T>(&mut self, arena: &Arc<Arena>, take: impl FnOnce(&mut Pages) -> T) -> T {
+        self.is_loading = true;
+        let taken = take(self);
+        self.is_loading = false;
+        arena.have_ready_when_touched();
+        taken
     }
 
     /// Memory taken from the system.
     pub(crate) fn taken_bytes(&self, arena: &Arena) -> u64 {
-        (arena.taken_bytes() + self.given_back.capacity() * size_of::<u32>()) as u64
+        let tail_bytes = (self.tail * self.lines) as usize * LINE_BYTES;
+        (arena.taken_bytes() + tail_bytes + self.given_back.capacity() * size_of::<u32>()) as u64
     }
 }
 
@@ -434,12 +480,7 @@ fn prepare(arena: &Weak<Arena>, signal: &Signal) {
             thread::park();
         }
         let Some(arena) = arena.upgrade().filter(|_| !signal.stopped.load(Acquire)) else { return };
-        while let Some(lines) = arena.wanted() {
-            if lines.start == SMALL_LINES {
-                arena.advise(&(0..SMALL_LINES), Advice::LinuxHugepage);
-            }
-            arena.make_ready(lines);
-        }
+        arena.catch_up();
     }
 }
 
@@ -489,14 +530,40 @@ mod tests {
         pages.preparer = Some(Preparer { thread: None, signal: Arc::default() });
         while u64::from(pages.frontier) * 4096 < 64 << 20 {
             pages.take(&arena);
-            while let Some(lines) = arena.wanted() {
-                arena.make_ready(lines);
-            }
+            arena.catch_up();
             let (frontier, ready) = (arena.frontier.load(Relaxed), arena.ready.load(Relaxed));
             assert!(frontier < READY_FROM_LINES || ready > frontier, "{ready} lines are ready of {frontier}");
             let ahead_max = if frontier + LEAD_LINES < SMALL_LINES { SMALL_STEP_LINES } else { HUGE_LINES };
             assert!(ready <= frontier + ahead_max + LEAD_LINES, "{ready} lines are ready of {frontier}");
             assert!(pages.taken_bytes(&arena) >= u64::from(ready) * LINE_BYTES as u64);
         }
+    }
+
+    /// Goal:   whoever takes pages never touches a huge page that is being made ready, and no two pages are one.
+    /// Method: the thread sleeps for ever and its work is done now and then; small pages are taken at once, what should be
+    ///         huge comes from the end until it is ready. Then an index is loaded, which waits for nobody.
+    #[test]
+    fn late_pages_come_from_the_end() {
+        let arena = Arc::new(Arena::reserve(128 << 20));
+        let mut pages = Pages::new(PAGE_LINES + 3);
+        let [page_count, in_front_max] = [arena.line_count, SMALL_LINES].map(|lines| lines / pages.lines);
+        pages.preparer = Some(Preparer { thread: Some(thread::current()), signal: Arc::default() });
+        let small: Vec<_> = (0..in_front_max).map(|_| pages.take(&arena)).collect();
+        assert!(small.iter().copied().eq(0..in_front_max), "small pages are as good as what is ready");
+        let run = pages.take_lines(&arena, 3 * pages.lines) / pages.lines;
+        assert_eq!([run, pages.take(&arena)], [page_count - 3, page_count - 4]);
+        let before = pages.taken_bytes(&arena);
+        arena.catch_up();
+        assert_eq!(pages.take(&arena), in_front_max);
+        assert!(pages.taken_bytes(&arena) > before);
+        let is_ready = |page: u32| (page + 1) * pages.lines <= arena.ready.load(Acquire);
+        assert!(is_ready(in_front_max));
+
+        let arena = Arc::new(Arena::reserve(128 << 20));
+        let mut pages = Pages::new(PAGE_LINES);
+        let count = in_front_max * 2;
+        let loaded = pages.take_all(&arena, |pages| (0..count).map(|_| pages.take(&arena)).collect::<Vec<_>>());
+        assert!(loaded.into_iter().eq(0..count) && pages.preparer.is_none());
+        assert_eq!(arena.ready.load(Acquire), (count * PAGE_LINES).next_multiple_of(HUGE_LINES));
     }
 }

@@ -195,8 +195,11 @@ impl HashWriter {
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         self.refuse_unless_empty()?;
         let images = self.table.images(snapshot)?;
-        let mut take = |shape: Shape| (0..shape.pages()).map(|_| self.owner.pages.take(&self.table.arena)).collect();
-        let targets: Vec<_> = images.iter().map(|i| Built { shape: i.shape, pages: take(i.shape) }).collect();
+        let arena = &self.table.arena;
+        let targets = self.owner.pages.take_all(arena, |pages| {
+            let mut take = |shape: Shape| (0..shape.pages()).map(|_| pages.take(arena)).collect();
+            images.iter().map(|i| Built { shape: i.shape, pages: take(i.shape) }).collect::<Vec<_>>()
+        });
         let threads = match snapshot.len() {
             ..PARALLEL_BYTES => 1,
             _ => std::thread::available_parallelism().map_or(1, usize::from),
