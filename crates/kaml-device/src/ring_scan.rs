@@ -30,6 +30,9 @@ pub(crate) struct RingScan<'a> {
     pub(crate) end: u64,
     /// Gaps that were skipped, for a person.
     pub(crate) skipped: Vec<String>,
+    /// What was read last, and from where: one read brings many small frames.
+    window: AlignedBuf,
+    window_offset: u64,
 }
 
 /// Bytes read at a time while looking for frames.
@@ -37,11 +40,12 @@ const LOOK_BYTES: u64 = 1 << 20;
 
 impl<'a> RingScan<'a> {
     pub(crate) fn new(medium: &'a dyn Medium, epoch: u64, tail: u64, gaps: Gaps) -> Self {
-        RingScan { medium, epoch, gaps, end: tail, skipped: Vec::new() }
+        let window = AlignedBuf::zeroed(0);
+        RingScan { medium, epoch, gaps, end: tail, skipped: Vec::new(), window, window_offset: 0 }
     }
 
     /// The next whole frame with its payload: behind the last one, or at the start of the next lap.
-    pub(crate) fn next(&mut self) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+    pub(crate) fn next(&mut self) -> Result<Option<(Frame, Vec<u8>)>, Error> {
         if let Some(found) = self.whole_behind(self.end)? {
             return Ok(Some(found));
         }
@@ -75,7 +79,7 @@ impl<'a> RingScan<'a> {
         [end, end.next_multiple_of(self.medium.geometry().ring_bytes)]
     }
 
-    fn whole_behind(&self, end: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
+    fn whole_behind(&mut self, end: u64) -> Result<Option<(Frame, Vec<u8>)>, Error> {
         for lsn in self.places_behind(end) {
             if let Some(found) = self.whole_at(lsn, end)? {
                 return Ok(Some(found));
@@ -84,21 +88,31 @@ impl<'a> RingScan<'a> {
         Ok(None)
     }
 
-    fn whole_at(&self, lsn: u64, previous_end: u64) -> Result<Option<(Frame, AlignedBuf)>, Error> {
-        let geometry = self.medium.geometry();
+    fn whole_at(&mut self, lsn: u64, previous_end: u64) -> Result<Option<(Frame, Vec<u8>)>, Error> {
+        let medium = self.medium;
+        let geometry = medium.geometry();
         let offset = lsn % geometry.ring_bytes;
-        let Some(frame) = self.header_at(lsn)? else { return Ok(None) };
+        let head = self.read(offset, geometry.sector_bytes.into())?;
+        let Some(frame) = FrameHeader::check(head, medium.uuid()) else { return Ok(None) };
         let bytes = frame.ring_bytes(geometry.sector_bytes);
         let expected = frame.epoch == self.epoch && frame.lsn == lsn && frame.previous_end == previous_end;
         if !expected || offset + bytes > geometry.ring_bytes {
             return Ok(None);
         }
-        let mut whole = AlignedBuf::zeroed(bytes as usize);
-        self.medium.read_ring(offset, &mut whole)?;
-        let end = FrameHeader::BYTES + frame.payload_len as usize;
-        whole.copy_within(FrameHeader::BYTES..end, 0);
-        whole.set_len(frame.payload_len as usize);
-        Ok(frame.records(&whole).is_some().then_some((frame, whole)))
+        let payload = &self.read(offset, bytes)?[FrameHeader::BYTES..][..frame.payload_len as usize];
+        Ok(frame.records(payload).is_some().then(|| (frame, payload.to_vec())))
+    }
+
+    /// Bytes of the ring. More are read with them, for the next frames.
+    fn read(&mut self, offset: u64, bytes: u64) -> Result<&[u8], Error> {
+        let window = self.window_offset..self.window_offset + self.window.len() as u64;
+        if !(window.contains(&offset) && offset + bytes <= window.end) {
+            let ahead = LOOK_BYTES.max(bytes).min(self.medium.geometry().ring_bytes - offset);
+            let mut read = AlignedBuf::zeroed(ahead as usize);
+            self.medium.read_ring(offset, &mut read)?;
+            (self.window, self.window_offset) = (read, offset);
+        }
+        Ok(&self.window[(offset - self.window_offset) as usize..][..bytes as usize])
     }
 
     fn header_at(&self, lsn: u64) -> Result<Option<Frame>, Error> {

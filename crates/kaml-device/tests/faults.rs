@@ -5,8 +5,9 @@ use kaml_device::{
     Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
     encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, BlockIndex, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing};
+use kaml_flash::{AlignedBuf, BlockIndex, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing, Queue};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 fn geometry() -> Geometry {
     Geometry {
@@ -322,6 +323,58 @@ fn a_failed_ring_write_stops_the_device() {
     rig.reopen();
     assert_eq!(rig.get(1).unwrap(), b"kept");
     rig.put(2, Some(b"taken")).unwrap();
+}
+
+/// Flash in memory that counts reads of the ring.
+struct Counted {
+    medium: MemoryMedium,
+    reads: AtomicU64,
+}
+
+impl Medium for Counted {
+    fn geometry(&self) -> &Geometry {
+        self.medium.geometry()
+    }
+    fn uuid(&self) -> [u8; 16] {
+        self.medium.uuid()
+    }
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        self.medium.execute(io)
+    }
+    fn queue(&self, depth: u32) -> Box<dyn Queue> {
+        self.medium.queue(depth)
+    }
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_root(slot, into)
+    }
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.medium.read_ring(offset, into)
+    }
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+}
+
+/// Goal:   opening after a crash reads the ring in large pieces, however small its frames are, also over the end of a lap.
+/// Method: many single puts, opened again now and then through a medium that counts; a lap is less than two pieces here.
+#[test]
+fn small_frames_are_read_together() {
+    let mut rig = Rig::new();
+    let mut frames_max = 0;
+    for key in 0..5000u64 {
+        rig.put(key, Some(&key.to_le_bytes())).unwrap();
+        if key % 500 == 499 {
+            let counted = Counted { medium: rig.medium.clone(), reads: AtomicU64::new(0) };
+            let (core, report) = Core::open(&counted).unwrap();
+            let reads = counted.reads.load(Ordering::Relaxed);
+            assert!(reads <= 16, "{reads} reads for {} frames", report.ring_frames);
+            frames_max = frames_max.max(report.ring_frames);
+            rig.core = core;
+            (0..=key).for_each(|key| assert_eq!(rig.get(key).unwrap(), key.to_le_bytes()));
+        }
+    }
+    assert!(frames_max > 300, "{frames_max} frames");
 }
 
 /// Goal:   a full device refuses new data early and clearly, takes deletes, and gets its space back.

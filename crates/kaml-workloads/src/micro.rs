@@ -148,6 +148,12 @@ pub fn fill_range(
     })
 }
 
+/// Puts records `0..count` one after another.
+pub(crate) fn put_singly(device: &Device, namespace: NamespaceId, value_bytes: usize, count: u64) -> Result<(), Error> {
+    let mut values = Values::new(value_bytes)?;
+    (0..count).try_for_each(|number| Ok(device.put(namespace, number, values.of(number))?))
+}
+
 /// Runs one closure on many threads until the stop, timing each call of the closure it makes.
 fn threads<F>(thread_count: usize, stop: Stop, make: impl Fn(u64) -> Result<F, Error> + Sync) -> Result<Run, Error>
 where

@@ -47,11 +47,15 @@ pub struct ReopenFigures {
     pub first_get_after_close_seconds: f64,
 }
 
-/// The child: loads, then kills itself without closing.
+/// Records that the child puts again one by one, so that the commit ring ends with as many frames.
+const SINGLE_PUTS: u64 = 20_000;
+
+/// The child: loads, puts some records again one by one, then kills itself without closing.
 pub fn child(path: &Path, records: u64) -> Result<(), Error> {
     let device = Device::open(path, &OpenOptions::default())?;
     let namespace = device.namespace("bench")?;
     micro::fill(&device, namespace, SMALL_VALUE_BYTES, records)?;
+    micro::put_singly(&device, namespace, SMALL_VALUE_BYTES, SINGLE_PUTS.min(records))?;
     let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     Err(Error::Wrong(format!("still alive after SIGKILL: {killed:?}")))
 }
