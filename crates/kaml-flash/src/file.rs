@@ -200,6 +200,8 @@ impl FileMedium {
 /// copies of all descriptors; probes of new block devices.
 const TRIES: u32 = 10;
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
+/// The same while it is locked, but by nobody who lives: on a busy machine the kernel takes its time.
+const TRIES_OF_THE_DEAD: u32 = 250;
 
 /// Why an open file cannot be had for itself.
 pub(crate) enum LockError {
@@ -214,11 +216,11 @@ impl LockedFile {
     pub(crate) fn new(file: File, shared: bool) -> Result<Self, LockError> {
         let operation =
             if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-        for attempt in 0..TRIES {
+        for attempt in 1..=TRIES_OF_THE_DEAD {
             match rustix::fs::flock(&file, operation) {
                 Ok(()) => return Ok(Self(file)),
-                Err(Errno::WOULDBLOCK) if attempt + 1 < TRIES => std::thread::sleep(BETWEEN_TRIES),
-                Err(Errno::WOULDBLOCK) => {}
+                Err(Errno::WOULDBLOCK) if attempt >= TRIES && sys::is_locked_by_the_living(&file) => break,
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_TRIES),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(LockError::Failed(errno)),
             }

@@ -27,6 +27,29 @@ pub(crate) fn is_unsupported(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY | Errno::INVAL)
 }
 
+/// Whether somebody who lives has locked a file with `flock`. True where that cannot be told. Who locked it from beyond this
+/// view of processes, as out of another container, is not seen.
+pub(crate) fn is_locked_by_the_living(file: &File) -> bool {
+    let (Ok(locks), Ok(stat)) = (std::fs::read_to_string("/proc/locks"), rustix::fs::fstat(file)) else { return true };
+    holders(&locks, stat.st_ino).any(lives)
+}
+
+/// Processes that hold such locks of a file with this inode: `1: FLOCK ADVISORY WRITE 4711 fd:00:1234 0 EOF`.
+fn holders(locks: &str, inode: u64) -> impl Iterator<Item = u32> {
+    locks.lines().filter_map(move |line| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, process, place, ..] = fields[..] else { return None };
+        let (_, found) = place.rsplit_once(':')?;
+        (found.parse() == Ok(inode)).then_some(process.parse().ok()).flatten()
+    })
+}
+
+/// Whether there is such a process, and it has not ended: `4711 (a name) S …`.
+fn lives(process: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X'])))
+}
+
 pub(crate) fn read_exact(file: &File, buf: &mut [u8], at: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < buf.len() {

@@ -404,6 +404,18 @@ fn second_openers_are_refused() {
     open(&path).unwrap();
 }
 
+/// Goal:   what is locked, but by a process that has ended, is waited for longer than for one that lives.
+/// Method: a program locks the device and ends; its child has the descriptor, and so the lock, for another second.
+#[test]
+fn locks_of_the_dead_are_waited_for() {
+    let (_dir, path) = formatted();
+    let script = "exec 9<\"$0\"; flock 9; sleep 1 >/dev/null 2>&1 &";
+    assert!(Command::new("sh").args(["-c", script]).arg(&path).status().unwrap().success());
+    let raw = File::open(&path).unwrap();
+    assert!(matches!(raw.try_lock(), Err(std::fs::TryLockError::WouldBlock)), "the child has it");
+    open(&path).unwrap();
+}
+
 /// Goal:   a device opened for reading changes nothing and says why.
 /// Method: every mutating operation; also that a damaged superblock copy is left as it is.
 #[test]
