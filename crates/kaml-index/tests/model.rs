@@ -172,7 +172,8 @@ fn alike_long_keys_find_room() {
 }
 
 /// Goal:   memory follows the keys down as well as up, and given-back pages are used again.
-/// Method: fill, empty, fill again with other keys: the second time nothing more is taken from the system.
+/// Method: fill, empty, fill again with other keys: the second time nothing more is taken from the system, but for what a
+///         thread has ready, or has not yet.
 #[test]
 fn pages_are_used_again() {
     let mut index = HashWriter::new(HashLayout { keys: KeyKind::U64, addr_bits: 32 });
@@ -183,5 +184,6 @@ fn pages_are_used_again() {
     (0..count).for_each(|i| assert!(index.remove(&Key::from(i)).is_some()));
     assert_eq!(index.len(), 0);
     (count..2 * count).for_each(|i| assert!(index.insert(&Key::from(i), slot(i, 1)).is_none()));
-    assert!(index.memory_bytes() <= full + full / 20, "{full} bytes, then {}", index.memory_bytes());
+    let ready_max = 256 << 10;
+    assert!(index.memory_bytes() <= full + full / 20 + ready_max, "{full} bytes, then {}", index.memory_bytes());
 }
