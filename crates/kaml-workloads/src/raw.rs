@@ -55,7 +55,7 @@ fn pread(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Error> {
     let meter = Meter::start();
     let mut begun = Instant::now();
     let end = begun + reads.duration;
-    while begun < end {
+    while latencies.is_empty() || begun < end {
         let offset = random_offset(&mut rng, scratch, reads.bytes);
         file.read_exact_at(&mut into, offset).map_err(Error::io("reading"))?;
         let now = Instant::now();
@@ -81,7 +81,7 @@ fn reads_in_flight(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Er
             if primed {
                 record(&mut latencies, now - begun[slot]);
             }
-            if now < end {
+            if !primed || now < end {
                 begun[slot] = now;
                 ring.read(slot, random_offset(&mut rng, scratch, reads.bytes), reads.bytes);
             }
@@ -108,7 +108,7 @@ pub struct Sequential {
     pub writes_per_sync: usize,
     /// The memory is in huge pages: of others, the kernel splits what takes more of them than the disk accepts in one request.
     pub huge_pages: bool,
-    /// How long.
+    /// How long; at least one transfer each.
     pub duration: Duration,
 }
 
@@ -154,7 +154,7 @@ fn sequential(
         let mut latencies = histogram();
         let mut begun = Instant::now();
         let mut count = 0u64;
-        while begun < end {
+        while count == 0 || begun < end {
             let offset = thread as u64 * share + (run.skipped + count) * run.bytes as u64 % share;
             count += 1;
             transfer(&file, &mut buffer, offset, count).map_err(Error::io("direct I/O"))?;
