@@ -145,3 +145,20 @@ pub(crate) fn set_direct(file: &File) -> Result<(), Errno> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   who holds a lock of a file is found among all that the system tells of, whatever lines there are.
+    /// Method: holders, other files, other kinds of locks, who waits, and lines that are cut short or make no sense.
+    #[test]
+    fn holders_are_told_from_others() {
+        let locks = "1: FLOCK  ADVISORY  WRITE 41 fe:00:77 0 EOF\n2: FLOCK  ADVISORY  READ 42 fe:00:77 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 43 fe:00:77 0 EOF\n3: POSIX  ADVISORY  WRITE 44 fe:00:77 0 EOF\n\
+            4: FLOCK  ADVISORY  WRITE 45 fe:00:177 0 EOF\n5: FLOCK  ADVISORY  WRITE -1 fe:00:77 0 EOF\n\
+            6: FLOCK  ADVISORY  WRITE 46\n7: FLOCK  ADVISORY  WRITE x fe:00:77 0\n8: FLOCK a b 47 77 0 EOF\n\n\u{fffd} FLOCK";
+        assert_eq!(holders(locks, 77).collect::<Vec<_>>(), [41, 42]);
+        assert!(lives(std::process::id()) && !lives(u32::MAX));
+    }
+}
