@@ -91,6 +91,11 @@ impl SimMedium {
         &self.options.faults
     }
 
+    /// From now on these go wrong instead; what is broken stays broken.
+    pub fn set_faults(&self, faults: Faults) {
+        self.engine().injector.faults = faults;
+    }
+
     /// From now on no read fails and no bit flips; what is stored stays as it is.
     pub fn spare_reads(&self, spared: bool) {
         self.engine().injector.reads_spared = spared;

@@ -8,11 +8,11 @@ use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::merging::LowMerge;
+use crate::sync::{Instant, JoinHandle, channel, spawn};
 use kaml_flash::{Completion, Io, IoId, Queue, Wait};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Operations in flight.
 const DEPTH: u32 = 64;
@@ -109,7 +109,7 @@ impl Shared {
 }
 
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
-    let (ready, wait) = std::sync::mpsc::channel();
+    let (ready, wait) = channel();
     let run = move || {
         let mut queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
         queue.help();
@@ -117,7 +117,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
         let _ = ready.send(());
         run(&shared, queue);
     };
-    let thread = std::thread::Builder::new().name("kaml-background".to_owned()).spawn(run).map_err(Error::Thread)?;
+    let thread = spawn("kaml-background", run).map_err(Error::Thread)?;
     let _ = wait.recv(); // who needs housekeeping can wake it from now on
     Ok(thread)
 }
@@ -157,5 +157,5 @@ fn load_for_collection(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHand
             Err(error) => tracing::error!(%error, "collection waits for an index that cannot be loaded"),
         }
     };
-    std::thread::Builder::new().name("kaml-load".to_owned()).spawn(load).ok()
+    spawn("kaml-load", load).ok()
 }

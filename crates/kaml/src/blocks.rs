@@ -7,13 +7,13 @@
 //! all; a read of one unit never enters the core. Units that stand behind each other on flash are read at once.
 
 use crate::driver::Shared;
+use crate::sync::Instant;
 use crate::{Device, Error, Key, NamespaceId};
 use kaml_device::{
     BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, Span, StageError,
 };
 use kaml_flash::{ChunkAddr, Geometry};
 use std::ops::Range;
-use std::time::Instant;
 
 /// Bytes of flash that one read takes at most, unless a unit is longer.
 const RUN_BYTES_MAX: usize = 256 << 10;

@@ -10,16 +10,16 @@ use crate::driver::Shared;
 use crate::error::Error;
 use crate::queue::AsyncQueue;
 use crate::stats::{DeviceInfo, Stats};
+use crate::sync::{Instant, JoinHandle, Mutex};
 use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
 use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, SalvageReport, StageError};
 use kaml_flash::{
     Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions, Overlay,
 };
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Keys of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]

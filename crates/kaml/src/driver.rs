@@ -12,15 +12,16 @@ use crate::error::Error;
 use crate::handover::{Caller, Frames, Handover, News};
 use crate::latency::Latency;
 use crate::queue::{finish_ring_writes, has_ring_writes};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Instant, Mutex, MutexGuard};
 use crate::{Key, NamespaceId};
 use kaml_device::{
     Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image, image_bytes,
 };
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Geometry, Io, IoId, Medium, Wake};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Waits for room are repeated after this, should the world below have changed without telling.
 const PROGRESS_WAIT: Duration = Duration::from_millis(50);

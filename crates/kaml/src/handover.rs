@@ -10,7 +10,7 @@
 //! staged frame is woken to take it. `tests/handover_model.rs` runs this source under a scheduler that explores
 //! interleavings.
 
-use super::sync::{AtomicU32, AtomicU64, Futex, MutexGuard, yield_now};
+use crate::sync::{AtomicU32, AtomicU64, Futex, MutexGuard, yield_now};
 use std::sync::atomic::Ordering;
 
 /// Words that callers sleep on; more than frames can be staged and in flight.

@@ -3,10 +3,10 @@
 //! Lives here:       sharded recording, merging.
 
 use crate::stats::LatencyStats;
+use crate::sync::Instant;
 use hdrhistogram::Histogram;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 const SHARDS: usize = 16;
 

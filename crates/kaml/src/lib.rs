@@ -32,6 +32,9 @@ mod error;
 mod handover;
 mod latency;
 mod merging;
+#[cfg(feature = "model")]
+#[doc(hidden)]
+pub mod model;
 mod queue;
 mod stats;
 pub mod store;

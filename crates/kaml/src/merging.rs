@@ -5,14 +5,14 @@
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 
 use crate::driver::Shared;
+use crate::sync::{Instant, JoinHandle, sleep, spawn};
 use crate::versions::MergeReport;
 use crate::{Error, NamespaceId};
 use kaml_device::{StageError, segment_image};
 use kaml_versions::{Merged, Retention, merge, plan_merge};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
 /// a time; with this the 99 % latency of the others stays within twice what it is alone.
@@ -36,7 +36,7 @@ impl Pace {
     /// for the space that the merge gives back.
     pub(crate) fn rest(&mut self, shared: &Shared) {
         if shared.commands() != self.commands && !shared.lock().is_nearly_full() {
-            std::thread::sleep((self.began.elapsed() * RESTS).min(REST_MAX));
+            sleep((self.began.elapsed() * RESTS).min(REST_MAX));
         }
         *self = Pace::new(shared);
     }
@@ -52,7 +52,7 @@ impl LowMerge {
         self.join();
         let of = shared.clone();
         let run = move || of.merge_when_low(namespace, &retention);
-        match std::thread::Builder::new().name("kaml-merge".to_owned()).spawn(run) {
+        match spawn("kaml-merge", run) {
             Ok(thread) => self.0 = Some(thread),
             Err(error) => {
                 tracing::warn!(%error, "space is low, and no thread can be had to merge");

@@ -11,6 +11,7 @@ mod ring_writes;
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
 use crate::error::Error;
+use crate::sync::{Instant, MutexGuard};
 use crate::{Bytes, Key, NamespaceId};
 use blocks::{BLOCK_BIT, BlockCommands};
 use buffers::Buffers;
@@ -22,9 +23,8 @@ use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
 
 /// What a command came to.
 #[derive(Debug)]

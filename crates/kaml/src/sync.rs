@@ -1,16 +1,37 @@
-//! The primitives that the hand-over waits with.
+//! The primitives that threads meet with, and the clock.
 //!
-//! Lives here:       one place to exchange them: the model tests compile `handover` over a scheduler of their own
-//!                   (`tests/handover_model.rs`).
+//! Lives here:       one place to exchange them. With the feature `model` they are those of a scheduler that explores
+//!                   interleavings, and time is the laboratory's (`tests/lab`).
+//!
+//! What is held without meeting anybody (histograms, process-wide counters) is the system's in either case.
 
-pub(crate) use std::sync::MutexGuard;
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
-pub(crate) use std::thread::yield_now;
+#[cfg(feature = "model")]
+pub(crate) use crate::model::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Condvar, Futex, Instant, JoinHandle, Mutex, MutexGuard,
+    channel, sleep, spawn, thread_local, yield_now,
+};
+#[cfg(not(feature = "model"))]
+pub(crate) use std::{
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize},
+    sync::mpsc::channel,
+    sync::{Condvar, Mutex, MutexGuard},
+    thread::{JoinHandle, sleep, yield_now},
+    thread_local,
+    time::Instant,
+};
+
+/// Starts a thread.
+#[cfg(not(feature = "model"))]
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(work)
+}
 
 /// A word to sleep on while it has a value.
+#[cfg(not(feature = "model"))]
 #[derive(Default)]
 pub(crate) struct Futex(pub(crate) AtomicU32);
 
+#[cfg(not(feature = "model"))]
 impl Futex {
     pub(crate) fn sleep(&self, seen: u32) {
         atomic_wait::wait(&self.0, seen);

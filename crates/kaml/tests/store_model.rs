@@ -6,7 +6,8 @@
 #[allow(dead_code, unreachable_pub, reason = "the model uses a part of the module")]
 mod locks;
 mod sync {
-    pub(super) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use std::time::Instant;
 }
 #[path = "../src/store/waits.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the model uses a part of the module")]

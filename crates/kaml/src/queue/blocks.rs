@@ -8,11 +8,12 @@
 
 use super::{AsyncQueue, READ_BIT, WaitingPut};
 use crate::blocks::{OneUnit, Run, UnitRead};
+use crate::sync::Instant;
 use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io};
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Reads of block commands are told from those of Gets by this bit of their id.
 pub(super) const BLOCK_BIT: u64 = 1 << 62;

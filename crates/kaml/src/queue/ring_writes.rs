@@ -8,6 +8,7 @@
 //! finishes the ring writes of its own thread before it sleeps.
 
 use crate::driver::Shared;
+use crate::sync::thread_local;
 use kaml_device::Core;
 use kaml_flash::{Completion, Io, IoId, Queue, Wait};
 use std::cell::RefCell;

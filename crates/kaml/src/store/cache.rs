@@ -9,6 +9,7 @@
 
 use super::StoreOptions;
 use super::backing::{Backing, Limits};
+use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
 use super::evict::{ListName, USES_MAX};
 use super::line::{Line, Ticket};
@@ -17,10 +18,11 @@ use super::record::{RecordId, heap_bytes, value_bytes};
 use super::shard::{Content, STEPS_TO_VALUE, Shard, View};
 use super::waits::{LockAddr, LockSpace, Refused, Waits};
 use super::xcb::Xcbs;
+use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use crate::{Key, NamespaceId};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Memory for each shard, so that its two queues have enough records to tell hot from cold.
@@ -154,7 +156,7 @@ impl Cache {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let shard_count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX.min(cpus * SHARDS_PER_CPU));
         let shard_count = if shard_count.is_power_of_two() { shard_count } else { shard_count.next_power_of_two() / 2 };
-        let xcb_count = options.transactions_max.saturating_add(1); // and the cleaner
+        let xcb_count = options.transactions_max.saturating_add(CLEANER_XCBS);
         let xcb_bytes = xcb_count as usize * (Waits::CELL_BYTES + Xcbs::BLOCK_BYTES);
         let fixed = heap_bytes(shard_count * size_of::<ShardCell>()) + heap_bytes(xcb_bytes);
         if budget < fixed + BUDGET_MIN {

@@ -6,7 +6,8 @@
 //!
 //! While a record is being written its lock is held as shared, so that no transaction commits a newer content before
 //! an older one has reached the device. A plain write-back put may go on meanwhile: the record stays dirty then. One
-//! round of cleaning runs at a time, so that two contents of one record are never on their way together.
+//! round of cleaning runs at a time, so that two contents of one record are never on their way together. Nobody waits for a
+//! record's lock in a round: puts wait for rounds, and whoever has the lock may be one of them.
 
 use super::cache::{Cache, Grip, Place};
 use super::error::StoreError;
@@ -16,8 +17,9 @@ use super::shard::{Content, Shard, View};
 use super::waits::Refused;
 use super::xcb::Phase;
 use crate::Batch;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, sleep};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Records of one cleaning Put, so that a lock is not held for long.
@@ -34,10 +36,17 @@ const DIRTY_EIGHTHS_MAX: usize = 6;
 /// After a failure cleaning is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
+/// Control blocks that cleaning keeps for itself.
+pub(super) const CLEANER_XCBS: u32 = 2;
+
 /// Whoever writes dirty records.
 pub(super) struct Cleaner {
+    /// Has the locks of a round.
     who: XcbId,
+    /// Has the one lock that a flush has waited for.
+    flusher: XcbId,
     one_round: Mutex<()>,
+    one_flush: Mutex<()>,
     /// Where the next round begins.
     hand: AtomicU32,
     wanted: Mutex<bool>,
@@ -57,12 +66,18 @@ struct Moving {
 }
 
 impl Cleaner {
-    /// `who` is its own control block, kept for good.
-    pub(super) fn new(cache: &Cache, who: XcbId) -> Cleaner {
-        cache.xcbs.set_phase(who, Phase::Cleaning);
+    /// For a cache that nobody uses yet.
+    pub(super) fn new(cache: &Cache) -> Cleaner {
+        let [who, flusher] = [(); CLEANER_XCBS as usize].map(|()| {
+            let who = cache.xcbs.take().expect("there are more than transactions may use");
+            cache.xcbs.set_phase(who, Phase::Cleaning);
+            who
+        });
         Cleaner {
             who,
+            flusher,
             one_round: Mutex::new(()),
+            one_flush: Mutex::new(()),
             hand: AtomicU32::new(0),
             wanted: Mutex::new(false),
             wake: Condvar::new(),
@@ -78,7 +93,7 @@ impl Cleaner {
         let word = lock_slot.map_or(LockWord::FREE, |slot| shard.entries[slot as usize].lock);
         let free = match word.state() {
             LockState::Free => true,
-            LockState::One(owner, Mode::Shared) => owner == self.who,
+            LockState::One(owner, Mode::Shared) => cache.xcbs.is(owner, Phase::Cleaning),
             LockState::One(_, Mode::Exclusive) | LockState::Queue(_) => false,
         };
         if free {
@@ -100,7 +115,7 @@ impl Cleaner {
             self.wake.notify_one();
         }
         if cache.dirty_bytes() > DIRTY_EIGHTHS_MAX * eighth {
-            self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth, false)?;
+            self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth)?;
         }
         cache.make_room(shard);
         Ok(())
@@ -115,9 +130,9 @@ impl Cleaner {
             }
             *wanted = false;
             drop(wanted);
-            if let Err(error) = self.clean(cache, DIRTY_EIGHTHS_END * (cache.budget / 8), false) {
+            if let Err(error) = self.clean(cache, DIRTY_EIGHTHS_END * (cache.budget / 8)) {
                 tracing::warn!(%error, "unflushed records could not be written; trying again");
-                std::thread::sleep(RETRY_PAUSE);
+                sleep(RETRY_PAUSE);
             }
         }
     }
@@ -129,22 +144,28 @@ impl Cleaner {
         self.wake.notify_all();
     }
 
-    /// Writes dirty records until at most so many bytes of them are left; with `wait` also those that transactions
-    /// have locked.
-    pub(super) fn clean(&self, cache: &Cache, target: usize, wait: bool) -> Result<(), StoreError> {
+    /// Writes every record that is dirty now, waiting for the transactions that have some of them locked.
+    pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
+        let _one = self.one_flush.lock().expect("no panics under this lock");
+        let locked = self.clean(cache, 0)?;
+        locked.iter().try_for_each(|id| self.write_locked(cache, id))
+    }
+
+    /// Writes dirty records until at most so many bytes of them are left; answers those that transactions have locked.
+    fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<RecordId>, StoreError> {
         let _one = self.one_round.lock().expect("no panics under this lock");
+        let mut locked = Vec::new();
         if target > 0 && cache.dirty_bytes() <= target {
-            return Ok(()); // somebody else has done it
+            return Ok(locked); // somebody else has done it
         }
         let bytes_max = BYTES_PER_PUT.min(cache.limits.batch_bytes_max as usize / 2).min(cache.budget / PUT_SHARE);
         let mut moving = Vec::new();
         let mut bytes = 0;
-        let mut locked = Vec::new();
         let first = self.hand.load(Ordering::Relaxed);
         for at in 0..cache.shard_count() {
             let at = first.wrapping_add(at) % cache.shard_count();
             while self.collect(cache, at, bytes_max, &mut moving, &mut bytes, &mut locked) {
-                self.write_out(cache, &mut moving)?;
+                self.write_out(cache, self.who, &mut moving)?;
                 bytes = 0;
             }
             if target > 0 && cache.dirty_bytes().saturating_sub(bytes) <= target {
@@ -152,11 +173,8 @@ impl Cleaner {
                 break;
             }
         }
-        self.write_out(cache, &mut moving)?;
-        if wait {
-            locked.iter().try_for_each(|id| self.write_locked(cache, id))?;
-        }
-        Ok(())
+        self.write_out(cache, self.who, &mut moving)?;
+        Ok(locked)
     }
 
     /// Takes dirty records of a shard; true if the Put is full and there may be more.
@@ -219,8 +237,8 @@ impl Cleaner {
         Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content, is_listed: true })
     }
 
-    /// Stores what was taken; what was put meanwhile, or could not be stored, stays dirty.
-    fn write_out(&self, cache: &Cache, moving: &mut Vec<Moving>) -> Result<(), StoreError> {
+    /// Stores what was taken by `who`; what was put meanwhile, or could not be stored, stays dirty.
+    fn write_out(&self, cache: &Cache, who: XcbId, moving: &mut Vec<Moving>) -> Result<(), StoreError> {
         if moving.is_empty() {
             return Ok(());
         }
@@ -236,7 +254,7 @@ impl Cleaner {
             if record.is_listed {
                 shard.give_dirty_back(record.slot);
             }
-            let granted = record.lock_slot.map(|lock| cache.unlock(&mut shard, lock, self.who)).unwrap_or_default();
+            let granted = record.lock_slot.map(|lock| cache.unlock(&mut shard, lock, who)).unwrap_or_default();
             shard.unpin(record.slot);
             drop(shard);
             cache.waits.wake(&granted);
@@ -247,9 +265,10 @@ impl Cleaner {
     /// Waits for the transaction that has a record, and stores the record if it is still dirty.
     fn write_locked(&self, cache: &Cache, id: &RecordId) -> Result<(), StoreError> {
         let place = cache.place(id.namespace, id.key);
-        let (grip, seen) = loop {
-            match cache.acquire(&place, self.who, Mode::Shared) {
-                Ok(held) => break held,
+        let who = self.flusher;
+        let grip = loop {
+            match cache.acquire(&place, who, Mode::Shared) {
+                Ok((grip, _)) => break grip,
                 // It holds no other lock: leaving the queue has let those go on who waited behind it.
                 Err(Refused::Deadlock) => {}
                 Err(Refused::Timeout) => {
@@ -258,13 +277,19 @@ impl Cleaner {
                 }
             }
         };
-        if !seen.dirty {
-            cache.let_go(self.who, &grip, None);
+        let _one = self.one_round.lock().expect("no panics under this lock");
+        let (dirty, content) = {
+            let mut shard = cache.shard(grip.shard);
+            let entry = shard.entry(grip.slot);
+            (entry.dirty, entry.content())
+        };
+        if !dirty {
+            cache.let_go(who, &grip, None);
             return Ok(());
         }
         let Grip { shard, slot, lock_slot } = grip;
-        let record = Moving { shard, slot, lock_slot, id: *id, content: seen.content, is_listed: false };
-        self.write_out(cache, &mut vec![record])
+        let record = Moving { shard, slot, lock_slot, id: *id, content, is_listed: false };
+        self.write_out(cache, who, &mut vec![record])
     }
 }
 

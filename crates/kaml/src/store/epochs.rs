@@ -17,9 +17,10 @@ use super::error::StoreError;
 use super::line::{Lost, Standing, Ticket};
 use super::record::RecordId;
 use super::table::Table;
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use crate::{Batch, Error};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of an epoch at most, if device and cache are large enough.
 const EPOCH_BYTES_MAX: usize = 8 << 20;

@@ -7,10 +7,10 @@
 //! A transaction that releases its locks early takes a ticket after its commit's place in the durable order is
 //! fixed, and marks its records with it. Who reads such a record is answered after that ticket is durable.
 
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::atomic::Ordering;
 
 /// A commit's number; 0 marks what has been durable all the time.
 pub(super) type Ticket = u64;

@@ -38,7 +38,6 @@ mod queue;
 mod reads;
 mod record;
 mod shard;
-mod sync;
 mod table;
 mod txn;
 mod value;
@@ -53,6 +52,7 @@ pub use txn::Transaction;
 pub use value::Value;
 pub use xcb::{IllegalMove, XcbEvent, XcbState};
 
+use crate::sync::{AtomicU64, JoinHandle, Mutex, sleep, spawn};
 use crate::{Key, NamespaceId};
 use backing::InlineQueue;
 use cache::{Cache, Peek, Place};
@@ -61,9 +61,8 @@ use epochs::Epochs;
 use line::Standing;
 use reads::Loaded;
 use shard::Content;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use waits::Refused;
 
@@ -106,8 +105,7 @@ impl Store {
     pub fn over(device: Arc<dyn Backing>, options: &StoreOptions) -> Result<Store, StoreError> {
         options.check()?;
         let cache = Arc::new(Cache::new(device, options)?);
-        let who = cache.xcbs.take().expect("one more than transactions may use");
-        let cleaner = Arc::new(Cleaner::new(&cache, who));
+        let cleaner = Arc::new(Cleaner::new(&cache));
         let delay = options.durability_delay;
         let epochs = (!delay.is_zero()).then(|| Arc::new(Epochs::new(&cache, delay)));
         let thread = match (&epochs, options.write_mode) {
@@ -229,7 +227,7 @@ impl Store {
     pub fn flush(&self) -> Result<(), StoreError> {
         match &self.inner.epochs {
             Some(epochs) => epochs.flush(&self.inner.cache),
-            None => self.inner.cleaner.clean(&self.inner.cache, 0, true),
+            None => self.inner.cleaner.flush(&self.inner.cache),
         }
     }
 
@@ -298,7 +296,7 @@ impl Store {
             match attempt() {
                 Err(error) if in_vain(&error) && tries < self.inner.retries_max => {
                     if tries > 0 {
-                        std::thread::sleep(RETRY_PAUSE * (1 << tries.min(6)));
+                        sleep(RETRY_PAUSE * (1 << tries.min(6)));
                     }
                     tries += 1;
                 }
@@ -348,9 +346,8 @@ impl Store {
     }
 
     fn change(&self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
-        let cachable = value.as_ref().is_none_or(|value| self.inner.cache.is_cachable(value.len()));
         let is_back = self.inner.write_mode == WriteMode::Back;
-        if is_back && cachable && self.inner.epochs.is_none() {
+        if self.inner.stays_in_cache(value.as_deref()) {
             return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
         }
         self.run_plain(|| {
@@ -361,15 +358,25 @@ impl Store {
     }
 
     fn put_back(&self, namespace: NamespaceId, key: Key, content: Content) -> Result<(), StoreError> {
+        if self.try_put_back(namespace, key, &content)? {
+            return Ok(());
+        }
+        self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
+        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard)
+    }
+
+    /// Stores a record in the cache alone, unless that would have to wait for a transaction; `false` then.
+    fn try_put_back(&self, namespace: NamespaceId, key: Key, content: &Content) -> Result<bool, StoreError> {
         let cache = &self.inner.cache;
         let place = cache.place(namespace, key);
         if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
             cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
         }
-        if !self.inner.cleaner.try_put(cache, &place, &content) {
-            self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
+        let is_stored = self.inner.cleaner.try_put(cache, &place, content);
+        if is_stored {
+            self.inner.cleaner.keep_budget(cache, place.shard)?;
         }
-        self.inner.cleaner.keep_budget(cache, place.shard)
+        Ok(is_stored)
     }
 }
 
@@ -396,6 +403,12 @@ impl StoreReader {
 }
 
 impl Inner {
+    /// Whether a plain put of a value, or of its absence, is one in the cache alone.
+    fn stays_in_cache(&self, value: Option<&[u8]>) -> bool {
+        let cachable = value.is_none_or(|value| self.cache.is_cachable(value.len()));
+        self.write_mode == WriteMode::Back && cachable && self.epochs.is_none()
+    }
+
     fn check_value(&self, value: &[u8]) -> Result<(), StoreError> {
         let (bytes, max) = (value.len() as u64, self.cache.limits.value_bytes_max);
         if bytes > max { Err(kaml_device::Error::ValueTooLarge { bytes, max }.into()) } else { Ok(()) }
@@ -417,12 +430,12 @@ impl Drop for Inner {
         if let Some(thread) = thread {
             thread.join().expect("a thread of the store does not panic");
         }
-        if let Err(error) = self.cleaner.clean(&self.cache, 0, true) {
+        if let Err(error) = self.cleaner.flush(&self.cache) {
             tracing::warn!(%error, "unflushed records are lost");
         }
     }
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(work).map_err(StoreError::Thread)
+    spawn(name, work).map_err(StoreError::Thread)
 }

@@ -201,15 +201,25 @@ impl StoreQueue {
     /// Begins an operation, or tries again what was put off.
     fn go_on(&mut self, at: usize) {
         let inner = self.store.inner.clone();
-        let is_back = inner.write_mode == WriteMode::Back;
         let operation = self.operation(at);
         match (&operation.step, &operation.work) {
             (Step::Settling(..), _) => self.settle(at),
             (_, Work::Get) => self.look(at),
-            // Stays in the cache until a flush: touches memory alone.
-            (_, Work::Set(None)) if is_back => self.finish_blocking(at),
-            (_, Work::Set(Some(value))) if is_back && inner.cache.is_cachable(value.len()) => self.finish_blocking(at),
+            (_, Work::Set(value)) if inner.stays_in_cache(value.as_deref()) => self.set_unflushed(at),
             (_, Work::Set(_) | Work::Update(_)) => self.lock(at),
+        }
+    }
+
+    /// Changes a record in the cache alone, unless somebody has it locked.
+    fn set_unflushed(&mut self, at: usize) {
+        let Operation { place, work: Work::Set(value), .. } = self.operation(at) else {
+            unreachable!("it is a change")
+        };
+        let (id, content) = (place.id, value.clone().map_or(Content::Absent, Content::Value));
+        match self.store.try_put_back(id.namespace, id.key, &content) {
+            Ok(true) => self.answer(at, Ok(None)),
+            Ok(false) => self.put_off(at),
+            Err(error) => self.answer(at, Err(error)),
         }
     }
 
@@ -314,6 +324,7 @@ impl StoreQueue {
 
     /// Makes the change of a locked record whose present content is known.
     fn change(&mut self, at: usize, held: Held, value: Option<Arc<[u8]>>, ticket: Ticket) {
+        let is_plain = matches!(self.operation(at).work, Work::Set(_));
         let new = match std::mem::replace(&mut self.operation(at).work, Work::Set(None)) {
             Work::Set(new) => new,
             Work::Update(change) => match change(value.as_deref()) {
@@ -332,13 +343,21 @@ impl StoreQueue {
         }
         let inner = self.store.inner.clone();
         if let Some(epochs) = &inner.epochs {
-            return self.change_delayed(at, held, new, ticket, epochs);
+            let will_wait = !(is_plain && inner.write_mode == WriteMode::Back);
+            return self.change_delayed(at, held, new, ticket, (epochs, will_wait));
         }
         self.store_held(at, held, new);
     }
 
-    /// The change joins an epoch, and is answered when that is durable.
-    fn change_delayed(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>, read: Ticket, epochs: &Epochs) {
+    /// The change joins an epoch, and is answered when that is durable, if it is to wait for that.
+    fn change_delayed(
+        &mut self,
+        at: usize,
+        held: Held,
+        new: Option<Arc<[u8]>>,
+        read: Ticket,
+        (epochs, will_wait): (&Epochs, bool),
+    ) {
         let inner = self.store.inner.clone();
         let Place { id, hash, .. } = self.operation(at).place;
         let bytes = Change::bytes(new.as_deref());
@@ -353,10 +372,13 @@ impl StoreQueue {
         }
         let change = Change { id, hash, value: new.clone() };
         let known = inner.cache.backing.exists(id.namespace, id.key).map_err(StoreError::from);
-        match known.and_then(|_| epochs.join(&inner.cache, &[read], true, bytes, std::iter::once(change))) {
+        match known.and_then(|_| epochs.join(&inner.cache, &[read], will_wait, bytes, std::iter::once(change))) {
             Ok(joined) => {
-                epochs.begin_to_write(joined.ticket);
                 self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), joined.ticket)));
+                if !joined.must_wait {
+                    return self.answer(at, Ok(None));
+                }
+                epochs.begin_to_write(joined.ticket);
                 self.operation(at).step = Step::Settling(None, joined.ticket);
                 self.settle(at);
             }

@@ -17,8 +17,8 @@
 //! hide another that does, behind a transaction that the walk came to first; so the walk begins again.
 
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
-use super::sync::{Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Where a lock word is: the shard, and the entry in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@
 //! Implements:       paper:KAML III.D, Figure 2 and Table II.
 
 use super::locks::XcbId;
+use crate::sync::{AtomicU8, AtomicU64};
 use std::cell::Cell;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The state of a transaction (paper:KAML Figure 2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

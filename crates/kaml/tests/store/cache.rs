@@ -1,6 +1,7 @@
 //! Reading through the cache, its budget and its eviction.
 
-use crate::world::{Rng, World};
+use crate::moves::Rng;
+use crate::world::World;
 use kaml::Key;
 use kaml::store::{Store, StoreError, StoreOptions};
 use std::collections::{BTreeMap, VecDeque};

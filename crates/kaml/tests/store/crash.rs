@@ -4,12 +4,11 @@
 //! write, and after it that it was answered. With delayed durability it says instead that it is done, and now and then that it
 //! begins to flush, and that it has. It is killed in the middle; the parent opens the device and compares.
 
-use crate::history;
-use crate::serial::{self, Access, Did, Record, Saw};
-use crate::world::Rng;
+use crate::moves::{Rng, transact};
+use crate::said::Said;
+use crate::serial::{Access, Did, Saw};
 use kaml::store::{Store, StoreOptions};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
-use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -56,7 +55,7 @@ fn child() {
                 loop {
                     let id = next.fetch_add(1, Ordering::Relaxed);
                     let mut txn = store.begin().unwrap();
-                    match history::transact(&mut txn, ns, id, &mut rng, KEYS, false) {
+                    match transact(&mut txn, ns, id, &mut rng, KEYS, false) {
                         Ok(found) => {
                             say(&format!("T {id} {}", found.iter().map(word).collect::<Vec<_>>().join(" ")));
                             txn.commit().unwrap();
@@ -81,96 +80,9 @@ fn word(access: &Access) -> String {
     format!("{}:{version}:{}", access.key, u8::from(access.did == Did::Write))
 }
 
-fn writes(record: &Record) -> impl Iterator<Item = &Access> {
-    record.accesses.iter().filter(|access| access.did == Did::Write)
-}
-
 /// One line by one system call, so that a kill leaves whole lines or none.
 fn say(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
-}
-
-/// What children said: transactions by id, and those that were answered.
-#[derive(Default)]
-pub(crate) struct Said {
-    pub(crate) records: HashMap<u64, Record>,
-    pub(crate) answered: HashSet<u64>,
-    /// Those that are done and need not be durable.
-    done: Vec<u64>,
-    /// How many of these were done when a flush began, by its name.
-    flushes: HashMap<u64, usize>,
-}
-
-impl Said {
-    fn hear(&mut self, line: &str) {
-        let mut words = line.split(' ');
-        let (Some(kind), Some(id)) = (words.next(), words.next().and_then(|id| id.parse().ok())) else { return };
-        match kind {
-            "A" => drop(self.answered.insert(id)),
-            "D" => self.done.push(id),
-            "B" => drop(self.flushes.insert(id, self.done.len())),
-            "F" => self.answered.extend(&self.done[..self.flushes[&id]]),
-            "T" => {
-                let found = words.filter(|w| !w.is_empty()).map(|word| {
-                    let numbers: Vec<u64> = word.split(':').map(|n| n.parse().unwrap()).collect();
-                    let saw = if numbers[1] == 0 { Saw::Absent } else { Saw::Version(numbers[1]) };
-                    Access { key: numbers[0], saw, did: if numbers[2] == 1 { Did::Write } else { Did::Read } }
-                });
-                let record = Record { id, accesses: found.collect(), span: (0, 1) };
-                self.records.insert(id, record);
-            }
-            _ => {}
-        }
-    }
-
-    /// What was not flushed by a child that was killed need not be there.
-    fn forget_flushes(&mut self) {
-        self.done.clear();
-        self.flushes.clear();
-    }
-
-    /// The transactions whose versions lead to what the device has now.
-    fn survivors(&self, device: &Device, ns: NamespaceId, keys: u64) -> HashSet<u64> {
-        let mut chains: HashSet<(u64, u64)> = HashSet::new();
-        for key in 0..keys {
-            let last = device.get(ns, key).unwrap();
-            let mut version = last.map(|value| u64::from_le_bytes(value[..8].try_into().unwrap()));
-            while let Some(id) = version {
-                assert!(chains.insert((key, id)), "versions of key {key} go in a circle");
-                let mut writes = writes(&self.records[&id]);
-                let replaced = writes.find(|access| access.key == key).expect("it wrote this key").saw;
-                version = if let Saw::Version(id) = replaced { Some(id) } else { None };
-            }
-        }
-        let survivors: HashSet<u64> = chains.iter().map(|(_, id)| *id).collect();
-        for id in &survivors {
-            for Access { key, .. } in writes(&self.records[id]) {
-                assert!(chains.contains(&(*key, *id)), "transaction {id} is there, but not its write of key {key}");
-            }
-        }
-        survivors
-    }
-
-    /// Compares with the first `keys` keys of a device.
-    pub(crate) fn check(&self, device: &Device, ns: NamespaceId, keys: u64) {
-        let survivors = self.survivors(device, ns, keys);
-        let mut seen = Vec::new();
-        for (id, record) in &self.records {
-            let wrote = writes(record).next().is_some();
-            let answered = self.answered.contains(id);
-            assert!(!(wrote && answered) || survivors.contains(id), "answered, but gone: {record:?}");
-            if survivors.contains(id) || answered {
-                for access in &record.accesses {
-                    let is_there = |id| survivors.contains(&id);
-                    let there = if let Saw::Version(id) = access.saw { is_there(id) } else { true };
-                    assert!(there, "{record:?} read a version that is gone: {access:?}");
-                }
-                // All at once on the clock: what is checked is the order of dependencies.
-                seen.push(Record { span: (0, 1), ..record.clone() });
-            }
-        }
-        serial::check(&seen).unwrap();
-    }
 }
 
 /// Goal:   after SIGKILL every answered transaction is there, all others are there whole or not at all, and nothing that

@@ -1,80 +1,16 @@
 //! Serializability: histories of real threads.
 //!
-//! Lives here:       random transactions, plain reads, blind puts and deletes, and what they found and did.
-//! Lives elsewhere:  whether that has a serial order (`serial`).
+//! Lives here:       many threads, what they found and did.
+//! Lives elsewhere:  one transaction or plain call (`moves`), whether all have a serial order (`serial`).
 
+use crate::moves::{Rng, plainly, transact};
 use crate::serial::{self, Access, Did, Record, Saw};
-use crate::world::{Rng, World};
-use kaml::NamespaceId;
-use kaml::store::{Store, StoreError, StoreOptions, Transaction, Value};
+use crate::world::World;
+use kaml::store::{Store, StoreOptions};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-/// What a value says of who wrote it.
-pub(crate) fn saw(value: &Option<Value>) -> Saw {
-    value.as_ref().map_or(Saw::Absent, |value| Saw::Version(u64::from_le_bytes(value[..8].try_into().unwrap())))
-}
-
-/// A value that says who wrote it, of some length.
-fn value_of(id: u64, rng: &mut Rng) -> Vec<u8> {
-    let mut value = vec![id as u8; 8 + rng.below(6000) as usize];
-    value[..8].copy_from_slice(&id.to_le_bytes());
-    value
-}
-
-/// A random transaction: up to four keys, each read, or read and replaced in one of two ways, or, if it `may_delete`,
-/// deleted now and then.
-pub(crate) fn transact(
-    txn: &mut Transaction,
-    ns: NamespaceId,
-    id: u64,
-    rng: &mut Rng,
-    keys: u64,
-    may_delete: bool,
-) -> Result<Vec<Access>, StoreError> {
-    let read_only = rng.below(4) == 0;
-    let mut found: Vec<Access> = Vec::new();
-    for _ in 0..1 + rng.below(4) {
-        let key = rng.below(keys) * rng.below(keys) / keys; // some are hotter
-        if found.iter().any(|other| other.key == key) {
-            continue;
-        }
-        let wrote = !read_only && rng.below(3) > 0;
-        let now = if wrote && rng.below(2) == 0 { txn.read_for_update(ns, key)? } else { txn.read(ns, key)? };
-        let did = match (wrote, &now) {
-            (false, _) => Did::Read,
-            (true, Some(_)) if may_delete && rng.below(4) == 0 => Did::Delete,
-            (true, _) => Did::Write,
-        };
-        match (did, &now) {
-            (Did::Read, _) => {}
-            (Did::Delete, _) => txn.delete(ns, key)?,
-            (Did::Write, Some(_)) => txn.update(ns, key, &value_of(id, rng))?,
-            (Did::Write, None) => txn.insert(ns, key, &value_of(id, rng))?,
-        }
-        found.push(Access { key, saw: saw(&now), did });
-    }
-    Ok(found)
-}
-
-/// A plain call: reads a record, puts one, or deletes one, without looking.
-fn plainly(store: &Store, ns: NamespaceId, id: u64, rng: &mut Rng, keys: u64) -> Result<Vec<Access>, StoreError> {
-    let key = rng.below(keys);
-    let (saw, did) = match rng.below(8) {
-        0 => {
-            store.delete(ns, key)?;
-            (Saw::Unknown, Did::Delete)
-        }
-        1 | 2 => {
-            store.put(ns, key, &value_of(id, rng))?;
-            (Saw::Unknown, Did::Write)
-        }
-        _ => (saw(&store.get(ns, key)?), Did::Read),
-    };
-    Ok(vec![Access { key, saw, did }])
-}
 
 /// Runs random transactions and plain calls by many threads.
 fn run(world: &World, store: &Store, threads: u64, rounds: u64, keys: u64) -> Vec<Record> {

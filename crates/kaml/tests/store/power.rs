@@ -3,16 +3,14 @@
 //! Several threads run random transactions on a device whose flash loses its power in the middle of an operation. What
 //! they read and wrote, and what was answered, is compared with what is there when power is back (`crash` says how).
 
-use crate::crash::{self, Said};
-use crate::history;
-use crate::serial::Record;
-use crate::world::Rng;
+use crate::crash;
+use crate::moves::Rng;
+use crate::said::Sayers;
 use kaml::store::Store;
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use kaml_device::Core;
 use kaml_flash::{Geometry, MemoryMedium};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 const THREADS: u64 = 4;
 const KEYS: u64 = 40;
@@ -32,42 +30,6 @@ fn formatted() -> (MemoryMedium, NamespaceId) {
     (medium, ns)
 }
 
-/// What the threads of one cut share.
-#[derive(Default)]
-struct Shared {
-    is_delayed: bool,
-    next: AtomicU64,
-    said: Mutex<Said>,
-    /// Transactions that are done and need not be durable.
-    done: Mutex<Vec<u64>>,
-}
-
-/// Transactions until the power is gone.
-fn work(store: &Store, ns: NamespaceId, medium: &MemoryMedium, rng: &mut Rng, shared: &Shared) {
-    let Shared { is_delayed, next, said, done } = shared;
-    while !medium.is_cut() {
-        let id = 1 + next.fetch_add(1, Ordering::Relaxed);
-        let Ok(mut txn) = store.begin() else { continue };
-        // A read that fails, or a lock that is not given, leaves nothing behind.
-        let Ok(accesses) = history::transact(&mut txn, ns, id, rng, KEYS, false) else { continue };
-        said.lock().unwrap().records.insert(id, Record { id, accesses, span: (0, 1) });
-        if txn.commit().is_err() {
-            continue;
-        }
-        if !is_delayed {
-            said.lock().unwrap().answered.insert(id);
-            continue;
-        }
-        done.lock().unwrap().push(id);
-        if rng.below(8) == 0 {
-            let before: Vec<u64> = done.lock().unwrap().clone();
-            if store.flush().is_ok() {
-                said.lock().unwrap().answered.extend(before);
-            }
-        }
-    }
-}
-
 /// Goal:   after a power cut at any operation every answered transaction is there, all others are there whole or not at
 ///         all, and nothing that is there or was answered, readers included, had read from one that is gone. With delayed
 ///         durability the same of what was done before a flush began that came to its end.
@@ -80,21 +42,22 @@ fn answered_transactions_survive_a_power_cut() {
     for cut in 0..CUTS {
         let mut rng = Rng::new(cut + 1);
         let (medium, options) = (blank.clone_state(), crash::options(cut));
-        let shared = Shared { is_delayed: !options.durability_delay.is_zero(), ..Shared::default() };
+        let sayers = Sayers::new(&options);
         {
             let device = Device::on_medium(Arc::new(medium.reopen())).unwrap();
             let store = Store::open(device, &options).unwrap();
             medium.cut_after(1 + rng.below(OPERATIONS_MAX));
             std::thread::scope(|scope| {
                 for thread in 0..THREADS {
-                    let (store, medium, shared) = (&store, &medium, &shared);
-                    scope.spawn(move || work(store, ns, medium, &mut Rng::new(cut << 8 | thread), shared));
+                    let (store, medium, sayers) = (&store, &medium, &sayers);
+                    let mut rng = Rng::new(cut << 8 | thread);
+                    scope.spawn(move || sayers.work(store, (ns, KEYS), &mut rng, || medium.is_cut()));
                 }
             });
         }
         medium.power_on(cut);
         let device = Device::on_medium(Arc::new(medium.reopen())).unwrap();
-        let said = shared.said.into_inner().unwrap();
+        let said = sayers.said();
         said.check(&device, ns, KEYS);
         answered += said.answered.len();
     }

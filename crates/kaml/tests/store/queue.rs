@@ -1,6 +1,7 @@
 //! Many operations in flight from one thread.
 
-use crate::world::{Rng, World};
+use crate::moves::Rng;
+use crate::world::World;
 use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::collections::BTreeMap;
@@ -156,6 +157,32 @@ fn answers_are_those_of_a_map() {
         for key in 0..2048 {
             assert_eq!(device.get(namespace, key).unwrap().as_ref(), model.get(&key), "key {key}");
         }
+    }
+}
+
+/// Goal:   a put that meets a lock of the queue's own update waits for that and not for ever, whatever the write mode is.
+/// Method: updates of records that must be read first, and behind each a put or a delete of the same record, or of one
+///         that shares its lock.
+#[test]
+fn a_queue_does_not_wait_for_itself() {
+    for (write_mode, records_per_lock) in [(WriteMode::Through, 1), (WriteMode::Back, 1), (WriteMode::Back, 4)] {
+        let (device, _, namespace) = open(write_mode, false);
+        for key in 0..40u64 {
+            device.put(namespace, key, b"old").unwrap();
+        }
+        let options = StoreOptions { write_mode, records_per_lock, ..StoreOptions::new(300 << 10) };
+        let store = Store::open(device, &options).unwrap();
+        let (mut queue, mut answers) = (store.queue(32), Vec::new());
+        for key in (0..40u64).step_by(4) {
+            queue.update(key, namespace, key, add_one_byte);
+            queue.put(key, namespace, key, b"new");
+            queue.delete(key, namespace, key + 1);
+        }
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert_eq!(answers.iter().filter(|answer| answer.result.is_ok()).count(), 30, "{answers:?}");
+        assert_eq!(store.stats().timeout_count, 0);
     }
 }
 

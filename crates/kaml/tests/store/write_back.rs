@@ -1,6 +1,7 @@
 //! Write-back: unflushed records, flush, cleaning.
 
-use crate::world::{Rng, World};
+use crate::moves::Rng;
+use crate::world::World;
 use kaml::store::{StoreError, StoreOptions, WriteMode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -106,6 +107,32 @@ fn flushes_beside_puts_and_transactions() {
         assert_eq!((0..4).map(on_device).sum::<u64>(), 2000);
         (100..104).for_each(|key| assert_eq!(on_device(key), 500));
     }
+}
+
+/// Goal:   a flush that waits for a transaction does not keep the owner of that from putting, however many records are dirty.
+/// Method: a transaction changes a dirty record while another thread flushes; then its own thread puts more than may be
+///         dirty, commits, and the flush comes to its end.
+#[test]
+fn puts_do_not_wait_for_a_waiting_flush() {
+    let world = World::new(&back(1 << 20));
+    let (store, ns) = (&world.store, world.ns);
+    store.put(ns, 1u64, b"dirty").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.update(ns, 1u64, b"changed").unwrap();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| store.flush());
+        while store.stats().lock_wait_count == 0 {
+            std::thread::yield_now();
+        }
+        for key in 0..3000u64 {
+            store.put(ns, 100 + key, &[3; 1000]).unwrap();
+        }
+        txn.commit().unwrap();
+        flush.join().unwrap().unwrap();
+    });
+    store.flush().unwrap();
+    assert_eq!(world.device.get(ns, 1u64).unwrap().unwrap(), b"changed");
+    assert_eq!(store.stats().timeout_count, 0);
 }
 
 /// Goal:   a commit takes along the unflushed records that it read.
