@@ -124,7 +124,19 @@ impl BlockAudit {
         })
     }
 
-    /// Judges what was read as the index stands now.
+    /// A namespace whose index must be loaded first to judge what was read, unless it is one of those `without` one.
+    pub fn needed_index(&self, core: &Core, without: &BTreeSet<u32>) -> Option<u32> {
+        let is_needed = |id: &u32| !without.contains(id) && core.spaces.get(id).is_some_and(|space| !space.is_loaded());
+        let of_record = |(_, seen): &(Extent, Seen)| match seen {
+            Seen::Whole(record) | Seen::BadValue(record) => Some(record.namespace).filter(is_needed),
+            Seen::Segment => core.version_spaces().map(|(id, _)| id).find(is_needed),
+            Seen::BadHeader => None,
+        };
+        self.records.iter().find_map(of_record)
+    }
+
+    /// Judges what was read as the indexes stand now. Those that are not loaded name nothing
+    /// ([`BlockAudit::needed_index`]).
     pub fn judge(self, core: &Core) -> Judgement {
         let mut judgement = Judgement::default();
         let mut live_chunks = 0;

@@ -3,10 +3,13 @@
 //! Lives here:       walking the device, totals, findings in words.
 //! Lives elsewhere:  what a record must look like (`kaml_device::BlockAudit`).
 
+use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
+use crate::sync::MutexGuard;
 use kaml_device::{BlockAudit, Core};
 use serde::Serialize;
+use std::collections::BTreeSet;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,21 +33,26 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     let mut report = CheckReport::default();
     let mut untold = 0u64;
     let namespaces: Vec<u32> = shared.lock().namespaces().iter().map(|n| n.id).collect();
+    let mut without = BTreeSet::new();
     for id in &namespaces {
-        if let Err(error) = shared.load_index(shared.lock(), *id) {
-            report.problems.push(error.to_string());
-        }
+        drop(load(shared, *id, &mut without, &mut report.problems));
     }
-    let (blocks, begun, all_in_pages) = {
+    let (blocks, begun, was_still) = {
         let core = shared.lock();
-        (core.blocks_in_use(), changes(&core), !core.has_unprogrammed())
+        // Collection counts what it moves before the index names it there.
+        (core.blocks_in_use(), changes(&core), core.is_idle() && !core.has_unprogrammed())
     };
     let total = blocks.len() as u64;
     for (done, block) in blocks.into_iter().enumerate() {
         progress(done as u64, total);
         let Some(_held) = shared.lock().hold_block(block) else { continue };
         let audit = BlockAudit::read(&shared.reader, &*shared.medium, block);
-        let core = shared.lock();
+        let mut core = shared.lock();
+        // Nobody but this check may have used them for a long time, or somebody wants their memory.
+        while let Some(id) = audit.needed_index(&core, &without) {
+            drop(core);
+            core = load(shared, id, &mut without, &mut report.problems);
+        }
         let found = audit.judge(&core);
         report.blocks += 1;
         report.records += found.records;
@@ -69,11 +77,31 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     let core = shared.lock();
     let is_counted = |id: &u32| namespaces.contains(id) && !versioned.contains(id);
     let indexed: u64 = core.namespaces().iter().filter(|n| is_counted(&n.id)).map(|n| n.record_count).sum();
-    let is_same = all_in_pages && core.is_idle() && changes(&core) == begun;
+    let is_same = was_still && core.is_idle() && changes(&core) == begun;
     if report.problems.is_empty() && indexed != report.records && is_same {
         report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
     }
     Ok(report)
+}
+
+/// Loads an index, or notes that it cannot be.
+fn load<'a>(
+    shared: &'a Shared,
+    id: NamespaceId,
+    without: &mut BTreeSet<NamespaceId>,
+    problems: &mut Vec<String>,
+) -> MutexGuard<'a, Core> {
+    match shared.load_index(shared.lock(), id) {
+        Ok(core) => core,
+        Err(error) => {
+            // It may have been deleted meanwhile.
+            let is_gone = matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)));
+            if without.insert(id) && !is_gone {
+                problems.push(error.to_string());
+            }
+            shared.lock()
+        }
+    }
 }
 
 /// Tells whether records have come, gone or moved.

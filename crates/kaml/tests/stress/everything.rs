@@ -1,24 +1,32 @@
-//! Everything at once on one device: what the driver's threads do to each other, which the laboratory has none of.
+//! What threads do to a device at the same time, each knowing what must come of it.
 //!
-//! `KAML_STRESS_SECONDS` sets how long it runs, else a few seconds.
+//! Lives here:       commands of every kind on records, versions and blocks, one at a time and in flight, compared with models;
+//!                   what an operator does meanwhile.
+//! Lives elsewhere:  the threads and the device below (`main`, `lab`).
 
 use kaml::{
-    At, Batch, BlockOptions, Condition, CreateOptions, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId,
-    NamespaceOptions, OpenOptions, Retention, VersionOptions,
+    At, Batch, BlockOptions, Condition, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId, NamespaceOptions,
+    Retention, VersionOptions,
 };
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-const THREADS: u64 = 3;
-/// Keys of each thread in each namespace.
-const KEYS: u64 = 400;
-const BLOCKS: u64 = 2048;
+/// How much there is of everything.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    /// Keys of each thread in each namespace.
+    pub(crate) keys: u64,
+    /// Longest value that goes the way of small ones, and of large ones.
+    pub(crate) len_max: u64,
+    pub(crate) large_len_max: u64,
+    /// Blocks of the disk, and those of one command.
+    pub(crate) blocks: u64,
+    pub(crate) blocks_at_once: u64,
+    pub(crate) in_flight: usize,
+}
+
 const BLOCK_BYTES: usize = 4096;
-/// Rounds, each on a device that is opened again.
-const ROUNDS: u64 = 3;
 
-struct Rng(u64);
+pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
     fn next(&mut self) -> u64 {
@@ -28,16 +36,16 @@ impl Rng {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// Most values are small, few are as long as take the way of large ones.
-    fn value(&mut self) -> Content {
+    fn value(&mut self, scale: &Scale) -> Content {
         let len = match self.below(100) {
-            0..=69 => self.below(1500),
-            70..=96 => self.below(12_000),
-            _ => self.below(150_000),
+            0..=69 => self.below(scale.len_max / 8),
+            70..=96 => self.below(scale.len_max),
+            _ => self.below(scale.large_len_max),
         };
         Content { seed: self.next(), len: len as usize }
     }
@@ -61,17 +69,17 @@ impl Content {
 }
 
 #[derive(Clone, Copy)]
-struct Spaces {
+pub(crate) struct Spaces {
     numbers: NamespaceId,
     text: NamespaceId,
     kept: NamespaceId,
-    disk: NamespaceId,
+    pub(crate) disk: NamespaceId,
 }
 
 impl Spaces {
-    fn create(device: &Device) -> Spaces {
+    pub(crate) fn create(device: &Device, scale: &Scale) -> Spaces {
         let records = |keys| NamespaceOptions { keys, ..NamespaceOptions::default() };
-        let blocks = BlockOptions { block_count: BLOCKS, ..BlockOptions::default() };
+        let blocks = BlockOptions { block_count: scale.blocks, ..BlockOptions::default() };
         let create = |name: &str, options| device.create_namespace(name, &options).unwrap();
         Spaces {
             numbers: create("numbers", records(KeyKind::U64)),
@@ -92,18 +100,18 @@ impl Spaces {
 type Address = (NamespaceId, Key);
 
 /// The records of one thread as they must be.
-struct Owner {
+pub(crate) struct Owner {
     thread: u64,
     rng: Rng,
     spaces: Spaces,
+    scale: Scale,
     model: HashMap<Address, Content>,
     kept: HashMap<Key, Content>,
 }
 
 impl Owner {
-    fn new(thread: u64, spaces: Spaces) -> Owner {
-        let rng = Rng(thread * 7919 + 12345);
-        Owner { thread, rng, spaces, model: HashMap::new(), kept: HashMap::new() }
+    pub(crate) fn new(thread: u64, rng: Rng, spaces: Spaces, scale: Scale) -> Owner {
+        Owner { thread, rng, spaces, scale, model: HashMap::new(), kept: HashMap::new() }
     }
 
     fn key(&self, space: NamespaceId, number: u64) -> Key {
@@ -115,7 +123,7 @@ impl Owner {
 
     fn any(&mut self) -> Address {
         let space = self.spaces.records()[self.rng.below(2) as usize];
-        let number = self.rng.below(KEYS);
+        let number = self.rng.below(self.scale.keys);
         (space, self.key(space, number))
     }
 
@@ -127,18 +135,18 @@ impl Owner {
     }
 
     /// Sync commands, each checked against the model.
-    fn step(&mut self, device: &Device) {
+    pub(crate) fn step(&mut self, device: &Device) {
         let (space, key) = self.any();
         let known = self.model.get(&(space, key)).copied();
         match self.rng.below(100) {
             0..=29 => {
-                let value = self.rng.value();
+                let value = self.rng.value(&self.scale);
                 device.put(space, key, &value.bytes()).unwrap();
                 self.model.insert((space, key), value);
             }
             30..=39 => self.write_batch(device),
             40..=44 => {
-                let value = self.rng.value();
+                let value = self.rng.value(&self.scale);
                 let absent = self.rng.below(2) == 0;
                 let condition = if absent { Condition::IfAbsent } else { Condition::IfPresent };
                 let stored = device.put_if(space, key, &value.bytes(), condition);
@@ -162,7 +170,7 @@ impl Owner {
         let mut batch = Batch::new();
         for _ in 0..=self.rng.below(8) {
             let (space, key) = self.any();
-            let value = self.rng.value();
+            let value = self.rng.value(&self.scale);
             if self.rng.below(4) == 0 {
                 batch.delete(space, key);
                 self.model.remove(&(space, key));
@@ -195,20 +203,20 @@ impl Owner {
 
     /// A versioned record: read, changed, looked back at.
     fn keep(&mut self, device: &Device) {
-        let (space, number) = (self.spaces.kept, self.rng.below(KEYS / 8));
+        let (space, number) = (self.spaces.kept, self.rng.below(self.scale.keys.div_ceil(8)));
         let key = self.key(space, number);
         let known = self.kept.get(&key).copied();
         compare(&device.get(space, key).unwrap(), known, (space, key));
-        let value = Content { len: self.rng.below(1000) as usize, ..self.rng.value() };
+        let value = Content { len: self.rng.below(1000) as usize, ..self.rng.value(&self.scale) };
         device.put(space, key, &value.bytes()).unwrap();
         self.kept.insert(key, value);
         let newest = device.get_version(space, key, At::Back(0)).unwrap().map(|record| record.value);
         compare(&newest, Some(value), (space, key));
     }
 
-    fn compare_all(&self, device: &Device) {
+    pub(crate) fn compare_all(&self, device: &Device) {
         for space in self.spaces.records() {
-            for key in (0..KEYS).map(|number| self.key(space, number)) {
+            for key in (0..self.scale.keys).map(|number| self.key(space, number)) {
                 compare(&device.get(space, key).unwrap(), self.model.get(&(space, key)).copied(), (space, key));
             }
             self.list(device, space);
@@ -219,19 +227,20 @@ impl Owner {
     }
 
     /// The same through a queue: many commands in flight, at most one for each key.
-    fn queue_steps(&mut self, device: &Device, stop: &AtomicBool) {
-        let mut queue = device.queue(32);
+    pub(crate) fn queue_steps(&mut self, device: &Device, is_over: impl Fn() -> bool) {
+        let depth = self.scale.in_flight;
+        let mut queue = device.queue(depth as u32);
         let mut in_flight: HashMap<u64, (Address, Option<Option<Content>>)> = HashMap::new();
         let (mut token, mut answers) = (0, Vec::new());
-        while !stop.load(Ordering::Relaxed) || !in_flight.is_empty() {
-            while in_flight.len() < 32 && !stop.load(Ordering::Relaxed) {
+        while !is_over() || !in_flight.is_empty() {
+            while in_flight.len() < depth && !is_over() {
                 let at = self.any();
                 if in_flight.values().any(|(other, _)| *other == at) {
                     break;
                 }
                 token += 1;
                 let change = match self.rng.below(10) {
-                    0..=4 => Some(Some(self.rng.value())),
+                    0..=4 => Some(Some(self.rng.value(&self.scale))),
                     5 => Some(None),
                     _ => None,
                 };
@@ -266,14 +275,20 @@ fn compare(found: &Option<Vec<u8>>, known: Option<Content>, at: Address) {
 }
 
 /// Blocks of the disk as they must be: the stamp in each, or zeroes.
-struct Disk {
+pub(crate) struct Disk {
     rng: Rng,
     stamps: Vec<u64>,
+    at_once: u64,
 }
 
 impl Disk {
-    fn step(&mut self, device: &Device, disk: NamespaceId) {
-        let (first, count) = (self.rng.below(BLOCKS - 64) as usize, 1 + self.rng.below(48) as usize);
+    pub(crate) fn new(rng: Rng, scale: &Scale) -> Disk {
+        Disk { rng, stamps: vec![0; scale.blocks as usize], at_once: scale.blocks_at_once }
+    }
+
+    pub(crate) fn step(&mut self, device: &Device, disk: NamespaceId) {
+        let count = 1 + self.rng.below(self.at_once) as usize;
+        let first = self.rng.below((self.stamps.len() - count) as u64) as usize;
         match self.rng.below(10) {
             0..=3 => {
                 let stamp = self.rng.next() | 1;
@@ -289,6 +304,12 @@ impl Disk {
         }
     }
 
+    pub(crate) fn compare_all(&self, device: &Device, disk: NamespaceId) {
+        for first in (0..self.stamps.len()).step_by(64) {
+            self.compare(device, disk, first, 64.min(self.stamps.len() - first));
+        }
+    }
+
     fn compare(&self, device: &Device, disk: NamespaceId, first: usize, count: usize) {
         let mut data = vec![1; count * BLOCK_BYTES];
         device.block_read(disk, first as u64, &mut data).unwrap();
@@ -299,7 +320,7 @@ impl Disk {
 }
 
 /// What an operator might do meanwhile.
-fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng) {
+pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng) {
     let any = [spaces.numbers, spaces.text, spaces.kept, spaces.disk][rng.below(4) as usize];
     match rng.below(12) {
         0..=4 => drop(device.unload_namespace(any).unwrap()),
@@ -322,83 +343,5 @@ fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng) {
         9 => drop(device.snapshot(spaces.kept).unwrap()),
         10 => drop(device.stats()),
         _ => assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new()),
-    }
-}
-
-/// Goal:   whatever threads do at the same time, each sees exactly what it stored, at once, later, and after opening again.
-/// Method: threads with commands of every kind and an event loop, each on keys of its own in shared namespaces, compare every
-///         answer with a model; one writes and trims blocks; meanwhile indexes leave memory, logs change, namespaces come and
-///         go, versions are merged, and everything is checked; on a file so small that collection never rests.
-#[test]
-fn everything_at_once() {
-    let seconds = std::env::var("KAML_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4.5);
-    let round = Duration::from_secs_f64(seconds) / ROUNDS as u32;
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("d.kaml");
-    let mut device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
-    let spaces = Spaces::create(&device);
-    let mut owners: Vec<Owner> = (0..=THREADS).map(|thread| Owner::new(thread, spaces)).collect();
-    let mut disk = Disk { rng: Rng(99), stamps: vec![0; BLOCKS as usize] };
-    let (steps, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
-    let mut moved = 0;
-    for number in 0..ROUNDS {
-        let (stop, begin) = (AtomicBool::new(false), Instant::now());
-        std::thread::scope(|scope| {
-            let (device, stop, steps, disturbed) = (&device, &stop, &steps, &disturbed);
-            let (queued, others) = owners.split_first_mut().expect("one more than there are threads");
-            scope.spawn(move || Stop(stop).during(|| queued.queue_steps(device, stop)));
-            for owner in others {
-                scope.spawn(move || {
-                    Stop(stop).during(|| {
-                        while !stop.load(Ordering::Relaxed) {
-                            owner.step(device);
-                            steps.fetch_add(1, Ordering::Relaxed);
-                        }
-                    })
-                });
-            }
-            let disk = &mut disk;
-            scope.spawn(move || {
-                Stop(stop).during(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        disk.step(device, spaces.disk);
-                    }
-                })
-            });
-            let mut rng = Rng(number + 777);
-            Stop(stop).during(|| {
-                while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
-                    disturb(device, spaces, &mut rng);
-                    disturbed.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-            stop.store(true, Ordering::Relaxed);
-        });
-        owners.iter().for_each(|owner| owner.compare_all(&device));
-        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
-        moved += device.stats().relocated_bytes;
-        device.close().unwrap();
-        device = Device::open(&path, &OpenOptions::default()).unwrap();
-        owners.iter().for_each(|owner| owner.compare_all(&device));
-        (0..BLOCKS as usize).step_by(64).for_each(|first| disk.compare(&device, spaces.disk, first, 64));
-    }
-    let (steps, disturbed) = (steps.into_inner(), disturbed.into_inner());
-    println!("{steps} steps, {disturbed} disturbances, {moved} bytes moved by collection");
-    assert!(steps > 100 && disturbed > 5, "{steps} steps, {disturbed} disturbances");
-}
-
-/// Who panics takes the others along, so that the test ends.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Stop<'_> {
-    fn during(self, work: impl FnOnce()) {
-        work();
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }

@@ -1,0 +1,95 @@
+//! Everything at once on one device: what the driver's threads do to each other, as the system schedules them.
+//!
+//! `KAML_STRESS_SECONDS` sets how long it runs, else a few seconds.
+
+mod everything;
+
+use everything::{Disk, Owner, Rng, Scale, Spaces, disturb};
+use kaml::{CreateOptions, Device, OpenOptions};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+const THREADS: u64 = 3;
+const SCALE: Scale =
+    Scale { keys: 400, len_max: 12_000, large_len_max: 150_000, blocks: 2048, blocks_at_once: 48, in_flight: 32 };
+/// Rounds, each on a device that is opened again.
+const ROUNDS: u64 = 3;
+
+/// Goal:   whatever threads do at the same time, each sees exactly what it stored, at once, later, and after opening again.
+/// Method: threads with commands of every kind and an event loop, each on keys of its own in shared namespaces, compare every
+///         answer with a model; one writes and trims blocks; meanwhile indexes leave memory, logs change, namespaces come and
+///         go, versions are merged, and everything is checked; on a file so small that collection never rests.
+#[test]
+fn everything_at_once() {
+    let seconds = std::env::var("KAML_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4.5);
+    let round = Duration::from_secs_f64(seconds) / ROUNDS as u32;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.kaml");
+    let mut device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+    let spaces = Spaces::create(&device, &SCALE);
+    let mut owners: Vec<Owner> =
+        (0..=THREADS).map(|thread| Owner::new(thread, Rng(thread * 7919 + 12345), spaces, SCALE)).collect();
+    let mut disk = Disk::new(Rng(99), &SCALE);
+    let (steps, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut moved = 0;
+    for number in 0..ROUNDS {
+        let (stop, begin) = (AtomicBool::new(false), Instant::now());
+        std::thread::scope(|scope| {
+            let (device, stop, steps, disturbed) = (&device, &stop, &steps, &disturbed);
+            let (queued, others) = owners.split_first_mut().expect("one more than there are threads");
+            scope.spawn(move || Stop(stop).during(|| queued.queue_steps(device, || stop.load(Ordering::Relaxed))));
+            for owner in others {
+                scope.spawn(move || {
+                    Stop(stop).during(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            owner.step(device);
+                            steps.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                });
+            }
+            let disk = &mut disk;
+            scope.spawn(move || {
+                Stop(stop).during(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        disk.step(device, spaces.disk);
+                    }
+                })
+            });
+            let mut rng = Rng(number + 777);
+            Stop(stop).during(|| {
+                while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
+                    disturb(device, spaces, &mut rng);
+                    disturbed.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            stop.store(true, Ordering::Relaxed);
+        });
+        owners.iter().for_each(|owner| owner.compare_all(&device));
+        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+        moved += device.stats().relocated_bytes;
+        device.close().unwrap();
+        device = Device::open(&path, &OpenOptions::default()).unwrap();
+        owners.iter().for_each(|owner| owner.compare_all(&device));
+        disk.compare_all(&device, spaces.disk);
+    }
+    let (steps, disturbed) = (steps.into_inner(), disturbed.into_inner());
+    println!("{steps} steps, {disturbed} disturbances, {moved} bytes moved by collection");
+    assert!(steps > 100 && disturbed > 5, "{steps} steps, {disturbed} disturbances");
+}
+
+/// Who panics takes the others along, so that the test ends.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Stop<'_> {
+    fn during(self, work: impl FnOnce()) {
+        work();
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
