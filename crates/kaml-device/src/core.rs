@@ -221,12 +221,13 @@ impl Core {
         self.has_background() || self.checkpoint_can_go_on()
     }
 
-    /// The namespace whose index collection needs, if it does. It waits until [`Core::forget_wanted_index`].
+    /// The namespace whose index is needed to move its records, out of a victim of collection or a failed block, if one is. They
+    /// wait until [`Core::forget_wanted_index`].
     pub fn wanted_index(&self) -> Option<u32> {
         self.collector.wants_index
     }
 
-    /// The index that collection needed has been loaded, or cannot be: collection goes on.
+    /// The index that was needed has been loaded, or cannot be.
     pub fn forget_wanted_index(&mut self) {
         self.collector.wants_index = None;
     }

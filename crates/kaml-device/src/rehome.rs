@@ -19,7 +19,7 @@ impl Core {
     /// Places the records of failed blocks' buffers again, as soon as there are blocks to place them in.
     pub(crate) fn rehome(&mut self) {
         for block in std::mem::take(&mut self.failed_blocks) {
-            if !self.has_room_for(block) || self.ops_on_block(block) {
+            if !self.has_room_for(block) || self.ops_on_block(block) || self.lacks_index(block) {
                 self.failed_blocks.push(block);
                 continue;
             }
@@ -43,10 +43,27 @@ impl Core {
         if self.blocks.ready_total() == 0 || chunks > room || !root_will_do {
             return false;
         }
+        if self.lacks_index(block) {
+            return true; // it is being loaded
+        }
         self.failed_blocks.clear();
         self.rehome_block(block, 0);
         self.restart_root();
         true
+    }
+
+    /// Whether an index that knows records of a failed block is not in memory, which it may have left while they stood in buffers;
+    /// it is asked for.
+    fn lacks_index(&mut self, block: u32) -> bool {
+        let extents = self.writers.unprogrammed_records(block).unwrap_or_default();
+        let missing = extents.into_iter().find_map(|extent| {
+            let mut head = [0; RecordHeader::BYTES];
+            assert!(self.writers.read(block, extent.start, &mut head), "buffers are kept until programmed");
+            let record = RecordHeader::check(&head).expect("records in buffers are whole");
+            let is_loaded = self.spaces.get(&record.namespace).is_none_or(|space| space.is_loaded());
+            (!is_loaded).then_some(record.namespace)
+        });
+        missing.inspect(|id| self.want_index(*id)).is_some()
     }
 
     fn has_room_for(&self, block: u32) -> bool {

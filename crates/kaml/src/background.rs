@@ -66,7 +66,7 @@ impl House {
         }
         core.poll(self.began.elapsed().as_nanos() as u64, &mut self.started);
         if let Some(id) = core.wanted_index().filter(|_| self.loader.as_ref().is_none_or(JoinHandle::is_finished)) {
-            self.loader = load_for_collection(shared, id);
+            self.loader = load_for_moves(shared, id);
         }
         if self.looked_at.elapsed() >= index_idle {
             self.looked_at = Instant::now();
@@ -145,16 +145,16 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>) {
     }
 }
 
-/// Loads an index that collection needs on a thread of its own: page programs must go on meanwhile. None if there is no such
+/// Loads an index that moving records needs on a thread of its own: page programs must go on meanwhile. None if there is no such
 /// thread to be had now.
-fn load_for_collection(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()>> {
+fn load_for_moves(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()>> {
     let shared = shared.clone();
     let load = move || {
         let loaded = shared.load_index(shared.lock(), id).map(drop);
         shared.lock().forget_wanted_index();
         match loaded {
             Ok(()) => shared.wake_background(),
-            Err(error) => tracing::error!(%error, "collection waits for an index that cannot be loaded"),
+            Err(error) => tracing::error!(%error, "records cannot be moved without an index that cannot be loaded"),
         }
     };
     spawn("kaml-load", load).ok()

@@ -126,6 +126,9 @@ impl History {
     /// Transactions and plain calls, one after the other. Reads may fail, if that is expected.
     fn call(&self, store: &Store, ns: NamespaceId, thread: u64, rng: &mut Rng, may_fail: bool) {
         for round in 1..=ROUNDS {
+            if rng.below(8) == 0 {
+                store.flush().unwrap();
+            }
             let (id, begin) = (thread << 32 | round, self.now());
             let accesses = match rng.below(3) {
                 0 => plainly(store, ns, id, rng, KEYS),
@@ -138,6 +141,15 @@ impl History {
                     self.failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
+        }
+    }
+
+    /// Plain reads of a few records that many change.
+    fn watch(&self, store: &Store, ns: NamespaceId, thread: u64, rng: &mut Rng) {
+        for round in 1..=4 * ROUNDS {
+            let (key, begin) = (rng.below(KEYS / 5), self.now());
+            let saw = saw(&store.get(ns, key).unwrap());
+            self.add(thread << 32 | round, begin, vec![Access { key, saw, did: Did::Read }]);
         }
     }
 
@@ -205,7 +217,7 @@ fn is_unreadable(error: &StoreError) -> bool {
 
 /// Goal:   transactions, plain reads, blind puts and deletes, and operations in flight are strictly serializable in every mode;
 ///         nobody sleeps for ever.
-/// Method: for each seed a kind of store, three to five threads and an interleaving of all their steps and of the device's; the
+/// Method: for each seed a kind of store, two to six threads and an interleaving of all their steps and of the device's; the
 ///         history and what the device has in the end are checked.
 #[test]
 fn histories_are_serializable() {
@@ -215,14 +227,15 @@ fn histories_are_serializable() {
         let (device, options, history) = (device_on(&flash), options(&mut rng), History::default());
         history.fill(&device, ns);
         let store = Store::open(device.clone(), &options).unwrap();
-        let (threads, queues) = (2 + rng.below(3), rng.below(2));
+        let (threads, queues, watchers) = (2 + rng.below(3), rng.below(2), rng.below(2));
         shuttle::thread::scope(|scope| {
-            for thread in 1..=threads + queues {
+            for thread in 1..=threads + queues + watchers {
                 let (store, history) = (&store, &history);
                 let mut rng = Rng::new(seed << 8 | thread);
-                scope.spawn(move || match thread > threads {
-                    true => history.queue(store, ns, thread, &mut rng),
-                    false => history.call(store, ns, thread, &mut rng, false),
+                scope.spawn(move || match thread {
+                    thread if thread <= threads => history.call(store, ns, thread, &mut rng, false),
+                    thread if thread <= threads + queues => history.queue(store, ns, thread, &mut rng),
+                    thread => history.watch(store, ns, thread, &mut rng),
                 });
             }
         });

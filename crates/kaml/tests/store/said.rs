@@ -125,10 +125,11 @@ impl Sayers {
             // A read that fails, or a lock that is not given, leaves nothing behind.
             let Ok(accesses) = transact(&mut txn, ns, id, rng, keys, false) else { continue };
             self.said.lock().unwrap().records.insert(id, Record { id, accesses, span: (0, 1) });
-            if txn.commit().is_err() {
+            let waits = !self.is_delayed || rng.below(6) == 0;
+            if (if waits { txn.commit_durable() } else { txn.commit() }).is_err() {
                 continue;
             }
-            if !self.is_delayed {
+            if waits {
                 self.said.lock().unwrap().answered.insert(id);
                 continue;
             }
