@@ -414,6 +414,7 @@ impl Core {
         let space = self.spaces.get_mut(&moved.namespace);
         self.table_is_exact = false;
         let index = space.and_then(|space| {
+            debug_assert!(space.is_loaded(), "an index stays loaded, or is loaded again, while its records move");
             space.dirty = true;
             space.index.as_mut()
         });
