@@ -61,13 +61,20 @@ pub(crate) struct RootCommit {
     /// Metadata was lost with a failed block: no root until a checkpoint has replaced it.
     awaits_checkpoint: bool,
     clean: bool,
-    /// The request that must not be answered before the checkpoint is done.
+    /// The newest request that must not be answered before a checkpoint which began after it is done.
     after_checkpoint: u64,
+    /// Requests up to this one were made before the last checkpoint that is done began.
+    checkpointed: u64,
 }
 
 impl RootCommit {
     pub(crate) fn retire(&mut self, runs: Vec<Run>) {
         self.retired.extend(runs);
+    }
+
+    /// Whether a request waits for a checkpoint.
+    fn wants_checkpoint(&self) -> bool {
+        self.after_checkpoint > self.checkpointed.max(self.done)
     }
 
     /// Whether roots wait for a checkpoint to replace lost metadata.
@@ -105,6 +112,8 @@ impl std::fmt::Debug for StreamWriter {
 pub(crate) struct Checkpoint {
     requested: bool,
     running: bool,
+    /// The last request when it began.
+    began_after: u64,
     waiting: Vec<u32>,
     job: Option<Job>,
     /// There was no block for the snapshot; something must complete before it can go on.
@@ -234,8 +243,7 @@ impl Core {
         if commit.awaits_checkpoint || self.journal.is_urgent() {
             return false;
         }
-        let waits = (commit.clean || commit.after_checkpoint > commit.done) && self.checkpoint_is_coming();
-        let asked = commit.requested > commit.done && !waits && !self.keeps_are_coming();
+        let asked = self.root_request_covered() > commit.done;
         asked || self.ring_is_filling() || self.blocks_are_wanted()
     }
 
@@ -328,7 +336,8 @@ impl Core {
         match self.checkpoint_is_coming() {
             _ if commit.requested > commit.done && self.keeps_are_coming() => commit.done,
             true if commit.clean => commit.done,
-            true if commit.after_checkpoint > commit.done => commit.done,
+            // Whoever asks for one after the other keeps nobody waiting for the first.
+            true if commit.wants_checkpoint() => commit.checkpointed.max(commit.done),
             true | false => commit.requested,
         }
     }
@@ -504,6 +513,7 @@ impl Core {
             }
             self.checkpoint.requested = false;
             self.checkpoint.running = true;
+            self.checkpoint.began_after = self.root_commit.requested;
             self.checkpoint.waiting = self.spaces.iter().filter(|(_, s)| s.dirty).map(|(id, _)| *id).collect();
         }
         while self.writers.programming_bytes <= PROGRAMMING_BYTES_MAX {
@@ -610,6 +620,7 @@ impl Core {
         self.root_commit.awaits_checkpoint = false;
         self.checkpoint.may_have_last = false;
         self.checkpoint.running = false;
+        self.root_commit.checkpointed = self.checkpoint.began_after;
         // Changed while the last snapshot was taken: a clean close needs another round.
         let dirty = self.spaces.values().any(|s| s.dirty);
         self.checkpoint.requested |= self.root_commit.clean && dirty;

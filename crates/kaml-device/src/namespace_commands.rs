@@ -180,11 +180,11 @@ impl Core {
         }
         let loaded = self.spaces.iter().filter(|(_, space)| space.is_loaded());
         let unused: Vec<u32> = loaded.filter(|(_, space)| !space.shared.take_use()).map(|(id, _)| *id).collect();
-        let mut kept = 0;
+        let mut wants_snapshot = false;
         for id in unused {
-            kept += u32::from(self.unload_index(id) == Ok(false));
+            wants_snapshot |= self.unload_index(id) == Ok(false) && self.spaces[&id].dirty;
         }
-        if kept > 0 {
+        if wants_snapshot && !self.checkpoint.is_running() {
             self.request_checkpoint();
         }
     }
