@@ -162,6 +162,7 @@ impl Core {
     /// at once.
     pub fn begin_load(&mut self, medium: &dyn Medium, id: u32) -> Result<Option<IndexLoad>, Error> {
         let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        space.shared.note_use(); // it is about to be used
         if space.index.is_some() {
             return Ok(None);
         }
