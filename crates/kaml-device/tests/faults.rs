@@ -36,6 +36,8 @@ struct World {
     wear_out: bool,
     no_space: bool,
     no_ring: bool,
+    /// No index can be loaded.
+    indexes_lost: bool,
 }
 
 /// The firmware on one thread, with a world in between.
@@ -90,9 +92,18 @@ impl Rig {
             self.execute(id, io);
         }
         if let Some(id) = self.core.wanted_index() {
-            self.core.load_index(&self.medium, id).unwrap();
-            self.core.forget_wanted_index();
+            match self.load_index(id) {
+                Ok(()) => self.core.forget_wanted_index(),
+                Err(error) => self.core.wanted_index_is_lost(&error),
+            }
         }
+    }
+
+    fn load_index(&mut self, id: u32) -> Result<(), Error> {
+        if self.world.indexes_lost {
+            return Err(MediumError::ReadFailed { what: "an index".into(), error: "uncorrectable".into() }.into());
+        }
+        self.core.load_index(&self.medium, id)
     }
 
     fn settle(&mut self) {
@@ -279,6 +290,28 @@ fn failing_blocks_wait_for_indexes_that_left_memory() {
     }
     rig.reopen();
     rig.compare(&model, 20);
+}
+
+/// Goal:   where records of a failed block wait for an index that cannot be read the device stops and says so, and nothing of
+///         them is lost: they are there when it is opened again.
+/// Method: as above, with indexes that cannot be loaded for a while.
+#[test]
+fn failed_blocks_do_not_wait_for_lost_indexes_for_ever() {
+    let mut rig = Rig::new();
+    rig.put(1, Some(b"kept")).unwrap();
+    let at = ChunkAddr(rig.core.slot(rig.namespace, &Key::from(1)).unwrap().at);
+    rig.core.request_checkpoint();
+    while !rig.core.unload_index(rig.namespace).unwrap() {
+        rig.background();
+    }
+    rig.world.bad_blocks.insert(rig.medium.geometry().split(at).0.0);
+    rig.world.indexes_lost = true;
+    rig.core.request_root(true);
+    (0..200).for_each(|_| rig.background());
+    let stopped = rig.core.stopped();
+    assert!(stopped.as_ref().is_some_and(|why| why.to_string().contains("the index of namespace 1")), "{stopped:?}");
+    rig.reopen();
+    rig.compare(&BTreeMap::from([(1, b"kept".to_vec())]), 3);
 }
 
 /// Goal:   no space below is said, loses nothing, and ends by itself.

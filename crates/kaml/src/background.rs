@@ -151,10 +151,19 @@ fn load_for_moves(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()
     let shared = shared.clone();
     let load = move || {
         let loaded = shared.load_index(shared.lock(), id).map(drop);
-        shared.lock().forget_wanted_index();
-        match loaded {
-            Ok(()) => shared.wake_background(),
-            Err(error) => tracing::error!(%error, "records cannot be moved without an index that cannot be loaded"),
+        let mut core = shared.lock();
+        match &loaded {
+            Ok(()) => core.forget_wanted_index(),
+            Err(error) => {
+                tracing::error!(%error, "records cannot be moved without an index that cannot be loaded");
+                core.wanted_index_is_lost(error);
+            }
+        }
+        let news = shared.news(&core);
+        drop(core);
+        shared.spread(news, 0);
+        if loaded.is_ok() {
+            shared.wake_background(); // else it tries again in its own time
         }
     };
     spawn("kaml-load", load).ok()
