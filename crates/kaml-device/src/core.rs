@@ -86,7 +86,7 @@ pub struct Core {
     /// The host's clock, nanoseconds since 1970, as far as it was told.
     pub(crate) time_ns: u64,
     stopped: Option<MediumError>,
-    /// How often in a row an index that was needed could not be loaded.
+    /// How often in a row an index that failed blocks need could not be loaded.
     lost_index_tries: u32,
     pub(crate) read_only: bool,
     pub(crate) counters: Counters,
@@ -242,8 +242,11 @@ impl Core {
     /// durable with them: after many tries the device stops.
     pub fn wanted_index_is_lost(&mut self, why: &dyn std::fmt::Display) {
         let Some(id) = self.collector.wants_index.take() else { return };
+        if !self.failed_blocks_need(id) {
+            return; // collection does
+        }
         self.lost_index_tries += 1;
-        if self.lost_index_tries > LOST_INDEX_TRIES_MAX && !self.failed_blocks.is_empty() {
+        if self.lost_index_tries > LOST_INDEX_TRIES_MAX {
             let what = format!("the index of namespace {id}, which records of a failed block need");
             self.stop(MediumError::ReadFailed { what, error: why.to_string() });
         }

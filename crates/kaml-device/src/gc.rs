@@ -90,9 +90,9 @@ pub(crate) const COLLECTION_FLOOR: u32 = 1;
 const WEAR_SPREAD_MIN: u32 = 6;
 
 impl Core {
-    /// Collection cannot go on before the index of this namespace is loaded.
+    /// Records cannot be moved before the index of this namespace is loaded. One is at a time: who asks in vain asks again.
     pub(crate) fn want_index(&mut self, namespace: u32) {
-        self.collector.wants_index = Some(namespace);
+        self.collector.wants_index.get_or_insert(namespace);
     }
 
     /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
@@ -365,7 +365,7 @@ impl Core {
             Slot { at: self.geometry.chunk_at(BlockIndex(block), extent.start).0, len: code(extent.chunk_count) };
         let Some(space) = self.spaces.get(&record.namespace) else { return Ok(0) };
         let Some(index) = &space.index else {
-            self.collector.wants_index = Some(record.namespace);
+            self.want_index(record.namespace);
             return Err(NoBlock);
         };
         if index.get(&record.key) != Some(from) {

@@ -52,18 +52,26 @@ impl Core {
         true
     }
 
-    /// Whether an index that knows records of a failed block is not in memory, which it may have left while they stood in buffers;
-    /// it is asked for.
+    /// Whether an index that knows records of a failed block is not in memory; it is asked for.
     fn lacks_index(&mut self, block: u32) -> bool {
+        self.missing_index(block).inspect(|id| self.want_index(*id)).is_some()
+    }
+
+    /// Whether a failed block waits for an index.
+    pub(crate) fn failed_blocks_need(&self, index: u32) -> bool {
+        self.failed_blocks.iter().any(|block| self.missing_index(*block) == Some(index))
+    }
+
+    /// An index that knows records of a failed block and has left memory while they stood in buffers.
+    fn missing_index(&self, block: u32) -> Option<u32> {
         let extents = self.writers.unprogrammed_records(block).unwrap_or_default();
-        let missing = extents.into_iter().find_map(|extent| {
+        extents.into_iter().find_map(|extent| {
             let mut head = [0; RecordHeader::BYTES];
             assert!(self.writers.read(block, extent.start, &mut head), "buffers are kept until programmed");
             let record = RecordHeader::check(&head).expect("records in buffers are whole");
             let is_loaded = self.spaces.get(&record.namespace).is_none_or(|space| space.is_loaded());
             (!is_loaded).then_some(record.namespace)
-        });
-        missing.inspect(|id| self.want_index(*id)).is_some()
+        })
     }
 
     fn has_room_for(&self, block: u32) -> bool {

@@ -36,8 +36,8 @@ struct World {
     wear_out: bool,
     no_space: bool,
     no_ring: bool,
-    /// No index can be loaded.
-    indexes_lost: bool,
+    /// The index of this namespace cannot be loaded.
+    lost_index: Option<u32>,
 }
 
 /// The firmware on one thread, with a world in between.
@@ -47,6 +47,8 @@ struct Rig {
     world: World,
     now_ns: u64,
     namespace: u32,
+    /// Asked for the lost index in vain.
+    lost_asked: u32,
 }
 
 impl Rig {
@@ -54,7 +56,7 @@ impl Rig {
         let medium = MemoryMedium::new(geometry());
         Core::format(&medium).unwrap();
         let (core, _) = Core::open(&medium).unwrap();
-        let mut rig = Rig { core, medium, world: World::default(), now_ns: 0, namespace: 0 };
+        let mut rig = Rig { core, medium, world: World::default(), now_ns: 0, namespace: 0, lost_asked: 0 };
         let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
         rig.namespace = rig.core.create_namespace("n", &options).unwrap();
         rig.settle();
@@ -100,7 +102,8 @@ impl Rig {
     }
 
     fn load_index(&mut self, id: u32) -> Result<(), Error> {
-        if self.world.indexes_lost {
+        if self.world.lost_index == Some(id) {
+            self.lost_asked += 1;
             return Err(MediumError::ReadFailed { what: "an index".into(), error: "uncorrectable".into() }.into());
         }
         self.core.load_index(&self.medium, id)
@@ -203,6 +206,21 @@ impl Rig {
     fn reopen(&mut self) {
         self.core = Core::open(&self.medium).unwrap().0;
     }
+
+    /// Takes the namespace's index out of memory.
+    fn unload(&mut self) {
+        self.core.request_checkpoint();
+        while !self.core.unload_index(self.namespace).unwrap() {
+            self.background();
+        }
+    }
+
+    /// The same while a record stands in a buffer, whose block goes bad.
+    fn unload_and_wear_out(&mut self, key: u64) {
+        let at = ChunkAddr(self.core.slot(self.namespace, &Key::from(key)).unwrap().at);
+        self.unload();
+        self.world.bad_blocks.insert(self.medium.geometry().split(at).0.0);
+    }
 }
 
 /// Goal:   a large value whose program fails beside its ring write is stored elsewhere, once, and the ring goes on behind the frame that
@@ -277,12 +295,7 @@ fn failing_blocks_wait_for_indexes_that_left_memory() {
     for key in 0..20 {
         rig.put(key, Some(&value(key, 1))).unwrap();
         model.insert(key, value(key, 1));
-        let at = ChunkAddr(rig.core.slot(rig.namespace, &Key::from(key)).unwrap().at);
-        rig.core.request_checkpoint();
-        while !rig.core.unload_index(rig.namespace).unwrap() {
-            rig.background();
-        }
-        rig.world.bad_blocks.insert(rig.medium.geometry().split(at).0.0);
+        rig.unload_and_wear_out(key);
         let failures = rig.core.stats().program_failures;
         rig.settle();
         assert_eq!(rig.core.stats().program_failures, failures + 1, "it stood in a buffer");
@@ -299,19 +312,40 @@ fn failing_blocks_wait_for_indexes_that_left_memory() {
 fn failed_blocks_do_not_wait_for_lost_indexes_for_ever() {
     let mut rig = Rig::new();
     rig.put(1, Some(b"kept")).unwrap();
-    let at = ChunkAddr(rig.core.slot(rig.namespace, &Key::from(1)).unwrap().at);
-    rig.core.request_checkpoint();
-    while !rig.core.unload_index(rig.namespace).unwrap() {
-        rig.background();
-    }
-    rig.world.bad_blocks.insert(rig.medium.geometry().split(at).0.0);
-    rig.world.indexes_lost = true;
+    rig.unload_and_wear_out(1);
+    rig.world.lost_index = Some(rig.namespace);
     rig.core.request_root(true);
     (0..200).for_each(|_| rig.background());
     let stopped = rig.core.stopped();
     assert!(stopped.as_ref().is_some_and(|why| why.to_string().contains("the index of namespace 1")), "{stopped:?}");
     rig.reopen();
     rig.compare(&BTreeMap::from([(1, b"kept".to_vec())]), 3);
+}
+
+/// Goal:   an index that only collection needs and cannot get does not stop the device when another namespace's block fails.
+/// Method: records of one namespace lie between garbage, and its index cannot be loaded; another is put until collection has asked for
+///         it often, and then its blocks fail.
+#[test]
+fn blocks_fail_beside_an_index_that_collection_lacks() {
+    let mut rig = Rig::new();
+    let (lost, options) = (rig.namespace, NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() });
+    let busy = rig.core.create_namespace("busy", &options).unwrap();
+    for key in 0..2200 {
+        rig.namespace = if key % 2 == 0 { lost } else { busy };
+        rig.put(key, Some(&value(key, 0))).unwrap();
+    }
+    rig.namespace = lost;
+    rig.unload();
+    (rig.namespace, rig.world.lost_index) = (busy, Some(lost));
+    for round in 0..20_000u64 {
+        rig.put(round % 1100 * 2 + 1, Some(&value(1, round))).unwrap();
+        rig.world.wear_out |= rig.lost_asked > 100;
+        if rig.core.stats().program_failures > 2 {
+            break;
+        }
+    }
+    assert!(rig.core.stats().program_failures > 2, "{} {:?}", rig.lost_asked, rig.core.stats());
+    assert_eq!(rig.core.stopped(), None);
 }
 
 /// Goal:   no space below is said, loses nothing, and ends by itself.
