@@ -9,17 +9,19 @@
 //! transactions of an epoch wrote is stored once.
 //!
 //! If an epoch cannot be stored, its commits are lost, and with them those of the epoch that was open meanwhile, which may have
-//! read from them; the cache forgets what they wrote. If any of them had returned, nothing is committed any more until somebody
-//! has acknowledged that. And commits wait until they are durable, until one is.
+//! read from them; the cache forgets what they wrote. If any of them had returned, or had been shown to anybody who did not wait,
+//! nothing is committed any more until somebody has acknowledged that. And commits and reads wait until what they need is durable,
+//! until an epoch is.
 
 use super::cache::Cache;
 use super::error::StoreError;
-use super::line::{Lost, Standing, Ticket};
+use super::line::{Line, Lost, Standing, Ticket};
 use super::record::RecordId;
 use super::table::Table;
-use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Instant, Mutex, MutexGuard};
 use crate::{Batch, Error};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 /// Bytes of an epoch at most, if device and cache are large enough.
@@ -50,19 +52,20 @@ struct Epoch {
     /// In the order of the commits; later ones of a record win.
     changes: Vec<Change>,
     bytes: usize,
-    /// Commits that returned and are not durable.
+    commits: u64,
+    /// Those that returned and are not durable.
     unwaited: u64,
     begun: Instant,
 }
 
 impl Epoch {
     fn empty() -> Epoch {
-        Epoch { ticket: 0, changes: Vec::new(), bytes: 0, unwaited: 0, begun: Instant::now() }
+        Epoch { ticket: 0, changes: Vec::new(), bytes: 0, commits: 0, unwaited: 0, begun: Instant::now() }
     }
 
     fn clear(&mut self) {
         self.changes.clear();
-        (self.ticket, self.bytes, self.unwaited) = (0, 0, 0);
+        (self.ticket, self.bytes, self.commits, self.unwaited) = (0, 0, 0, 0);
     }
 
     /// One Put of what the records are in the end.
@@ -90,9 +93,7 @@ struct State {
     /// Somebody waits for the open epoch.
     hurry: bool,
     closing: bool,
-    /// The last epoch was lost: commits wait.
-    suspect: bool,
-    /// Commits that had returned and are lost, until that is acknowledged.
+    /// Commits that had returned or been shown and are lost, until that is acknowledged.
     lost: u64,
     /// Why an epoch was lost at last.
     why: Option<Arc<Error>>,
@@ -114,6 +115,10 @@ pub(super) struct Epochs {
     delay: Duration,
     bytes_max: usize,
     state: Mutex<State>,
+    /// The last epoch was lost: commits and reads wait. Changed under the lock.
+    suspect: AtomicBool,
+    /// The newest epoch that somebody was shown records of who did not wait for it.
+    shown: AtomicU64,
     /// For the thread that writes: there is something to do.
     wake: Condvar,
     /// For commits: the open epoch has been taken.
@@ -138,11 +143,12 @@ impl Epochs {
                 newest: 0,
                 hurry: false,
                 closing: false,
-                suspect: false,
                 lost: 0,
                 why: None,
                 lost_count: 0,
             }),
+            suspect: AtomicBool::new(false),
+            shown: AtomicU64::new(0),
             wake: Condvar::new(),
             room: Condvar::new(),
         }
@@ -183,9 +189,23 @@ impl Epochs {
         }
         state.open.changes.extend(changes);
         state.open.bytes += bytes;
-        let must_wait = will_wait || state.suspect;
+        let must_wait = will_wait || self.suspect.load(Ordering::Relaxed);
+        state.open.commits += 1;
         state.open.unwaited += u64::from(!must_wait);
         Ok(Joined { ticket: state.open.ticket, must_wait })
+    }
+
+    /// Whether records of a commit that was not durable just now may be shown without a wait; if not, whoever read them has to wait.
+    pub(super) fn show(&self, line: &Line, ticket: Ticket) -> bool {
+        if self.suspect.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.shown.load(Ordering::Relaxed) < ticket {
+            self.shown.fetch_max(ticket, Ordering::Relaxed);
+        }
+        // Either it is seen here that the epoch is lost, or `lose` sees that it was shown.
+        fence(Ordering::SeqCst);
+        line.standing(ticket) != Standing::Lost
     }
 
     /// Has the open epoch written without delay.
@@ -248,7 +268,7 @@ impl Epochs {
         while self.take(&mut epoch) {
             match self.write(cache, &mut epoch, &mut newest) {
                 Ok(()) => {
-                    self.lock().suspect = false;
+                    self.trust();
                     cache.line.end(epoch.ticket, Ok(()));
                 }
                 Err(why) => self.lose(cache, &epoch, Arc::new(why)),
@@ -293,20 +313,29 @@ impl Epochs {
         }
     }
 
+    fn trust(&self) {
+        let _state = self.lock();
+        self.suspect.store(false, Ordering::Relaxed);
+    }
+
     /// Takes an epoch back that could not be stored, and the open one, which may have read from it.
     fn lose(&self, cache: &Cache, epoch: &Epoch, why: Arc<Error>) {
         let mut state = self.lock();
         let after = std::mem::replace(&mut state.open, Epoch::empty());
-        let lost = epoch.unwaited + after.unwaited;
-        tracing::warn!(%why, commits = lost, "commits that were not durable yet are lost");
-        (state.suspect, state.hurry) = (true, false);
-        state.lost += lost;
-        state.lost_count += lost;
-        state.why = Some(why);
+        self.suspect.store(true, Ordering::Relaxed);
         // Under the lock: whoever read from them and joins later sees that they are lost.
         for epoch in [epoch, &after].into_iter().filter(|epoch| epoch.ticket > 0) {
             cache.line.end(epoch.ticket, Err(Lost));
         }
+        fence(Ordering::SeqCst); // see `show`
+        let shown = self.shown.load(Ordering::Relaxed);
+        let known = |epoch: &Epoch| if shown >= epoch.ticket { epoch.commits } else { epoch.unwaited };
+        let lost = known(epoch) + known(&after);
+        tracing::warn!(%why, commits = lost, "commits that were not durable yet are lost");
+        state.hurry = false;
+        state.lost += lost;
+        state.lost_count += lost;
+        state.why = Some(why);
         drop(state);
         self.room.notify_all();
         for epoch in [epoch, &after] {

@@ -32,8 +32,8 @@ pub enum StoreError {
     /// What the transaction read was released early by another one, which then did not become durable.
     #[error("what was read never became durable; the transaction was aborted and can be run again")]
     DependencyLost,
-    /// With delayed durability, commits that had returned could not be made durable and are undone, the last ones that were made,
-    /// all of them. Commits and flushes are refused so until [`Store::acknowledge_lost`](super::Store::acknowledge_lost).
+    /// With delayed durability, commits that had returned, or that others had seen, could not be made durable and are undone, the last
+    /// ones that were made, all of them. Commits and flushes are refused so until [`Store::acknowledge_lost`](super::Store::acknowledge_lost).
     #[error("{commits} commits that were not durable yet are lost: {why}")]
     CommitsLost {
         /// How many.

@@ -223,7 +223,7 @@ impl Store {
         self.change(namespace, key.into(), None)
     }
 
-    /// Makes everything durable that was put or committed before.
+    /// Makes everything durable that was put or committed before. Then all that was read before is durable, too.
     pub fn flush(&self) -> Result<(), StoreError> {
         match &self.inner.epochs {
             Some(epochs) => epochs.flush(&self.inner.cache),
@@ -335,7 +335,10 @@ impl Store {
         let line = &self.inner.cache.line;
         match line.standing(ticket) {
             Standing::Durable => true,
-            Standing::Pending => self.inner.epochs.is_some() || line.wait(ticket).is_ok(),
+            Standing::Pending => match &self.inner.epochs {
+                Some(epochs) => epochs.show(line, ticket) || epochs.wait(&self.inner.cache, ticket).is_ok(),
+                None => line.wait(ticket).is_ok(),
+            },
             Standing::Lost => false,
         }
     }

@@ -249,9 +249,10 @@ impl StoreQueue {
         };
         let is_get = matches!(self.operation(at).work, Work::Get);
         let inner = self.store.inner.clone();
+        let may_show = || inner.epochs.as_ref().is_some_and(|epochs| epochs.show(&inner.cache.line, ticket));
         match inner.cache.line.standing(ticket) {
             Standing::Durable => self.answer(at, Ok(is_get.then_some(value).flatten().map(Value))),
-            Standing::Pending if is_get && inner.epochs.is_some() => self.answer(at, Ok(value.map(Value))),
+            Standing::Pending if is_get && may_show() => self.answer(at, Ok(value.map(Value))),
             Standing::Pending => {
                 self.operation(at).step = Step::Settling(value, ticket);
                 self.put_off(at);

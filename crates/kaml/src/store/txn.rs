@@ -385,11 +385,13 @@ impl Transaction {
         let bytes: usize = changes().map(|(_, change)| Change::bytes(change.as_deref())).sum();
         if bytes == 0 {
             self.let_all_go(|_| None);
-            if durable {
-                return self.wait_for_what_was_read();
-            }
-            let is_lost = |ticket: &Ticket| store.cache.line.standing(*ticket) == Standing::Lost;
-            return if self.tickets.iter().any(is_lost) { Err(StoreError::DependencyLost) } else { Ok(()) };
+            let line = &store.cache.line;
+            let may_show = |ticket: &Ticket| match line.standing(*ticket) {
+                Standing::Durable => true,
+                Standing::Pending => !durable && epochs.show(line, *ticket),
+                Standing::Lost => false,
+            };
+            return if self.tickets.iter().all(may_show) { Ok(()) } else { self.wait_for_what_was_read() };
         }
         if !epochs.takes(bytes) {
             return self.commit_large();

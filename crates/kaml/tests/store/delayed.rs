@@ -181,6 +181,57 @@ fn readers_of_the_lost_are_refused() {
     assert_eq!((on_device(&world, 0), on_device(&world, 5)), (None, None));
 }
 
+/// Goal:   a commit that waits and is lost is told to the others, too, if any of them saw it without waiting; and to nobody else, if
+///         none did. Until a commit is durable again, reads wait.
+/// Method: a commit whose Put is held back and then fails, read meanwhile in each way that there is, and in none.
+#[test]
+fn what_was_seen_and_lost_is_told() {
+    for how in 0..6 {
+        let world = world(LATER);
+        world.controls.fail_writes.store(true, Ordering::Relaxed);
+        let held_back = world.controls.hold_back();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut txn = world.store.begin().unwrap();
+                txn.insert(world.ns, 0u64, b"lost").unwrap();
+                txn.commit_durable()
+            });
+            world.wait_for_writes(1);
+            match how {
+                0 => assert_eq!(value(&world, 0).unwrap(), b"lost"),
+                1 => assert!(world.store.exists(world.ns, 0u64).unwrap()),
+                2 => assert!(world.store.get_into(world.ns, 0u64, &mut Vec::new()).unwrap()),
+                3 => assert!(world.store.get_many(world.ns, &[Key::from(0)]).unwrap()[0].is_some()),
+                4 => {
+                    let mut reader = world.store.begin().unwrap();
+                    reader.read(world.ns, 0u64).unwrap();
+                    reader.commit().unwrap();
+                }
+                _ => {} // seen by nobody
+            }
+            drop(held_back);
+            assert!(matches!(writer.join().unwrap(), Err(StoreError::Device(_))));
+        });
+        let told = world.store.flush();
+        if how == 5 {
+            told.unwrap();
+        } else {
+            assert!(matches!(told, Err(StoreError::CommitsLost { commits: 1, .. })), "{how}: {told:?}");
+            assert_eq!(world.store.acknowledge_lost(), 1);
+        }
+        let held_back = world.controls.hold_back();
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| set(&world, 0..1, b"lost again"));
+            world.wait_for_writes(2);
+            let reader = scope.spawn(|| value(&world, 0));
+            drop(held_back);
+            assert!(matches!(writer.join().unwrap(), Err(StoreError::Device(_))));
+            assert_eq!(reader.join().unwrap(), None);
+        });
+        world.store.flush().unwrap();
+    }
+}
+
 /// Goal:   what no device would take is refused to whoever asks for it, and takes nobody else's commit along; a deleted namespace
 ///         takes only what was in it.
 /// Method: blind puts into an unknown namespace and with a key of another kind beside a commit; a namespace that is deleted

@@ -24,13 +24,19 @@ pub(crate) struct Controls {
     pub(crate) lose_pending: AtomicBool,
 }
 
-/// Submitted Puts do not become durable while this lives; a test that fails meanwhile does not hang.
+/// No Put comes to its end while this lives; a test that fails meanwhile does not hang.
 pub(crate) struct HoldBack<'a>(&'a Controls);
 
 impl Controls {
     pub(crate) fn hold_back(&self) -> HoldBack<'_> {
         self.hold_back.store(true, Ordering::Relaxed);
         HoldBack(self)
+    }
+
+    fn wait_while_held(&self) {
+        while self.hold_back.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -66,9 +72,7 @@ struct Pending {
 impl PendingPut for Pending {
     fn wait(self: Box<Self>) -> Result<(), Error> {
         pause(&self.controls.durable_delay_us);
-        while self.controls.hold_back.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.controls.wait_while_held();
         self.commit.wait()?;
         if self.controls.lose_pending.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
     }
@@ -112,6 +116,7 @@ impl Backing for Controlled {
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
         self.controls.writes.fetch_add(1, Ordering::Relaxed);
+        self.controls.wait_while_held();
         if self.controls.fail_writes.load(Ordering::Relaxed) {
             return Err(failure());
         }
