@@ -9,6 +9,7 @@ use kaml::{
     Retention, VersionOptions,
 };
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// How much there is of everything.
 #[derive(Clone, Copy)]
@@ -22,6 +23,39 @@ pub(crate) struct Scale {
     pub(crate) blocks: u64,
     pub(crate) blocks_at_once: u64,
     pub(crate) in_flight: usize,
+    pub(crate) trouble: Trouble,
+}
+
+/// What commands may fail of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    None,
+    /// There is no space for new data: refused, and nothing has changed.
+    Full,
+    /// The power goes: nobody knows whether the command was carried out, and there are no others after it.
+    Cut,
+}
+
+/// What became of a command that changes something.
+enum Fate {
+    Done,
+    Refused,
+    Unknown,
+}
+
+impl Trouble {
+    fn fate(self, result: Result<(), Error>) -> Fate {
+        match (self, result) {
+            (_, Ok(())) => Fate::Done,
+            (Trouble::Full, Err(error)) if is_full(&error) => Fate::Refused,
+            (Trouble::Cut, Err(_)) => Fate::Unknown,
+            (_, Err(error)) => panic!("{error}"),
+        }
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::Full { .. }))
 }
 
 const BLOCK_BYTES: usize = 4096;
@@ -72,7 +106,7 @@ impl Content {
 pub(crate) struct Spaces {
     numbers: NamespaceId,
     text: NamespaceId,
-    kept: NamespaceId,
+    pub(crate) kept: NamespaceId,
     pub(crate) disk: NamespaceId,
 }
 
@@ -98,6 +132,7 @@ impl Spaces {
 }
 
 type Address = (NamespaceId, Key);
+type Change = (Address, Option<Content>);
 
 /// The records of one thread as they must be.
 pub(crate) struct Owner {
@@ -106,12 +141,34 @@ pub(crate) struct Owner {
     spaces: Spaces,
     scale: Scale,
     model: HashMap<Address, Content>,
-    kept: HashMap<Key, Content>,
+    /// Commands that were carried out whole or not at all.
+    open: Vec<Vec<Change>>,
+    /// The power is gone.
+    is_over: bool,
+    pub(crate) met: Met,
+}
+
+/// How often commands ended otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    pub(crate) refused: u64,
+    pub(crate) unknown: u64,
+    /// Of these, those that turned out to be carried out.
+    pub(crate) survived: u64,
+}
+
+impl std::ops::AddAssign for Met {
+    fn add_assign(&mut self, other: Met) {
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.survived += other.survived;
+    }
 }
 
 impl Owner {
     pub(crate) fn new(thread: u64, rng: Rng, spaces: Spaces, scale: Scale) -> Owner {
-        Owner { thread, rng, spaces, scale, model: HashMap::new(), kept: HashMap::new() }
+        let (model, open, is_over, met) = (HashMap::new(), Vec::new(), false, Met::default());
+        Owner { thread, rng, spaces, scale, model, open, is_over, met }
     }
 
     fn key(&self, space: NamespaceId, number: u64) -> Key {
@@ -134,15 +191,53 @@ impl Owner {
         }
     }
 
+    /// Takes note of what became of a command.
+    fn changed(&mut self, changes: Vec<Change>, result: Result<(), Error>) {
+        match self.scale.trouble.fate(result) {
+            Fate::Done => self.apply(changes),
+            Fate::Refused => {
+                assert!(changes.iter().any(|(_, content)| content.is_some()), "deletes are accepted on full devices");
+                self.met.refused += 1;
+            }
+            Fate::Unknown => {
+                self.open.push(changes);
+                (self.is_over, self.met.unknown) = (true, self.met.unknown + 1);
+            }
+        }
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) {
+        for (at, content) in changes {
+            match content {
+                Some(content) => self.model.insert(at, content),
+                None => self.model.remove(&at),
+            };
+        }
+    }
+
+    /// What a command found, unless the power is gone.
+    fn found<T>(&mut self, result: Result<T, Error>) -> Option<T> {
+        match result {
+            Ok(found) => Some(found),
+            Err(_) if self.scale.trouble == Trouble::Cut => {
+                self.is_over = true;
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// Sync commands, each checked against the model.
     pub(crate) fn step(&mut self, device: &Device) {
-        let (space, key) = self.any();
-        let known = self.model.get(&(space, key)).copied();
+        if self.is_over {
+            return;
+        }
+        let at = self.any();
+        let ((space, key), known) = (at, self.model.get(&at).copied());
         match self.rng.below(100) {
             0..=29 => {
                 let value = self.rng.value(&self.scale);
-                device.put(space, key, &value.bytes()).unwrap();
-                self.model.insert((space, key), value);
+                self.changed(vec![(at, Some(value))], device.put(space, key, &value.bytes()));
             }
             30..=39 => self.write_batch(device),
             40..=44 => {
@@ -150,45 +245,49 @@ impl Owner {
                 let absent = self.rng.below(2) == 0;
                 let condition = if absent { Condition::IfAbsent } else { Condition::IfPresent };
                 let stored = device.put_if(space, key, &value.bytes(), condition);
-                assert_eq!(stored.is_ok(), known.is_some() != absent, "{space} {key}: {stored:?}");
-                if stored.is_ok() {
-                    self.model.insert((space, key), value);
+                if matches!(&stored, Err(error) if matches!(error.command(), Some(kaml_device::Error::Conflict { .. })))
+                {
+                    assert_eq!(known.is_some(), absent, "{space} {key}: {stored:?}");
+                } else {
+                    assert!(stored.is_err() || known.is_some() != absent, "{space} {key}: {stored:?}");
+                    self.changed(vec![(at, Some(value))], stored);
                 }
             }
-            45..=54 => {
-                device.delete(space, key).unwrap();
-                self.model.remove(&(space, key));
+            45..=54 => self.changed(vec![(at, None)], device.delete(space, key)),
+            55..=59 => {
+                if let Some(exists) = self.found(device.exists(space, key)) {
+                    assert_eq!(exists, known.is_some(), "{space} {key}");
+                }
             }
-            55..=59 => assert_eq!(device.exists(space, key).unwrap(), known.is_some(), "{space} {key}"),
             60 => self.list(device, space),
             61..=66 => self.keep(device),
-            _ => compare(&device.get(space, key).unwrap(), known, (space, key)),
+            _ => self.compare(device, at),
         }
     }
 
     fn write_batch(&mut self, device: &Device) {
-        let mut batch = Batch::new();
+        let (mut batch, mut changes) = (Batch::new(), Vec::new());
         for _ in 0..=self.rng.below(8) {
-            let (space, key) = self.any();
+            let at = self.any();
             let value = self.rng.value(&self.scale);
-            if self.rng.below(4) == 0 {
-                batch.delete(space, key);
-                self.model.remove(&(space, key));
-            } else {
-                batch.put(space, key, &value.bytes());
-                self.model.insert((space, key), value);
-            }
+            let is_delete = self.rng.below(4) == 0;
+            match is_delete {
+                true => batch.delete(at.0, at.1),
+                false => batch.put(at.0, at.1, &value.bytes()),
+            };
+            changes.push((at, (!is_delete).then_some(value)));
         }
-        match self.rng.below(2) {
-            0 => device.write(&batch).unwrap(),
-            _ => device.submit(&batch).unwrap().wait().unwrap(),
-        }
+        let written = match self.rng.below(2) {
+            0 => device.write(&batch),
+            _ => device.submit(&batch).and_then(|submitted| submitted.wait()),
+        };
+        self.changed(changes, written);
     }
 
-    fn list(&self, device: &Device, space: NamespaceId) {
+    fn list(&mut self, device: &Device, space: NamespaceId) {
         let (mut own, mut after) = (0, None);
         loop {
-            let page = device.list(space, after, 100).unwrap();
+            let Some(page) = self.found(device.list(space, after, 100)) else { return };
             for key in page.keys.iter().filter(|key| self.owns(space, key)) {
                 assert!(self.model.contains_key(&(space, *key)), "{space} {key} is listed");
                 own += 1;
@@ -204,26 +303,52 @@ impl Owner {
     /// A versioned record: read, changed, looked back at.
     fn keep(&mut self, device: &Device) {
         let (space, number) = (self.spaces.kept, self.rng.below(self.scale.keys.div_ceil(8)));
-        let key = self.key(space, number);
-        let known = self.kept.get(&key).copied();
-        compare(&device.get(space, key).unwrap(), known, (space, key));
+        let at = (space, self.key(space, number));
+        self.compare(device, at);
         let value = Content { len: self.rng.below(1000) as usize, ..self.rng.value(&self.scale) };
-        device.put(space, key, &value.bytes()).unwrap();
-        self.kept.insert(key, value);
-        let newest = device.get_version(space, key, At::Back(0)).unwrap().map(|record| record.value);
-        compare(&newest, Some(value), (space, key));
+        self.changed(vec![(at, Some(value))], device.put(space, at.1, &value.bytes()));
+        if let Some(newest) = self.found(device.get_version(space, at.1, At::Back(0))).filter(|_| !self.is_over) {
+            compare(&newest.map(|record| record.value), self.model.get(&at).copied(), at);
+        }
     }
 
-    pub(crate) fn compare_all(&self, device: &Device) {
+    fn compare(&mut self, device: &Device, at: Address) {
+        if let Some(found) = self.found(device.get(at.0, at.1)) {
+            compare(&found, self.model.get(&at).copied(), at);
+        }
+    }
+
+    pub(crate) fn compare_all(&mut self, device: &Device) {
         for space in self.spaces.records() {
-            for key in (0..self.scale.keys).map(|number| self.key(space, number)) {
-                compare(&device.get(space, key).unwrap(), self.model.get(&(space, key)).copied(), (space, key));
-            }
+            (0..self.scale.keys).for_each(|number| self.compare(device, (space, self.key(space, number))));
             self.list(device, space);
         }
-        for (key, known) in &self.kept {
-            compare(&device.get(self.spaces.kept, *key).unwrap(), Some(*known), (self.spaces.kept, *key));
+        let kept: Vec<Address> = self.model.keys().filter(|(space, _)| *space == self.spaces.kept).copied().collect();
+        kept.into_iter().for_each(|at| self.compare(device, at));
+    }
+
+    /// Finds out what became of the commands that the power cut ended.
+    pub(crate) fn resolve(&mut self, device: &Device) {
+        self.is_over = false;
+        for changes in std::mem::take(&mut self.open) {
+            let last: HashMap<Address, Option<Content>> = changes.iter().copied().collect();
+            let is_there =
+                |at: &Address, content: Option<Content>| device.get(at.0, at.1).unwrap() == content.map(Content::bytes);
+            if last.iter().all(|(at, content)| is_there(at, *content)) {
+                self.met.survived += 1;
+                self.apply(changes);
+            } else {
+                let before = |at| self.model.get(at).copied();
+                assert!(last.keys().all(|at| is_there(at, before(at))), "a part of {last:?} is there");
+            }
         }
+    }
+
+    /// Deletes everything but versions.
+    pub(crate) fn delete_all(&mut self, device: &Device) {
+        let kept = self.spaces.kept;
+        let all: Vec<Address> = self.model.keys().filter(|(space, _)| *space != kept).copied().collect();
+        all.into_iter().for_each(|at| self.changed(vec![(at, None)], device.delete(at.0, at.1)));
     }
 
     /// The same through a queue: many commands in flight, at most one for each key.
@@ -232,8 +357,8 @@ impl Owner {
         let mut queue = device.queue(depth as u32);
         let mut in_flight: HashMap<u64, (Address, Option<Option<Content>>)> = HashMap::new();
         let (mut token, mut answers) = (0, Vec::new());
-        while !is_over() || !in_flight.is_empty() {
-            while in_flight.len() < depth && !is_over() {
+        while !is_over() && !self.is_over || !in_flight.is_empty() {
+            while in_flight.len() < depth && !self.is_over && !is_over() {
                 let at = self.any();
                 if in_flight.values().any(|(other, _)| *other == at) {
                     break;
@@ -244,21 +369,27 @@ impl Owner {
                     5 => Some(None),
                     _ => None,
                 };
-                match change {
-                    Some(Some(value)) => queue.put(token, at.0, at.1, &value.bytes()).unwrap(),
-                    Some(None) => queue.delete(token, at.0, at.1).unwrap(),
-                    None => queue.get(token, at.0, at.1).unwrap(),
+                let begun = match change {
+                    Some(Some(value)) => queue.put(token, at.0, at.1, &value.bytes()),
+                    Some(None) => queue.delete(token, at.0, at.1),
+                    None => queue.get(token, at.0, at.1),
+                };
+                match (begun, change) {
+                    (Ok(()), _) => _ = in_flight.insert(token, (at, change)),
+                    (Err(error), Some(content)) => self.changed(vec![(at, content)], Err(error)),
+                    (Err(error), None) => _ = self.found::<()>(Err(error)),
                 }
-                in_flight.insert(token, (at, change));
             }
             queue.poll(!in_flight.is_empty(), &mut answers);
             for answer in answers.drain(..) {
                 let (at, change) = in_flight.remove(&answer.token).expect("answered once");
-                let found = answer.result.unwrap();
                 match change {
-                    None => compare(&found.map(|bytes| bytes.into_vec()), self.model.get(&at).copied(), at),
-                    Some(Some(value)) => _ = self.model.insert(at, value),
-                    Some(None) => _ = self.model.remove(&at),
+                    Some(content) => self.changed(vec![(at, content)], answer.result.map(drop)),
+                    None => {
+                        if let Some(found) = self.found(answer.result) {
+                            compare(&found.map(|bytes| bytes.into_vec()), self.model.get(&at).copied(), at);
+                        }
+                    }
                 }
             }
         }
@@ -278,29 +409,80 @@ fn compare(found: &Option<Vec<u8>>, known: Option<Content>, at: Address) {
 pub(crate) struct Disk {
     rng: Rng,
     stamps: Vec<u64>,
-    at_once: u64,
+    scale: Scale,
+    /// The write or trim that a power cut ended.
+    open: Option<(Range<usize>, u64)>,
+    pub(crate) met: Met,
 }
 
 impl Disk {
     pub(crate) fn new(rng: Rng, scale: &Scale) -> Disk {
-        Disk { rng, stamps: vec![0; scale.blocks as usize], at_once: scale.blocks_at_once }
+        Disk { rng, stamps: vec![0; scale.blocks as usize], scale: *scale, open: None, met: Met::default() }
     }
 
     pub(crate) fn step(&mut self, device: &Device, disk: NamespaceId) {
-        let count = 1 + self.rng.below(self.at_once) as usize;
+        if self.open.is_some() {
+            return;
+        }
+        let count = 1 + self.rng.below(self.scale.blocks_at_once) as usize;
         let first = self.rng.below((self.stamps.len() - count) as u64) as usize;
         match self.rng.below(10) {
             0..=3 => {
                 let stamp = self.rng.next() | 1;
-                self.stamps[first..first + count].fill(stamp);
                 let data: Vec<u8> = stamp.to_le_bytes().into_iter().cycle().take(count * BLOCK_BYTES).collect();
-                device.block_write(disk, first as u64, &data).unwrap();
+                let written = device.block_write(disk, first as u64, &data);
+                self.changed(device, disk, first..first + count, stamp, written);
             }
             4 => {
-                self.stamps[first..first + count].fill(0);
-                device.block_trim(disk, first as u64, count as u64).unwrap();
+                let trimmed = device.block_trim(disk, first as u64, count as u64);
+                self.changed(device, disk, first..first + count, 0, trimmed);
             }
             _ => self.compare(device, disk, first, count),
+        }
+    }
+
+    fn changed(
+        &mut self,
+        device: &Device,
+        disk: NamespaceId,
+        blocks: Range<usize>,
+        stamp: u64,
+        result: Result<(), Error>,
+    ) {
+        match self.scale.trouble.fate(result) {
+            Fate::Done => self.stamps[blocks].fill(stamp),
+            Fate::Refused => {
+                self.met.refused += 1;
+                if stamp == 0 {
+                    self.find_out(device, disk, blocks, stamp);
+                }
+            }
+            Fate::Unknown => {
+                self.met.unknown += 1;
+                self.open = Some((blocks, stamp));
+            }
+        }
+    }
+
+    /// Looks what became of a write, all or nothing, or of a trim (0), of which each block may have been trimmed.
+    fn find_out(&mut self, device: &Device, disk: NamespaceId, blocks: Range<usize>, stamp: u64) {
+        let mut data = vec![1; blocks.len() * BLOCK_BYTES];
+        device.block_read(disk, blocks.start as u64, &mut data).unwrap();
+        let found: Vec<u64> =
+            data.chunks(BLOCK_BYTES).map(|block| u64::from_le_bytes(block[..8].try_into().unwrap())).collect();
+        let (stamps, is_trim) = (&mut self.stamps[blocks.clone()], stamp == 0);
+        let changed = found.iter().filter(|found| **found == stamp).count();
+        assert!(is_trim || changed == 0 || changed == stamps.len(), "a part of a write of blocks {blocks:?} is there");
+        for (old, found) in stamps.iter_mut().zip(found) {
+            assert!(found == *old || found == stamp, "{found} in blocks {blocks:?}");
+            *old = found;
+        }
+        self.met.survived += u64::from(!is_trim && changed > 0);
+    }
+
+    pub(crate) fn resolve(&mut self, device: &Device, disk: NamespaceId) {
+        if let Some((blocks, stamp)) = self.open.take() {
+            self.find_out(device, disk, blocks, stamp);
         }
     }
 
@@ -312,36 +494,57 @@ impl Disk {
 
     fn compare(&self, device: &Device, disk: NamespaceId, first: usize, count: usize) {
         let mut data = vec![1; count * BLOCK_BYTES];
-        device.block_read(disk, first as u64, &mut data).unwrap();
+        match device.block_read(disk, first as u64, &mut data) {
+            Ok(()) => {}
+            Err(_) if self.scale.trouble == Trouble::Cut => return,
+            Err(error) => panic!("{error}"),
+        }
         for (block, stamp) in data.chunks(BLOCK_BYTES).zip(&self.stamps[first..]) {
             assert!(block.chunks(8).all(|word| word == stamp.to_le_bytes()), "blocks from {first} on");
         }
     }
 }
 
-/// What an operator might do meanwhile.
-pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng) {
+/// What an operator might do meanwhile; answers why it could not be done, which the trouble allows.
+pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: Trouble) -> Option<Error> {
     let any = [spaces.numbers, spaces.text, spaces.kept, spaces.disk][rng.below(4) as usize];
-    match rng.below(12) {
-        0..=4 => drop(device.unload_namespace(any).unwrap()),
-        5 => device.settle().unwrap(),
+    let done = match rng.below(12) {
+        0..=4 => device.unload_namespace(any).map(drop),
+        5 => device.settle(),
         6 => {
             let logs = vec![0; rng.below(2) as usize];
-            device.set_namespace(any, &NamespaceChange { logs: Some(logs), ..NamespaceChange::default() }).unwrap();
+            device.set_namespace(any, &NamespaceChange { logs: Some(logs), ..NamespaceChange::default() })
         }
-        7 => {
-            let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-            let scratch = device.create_namespace("scratch", &options).unwrap();
-            (0..50u64).for_each(|key| device.put(scratch, key, &[7; 3000]).unwrap());
-            device.delete_namespace(scratch).unwrap();
-            assert!(matches!(device.get(scratch, 1u64), Err(Error::Command(kaml_device::Error::UnknownNamespace(_)))));
-        }
+        7 => come_and_go(device),
         8 => {
             let keep = Retention { keep_snapshots: false, keep_internal: false, ..Retention::default() };
-            device.merge(spaces.kept, &keep, &mut |_, _| {}).unwrap();
+            device.merge(spaces.kept, &keep, &mut |_, _| {}).map(drop)
         }
-        9 => drop(device.snapshot(spaces.kept).unwrap()),
-        10 => drop(device.stats()),
-        _ => assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new()),
+        9 => device.snapshot(spaces.kept).map(drop),
+        10 => {
+            device.stats();
+            Ok(())
+        }
+        _ => device
+            .check(&mut |_, _| {})
+            .map(|report| assert!(report.problems.is_empty() || trouble == Trouble::Cut, "{:?}", report.problems)),
+    };
+    let error = done.err()?;
+    match trouble {
+        Trouble::Full => assert!(is_full(&error), "{error}"),
+        Trouble::Cut => {}
+        Trouble::None => panic!("{error}"),
     }
+    Some(error)
+}
+
+/// A namespace that comes and goes.
+fn come_and_go(device: &Device) -> Result<(), Error> {
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let scratch = device.create_namespace("scratch", &options)?;
+    let filled = (0..50u64).try_for_each(|key| device.put(scratch, key, &[7; 3000]));
+    device.delete_namespace(scratch)?;
+    filled?;
+    assert!(matches!(device.get(scratch, 1u64), Err(Error::Command(kaml_device::Error::UnknownNamespace(_)))));
+    Ok(())
 }

@@ -4,14 +4,21 @@
 
 mod everything;
 
-use everything::{Disk, Owner, Rng, Scale, Spaces, disturb};
+use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb};
 use kaml::{CreateOptions, Device, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const THREADS: u64 = 3;
-const SCALE: Scale =
-    Scale { keys: 400, len_max: 12_000, large_len_max: 150_000, blocks: 2048, blocks_at_once: 48, in_flight: 32 };
+const SCALE: Scale = Scale {
+    keys: 400,
+    len_max: 12_000,
+    large_len_max: 150_000,
+    blocks: 2048,
+    blocks_at_once: 48,
+    in_flight: 32,
+    trouble: Trouble::None,
+};
 /// Rounds, each on a device that is opened again.
 const ROUNDS: u64 = 3;
 
@@ -59,18 +66,18 @@ fn everything_at_once() {
             let mut rng = Rng(number + 777);
             Stop(stop).during(|| {
                 while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
-                    disturb(device, spaces, &mut rng);
+                    disturb(device, spaces, &mut rng, Trouble::None);
                     disturbed.fetch_add(1, Ordering::Relaxed);
                 }
             });
             stop.store(true, Ordering::Relaxed);
         });
-        owners.iter().for_each(|owner| owner.compare_all(&device));
+        owners.iter_mut().for_each(|owner| owner.compare_all(&device));
         assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
         moved += device.stats().relocated_bytes;
         device.close().unwrap();
         device = Device::open(&path, &OpenOptions::default()).unwrap();
-        owners.iter().for_each(|owner| owner.compare_all(&device));
+        owners.iter_mut().for_each(|owner| owner.compare_all(&device));
         disk.compare_all(&device, spaces.disk);
     }
     let (steps, disturbed) = (steps.into_inner(), disturbed.into_inner());
