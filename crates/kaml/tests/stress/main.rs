@@ -2,6 +2,7 @@
 //!
 //! `KAML_STRESS_SECONDS` sets how long it runs, else a few seconds.
 
+#[allow(dead_code, reason = "the power stays on, and there is space")]
 mod everything;
 
 use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb};
