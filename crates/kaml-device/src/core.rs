@@ -78,6 +78,8 @@ pub struct Core {
     pub(crate) keeps_versions: bool,
     /// A page buffer of versions, or one of its rows, is full.
     pub(crate) wants_seal: bool,
+    /// There was no room for it; something must complete before it can go on.
+    seal_stalled: bool,
     /// Versions being kept, and up to which sequence they should be.
     pub(crate) keep_job: Option<KeepJob>,
     pub(crate) keep_until: Option<u64>,
@@ -152,6 +154,7 @@ impl Core {
             placing: BTreeMap::new(),
             keeps_versions: false,
             wants_seal: false,
+            seal_stalled: false,
             keep_job: None,
             keep_until: None,
             low_merge: None,
@@ -223,7 +226,12 @@ impl Core {
 
     /// Whether [`Core::poll`] would go on at once, without waiting for a completion.
     pub fn wants_poll(&self) -> bool {
-        self.has_background() || self.checkpoint_can_go_on()
+        self.has_background() || self.goes_on() && self.checkpoint_can_go_on()
+    }
+
+    /// Whether [`Core::poll`] does anything but hand out what there is.
+    fn goes_on(&self) -> bool {
+        self.stopped.is_none() && !self.read_only
     }
 
     /// The namespace whose index is needed to move its records, out of a victim of collection or a failed block, if one is. They
@@ -292,13 +300,14 @@ impl Core {
 
     /// Whether background operations wait to be started.
     pub fn has_background(&self) -> bool {
-        !self.outbox.is_empty() || self.wants_seal
+        !self.outbox.is_empty() || self.goes_on() && self.wants_seal && !self.seal_stalled
     }
 
     /// Takes what an operation came to.
     pub fn complete(&mut self, completion: Completion) {
         let Completion { id, io, result } = completion;
         self.checkpoint.may_go_on();
+        self.seal_stalled = false;
         let pending = self.ops.remove(id).expect("a completion answers one operation in flight");
         match (pending, result) {
             (Pending::Persist { frame }, Ok(())) => {
@@ -463,7 +472,7 @@ impl Core {
     /// Advances everything that goes on by itself and hands out the operations to be started. Call it when
     /// [`Core::has_background`], after completions, and now and then; `now_ns` may have any origin.
     pub fn poll(&mut self, now_ns: u64, out: &mut Vec<(IoId, Io)>) {
-        if self.stopped.is_none() && !self.read_only {
+        if self.goes_on() {
             if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
                 self.retry_at_ns = now_ns + RETRY_NS;
                 // Pages of a block were asked for in their order, and so are again.
@@ -477,8 +486,9 @@ impl Core {
             }
             self.start_erases();
             self.step_gc();
-            self.step_keep();
+            let has_kept = self.step_keep();
             self.step_sealing();
+            self.seal_stalled = self.wants_seal && !has_kept;
             self.place_journal();
             self.step_checkpoint();
             self.step_root();

@@ -3,7 +3,7 @@
 
 use kaml_device::{
     Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
-    encode_image, image_bytes,
+    VersionOptions, encode_image, image_bytes,
 };
 use kaml_flash::{
     AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing, Queue,
@@ -49,6 +49,7 @@ struct Rig {
     namespace: u32,
     /// Asked for the lost index in vain.
     lost_asked: u32,
+    poll_after_puts: bool,
 }
 
 impl Rig {
@@ -56,7 +57,15 @@ impl Rig {
         let medium = MemoryMedium::new(geometry());
         Core::format(&medium).unwrap();
         let (core, _) = Core::open(&medium).unwrap();
-        let mut rig = Rig { core, medium, world: World::default(), now_ns: 0, namespace: 0, lost_asked: 0 };
+        let mut rig = Rig {
+            core,
+            medium,
+            world: World::default(),
+            now_ns: 0,
+            namespace: 0,
+            lost_asked: 0,
+            poll_after_puts: true,
+        };
         let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
         rig.namespace = rig.core.create_namespace("n", &options).unwrap();
         rig.settle();
@@ -131,7 +140,9 @@ impl Rig {
                 Ok(_) => {
                     let (id, io) = self.core.begin_persist().expect("one at a time");
                     self.execute(id, io);
-                    self.background();
+                    if self.poll_after_puts {
+                        self.background();
+                    }
                     return self.core.stopped().map_or(Ok(()), Err);
                 }
                 Err(StageError::Refused(error)) => return Err(error),
@@ -177,6 +188,13 @@ impl Rig {
         let (id, io) = self.core.begin_persist().expect("one at a time");
         self.execute(id, io);
         beside
+    }
+
+    /// Fails a ring write, and carries out nothing of what there is to do.
+    fn stop(&mut self) {
+        self.world.no_ring = true;
+        self.put(0, Some(b"lost")).unwrap_err();
+        self.core.poll(self.now_ns, &mut Vec::new());
     }
 
     fn get(&mut self, key: u64) -> Option<Vec<u8>> {
@@ -421,6 +439,33 @@ fn a_failed_ring_write_stops_the_device() {
     rig.reopen();
     assert_eq!(rig.get(1).unwrap(), b"kept");
     rig.put(2, Some(b"taken")).unwrap();
+}
+
+/// Goal:   a device that stopped rests, whatever it was about to do: nobody polls it for ever.
+/// Method: a ring write fails after a page buffer of versions has become full, and one while a checkpoint is being taken.
+#[test]
+fn stopped_devices_rest() {
+    let mut rig = Rig::new();
+    let versions = VersionOptions { buffer_bytes: 64 << 10, ..VersionOptions::default() };
+    rig.namespace = rig.core.create_namespace("versions", &versions.into()).unwrap();
+    rig.settle();
+    rig.poll_after_puts = false;
+    let fills_buffer = |key: u64| {
+        rig.put(key, Some(&[7; 3000])).unwrap();
+        rig.core.wants_poll()
+    };
+    assert!((0..1000).any(fills_buffer));
+    rig.stop();
+    assert!(!rig.core.wants_poll());
+
+    let mut rig = Rig::new();
+    (0..30_000).for_each(|key| rig.put(key, Some(b"some")).unwrap());
+    rig.core.request_close();
+    rig.poll_after_puts = false;
+    rig.core.poll(rig.now_ns, &mut Vec::new());
+    assert!(rig.core.wants_poll(), "it is being taken");
+    rig.stop();
+    assert!(!rig.core.wants_poll());
 }
 
 /// Flash in memory that counts reads of the ring.

@@ -33,24 +33,26 @@ const KEPT_EIGHTHS: u64 = 5;
 const KEPT_EIGHTHS_BLOCKED: u64 = 4;
 
 impl Core {
-    /// One step of keeping versions, if that is due.
-    pub(crate) fn step_keep(&mut self) {
+    /// One step of keeping versions, if that is due. Answers whether some are kept now.
+    pub(crate) fn step_keep(&mut self) -> bool {
         if self.keep_job.is_none() {
             let wanted = self.version_spaces().find_map(|(id, space)| Some((id, self.keep_wanted(space)?)));
-            let Some((id, before)) = wanted else { return };
+            let Some((id, before)) = wanted else { return false };
             if self.spaces[&id].versioned.as_ref().is_some_and(|versioned| !versioned.fresh.is_empty()) {
-                return;
+                return false;
             }
             self.keep_job = Some(self.capture(id, before));
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
-            return;
+            return false;
         }
         let mut job = self.keep_job.take().expect("just made");
-        match self.write_stream(&mut job.out, true) {
+        let is_written = self.write_stream(&mut job.out, true);
+        match is_written {
             true => self.finish_keep(job),
             false => self.keep_job = Some(job),
         }
+        is_written
     }
 
     /// Whether a segment of a namespace must not be sealed now: its versions are about to be kept.
