@@ -196,7 +196,7 @@ impl Core {
         report.journal_entries = self.replay_journal(medium)?;
         let versioned: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
         for id in &versioned {
-            self.load_tables(medium, *id)?;
+            self.read_versions(medium, *id)?;
         }
         self.recover_records(medium, report)
     }
@@ -354,8 +354,8 @@ impl Core {
         Ok(())
     }
 
-    /// Versions in the ring and kept ones go into the page buffers again, and all of these are kept: the ring is about to be
-    /// given up.
+    /// Versions in the ring go into the page buffers again, where kept ones are, and all of these are kept: the ring is about to be given
+    /// up.
     fn replay_versions_of_ring(
         &mut self,
         medium: &dyn Medium,
@@ -363,9 +363,7 @@ impl Core {
     ) -> Result<(), Error> {
         let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
         for id in ids {
-            let mut all = self.read_kept(medium, id)?;
-            all.append(&mut again.remove(&id).unwrap_or_default());
-            self.do_again(medium, id, all)?;
+            self.do_again(medium, id, again.remove(&id).unwrap_or_default())?;
         }
         self.keep_until = Some(self.sequence);
         self.drive(medium, |core| !core.keeps_are_pending())

@@ -69,7 +69,7 @@ impl Core {
         core.salvage = Some(Vec::new());
         core.load_what_can_be(medium, &mut damage);
         core.replay_journal(medium)?;
-        core.load_tables_that_can_be(medium, &mut damage);
+        core.load_versions_that_can_be(medium, &mut damage);
         core.rebuild(medium, &mut damage, progress);
         core.recover_records(medium, &mut OpenReport::default())?;
         core.read_only = true;
@@ -96,10 +96,10 @@ impl Core {
         }
     }
 
-    fn load_tables_that_can_be(&mut self, medium: &dyn Medium, damage: &mut Damage) {
+    fn load_versions_that_can_be(&mut self, medium: &dyn Medium, damage: &mut Damage) {
         let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
         for id in ids {
-            if let Err(error) = self.load_tables(medium, id) {
+            if let Err(error) = self.read_versions(medium, id) {
                 damage.report.problems.push(error.to_string());
                 self.drop_space(id, damage);
             }

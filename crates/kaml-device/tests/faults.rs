@@ -1,15 +1,19 @@
 //! The firmware on flash that fails: bad programs and erases, no space below, a full device, a ring that cannot be
 //! written.
 
+#[path = "common/watched.rs"]
+mod watched;
+
 use kaml_device::{
     Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
     VersionOptions, encode_image, image_bytes,
 };
 use kaml_flash::{
-    AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing, Queue,
+    AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
+use watched::{Seen, Watched};
 
 fn geometry() -> Geometry {
     Geometry {
@@ -468,37 +472,6 @@ fn stopped_devices_rest() {
     assert!(!rig.core.wants_poll());
 }
 
-/// Flash in memory that counts reads of the ring.
-struct Counted {
-    medium: MemoryMedium,
-    reads: AtomicU64,
-}
-
-impl Medium for Counted {
-    fn geometry(&self) -> &Geometry {
-        self.medium.geometry()
-    }
-    fn uuid(&self) -> [u8; 16] {
-        self.medium.uuid()
-    }
-    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        self.medium.execute(io)
-    }
-    fn queue(&self, depth: u32) -> Box<dyn Queue> {
-        self.medium.queue(depth)
-    }
-    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.medium.read_root(slot, into)
-    }
-    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.medium.read_ring(offset, into)
-    }
-    fn describe(&self) -> String {
-        self.medium.describe()
-    }
-}
-
 /// Goal:   opening after a crash reads the ring in large pieces, however small its frames are, also over the end of a lap.
 /// Method: many single puts, opened again now and then through a medium that counts; a lap is less than two pieces here.
 #[test]
@@ -508,9 +481,13 @@ fn small_frames_are_read_together() {
     for key in 0..5000u64 {
         rig.put(key, Some(&key.to_le_bytes())).unwrap();
         if key % 500 == 499 {
-            let counted = Counted { medium: rig.medium.clone(), reads: AtomicU64::new(0) };
-            let (core, report) = Core::open(&counted).unwrap();
-            let reads = counted.reads.load(Ordering::Relaxed);
+            let reads = AtomicU64::new(0);
+            let watch = |seen: Seen<'_>| {
+                reads.fetch_add(u64::from(matches!(seen, Seen::RingRead)), Ordering::Relaxed);
+                Ok(())
+            };
+            let (core, report) = Core::open(&Watched { medium: rig.medium.clone(), watch }).unwrap();
+            let reads = reads.into_inner();
             assert!(reads <= 16, "{reads} reads for {} frames", report.ring_frames);
             frames_max = frames_max.max(report.ring_frames);
             rig.core = core;

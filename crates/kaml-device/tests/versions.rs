@@ -1,18 +1,22 @@
 //! Versioned namespaces under power cuts, beside records, on flash in memory.
 
 mod common;
+#[path = "common/watched.rs"]
+mod watched;
 
 use common::{Cut, Life, Rng, value};
 use kaml_device::{
     Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
     VersionReader, segment_image,
 };
-use kaml_flash::{Geometry, MemoryMedium, Packing};
+use kaml_flash::{BlockIndex, Geometry, Io, MediumError, MemoryMedium, Packing};
 use kaml_versions::{
     At, BloomOptions, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Mutex;
+use watched::{Seen, Watched};
 
 fn geometry(packing: Packing) -> Geometry {
     common::geometry(packing, if packing == Packing::Across { 34 } else { 60 })
@@ -425,6 +429,56 @@ fn a_buffered_version_does_not_stop_the_ring() {
         put(&mut world, true, 1, 100);
         (0..20).for_each(|_| put(&mut world, false, 4, 32_500));
     }
+}
+
+/// Goal:   a block that fails while a device is opened after a crash takes no version along, whatever was in it.
+/// Method: a device that was closed, so that a stream has what its page buffer had, was opened and used, and crashed; opened with a
+///         block failing at the first, second, third, … program, and then once more.
+#[test]
+fn blocks_that_fail_while_opening_take_no_versions_along() {
+    let medium = MemoryMedium::new(geometry(Packing::Across));
+    let mut world = World::new(&medium, 5, COLUMNS);
+    let mut model = Model::default();
+    assert!(world.run(&mut model, 60, false).is_ok());
+    let request = world.life.core.request_close();
+    world.life.until(|core| core.roots_done() >= request).unwrap();
+    drop(world);
+    let mut world = World::open(&medium, 6).unwrap();
+    assert!(world.run(&mut model, 60, false).is_ok());
+    for many in 0..30 {
+        let records = (0..300).map(|key| ((false, KEYS + many * 300 + key), Some((key, 20))));
+        assert!(matches!(world.apply(&Step::Put(records.collect())), Ok(Ok(()))));
+    }
+    drop(world);
+    let mut fails_at = 0;
+    loop {
+        let crashed = medium.clone_state().reopen();
+        let (programs, failed) = (Mutex::new(0), Mutex::new(None));
+        let watch = |seen: Seen<'_>| {
+            let Seen::Operation(Io::Program { at, .. }) = seen else { return Ok(()) };
+            let (mut programs, mut failed) = (programs.lock().unwrap(), failed.lock().unwrap());
+            if *programs == fails_at {
+                *failed = Some(at.block);
+            }
+            *programs += 1;
+            match *failed {
+                Some(block) if block == at.block => Err(refusal(block)),
+                _ => Ok(()),
+            }
+        };
+        drop(Core::open(&Watched { medium: crashed.clone(), watch }).unwrap());
+        let mut world = World::open(&crashed.reopen(), 7).unwrap();
+        assert_eq!(world.compare(&model, false), Ok(()), "program {fails_at} failed");
+        if failed.into_inner().unwrap().is_none() {
+            break;
+        }
+        fails_at += 1;
+    }
+    assert!(fails_at > 5, "{fails_at} programs");
+}
+
+fn refusal(block: BlockIndex) -> MediumError {
+    MediumError::BlockFailed { block, what: "program", error: "worn out".into() }
 }
 
 /// Goal:   a clean close keeps what is in the page buffer, and opening needs no recovery.

@@ -17,7 +17,10 @@ use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{Columns, Command, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest};
 use std::ops::Range;
 
-/// Something found in the ring or among kept versions, to be done again.
+/// A version that was kept, and its record.
+type Kept = (Version, Box<[u8]>);
+
+/// Something found in the ring, to be done again.
 pub(crate) enum Again {
     Version(Version, Box<[u8]>),
     Command(Command, Stamp),
@@ -82,14 +85,7 @@ impl Core {
             return Ok(());
         }
         self.load_directory(medium, id)?;
-        let mut versions = self.read_tables(medium, id)?;
-        for again in self.read_kept(medium, id)? {
-            let Again::Version(version, record) = again else { continue };
-            if self.is_missing(medium, &versions, &version)? {
-                versions.insert(&version.key, record);
-            }
-        }
-        *self.spaces[&id].shared.versions_mut() = Some(versions);
+        self.read_versions(medium, id)?;
         self.wants_seal = true;
         Ok(())
     }
@@ -126,9 +122,23 @@ impl Core {
         }
     }
 
-    /// As [`Core::read_tables`], while nobody reads.
-    pub(crate) fn load_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
-        let versions = self.read_tables(medium, id)?;
+    /// Reads the segments that the directory names, and kept versions. These go into the page buffer at once: if what they are read
+    /// from fails, they are written again from there.
+    pub(crate) fn read_versions(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        let mut versions = self.read_tables(medium, id)?;
+        let kept = match (self.read_kept(medium, id), &mut self.salvage) {
+            (Err(error), Some(problems)) => {
+                problems.push(error.to_string());
+                Vec::new()
+            }
+            (kept, _) => kept?,
+        };
+        for (version, record) in kept {
+            let missing = self.is_missing(medium, &versions, &version);
+            if self.or_unknown(missing)? {
+                versions.insert(&version.key, record);
+            }
+        }
         *self.spaces[&id].shared.versions_mut() = Some(versions);
         Ok(())
     }
@@ -166,7 +176,7 @@ impl Core {
     }
 
     /// The kept versions of a namespace, in the order of their sequences.
-    pub(crate) fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Again>, Error> {
+    fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Kept>, Error> {
         let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("a versioned namespace");
         versioned.kept_first = None;
         let Some(stream) = &versioned.kept else { return Ok(Vec::new()) };
@@ -176,9 +186,8 @@ impl Core {
         // The root names this stream, unless it names an older one still.
         let in_root = versioned.kept_first_in_root.into_iter().chain(versioned.kept_first).min();
         versioned.kept_first_in_root = in_root;
-        let again = |(version, record): (Version, &[u8])| Again::Version(version, record.into());
-        let mut kept: Vec<Again> = kept.into_iter().map(again).collect();
-        kept.sort_by_key(Again::sequence);
+        let mut kept: Vec<Kept> = kept.into_iter().map(|(v, record)| (v, record.into())).collect();
+        kept.sort_by_key(|(version, _)| version.sequence);
         Ok(kept)
     }
 
@@ -212,8 +221,13 @@ impl Core {
             let guard = self.spaces[&id].shared.versions();
             self.is_missing(medium, guard.as_ref().expect("loaded before"), version)
         };
+        self.or_unknown(missing)
+    }
+
+    /// While as much as possible is saved, a version is missing if what its key has in segments cannot be read: better one version
+    /// twice than none.
+    fn or_unknown(&mut self, missing: Result<bool, Error>) -> Result<bool, Error> {
         match (missing, &mut self.salvage) {
-            // What the key has in segments cannot be read: better one version twice than none.
             (Err(error), Some(problems)) => {
                 problems.push(error.to_string());
                 Ok(true)
