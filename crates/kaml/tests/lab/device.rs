@@ -53,22 +53,22 @@ impl World {
         World { scale, flash, device, spaces, owners, disk: Disk::new(rng(10), &scale), operator: rng(11) }
     }
 
-    /// One thread with commands of every kind in flight, others with one at a time, one on blocks, and an operator.
+    /// Two threads, or one, with commands of every kind in flight, others with one at a time, one of them all on blocks, and an operator.
     fn live(&mut self, seed: u64) {
         let idle = [Duration::from_micros(50), Duration::from_millis(20), Duration::from_secs(600)][seed as usize % 3];
         self.device.unload_idle_after(idle);
         shuttle::thread::scope(|scope| {
             let (device, spaces, trouble) = (&self.device, self.spaces, self.scale.trouble);
             let (queued, others) = self.owners.split_first_mut().expect("there are three");
-            scope.spawn(move || {
-                let left = Cell::new(4 * STEPS);
-                queued.queue_steps(device, || left.replace(left.get().saturating_sub(1)) == 0);
-            });
+            scope.spawn(move || queued.queue_steps(device, counted(4 * STEPS)));
             for owner in others {
                 scope.spawn(move || (0..STEPS).for_each(|_| owner.step(device)));
             }
             let (disk, operator) = (&mut self.disk, &mut self.operator);
-            scope.spawn(move || (0..STEPS).for_each(|_| disk.step(device, spaces.disk)));
+            scope.spawn(move || match seed / 3 % 2 {
+                0 => (0..STEPS).for_each(|_| disk.step(device, spaces.disk)),
+                _ => disk.queue_steps(device, spaces.disk, counted(2 * STEPS)),
+            });
             let is_over =
                 move |_: &usize| disturb(device, spaces, operator, trouble).is_some() && trouble == Trouble::Cut;
             scope.spawn(move || (0..STEPS / 2).find(is_over));
@@ -110,6 +110,12 @@ impl World {
         self.owners.iter().for_each(|owner| met += owner.met);
         met
     }
+}
+
+/// Says that it is over when it has been asked so often.
+fn counted(times: usize) -> impl Fn() -> bool {
+    let left = Cell::new(times);
+    move || left.replace(left.get().saturating_sub(1)) == 0
 }
 
 /// Goal:   whatever threads do at the same time, each sees exactly what it stored, at once, later, and after opening again.

@@ -5,8 +5,8 @@
 //! Lives elsewhere:  the threads and the device below (`main`, `lab`).
 
 use kaml::{
-    At, Batch, BlockOptions, Condition, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId, NamespaceOptions,
-    Retention, VersionOptions,
+    AsyncQueue, At, Batch, BlockOptions, Condition, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId,
+    NamespaceOptions, Retention, VersionOptions,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -206,6 +206,25 @@ impl Owner {
         }
     }
 
+    /// Takes note of a put under a condition.
+    fn stored(&mut self, at: Address, value: Content, condition: Option<Condition>, result: Result<(), Error>) {
+        let is_known = self.model.contains_key(&at);
+        let holds = match condition {
+            Some(Condition::IfAbsent) => !is_known,
+            Some(Condition::IfPresent) => is_known,
+            Some(Condition::Always | Condition::UnchangedSince(_)) | None => true,
+        };
+        match &result {
+            Err(error) if matches!(error.command(), Some(kaml_device::Error::Conflict { .. })) => {
+                assert!(!holds, "{at:?}: {error}");
+            }
+            _ => {
+                assert!(result.is_err() || holds, "{at:?} was stored");
+                self.changed(vec![(at, Some(value))], result);
+            }
+        }
+    }
+
     fn apply(&mut self, changes: Vec<Change>) {
         for (at, content) in changes {
             match content {
@@ -242,16 +261,9 @@ impl Owner {
             30..=39 => self.write_batch(device),
             40..=44 => {
                 let value = self.rng.value(&self.scale);
-                let absent = self.rng.below(2) == 0;
-                let condition = if absent { Condition::IfAbsent } else { Condition::IfPresent };
+                let condition = if self.rng.below(2) == 0 { Condition::IfAbsent } else { Condition::IfPresent };
                 let stored = device.put_if(space, key, &value.bytes(), condition);
-                if matches!(&stored, Err(error) if matches!(error.command(), Some(kaml_device::Error::Conflict { .. })))
-                {
-                    assert_eq!(known.is_some(), absent, "{space} {key}: {stored:?}");
-                } else {
-                    assert!(stored.is_err() || known.is_some() != absent, "{space} {key}: {stored:?}");
-                    self.changed(vec![(at, Some(value))], stored);
-                }
+                self.stored(at, value, Some(condition), stored);
             }
             45..=54 => self.changed(vec![(at, None)], device.delete(space, key)),
             55..=59 => {
@@ -266,17 +278,8 @@ impl Owner {
     }
 
     fn write_batch(&mut self, device: &Device) {
-        let (mut batch, mut changes) = (Batch::new(), Vec::new());
-        for _ in 0..=self.rng.below(8) {
-            let at = self.any();
-            let value = self.rng.value(&self.scale);
-            let is_delete = self.rng.below(4) == 0;
-            match is_delete {
-                true => batch.delete(at.0, at.1),
-                false => batch.put(at.0, at.1, &value.bytes()),
-            };
-            changes.push((at, (!is_delete).then_some(value)));
-        }
+        let changes: Vec<Change> = (0..=self.rng.below(8)).map(|_| self.change()).collect();
+        let batch = batch_of(&changes);
         let written = match self.rng.below(2) {
             0 => device.write(&batch),
             _ => device.submit(&batch).and_then(|submitted| submitted.wait()),
@@ -355,45 +358,103 @@ impl Owner {
     pub(crate) fn queue_steps(&mut self, device: &Device, is_over: impl Fn() -> bool) {
         let depth = self.scale.in_flight;
         let mut queue = device.queue(depth as u32);
-        let mut in_flight: HashMap<u64, (Address, Option<Option<Content>>)> = HashMap::new();
+        let mut in_flight: HashMap<u64, Begun> = HashMap::new();
         let (mut token, mut answers) = (0, Vec::new());
         while !is_over() && !self.is_over || !in_flight.is_empty() {
             while in_flight.len() < depth && !self.is_over && !is_over() {
-                let at = self.any();
-                if in_flight.values().any(|(other, _)| *other == at) {
+                let command = self.command();
+                if in_flight.values().any(|other| other.meets(&command)) {
                     break;
                 }
                 token += 1;
-                let change = match self.rng.below(10) {
-                    0..=4 => Some(Some(self.rng.value(&self.scale))),
-                    5 => Some(None),
-                    _ => None,
-                };
-                let begun = match change {
-                    Some(Some(value)) => queue.put(token, at.0, at.1, &value.bytes()),
-                    Some(None) => queue.delete(token, at.0, at.1),
-                    None => queue.get(token, at.0, at.1),
-                };
-                match (begun, change) {
-                    (Ok(()), _) => _ = in_flight.insert(token, (at, change)),
-                    (Err(error), Some(content)) => self.changed(vec![(at, content)], Err(error)),
-                    (Err(error), None) => _ = self.found::<()>(Err(error)),
+                match command.begin(&mut queue, token) {
+                    Ok(()) => _ = in_flight.insert(token, command),
+                    Err(error) => self.ended(command, Err(error)),
                 }
             }
             queue.poll(!in_flight.is_empty(), &mut answers);
             for answer in answers.drain(..) {
-                let (at, change) = in_flight.remove(&answer.token).expect("answered once");
-                match change {
-                    Some(content) => self.changed(vec![(at, content)], answer.result.map(drop)),
-                    None => {
-                        if let Some(found) = self.found(answer.result) {
-                            compare(&found.map(|bytes| bytes.into_vec()), self.model.get(&at).copied(), at);
-                        }
-                    }
-                }
+                let command = in_flight.remove(&answer.token).expect("answered once");
+                self.ended(command, answer.result.map(|found| found.map(|bytes| bytes.into_vec())));
             }
         }
     }
+
+    /// One for a queue.
+    fn command(&mut self) -> Begun {
+        let at = self.any();
+        match self.rng.below(20) {
+            0..=7 => Begun::Put(at, self.rng.value(&self.scale), None),
+            8 => Begun::Put(at, self.rng.value(&self.scale), Some(Condition::IfAbsent)),
+            9 => Begun::Put(at, self.rng.value(&self.scale), Some(Condition::IfPresent)),
+            10 => Begun::Batch((0..=self.rng.below(4)).map(|_| self.change()).collect()),
+            11 => Begun::Batch(vec![(at, None)]),
+            _ => Begun::Get(at),
+        }
+    }
+
+    fn change(&mut self) -> Change {
+        let (at, is_delete) = (self.any(), self.rng.below(4) == 0);
+        (at, (!is_delete).then(|| self.rng.value(&self.scale)))
+    }
+
+    fn ended(&mut self, command: Begun, result: Result<Option<Vec<u8>>, Error>) {
+        match command {
+            Begun::Get(at) => {
+                if let Some(found) = self.found(result) {
+                    compare(&found, self.model.get(&at).copied(), at);
+                }
+            }
+            Begun::Batch(changes) => self.changed(changes, result.map(drop)),
+            Begun::Put(at, value, condition) => self.stored(at, value, condition, result.map(drop)),
+        }
+    }
+}
+
+/// A command of a queue on its way.
+enum Begun {
+    Get(Address),
+    Put(Address, Content, Option<Condition>),
+    Batch(Vec<Change>),
+}
+
+impl Begun {
+    fn begin(&self, queue: &mut AsyncQueue, token: u64) -> Result<(), Error> {
+        match self {
+            Begun::Get((space, key)) => queue.get(token, *space, *key),
+            Begun::Put((space, key), value, None) => queue.put(token, *space, *key, &value.bytes()),
+            Begun::Put((space, key), value, Some(condition)) => {
+                queue.put_if(token, *space, *key, &value.bytes(), *condition)
+            }
+            Begun::Batch(changes) => match changes[..] {
+                [((space, key), None)] => queue.delete(token, space, key),
+                _ => queue.write(token, &batch_of(changes)),
+            },
+        }
+    }
+
+    /// Whether both are about the same record.
+    fn meets(&self, other: &Begun) -> bool {
+        self.records().iter().any(|at| other.records().contains(at))
+    }
+
+    fn records(&self) -> Vec<Address> {
+        match self {
+            Begun::Get(at) | Begun::Put(at, ..) => vec![*at],
+            Begun::Batch(changes) => changes.iter().map(|(at, _)| *at).collect(),
+        }
+    }
+}
+
+fn batch_of(changes: &[Change]) -> Batch {
+    let mut batch = Batch::new();
+    for ((space, key), content) in changes {
+        match content {
+            Some(content) => batch.put(*space, *key, &content.bytes()),
+            None => batch.delete(*space, *key),
+        };
+    }
+    batch
 }
 
 fn compare(found: &Option<Vec<u8>>, known: Option<Content>, at: Address) {
@@ -410,46 +471,93 @@ pub(crate) struct Disk {
     rng: Rng,
     stamps: Vec<u64>,
     scale: Scale,
-    /// The write or trim that a power cut ended.
-    open: Option<(Range<usize>, u64)>,
+    /// The writes and trims that a power cut ended.
+    open: Vec<(Range<usize>, u64)>,
     pub(crate) met: Met,
 }
 
 impl Disk {
     pub(crate) fn new(rng: Rng, scale: &Scale) -> Disk {
-        Disk { rng, stamps: vec![0; scale.blocks as usize], scale: *scale, open: None, met: Met::default() }
+        Disk { rng, stamps: vec![0; scale.blocks as usize], scale: *scale, open: Vec::new(), met: Met::default() }
     }
 
     pub(crate) fn step(&mut self, device: &Device, disk: NamespaceId) {
-        if self.open.is_some() {
+        if !self.open.is_empty() {
             return;
         }
-        let count = 1 + self.rng.below(self.scale.blocks_at_once) as usize;
-        let first = self.rng.below((self.stamps.len() - count) as u64) as usize;
-        match self.rng.below(10) {
-            0..=3 => {
-                let stamp = self.rng.next() | 1;
-                let data: Vec<u8> = stamp.to_le_bytes().into_iter().cycle().take(count * BLOCK_BYTES).collect();
-                let written = device.block_write(disk, first as u64, &data);
-                self.changed(device, disk, first..first + count, stamp, written);
+        let (blocks, stamp) = (self.any(), self.any_stamp());
+        let (first, count) = (blocks.start as u64, blocks.len());
+        let result = match stamp {
+            None => read(device, disk, &blocks).map(Some),
+            Some(0) => device.block_trim(disk, first, count as u64).map(|()| None),
+            Some(stamp) => device.block_write(disk, first, &filled(stamp, count)).map(|()| None),
+        };
+        self.ended(device, disk, blocks, stamp, result);
+    }
+
+    /// The same through a queue: many commands in flight, on blocks of their own.
+    pub(crate) fn queue_steps(&mut self, device: &Device, disk: NamespaceId, is_over: impl Fn() -> bool) {
+        let depth = self.scale.in_flight;
+        let mut queue = device.queue(depth as u32);
+        let mut in_flight: HashMap<u64, (Range<usize>, Option<u64>)> = HashMap::new();
+        let (mut token, mut answers) = (0, Vec::new());
+        while self.open.is_empty() && !is_over() || !in_flight.is_empty() {
+            while in_flight.len() < depth && self.open.is_empty() && !is_over() {
+                let (blocks, stamp) = (self.any(), self.any_stamp());
+                if in_flight.values().any(|(other, _)| other.start < blocks.end && blocks.start < other.end) {
+                    break;
+                }
+                token += 1;
+                let (first, count) = (blocks.start as u64, blocks.len());
+                let begun = match stamp {
+                    None => queue.submit_block_read(token, disk, first, count * BLOCK_BYTES),
+                    Some(0) => queue.submit_block_trim(token, disk, first, count as u64),
+                    Some(stamp) => queue.submit_block_write(token, disk, first, &filled(stamp, count)),
+                };
+                match begun {
+                    Ok(()) => _ = in_flight.insert(token, (blocks, stamp)),
+                    Err(error) => self.ended(device, disk, blocks, stamp, Err(error)),
+                }
             }
-            4 => {
-                let trimmed = device.block_trim(disk, first as u64, count as u64);
-                self.changed(device, disk, first..first + count, 0, trimmed);
+            queue.poll(!in_flight.is_empty(), &mut answers);
+            for answer in answers.drain(..) {
+                let (blocks, stamp) = in_flight.remove(&answer.token).expect("answered once");
+                self.ended(device, disk, blocks, stamp, answer.result.map(|found| found.map(|bytes| bytes.into_vec())));
             }
-            _ => self.compare(device, disk, first, count),
         }
     }
 
-    fn changed(
+    fn any(&mut self) -> Range<usize> {
+        let count = 1 + self.rng.below(self.scale.blocks_at_once) as usize;
+        let first = self.rng.below((self.stamps.len() - count) as u64) as usize;
+        first..first + count
+    }
+
+    /// What to write, 0 to trim; or to read.
+    fn any_stamp(&mut self) -> Option<u64> {
+        match self.rng.below(10) {
+            0..=3 => Some(self.rng.next() | 1),
+            4 => Some(0),
+            _ => None,
+        }
+    }
+
+    fn ended(
         &mut self,
         device: &Device,
         disk: NamespaceId,
         blocks: Range<usize>,
-        stamp: u64,
-        result: Result<(), Error>,
+        stamp: Option<u64>,
+        result: Result<Option<Vec<u8>>, Error>,
     ) {
-        match self.scale.trouble.fate(result) {
+        let Some(stamp) = stamp else {
+            match result {
+                Ok(data) => self.compare(blocks.start, &data.expect("a read has data")),
+                Err(error) => assert!(self.scale.trouble == Trouble::Cut, "{error}"),
+            }
+            return;
+        };
+        match self.scale.trouble.fate(result.map(drop)) {
             Fate::Done => self.stamps[blocks].fill(stamp),
             Fate::Refused => {
                 self.met.refused += 1;
@@ -459,17 +567,15 @@ impl Disk {
             }
             Fate::Unknown => {
                 self.met.unknown += 1;
-                self.open = Some((blocks, stamp));
+                self.open.push((blocks, stamp));
             }
         }
     }
 
     /// Looks what became of a write, all or nothing, or of a trim (0), of which each block may have been trimmed.
     fn find_out(&mut self, device: &Device, disk: NamespaceId, blocks: Range<usize>, stamp: u64) {
-        let mut data = vec![1; blocks.len() * BLOCK_BYTES];
-        device.block_read(disk, blocks.start as u64, &mut data).unwrap();
-        let found: Vec<u64> =
-            data.chunks(BLOCK_BYTES).map(|block| u64::from_le_bytes(block[..8].try_into().unwrap())).collect();
+        let stamp_of = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());
+        let found: Vec<u64> = read(device, disk, &blocks).unwrap().chunks(BLOCK_BYTES).map(stamp_of).collect();
         let (stamps, is_trim) = (&mut self.stamps[blocks.clone()], stamp == 0);
         let changed = found.iter().filter(|found| **found == stamp).count();
         assert!(is_trim || changed == 0 || changed == stamps.len(), "a part of a write of blocks {blocks:?} is there");
@@ -481,28 +587,33 @@ impl Disk {
     }
 
     pub(crate) fn resolve(&mut self, device: &Device, disk: NamespaceId) {
-        if let Some((blocks, stamp)) = self.open.take() {
+        for (blocks, stamp) in std::mem::take(&mut self.open) {
             self.find_out(device, disk, blocks, stamp);
         }
     }
 
     pub(crate) fn compare_all(&self, device: &Device, disk: NamespaceId) {
         for first in (0..self.stamps.len()).step_by(64) {
-            self.compare(device, disk, first, 64.min(self.stamps.len() - first));
+            let blocks = first..self.stamps.len().min(first + 64);
+            self.compare(first, &read(device, disk, &blocks).unwrap());
         }
     }
 
-    fn compare(&self, device: &Device, disk: NamespaceId, first: usize, count: usize) {
-        let mut data = vec![1; count * BLOCK_BYTES];
-        match device.block_read(disk, first as u64, &mut data) {
-            Ok(()) => {}
-            Err(_) if self.scale.trouble == Trouble::Cut => return,
-            Err(error) => panic!("{error}"),
-        }
+    fn compare(&self, first: usize, data: &[u8]) {
         for (block, stamp) in data.chunks(BLOCK_BYTES).zip(&self.stamps[first..]) {
             assert!(block.chunks(8).all(|word| word == stamp.to_le_bytes()), "blocks from {first} on");
         }
     }
+}
+
+fn read(device: &Device, disk: NamespaceId, blocks: &Range<usize>) -> Result<Vec<u8>, Error> {
+    let mut data = vec![1; blocks.len() * BLOCK_BYTES];
+    device.block_read(disk, blocks.start as u64, &mut data)?;
+    Ok(data)
+}
+
+fn filled(stamp: u64, count: usize) -> Vec<u8> {
+    stamp.to_le_bytes().into_iter().cycle().take(count * BLOCK_BYTES).collect()
 }
 
 /// What an operator might do meanwhile; answers why it could not be done, which the trouble allows.

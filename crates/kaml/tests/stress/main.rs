@@ -58,9 +58,12 @@ fn everything_at_once() {
             }
             let disk = &mut disk;
             scope.spawn(move || {
-                Stop(stop).during(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        disk.step(device, spaces.disk);
+                Stop(stop).during(|| match number % 2 {
+                    0 => disk.queue_steps(device, spaces.disk, || stop.load(Ordering::Relaxed)),
+                    _ => {
+                        while !stop.load(Ordering::Relaxed) {
+                            disk.step(device, spaces.disk);
+                        }
                     }
                 })
             });
