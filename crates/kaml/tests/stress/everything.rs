@@ -649,8 +649,11 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
     Some(error)
 }
 
-/// A namespace that comes and goes.
+/// A namespace that comes and goes; one that a power cut left goes first.
 fn come_and_go(device: &Device) -> Result<(), Error> {
+    if let Ok(left) = device.namespace("scratch") {
+        device.delete_namespace(left)?;
+    }
     let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
     let scratch = device.create_namespace("scratch", &options)?;
     let filled = (0..50u64).try_for_each(|key| device.put(scratch, key, &[7; 3000]));
