@@ -46,6 +46,7 @@ pub(crate) enum BlockEvent {
     Closed,
     Picked,
     Emptied,
+    PutBack,
     Released,
     Failed,
 }
@@ -66,6 +67,7 @@ impl BlockState {
     //  Dirty ──erase──▶ Erasing ──erased──▶ Ready ──opened──▶ Open ──closed──▶ Full ──picked──▶ Draining
     //    ▲                 │                                    │                │ emptied         │ emptied
     //    └── released ── Reclaimed ◀──────────────────────────── │ ───────────────┴─────────────────┘
+    //                                                            Full ◀──── put back ──── Draining
     //                      failed ──▶ Bad ◀── emptied after a failure (`gc` retires instead of reclaiming)
     /// The state after an event, or nothing where the event must not happen.
     pub(crate) fn after(self, event: BlockEvent) -> Option<BlockState> {
@@ -78,6 +80,7 @@ impl BlockState {
             (S::Open, E::Closed) => Some(S::Full),
             (S::Full, E::Picked) => Some(S::Draining),
             (S::Full | S::Draining, E::Emptied) => Some(S::Reclaimed),
+            (S::Draining, E::PutBack) => Some(S::Full),
             (S::Reclaimed, E::Released) => Some(S::Dirty),
             (S::Erasing | S::Draining, E::Failed) => Some(S::Bad),
             _ => None,
@@ -105,8 +108,17 @@ pub(crate) struct Block {
     written_count: u32,
     /// A program failed here: drain it, then never use it again.
     pub(crate) failing: bool,
+    /// Records are left in it that only an index can move which cannot be loaded.
+    stuck: bool,
     /// The newest ring frame that names a place in it: it must not be erased while opening would read that frame.
     pub(crate) mapping_frame: u64,
+}
+
+impl Block {
+    /// Whether its records may be moved out of it.
+    pub(crate) fn may_be_drained(&self) -> bool {
+        self.state == BlockState::Full && self.holds == 0 && (!self.stuck || self.valid_chunks == 0)
+    }
 }
 
 /// What readers share with the firmware: pins against erase, and how much of a block is on the medium.
@@ -217,6 +229,7 @@ impl BlockTable {
             written_offsets: 0,
             written_count: 0,
             failing: false,
+            stuck: false,
             mapping_frame: 0,
         };
         BlockTable {
@@ -430,7 +443,18 @@ impl BlockTable {
 
     /// Whether a block waits to be drained and retired.
     pub(crate) fn has_failing(&self) -> bool {
-        self.failing_count > 0 && self.blocks.iter().any(|b| b.failing && b.state == BlockState::Full && b.holds == 0)
+        self.failing_count > 0 && self.blocks.iter().any(|b| b.failing && b.may_be_drained())
+    }
+
+    /// A block that was to be drained keeps records that cannot be moved for want of an index.
+    pub(crate) fn put_back(&mut self, block: u32) {
+        self.apply(block, BlockEvent::PutBack);
+        self.blocks[block as usize].stuck = true;
+    }
+
+    /// An index is back that blocks were kept for.
+    pub(crate) fn release_stuck(&mut self) {
+        self.blocks.iter_mut().for_each(|block| block.stuck = false);
     }
 
     /// A ring frame names a place in the block.

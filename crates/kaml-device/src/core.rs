@@ -88,8 +88,8 @@ pub struct Core {
     /// The host's clock, nanoseconds since 1970, as far as it was told.
     pub(crate) time_ns: u64,
     stopped: Option<MediumError>,
-    /// How often in a row an index that failed blocks need could not be loaded.
-    lost_index_tries: u32,
+    /// How often in a row indexes that are needed could not be loaded.
+    lost_index_tries: BTreeMap<u32, u32>,
     pub(crate) read_only: bool,
     pub(crate) counters: Counters,
     retry_at_ns: u64,
@@ -109,7 +109,7 @@ pub struct Core {
 pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
 /// Records whose index lines are fetched together when they commit.
 const COMMIT_FETCHED: usize = 16;
-/// Loads of an index that records of failed blocks need: one of them may work where another did not.
+/// Loads of an index that moving records needs: one of them may work where another did not.
 const LOST_INDEX_TRIES_MAX: u32 = 50;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
@@ -160,7 +160,7 @@ impl Core {
             low_merge: None,
             time_ns: 0,
             stopped: None,
-            lost_index_tries: 0,
+            lost_index_tries: BTreeMap::new(),
             read_only: false,
             retry_at_ns: 0,
             recovering: None,
@@ -242,21 +242,26 @@ impl Core {
 
     /// The index that was needed has been loaded.
     pub fn forget_wanted_index(&mut self) {
-        self.collector.wants_index = None;
-        self.lost_index_tries = 0;
+        if let Some(id) = self.collector.wants_index.take() {
+            self.lost_index_tries.remove(&id);
+        }
     }
 
-    /// The index that was needed cannot be loaded; it will be asked for again. Records of failed blocks wait for it, and what is
-    /// durable with them: after many tries the device stops.
+    /// The index that was needed cannot be loaded; it will be asked for again. After many tries collection goes on without it.
+    /// But records of failed blocks wait for it, and what is durable with them: then the device stops.
     pub fn wanted_index_is_lost(&mut self, why: &dyn std::fmt::Display) {
         let Some(id) = self.collector.wants_index.take() else { return };
-        if !self.failed_blocks_need(id) {
-            return; // collection does
+        let tries = self.lost_index_tries.entry(id).or_default();
+        *tries += 1;
+        if *tries <= LOST_INDEX_TRIES_MAX {
+            return;
         }
-        self.lost_index_tries += 1;
-        if self.lost_index_tries > LOST_INDEX_TRIES_MAX {
+        self.lost_index_tries.remove(&id);
+        if self.failed_blocks_need(id) {
             let what = format!("the index of namespace {id}, which records of a failed block need");
             self.stop(MediumError::ReadFailed { what, error: why.to_string() });
+        } else {
+            self.do_without_index(id, why);
         }
     }
 

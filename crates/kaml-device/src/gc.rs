@@ -9,16 +9,16 @@
 //! pages are programmed their index entries swing by compare-and-set; when none is left the block is reclaimed, and it
 //! is erased once a root no longer needs it.
 
-use crate::blocks::{Block, BlockState};
 use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::{Class, record_classes};
 use crate::staging::StageError;
+use crate::versioned::NoSegment;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, Packing, PageAddr};
 use kaml_index::Slot;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The block being scanned.
 #[derive(Debug)]
@@ -39,6 +39,8 @@ struct Victim {
 struct Drain {
     moving: u32,
     scanned: bool,
+    /// Records stay in it whose index cannot be loaded.
+    is_stuck: bool,
 }
 
 /// The state of collection.
@@ -58,6 +60,8 @@ pub(crate) struct Collector {
     took_last: bool,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
+    /// Namespaces whose index could not be loaded: their records stay where they are until somebody else has loaded it.
+    lost_indexes: BTreeSet<u32>,
 }
 
 /// Collection that gains nothing: records that are long for their blocks leave as much of the new ones unused.
@@ -93,6 +97,27 @@ impl Core {
     /// Records cannot be moved before the index of this namespace is loaded. One is at a time: who asks in vain asks again.
     pub(crate) fn want_index(&mut self, namespace: u32) {
         self.collector.wants_index.get_or_insert(namespace);
+    }
+
+    /// Collection goes on without an index that cannot be loaded.
+    pub(crate) fn do_without_index(&mut self, namespace: u32, why: &dyn std::fmt::Display) {
+        tracing::warn!(namespace, %why, "blocks with records of a namespace are kept, because its index cannot be loaded");
+        self.collector.lost_indexes.insert(namespace);
+    }
+
+    /// Whether records of a namespace stay where they are because its index cannot be loaded.
+    pub(crate) fn does_without_index(&self, namespace: u32) -> bool {
+        self.collector.lost_indexes.contains(&namespace)
+    }
+
+    /// Blocks can be collected again that were kept for an index which is back.
+    fn note_found_indexes(&mut self) {
+        let (spaces, lost) = (&self.spaces, &mut self.collector.lost_indexes);
+        let before = lost.len();
+        lost.retain(|id| spaces.get(id).is_some_and(|space| !space.is_loaded()));
+        if lost.len() < before {
+            self.blocks.release_stuck();
+        }
     }
 
     /// Whether hosts may write now. While free blocks are short, they may write as much as collection finds
@@ -145,6 +170,7 @@ impl Core {
     /// One step of collection.
     pub(crate) fn step_gc(&mut self) {
         self.collector.took_last &= self.blocks.free_count() == 0;
+        self.note_found_indexes();
         self.update_pace();
         if self.collector.victim.is_none() && self.should_collect() {
             self.pick_victim();
@@ -237,12 +263,11 @@ impl Core {
 
     /// Failing blocks first; now and then the least worn block; else the best of garbage against age.
     fn choose_victim(&self) -> Option<u32> {
-        let is_candidate = |b: &Block| b.state == BlockState::Full && b.holds == 0;
-        if let Some((block, _)) = self.blocks.iter().find(|(_, b)| is_candidate(b) && b.failing) {
+        if let Some((block, _)) = self.blocks.iter().find(|(_, b)| b.may_be_drained() && b.failing) {
             return Some(block);
         }
         let live_max = self.live_chunks_max();
-        let candidates = || self.blocks.iter().filter(|(_, b)| is_candidate(b) && b.valid_chunks <= live_max);
+        let candidates = || self.blocks.iter().filter(|(_, b)| b.may_be_drained() && b.valid_chunks <= live_max);
         let (_, max, _) = self.blocks.erase_spread();
         if self.collector.picks.is_multiple_of(4)
             && let Some((block, entry)) = candidates().min_by_key(|(block, b)| (b.erase_count, *block))
@@ -350,8 +375,11 @@ impl Core {
     fn move_if_live(&mut self, block: u32, extent: Extent, bytes: &[u8]) -> Result<u32, NoBlock> {
         if self.collector.victim.as_ref().is_some_and(|victim| victim.has_segments) {
             let from = self.geometry.chunk_at(BlockIndex(block), extent.start);
-            if !self.move_segment(from, bytes, COLLECTION_FLOOR)? {
-                return Ok(0);
+            match self.move_segment(from, bytes, COLLECTION_FLOOR) {
+                Ok(true) => {}
+                Ok(false) => return Ok(0),
+                Err(NoSegment::Block) => return Err(NoBlock),
+                Err(NoSegment::Index(id)) => return self.without_index(block, extent, id),
             }
             self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
             self.counters.relocated_chunks += u64::from(extent.chunk_count);
@@ -365,8 +393,7 @@ impl Core {
             Slot { at: self.geometry.chunk_at(BlockIndex(block), extent.start).0, len: code(extent.chunk_count) };
         let Some(space) = self.spaces.get(&record.namespace) else { return Ok(0) };
         let Some(index) = &space.index else {
-            self.want_index(record.namespace);
-            return Err(NoBlock);
+            return self.without_index(block, extent, record.namespace);
         };
         if index.get(&record.key) != Some(from) {
             return Ok(0);
@@ -391,6 +418,16 @@ impl Core {
         self.writers.attach_move(to_block, Move { namespace: record.namespace, key: record.key, from, to });
         self.collector.draining.get_mut(&block).expect("listed when picked").moving += 1;
         self.counters.relocated_chunks += u64::from(extent.chunk_count);
+        Ok(extent.chunk_count)
+    }
+
+    /// A record whose index is not in memory: it waits for that, or stays where it is. In that case it counts as live.
+    fn without_index(&mut self, block: u32, extent: Extent, namespace: u32) -> Result<u32, NoBlock> {
+        if !self.does_without_index(namespace) {
+            self.want_index(namespace);
+            return Err(NoBlock);
+        }
+        self.collector.draining.get_mut(&block).expect("listed when picked").is_stuck = true;
         Ok(extent.chunk_count)
     }
 
@@ -456,10 +493,15 @@ impl Core {
         if !drain.scanned || drain.moving > 0 {
             return;
         }
+        let is_stuck = drain.is_stuck;
         self.collector.draining.remove(&block);
         let entry = self.blocks.get(block);
         if entry.valid_chunks == 0 {
             self.blocks.emptied(block);
+            return;
+        }
+        if is_stuck {
+            self.blocks.put_back(block);
             return;
         }
         tracing::warn!(

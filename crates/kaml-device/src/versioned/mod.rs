@@ -26,8 +26,8 @@ pub(crate) use keep::KeepJob;
 pub use low::MergePolicy;
 pub(crate) use open::Again;
 pub use read::{SegmentRead, VersionReader};
-pub(crate) use segments::Placing;
 pub use segments::segment_image;
+pub(crate) use segments::{NoSegment, Placing};
 
 use crate::blocks::BlockTable;
 use crate::core::Core;

@@ -40,6 +40,14 @@ enum Purpose {
     Abandoned,
 }
 
+/// Why a segment cannot be moved now.
+pub(crate) enum NoSegment {
+    /// There is no block for it.
+    Block,
+    /// It may be one of this namespace, whose index is not in memory.
+    Index(u32),
+}
+
 pub(super) fn segment_at(at: ChunkAddr) -> SegmentAt {
     SegmentAt::new(at.0).expect("chunk numbers have less than 48 bits")
 }
@@ -221,9 +229,10 @@ impl Core {
 
     // --- collection, failures -------------------------------------------------------------------------------------------
 
-    /// The segment that lies there, if one does.
+    /// The segment that lies there, if one does; or a namespace that it may be of and that is not in memory.
     fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, u32)>, u32> {
         let at = segment_at(at);
+        let mut missing = Vec::new();
         for (id, space) in self.version_spaces() {
             let rows = |p: &Parameters| 0..p.rows;
             let find = |versions: &Versions| {
@@ -231,12 +240,13 @@ impl Core {
                 rows(columns.parameters()).find(|row| columns.segments(*row).any(|segment| segment.at == at))
             };
             match space.with_versions(find) {
-                None => return Err(id),
+                None => missing.push(id),
                 Some(Some(row)) => return Ok(Some((id, row))),
                 Some(None) => {}
             }
         }
-        Ok(None)
+        let may_be_loaded = missing.iter().find(|id| !self.does_without_index(**id));
+        may_be_loaded.or(missing.first()).map_or(Ok(None), |id| Err(*id))
     }
 
     /// The segments of loaded namespaces that lie in a block. One look at all segments, whatever the block has.
@@ -254,18 +264,11 @@ impl Core {
     }
 
     /// Starts moving a segment out of a block if it is live; answers whether it is.
-    pub(crate) fn move_segment(&mut self, from: ChunkAddr, bytes: &[u8], floor: u32) -> Result<bool, NoBlock> {
-        let (id, row) = match self.find_segment(from) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(false),
-            Err(id) => {
-                self.want_index(id);
-                return Err(NoBlock);
-            }
-        };
+    pub(crate) fn move_segment(&mut self, from: ChunkAddr, bytes: &[u8], floor: u32) -> Result<bool, NoSegment> {
+        let Some((id, row)) = self.find_segment(from).map_err(NoSegment::Index)? else { return Ok(false) };
         let image = aligned(bytes);
         let ticket = self.take_ticket();
-        let at = self.place_segment(id, &image, ticket, floor)?;
+        let at = self.place_segment(id, &image, ticket, floor).map_err(|NoBlock| NoSegment::Block)?;
         self.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Purpose::Moved { from } });
         Ok(true)
     }
