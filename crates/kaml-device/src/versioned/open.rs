@@ -128,7 +128,7 @@ impl Core {
         let mut versions = self.read_tables(medium, id)?;
         let kept = match (self.read_kept(medium, id), &mut self.salvage) {
             (Err(error), Some(problems)) => {
-                problems.push(error.to_string());
+                problems.push(format!("{error}: Puts are missing"));
                 Vec::new()
             }
             (kept, _) => kept?,
