@@ -394,6 +394,11 @@ impl BlockTable {
         self.reclaim_if_empty(block);
     }
 
+    /// No index points at so many chunks of each block any more.
+    pub(crate) fn sub_all_valid(&mut self, chunks: &[u32]) {
+        (0..).zip(chunks).filter(|(_, chunks)| **chunks > 0).for_each(|(block, chunks)| self.sub_valid(block, *chunks));
+    }
+
     /// A record that a host wrote as its `sequence`th stands in the block now.
     pub(crate) fn note_written(&mut self, block: u32, sequence: u64) {
         self.lifetimes.advance(sequence);

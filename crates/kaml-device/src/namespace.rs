@@ -6,7 +6,8 @@
 
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::layout::{BlockOptions, Layout};
-use crate::versioned::{MergePolicy, VersionOptions, Versioned};
+use crate::versioned::{MergePolicy, VersionOptions, Versioned, segment_chunks};
+use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
@@ -211,6 +212,18 @@ impl Namespace {
         match self.layout.versions() {
             Some(parameters) => self.index_bytes() / 8 + parameters.buffer_bytes * 5 / 4,
             None => self.index_bytes(),
+        }
+    }
+
+    /// Adds the chunks that it points at to those of each block.
+    pub(crate) fn count_chunks(&self, geometry: &Geometry, of_blocks: &mut [u32]) {
+        let mut count = |at: u64, chunks: u32| of_blocks[geometry.split(ChunkAddr(at)).0.0 as usize] += chunks;
+        if let Some(index) = &self.index {
+            index.for_each_slot(|slot| count(slot.at, slot.len.chunks_max()));
+        }
+        if let Some(parameters) = self.layout.versions() {
+            let chunks = segment_chunks(parameters, geometry);
+            self.for_each_segment(|segment| count(segment.at.get(), chunks));
         }
     }
 

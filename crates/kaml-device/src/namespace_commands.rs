@@ -10,10 +10,10 @@ use crate::format::root::Run;
 use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions};
 use crate::staging::StageError;
-use crate::versioned::segment_chunks;
-use kaml_flash::{BlockIndex, ChunkAddr};
+use kaml_flash::BlockIndex;
 use kaml_index::IndexWriter;
 use kaml_versions::Versions;
+use std::collections::BTreeSet;
 
 /// Longest namespace name in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -56,28 +56,24 @@ impl Core {
         Ok(id)
     }
 
-    /// Deletes a namespace and everything in it; durable with the next root. Its index must be loaded.
-    pub fn delete_namespace(&mut self, id: u32) -> Result<(), StageError> {
+    /// Deletes a namespace and everything in it; durable with the next root. Its index must be loaded, unless it is one of those
+    /// that are `lost` because that fails. Then all others must be: what none of them points at was its own. While some of these
+    /// are lost, too, its records count as live until the last of them is deleted.
+    pub fn delete_namespace(&mut self, id: u32, lost: &BTreeSet<u32>) -> Result<(), StageError> {
         self.writable()?;
         let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
-        if !space.is_loaded() {
-            return Err(StageError::NeedIndex(id));
-        }
-        let blocks = &mut self.blocks;
-        let geometry = &self.geometry;
-        if let Some(index) = &space.index {
-            index.for_each_slot(|slot| blocks.sub_valid(geometry.split(ChunkAddr(slot.at)).0.0, slot.len.chunks_max()));
-        }
-        if let Some(parameters) = space.layout.versions() {
-            let chunks = segment_chunks(parameters, geometry);
-            space.for_each_segment(|segment| {
-                blocks.sub_valid(geometry.split(ChunkAddr(segment.at.get())).0.0, chunks);
-            });
+        if space.is_loaded() {
+            let mut own = vec![0; self.blocks.count() as usize];
+            space.count_chunks(&self.geometry, &mut own);
+            self.blocks.sub_all_valid(&own);
+        } else {
+            self.give_back_lost(id, lost)?;
         }
         let space = self.spaces.remove(&id).expect("just seen");
         self.table_is_exact = false;
         self.directory.remove(id);
         self.low_merge = self.low_merge.filter(|merged| *merged != id);
+        self.collector.wants_index.take_if(|wanted| *wanted == id);
         *space.shared.index.write().expect("no panics under this lock") = None;
         *space.shared.versions_mut() = None;
         let kept = space.versioned.and_then(|versioned| versioned.forget(&mut self.blocks, &self.geometry));
@@ -85,6 +81,24 @@ impl Core {
         let runs = space.snapshot.into_iter().chain(kept).chain(job).flat_map(|stream| stream.runs).collect();
         self.root_commit.retire(runs);
         self.checkpoint.forget(id, &mut self.root_commit);
+        Ok(())
+    }
+
+    /// What a namespace takes whose index cannot be loaded is no longer live.
+    fn give_back_lost(&mut self, id: u32, lost: &BTreeSet<u32>) -> Result<(), StageError> {
+        let not_loaded = |other: &u32| !self.spaces[other].is_loaded();
+        let missing = || self.spaces.keys().copied().filter(not_loaded);
+        if let Some(needed) = missing().find(|other| !lost.contains(other)) {
+            return Err(StageError::NeedIndex(needed));
+        }
+        if missing().any(|other| other != id) {
+            return Ok(());
+        }
+        let mut others = vec![0; self.blocks.count() as usize];
+        self.spaces.values().for_each(|space| space.count_chunks(&self.geometry, &mut others));
+        let own: Vec<u32> =
+            self.blocks.iter().zip(others).map(|((_, block), others)| block.valid_chunks - others).collect();
+        self.blocks.sub_all_valid(&own);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::ring_scan::{Gaps, RingScan};
-use crate::versioned::{Again, segment_chunks};
+use crate::versioned::Again;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexLayout, IndexWriter, Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
@@ -284,21 +284,10 @@ impl Core {
     }
 
     fn count_live(&mut self) {
-        let (blocks, geometry) = (&mut self.blocks, &self.geometry);
-        for index in self.spaces.values().filter_map(|s| s.index.as_ref()) {
-            index.for_each_slot(|slot| {
-                let block = geometry.split(kaml_flash::ChunkAddr(slot.at)).0;
-                blocks.restore_valid(block.0, slot.len.chunks_max());
-            });
-        }
-        for space in self.spaces.values() {
-            let Some(parameters) = space.layout.versions() else { continue };
-            let chunks = segment_chunks(parameters, geometry);
-            space.for_each_segment(|segment| {
-                blocks.restore_valid(geometry.split(ChunkAddr(segment.at.get())).0.0, chunks);
-            });
-        }
-        blocks.finish_restore();
+        let mut chunks = vec![0; self.blocks.count() as usize];
+        self.spaces.values().for_each(|space| space.count_chunks(&self.geometry, &mut chunks));
+        (0..).zip(chunks).for_each(|(block, chunks)| self.blocks.restore_valid(block, chunks));
+        self.blocks.finish_restore();
     }
 
     fn replay_ring(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {

@@ -5,8 +5,8 @@
 mod watched;
 
 use kaml_device::{
-    Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op, StageError,
-    VersionOptions, encode_image, image_bytes,
+    BlockAudit, Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op,
+    StageError, VersionOptions, encode_image, image_bytes,
 };
 use kaml_flash::{
     AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing,
@@ -225,6 +225,15 @@ impl Rig {
         }
     }
 
+    /// What is accounted as live is there, block by block.
+    fn audit(&mut self) {
+        for block in self.core.blocks_in_use() {
+            let audit = BlockAudit::read(&self.core.reader(), &self.medium, block);
+            assert_eq!(audit.needed_index(&self.core, &BTreeSet::new()), None);
+            assert_eq!(audit.judge(&self.core).problems, Vec::<String>::new());
+        }
+    }
+
     fn reopen(&mut self) {
         self.core = Core::open(&self.medium).unwrap().0;
     }
@@ -407,6 +416,55 @@ fn collection_goes_on_without_a_lost_index() {
     assert!(stats.relocated_bytes > 1 << 20 && stats.bad_blocks == 0, "{free} blocks were free: {stats:?}");
     rig.reopen();
     rig.compare(&model, 2200);
+}
+
+/// Goal:   a namespace whose index cannot be loaded can be deleted, and its space comes back; beside another such one it comes back
+///         when that is deleted, too.
+/// Method: one or two of three namespaces are lost and deleted; then all that is accounted as live is found, and there is room again
+///         for as much as they held. Compared at last, also after the device is opened again.
+#[test]
+fn lost_namespaces_are_deleted() {
+    for lost_count in [1, 2] {
+        let (mut rig, busy, lost) = between_records_of_a_lost_index();
+        let mut model: BTreeMap<u64, Vec<u8>> = (0..1100).map(|i| (2 * i + 1, value(2 * i + 1, 0))).collect();
+        let versions = VersionOptions { buffer_bytes: 64 << 10, ..VersionOptions::default() };
+        let more = rig.core.create_namespace("more", &versions.into()).unwrap();
+        rig.namespace = more;
+        (0..100).for_each(|key| rig.put(key, Some(&value(key, 0))).unwrap());
+        rig.settle();
+        rig.unload();
+        let live = rig.core.stats().live_bytes;
+        let mut known_lost = BTreeSet::new();
+        let mut delete = |rig: &mut Rig, id| {
+            while let Err(StageError::NeedIndex(needed)) = rig.core.delete_namespace(id, &known_lost) {
+                if needed == lost || (needed, lost_count) == (more, 2) {
+                    known_lost.insert(needed);
+                } else {
+                    rig.core.load_index(&rig.medium, needed).unwrap();
+                }
+            }
+            assert_eq!(rig.core.delete_namespace(id, &known_lost), Err(Error::UnknownNamespace(id).into()));
+        };
+        delete(&mut rig, lost);
+        if lost_count == 2 {
+            assert_eq!(rig.core.stats().live_bytes, live, "they may be the other's");
+        }
+        delete(&mut rig, more);
+        rig.namespace = busy;
+        rig.settle();
+        rig.audit();
+        let left = rig.core.stats().live_bytes;
+        assert!((live / 3..live / 2).contains(&left), "{left} of {live}");
+        for key in 0..1100 {
+            rig.put(2 * key, Some(&value(2 * key, 1))).unwrap();
+            model.insert(2 * key, value(2 * key, 1));
+        }
+        rig.settle();
+        rig.compare(&model, 2200);
+        rig.audit();
+        rig.reopen();
+        rig.compare(&model, 2200);
+    }
 }
 
 /// Goal:   no space below is said, loses nothing, and ends by itself.

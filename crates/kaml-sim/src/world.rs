@@ -18,7 +18,7 @@ use crate::value::Value;
 use crate::versions::{Past, PastCommand};
 use kaml_device::{BlockStep, Core, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Why a life ended.
@@ -510,7 +510,7 @@ impl World {
             self.waiting.swap_remove(which);
             return Ok(());
         }
-        match self.core.delete_namespace(space) {
+        match self.core.delete_namespace(space, &BTreeSet::new()) {
             Ok(()) => {
                 self.waiting.swap_remove(which);
                 self.model.spaces.get_mut(&space).expect("just seen").1 = Phase::Deleting;

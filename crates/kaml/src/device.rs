@@ -16,6 +16,7 @@ use kaml_device::{Body, Condition, Core, FindError, Op, OpenReport, SalvageRepor
 use kaml_flash::{
     Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions, Overlay,
 };
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,13 +189,21 @@ impl Device {
         self.shared().wait_root(core, request)
     }
 
-    /// Deletes a namespace with everything in it (paper:KAML DeleteNamespace); durable when it returns.
+    /// Deletes a namespace with everything in it (paper:KAML DeleteNamespace); durable when it returns. That its index cannot be
+    /// read any more does not matter.
     pub fn delete_namespace(&self, id: NamespaceId) -> Result<(), Error> {
         let mut core = self.shared().lock();
+        let mut lost = BTreeSet::new();
         loop {
-            match core.delete_namespace(id) {
+            match core.delete_namespace(id, &lost) {
                 Ok(()) => break,
-                Err(StageError::NeedIndex(id)) => core = self.shared().load_index(core, id)?,
+                Err(StageError::NeedIndex(needed)) => {
+                    core = self.shared().load_index(core, needed).unwrap_or_else(|why| {
+                        tracing::warn!(namespace = needed, %why, deleting = id, "a namespace is deleted without this index");
+                        lost.insert(needed);
+                        self.shared().lock()
+                    });
+                }
                 Err(StageError::Refused(error)) => return Err(error.into()),
                 Err(StageError::Busy) => core = self.shared().make_room(core),
             }

@@ -8,15 +8,24 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// A medium in memory whose reads by blocked callers can be held up.
+/// A medium in memory whose reads by blocked callers can be held up, or fail.
 struct Held {
     medium: MemoryMedium,
+    fails: AtomicBool,
     is_held: Mutex<bool>,
     let_go: Condvar,
     waiting: AtomicU64,
 }
 
 impl Held {
+    fn new() -> Arc<Held> {
+        let options = CreateOptions::new(64 << 20);
+        let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
+        Core::format(&medium).unwrap();
+        let (fails, is_held) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Held { medium, fails, is_held, let_go: Condvar::new(), waiting: AtomicU64::new(0) })
+    }
+
     fn hold(&self, is_held: bool) {
         *self.is_held.lock().unwrap() = is_held;
         self.let_go.notify_all();
@@ -31,7 +40,10 @@ impl Medium for Held {
         self.medium.uuid()
     }
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        if matches!(io, Io::Read { .. }) {
+        if let Io::Read { at, .. } = io {
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(MediumError::ReadFailed { what: at.to_string(), error: "uncorrectable".into() });
+            }
             let mut is_held = self.is_held.lock().unwrap();
             self.waiting.fetch_add(1, Ordering::SeqCst);
             while *is_held {
@@ -67,11 +79,7 @@ fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
 ///         another are put, read from the write buffer, listed and deleted.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
-    let options = CreateOptions::new(64 << 20);
-    let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
-    Core::format(&medium).unwrap();
-    let held = Held { medium, is_held: Mutex::default(), let_go: Condvar::new(), waiting: AtomicU64::new(0) };
-    let held = Arc::new(held);
+    let held = Held::new();
     let device = Device::on_medium(held.clone()).unwrap();
     let (idle, busy) = (records(&device, "idle", 2000), records(&device, "busy", 10));
     assert!(device.unload_namespace(idle).unwrap());
@@ -102,6 +110,31 @@ fn others_go_on_while_an_index_is_loaded() {
     keys.sort_unstable();
     assert_eq!(keys, [7, 8, 9]);
     device.close().unwrap();
+}
+
+/// Goal:   a namespace whose index cannot be read is deleted like any other, others stay, and its space comes back.
+/// Method: reads fail while it is not in memory; then everything is checked, and again after the device was closed and opened.
+#[test]
+fn namespaces_that_cannot_be_read_are_deleted() {
+    let held = Held::new();
+    let device = Device::on_medium(held.clone()).unwrap();
+    let (lost, kept) = (records(&device, "lost", 2000), records(&device, "kept", 1000));
+    let live = device.stats().live_bytes;
+    assert!(device.unload_namespace(lost).unwrap());
+    held.fails.store(true, Ordering::SeqCst);
+    assert!(device.get(lost, 7u64).is_err());
+    device.delete_namespace(lost).unwrap();
+    held.fails.store(false, Ordering::SeqCst);
+    assert!(device.namespace("lost").is_err());
+    assert!(device.stats().live_bytes <= live / 2);
+    let check = |device: &Device| {
+        let report = device.check(&mut |_, _| {}).unwrap();
+        assert_eq!((report.records, report.problems), (1000, Vec::new()));
+        (0..1000u64).for_each(|key| assert_eq!(device.get(kept, key).unwrap().unwrap(), key.to_le_bytes()));
+    };
+    check(&device);
+    device.close().unwrap();
+    check(&Device::on_medium(held).unwrap());
 }
 
 /// Goal:   a namespace that is loaded again and again serves its records whole, and can be deleted at any moment.
