@@ -26,6 +26,11 @@ impl DeviceArgument {
         open(&self.path, &OpenOptions { read_only: true, ..OpenOptions::default() })
     }
 
+    /// Opens it without a namespace, which is deleted; answers also what it was.
+    pub fn open_without(&self, name: &str) -> Result<(Device, NamespaceInfo), Failure> {
+        Device::open_without(&self.path, name).map_err(|error| named(&self.path, error))
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -83,8 +88,12 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
 
 fn named(path: &Path, error: kaml::Error) -> Failure {
     let mut text = error.to_string();
-    if matches!(error.command(), Some(kaml_device::Error::MetadataDamaged(_))) {
-        text += "; `kaml salvage` reads what is whole";
+    match error.command() {
+        Some(kaml_device::Error::MetadataDamaged(_)) => text += "; `kaml salvage` reads what is whole",
+        Some(kaml_device::Error::IndexDamaged { .. }) => {
+            text += "; `kaml salvage` reads what is whole, `kaml namespace delete --damaged` gives the namespace up";
+        }
+        _ => {}
     }
     let name = path.display().to_string();
     Failure::Failed(if text.contains(&name) { text } else { format!("{name}: {text}") })

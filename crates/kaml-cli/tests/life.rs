@@ -370,7 +370,7 @@ fn damage_is_named() {
 
 /// Goal:   what is whole of a damaged device is copied to a new one, and what is not is said.
 /// Method: the index snapshot of one namespace is damaged after a clean close; another namespace keeps versions, a third has
-///         a damaged record.
+///         a damaged record. The namespace can be deleted then, and so it can if nothing is wrong with it.
 #[test]
 fn damaged_devices_are_salvaged() {
     let world = World::new();
@@ -397,6 +397,14 @@ fn damaged_devices_are_salvaged() {
     assert!(world.ok(&["check", "new.kaml"]).contains("0 problems"));
     assert!(fs::read(world.path("data.kaml")).unwrap() == image, "the damaged device is as it was");
     assert!(world.ok(&["salvage", "new.kaml"]).contains("| notes"));
+    world.ok(&["namespace", "delete", "data.kaml", "notes"]);
+    let gone = world.json(&["namespace", "delete", "new.kaml", "notes", "--damaged", "--json"]);
+    assert_eq!(gone["name"], "notes");
+    for device in ["data.kaml", "new.kaml"] {
+        assert_eq!(world.ok(&["get", device, "past", "hello"]), "world");
+        assert!(world.ok(&["check", device]).contains("0 problems"));
+        world.fails(1, &["namespace", "delete", device, "notes", "--damaged"]);
+    }
 }
 
 /// Goal:   a reader that goes away is no panic.

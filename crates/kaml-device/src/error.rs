@@ -142,10 +142,12 @@ pub enum Error {
         what: &'static str,
     },
     /// The stored index of a namespace cannot be read.
-    #[error("namespace {namespace}: its index cannot be loaded: {what}")]
+    #[error("namespace {namespace} (`{name}`): its index cannot be loaded: {what}")]
     IndexDamaged {
         /// The namespace.
         namespace: u32,
+        /// Its name.
+        name: String,
         /// What is wrong.
         what: String,
     },

@@ -17,7 +17,7 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
-use crate::namespace::Namespace;
+use crate::namespace::{Namespace, NamespaceInfo};
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
@@ -41,6 +41,7 @@ pub struct OpenReport {
 /// The snapshot of an index, kept from being erased until it has been read.
 pub struct IndexLoad {
     id: u32,
+    name: String,
     layout: IndexLayout,
     snapshot: Option<Stream>,
     _pins: Vec<Pin>,
@@ -49,8 +50,8 @@ pub struct IndexLoad {
 impl IndexLoad {
     /// Reads and checks the snapshot: a second for ten million keys, so not under a lock that others wait for.
     pub fn read(self, medium: &dyn Medium) -> Result<LoadedIndex, Error> {
-        let IndexLoad { id, layout, snapshot, .. } = self;
-        let damaged = |what: String| Error::IndexDamaged { namespace: id, what };
+        let IndexLoad { id, name, layout, snapshot, .. } = self;
+        let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
         let mut index = IndexWriter::new(layout);
         if let Some(stream) = &snapshot {
             let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
@@ -99,6 +100,19 @@ impl Core {
             core.recover(medium, &mut report)?;
         }
         Ok((core, report))
+    }
+
+    /// Opens a device without one of its namespaces: it is gone, with everything in it. Nothing of it is read, so one that is
+    /// damaged does not keep the others from being opened after a crash. Answers also what it was.
+    pub fn open_without(medium: &dyn Medium, name: &str) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
+        let mut root = read_root(medium)?;
+        let found = root.namespaces.iter().position(|space| space.name == name);
+        let gone = root.namespaces.remove(found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))?);
+        root.clean = false; // what the block table counts as live includes it
+        let mut core = Core::restore(medium, root)?;
+        let mut report = OpenReport::default();
+        core.recover(medium, &mut report)?;
+        Ok((core, report, Namespace::restore(&gone).info(gone.id)))
     }
 
     /// Opens a device for reading. If it was not closed cleanly ([`Core::was_closed`]), recovery writes: hand in a
@@ -173,7 +187,7 @@ impl Core {
         let runs = space.snapshot.iter().flat_map(|stream| &stream.runs);
         let pins = runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect();
         let layout = self.index_layout(space.layout);
-        Ok(Some(IndexLoad { id, layout, snapshot: space.snapshot.clone(), _pins: pins }))
+        Ok(Some(IndexLoad { id, name: space.name.clone(), layout, snapshot: space.snapshot.clone(), _pins: pins }))
     }
 
     /// Puts a loaded index in place, if it is still wanted and true.

@@ -116,6 +116,19 @@ impl Device {
         Device::start(medium, Path::new(""), Durability::Power, false)
     }
 
+    /// Opens a device without one of its namespaces, which is deleted with everything in it: for a device that cannot be opened
+    /// after a crash because that namespace is damaged. [`Device::salvage`] reads what is left of it before. Answers also what it
+    /// was.
+    pub fn open_without(path: impl AsRef<Path>, name: &str) -> Result<(Device, NamespaceInfo), Error> {
+        let begin = Instant::now();
+        let medium = FileMedium::open(path.as_ref(), &OpenOptions::default())?;
+        let durability = medium.durability();
+        let (core, report, gone) = Core::open_without(&medium, name)?;
+        let path = path.as_ref().display().to_string();
+        let about = About { path, durability, report, open: begin.elapsed(), read_only: false };
+        Ok((Device::run(core, Arc::new(medium), about)?, gone))
+    }
+
     /// Opens a damaged device, or one whose last user was killed, for reading, and changes nothing on it: what recovery
     /// writes stays in memory, up to the size of the commit ring and a few blocks. Indexes that cannot be read are made again
     /// from a scan of all pages; the report says which, and what else is damaged. `progress` is told blocks read and blocks in

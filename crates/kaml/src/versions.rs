@@ -247,7 +247,12 @@ impl Shared {
                 None => Body::Delete,
             };
             match self.write(&mut [Op { namespace, key, body, condition: Condition::UnchangedSince(since) }]) {
-                Err(Error::Command(CommandError::Conflict { .. })) => {}
+                Err(Error::Command(CommandError::Conflict { .. })) => {
+                    let core = self.lock();
+                    if core.newest_committed(namespace) <= since {
+                        drop(self.make_room(core)); // the other change is on its way
+                    }
+                }
                 written => return written.map(|()| answer),
             }
         }

@@ -88,6 +88,9 @@ enum Action {
     Delete {
         #[command(flatten)]
         target: Target,
+        /// Read nothing of it: for a device here that cannot be opened because this namespace is damaged
+        #[arg(long)]
+        damaged: bool,
     },
 }
 
@@ -268,7 +271,12 @@ impl Arguments {
                 target.show(&store::namespace(&*device, &name)?, "changed")?;
                 Ok(device.close()?)
             }
-            Action::Delete { target } => {
+            Action::Delete { target, damaged: true } => {
+                let (device, info) = target.device.local().open_without(&target.name)?;
+                target.show(&info, "deleted")?;
+                Ok(device.close()?)
+            }
+            Action::Delete { target, damaged: false } => {
                 let device = target.device.open()?;
                 let info = store::namespace(&*device, &target.name)?;
                 device.delete_namespace(info.id)?;

@@ -171,6 +171,11 @@ impl Versioned {
 }
 
 impl Core {
+    /// What the core knows of a namespace that is there and versioned.
+    fn versioned_mut(&mut self, id: u32) -> &mut Versioned {
+        self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut()).expect("a versioned namespace")
+    }
+
     // --- attributes -------------------------------------------------------------------------------------------------
 
     /// The shape that a namespace gets, or why it cannot.
@@ -356,12 +361,7 @@ impl Core {
         let staged = Staged::version(op.namespace, op.key, self.sequence);
         self.ring.stage(&RecordHeader::encode(&record), [&stamp, value], staged);
         let staged = StagedVersion::Record { sequence: self.sequence, record: version.record(value) };
-        self.spaces
-            .get_mut(&op.namespace)
-            .and_then(|s| s.versioned.as_mut())
-            .expect("checked")
-            .staged
-            .push_back(staged);
+        self.versioned_mut(op.namespace).staged.push_back(staged);
         match op.body {
             Body::Delete => self.counters.deletes += 1,
             Body::Value { .. } | Body::Placed { .. } => {
@@ -403,7 +403,7 @@ impl Core {
         self.ring.stage(&RecordHeader::encode(&record), [&stamp, &[]], staged);
         self.ring.end_put();
         let stamp = Stamp { sequence: self.sequence, time_ns: self.time_ns };
-        let versioned = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()).expect("admitted");
+        let versioned = self.versioned_mut(namespace);
         versioned.staged.push_back(StagedVersion::Command(command, stamp));
         let finished = if let Command::Forget(version) = command { version } else { present };
         Ok((self.ring.staging_number(), finished))

@@ -75,8 +75,8 @@ impl Source for Opened<'_> {
 }
 
 impl Core {
-    fn versions_damaged(namespace: u32, what: impl ToString) -> Error {
-        Error::IndexDamaged { namespace, what: what.to_string() }
+    fn versions_damaged(&self, namespace: u32, what: impl ToString) -> Error {
+        Error::IndexDamaged { namespace, name: self.spaces[&namespace].name.clone(), what: what.to_string() }
     }
 
     /// Loads a versioned namespace: nothing of it can be in the ring. Readers see it when it is complete.
@@ -94,7 +94,7 @@ impl Core {
     pub(crate) fn load_directory(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
         let space = &self.spaces[&id];
         let rows = space.layout.versions().expect("a versioned namespace").rows;
-        let damaged = |what: &dyn ToString| Core::versions_damaged(id, what.to_string());
+        let damaged = |what: &dyn ToString| self.versions_damaged(id, what.to_string());
         let directory = match &space.snapshot {
             None => Directory::new(rows),
             Some(stream) => {
@@ -102,7 +102,7 @@ impl Core {
                 Directory::decode(&bytes, rows).ok_or_else(|| damaged(&"not a directory of segments"))?
             }
         };
-        self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("just seen").directory = Some(directory);
+        self.versioned_mut(id).directory = Some(directory);
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl Core {
         let parameters = *space.layout.versions().expect("a versioned namespace");
         let directory = space.versioned.as_mut().and_then(|versioned| versioned.directory.take());
         let Directory { rows, timeline } = directory.expect("loaded before");
-        let damaged = |what: &dyn ToString| Core::versions_damaged(id, what.to_string());
+        let damaged = |what: &dyn ToString| self.versions_damaged(id, what.to_string());
         let mut columns = Columns::new(parameters).map_err(|error| damaged(&error))?;
         for (row, entries) in (0..).zip(rows) {
             for entry in entries {
@@ -177,11 +177,12 @@ impl Core {
 
     /// The kept versions of a namespace, in the order of their sequences.
     fn read_kept(&mut self, medium: &dyn Medium, id: u32) -> Result<Vec<Kept>, Error> {
-        let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("a versioned namespace");
+        let versioned = self.versioned_mut(id);
         versioned.kept_first = None;
-        let Some(stream) = &versioned.kept else { return Ok(Vec::new()) };
-        let bytes = read_stream(medium, stream).map_err(|error| Core::versions_damaged(id, error))?;
-        let kept = kept_versions(&bytes).ok_or_else(|| Core::versions_damaged(id, "its kept versions are damaged"))?;
+        let Some(stream) = versioned.kept.clone() else { return Ok(Vec::new()) };
+        let bytes = read_stream(medium, &stream).map_err(|error| self.versions_damaged(id, error))?;
+        let kept = kept_versions(&bytes).ok_or_else(|| self.versions_damaged(id, "its kept versions are damaged"))?;
+        let versioned = self.versioned_mut(id);
         versioned.kept_first = kept.iter().map(|(version, _)| version.sequence).min();
         // The root names this stream, unless it names an older one still.
         let in_root = versioned.kept_first_in_root.into_iter().chain(versioned.kept_first).min();

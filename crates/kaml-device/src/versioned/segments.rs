@@ -111,8 +111,7 @@ impl Core {
         match self.place_sealed(id, &sealed) {
             Ok(()) => true,
             Err(NoBlock) => {
-                let versioned = self.spaces.get_mut(&id).and_then(|s| s.versioned.as_mut()).expect("just seen");
-                versioned.sealed = Some(sealed);
+                self.versioned_mut(id).sealed = Some(sealed);
                 false
             }
         }

@@ -1,8 +1,9 @@
 //! The device: everything at once, as in `stress`, where the system schedules the threads; also with too little space, and until
 //! the power goes.
 
-use crate::everything::{Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb};
+use crate::everything::{Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use crate::explore::{device_on, explore};
+use crate::pasts::KEEP_LAST;
 use kaml::{Device, Retention};
 use kaml_device::Core;
 use kaml_flash::Geometry;
@@ -51,6 +52,16 @@ impl World {
         let rng = |number: u64| Rng(seed << 8 | number << 1 | 1);
         let owners = (0..3).map(|thread| Owner::new(thread, rng(thread), spaces, scale)).collect();
         World { scale, flash, device, spaces, owners, disk: Disk::new(rng(10), &scale), operator: rng(11) }
+    }
+
+    /// Takes a snapshot now and then, to roll back to.
+    fn snapshot(&mut self) -> Option<u32> {
+        let takes_one = self.operator.below(3) == 0;
+        takes_one.then(|| take_snapshot(&self.device, self.spaces, &mut self.owners))
+    }
+
+    fn roll_back(&mut self, to: Option<u32>) {
+        to.into_iter().for_each(|to| roll_back(&self.device, self.spaces, &mut self.owners, to));
     }
 
     /// Two threads, or one, with commands of every kind in flight, others with one at a time, one of them all on blocks, and an operator.
@@ -126,8 +137,10 @@ fn everything_at_once() {
         // Failed blocks take space, and page buffers of versions take some.
         let (mut world, mut moved) = (World::new(seed, SCALE, if seed % 2 == 0 { 48 } else { 32 }), 0);
         for _ in 0..2 {
+            let snapshot = world.snapshot();
             world.live(seed);
             world.check();
+            world.roll_back(snapshot);
             moved += world.device.stats().relocated_bytes;
             world = world.reopen();
             world.compare_all();
@@ -146,9 +159,11 @@ fn everything_until_the_power_goes() {
         let scale = Scale { trouble: Trouble::Cut, ..SCALE };
         let mut world = World::new(seed, scale, if seed % 2 == 0 { 48 } else { 32 });
         for life in 0..3 {
+            let snapshot = world.snapshot();
             world.flash.cut_after(1 + world.operator.below(600));
             world.live(seed);
             world = world.power_on(seed << 2 | life);
+            world.roll_back(snapshot);
             world.check();
         }
         world.met()
@@ -176,7 +191,7 @@ fn everything_at_once_on_a_full_device() {
         world.owners.iter_mut().for_each(|owner| owner.delete_all(device));
         device.block_trim(spaces.disk, 0, scale.blocks).unwrap();
         world.disk = Disk::new(Rng(1), &scale);
-        let keep = Retention { keep_snapshots: false, keep_internal: false, ..Retention::default() };
+        let keep = Retention { keep_last: KEEP_LAST, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
         device.merge(spaces.kept, &keep, &mut |_, _| {}).unwrap();
         let stats = device.stats();
         assert!(stats.live_bytes < stats.capacity_bytes / 2, "{stats:?}");

@@ -13,6 +13,8 @@ mod explore;
 mod flash;
 #[path = "../store/moves.rs"]
 mod moves;
+#[path = "../stress/pasts.rs"]
+mod pasts;
 #[path = "../store/said.rs"]
 #[allow(dead_code, reason = "nobody says it through a pipe here")]
 mod said;

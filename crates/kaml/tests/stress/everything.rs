@@ -2,10 +2,11 @@
 //!
 //! Lives here:       commands of every kind on records, versions and blocks, one at a time and in flight, compared with models;
 //!                   what an operator does meanwhile.
-//! Lives elsewhere:  the threads and the device below (`main`, `lab`).
+//! Lives elsewhere:  the threads and the device below (`main`, `lab`), what there must be of older versions (`pasts`).
 
+use super::pasts::{KEEP_LAST, Pasts};
 use kaml::{
-    AsyncQueue, At, Batch, BlockOptions, Condition, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId,
+    AsyncQueue, Batch, BlockOptions, Condition, Device, Error, Key, KeyKind, NamespaceChange, NamespaceId,
     NamespaceOptions, Retention, VersionOptions,
 };
 use std::collections::HashMap;
@@ -54,6 +55,10 @@ impl Trouble {
     }
 }
 
+pub(crate) fn is_forgotten(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::Versions(kaml::VersionError::NoSnapshot { .. })))
+}
+
 fn is_full(error: &Error) -> bool {
     matches!(error.command(), Some(kaml_device::Error::Full { .. }))
 }
@@ -85,15 +90,18 @@ impl Rng {
     }
 }
 
+/// Longest value that keeps its versions.
+const KEPT_LEN_MAX: u64 = 1000;
+
 /// A value that can be made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Content {
+pub(crate) struct Content {
     seed: u64,
     len: usize,
 }
 
 impl Content {
-    fn bytes(self) -> Vec<u8> {
+    pub(crate) fn bytes(self) -> Vec<u8> {
         let mut bytes: Vec<u8> = self.seed.to_le_bytes().into_iter().cycle().take(self.len).collect();
         for (i, word) in (0u64..).zip(bytes.chunks_exact_mut(64)) {
             word[8..16].copy_from_slice(&i.to_le_bytes());
@@ -126,8 +134,8 @@ impl Spaces {
         }
     }
 
-    fn records(&self) -> [NamespaceId; 2] {
-        [self.numbers, self.text]
+    fn all(&self) -> [NamespaceId; 3] {
+        [self.numbers, self.text, self.kept]
     }
 }
 
@@ -141,6 +149,7 @@ pub(crate) struct Owner {
     spaces: Spaces,
     scale: Scale,
     model: HashMap<Address, Content>,
+    pasts: Pasts,
     /// Commands that were carried out whole or not at all.
     open: Vec<Vec<Change>>,
     /// The power is gone.
@@ -167,8 +176,8 @@ impl std::ops::AddAssign for Met {
 
 impl Owner {
     pub(crate) fn new(thread: u64, rng: Rng, spaces: Spaces, scale: Scale) -> Owner {
-        let (model, open, is_over, met) = (HashMap::new(), Vec::new(), false, Met::default());
-        Owner { thread, rng, spaces, scale, model, open, is_over, met }
+        let (model, pasts) = (HashMap::new(), Pasts::new(spaces.kept));
+        Owner { thread, rng, spaces, scale, model, pasts, open: Vec::new(), is_over: false, met: Met::default() }
     }
 
     fn key(&self, space: NamespaceId, number: u64) -> Key {
@@ -179,9 +188,21 @@ impl Owner {
     }
 
     fn any(&mut self) -> Address {
-        let space = self.spaces.records()[self.rng.below(2) as usize];
-        let number = self.rng.below(self.scale.keys);
+        let space = match self.rng.below(8) {
+            0 => self.spaces.kept,
+            draw => self.spaces.all()[draw as usize % 2],
+        };
+        let number = self.rng.below(self.keys_of(space));
         (space, self.key(space, number))
+    }
+
+    fn keys_of(&self, space: NamespaceId) -> u64 {
+        if space == self.spaces.kept { self.scale.keys.div_ceil(8) } else { self.scale.keys }
+    }
+
+    fn value(&mut self, space: NamespaceId) -> Content {
+        let value = self.rng.value(&self.scale);
+        if space == self.spaces.kept { Content { len: self.rng.below(KEPT_LEN_MAX) as usize, ..value } } else { value }
     }
 
     fn owns(&self, space: NamespaceId, key: &Key) -> bool {
@@ -196,7 +217,8 @@ impl Owner {
         match self.scale.trouble.fate(result) {
             Fate::Done => self.apply(changes),
             Fate::Refused => {
-                assert!(changes.iter().any(|(_, content)| content.is_some()), "deletes are accepted on full devices");
+                let takes_space = |(at, content): &Change| content.is_some() || at.0 == self.spaces.kept;
+                assert!(changes.iter().any(takes_space), "deletes are accepted on full devices");
                 self.met.refused += 1;
             }
             Fate::Unknown => {
@@ -227,11 +249,18 @@ impl Owner {
 
     fn apply(&mut self, changes: Vec<Change>) {
         for (at, content) in changes {
-            match content {
-                Some(content) => self.model.insert(at, content),
-                None => self.model.remove(&at),
-            };
+            if at.0 == self.spaces.kept {
+                self.pasts.changed(at.1, content);
+            }
+            self.set(at, content);
         }
+    }
+
+    fn set(&mut self, at: Address, content: Option<Content>) {
+        match content {
+            Some(content) => self.model.insert(at, content),
+            None => self.model.remove(&at),
+        };
     }
 
     /// What a command found, unless the power is gone.
@@ -254,31 +283,31 @@ impl Owner {
         let at = self.any();
         let ((space, key), known) = (at, self.model.get(&at).copied());
         match self.rng.below(100) {
+            0..=44 if space == self.spaces.kept => self.look_back(device, at),
             0..=29 => {
-                let value = self.rng.value(&self.scale);
+                let value = self.value(space);
                 self.changed(vec![(at, Some(value))], device.put(space, key, &value.bytes()));
             }
-            30..=39 => self.write_batch(device),
-            40..=44 => {
-                let value = self.rng.value(&self.scale);
+            30..=34 => {
+                let value = self.value(space);
                 let condition = if self.rng.below(2) == 0 { Condition::IfAbsent } else { Condition::IfPresent };
                 let stored = device.put_if(space, key, &value.bytes(), condition);
                 self.stored(at, value, Some(condition), stored);
             }
-            45..=54 => self.changed(vec![(at, None)], device.delete(space, key)),
+            35..=44 => self.changed(vec![(at, None)], device.delete(space, key)),
+            45..=54 => self.write_batch(device),
             55..=59 => {
                 if let Some(exists) = self.found(device.exists(space, key)) {
                     assert_eq!(exists, known.is_some(), "{space} {key}");
                 }
             }
             60 => self.list(device, space),
-            61..=66 => self.keep(device),
             _ => self.compare(device, at),
         }
     }
 
     fn write_batch(&mut self, device: &Device) {
-        let changes: Vec<Change> = (0..=self.rng.below(8)).map(|_| self.change()).collect();
+        let changes = self.changes(9);
         let batch = batch_of(&changes);
         let written = match self.rng.below(2) {
             0 => device.write(&batch),
@@ -303,15 +332,49 @@ impl Owner {
         assert_eq!(own, self.model.keys().filter(|(of, _)| *of == space).count(), "each key once");
     }
 
-    /// A versioned record: read, changed, looked back at.
-    fn keep(&mut self, device: &Device) {
-        let (space, number) = (self.spaces.kept, self.rng.below(self.scale.keys.div_ceil(8)));
-        let at = (space, self.key(space, number));
-        self.compare(device, at);
-        let value = Content { len: self.rng.below(1000) as usize, ..self.rng.value(&self.scale) };
-        self.changed(vec![(at, Some(value))], device.put(space, at.1, &value.bytes()));
-        if let Some(newest) = self.found(device.get_version(space, at.1, At::Back(0))).filter(|_| !self.is_over) {
-            compare(&newest.map(|record| record.value), self.model.get(&at).copied(), at);
+    /// A record that keeps its versions: changed, undone, looked back at, also as snapshots show it.
+    fn look_back(&mut self, device: &Device, at: Address) {
+        let (space, key) = at;
+        match self.rng.below(10) {
+            0..=3 => {
+                let (at, content) = self.change_of(at);
+                let changed = match content {
+                    Some(content) => device.put(space, key, &content.bytes()),
+                    None => device.delete(space, key),
+                };
+                self.changed(vec![(at, content)], changed);
+            }
+            4 => {
+                let count = 1 + self.rng.below(u64::from(KEEP_LAST) - 1) as u32;
+                if let Some(content) = self.pasts.undone(&key, count) {
+                    let undone = device.undo(space, key, count);
+                    if let Ok(is_value) = undone {
+                        assert_eq!(is_value, content.is_some(), "{key}");
+                    }
+                    self.changed(vec![(at, content)], undone.map(drop));
+                }
+            }
+            5 => match device.snapshot(space) {
+                Err(error) if self.scale.trouble == Trouble::Full && is_full(&error) => self.met.refused += 1,
+                taken => {
+                    if let Some(number) = self.found(taken) {
+                        self.pasts.snapshot_taken(number, false);
+                    }
+                }
+            },
+            6 => {
+                let shown = self.pasts.shown_in_snapshot(device, &key);
+                self.found(shown);
+            }
+            7 => {
+                let back = self.rng.below(u64::from(KEEP_LAST)) as u32;
+                let shown = self.pasts.compare_back(device, &key, back);
+                self.found(shown);
+            }
+            _ => {
+                let compared = self.pasts.compare(device, &key);
+                self.found(compared);
+            }
         }
     }
 
@@ -322,12 +385,24 @@ impl Owner {
     }
 
     pub(crate) fn compare_all(&mut self, device: &Device) {
-        for space in self.spaces.records() {
-            (0..self.scale.keys).for_each(|number| self.compare(device, (space, self.key(space, number))));
+        for space in self.spaces.all() {
+            for number in 0..self.keys_of(space) {
+                let at = (space, self.key(space, number));
+                self.compare(device, at);
+                if space == self.spaces.kept {
+                    let compared = self.pasts.compare(device, &at.1);
+                    self.found(compared);
+                }
+            }
             self.list(device, space);
         }
-        let kept: Vec<Address> = self.model.keys().filter(|(space, _)| *space == self.spaces.kept).copied().collect();
-        kept.into_iter().for_each(|at| self.compare(device, at));
+    }
+
+    /// Everything is as it was in a snapshot again, which was taken while nothing was under way.
+    fn rolled_back(&mut self, to: u32) {
+        for (key, content) in self.pasts.rolled_back(to) {
+            self.set((self.spaces.kept, key), content);
+        }
     }
 
     /// Finds out what became of the commands that the power cut ended.
@@ -383,19 +458,36 @@ impl Owner {
     /// One for a queue.
     fn command(&mut self) -> Begun {
         let at = self.any();
+        let value = self.value(at.0);
         match self.rng.below(20) {
-            0..=7 => Begun::Put(at, self.rng.value(&self.scale), None),
-            8 => Begun::Put(at, self.rng.value(&self.scale), Some(Condition::IfAbsent)),
-            9 => Begun::Put(at, self.rng.value(&self.scale), Some(Condition::IfPresent)),
-            10 => Begun::Batch((0..=self.rng.below(4)).map(|_| self.change()).collect()),
-            11 => Begun::Batch(vec![(at, None)]),
+            0..=7 => Begun::Put(at, value, None),
+            8..=9 if at.0 == self.spaces.kept => Begun::Put(at, value, None),
+            8 => Begun::Put(at, value, Some(Condition::IfAbsent)),
+            9 => Begun::Put(at, value, Some(Condition::IfPresent)),
+            10 => Begun::Batch(self.changes(5)),
+            11 => Begun::Batch(vec![self.change_of(at)]),
             _ => Begun::Get(at),
         }
     }
 
-    fn change(&mut self) -> Change {
-        let (at, is_delete) = (self.any(), self.rng.below(4) == 0);
-        (at, (!is_delete).then(|| self.rng.value(&self.scale)))
+    /// Changes of one batch, at most so many. Of records that keep their versions each is changed once.
+    fn changes(&mut self, max: u64) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::new();
+        for _ in 0..=self.rng.below(max) {
+            let at = self.any();
+            if at.0 != self.spaces.kept || changes.iter().all(|(other, _)| *other != at) {
+                changes.push(self.change_of(at));
+            }
+        }
+        changes
+    }
+
+    /// A new value, or a delete; of what keeps its versions only if there is something to delete, so that it can be told whether it
+    /// was carried out.
+    fn change_of(&mut self, at: Address) -> Change {
+        let may_delete = at.0 != self.spaces.kept || self.model.contains_key(&at);
+        let is_delete = self.rng.below(4) == 0 && may_delete;
+        (at, (!is_delete).then(|| self.value(at.0)))
     }
 
     fn ended(&mut self, command: Begun, result: Result<Option<Vec<u8>>, Error>) {
@@ -628,7 +720,8 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
         }
         7 => come_and_go(device),
         8 => {
-            let keep = Retention { keep_snapshots: false, keep_internal: false, ..Retention::default() };
+            let (keep_snapshots, keep_internal) = (rng.below(4) > 0, rng.below(2) == 0);
+            let keep = Retention { keep_last: KEEP_LAST, keep_since_ns: None, keep_snapshots, keep_internal };
             device.merge(spaces.kept, &keep, &mut |_, _| {}).map(drop)
         }
         9 => device.snapshot(spaces.kept).map(drop),
@@ -647,6 +740,21 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
         Trouble::None => panic!("{error}"),
     }
     Some(error)
+}
+
+/// Takes a snapshot while nothing is under way.
+pub(crate) fn take_snapshot(device: &Device, spaces: Spaces, owners: &mut [Owner]) -> u32 {
+    let number = device.snapshot(spaces.kept).unwrap();
+    owners.iter_mut().for_each(|owner| owner.pasts.snapshot_taken(number, true));
+    number
+}
+
+/// Rolls back to it, unless a merge has forgotten it.
+pub(crate) fn roll_back(device: &Device, spaces: Spaces, owners: &mut [Owner], to: u32) {
+    match device.roll_back(spaces.kept, to) {
+        Ok(_) => owners.iter_mut().for_each(|owner| owner.rolled_back(to)),
+        Err(error) => assert!(is_forgotten(&error), "{error}"),
+    }
 }
 
 /// A namespace that comes and goes; one that a power cut left goes first.

@@ -4,8 +4,9 @@
 
 #[allow(dead_code, reason = "the power stays on, and there is space")]
 mod everything;
+mod pasts;
 
-use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb};
+use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use kaml::{CreateOptions, Device, OpenOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ const ROUNDS: u64 = 3;
 /// Goal:   whatever threads do at the same time, each sees exactly what it stored, at once, later, and after opening again.
 /// Method: threads with commands of every kind and an event loop, each on keys of its own in shared namespaces, compare every
 ///         answer with a model; one writes and trims blocks; meanwhile indexes leave memory, logs change, namespaces come and
-///         go, versions are merged, and everything is checked; on a file so small that collection never rests.
+///         go, versions are merged, and everything is checked; after a round all versions are rolled back to its beginning; on a file so small that collection never rests.
 #[test]
 fn everything_at_once() {
     let seconds = std::env::var("KAML_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(4.5);
@@ -41,6 +42,7 @@ fn everything_at_once() {
     let (steps, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut moved = 0;
     for number in 0..ROUNDS {
+        let snapshot = take_snapshot(&device, spaces, &mut owners);
         let (stop, begin) = (AtomicBool::new(false), Instant::now());
         std::thread::scope(|scope| {
             let (device, stop, steps, disturbed) = (&device, &stop, &steps, &disturbed);
@@ -77,6 +79,9 @@ fn everything_at_once() {
             stop.store(true, Ordering::Relaxed);
         });
         owners.iter_mut().for_each(|owner| owner.compare_all(&device));
+        if number % 2 == 1 {
+            roll_back(&device, spaces, &mut owners, snapshot);
+        }
         assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
         moved += device.stats().relocated_bytes;
         device.close().unwrap();
