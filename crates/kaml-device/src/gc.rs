@@ -11,7 +11,7 @@
 
 use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, entries_of_block, extents};
-use crate::format::record::{Record, RecordHeader};
+use crate::format::record::RecordHeader;
 use crate::lifetime::{Class, record_classes};
 use crate::staging::StageError;
 use crate::versioned::NoSegment;
@@ -39,6 +39,8 @@ struct Victim {
 struct Drain {
     moving: u32,
     scanned: bool,
+    /// How often a scan was begun.
+    scans: u32,
     /// Records stay in it whose index cannot be loaded.
     is_stuck: bool,
 }
@@ -48,6 +50,8 @@ struct Drain {
 pub(crate) struct Collector {
     victim: Option<Victim>,
     draining: BTreeMap<u32, Drain>,
+    /// Of these, those that have live records left after a scan: bits that flip on their way may be right next time.
+    again: Vec<u32>,
     /// Chunks that hosts may write before collection must have found more garbage.
     budget: i64,
     active: bool,
@@ -84,6 +88,8 @@ impl Collector {
 
 /// Bytes read at a time.
 const SLICE_BYTES: u32 = 256 << 10;
+/// After so many scans what still does not match its checksum is damaged: it is moved as it is.
+const SCANS_MAX: u32 = 4;
 /// Programs under way beyond which collection waits.
 const PROGRAMMING_BYTES_MAX: u64 = 8 << 20;
 /// Blocks that may be reclaimed while waiting for a root before collection waits for it.
@@ -172,17 +178,13 @@ impl Core {
         self.collector.took_last &= self.blocks.free_count() == 0;
         self.note_found_indexes();
         self.update_pace();
-        if self.collector.victim.is_none() && self.should_collect() {
-            self.pick_victim();
-        }
+        self.next_victim();
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return;
         }
         self.work_off_slice();
         self.read_slice();
-        if self.collector.victim.is_none() && self.should_collect() {
-            self.pick_victim();
-        }
+        self.next_victim();
         if self.collector.victim.is_none() && !self.collector.draining.is_empty() {
             // Nothing more will fill the buffers soon: what they hold would keep drained blocks.
             self.seal_moves();
@@ -248,12 +250,29 @@ impl Core {
         vain.picks += 1;
     }
 
+    fn next_victim(&mut self) {
+        if self.collector.victim.is_some() {
+            return;
+        }
+        if let Some(block) = self.collector.again.pop() {
+            self.scan(block);
+        } else if self.should_collect() {
+            self.pick_victim();
+        }
+    }
+
     fn pick_victim(&mut self) {
         let Some(block) = self.choose_victim() else { return };
         self.note_pick();
         self.blocks.apply(block, crate::blocks::BlockEvent::Picked);
         self.collector.picks += 1;
         self.collector.draining.insert(block, Drain::default());
+        self.scan(block);
+    }
+
+    fn scan(&mut self, block: u32) {
+        let drain = self.collector.draining.get_mut(&block).expect("listed when picked");
+        (drain.scans, drain.scanned) = (drain.scans + 1, false);
         self.collector.victim =
             Some(Victim { block, extents: Vec::new(), next: 0, slice: None, reading: true, has_segments: false });
         let bytes = self.geometry.pages_per_block * self.geometry.oob_bytes;
@@ -299,7 +318,7 @@ impl Core {
         let victim = self.collector.victim.as_mut().filter(|v| v.block == block).expect("the block being scanned");
         victim.reading = false;
         if let Err(error) = result {
-            tracing::warn!(block, %error, "the OOB entries of a block cannot be read; the block is kept as it is");
+            tracing::warn!(block, %error, "the OOB entries of a block cannot be read");
         } else {
             let oob_bytes = self.geometry.oob_bytes as usize;
             let pages = entries_of_block(&into, oob_bytes);
@@ -338,7 +357,7 @@ impl Core {
         match result {
             Ok(()) => victim.slice = Some((start, into)),
             Err(error) => {
-                tracing::warn!(block, %error, "part of a block cannot be read; its records stay where they are");
+                tracing::warn!(block, %error, "part of a block cannot be read");
                 let end = start + into.len() as u32 / self.geometry.chunk_bytes;
                 victim.next += victim.extents[victim.next..].iter().take_while(|e| e.start < end).count();
             }
@@ -358,7 +377,9 @@ impl Core {
             let Some(record) = bytes.get(at..at + extent.chunk_count as usize * chunk_bytes) else { return };
             match self.move_if_live(block, extent, record) {
                 Ok(live_chunks) => {
-                    self.collector.budget += i64::from(extent.chunk_count - live_chunks);
+                    if self.collector.draining[&block].scans == 1 {
+                        self.collector.budget += i64::from(extent.chunk_count - live_chunks);
+                    }
                     self.collector.victim.as_mut().expect("still scanned").next += 1;
                 }
                 Err(NoBlock) => {
@@ -371,13 +392,16 @@ impl Core {
         }
     }
 
-    /// Starts moving a record if the index points at it; answers its chunks if so, else 0.
+    /// Starts moving a record if the index points at it; answers its chunks if so, else 0. What does not match its checksum stays
+    /// where it is until the last scan.
     fn move_if_live(&mut self, block: u32, extent: Extent, bytes: &[u8]) -> Result<u32, NoBlock> {
+        let is_last_scan = self.collector.draining[&block].scans == SCANS_MAX;
         if self.collector.victim.as_ref().is_some_and(|victim| victim.has_segments) {
             let from = self.geometry.chunk_at(BlockIndex(block), extent.start);
-            match self.move_segment(from, bytes, COLLECTION_FLOOR) {
+            match self.move_segment(from, bytes, COLLECTION_FLOOR, is_last_scan) {
                 Ok(true) => {}
                 Ok(false) => return Ok(0),
+                Err(NoSegment::Damaged) => return Ok(extent.chunk_count),
                 Err(NoSegment::Block) => return Err(NoBlock),
                 Err(NoSegment::Index(id)) => return self.without_index(block, extent, id),
             }
@@ -386,7 +410,7 @@ impl Core {
             return Ok(extent.chunk_count);
         }
         let Some(record) = RecordHeader::check(bytes) else {
-            self.counters.damaged_records += 1;
+            self.counters.damaged_records += u64::from(is_last_scan);
             return Ok(0);
         };
         let from =
@@ -398,7 +422,15 @@ impl Core {
         if index.get(&record.key) != Some(from) {
             return Ok(0);
         }
-        self.check_moved_value(&record, bytes, from);
+        let value = bytes.get(RecordHeader::BYTES..record.page_bytes());
+        if value.is_none_or(|value| crc_fast::crc32_iscsi(value) != record.value_crc) {
+            if !is_last_scan {
+                return Ok(extent.chunk_count);
+            }
+            // As it is, so that reading it goes on being refused rather than finding nothing.
+            self.counters.damaged_records += 1;
+            tracing::warn!(key = %record.key, namespace = record.namespace, at = from.at, "a damaged record is moved");
+        }
         let log = self.geometry.die_of(BlockIndex(block));
         let len = extent.chunk_count as usize * self.geometry.chunk_bytes as usize;
         let whole = &bytes[..record.page_bytes().min(len)];
@@ -470,15 +502,6 @@ impl Core {
         self.blocks.free_count() == 1 && self.blocks.reclaimed_count() == 0 && fits && quiet && root_will_do
     }
 
-    /// A damaged value is moved as it is, so that reading it goes on being refused rather than finding nothing.
-    fn check_moved_value(&mut self, record: &Record, bytes: &[u8], from: Slot) {
-        let value = bytes.get(RecordHeader::BYTES..record.page_bytes());
-        if value.is_none_or(|value| crc_fast::crc32_iscsi(value) != record.value_crc) {
-            self.counters.damaged_records += 1;
-            tracing::warn!(key = %record.key, namespace = record.namespace, at = from.at, "a damaged record is moved");
-        }
-    }
-
     /// One record that came from `block` has settled.
     pub(crate) fn gc_moved(&mut self, block: u32) {
         if let Some(drain) = self.collector.draining.get_mut(&block) {
@@ -493,9 +516,14 @@ impl Core {
         if !drain.scanned || drain.moving > 0 {
             return;
         }
-        let is_stuck = drain.is_stuck;
-        self.collector.draining.remove(&block);
+        let (is_stuck, scans) = (drain.is_stuck, drain.scans);
         let entry = self.blocks.get(block);
+        if entry.valid_chunks > 0 && !is_stuck && scans < SCANS_MAX {
+            self.collector.draining.get_mut(&block).expect("just seen").scanned = false;
+            self.collector.again.push(block);
+            return;
+        }
+        self.collector.draining.remove(&block);
         if entry.valid_chunks == 0 {
             self.blocks.emptied(block);
             return;

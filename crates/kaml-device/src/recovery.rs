@@ -70,8 +70,9 @@ pub struct LoadedIndex {
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
 const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
-/// How often a large record that a power cut may have torn is read before it counts as torn.
-const PLACE_READS: u32 = 4;
+/// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
+/// way is right next time.
+pub(crate) const READS_MAX: u32 = 4;
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 
@@ -229,17 +230,10 @@ impl Core {
         let mut count = 0;
         for run in self.root.journal.clone() {
             let mut entries_end = 0;
-            let mut bad = None;
-            read_run(medium, &run, &mut |page, bytes| match journal::check(bytes) {
-                Some((first, changes)) => {
-                    count += changes.len() as u64;
-                    entries_end = first + changes.len() as u64;
-                    self.replay_page(first, &changes);
-                }
-                None => bad = bad.or(Some(page)),
-            })?;
-            if let Some(page) = bad {
-                return Err(Error::MetadataDamaged(format!("journal page {page} of block {}", run.block)));
+            for (first, changes) in read_journal(medium, &run)? {
+                count += changes.len() as u64;
+                entries_end = first + changes.len() as u64;
+                self.replay_page(first, &changes);
             }
             runs.push(JournalRun { run, entries_end });
         }
@@ -397,7 +391,7 @@ impl Core {
     /// Whether the pages that a mapping record names hold its record, data and OOB. What a power cut left reads the same every
     /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged.
     fn is_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
-        (0..PLACE_READS).any(|_| self.reads_in_place(medium, epoch, record, at))
+        (0..READS_MAX).any(|_| self.reads_in_place(medium, epoch, record, at))
     }
 
     /// As [`Core::is_in_place`], by one read. A failed read decides nothing: the record may have been acknowledged, and a Get
@@ -559,6 +553,16 @@ pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
 }
 
 fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
+    let mut root = read_slot_once(medium, slot)?;
+    for _ in 1..READS_MAX {
+        if matches!(root, Err(DecodeError::Broken(_))) {
+            root = read_slot_once(medium, slot)?;
+        }
+    }
+    Ok(root)
+}
+
+fn read_slot_once(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
     let max = medium.geometry().root_bytes as usize;
     let mut bytes = AlignedBuf::zeroed(ROOT_PEEK_BYTES.min(max));
     medium.read_root(slot, &mut bytes)?;
@@ -604,7 +608,32 @@ pub(crate) fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32,
     Ok(())
 }
 
+/// The changes of each page of a run of the journal, with the number of the first.
+fn read_journal(medium: &dyn Medium, run: &Run) -> Result<Vec<(u64, Vec<Change>)>, Error> {
+    read_again(|| {
+        let (mut pages, mut bad) = (Vec::new(), None);
+        read_run(medium, run, &mut |page, bytes| match journal::check(bytes) {
+            Some(changes) => pages.push(changes),
+            None => bad = bad.or(Some(page)),
+        })?;
+        let damaged = |page| Error::MetadataDamaged(format!("journal page {page} of block {}", run.block));
+        bad.map_or(Ok(pages), |page| Err(damaged(page)))
+    })
+}
+
+/// Reads until that succeeds, but not for ever.
+pub(crate) fn read_again<T>(mut read: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    match (1..READS_MAX).find_map(|_| read().ok()) {
+        Some(found) => Ok(found),
+        None => read(),
+    }
+}
+
 pub(crate) fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
+    read_again(|| read_stream_once(medium, stream))
+}
+
+fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
     let page_bytes = u64::from(medium.geometry().page_bytes);
     let pages: u64 = stream.runs.iter().map(|r| u64::from(r.page_count)).sum();
     if stream.bytes > pages * page_bytes {

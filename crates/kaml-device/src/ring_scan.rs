@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
+use crate::recovery::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, frame_bytes_max};
 use kaml_flash::{AlignedBuf, Medium};
 use std::cmp::Ordering;
@@ -33,6 +34,8 @@ pub(crate) struct RingScan<'a> {
     /// What was read last, and from where: one read brings many small frames.
     window: AlignedBuf,
     window_offset: u64,
+    /// So much, if more than what is needed.
+    look_bytes: u64,
 }
 
 /// Bytes read at a time while looking for frames.
@@ -41,13 +44,19 @@ const LOOK_BYTES: u64 = 1 << 20;
 impl<'a> RingScan<'a> {
     pub(crate) fn new(medium: &'a dyn Medium, epoch: u64, tail: u64, gaps: Gaps) -> Self {
         let window = AlignedBuf::zeroed(0);
-        RingScan { medium, epoch, gaps, end: tail, skipped: Vec::new(), window, window_offset: 0 }
+        let skipped = Vec::new();
+        RingScan { medium, epoch, gaps, end: tail, skipped, window, window_offset: 0, look_bytes: LOOK_BYTES }
     }
 
     /// The next whole frame with its payload: behind the last one, or at the start of the next lap.
     pub(crate) fn next(&mut self) -> Result<Option<(Frame, Vec<u8>)>, Error> {
-        if let Some(found) = self.whole_behind(self.end)? {
-            return Ok(Some(found));
+        self.look_bytes = LOOK_BYTES;
+        for _ in 0..READS_MAX {
+            if let Some(found) = self.whole_behind(self.end)? {
+                return Ok(Some(found));
+            }
+            // Read again, but no more than that.
+            (self.window, self.look_bytes) = (AlignedBuf::zeroed(0), 0);
         }
         if self.gaps == Gaps::End {
             return Ok(None);
@@ -107,7 +116,7 @@ impl<'a> RingScan<'a> {
     fn read(&mut self, offset: u64, bytes: u64) -> Result<&[u8], Error> {
         let window = self.window_offset..self.window_offset + self.window.len() as u64;
         if !(window.contains(&offset) && offset + bytes <= window.end) {
-            let ahead = LOOK_BYTES.max(bytes).min(self.medium.geometry().ring_bytes - offset);
+            let ahead = self.look_bytes.max(bytes).min(self.medium.geometry().ring_bytes - offset);
             let mut read = AlignedBuf::zeroed(ahead as usize);
             self.medium.read_ring(offset, &mut read)?;
             (self.window, self.window_offset) = (read, offset);

@@ -283,8 +283,8 @@ impl Engine {
                 fate.and_then(|()| self.apply(&mut io, marker))
             }
         };
-        if result.is_ok() {
-            self.injector.flip(&mut io);
+        if let (Ok(()), Io::Read { into, .. } | Io::ReadOob { into, .. }) = (&result, &mut io) {
+            self.injector.flip(into);
         }
         self.trace.note(self.now_ns);
         self.trace.note(fingerprint(&io) ^ mix(u64::from(result.is_ok())));

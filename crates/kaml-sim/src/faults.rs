@@ -237,8 +237,7 @@ impl Injector {
     }
 
     /// Flips a bit of what was read, if that is its fate.
-    pub(crate) fn flip(&mut self, io: &mut Io) {
-        let (Io::Read { into, .. } | Io::ReadOob { into, .. }) = io else { return };
+    pub(crate) fn flip(&mut self, into: &mut [u8]) {
         if !self.reads_spared && self.rng.chance_ppm(self.faults.flip_ppm) {
             let at = self.rng.below(into.len() as u64) as usize;
             into[at] ^= 1 << self.rng.below(8);

@@ -215,15 +215,17 @@ impl Medium for SimMedium {
 
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.geometry.check_root("read", slot, into)?;
-        let engine = self.engine();
+        let mut engine = self.engine();
         engine.array.read_root(slot, into);
+        engine.injector.flip(into);
         if engine.is_powered() { Ok(()) } else { Err(MediumError::Gone) }
     }
 
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.geometry.check_ring("read", offset, into.len(), into.len())?;
-        let engine = self.engine();
+        let mut engine = self.engine();
         engine.array.read_ring(offset, into);
+        engine.injector.flip(into);
         if engine.is_powered() { Ok(()) } else { Err(MediumError::Gone) }
     }
 

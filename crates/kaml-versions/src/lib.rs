@@ -59,7 +59,8 @@ pub use kaml_index::Key;
 pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};
 pub use parameters::{Index, Parameters};
 pub use reads::{
-    At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, list, newest, undone, verify, view_of,
+    At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, is_whole, list, newest, undone, verify,
+    view_of,
 };
 pub use record::{HEADER_BYTES, Kind, Version, find, records};
 pub use retention::Retention;

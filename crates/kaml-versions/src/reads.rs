@@ -11,7 +11,9 @@
 
 use crate::columns::{Columns, SegmentInfo};
 use crate::error::Error;
+use crate::format;
 use crate::group::SegmentAt;
+use crate::parameters::Parameters;
 use crate::record::{Kind, Version, records};
 use crate::search::{Candidate, Place};
 use crate::timeline::View;
@@ -160,6 +162,29 @@ pub(crate) fn load_extent<S: Source>(
         return Err(Error::DamagedRecord("value checksum").into());
     }
     Ok(value.to_vec())
+}
+
+/// Whether all versions in the bytes of a segment match their checksums, and its table does.
+pub fn is_whole(segment: &[u8], info: &SegmentInfo, parameters: &Parameters) -> bool {
+    let page_bytes = parameters.page_bytes as usize;
+    let value_of = |version: &Version, record: &[u8]| match version.kind {
+        Kind::Extent(start) => segment
+            .get(start as usize..)
+            .and_then(|rest| rest.get(..version.value_len as usize))
+            .is_some_and(|value| crc_fast::crc32_iscsi(value) == version.value_crc),
+        Kind::Value | Kind::Tombstone => version.value(record).is_ok(),
+    };
+    let mut count = 0;
+    let is_good = |found: Result<(Version, &[u8]), Error>| {
+        count += 1;
+        found.is_ok_and(|(version, record)| value_of(&version, record))
+    };
+    let (hashed, table) = (info.hashed_pages as usize, info.table_pages as usize);
+    let Some(table_at) = segment.len().checked_sub(table * page_bytes).filter(|at| *at >= hashed * page_bytes) else {
+        return false;
+    };
+    let whole = segment[..hashed * page_bytes].chunks(page_bytes).flat_map(records).all(is_good);
+    whole && count == info.records && format::decode(&segment[table_at..], parameters).is_ok()
 }
 
 /// A version of a key; nothing if it is not there or deleted.

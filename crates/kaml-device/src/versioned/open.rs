@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
-use crate::recovery::{PLACE_TRIES_MAX, read_stream};
+use crate::recovery::{PLACE_TRIES_MAX, read_again, read_stream};
 use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{Columns, Command, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest};
 use std::ops::Range;
@@ -153,8 +153,8 @@ impl Core {
         let mut columns = Columns::new(parameters).map_err(|error| damaged(&error))?;
         for (row, entries) in (0..).zip(rows) {
             for entry in entries {
-                let table = self.read_table(medium, &parameters, &entry).map_err(|error| damaged(&error))?;
-                columns.restore(row, entry.at, entry.live, &table).map_err(|error| damaged(&error))?;
+                let table = || self.read_table(medium, &parameters, &entry).map_err(|error| damaged(&error));
+                read_again(|| columns.restore(row, entry.at, entry.live, &table()?).map_err(|error| damaged(&error)))?;
             }
         }
         Ok(Versions::restore(columns, timeline))

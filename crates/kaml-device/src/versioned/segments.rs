@@ -15,7 +15,7 @@ use crate::namespace::Namespace;
 use crate::staging::StageError;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr};
-use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions};
+use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions, is_whole};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub(crate) enum NoSegment {
     Block,
     /// It may be one of this namespace, whose index is not in memory.
     Index(u32),
+    /// What was read of it does not match its checksums.
+    Damaged,
 }
 
 pub(super) fn segment_at(at: ChunkAddr) -> SegmentAt {
@@ -229,18 +231,18 @@ impl Core {
     // --- collection, failures -------------------------------------------------------------------------------------------
 
     /// The segment that lies there, if one does; or a namespace that it may be of and that is not in memory.
-    fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, u32)>, u32> {
+    fn find_segment(&self, at: ChunkAddr) -> Result<Option<(u32, SegmentInfo)>, u32> {
         let at = segment_at(at);
         let mut missing = Vec::new();
         for (id, space) in self.version_spaces() {
             let rows = |p: &Parameters| 0..p.rows;
             let find = |versions: &Versions| {
                 let columns = versions.columns();
-                rows(columns.parameters()).find(|row| columns.segments(*row).any(|segment| segment.at == at))
+                rows(columns.parameters()).find_map(|row| columns.segments(row).find(|segment| segment.at == at))
             };
             match space.with_versions(find) {
                 None => missing.push(id),
-                Some(Some(row)) => return Ok(Some((id, row))),
+                Some(Some(segment)) => return Ok(Some((id, segment))),
                 Some(None) => {}
             }
         }
@@ -262,9 +264,25 @@ impl Core {
         found
     }
 
-    /// Starts moving a segment out of a block if it is live; answers whether it is.
-    pub(crate) fn move_segment(&mut self, from: ChunkAddr, bytes: &[u8], floor: u32) -> Result<bool, NoSegment> {
-        let Some((id, row)) = self.find_segment(from).map_err(NoSegment::Index)? else { return Ok(false) };
+    /// Starts moving a segment out of a block if it is live; answers whether it is. One that is not whole is moved only if it
+    /// `may_be_damaged`.
+    pub(crate) fn move_segment(
+        &mut self,
+        from: ChunkAddr,
+        bytes: &[u8],
+        floor: u32,
+        may_be_damaged: bool,
+    ) -> Result<bool, NoSegment> {
+        let Some((id, segment)) = self.find_segment(from).map_err(NoSegment::Index)? else { return Ok(false) };
+        let row = segment.row;
+        let parameters = self.spaces[&id].layout.versions().expect("it has segments");
+        if !is_whole(bytes, &segment, parameters) {
+            if !may_be_damaged {
+                return Err(NoSegment::Damaged);
+            }
+            self.counters.damaged_records += 1;
+            tracing::warn!(namespace = id, at = %from, "a damaged segment is moved");
+        }
         let image = aligned(bytes);
         let ticket = self.take_ticket();
         let at = self.place_segment(id, &image, ticket, floor).map_err(|NoBlock| NoSegment::Block)?;

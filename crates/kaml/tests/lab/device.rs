@@ -173,6 +173,31 @@ fn everything_until_the_power_goes() {
     }
 }
 
+/// Goal:   where reads are refused, or bits flip on their way, only what needed them is refused; nothing wrong is ever answered, and
+///         nothing is damaged for good, neither by collection nor by opening the device again, after a power cut, too.
+/// Method: the same on small flash that refuses or flips one read in twenty; now and then everything is read without.
+#[test]
+fn everything_at_once_on_flash_that_misreads() {
+    let moved = explore(24, |seed| {
+        let scale = Scale { trouble: Trouble::Misread, keys: 80, ..SCALE };
+        let (mut world, mut moved) = (World::new(seed, scale, if seed % 2 == 0 { 30 } else { 24 }), 0);
+        let faults = world.flash.faults().clone();
+        for life in 0..3 {
+            let misreads = Faults { flip_ppm: 40_000, unreadable_ppm: 10_000, ..faults.clone() };
+            world.flash.set_faults(misreads);
+            world.live(seed);
+            let stats = world.device.stats();
+            assert_eq!(stats.damaged_records, 0, "{stats:?}");
+            moved += stats.relocated_bytes;
+            world = if life == 1 { world.power_on(seed) } else { world.reopen() };
+            world.flash.set_faults(faults.clone());
+            world.check();
+        }
+        moved
+    });
+    assert!(moved.is_none_or(|moved| moved > 5_000_000), "{moved:?} bytes were moved by collection");
+}
+
 /// Goal:   commands that a full device refuses have changed nothing, all others are carried out; deletes and trims are accepted; and
 ///         once everything is deleted there is space again.
 /// Method: the same on flash that is too small for it.

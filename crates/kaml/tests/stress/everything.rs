@@ -35,6 +35,8 @@ pub(crate) enum Trouble {
     Full,
     /// The power goes: nobody knows whether the command was carried out, and there are no others after it.
     Cut,
+    /// A read is refused, or a bit flips on its way: what needs it is refused, and nothing has changed. Space is short, too.
+    Misread,
 }
 
 /// What became of a command that changes something.
@@ -45,10 +47,15 @@ enum Fate {
 }
 
 impl Trouble {
+    fn has_little_space(self) -> bool {
+        matches!(self, Trouble::Full | Trouble::Misread)
+    }
+
     fn fate(self, result: Result<(), Error>) -> Fate {
         match (self, result) {
             (_, Ok(())) => Fate::Done,
             (Trouble::Full, Err(error)) if is_full(&error) => Fate::Refused,
+            (Trouble::Misread, Err(error)) if is_misread(&error) || is_full(&error) => Fate::Refused,
             (Trouble::Cut, Err(_)) => Fate::Unknown,
             (_, Err(error)) => panic!("{error}"),
         }
@@ -57,6 +64,18 @@ impl Trouble {
 
 pub(crate) fn is_forgotten(error: &Error) -> bool {
     matches!(error.command(), Some(kaml_device::Error::Versions(kaml::VersionError::NoSnapshot { .. })))
+}
+
+fn is_misread(error: &Error) -> bool {
+    use kaml::VersionError::{DamagedRecord, DamagedTable};
+    use kaml_device::Error as E;
+    match error.command() {
+        Some(E::Corrupt { .. } | E::IndexDamaged { .. } | E::Medium(kaml_flash::MediumError::ReadFailed { .. })) => {
+            true
+        }
+        Some(E::Versions(error)) => matches!(error, DamagedRecord(_) | DamagedTable(_)),
+        _ => false,
+    }
 }
 
 fn is_full(error: &Error) -> bool {
@@ -218,7 +237,8 @@ impl Owner {
             Fate::Done => self.apply(changes),
             Fate::Refused => {
                 let takes_space = |(at, content): &Change| content.is_some() || at.0 == self.spaces.kept;
-                assert!(changes.iter().any(takes_space), "deletes are accepted on full devices");
+                let may_be_refused = self.scale.trouble == Trouble::Misread || changes.iter().any(takes_space);
+                assert!(may_be_refused, "deletes are accepted on full devices");
                 self.met.refused += 1;
             }
             Fate::Unknown => {
@@ -269,6 +289,10 @@ impl Owner {
             Ok(found) => Some(found),
             Err(_) if self.scale.trouble == Trouble::Cut => {
                 self.is_over = true;
+                None
+            }
+            Err(error) if self.scale.trouble == Trouble::Misread && is_misread(&error) => {
+                self.met.refused += 1;
                 None
             }
             Err(error) => panic!("{error}"),
@@ -355,7 +379,7 @@ impl Owner {
                 }
             }
             5 => match device.snapshot(space) {
-                Err(error) if self.scale.trouble == Trouble::Full && is_full(&error) => self.met.refused += 1,
+                Err(error) if self.scale.trouble.has_little_space() && is_full(&error) => self.met.refused += 1,
                 taken => {
                     if let Some(number) = self.found(taken) {
                         self.pasts.snapshot_taken(number, false);
@@ -645,6 +669,7 @@ impl Disk {
         let Some(stamp) = stamp else {
             match result {
                 Ok(data) => self.compare(blocks.start, &data.expect("a read has data")),
+                Err(error) if self.scale.trouble == Trouble::Misread => assert!(is_misread(&error), "{error}"),
                 Err(error) => assert!(self.scale.trouble == Trouble::Cut, "{error}"),
             }
             return;
@@ -653,7 +678,7 @@ impl Disk {
             Fate::Done => self.stamps[blocks].fill(stamp),
             Fate::Refused => {
                 self.met.refused += 1;
-                if stamp == 0 {
+                if stamp == 0 || self.scale.trouble == Trouble::Misread {
                     self.find_out(device, disk, blocks, stamp);
                 }
             }
@@ -667,7 +692,9 @@ impl Disk {
     /// Looks what became of a write, all or nothing, or of a trim (0), of which each block may have been trimmed.
     fn find_out(&mut self, device: &Device, disk: NamespaceId, blocks: Range<usize>, stamp: u64) {
         let stamp_of = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());
-        let found: Vec<u64> = read(device, disk, &blocks).unwrap().chunks(BLOCK_BYTES).map(stamp_of).collect();
+        let mut tries = (0..100).map(|_| read(device, disk, &blocks));
+        let read = tries.find(|read| read.is_ok() || self.scale.trouble != Trouble::Misread).expect("tried").unwrap();
+        let found: Vec<u64> = read.chunks(BLOCK_BYTES).map(stamp_of).collect();
         let (stamps, is_trim) = (&mut self.stamps[blocks.clone()], stamp == 0);
         let changed = found.iter().filter(|found| **found == stamp).count();
         assert!(is_trim || changed == 0 || changed == stamps.len(), "a part of a write of blocks {blocks:?} is there");
@@ -729,13 +756,15 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
             device.stats();
             Ok(())
         }
-        _ => device
-            .check(&mut |_, _| {})
-            .map(|report| assert!(report.problems.is_empty() || trouble == Trouble::Cut, "{:?}", report.problems)),
+        _ => device.check(&mut |_, _| {}).map(|report| {
+            let may_have_some = matches!(trouble, Trouble::Cut | Trouble::Misread);
+            assert!(report.problems.is_empty() || may_have_some, "{:?}", report.problems);
+        }),
     };
     let error = done.err()?;
     match trouble {
         Trouble::Full => assert!(is_full(&error), "{error}"),
+        Trouble::Misread => assert!(is_misread(&error) || is_full(&error), "{error}"),
         Trouble::Cut => {}
         Trouble::None => panic!("{error}"),
     }
