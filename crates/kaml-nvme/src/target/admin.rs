@@ -9,7 +9,6 @@ use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Seat, Target};
 use super::engine::Reply;
 use crate::wire::command::{Command, admin};
 use crate::wire::status::Status;
-use kaml::Bytes;
 use std::net::SocketAddr;
 
 /// Feature identifiers.
@@ -70,8 +69,7 @@ impl Target {
         let (queue, cid) = (command.cdw10.get() as u16, (command.cdw10.get() >> 16) as u16);
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         let Some(origin) = (queue == 0).then(|| controller.abort_event(cid)).flatten() else { return Ok(1) };
-        let status = Status::ABORT_REQUESTED;
-        self.replies.push(Reply { origin, status, result: 0, data: Bytes::default(), namespace: None });
+        self.replies.push(Reply::of(origin, Status::ABORT_REQUESTED));
         Ok(0)
     }
 

@@ -10,6 +10,7 @@ use super::options::Options;
 use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
+use crate::wire::fabrics::kind;
 use crate::wire::reservations::opcode;
 use crate::wire::status::Status;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
@@ -51,13 +52,27 @@ pub(crate) enum Seat {
     Io(u16, u16),
 }
 
+/// The queue that a link was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewQueue {
+    pub(crate) entries: usize,
+    pub(crate) flow_control: bool,
+}
+
+/// A Connect that is put off.
+pub(crate) struct LateConnect {
+    origin: Origin,
+    command: Command,
+    data: Vec<u8>,
+}
+
 /// What a command comes to at once.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// It is answered.
     Done(Status, u64, Vec<u8>),
-    /// It is answered, and its link has a queue of so many entries.
-    Connected { entries: usize, flow_control: bool, result: u64 },
+    /// It is answered with a result, and its link has a queue.
+    Connected(NewQueue, u64),
     /// It will be answered later.
     Later,
 }
@@ -155,6 +170,8 @@ pub(crate) struct Target {
     pub(crate) reservations: BTreeMap<NamespaceId, Reservations>,
     /// Answers that wait for the end of preempted hosts' commands.
     pub(crate) fences: Vec<Fence>,
+    /// Links that get no queue before what hosts that have gone asked for is over.
+    pub(crate) late_connects: Vec<LateConnect>,
     /// Links that are to be closed.
     pub(crate) doomed: Vec<u64>,
     pub(crate) replies: Vec<Reply>,
@@ -183,6 +200,7 @@ impl Target {
             spaces: BTreeMap::new(),
             reservations: BTreeMap::new(),
             fences: Vec::new(),
+            late_connects: Vec::new(),
             doomed: Vec::new(),
             replies: Vec::new(),
             managing: 0,
@@ -250,9 +268,9 @@ impl Target {
             let origin = Origin { link, cid: command.cid.get(), reserved };
             match self.execute(origin, local, &command, connection.data(data), now) {
                 Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
-                Outcome::Connected { entries, flow_control, result } => {
+                Outcome::Connected(queue, result) => {
                     turn.has_connected = true;
-                    connection.set_queue(entries, flow_control);
+                    connection.set_queue(queue.entries, queue.flow_control);
                     connection.answer(origin.answer(Status::SUCCESS, result, Vec::new()));
                 }
                 Outcome::Later => {}
@@ -273,6 +291,10 @@ impl Target {
         let link = origin.link;
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
         let (id, queue) = match seat {
+            Seat::Nobody if self.is_early(command) => {
+                self.late_connects.push(LateConnect { origin, command: *command, data: data.into_owned() });
+                return Outcome::Later;
+            }
             Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, command, &data, now),
             Seat::Nobody => return Status::COMMAND_SEQUENCE.into(),
             Seat::Admin(id) => (id, 0),
@@ -338,6 +360,41 @@ impl Target {
         space.filter(enabled).ok_or(Status::INVALID_NAMESPACE)
     }
 
+    // --- those who come after others ----------------------------------------------------------------------------------
+
+    /// Whether a Connect comes while changes are under way that a host asked for which has gone. It may be that host's, which does
+    /// not know what became of them: what it stores from now on must not be overwritten by them.
+    fn is_early(&self, command: &Command) -> bool {
+        command.opcode == FABRICS && command.fabrics_type() == kind::CONNECT && self.has_left_behind()
+    }
+
+    fn has_left_behind(&self) -> bool {
+        let has_gone = |link: u64| match self.seats.get(&link) {
+            Some(Seat::Admin(id) | Seat::Io(id, _)) => !self.controllers.contains_key(id),
+            Some(Seat::Nobody) => false,
+            None => true,
+        };
+        self.engine.changes_for(has_gone)
+    }
+
+    /// Connects those who waited, once that is over.
+    fn connect_late(&mut self) {
+        if self.late_connects.is_empty() || self.has_left_behind() {
+            return;
+        }
+        for LateConnect { origin, command, data } in std::mem::take(&mut self.late_connects) {
+            let Some(seat) = self.seats.get(&origin.link).copied() else { continue };
+            let reply = match self.fabrics(origin.link, seat, &command, &data, Instant::now()) {
+                Outcome::Connected(queue, result) => {
+                    Reply { result, queue: Some(queue), ..Reply::of(origin, Status::SUCCESS) }
+                }
+                Outcome::Done(status, result, _) => Reply { result, ..Reply::of(origin, status) },
+                Outcome::Later => unreachable!("it is carried out at once"),
+            };
+            self.replies.push(reply);
+        }
+    }
+
     // --- what happens meanwhile ---------------------------------------------------------------------------------------
 
     /// Collects what the device has done, and events that can be told.
@@ -350,15 +407,10 @@ impl Target {
             }
         }
         self.open_fences();
+        self.connect_late();
         for controller in self.controllers.values_mut() {
             while let Some((origin, result)) = controller.next_event() {
-                self.replies.push(Reply {
-                    origin,
-                    status: Status::SUCCESS,
-                    result,
-                    data: Bytes::default(),
-                    namespace: None,
-                });
+                self.replies.push(Reply { result, ..Reply::of(origin, Status::SUCCESS) });
             }
         }
     }

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what commands ask for (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
 //!                   wait (`workers`), the wait for all of it (`reactor`).
 
-use super::core::Origin;
+use super::core::{NewQueue, Origin};
 use super::keyvalue::found;
 use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
@@ -29,6 +29,15 @@ pub(crate) struct Reply {
     pub(crate) data: Bytes,
     /// A namespace was created or deleted by this command.
     pub(crate) namespace: Option<Change>,
+    /// The link has a queue now.
+    pub(crate) queue: Option<NewQueue>,
+}
+
+impl Reply {
+    /// One that tells a status and nothing else.
+    pub(crate) fn of(origin: Origin, status: Status) -> Reply {
+        Reply { origin, status, result: 0, data: Bytes::default(), namespace: None, queue: None }
+    }
 }
 
 /// What to do when a command of the device's queue, or a job, is done.
@@ -41,6 +50,15 @@ enum Then {
     Read,
     /// It is one of several that are answered as one.
     Part(Rc<Cell<Parts>>),
+    /// A worker has the answer; whether it changes what others read.
+    Job { changes: bool },
+}
+
+impl Then {
+    /// Whether it matters to others when it is carried out.
+    fn changes(&self) -> bool {
+        matches!(self, Then::Store | Then::Part(_) | Then::Job { changes: true })
+    }
 }
 
 /// Commands of the device's queue that are one command of a host.
@@ -231,18 +249,19 @@ impl Engine {
     /// Has a worker read something.
     pub(crate) fn start_read(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
         self.read_count += 1;
-        self.start(origin, job);
-    }
-
-    /// Has a worker do it.
-    pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
-        let token = self.token(origin, Then::Store);
+        let token = self.token(origin, Then::Job { changes: false });
         self.workers.start(token, Box::new(job));
     }
 
-    /// Has the worker for what takes minutes do it, after what it was told before.
+    /// Has a worker change something.
+    pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
+        let token = self.token(origin, Then::Job { changes: true });
+        self.workers.start(token, Box::new(job));
+    }
+
+    /// Has the worker for what takes minutes do it, after what it was told before; it changes nothing that is there to stay.
     pub(crate) fn start_slow(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
-        let token = self.token(origin, Then::Store);
+        let token = self.token(origin, Then::Job { changes: false });
         self.workers.start_slow(token, Box::new(job));
     }
 
@@ -264,7 +283,7 @@ impl Engine {
                 Ok(answer) => (Status::SUCCESS, answer),
                 Err(status) => (status, (0, Bytes::default())),
             };
-            replies.push(Reply { origin, status, result, data, namespace });
+            replies.push(Reply { result, data, namespace, ..Reply::of(origin, status) });
         }
         self.done = done;
     }
@@ -287,6 +306,11 @@ impl Engine {
     /// Whether anything is in flight that was started before number `before`, from links that are looked for.
     pub(crate) fn is_under_way(&self, before: u64, is_sought: impl Fn(u64) -> bool) -> bool {
         self.in_flight.iter().flatten().any(|(origin, _, number)| *number < before && is_sought(origin.link))
+    }
+
+    /// Whether changes are under way that came from such links.
+    pub(crate) fn changes_for(&self, is_sought: impl Fn(u64) -> bool) -> bool {
+        self.in_flight.iter().flatten().any(|(origin, then, _)| then.changes() && is_sought(origin.link))
     }
 
     /// Gets ready for waiting at the descriptors. False if there is something to poll already.
@@ -324,14 +348,14 @@ impl Then {
                 (status, 0, Bytes::default())
             }
             (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
-            (Then::Store, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
+            (Then::Store | Then::Job { .. }, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(room), value) => match found(value, room) {
                 Ok((bytes, value)) => (Status::SUCCESS, bytes, value),
                 Err(status) => (status, 0, Bytes::default()),
             },
         };
-        Some(Reply { origin, status, result, data, namespace: None })
+        Some(Reply { result, data, ..Reply::of(origin, status) })
     }
 }
 

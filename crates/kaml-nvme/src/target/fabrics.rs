@@ -5,7 +5,7 @@
 //! Implements:       spec:NVMe-Base "Fabrics Command Set", "Controller Properties".
 
 use super::controller::{Controller, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
-use super::core::{Outcome, Seat, Target};
+use super::core::{NewQueue, Outcome, Seat, Target};
 use super::options::QUEUE_ENTRIES_MAX;
 use crate::wire::command::Command;
 use crate::wire::fabrics::{
@@ -89,7 +89,7 @@ impl Target {
         let seat = if connect.queue == 0 { Seat::Admin(id) } else { Seat::Io(id, connect.queue.get()) };
         self.seats.insert(link, seat);
         let flow_control = connect.attributes & Connect::NO_FLOW_CONTROL == 0;
-        Ok(Outcome::Connected { entries: entries as usize, flow_control, result: u64::from(id) })
+        Ok(Outcome::Connected(NewQueue { entries: entries as usize, flow_control }, u64::from(id)))
     }
 
     /// Gives an I/O queue to its controller. Hosts prove nothing by their identifier, and some make a new one for each queue:

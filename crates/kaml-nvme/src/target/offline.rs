@@ -94,8 +94,11 @@ impl Offline {
     /// Hands answers to their connections, and closes those that are to be closed.
     fn poll(&mut self) {
         self.target.poll();
-        for Reply { origin, status, result, data, .. } in std::mem::take(&mut self.target.replies) {
+        for Reply { origin, status, result, data, queue, .. } in std::mem::take(&mut self.target.replies) {
             if let Some(connection) = self.connections.get_mut(&origin.link) {
+                if let Some(queue) = queue {
+                    connection.set_queue(queue.entries, queue.flow_control);
+                }
                 connection.answer(origin.answer(status, result, data));
             }
         }

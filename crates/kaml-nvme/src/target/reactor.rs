@@ -292,9 +292,13 @@ impl Reactor {
     fn send_answers(&mut self, now: Instant) {
         self.target.poll();
         for reply in std::mem::take(&mut self.target.replies) {
-            let Reply { origin, status, result, data, .. } = reply;
+            let Reply { origin, status, result, data, queue, .. } = reply;
             // Who has gone meanwhile needs no answer.
             if let Some(link) = self.links.get_mut(&origin.link) {
+                if let Some(queue) = queue {
+                    link.connection.set_queue(queue.entries, queue.flow_control);
+                    link.connected = true;
+                }
                 link.connection.answer(origin.answer(status, result, data));
                 link.touch(origin.link, &mut self.touched);
             }

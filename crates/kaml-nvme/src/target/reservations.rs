@@ -14,7 +14,6 @@ use super::engine::Reply;
 use crate::wire::command::{Command, CommandSet, kv, nvm};
 use crate::wire::reservations::{HostId, Kind, Notice, Registrant, Report, Wish, opcode};
 use crate::wire::status::Status;
-use kaml::Bytes;
 
 /// Registrants of a namespace at most.
 const REGISTRANTS_MAX: usize = 1024;
@@ -309,8 +308,7 @@ impl Target {
     pub(crate) fn open_fences(&mut self) {
         for fence in std::mem::take(&mut self.fences) {
             if self.is_clear(&fence) {
-                let (origin, status) = (fence.origin, Status::SUCCESS);
-                self.replies.push(Reply { origin, status, result: 0, data: Bytes::default(), namespace: None });
+                self.replies.push(Reply::of(fence.origin, Status::SUCCESS));
             } else {
                 self.fences.push(fence);
             }

@@ -3,6 +3,7 @@
 mod admin;
 mod blocks;
 mod hostile;
+mod hosts;
 mod keyvalue;
 mod named;
 mod remote;

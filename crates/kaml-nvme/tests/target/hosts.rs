@@ -1,0 +1,44 @@
+//! Hosts that vanish, and those that come after them.
+
+use crate::world::World;
+use kaml::Key;
+use kaml_nvme::host::{KeyValue, Queue, Wait};
+use std::time::Duration;
+
+/// Goal:   what a host asked for that has vanished is over before another host, or the same one again, has a queue: nothing that it
+///         stores is overwritten later.
+/// Method: many values on their way when their host vanishes, long ones and such as come with their commands; the next host stores
+///         short ones under the same keys at once.
+#[test]
+fn what_a_lost_host_asked_for_is_over_when_the_next_one_connects() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let mut on_their_way = 0;
+    for round in 0..20u8 {
+        let keys: Vec<Key> = (0..60u64).map(|key| Key::from(u64::from(round) << 32 | key)).collect();
+        let bytes = if round % 2 == 0 { 256 << 10 } else { 4096 };
+        let lost = world.host();
+        on_their_way += keys.len() - begin_to_store(&lost.queues()[0], nsid, &keys, &vec![round; bytes]);
+        drop(lost);
+        let next = world.host();
+        let store = KeyValue::new(&next.queues()[0], nsid);
+        keys.iter().for_each(|key| store.store(key, &[round], 0).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        for key in &keys {
+            let (value, bytes) = store.retrieve(key, 16).unwrap().unwrap();
+            assert_eq!((value, bytes), (vec![round], 1), "{key} in round {round}");
+        }
+    }
+    assert!(on_their_way > 200, "{on_their_way}");
+}
+
+/// Answers how many are stored already.
+fn begin_to_store(queue: &Queue, nsid: u32, keys: &[Key], value: &[u8]) -> usize {
+    let store = KeyValue::new(queue, nsid);
+    let mut answers = Vec::new();
+    for key in keys {
+        let _never_waited_for = queue.enqueue(store.storing(key, value.len(), 0), value, 0).unwrap().unwrap();
+    }
+    queue.poll(Wait::Yes, &mut answers).unwrap();
+    answers.len()
+}
