@@ -228,6 +228,11 @@ impl BlockChange {
         Ok(())
     }
 
+    /// The last frame with a Put of it, so far. What cannot go on is answered when that is committed: nothing happens afterwards.
+    pub fn frame(&self) -> Option<u64> {
+        self.frame
+    }
+
     /// The Put that the last `stage` staged, if it was one: its frame, and which bytes of the change, counted from its start,
     /// it is about. For checkers, which follow each Put.
     pub fn last_put(&self) -> Option<(u64, Range<u64>)> {

@@ -59,10 +59,17 @@ impl Shared {
     /// Carries out a change of blocks and waits until it is durable.
     fn change_blocks(&self, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
         let start = Instant::now();
-        let frame = loop {
+        let staged = self.stage_change(&mut change, data);
+        let done = change.frame().map_or(Ok(()), |frame| self.wait_committed(self.lock(), frame));
+        self.put_latency.record_since(start);
+        staged.and(done)
+    }
+
+    fn stage_change(&self, change: &mut BlockChange, data: &[u8]) -> Result<(), Error> {
+        loop {
             let mut core = self.lock();
             match change.stage(&mut core, data) {
-                Ok(BlockStep::Done(frame)) => break frame,
+                Ok(BlockStep::Done(_)) => return Ok(()),
                 Ok(BlockStep::More) => {}
                 Ok(BlockStep::Read(read)) => {
                     drop(core);
@@ -74,10 +81,7 @@ impl Shared {
                 Err(StageError::NeedIndex(id)) => drop(self.load_index(core, id)?),
                 Err(StageError::Busy) => drop(self.make_room(core)),
             }
-        };
-        let done = frame.map_or(Ok(()), |frame| self.wait_committed(self.lock(), frame));
-        self.put_latency.record_since(start);
-        done
+        }
     }
 
     /// Fills what needs no read of flash, and answers the reads that the rest needs.

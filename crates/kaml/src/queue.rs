@@ -39,6 +39,8 @@ struct WaitingPut {
     frame: u64,
     token: u64,
     start: Instant,
+    /// It is the part of a change that could not go on.
+    failed: Option<Box<Error>>,
 }
 
 struct WaitingGet {
@@ -213,7 +215,7 @@ impl AsyncQueue {
         if wake {
             self.wants_housekeeping();
         }
-        self.puts.push_back(WaitingPut { frame, token, start });
+        self.puts.push_back(WaitingPut { frame, token, start, failed: None });
         Ok(())
     }
 
@@ -458,7 +460,8 @@ impl AsyncQueue {
         while self.puts.front().is_some_and(|put| put.frame < committed) {
             let put = self.puts.pop_front().expect("just seen");
             self.tally.put_ns.push((now - put.start).as_nanos() as u64);
-            self.ready.push(Answer { token: put.token, result: Ok(None) });
+            let result = put.failed.map_or(Ok(None), |error| Err(*error));
+            self.ready.push(Answer { token: put.token, result });
         }
         if let Some(error) = core.stopped() {
             let failed = self.puts.drain(..).map(|put| Answer { token: put.token, result: Err(error.clone().into()) });

@@ -64,6 +64,16 @@ impl<'a, E: Execute + ?Sized> KeyValue<'a, E> {
         command
     }
 
+    /// The command that asks whether a key exists.
+    pub fn existing(&self, key: &Key) -> Command {
+        self.command(kv::EXIST, key)
+    }
+
+    /// The command that deletes a key.
+    pub fn deleting(&self, key: &Key) -> Command {
+        self.command(kv::DELETE, key)
+    }
+
     /// Store.
     pub fn store(&self, key: &Key, value: &[u8], options: u8) -> Result<(), Error> {
         self.queue.execute(self.storing(key, value.len(), options), value, 0)?.success().map(drop)
@@ -76,12 +86,12 @@ impl<'a, E: Execute + ?Sized> KeyValue<'a, E> {
 
     /// Whether a key exists.
     pub fn exist(&self, key: &Key) -> Result<bool, Error> {
-        Ok(present(self.queue.execute(self.command(kv::EXIST, key), &[], 0)?)?.is_some())
+        Ok(present(self.queue.execute(self.existing(key), &[], 0)?)?.is_some())
     }
 
     /// Deletes a key. By default it need not exist.
     pub fn delete(&self, key: &Key) -> Result<(), Error> {
-        self.queue.execute(self.command(kv::DELETE, key), &[], 0)?.success().map(drop)
+        self.queue.execute(self.deleting(key), &[], 0)?.success().map(drop)
     }
 
     /// Keys from `start` on, as many as fit in `room` bytes; `start` itself is the first one, if it exists.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod blocks;
+mod everything;
 mod hostile;
 mod hosts;
 mod keyvalue;

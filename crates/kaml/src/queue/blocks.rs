@@ -184,11 +184,18 @@ impl AsyncQueue {
     fn start_change(&mut self, token: u64, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
         self.ask_to_be_woken();
         let start = Instant::now();
-        let visit = self.visit(&mut change, data)?;
-        if let Visit::Staged(frame) = visit {
-            self.change_staged(token, start, frame);
-            return Ok(());
-        }
+        let visit = match self.visit(&mut change, data) {
+            Ok(Visit::Staged(frame)) => {
+                self.change_staged(token, start, frame);
+                return Ok(());
+            }
+            Ok(visit) => visit,
+            Err(error) if change.frame().is_none() => return Err(error),
+            Err(error) => {
+                self.change_failed(token, start, &change, error);
+                return Ok(());
+            }
+        };
         let id = self.blocks.new_id();
         self.blocks.commands.insert(id, Command::Change { token, start, change, data: data.to_vec() });
         self.after_visit(id, visit);
@@ -239,7 +246,7 @@ impl AsyncQueue {
     /// The last Put of a change is staged: its frame is the newest there is, so that the Puts that wait stay in order.
     fn change_staged(&mut self, token: u64, start: Instant, frame: Option<u64>) {
         match frame {
-            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start }),
+            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start, failed: None }),
             None => self.ready.push(Answer { token, result: Ok(None) }),
         }
     }
@@ -314,7 +321,7 @@ impl AsyncQueue {
         };
         match value.and_then(|(read, value)| Ok(change.supply(read, value)?)) {
             Ok(()) => drop(self.go_on_with(id)),
-            Err(error) => self.change_failed(id, error),
+            Err(error) => self.give_up(id, error),
         }
     }
 
@@ -328,14 +335,22 @@ impl AsyncQueue {
         let has_more = matches!(visit, Ok(Visit::Turn));
         match visit {
             Ok(visit) => self.after_visit(id, visit),
-            Err(error) => self.change_failed(id, error),
+            Err(error) => self.give_up(id, error),
         }
         has_more
     }
 
-    fn change_failed(&mut self, id: u64, error: Error) {
-        if let Some(Command::Change { token, .. }) = self.blocks.commands.remove(&id) {
-            self.ready.push(Answer { token, result: Err(error) });
+    fn give_up(&mut self, id: u64, error: Error) {
+        if let Some(Command::Change { token, start, change, .. }) = self.blocks.commands.remove(&id) {
+            self.change_failed(token, start, &change, error);
+        }
+    }
+
+    /// A change cannot go on: it is answered when what was staged of it is committed.
+    fn change_failed(&mut self, token: u64, start: Instant, change: &BlockChange, error: Error) {
+        match change.frame() {
+            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start, failed: Some(Box::new(error)) }),
+            None => self.ready.push(Answer { token, result: Err(error) }),
         }
     }
 

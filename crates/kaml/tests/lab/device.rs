@@ -15,8 +15,8 @@ const SCALE: Scale = Scale {
     keys: 24,
     len_max: 8000,
     large_len_max: 60_000,
-    blocks: 96,
-    blocks_at_once: 24,
+    blocks: 399,
+    blocks_at_once: 60,
     in_flight: 5,
     trouble: Trouble::None,
 };
@@ -30,7 +30,7 @@ struct World {
     device: Device,
     spaces: Spaces,
     owners: Vec<Owner>,
-    disk: Disk,
+    disks: [Disk; 2],
     operator: Rng,
 }
 
@@ -51,7 +51,8 @@ impl World {
         let spaces = Spaces::create(&device, &scale);
         let rng = |number: u64| Rng(seed << 8 | number << 1 | 1);
         let owners = (0..3).map(|thread| Owner::new(thread, rng(thread), spaces, scale)).collect();
-        World { scale, flash, device, spaces, owners, disk: Disk::new(rng(10), &scale), operator: rng(11) }
+        let disks = [0, 1].map(|half| Disk::new(rng(10 + half), &scale, half));
+        World { scale, flash, device, spaces, owners, disks, operator: rng(12) }
     }
 
     /// Takes a snapshot now and then, to roll back to.
@@ -64,7 +65,7 @@ impl World {
         to.into_iter().for_each(|to| roll_back(&self.device, self.spaces, &mut self.owners, to));
     }
 
-    /// Two threads, or one, with commands of every kind in flight, others with one at a time, one of them all on blocks, and an operator.
+    /// Two threads or three with many commands in flight, others with one at a time, two of all on blocks alone, and an operator.
     fn live(&mut self, seed: u64) {
         let idle = [Duration::from_micros(50), Duration::from_millis(20), Duration::from_secs(600)][seed as usize % 3];
         self.device.unload_idle_after(idle);
@@ -75,11 +76,12 @@ impl World {
             for owner in others {
                 scope.spawn(move || (0..STEPS).for_each(|_| owner.step(device)));
             }
-            let (disk, operator) = (&mut self.disk, &mut self.operator);
+            let ([first, second], operator) = (&mut self.disks, &mut self.operator);
             scope.spawn(move || match seed / 3 % 2 {
-                0 => (0..STEPS).for_each(|_| disk.step(device, spaces.disk)),
-                _ => disk.queue_steps(device, spaces.disk, counted(2 * STEPS)),
+                0 => (0..STEPS).for_each(|_| first.step(device, spaces.disk)),
+                _ => first.queue_steps(device, spaces.disk, counted(2 * STEPS)),
             });
+            scope.spawn(move || second.queue_steps(device, spaces.disk, counted(STEPS)));
             let is_over =
                 move |_: &usize| disturb(device, spaces, operator, trouble).is_some() && trouble == Trouble::Cut;
             scope.spawn(move || (0..STEPS / 2).find(is_over));
@@ -93,7 +95,7 @@ impl World {
 
     fn compare_all(&mut self) {
         self.owners.iter_mut().for_each(|owner| owner.compare_all(&self.device));
-        self.disk.compare_all(&self.device, self.spaces.disk);
+        self.disks.iter().for_each(|disk| disk.compare_all(&self.device, self.spaces.disk));
     }
 
     /// Closes the device and opens it again.
@@ -112,12 +114,13 @@ impl World {
         self.flash.power_on();
         self.device = device_on(&self.flash);
         self.owners.iter_mut().for_each(|owner| owner.resolve(&self.device));
-        self.disk.resolve(&self.device, self.spaces.disk);
+        self.disks.iter_mut().for_each(|disk| disk.resolve(&self.device, self.spaces.disk));
         self
     }
 
     fn met(&self) -> Met {
-        let mut met = self.disk.met;
+        let mut met = Met::default();
+        self.disks.iter().for_each(|disk| met += disk.met);
         self.owners.iter().for_each(|owner| met += owner.met);
         met
     }
@@ -135,7 +138,7 @@ fn counted(times: usize) -> impl Fn() -> bool {
 fn everything_at_once() {
     let moved = explore(40, |seed| {
         // Failed blocks take space, and page buffers of versions take some.
-        let (mut world, mut moved) = (World::new(seed, SCALE, if seed % 2 == 0 { 48 } else { 32 }), 0);
+        let (mut world, mut moved) = (World::new(seed, SCALE, if seed % 2 == 0 { 44 } else { 29 }), 0);
         for _ in 0..2 {
             let snapshot = world.snapshot();
             world.live(seed);
@@ -214,8 +217,7 @@ fn everything_at_once_on_a_full_device() {
         }
         let (device, spaces) = (&world.device, world.spaces);
         world.owners.iter_mut().for_each(|owner| owner.delete_all(device));
-        device.block_trim(spaces.disk, 0, scale.blocks).unwrap();
-        world.disk = Disk::new(Rng(1), &scale);
+        world.disks.iter_mut().for_each(|disk| disk.trim_all(device, spaces.disk));
         let keep = Retention { keep_last: KEEP_LAST, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
         device.merge(spaces.kept, &keep, &mut |_, _| {}).unwrap();
         let stats = device.stats();

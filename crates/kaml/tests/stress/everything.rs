@@ -20,7 +20,7 @@ pub(crate) struct Scale {
     /// Longest value that goes the way of small ones, and of large ones.
     pub(crate) len_max: u64,
     pub(crate) large_len_max: u64,
-    /// Blocks of the disk, and those of one command.
+    /// Blocks of each half of the disk, which share a unit if they are odd, and those of one command.
     pub(crate) blocks: u64,
     pub(crate) blocks_at_once: u64,
     pub(crate) in_flight: usize,
@@ -82,7 +82,8 @@ fn is_full(error: &Error) -> bool {
     matches!(error.command(), Some(kaml_device::Error::Full { .. }))
 }
 
-const BLOCK_BYTES: usize = 4096;
+/// Eight of them are a unit of the namespace.
+const BLOCK_BYTES: usize = 512;
 
 pub(crate) struct Rng(pub(crate) u64);
 
@@ -140,7 +141,7 @@ pub(crate) struct Spaces {
 impl Spaces {
     pub(crate) fn create(device: &Device, scale: &Scale) -> Spaces {
         let records = |keys| NamespaceOptions { keys, ..NamespaceOptions::default() };
-        let blocks = BlockOptions { block_count: scale.blocks, ..BlockOptions::default() };
+        let blocks = BlockOptions::new(BLOCK_BYTES as u32, 2 * scale.blocks);
         let create = |name: &str, options| device.create_namespace(name, &options).unwrap();
         Spaces {
             numbers: create("numbers", records(KeyKind::U64)),
@@ -582,9 +583,11 @@ fn compare(found: &Option<Vec<u8>>, known: Option<Content>, at: Address) {
     assert!(is_right, "{at:?}: {:?} bytes found, {known:?} stored", found.as_ref().map(Vec::len));
 }
 
-/// Blocks of the disk as they must be: the stamp in each, or zeroes.
+/// Blocks of a half of the disk as they must be: the stamp in each, or zeroes.
 pub(crate) struct Disk {
     rng: Rng,
+    /// Where the half begins.
+    first: u64,
     stamps: Vec<u64>,
     scale: Scale,
     /// The writes and trims that a power cut ended.
@@ -593,8 +596,21 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    pub(crate) fn new(rng: Rng, scale: &Scale) -> Disk {
-        Disk { rng, stamps: vec![0; scale.blocks as usize], scale: *scale, open: Vec::new(), met: Met::default() }
+    pub(crate) fn new(rng: Rng, scale: &Scale, half: u64) -> Disk {
+        let (first, stamps) = (half * scale.blocks, vec![0; scale.blocks as usize]);
+        Disk { rng, first, stamps, scale: *scale, open: Vec::new(), met: Met::default() }
+    }
+
+    /// Everything is trimmed.
+    pub(crate) fn trim_all(&mut self, device: &Device, disk: NamespaceId) {
+        device.block_trim(disk, self.first, self.scale.blocks).unwrap();
+        self.stamps.fill(0);
+    }
+
+    fn read(&self, device: &Device, disk: NamespaceId, blocks: &Range<usize>) -> Result<Vec<u8>, Error> {
+        let mut data = vec![1; blocks.len() * BLOCK_BYTES];
+        device.block_read(disk, self.first + blocks.start as u64, &mut data)?;
+        Ok(data)
     }
 
     pub(crate) fn step(&mut self, device: &Device, disk: NamespaceId) {
@@ -602,9 +618,9 @@ impl Disk {
             return;
         }
         let (blocks, stamp) = (self.any(), self.any_stamp());
-        let (first, count) = (blocks.start as u64, blocks.len());
+        let (first, count) = (self.first + blocks.start as u64, blocks.len());
         let result = match stamp {
-            None => read(device, disk, &blocks).map(Some),
+            None => self.read(device, disk, &blocks).map(Some),
             Some(0) => device.block_trim(disk, first, count as u64).map(|()| None),
             Some(stamp) => device.block_write(disk, first, &filled(stamp, count)).map(|()| None),
         };
@@ -624,7 +640,7 @@ impl Disk {
                     break;
                 }
                 token += 1;
-                let (first, count) = (blocks.start as u64, blocks.len());
+                let (first, count) = (self.first + blocks.start as u64, blocks.len());
                 let begun = match stamp {
                     None => queue.submit_block_read(token, disk, first, count * BLOCK_BYTES),
                     Some(0) => queue.submit_block_trim(token, disk, first, count as u64),
@@ -692,7 +708,7 @@ impl Disk {
     /// Looks what became of a write, all or nothing, or of a trim (0), of which each block may have been trimmed.
     fn find_out(&mut self, device: &Device, disk: NamespaceId, blocks: Range<usize>, stamp: u64) {
         let stamp_of = |block: &[u8]| u64::from_le_bytes(block[..8].try_into().unwrap());
-        let mut tries = (0..100).map(|_| read(device, disk, &blocks));
+        let mut tries = (0..100).map(|_| self.read(device, disk, &blocks));
         let read = tries.find(|read| read.is_ok() || self.scale.trouble != Trouble::Misread).expect("tried").unwrap();
         let found: Vec<u64> = read.chunks(BLOCK_BYTES).map(stamp_of).collect();
         let (stamps, is_trim) = (&mut self.stamps[blocks.clone()], stamp == 0);
@@ -714,21 +730,20 @@ impl Disk {
     pub(crate) fn compare_all(&self, device: &Device, disk: NamespaceId) {
         for first in (0..self.stamps.len()).step_by(64) {
             let blocks = first..self.stamps.len().min(first + 64);
-            self.compare(first, &read(device, disk, &blocks).unwrap());
+            let data = self.read(device, disk, &blocks).unwrap();
+            self.compare(first, &data);
         }
     }
 
     fn compare(&self, first: usize, data: &[u8]) {
-        for (block, stamp) in data.chunks(BLOCK_BYTES).zip(&self.stamps[first..]) {
-            assert!(block.chunks(8).all(|word| word == stamp.to_le_bytes()), "blocks from {first} on");
+        for (number, (block, stamp)) in (first..).zip(data.chunks(BLOCK_BYTES).zip(&self.stamps[first..])) {
+            let found = u64::from_le_bytes(block[..8].try_into().unwrap());
+            assert!(
+                block.chunks(8).all(|word| word == stamp.to_le_bytes()),
+                "block {number}: {found:x}, not {stamp:x}"
+            );
         }
     }
-}
-
-fn read(device: &Device, disk: NamespaceId, blocks: &Range<usize>) -> Result<Vec<u8>, Error> {
-    let mut data = vec![1; blocks.len() * BLOCK_BYTES];
-    device.block_read(disk, blocks.start as u64, &mut data)?;
-    Ok(data)
 }
 
 fn filled(stamp: u64, count: usize) -> Vec<u8> {

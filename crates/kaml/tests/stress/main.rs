@@ -16,8 +16,8 @@ const SCALE: Scale = Scale {
     keys: 400,
     len_max: 12_000,
     large_len_max: 150_000,
-    blocks: 2048,
-    blocks_at_once: 48,
+    blocks: 8191,
+    blocks_at_once: 200,
     in_flight: 32,
     trouble: Trouble::None,
 };
@@ -26,7 +26,7 @@ const ROUNDS: u64 = 3;
 
 /// Goal:   whatever threads do at the same time, each sees exactly what it stored, at once, later, and after opening again.
 /// Method: threads with commands of every kind and an event loop, each on keys of its own in shared namespaces, compare every
-///         answer with a model; one writes and trims blocks; meanwhile indexes leave memory, logs change, namespaces come and
+///         answer with a model; two write and trim blocks, also of one unit; meanwhile indexes leave memory, logs change, namespaces come and
 ///         go, versions are merged, and everything is checked; after a round all versions are rolled back to its beginning; on a file so small that collection never rests.
 #[test]
 fn everything_at_once() {
@@ -38,7 +38,7 @@ fn everything_at_once() {
     let spaces = Spaces::create(&device, &SCALE);
     let mut owners: Vec<Owner> =
         (0..=THREADS).map(|thread| Owner::new(thread, Rng(thread * 7919 + 12345), spaces, SCALE)).collect();
-    let mut disk = Disk::new(Rng(99), &SCALE);
+    let mut disks = [0, 1].map(|half| Disk::new(Rng(99 + half), &SCALE, half));
     let (steps, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut moved = 0;
     for number in 0..ROUNDS {
@@ -58,13 +58,16 @@ fn everything_at_once() {
                     })
                 });
             }
-            let disk = &mut disk;
+            let [first, second] = &mut disks;
+            scope.spawn(move || {
+                Stop(stop).during(|| second.queue_steps(device, spaces.disk, || stop.load(Ordering::Relaxed)))
+            });
             scope.spawn(move || {
                 Stop(stop).during(|| match number % 2 {
-                    0 => disk.queue_steps(device, spaces.disk, || stop.load(Ordering::Relaxed)),
+                    0 => first.queue_steps(device, spaces.disk, || stop.load(Ordering::Relaxed)),
                     _ => {
                         while !stop.load(Ordering::Relaxed) {
-                            disk.step(device, spaces.disk);
+                            first.step(device, spaces.disk);
                         }
                     }
                 })
@@ -87,7 +90,7 @@ fn everything_at_once() {
         device.close().unwrap();
         device = Device::open(&path, &OpenOptions::default()).unwrap();
         owners.iter_mut().for_each(|owner| owner.compare_all(&device));
-        disk.compare_all(&device, spaces.disk);
+        disks.iter().for_each(|disk| disk.compare_all(&device, spaces.disk));
     }
     let (steps, disturbed) = (steps.into_inner(), disturbed.into_inner());
     println!("{steps} steps, {disturbed} disturbances, {moved} bytes moved by collection");
