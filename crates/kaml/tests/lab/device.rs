@@ -4,7 +4,7 @@
 use crate::everything::{Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use crate::explore::{device_on, explore};
 use crate::pasts::KEEP_LAST;
-use kaml::{Device, Retention};
+use kaml::{BloomOptions, Device, MergePolicy, Retention, VersionOptions};
 use kaml_device::Core;
 use kaml_flash::Geometry;
 use kaml_sim::{Faults, Options, Scenario, SimMedium, Small};
@@ -17,6 +17,15 @@ const SCALE: Scale = Scale {
     large_len_max: 60_000,
     blocks: 399,
     blocks_at_once: 60,
+    kept_len_max: 5000,
+    versions: VersionOptions {
+        buffer_bytes: 64 << 10,
+        segment_bytes: 0,
+        rows: 0,
+        fingerprint_bits: 0,
+        bloom: None,
+        merge_when_low: None,
+    },
     in_flight: 5,
     trouble: Trouble::None,
 };
@@ -35,8 +44,16 @@ struct World {
 }
 
 impl World {
-    /// Blocks fail and operations take long in one seed of two. Indexes that nobody uses leave memory at once, soon or late.
-    fn new(seed: u64, scale: Scale, blocks_per_die: u32) -> World {
+    /// Blocks fail and operations take long in one seed of two; in one of four versions are found as the paper does, in two
+    /// of five they are merged when space is low.
+    fn new(seed: u64, mut scale: Scale, blocks_per_die: u32) -> World {
+        if (seed / 2).is_multiple_of(4) {
+            scale.versions.bloom = Some(BloomOptions { combined: 3, ..BloomOptions::default() });
+        }
+        if seed % 5 < 2 {
+            let policy = MergePolicy { keep_last: KEEP_LAST, keep_for_ns: 0, keep_internal: false };
+            scale.versions.merge_when_low = Some(policy);
+        }
         let Scenario { geometry, mut options, .. } = Scenario::small(Small::Puts, seed);
         if seed.is_multiple_of(2) {
             options.faults = Faults { program_ppm: 1000, erase_ppm: 1000, slow_ppm: 5000, ..Faults::default() };
@@ -65,7 +82,7 @@ impl World {
         to.into_iter().for_each(|to| roll_back(&self.device, self.spaces, &mut self.owners, to));
     }
 
-    /// Two threads or three with many commands in flight, others with one at a time, two of all on blocks alone, and an operator.
+    /// Indexes that nobody uses leave memory at once, soon or late. Two threads or three with many commands in flight, others with one at a time, two of all on blocks alone, and an operator.
     fn live(&mut self, seed: u64) {
         let idle = [Duration::from_micros(50), Duration::from_millis(20), Duration::from_secs(600)][seed as usize % 3];
         self.device.unload_idle_after(idle);
@@ -226,6 +243,6 @@ fn everything_at_once_on_a_full_device() {
         world.met()
     });
     if let Some(met) = met {
-        assert!(met.refused > 1000, "{met:?}");
+        assert!(met.refused > 500, "{met:?}");
     }
 }

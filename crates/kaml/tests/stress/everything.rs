@@ -23,6 +23,9 @@ pub(crate) struct Scale {
     /// Blocks of each half of the disk, which share a unit if they are odd, and those of one command.
     pub(crate) blocks: u64,
     pub(crate) blocks_at_once: u64,
+    /// Longest value that keeps its versions, and how these are kept.
+    pub(crate) kept_len_max: u64,
+    pub(crate) versions: VersionOptions,
     pub(crate) in_flight: usize,
     pub(crate) trouble: Trouble,
 }
@@ -110,9 +113,6 @@ impl Rng {
     }
 }
 
-/// Longest value that keeps its versions.
-const KEPT_LEN_MAX: u64 = 1000;
-
 /// A value that can be made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
@@ -146,10 +146,7 @@ impl Spaces {
         Spaces {
             numbers: create("numbers", records(KeyKind::U64)),
             text: create("text", records(KeyKind::Bytes)),
-            kept: create(
-                "kept",
-                NamespaceOptions { versions: Some(VersionOptions::default()), ..records(KeyKind::U64) },
-            ),
+            kept: create("kept", NamespaceOptions { versions: Some(scale.versions), ..records(KeyKind::U64) }),
             disk: create("disk", NamespaceOptions { blocks: Some(blocks), ..NamespaceOptions::default() }),
         }
     }
@@ -222,7 +219,11 @@ impl Owner {
 
     fn value(&mut self, space: NamespaceId) -> Content {
         let value = self.rng.value(&self.scale);
-        if space == self.spaces.kept { Content { len: self.rng.below(KEPT_LEN_MAX) as usize, ..value } } else { value }
+        if space == self.spaces.kept {
+            Content { len: self.rng.below(self.scale.kept_len_max) as usize, ..value }
+        } else {
+            value
+        }
     }
 
     fn owns(&self, space: NamespaceId, key: &Key) -> bool {

@@ -7,7 +7,7 @@ mod everything;
 mod pasts;
 
 use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
-use kaml::{CreateOptions, Device, OpenOptions};
+use kaml::{CreateOptions, Device, OpenOptions, VersionOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,15 @@ const SCALE: Scale = Scale {
     large_len_max: 150_000,
     blocks: 8191,
     blocks_at_once: 200,
+    kept_len_max: 1000,
+    versions: VersionOptions {
+        buffer_bytes: 0,
+        segment_bytes: 0,
+        rows: 0,
+        fingerprint_bits: 0,
+        bloom: None,
+        merge_when_low: None,
+    },
     in_flight: 32,
     trouble: Trouble::None,
 };

@@ -133,7 +133,8 @@ impl Pasts {
             let then = snapshot.seen.get(key).map_or(&[][..], Vec::as_slice);
             let newest = then.iter().rposition(|seen| *seen);
             for (at, past) in pasts.iter_mut().enumerate() {
-                (past.is_seen, past.is_kept) = (then.get(at) == Some(&true), newest == Some(at));
+                past.is_seen = then.get(at) == Some(&true);
+                past.is_kept = newest == Some(at) && past.content.is_some(); // a delete goes with what it hid
             }
             newest_seen.push((*key, newest.and_then(|at| pasts[at].content)));
         }
