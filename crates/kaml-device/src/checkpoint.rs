@@ -601,7 +601,8 @@ impl Core {
     /// All indexes are written: the block table follows, the journal shrinks, a root makes it count.
     fn finish_checkpoint(&mut self) {
         if self.kept_is_lost() {
-            return; // no root may do without it; it is written as soon as it can be
+            self.checkpoint.stalled = true; // no root may do without it; it is written as soon as it can be
+            return;
         }
         let entry = self.journal.next_entry();
         let mut table = StreamWriter { tail: self.encode_blocks(), ..StreamWriter::default() };

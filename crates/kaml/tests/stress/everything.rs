@@ -54,6 +54,17 @@ impl Trouble {
         matches!(self, Trouble::Full | Trouble::Misread)
     }
 
+    /// Whether it is the reason of an error, or that a namespace has gone.
+    fn excuse(self, error: &Error, may_be_gone: bool) {
+        let is_excused = match self {
+            Trouble::None => false,
+            Trouble::Full => is_full(error),
+            Trouble::Misread => is_misread(error) || is_full(error),
+            Trouble::Cut => true,
+        };
+        assert!(is_excused || may_be_gone && is_unknown(error), "{error}");
+    }
+
     fn fate(self, result: Result<(), Error>) -> Fate {
         match (self, result) {
             (_, Ok(())) => Fate::Done,
@@ -87,6 +98,10 @@ fn is_full(error: &Error) -> bool {
 
 /// Eight of them are a unit of the namespace.
 const BLOCK_BYTES: usize = 512;
+/// The namespace that comes and goes, its keys and blocks.
+const SCRATCH: &str = "scratch";
+const SCRATCH_KEYS: u64 = 20;
+const SCRATCH_BLOCKS: u64 = 40;
 
 pub(crate) struct Rng(pub(crate) u64);
 
@@ -328,6 +343,11 @@ impl Owner {
                 }
             }
             60 => self.list(device, space),
+            61..=66 => {
+                if let Err(error) = trespass(device, &mut self.rng) {
+                    self.scale.trouble.excuse(&error, true);
+                }
+            }
             _ => self.compare(device, at),
         }
     }
@@ -761,7 +781,7 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
             let logs = vec![0; rng.below(2) as usize];
             device.set_namespace(any, &NamespaceChange { logs: Some(logs), ..NamespaceChange::default() })
         }
-        7 => come_and_go(device),
+        7 => come_and_go(device, rng),
         8 => {
             let (keep_snapshots, keep_internal) = (rng.below(4) > 0, rng.below(2) == 0);
             let keep = Retention { keep_last: KEEP_LAST, keep_since_ns: None, keep_snapshots, keep_internal };
@@ -778,12 +798,7 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
         }),
     };
     let error = done.err()?;
-    match trouble {
-        Trouble::Full => assert!(is_full(&error), "{error}"),
-        Trouble::Misread => assert!(is_misread(&error) || is_full(&error), "{error}"),
-        Trouble::Cut => {}
-        Trouble::None => panic!("{error}"),
-    }
+    trouble.excuse(&error, false);
     Some(error)
 }
 
@@ -802,16 +817,54 @@ pub(crate) fn roll_back(device: &Device, spaces: Spaces, owners: &mut [Owner], t
     }
 }
 
-/// A namespace that comes and goes; one that a power cut left goes first.
-fn come_and_go(device: &Device) -> Result<(), Error> {
-    if let Ok(left) = device.namespace("scratch") {
+/// A namespace that comes and goes, of any kind, while others use it; one that a power cut left goes first.
+fn come_and_go(device: &Device, rng: &mut Rng) -> Result<(), Error> {
+    if let Ok(left) = device.namespace(SCRATCH) {
         device.delete_namespace(left)?;
     }
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let scratch = device.create_namespace("scratch", &options)?;
-    let filled = (0..50u64).try_for_each(|key| device.put(scratch, key, &[7; 3000]));
+    let records = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let versions = VersionOptions { buffer_bytes: 64 << 10, ..VersionOptions::default() };
+    let options = match rng.below(3) {
+        0 => records,
+        1 => NamespaceOptions { versions: Some(versions), ..records },
+        _ => BlockOptions::new(BLOCK_BYTES as u32, SCRATCH_BLOCKS).into(),
+    };
+    let scratch = device.create_namespace(SCRATCH, &options)?;
+    let filled = (0..rng.below(60)).try_for_each(|number| match options.blocks {
+        Some(_) => device.block_write(scratch, number % SCRATCH_BLOCKS, &[7; BLOCK_BYTES]),
+        None => device.put(scratch, number % SCRATCH_KEYS, &[7; 3000]),
+    });
     device.delete_namespace(scratch)?;
     filled?;
-    assert!(matches!(device.get(scratch, 1u64), Err(Error::Command(kaml_device::Error::UnknownNamespace(_)))));
+    assert!(is_unknown(&device.get(scratch, 1u64).unwrap_err()));
     Ok(())
+}
+
+/// Uses the namespace that comes and goes, if it is there. Whatever it holds was put by somebody.
+fn trespass(device: &Device, rng: &mut Rng) -> Result<(), Error> {
+    let Some(info) = device.namespaces().into_iter().find(|info| info.name == SCRATCH) else { return Ok(()) };
+    let (key, block) = (rng.below(SCRATCH_KEYS), rng.below(SCRATCH_BLOCKS));
+    if info.blocks.is_some() {
+        let mut data = [1; BLOCK_BYTES];
+        device.block_write(info.id, block, &[7; BLOCK_BYTES])?;
+        device.block_read(info.id, block, &mut data)?;
+        assert!(data == [7; BLOCK_BYTES] || data == [0; BLOCK_BYTES], "a block of others");
+        return device.block_trim(info.id, block, 1);
+    }
+    match rng.below(6) {
+        0 if info.versions.is_none() => device.put(info.id, key, &[7; 50_000]),
+        1 => device.delete(info.id, key),
+        2 => device.list(info.id, None, 100).map(drop),
+        3 if info.versions.is_some() => device.snapshot(info.id).map(drop),
+        4 => {
+            let found = device.get(info.id, key)?;
+            assert!(found.is_none_or(|found| found.iter().all(|byte| *byte == 7)), "a record of others");
+            Ok(())
+        }
+        _ => device.put(info.id, key, &[7; 900]),
+    }
+}
+
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)))
 }
