@@ -23,8 +23,13 @@ impl Interrupt {
         Ok(Interrupt { asked })
     }
 
+    /// Whether the person asked to stop.
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
     /// Fails with what has been done so far if the person asked to stop.
     pub fn check(&self, done: impl FnOnce() -> String) -> Result<(), Failure> {
-        if self.asked.load(Ordering::Relaxed) { Err(Failure::Interrupted(format!(": {}", done()))) } else { Ok(()) }
+        if self.is_asked() { Err(Failure::Interrupted(format!(": {}", done()))) } else { Ok(()) }
     }
 }

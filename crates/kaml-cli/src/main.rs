@@ -9,6 +9,7 @@ mod failure;
 mod interrupt;
 mod keys;
 mod output;
+mod parallel;
 mod place;
 mod size;
 mod store;

@@ -5,7 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Kind, Metadata, Tree};
-use crate::{keys, output, size};
+use crate::{keys, output, parallel, size};
 use clap::{Args, ValueEnum};
 use kaml::{Key, NamespaceId};
 use serde::Serialize;
@@ -13,6 +13,8 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Keys fetched from the device at a time.
@@ -103,20 +105,39 @@ impl Arguments {
         let tree = Tree { device, contents, metadata: info.id };
         std::fs::create_dir_all(&self.target).map_err(Failure::io(self.target.display()))?;
         let bar = super::check::bytes_bar(info.record_count);
-        let mut directories: Vec<Metadata> = Vec::new();
-        for_each_key(device, info.id, |key| {
-            interrupt.check(|| format!("{} entries are restored", report.entries))?;
-            let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
-            report.value_bytes += tree.restore(&metadata, &self.target)?;
-            report.entries += 1;
+        let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (directories, links) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let restore = |metadata: &Metadata| {
+            bytes.fetch_add(tree.restore(metadata, &self.target)?, Ordering::Relaxed);
+            count.fetch_add(1, Ordering::Relaxed);
             bar.inc(1);
-            if metadata.kind == Kind::Directory {
-                directories.push(metadata);
-            }
-            Ok(())
-        })?;
+            Ok::<(), Failure>(())
+        };
+        let restored = for_each_page(device, info.id, |page| {
+            let goes_on = || !interrupt.is_asked();
+            parallel::for_each(page, goes_on, |key| {
+                let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
+                if metadata.kind == Kind::Link {
+                    links.lock().expect("no panics under this lock").push(metadata);
+                    return Ok(());
+                }
+                restore(&metadata)?;
+                if metadata.kind == Kind::Directory {
+                    directories.lock().expect("no panics under this lock").push(metadata);
+                }
+                Ok(())
+            })?;
+            interrupt.check(String::new)
+        });
+        // When nothing else is made any more: nobody must come through a link that was not there when it looked.
+        let links: Vec<Metadata> = links.into_inner().expect("no panics under this lock");
+        let restored = restored.and_then(|()| links.iter().try_for_each(restore));
+        (report.entries, report.value_bytes) = (count.into_inner(), bytes.into_inner());
+        interrupt.check(|| format!("{} entries are restored", report.entries))?;
+        restored?;
+        let mut directories = directories.into_inner().expect("no panics under this lock");
         // The deepest first: a time set on a directory must not be touched by what is done below it.
-        directories.sort_by_key(|metadata| std::cmp::Reverse(metadata.path.matches('/').count()));
+        directories.sort_by_key(|metadata: &Metadata| std::cmp::Reverse(metadata.path.matches('/').count()));
         directories.iter().try_for_each(|metadata| tree::finish_directory(metadata, &self.target))?;
         bar.finish_and_clear();
         Ok(())
@@ -149,6 +170,14 @@ pub fn for_each_key(
     namespace: NamespaceId,
     mut each: impl FnMut(Key) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    for_each_page(device, namespace, |page| page.into_iter().try_for_each(&mut each))
+}
+
+fn for_each_page(
+    device: &dyn Place,
+    namespace: NamespaceId,
+    mut each: impl FnMut(Vec<Key>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut after = None;
     loop {
         let page = device.list(namespace, after, PAGE_KEYS)?;
@@ -156,6 +185,6 @@ pub fn for_each_key(
             None => return Ok(()),
             last => last.copied(),
         };
-        page.into_iter().try_for_each(&mut each)?;
+        each(page)?;
     }
 }

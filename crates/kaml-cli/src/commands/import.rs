@@ -5,7 +5,7 @@ use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Tree};
-use crate::{keys, output, size};
+use crate::{keys, output, parallel, size};
 use clap::Args;
 use kaml::Batch;
 use serde::Serialize;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// A batch of lines is put when it holds this many bytes.
@@ -28,7 +29,7 @@ const BATCH_BYTES: usize = 1 << 20;
 A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put
 (larger than 4 MiB: parts first, then the metadata that makes them visible). JSON Lines hold one object a line,
 {\"key\": …} or {\"key_u64\": …} or {\"key_hex\": …} with {\"value\": text} or {\"value_base64\": …}; each batch of lines is
-one atomic Put. Ctrl-C stops after the current Put.")]
+one atomic Put. Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
@@ -88,14 +89,21 @@ impl Arguments {
         let tree = Tree { device, contents, metadata };
         let entries = tree::walk(&self.source, &[])?;
         let bar = super::check::bytes_bar(entries.iter().map(|entry| entry.bytes).sum());
-        for entry in &entries {
-            interrupt.check(|| format!("{} entries are stored, each whole", report.entries))?;
-            report.value_bytes += tree.store(entry)?;
-            report.entries += 1;
-            bar.inc(entry.bytes);
-        }
+        let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let stored = parallel::for_each(
+            &entries,
+            || !interrupt.is_asked(),
+            |entry| {
+                bytes.fetch_add(tree.store(entry)?, Ordering::Relaxed);
+                count.fetch_add(1, Ordering::Relaxed);
+                bar.inc(entry.bytes);
+                Ok(())
+            },
+        );
+        (report.entries, report.value_bytes) = (count.into_inner(), bytes.into_inner());
         bar.finish_and_clear();
-        Ok(())
+        stored?;
+        interrupt.check(|| format!("{} entries are stored, each whole", report.entries))
     }
 
     fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
