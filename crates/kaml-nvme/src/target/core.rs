@@ -10,14 +10,16 @@ use super::options::Options;
 use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
-use crate::wire::fabrics::kind;
+use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::opcode;
 use crate::wire::status::Status;
+use crate::wire::text::get_nqn;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Instant;
+use zerocopy::FromBytes;
 
 /// Controllers at a time.
 const CONTROLLERS_MAX: usize = 256;
@@ -115,6 +117,11 @@ impl From<Result<(), Status>> for Outcome {
     fn from(result: Result<(), Status>) -> Outcome {
         result.map_or_else(Outcome::from, |()| Outcome::Later)
     }
+}
+
+fn is_for_discovery(connect_data: &[u8]) -> bool {
+    let data = ConnectData::read_from_prefix(connect_data);
+    data.is_ok_and(|(data, _)| get_nqn(&data.subsystem) == Some(DISCOVERY_NQN))
 }
 
 /// A namespace as hosts see it.
@@ -291,7 +298,7 @@ impl Target {
         let link = origin.link;
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
         let (id, queue) = match seat {
-            Seat::Nobody if self.is_early(command) => {
+            Seat::Nobody if self.is_early(command, &data) => {
                 self.late_connects.push(LateConnect { origin, command: *command, data: data.into_owned() });
                 return Outcome::Later;
             }
@@ -363,9 +370,11 @@ impl Target {
     // --- those who come after others ----------------------------------------------------------------------------------
 
     /// Whether a Connect comes while changes are under way that a host asked for which has gone. It may be that host's, which does
-    /// not know what became of them: what it stores from now on must not be overwritten by them.
-    fn is_early(&self, command: &Command) -> bool {
-        command.opcode == FABRICS && command.fabrics_type() == kind::CONNECT && self.has_left_behind()
+    /// not know what became of them: what it stores from now on must not be overwritten by them. Who only looks what there is to
+    /// connect to need not wait.
+    fn is_early(&self, command: &Command, data: &[u8]) -> bool {
+        let is_connect = command.opcode == FABRICS && command.fabrics_type() == kind::CONNECT;
+        is_connect && self.has_left_behind() && !is_for_discovery(data)
     }
 
     fn has_left_behind(&self) -> bool {
