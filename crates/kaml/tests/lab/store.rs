@@ -5,7 +5,7 @@ use crate::moves::{Rng, plainly, saw, transact, value_of};
 use crate::said::Sayers;
 use crate::serial::{self, Access, Did, Record, Saw};
 use kaml::store::{Store, StoreAnswer, StoreError, StoreOptions, Update, WriteMode};
-use kaml::{Batch, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{Batch, Device, KeyKind, MergePolicy, NamespaceId, NamespaceOptions, VersionOptions};
 use kaml_device::Core;
 use kaml_sim::{Faults, Scenario, SimMedium, Small};
 use std::cell::Cell;
@@ -67,8 +67,12 @@ fn formatted(seed: u64) -> (SimMedium, NamespaceId) {
     let flash = SimMedium::new(geometry, options).unwrap();
     Core::format(&flash).unwrap();
     let device = device_on(&flash);
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let ns = device.create_namespace("n", &keys).unwrap();
+    // In one seed of five all versions of the records are kept.
+    let merge_when_low = Some(MergePolicy { keep_last: 1, ..MergePolicy::default() });
+    let versions = VersionOptions { buffer_bytes: 64 << 10, merge_when_low, ..VersionOptions::default() };
+    let versions = seed.is_multiple_of(5).then_some(versions);
+    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
+    let ns = device.create_namespace("n", &options).unwrap();
     device.close().unwrap();
     flash.reopen();
     (flash, ns)
