@@ -1,9 +1,9 @@
 //! The device: everything at once, as in `stress`, where the system schedules the threads; also with too little space, and until
 //! the power goes.
 
+use crate::everything::pasts::KEEP_LAST;
 use crate::everything::{Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use crate::explore::{device_on, explore};
-use crate::pasts::KEEP_LAST;
 use kaml::{BloomOptions, Device, MergePolicy, Retention, VersionOptions};
 use kaml_device::Core;
 use kaml_flash::Geometry;

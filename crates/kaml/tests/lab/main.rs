@@ -7,14 +7,12 @@
 //! ```
 
 mod device;
-#[path = "../stress/everything.rs"]
+#[path = "../stress/everything/mod.rs"]
 mod everything;
 mod explore;
 mod flash;
 #[path = "../store/moves.rs"]
 mod moves;
-#[path = "../stress/pasts.rs"]
-mod pasts;
 #[path = "../store/said.rs"]
 #[allow(dead_code, reason = "nobody says it through a pipe here")]
 mod said;

@@ -4,7 +4,6 @@
 
 #[allow(dead_code, reason = "the power stays on, and there is space")]
 mod everything;
-mod pasts;
 
 use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use kaml::{CreateOptions, Device, OpenOptions, VersionOptions};

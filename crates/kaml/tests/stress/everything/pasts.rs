@@ -1,9 +1,9 @@
 //! Records that keep their versions, as they must be.
 //!
 //! Lives here:       every version of one thread's keys, which of them must still be there, and what snapshots show.
-//! Lives elsewhere:  the commands (`everything`).
+//! Lives elsewhere:  the commands (`owner`).
 
-use super::everything::{Content, is_forgotten};
+use super::{Content, is_forgotten};
 use kaml::{At, Device, Error, Key, NamespaceId, VersionKind};
 use std::collections::HashMap;
 

@@ -1,0 +1,194 @@
+//! What threads do to a device at the same time, each knowing what must come of it.
+//!
+//! Lives here:       how much there is of everything, what commands may fail of, values that can be made again.
+//! Lives elsewhere:  records of a thread (`owner`), what there must be of older versions (`pasts`), blocks (`disk`), what happens
+//!                   to everybody (`operator`); the threads and the device below (`main`, `lab`).
+
+mod disk;
+mod operator;
+mod owner;
+pub(crate) mod pasts;
+
+pub(crate) use disk::Disk;
+pub(crate) use operator::{disturb, roll_back, take_snapshot};
+pub(crate) use owner::Owner;
+
+use kaml::{BlockOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
+
+/// How much there is of everything.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    /// Keys of each thread in each namespace.
+    pub(crate) keys: u64,
+    /// Longest value that goes the way of small ones, and of large ones.
+    pub(crate) len_max: u64,
+    pub(crate) large_len_max: u64,
+    /// Blocks of each half of the disk, which share a unit if they are odd, and those of one command.
+    pub(crate) blocks: u64,
+    pub(crate) blocks_at_once: u64,
+    /// Longest value that keeps its versions, and how these are kept.
+    pub(crate) kept_len_max: u64,
+    pub(crate) versions: VersionOptions,
+    pub(crate) in_flight: usize,
+    pub(crate) trouble: Trouble,
+}
+
+/// What commands may fail of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    None,
+    /// There is no space for new data: refused, and nothing has changed.
+    Full,
+    /// The power goes: nobody knows whether the command was carried out, and there are no others after it.
+    Cut,
+    /// A read is refused, or a bit flips on its way: what needs it is refused, and nothing has changed. Space is short, too.
+    Misread,
+}
+
+/// What became of a command that changes something.
+enum Fate {
+    Done,
+    Refused,
+    Unknown,
+}
+
+impl Trouble {
+    fn has_little_space(self) -> bool {
+        matches!(self, Trouble::Full | Trouble::Misread)
+    }
+
+    /// Whether it is the reason of an error, or that a namespace has gone.
+    fn excuse(self, error: &Error, may_be_gone: bool) {
+        let is_excused = match self {
+            Trouble::None => false,
+            Trouble::Full => is_full(error),
+            Trouble::Misread => is_misread(error) || is_full(error),
+            Trouble::Cut => true,
+        };
+        assert!(is_excused || may_be_gone && is_unknown(error), "{error}");
+    }
+
+    fn fate(self, result: Result<(), Error>) -> Fate {
+        match (self, result) {
+            (_, Ok(())) => Fate::Done,
+            (Trouble::Full, Err(error)) if is_full(&error) => Fate::Refused,
+            (Trouble::Misread, Err(error)) if is_misread(&error) || is_full(&error) => Fate::Refused,
+            (Trouble::Cut, Err(_)) => Fate::Unknown,
+            (_, Err(error)) => panic!("{error}"),
+        }
+    }
+}
+
+pub(crate) fn is_forgotten(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::Versions(kaml::VersionError::NoSnapshot { .. })))
+}
+
+fn is_unknown(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)))
+}
+
+fn is_misread(error: &Error) -> bool {
+    use kaml::VersionError::{DamagedRecord, DamagedTable};
+    use kaml_device::Error as E;
+    match error.command() {
+        Some(E::Corrupt { .. } | E::IndexDamaged { .. } | E::Medium(kaml_flash::MediumError::ReadFailed { .. })) => {
+            true
+        }
+        Some(E::Versions(error)) => matches!(error, DamagedRecord(_) | DamagedTable(_)),
+        _ => false,
+    }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::Full { .. }))
+}
+
+/// Eight of them are a unit of the namespace.
+const BLOCK_BYTES: usize = 512;
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Most values are small, few are as long as take the way of large ones.
+    fn value(&mut self, scale: &Scale) -> Content {
+        let len = match self.below(100) {
+            0..=69 => self.below(scale.len_max / 8),
+            70..=96 => self.below(scale.len_max),
+            _ => self.below(scale.large_len_max),
+        };
+        Content { seed: self.next(), len: len as usize }
+    }
+}
+
+/// A value that can be made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Content {
+    seed: u64,
+    len: usize,
+}
+
+impl Content {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.seed.to_le_bytes().into_iter().cycle().take(self.len).collect();
+        for (i, word) in (0u64..).zip(bytes.chunks_exact_mut(64)) {
+            word[8..16].copy_from_slice(&i.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Spaces {
+    numbers: NamespaceId,
+    text: NamespaceId,
+    pub(crate) kept: NamespaceId,
+    pub(crate) disk: NamespaceId,
+}
+
+impl Spaces {
+    pub(crate) fn create(device: &Device, scale: &Scale) -> Spaces {
+        let records = |keys| NamespaceOptions { keys, ..NamespaceOptions::default() };
+        let blocks = BlockOptions::new(BLOCK_BYTES as u32, 2 * scale.blocks);
+        let create = |name: &str, options| device.create_namespace(name, &options).unwrap();
+        Spaces {
+            numbers: create("numbers", records(KeyKind::U64)),
+            text: create("text", records(KeyKind::Bytes)),
+            kept: create("kept", NamespaceOptions { versions: Some(scale.versions), ..records(KeyKind::U64) }),
+            disk: create("disk", NamespaceOptions { blocks: Some(blocks), ..NamespaceOptions::default() }),
+        }
+    }
+
+    fn all(&self) -> [NamespaceId; 3] {
+        [self.numbers, self.text, self.kept]
+    }
+}
+
+type Address = (NamespaceId, Key);
+type Change = (Address, Option<Content>);
+
+/// How often commands ended otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    pub(crate) refused: u64,
+    pub(crate) unknown: u64,
+    /// Of these, those that turned out to be carried out.
+    pub(crate) survived: u64,
+}
+
+impl std::ops::AddAssign for Met {
+    fn add_assign(&mut self, other: Met) {
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.survived += other.survived;
+    }
+}
