@@ -34,6 +34,9 @@ const SHARDS_MAX: usize = 1024;
 const RECORD_SHARE: usize = 8;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
+/// A shard that has less than so many sixteenths of its part of the budget gives nothing away while others have more. Without
+/// that shards drift apart, and what is used leaves the small ones while what nobody wants stays in the large ones.
+const SPARED_SIXTEENTHS: usize = 15;
 /// Records whose memory is fetched at the same time: no processor has many more lines under way.
 const FETCHED_AT_ONCE: usize = 8;
 /// The smallest budget above the fixed part.
@@ -241,6 +244,7 @@ impl Cache {
 
     /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go.
     pub(super) fn make_room(&self, first: u32) -> bool {
+        let spared = self.budget / 16 * SPARED_SIXTEENTHS / self.shards.len();
         let mut at = first;
         let mut in_vain = 0;
         while self.used() > self.budget {
@@ -250,7 +254,8 @@ impl Cache {
             let settled = self.line.settled();
             let mut shard = self.shard(at);
             let mut evicted = false;
-            while self.used() > self.budget && shard.evict_one(settled) {
+            let is_spared = shard.bytes < spared && in_vain < self.shard_count();
+            while !is_spared && self.used() > self.budget && shard.evict_one(settled) {
                 shard.account();
                 evicted = true;
             }

@@ -153,6 +153,36 @@ fn it_hits_at_least_as_often_as_lru() {
     }
 }
 
+/// Goal:   records that are used stay, whatever else streams through the cache, and however records are spread over shards.
+/// Method: transactions that each change one of the records that fill half of the cache, evenly, and insert another; once all
+///         have been used, those that are read from the device again are counted.
+#[test]
+fn what_is_used_stays_beside_inserts() {
+    const USED: u64 = 9_000;
+    let world = World::new(&StoreOptions::new(4 << 20));
+    let (mut rng, body) = (Rng::new(3), [7; 100]);
+    (0..USED).for_each(|key| world.device.put(world.ns, key, &body).unwrap());
+    let mut before = 0;
+    let transactions = 200_000u64;
+    for round in 0..transactions {
+        if round == transactions / 2 {
+            before = world.gets();
+        }
+        let used = rng.below(USED);
+        world
+            .store
+            .run(|txn| {
+                assert_eq!(txn.read_for_update(world.ns, used)?.as_deref(), Some(&body[..]));
+                txn.update(world.ns, used, &body)?;
+                txn.insert(world.ns, USED + round, &body)
+            })
+            .unwrap();
+    }
+    let misses = world.gets() - before;
+    println!("{misses} misses, {:?}", world.store.stats());
+    assert!(misses < transactions / 2 / 500, "{misses} misses");
+}
+
 /// Inverse of the zipfian distribution with 0.99 over `n` ranks, good enough to be skewed alike.
 fn zipf(u: f64, n: u64) -> u64 {
     let exponent = 1.0 - 0.99;
