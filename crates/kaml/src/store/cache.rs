@@ -34,9 +34,11 @@ const SHARDS_MAX: usize = 1024;
 const RECORD_SHARE: usize = 8;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
-/// A shard that has less than so many sixteenths of its part of the budget gives nothing away while others have more. Without
+/// A shard that has less than so many sixteenths of what shards typically have gives nothing away while others have more. Without
 /// that shards drift apart, and what is used leaves the small ones while what nobody wants stays in the large ones.
 const SPARED_SIXTEENTHS: usize = 15;
+/// How soon it is noticed that shards have become larger or smaller: in a few thousand evictions.
+const TYPICAL_LOG2: u32 = 6;
 /// Records whose memory is fetched at the same time: no processor has many more lines under way.
 const FETCHED_AT_ONCE: usize = 8;
 /// The smallest budget above the fixed part.
@@ -92,6 +94,8 @@ pub(super) struct Cache {
     dirty: AtomicUsize,
     pub(super) budget: usize,
     hand: AtomicUsize,
+    /// Bytes of a shard, about the median: a few that have large values say nothing about the others.
+    typical: AtomicUsize,
     pub(super) waits: Waits,
     pub(super) xcbs: Xcbs,
     pub(super) line: Line,
@@ -172,6 +176,7 @@ impl Cache {
             dirty: AtomicUsize::new(0),
             budget,
             hand: AtomicUsize::new(0),
+            typical: AtomicUsize::new(budget / shard_count),
             waits: Waits::new(xcb_count as usize),
             xcbs: Xcbs::new(xcb_count),
             line: Line::default(),
@@ -244,7 +249,6 @@ impl Cache {
 
     /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go.
     pub(super) fn make_room(&self, first: u32) -> bool {
-        let spared = self.budget / 16 * SPARED_SIXTEENTHS / self.shards.len();
         let mut at = first;
         let mut in_vain = 0;
         while self.used() > self.budget {
@@ -254,6 +258,7 @@ impl Cache {
             let settled = self.line.settled();
             let mut shard = self.shard(at);
             let mut evicted = false;
+            let spared = self.typical(shard.bytes) / 16 * SPARED_SIXTEENTHS;
             let is_spared = shard.bytes < spared && in_vain < self.shard_count();
             while !is_spared && self.used() > self.budget && shard.evict_one(settled) {
                 shard.account();
@@ -264,6 +269,15 @@ impl Cache {
             at = self.hand.fetch_add(1, Ordering::Relaxed) as u32 % self.shard_count();
         }
         true
+    }
+
+    /// What shards typically have, now that one was seen with so many bytes. Outliers move it no more than others do.
+    fn typical(&self, seen: usize) -> usize {
+        let typical = self.typical.load(Ordering::Relaxed);
+        let near = seen.clamp(typical - typical / 16, typical + typical / 16);
+        let moved = typical - (typical >> TYPICAL_LOG2) + (near >> TYPICAL_LOG2);
+        self.typical.store(moved, Ordering::Relaxed);
+        moved
     }
 
     /// Whether a value is small enough to be cached.
