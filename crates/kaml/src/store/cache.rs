@@ -34,9 +34,6 @@ const SHARDS_MAX: usize = 1024;
 const RECORD_SHARE: usize = 8;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
-/// A shard that has less than so many sixteenths of what shards typically have gives nothing away while others have more. Without
-/// that shards drift apart, and what is used leaves the small ones while what nobody wants stays in the large ones.
-const SPARED_SIXTEENTHS: usize = 15;
 /// How soon it is noticed that shards have become larger or smaller: in a few thousand evictions.
 const TYPICAL_LOG2: u32 = 6;
 /// Records whose memory is fetched at the same time: no processor has many more lines under way.
@@ -247,7 +244,9 @@ impl Cache {
         Place { id, hash, lock, lock_hash, shard }
     }
 
-    /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go.
+    /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go. A shard with less
+    /// than shards typically have gives nothing away while others have more. Without that shards drift apart, and what is used
+    /// leaves the small ones while what nobody wants stays in the large ones.
     pub(super) fn make_room(&self, first: u32) -> bool {
         let mut at = first;
         let mut in_vain = 0;
@@ -258,8 +257,8 @@ impl Cache {
             let settled = self.line.settled();
             let mut shard = self.shard(at);
             let mut evicted = false;
-            let spared = self.typical(shard.bytes) / 16 * SPARED_SIXTEENTHS;
-            let is_spared = shard.bytes < spared && in_vain < self.shard_count();
+            let typical = self.typical(shard.bytes);
+            let is_spared = shard.bytes < typical - typical / 64 && in_vain < self.shard_count();
             while !is_spared && self.used() > self.budget && shard.evict_one(settled) {
                 shard.account();
                 evicted = true;
