@@ -32,9 +32,12 @@ const SHARDS_PER_CPU: usize = 64;
 const SHARDS_MAX: usize = 1024;
 /// A record above this share of the budget is not cached: it would drive out everything else.
 const RECORD_SHARE: usize = 8;
+/// A shard with less than what shards typically have is spared, but for this share of it. Sparing also those that have almost as
+/// much would leave it to the few with large values to make room.
+const SPARED_SLACK: usize = 64;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
-/// How soon it is noticed that shards have become larger or smaller: in a few thousand evictions.
+/// How soon it is noticed that shards have become larger or smaller: with steps of a thousandth, in some hundred evictions.
 const TYPICAL_LOG2: u32 = 6;
 /// Records whose memory is fetched at the same time: no processor has many more lines under way.
 const FETCHED_AT_ONCE: usize = 8;
@@ -258,7 +261,7 @@ impl Cache {
             let mut shard = self.shard(at);
             let mut evicted = false;
             let typical = self.typical(shard.bytes);
-            let is_spared = shard.bytes < typical - typical / 64 && in_vain < self.shard_count();
+            let is_spared = shard.bytes < typical - typical / SPARED_SLACK && in_vain < self.shard_count();
             while !is_spared && self.used() > self.budget && shard.evict_one(settled) {
                 shard.account();
                 evicted = true;

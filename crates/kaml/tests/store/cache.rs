@@ -183,7 +183,7 @@ fn what_is_used_stays_beside_inserts() {
     assert!(misses < transactions / 2 / 500, "{misses} misses");
 }
 
-/// Goal:   large values are cached although their shards then have several times what others have: these are not spared for that.
+/// Goal:   large values that are used are cached although their shards then have several times what others have.
 /// Method: eight values of 1 MiB take half of the cache and are read in turn, twenty small records are read for the first time
 ///         between two of them.
 #[test]
