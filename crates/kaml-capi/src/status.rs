@@ -253,6 +253,7 @@ impl From<&CommandError> for kaml_status {
             CommandError::Conflict { present: false, .. } => KAML_NOT_FOUND,
             CommandError::Full { .. } => KAML_FULL,
             CommandError::Corrupt { .. }
+            | CommandError::SegmentDamaged { .. }
             | CommandError::IndexDamaged { .. }
             | CommandError::MetadataDamaged(_)
             | CommandError::Root(RootError::Damaged(..)) => KAML_CORRUPT,

@@ -5,10 +5,10 @@
 
 use crate::blocks::{BlockState, Pin};
 use crate::core::{Core, code};
-use crate::format::oob::{Extent, entries_of_block, extents};
+use crate::format::oob::{Extent, Oob, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader};
 use crate::lifetime::Class;
-use crate::reader::Reader;
+use crate::reader::{READS_MAX, Reader};
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, Medium, MediumError, PageAddr};
 use kaml_index::Slot;
 use std::collections::BTreeSet;
@@ -48,23 +48,21 @@ pub struct Judgement {
 const SLICE_BYTES: u32 = 1 << 20;
 
 impl BlockAudit {
-    /// Reads a block and checks every record's checksums. The block is not erased meanwhile; [`Core::hold_block`] makes sure
-    /// that it was not before.
+    /// Reads a block and checks every record's checksums; what does not match is read again before it counts. The block is not erased
+    /// meanwhile; [`Core::hold_block`] makes sure that it was not before.
     pub fn read(reader: &Reader, medium: &dyn Medium, block: u32) -> BlockAudit {
         let geometry = medium.geometry();
         let pin = reader.pin_block(block);
         let programmed = reader.programmed_chunks(block);
         let (records, page_sequences, errors) = (Vec::new(), Vec::new(), Vec::new());
         let mut audit = BlockAudit { block, programmed, records, page_sequences, errors, _pin: pin };
-        let bytes = (geometry.pages_per_block * geometry.oob_bytes) as usize;
-        let at = PageAddr { block: BlockIndex(block), page: 0 };
-        let mut io = Io::ReadOob { at, into: AlignedBuf::zeroed(bytes) };
-        if let Err(error) = medium.execute(&mut io) {
-            audit.errors.push(error);
-            return audit;
-        }
-        let Io::ReadOob { into, .. } = io else { unreachable!("still an OOB read") };
-        let pages = entries_of_block(&into, geometry.oob_bytes as usize);
+        let pages = match read_entries(medium, block, programmed / geometry.chunks_per_page()) {
+            Ok(pages) => pages,
+            Err(error) => {
+                audit.errors.push(error);
+                return audit;
+            }
+        };
         let mut found = extents(&pages, geometry.chunks_per_page());
         found.retain(|extent| extent.start + extent.chunk_count <= programmed);
         audit.page_sequences = pages.iter().map(|page| page.map_or(0, |page| page.sequence)).collect();
@@ -77,36 +75,13 @@ impl BlockAudit {
             let limit = first.start + SLICE_BYTES / geometry.chunk_bytes;
             let count = rest.iter().take_while(|e| e.start + e.chunk_count <= limit).count().max(1);
             let (slice, others) = rest.split_at(count);
-            audit.read_slice(medium, slice);
+            match read_slice(medium, block, slice) {
+                Ok(seen) => audit.records.extend(slice.iter().copied().zip(seen)),
+                Err(error) => audit.errors.push(error),
+            }
             rest = others;
         }
         audit
-    }
-
-    fn read_slice(&mut self, medium: &dyn Medium, slice: &[Extent]) {
-        let geometry = medium.geometry();
-        let chunk = geometry.chunk_bytes as usize;
-        let (first, last) = (slice[0], slice[slice.len() - 1]);
-        let bytes = (last.start + last.chunk_count - first.start) as usize * chunk;
-        let at = geometry.chunk_at(BlockIndex(self.block), first.start);
-        let mut io = Io::Read { at, into: AlignedBuf::zeroed(bytes) };
-        if let Err(error) = medium.execute(&mut io) {
-            self.errors.push(error);
-            return;
-        }
-        let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        for extent in slice {
-            let start = (extent.start - first.start) as usize * chunk;
-            let bytes = &into[start..start + extent.chunk_count as usize * chunk];
-            let seen = match RecordHeader::check(bytes) {
-                None => Seen::BadHeader,
-                Some(record) => match bytes.get(RecordHeader::BYTES..record.page_bytes()) {
-                    Some(value) if crc_fast::crc32_iscsi(value) == record.value_crc => Seen::Whole(record),
-                    _ => Seen::BadValue(record),
-                },
-            };
-            self.records.push((*extent, seen));
-        }
     }
 
     /// What could not be read.
@@ -181,6 +156,60 @@ impl BlockAudit {
         }
         judgement.problems.extend(self.errors.iter().map(|error| error.to_string()));
         judgement
+    }
+}
+
+/// The OOB entries of a block's pages, as many as can be had. Pages behind an open block's end have none, nor have torn ones.
+fn read_entries(medium: &dyn Medium, block: u32, programmed_pages: u32) -> Result<Vec<Option<Oob>>, MediumError> {
+    let geometry = medium.geometry();
+    let at = PageAddr { block: BlockIndex(block), page: 0 };
+    let bytes = (geometry.pages_per_block * geometry.oob_bytes) as usize;
+    let mut io = Io::ReadOob { at, into: AlignedBuf::zeroed(bytes) };
+    let (mut best, mut best_count) = (Vec::new(), 0);
+    for _ in 0..READS_MAX {
+        medium.execute(&mut io)?;
+        let Io::ReadOob { into, .. } = &io else { unreachable!("still an OOB read") };
+        let pages = entries_of_block(into, geometry.oob_bytes as usize);
+        let count = pages.iter().flatten().count();
+        if count >= best_count {
+            (best, best_count) = (pages, count);
+        }
+        if best_count == 0 || best_count >= programmed_pages as usize {
+            break;
+        }
+    }
+    Ok(best)
+}
+
+/// What stands where these records should, which follow each other.
+fn read_slice(medium: &dyn Medium, block: u32, slice: &[Extent]) -> Result<Vec<Seen>, MediumError> {
+    let geometry = medium.geometry();
+    let chunk = geometry.chunk_bytes as usize;
+    let (first, last) = (slice[0], slice[slice.len() - 1]);
+    let bytes = (last.start + last.chunk_count - first.start) as usize * chunk;
+    let at = geometry.chunk_at(BlockIndex(block), first.start);
+    let mut io = Io::Read { at, into: AlignedBuf::zeroed(bytes) };
+    let mut seen = Vec::new();
+    for _ in 0..READS_MAX {
+        medium.execute(&mut io)?;
+        let Io::Read { into, .. } = &io else { unreachable!("still a read") };
+        let bytes_of = |extent: &Extent| {
+            let start = (extent.start - first.start) as usize * chunk;
+            &into[start..start + extent.chunk_count as usize * chunk]
+        };
+        seen = slice.iter().map(|extent| look_at(bytes_of(extent))).collect();
+        if seen.iter().all(|seen| matches!(seen, Seen::Whole(_))) {
+            break;
+        }
+    }
+    Ok(seen)
+}
+
+fn look_at(bytes: &[u8]) -> Seen {
+    let Some(record) = RecordHeader::check(bytes) else { return Seen::BadHeader };
+    match bytes.get(RecordHeader::BYTES..record.page_bytes()) {
+        Some(value) if crc_fast::crc32_iscsi(value) == record.value_crc => Seen::Whole(record),
+        _ => Seen::BadValue(record),
     }
 }
 

@@ -74,7 +74,7 @@ pub enum Error {
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(u32),
-    /// A command on versions that cannot be carried out, or a damaged version.
+    /// A command on versions that cannot be carried out.
     #[error(transparent)]
     Versions(#[from] kaml_versions::Error),
     /// Attributes that no versioned namespace can have on this device.
@@ -140,6 +140,16 @@ pub enum Error {
         at: ChunkAddr,
         /// What does not match.
         what: &'static str,
+    },
+    /// A part of a segment whose bytes are not what was written: a page with versions, or the value of one. It is never served.
+    #[error("namespace {namespace}: versions at {at}: {what}")]
+    SegmentDamaged {
+        /// The namespace.
+        namespace: u32,
+        /// Where the part lies.
+        at: ChunkAddr,
+        /// What does not match.
+        what: kaml_versions::Error,
     },
     /// The stored index of a namespace cannot be read.
     #[error("namespace {namespace} (`{name}`): its index cannot be loaded: {what}")]

@@ -45,7 +45,7 @@ pub use image::{encode_image, image_bytes};
 pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
 pub use layout::{BlockOptions, Span};
 pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
-pub use reader::{Buffered, FindError, FlashRead, Found, Reader};
+pub use reader::{Buffered, FindError, FlashRead, Found, Reader, read_whole};
 pub use recovery::{IndexLoad, LoadedIndex, OpenReport};
 pub use salvage::SalvageReport;
 pub use staging::{Body, Condition, DIRECT_BYTES, Op, StageError};

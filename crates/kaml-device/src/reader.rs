@@ -20,6 +20,21 @@ use kaml_index::{Cursor, Key, Slot};
 use std::ops::Range;
 use std::sync::Arc;
 
+/// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
+/// way is right next time.
+pub(crate) const READS_MAX: u32 = 4;
+
+/// Reads until what comes is whole, but not for ever. `read` answers what the medium refused, or what is wrong with what it brought:
+/// only that is read again, for a medium has tried what it can before it refuses.
+pub fn read_whole<T, E: From<D>, D>(mut read: impl FnMut() -> Result<Result<T, D>, E>) -> Result<T, E> {
+    for _ in 1..READS_MAX {
+        if let Ok(found) = read()? {
+            return Ok(found);
+        }
+    }
+    Ok(read()??)
+}
+
 /// Where a key's record is.
 #[derive(Debug)]
 pub enum Found {

@@ -18,6 +18,7 @@ use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
 use crate::namespace::{Namespace, NamespaceInfo};
+use crate::reader::READS_MAX;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
@@ -70,9 +71,6 @@ pub struct LoadedIndex {
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
 const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
-/// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
-/// way is right next time.
-pub(crate) const READS_MAX: u32 = 4;
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
-use crate::recovery::READS_MAX;
+use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, frame_bytes_max};
 use kaml_flash::{AlignedBuf, Medium};
 use std::cmp::Ordering;

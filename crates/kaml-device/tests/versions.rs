@@ -11,7 +11,8 @@ use kaml_device::{
 };
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, MemoryMedium, Packing};
 use kaml_versions::{
-    At, BloomOptions, Command, Kind, Past, Retention, SegmentAt, Source, Versions, get, history, merge, plan_merge,
+    At, BloomOptions, Command, Error as Damage, Kind, Past, Retention, SegmentAt, Source, Versions, get, history,
+    merge, plan_merge,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -112,7 +113,6 @@ struct Reading<'a> {
     medium: &'a MemoryMedium,
     reader: VersionReader,
     namespace: u32,
-    bytes: Vec<u8>,
 }
 
 impl Source for Reading<'_> {
@@ -126,9 +126,13 @@ impl Source for Reading<'_> {
         })
     }
 
-    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        self.core.read_part(self.medium, at, &bytes, &mut self.bytes)?;
-        Ok(&self.bytes)
+    fn read<T>(
+        &mut self,
+        at: SegmentAt,
+        bytes: Range<usize>,
+        take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
+        self.core.read_part(self.medium, self.namespace, at, &bytes, take)
     }
 }
 
@@ -235,13 +239,7 @@ impl World {
 
     fn reading(&mut self) -> Reading<'_> {
         let reader = self.life.core.reader().versions(self.versions).unwrap();
-        Reading {
-            core: &mut self.life.core,
-            medium: &self.life.medium,
-            reader,
-            namespace: self.versions,
-            bytes: Vec::new(),
-        }
+        Reading { core: &mut self.life.core, medium: &self.life.medium, reader, namespace: self.versions }
     }
 
     /// Merges all rows, keeping what snapshots see.

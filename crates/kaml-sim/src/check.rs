@@ -75,7 +75,10 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
             MediumError::BlockFailed { .. } => medium.bad_blocks().len() > 4 || faults.die_dies_at.is_some(),
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
         },
-        Error::Corrupt { .. } | Error::IndexDamaged { .. } | Error::MetadataDamaged(_) => lossy,
+        Error::Corrupt { .. }
+        | Error::SegmentDamaged { .. }
+        | Error::IndexDamaged { .. }
+        | Error::MetadataDamaged(_) => lossy,
         Error::Versions(kaml_versions::Error::DamagedRecord(_) | kaml_versions::Error::DamagedTable(_)) => lossy,
         // The limits depend on the shape, which a seed draws without regard to them.
         Error::Full { .. } | Error::BatchTooLarge { .. } | Error::ValueTooLarge { .. } => true,

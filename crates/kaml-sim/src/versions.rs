@@ -15,8 +15,8 @@ use crate::world::{End, World};
 use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader, segment_image};
 use kaml_flash::Medium;
 use kaml_versions::{
-    At, Command as VersionCommand, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt, Source, Version,
-    Versions, get, history, merge, plan_merge,
+    At, Command as VersionCommand, Error as Damage, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt,
+    Source, Version, Versions, get, history, merge, plan_merge,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -78,13 +78,12 @@ pub(crate) struct Reading<'a> {
     medium: &'a dyn Medium,
     reader: VersionReader,
     space: u32,
-    bytes: Vec<u8>,
 }
 
 impl<'a> Reading<'a> {
     pub(crate) fn new(core: &'a mut Core, medium: &'a dyn Medium, space: u32) -> Result<Reading<'a>, Error> {
         let reader = core.reader().versions(space)?;
-        Ok(Reading { core, medium, reader, space, bytes: Vec::new() })
+        Ok(Reading { core, medium, reader, space })
     }
 }
 
@@ -99,9 +98,13 @@ impl Source for Reading<'_> {
         })
     }
 
-    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        self.core.read_part(self.medium, at, &bytes, &mut self.bytes)?;
-        Ok(&self.bytes)
+    fn read<T>(
+        &mut self,
+        at: SegmentAt,
+        bytes: Range<usize>,
+        take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
+        self.core.read_part(self.medium, self.space, at, &bytes, take)
     }
 }
 

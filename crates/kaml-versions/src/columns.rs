@@ -136,7 +136,7 @@ impl Columns {
 
     /// The row of a key.
     pub fn row_of(&self, key: &Key) -> u32 {
-        self.hash(key).row(self.parameters.rows)
+        self.parameters.row_of(key)
     }
 
     /// The row that should be sealed now: the fullest one, if the buffer is full, or that of the key put `last`, if that
@@ -231,7 +231,7 @@ impl Columns {
         group.segments.iter().map(move |segment| SegmentInfo {
             at: segment.at(),
             row,
-            sequences: segment.first_sequence()..segment.end_sequence(),
+            sequences: segment.sequences(),
             records: segment.records.into(),
             live: segment.live.into(),
             hashed_pages: segment.hashed_pages(),

@@ -70,16 +70,13 @@ impl Segment {
         (self.place >> SegmentAt::BITS) as u32 + 1
     }
 
-    pub(crate) fn first_sequence(&self) -> u64 {
-        self.first_sequence
-    }
-
-    /// An upper bound of its sequences, exclusive.
-    pub(crate) fn end_sequence(&self) -> u64 {
-        match self.sequence_span {
+    /// All its versions' sequences are in this range.
+    pub(crate) fn sequences(&self) -> Range<u64> {
+        let end = match self.sequence_span {
             u32::MAX => u64::MAX,
             span => self.first_sequence + u64::from(span),
-        }
+        };
+        self.first_sequence..end
     }
 }
 
@@ -278,8 +275,8 @@ mod tests {
         let at = SegmentAt::new((1 << 48) - 1).expect("48 bits");
         let segment = Segment::new(at, 1 << 16, 5..72, 100, 7);
         assert_eq!((segment.at(), segment.hashed_pages()), (at, 1 << 16));
-        assert_eq!((segment.first_sequence(), segment.end_sequence()), (5, 72));
-        assert_eq!(Segment::new(at, 1, 5..1 << 40, 1, 0).end_sequence(), u64::MAX);
+        assert_eq!(segment.sequences(), 5..72);
+        assert_eq!(Segment::new(at, 1, 5..1 << 40, 1, 0).sequences(), 5..u64::MAX);
         assert_eq!(SegmentAt::new(1 << 48), None);
     }
 }

@@ -62,7 +62,7 @@ pub use reads::{
     At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, is_whole, list, newest, undone, verify,
     view_of,
 };
-pub use record::{HEADER_BYTES, Kind, Version, find, records};
+pub use record::{HEADER_BYTES, Kind, Version, records};
 pub use retention::Retention;
 pub use retrieval_columns::ValueShape;
 pub use seal::Sealed;

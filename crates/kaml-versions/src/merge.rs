@@ -14,7 +14,7 @@ use crate::group::SegmentAt;
 use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
 use crate::reads::{Source, load_extent, read_segment};
-use crate::record::{Kind, Version, records};
+use crate::record::{Kind, Version};
 use crate::retention::{Candidate, Fate, Retention};
 use crate::row::Row;
 use crate::seal::{Room, Sealed};
@@ -134,14 +134,14 @@ fn read_row<S: Source>(
     kept_from: u64,
     closes: bool,
 ) -> Result<(Decisions, Timeline), S::Error> {
-    let (buffered, segments, (sizes, closed), timeline, page_bytes) = source.look(|versions, hold| {
+    let (buffered, segments, (sizes, closed), timeline, parameters) = source.look(|versions, hold| {
         let columns = &versions.columns;
         let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
         let segments: Vec<SegmentInfo> = columns.segments(row).collect();
         segments.iter().for_each(|segment| hold(segment.at));
-        let page_bytes = columns.parameters().page_bytes as usize;
+        let parameters = *columns.parameters();
         let groups = (columns.group_sizes(row), columns.closed_groups(row, closes));
-        (buffered, segments, groups, versions.timeline.clone(), page_bytes)
+        (buffered, segments, groups, versions.timeline.clone(), parameters)
     })?;
     let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, closed, ..Decisions::default() };
     for version in buffered.into_iter().rev() {
@@ -150,7 +150,7 @@ fn read_row<S: Source>(
     let groups = decisions.sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
     let groups: Vec<usize> = groups.collect();
     for (segment, group) in segments.iter().zip(groups).rev() {
-        let mut versions = read_segment(source, segment, page_bytes)?;
+        let mut versions = read_segment(source, segment, &parameters, |version, _| Ok(version))?;
         versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
         for version in versions {
             decisions.groups[group].push((version.sequence, bytes_of(&version)));
@@ -203,16 +203,11 @@ fn copy_kept<S: Source>(
     parameters: &Parameters,
     kept: &mut Row,
 ) -> Result<(), S::Error> {
-    let page_bytes = parameters.page_bytes as usize;
-    let mut found: Vec<(Version, Vec<u8>)> = Vec::new();
-    let pages = source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes)?;
-    for record in pages.chunks(page_bytes).flat_map(records) {
-        let (version, record) = record?;
-        if !plan.drop.contains(&version.sequence) {
-            let value = version.value(record)?.unwrap_or_default();
-            found.push((version, value.to_vec()));
-        }
-    }
+    let found = read_segment(source, segment, parameters, |version, record| {
+        let is_kept = !plan.drop.contains(&version.sequence);
+        Ok(if is_kept { Some((version, version.value(record)?.unwrap_or_default().to_vec())) } else { None })
+    })?;
+    let mut found: Vec<(Version, Vec<u8>)> = found.into_iter().flatten().collect();
     found.sort_unstable_by_key(|(version, _)| version.sequence);
     for (mut version, mut value) in found {
         if let Kind::Extent(start) = version.kind {

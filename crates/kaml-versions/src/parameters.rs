@@ -6,9 +6,10 @@
 
 use crate::Error;
 use crate::bloom::{BloomOptions, BloomParameters};
-use crate::hash::CHOICES_MAX;
+use crate::hash::{CHOICES_MAX, KeyHash};
 use crate::record::HEADER_BYTES;
 use crate::retrieval_columns::{PLANES_MAX, ValueShape};
+use kaml_index::Key;
 
 /// What tells in which segments, and where in them, a key's versions are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +66,11 @@ impl Parameters {
     /// Bytes of a segment.
     pub fn segment_bytes(&self) -> usize {
         self.page_bytes as usize * self.segment_pages as usize
+    }
+
+    /// The row of a key.
+    pub(crate) fn row_of(&self, key: &Key) -> u32 {
+        KeyHash::of(key, self.seed).row(self.rows)
     }
 
     /// The longest value: all pages but the one that says where it is and those of the table.

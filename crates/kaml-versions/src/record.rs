@@ -8,6 +8,7 @@
 
 use crate::Error;
 use kaml_index::Key;
+use std::ops::Range;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -215,15 +216,15 @@ pub fn records(page: &[u8]) -> impl Iterator<Item = Result<(Version, &[u8]), Err
     })
 }
 
-/// The record of one version in a page, if it is there.
-pub fn find<'a>(page: &'a [u8], key: &Key, ordinal: u16) -> Result<Option<(Version, &'a [u8])>, Error> {
-    for record in records(page) {
-        let (version, bytes) = record?;
-        if version.key == *key && version.ordinal == ordinal {
-            return Ok(Some((version, bytes)));
-        }
-    }
-    Ok(None)
+/// As [`records`], of a page of a segment whose versions have these sequences. Others show that something else stands there.
+pub(crate) fn records_among<'a>(
+    page: &'a [u8],
+    sequences: &Range<u64>,
+) -> impl Iterator<Item = Result<(Version, &'a [u8]), Error>> {
+    records(page).map(|record| match record {
+        Ok((version, _)) if !sequences.contains(&version.sequence) => Err(Error::DamagedRecord("of another segment")),
+        record => record,
+    })
 }
 
 #[cfg(test)]

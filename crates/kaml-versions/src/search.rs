@@ -11,15 +11,18 @@ use crate::Error;
 use crate::buffer::NONE;
 use crate::group::{Group, Ordinals, Probe, SegmentAt};
 use crate::hash::KeyHash;
-use crate::record::{Version, find};
+use crate::record::{Version, records_among};
 use crate::row::Row;
 use kaml_index::Key;
+use std::ops::Range;
 
 /// A page that may hold a version.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Candidate {
     /// The segment.
     pub at: SegmentAt,
+    /// All its versions' sequences are in this range.
+    pub sequences: Range<u64>,
     /// The page in it.
     pub page: u32,
     /// The ordinal that the version would bear.
@@ -34,13 +37,18 @@ impl Candidate {
         before: u64,
         page: &'p [u8],
     ) -> Result<Option<(Version, &'p [u8])>, Error> {
-        let found = find(page, key, self.ordinal)?;
-        Ok(found.filter(|(version, _)| version.sequence < before))
+        for record in records_among(page, &self.sequences) {
+            let (version, bytes) = record?;
+            if version.key == *key && version.ordinal == self.ordinal {
+                return Ok((version.sequence < before).then_some((version, bytes)));
+            }
+        }
+        Ok(None)
     }
 }
 
 /// Where the next version is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Place<'a> {
     /// In the buffer: here.
     Buffered(Version, &'a [u8]),
@@ -98,7 +106,7 @@ impl<'a> Search<'a> {
             self.segments_left &= !(1 << newest);
             let group = self.group();
             if let Some(probe) = &self.probe
-                && group.segments[newest as usize].first_sequence() < self.before
+                && group.segments[newest as usize].sequences().start < self.before
             {
                 self.run = Some((newest, group.ordinals(probe, self.hash, newest)));
             }
@@ -118,7 +126,8 @@ impl<'a> Search<'a> {
         };
         let group = self.group();
         let page = group.page(probe, self.hash, segment, ordinal);
-        Some(Candidate { at: group.segments[segment as usize].at(), page, ordinal })
+        let segment = &group.segments[segment as usize];
+        Some(Candidate { at: segment.at(), sequences: segment.sequences(), page, ordinal })
     }
 
     /// The version that a candidate's page was read for, if it is there and old enough.

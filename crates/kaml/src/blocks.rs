@@ -188,10 +188,10 @@ pub(crate) struct UnitRead {
 
 impl UnitRead {
     /// Where the blocks lie in the bytes that were read, if they are the unit.
-    pub(crate) fn blocks(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
+    pub(crate) fn blocks(&self, bytes: &[u8]) -> Result<Range<usize>, CommandError> {
         let value = self.read.value(bytes)?;
         let blocks = value.start + self.in_unit.start..value.start + self.in_unit.end;
-        if blocks.end <= value.end { Ok(blocks) } else { Err(other_size(&self.read).into()) }
+        if blocks.end <= value.end { Ok(blocks) } else { Err(other_size(&self.read)) }
     }
 }
 
@@ -230,7 +230,7 @@ impl Run {
     }
 
     /// Copies the blocks out of the bytes that were read, if they are the units.
-    pub(crate) fn copy(&self, bytes: &[u8], into: &mut [u8]) -> Result<(), Error> {
+    pub(crate) fn copy(&self, bytes: &[u8], into: &mut [u8]) -> Result<(), CommandError> {
         for part in &self.parts {
             let record = &bytes[part.start..part.start + part.read.bytes];
             let value = &record[part.read.value(record)?];

@@ -15,7 +15,8 @@ use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Instant, Mutex, MutexGuard};
 use crate::{Key, NamespaceId};
 use kaml_device::{
-    Body, Buffered, Core, DIRECT_BYTES, FindError, FlashRead, Found, Op, Reader, StageError, encode_image, image_bytes,
+    Body, Buffered, Core, DIRECT_BYTES, Error as CommandError, FindError, FlashRead, Found, Op, Reader, StageError,
+    encode_image, image_bytes, read_whole,
 };
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Geometry, Io, IoId, Medium, Wake};
 use std::cell::RefCell;
@@ -405,10 +406,8 @@ impl Shared {
         let mut buf = fits.unwrap_or_else(|| AlignedBuf::for_transfers(read.bytes + 2 * AlignedBuf::ALIGN));
         buf.set_len(read.bytes);
         let mut io = Io::Read { at: read.at, into: buf };
-        self.count_reads(1, read.bytes as u64);
-        self.medium.execute(&mut io)?;
+        let range = self.read_into(&mut io, |bytes| read.value(bytes))?;
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        let range = read.value(&into)?;
         Ok(Bytes::of_read(into, range))
     }
 
@@ -452,7 +451,7 @@ impl Shared {
     }
 
     pub(crate) fn read(&self, read: &FlashRead, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.read_with(read.at, read.bytes, |bytes| Ok(read.copy_value(bytes, out)?))
+        self.read_with(read.at, read.bytes, |bytes| read.copy_value(bytes, out))
     }
 
     /// Reads flash on the caller's thread and hands the bytes on.
@@ -460,7 +459,7 @@ impl Shared {
         &self,
         at: ChunkAddr,
         bytes: usize,
-        take: impl FnOnce(&[u8]) -> Result<(), Error>,
+        take: impl FnMut(&[u8]) -> Result<(), CommandError>,
     ) -> Result<(), Error> {
         thread_local! {
             static SCRATCH: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(16 << 10));
@@ -471,12 +470,31 @@ impl Shared {
             kept.ok().filter(|buf| buf.capacity() >= bytes).unwrap_or_else(|| AlignedBuf::for_transfers(bytes));
         buf.set_len(bytes);
         let mut io = Io::Read { at, into: buf };
-        self.count_reads(1, bytes as u64);
-        let result = self.medium.execute(&mut io);
+        let taken = self.read_into(&mut io, take);
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        let taken = result.map_err(Error::from).and_then(|()| take(&into));
         let _ = SCRATCH.try_with(|scratch| scratch.replace(into));
         taken
+    }
+
+    /// Carries a read out, again if `take` finds that something else came than was stored.
+    fn read_into<T>(&self, io: &mut Io, mut take: impl FnMut(&[u8]) -> Result<T, CommandError>) -> Result<T, Error> {
+        read_whole(|| {
+            let result = self.medium.execute(io);
+            let Io::Read { into, .. } = &*io else { unreachable!("still a read") };
+            self.count_reads(1, into.len() as u64);
+            result.map(|()| take(into)).map_err(Error::from)
+        })
+    }
+
+    /// What `take` makes of a read that was carried out; if something else came than was stored, it is carried out again on the
+    /// caller's thread.
+    pub(crate) fn take_read<T>(
+        &self,
+        io: &mut Io,
+        mut take: impl FnMut(&[u8]) -> Result<T, CommandError>,
+    ) -> Result<T, Error> {
+        let Io::Read { into, .. } = &*io else { unreachable!("ids of reads are told by a bit") };
+        take(into).or_else(|_| self.read_into(io, take))
     }
 
     pub(crate) fn count_reads(&self, count: u64, bytes: u64) {

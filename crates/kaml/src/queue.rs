@@ -430,13 +430,6 @@ impl AsyncQueue {
             }
         }
         self.operations().done = done;
-        for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
-            let completion = self.reads_done.pop_front().expect("counted");
-            if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
-                into.prefetch();
-            }
-            self.answer_get(completion, now);
-        }
         // Others may have committed frames with commands of ours.
         if core.is_none() && !self.puts.is_empty() && self.persisting() == 0 {
             core = Some(shared.lock());
@@ -447,6 +440,13 @@ impl AsyncQueue {
             let news = shared.news(&core);
             drop(core);
             shared.spread(news, self.id);
+        }
+        for _ in 0..READS_ANSWERED_MIN.max(self.gets.len() / 4).min(self.reads_done.len()) {
+            let completion = self.reads_done.pop_front().expect("counted");
+            if let Some(Completion { io: Io::Read { into, .. }, .. }) = self.reads_done.front() {
+                into.prefetch();
+            }
+            self.answer_get(completion, now);
         }
         self.take_arrived(now);
     }
@@ -470,12 +470,13 @@ impl AsyncQueue {
     }
 
     fn answer_get(&mut self, completion: Completion, now: Instant) {
-        let Completion { id, io, result } = completion;
+        let Completion { id, mut io, result } = completion;
         let place = (id & !READ_BIT) as usize;
         let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
         self.free_places.push(place);
+        let range =
+            result.map_err(Error::from).and_then(|()| self.shared.take_read(&mut io, |bytes| read.value(bytes)));
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };
-        let range = result.map_err(Error::from).and_then(|()| Ok(read.value(&into)?));
         let value = match range {
             Ok(range) => Ok(self.buffers.value(into, range)),
             Err(error) => {

@@ -10,10 +10,10 @@
 use crate::driver::Shared;
 use crate::merging::Pace;
 use crate::{Cursor, Device, Error, Key, ListPage, NamespaceId};
-use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader};
+use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader, read_whole};
 use kaml_versions::{
-    At, Command, Difference, MergePlan, Past, Record, Retention, SegmentAt, Source, Versions, View, diff, exists, get,
-    get_seen, history, list, preview_merge, undone, verify, view_of,
+    At, Command, Difference, Error as VersionError, MergePlan, Past, Record, Retention, SegmentAt, Source, Versions,
+    View, diff, exists, get, get_seen, history, list, preview_merge, undone, verify, view_of,
 };
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -115,7 +115,25 @@ impl Source for Reading<'_> {
         }
     }
 
-    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
+    fn read<T>(
+        &mut self,
+        at: SegmentAt,
+        bytes: Range<usize>,
+        mut take: impl FnMut(&[u8]) -> Result<T, VersionError>,
+    ) -> Result<T, Error> {
+        let (read, _) = self.reader.locate(at, &bytes);
+        read_whole(|| {
+            self.read_pieces(at, &bytes)?;
+            Ok(take(&self.bytes).map_err(|what| read.damaged(self.namespace, what)))
+        })
+    }
+}
+
+/// What a merge reads at a time: others' commands wait behind it for no longer than behind one of their own.
+const PACED_BYTES: usize = 64 << 10;
+
+impl Reading<'_> {
+    fn read_pieces(&mut self, at: SegmentAt, bytes: &Range<usize>) -> Result<(), Error> {
         let mut found = std::mem::take(&mut self.bytes);
         found.resize(bytes.len(), 0);
         let piece_bytes = if self.pace.is_some() { PACED_BYTES } else { bytes.len().max(1) };
@@ -127,14 +145,9 @@ impl Source for Reading<'_> {
             self.read_piece(at, start..start + piece.len(), piece)?;
         }
         self.bytes = found;
-        Ok(&self.bytes)
+        Ok(())
     }
-}
 
-/// What a merge reads at a time: others' commands wait behind it for no longer than behind one of their own.
-const PACED_BYTES: usize = 64 << 10;
-
-impl Reading<'_> {
     fn read_piece(&self, at: SegmentAt, bytes: Range<usize>, into: &mut [u8]) -> Result<(), Error> {
         let (read, is_programmed) = self.reader.locate(at, &bytes);
         if !is_programmed && self.shared.lock().read_segment(&read, into) {

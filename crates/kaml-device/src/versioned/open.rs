@@ -14,7 +14,9 @@ use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
 use crate::recovery::{PLACE_TRIES_MAX, read_again, read_stream};
 use kaml_flash::{ChunkAddr, Medium};
-use kaml_versions::{Columns, Command, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest};
+use kaml_versions::{
+    Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest,
+};
 use std::ops::Range;
 
 /// A version that was kept, and its record.
@@ -58,7 +60,7 @@ struct Opened<'a> {
     versions: &'a Versions,
     core: &'a Core,
     medium: &'a dyn Medium,
-    page: Vec<u8>,
+    namespace: u32,
 }
 
 impl Source for Opened<'_> {
@@ -68,9 +70,13 @@ impl Source for Opened<'_> {
         Ok(look(self.versions, &mut |_| {}))
     }
 
-    fn read(&mut self, at: SegmentAt, bytes: Range<usize>) -> Result<&[u8], Error> {
-        self.core.read_part(self.medium, at, &bytes, &mut self.page)?;
-        Ok(&self.page)
+    fn read<T>(
+        &mut self,
+        at: SegmentAt,
+        bytes: Range<usize>,
+        take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
+        self.core.read_part(self.medium, self.namespace, at, &bytes, take)
     }
 }
 
@@ -134,7 +140,7 @@ impl Core {
             (kept, _) => kept?,
         };
         for (version, record) in kept {
-            let missing = self.is_missing(medium, &versions, &version);
+            let missing = self.is_missing(medium, id, &versions, &version);
             if self.or_unknown(missing)? {
                 versions.insert(&version.key, record);
             }
@@ -153,14 +159,20 @@ impl Core {
         let mut columns = Columns::new(parameters).map_err(|error| damaged(&error))?;
         for (row, entries) in (0..).zip(rows) {
             for entry in entries {
-                let table = || self.read_table(medium, &parameters, &entry).map_err(|error| damaged(&error));
+                let table = || self.read_table(medium, id, &parameters, &entry).map_err(|error| damaged(&error));
                 read_again(|| columns.restore(row, entry.at, entry.live, &table()?).map_err(|error| damaged(&error)))?;
             }
         }
         Ok(Versions::restore(columns, timeline))
     }
 
-    fn read_table(&self, medium: &dyn Medium, parameters: &Parameters, entry: &Entry) -> Result<Vec<u8>, Error> {
+    fn read_table(
+        &self,
+        medium: &dyn Medium,
+        id: u32,
+        parameters: &Parameters,
+        entry: &Entry,
+    ) -> Result<Vec<u8>, Error> {
         let damaged = || Error::MetadataDamaged(format!("no segment can lie at {}", entry.at.get()));
         let bytes = usize::from(entry.table_pages) * parameters.page_bytes as usize;
         let start = parameters.segment_bytes().checked_sub(bytes).ok_or_else(damaged)?;
@@ -169,10 +181,8 @@ impl Core {
         if entry.at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
             return Err(damaged());
         }
-        let mut table = Vec::new();
         // While the device is in use, a namespace may be loaded whose pages still wait to be programmed.
-        self.read_part(medium, entry.at, &(start..start + bytes), &mut table)?;
-        Ok(table)
+        self.read_part(medium, id, entry.at, &(start..start + bytes), |table| Ok(table.to_vec()))
     }
 
     /// The kept versions of a namespace, in the order of their sequences.
@@ -220,7 +230,7 @@ impl Core {
     fn is_missing_in(&mut self, medium: &dyn Medium, id: u32, version: &Version) -> Result<bool, Error> {
         let missing = {
             let guard = self.spaces[&id].shared.versions();
-            self.is_missing(medium, guard.as_ref().expect("loaded before"), version)
+            self.is_missing(medium, id, guard.as_ref().expect("loaded before"), version)
         };
         self.or_unknown(missing)
     }
@@ -237,8 +247,14 @@ impl Core {
         }
     }
 
-    fn is_missing(&self, medium: &dyn Medium, versions: &Versions, version: &Version) -> Result<bool, Error> {
-        let mut source = Opened { versions, core: self, medium, page: Vec::new() };
+    fn is_missing(
+        &self,
+        medium: &dyn Medium,
+        namespace: u32,
+        versions: &Versions,
+        version: &Version,
+    ) -> Result<bool, Error> {
+        let mut source = Opened { versions, core: self, medium, namespace };
         let known = newest(&mut source, &version.key, &View::everything())?;
         Ok(known.is_none_or(|known| known.sequence < version.sequence))
     }

@@ -12,10 +12,10 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::layout::Door;
 use crate::namespace::NamespaceShared;
-use crate::reader::{FindError, Reader};
-use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io, Medium, MediumError};
+use crate::reader::{FindError, Reader, read_whole};
+use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io, Medium};
 use kaml_index::Key;
-use kaml_versions::{SegmentAt, Versions};
+use kaml_versions::{Error as Damage, SegmentAt, Versions};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -41,6 +41,11 @@ impl SegmentRead {
     /// What was asked for, of the bytes that were read.
     pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.part.clone()]
+    }
+
+    /// The error of a part that is not what it should be.
+    pub fn damaged(&self, namespace: u32, what: Damage) -> Error {
+        Error::SegmentDamaged { namespace, at: self.at, what }
     }
 }
 
@@ -106,23 +111,27 @@ impl Core {
     /// Reads a part of a segment, from memory or from the medium, while nobody else changes the core.
     ///
     /// # Errors
-    /// The medium's.
-    pub fn read_part(
+    /// The medium's; [`Error::SegmentDamaged`] for what `take` refuses, read again and again.
+    pub fn read_part<T>(
         &self,
         medium: &dyn Medium,
+        namespace: u32,
         at: SegmentAt,
         bytes: &Range<usize>,
-        into: &mut Vec<u8>,
-    ) -> Result<(), MediumError> {
+        mut take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
         let read = SegmentRead::new(&self.geometry, at, bytes);
-        into.resize(bytes.len(), 0);
-        if !self.read_segment(&read, into) {
+        let mut take = |found: &[u8]| take(found).map_err(|what| read.damaged(namespace, what));
+        let mut buffered = vec![0; bytes.len()];
+        if self.read_segment(&read, &mut buffered) {
+            return take(&buffered);
+        }
+        read_whole(|| {
             let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
             medium.execute(&mut io)?;
             let Io::Read { into: found, .. } = io else { unreachable!("still a read") };
-            into.copy_from_slice(read.of(&found));
-        }
-        Ok(())
+            Ok(take(read.of(&found)))
+        })
     }
 
     /// Copies a part of a segment that waits to be programmed; false if it is on the medium by now.

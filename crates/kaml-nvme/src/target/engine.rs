@@ -396,7 +396,7 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         E::Conflict { present: false, .. } => Status::NO_SUCH_KEY,
         E::Full { .. } => Status::CAPACITY_EXCEEDED,
         E::ReadOnly => Status::WRITE_PROTECTED,
-        E::Corrupt { .. } | E::IndexDamaged { .. } | E::MetadataDamaged(_) | E::Root(_) => {
+        E::Corrupt { .. } | E::SegmentDamaged { .. } | E::IndexDamaged { .. } | E::MetadataDamaged(_) | E::Root(_) => {
             tracing::error!(%error, "the medium lost data");
             Status::UNRECOVERED_READ
         }

@@ -13,6 +13,7 @@ use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 /// Reads of block commands are told from those of Gets by this bit of their id.
@@ -261,51 +262,50 @@ impl AsyncQueue {
 
     /// Works off the reads that are done. Call it without the core's lock.
     pub(super) fn take_arrived(&mut self, now: Instant) {
-        for Completion { id, io, result } in std::mem::take(&mut self.blocks.arrived) {
+        let shared = self.shared.clone();
+        for Completion { id, mut io, result } in std::mem::take(&mut self.blocks.arrived) {
             let reading = self.blocks.take_read(id);
-            let Io::Read { into: bytes, .. } = io else { unreachable!("ids of reads are told by a bit") };
             let result = result.map_err(Error::from);
             match reading {
                 Reading::OneUnit { token, start, read } => {
-                    self.one_unit_read(token, now - start, &read, result, bytes);
+                    let blocks = result.and_then(|()| shared.take_read(&mut io, |bytes| read.blocks(bytes)));
+                    self.one_unit_read(token, now - start, blocks, io);
                     continue;
                 }
-                Reading::Run(command, run) => self.run_read(command, &run, result.map(|()| &bytes[..])),
+                Reading::Run(command, run) => {
+                    self.run_read(command, |into| {
+                        result.and_then(|()| shared.take_read(&mut io, |bytes| run.copy(bytes, into)))
+                    });
+                }
                 Reading::Unit(command, read) => {
-                    let value = result.and_then(|()| Ok(bytes[read.value(&bytes)?].to_vec()));
+                    let unit = |bytes: &[u8]| Ok(bytes[read.value(bytes)?].to_vec());
+                    let value = result.and_then(|()| shared.take_read(&mut io, unit));
                     self.unit_read(command, value.map(|value| (read, value)));
                 }
             }
-            self.buffers.give(bytes);
+            self.buffers.give(memory_of(io));
         }
     }
 
     /// The blocks stay where they were read, until their memory is given back.
-    fn one_unit_read(
-        &mut self,
-        token: u64,
-        took: Duration,
-        read: &UnitRead,
-        result: Result<(), Error>,
-        bytes: AlignedBuf,
-    ) {
+    fn one_unit_read(&mut self, token: u64, took: Duration, blocks: Result<Range<usize>, Error>, io: Io) {
         self.blocks.one_unit_reads -= 1;
-        let blocks = match result.and_then(|()| read.blocks(&bytes)) {
-            Ok(blocks) => Ok(Bytes::of_read(bytes, blocks)),
+        let blocks = match blocks {
+            Ok(blocks) => Ok(Bytes::of_read(memory_of(io), blocks)),
             Err(error) => {
-                self.buffers.give(bytes);
+                self.buffers.give(memory_of(io));
                 Err(error)
             }
         };
         self.blocks_found(token, took, blocks);
     }
 
-    fn run_read(&mut self, id: u64, run: &Run, bytes: Result<&[u8], Error>) {
+    fn run_read(&mut self, id: u64, copy: impl FnOnce(&mut [u8]) -> Result<(), Error>) {
         let Some(Command::Read { into, reads, error, .. }) = self.blocks.commands.get_mut(&id) else {
             unreachable!("a read is answered after all its runs")
         };
         *reads -= 1;
-        if let Err(failure) = bytes.and_then(|bytes| run.copy(bytes, into)) {
+        if let Err(failure) = copy(into) {
             error.get_or_insert(failure);
         }
         if *reads == 0
@@ -361,6 +361,11 @@ impl AsyncQueue {
             self.go_on_with(id) || has_more
         })
     }
+}
+
+fn memory_of(read: Io) -> AlignedBuf {
+    let Io::Read { into, .. } = read else { unreachable!("ids of reads are told by a bit") };
+    into
 }
 
 fn visit_core(core: &mut Core, change: &mut BlockChange, data: &[u8]) -> Result<Visit, StageError> {

@@ -119,9 +119,10 @@ impl Device {
     pub(super) fn versions_of(&mut self, segment: &SegmentInfo) -> Result<Vec<Version>, RigError> {
         let mut reading = Reading::new(&mut self.core, &self.medium, self.space)?;
         reading.look(|_, hold| hold(segment.at))?;
-        let pages = reading.read(segment.at, 0..(segment.hashed_pages * PAGE_BYTES) as usize)?;
-        let versions = pages.chunks(PAGE_BYTES as usize).flat_map(records).map(|record| Ok(record?.0));
-        versions.collect()
+        let versions = reading.read(segment.at, 0..(segment.hashed_pages * PAGE_BYTES) as usize, |pages| {
+            pages.chunks(PAGE_BYTES as usize).flat_map(records).map(|record| Ok(record?.0)).collect()
+        })?;
+        Ok(versions)
     }
 
     fn commit(&mut self) -> Result<(), RigError> {

@@ -43,6 +43,8 @@ pub(crate) enum Trouble {
     Cut,
     /// A read is refused, or a bit flips on its way: what needs it is refused, and nothing has changed. Space is short, too.
     Misread,
+    /// Bits flip on the way of a read, so rarely that it comes right when it is repeated: nothing is refused but for want of space.
+    Flip,
 }
 
 /// What became of a command that changes something.
@@ -54,14 +56,14 @@ enum Fate {
 
 impl Trouble {
     fn has_little_space(self) -> bool {
-        matches!(self, Trouble::Full | Trouble::Misread)
+        matches!(self, Trouble::Full | Trouble::Misread | Trouble::Flip)
     }
 
     /// Whether it is the reason of an error, or that a namespace has gone.
     fn excuse(self, error: &Error, may_be_gone: bool) {
         let is_excused = match self {
             Trouble::None => false,
-            Trouble::Full => is_full(error),
+            Trouble::Full | Trouble::Flip => is_full(error),
             Trouble::Misread => is_misread(error) || is_full(error),
             Trouble::Cut => true,
         };
@@ -71,7 +73,7 @@ impl Trouble {
     fn fate(self, result: Result<(), Error>) -> Fate {
         match (self, result) {
             (_, Ok(())) => Fate::Done,
-            (Trouble::Full, Err(error)) if is_full(&error) => Fate::Refused,
+            (Trouble::Full | Trouble::Flip, Err(error)) if is_full(&error) => Fate::Refused,
             (Trouble::Misread, Err(error)) if is_misread(&error) || is_full(&error) => Fate::Refused,
             (Trouble::Cut, Err(_)) => Fate::Unknown,
             (_, Err(error)) => panic!("{error}"),
@@ -88,15 +90,15 @@ fn is_unknown(error: &Error) -> bool {
 }
 
 fn is_misread(error: &Error) -> bool {
-    use kaml::VersionError::{DamagedRecord, DamagedTable};
     use kaml_device::Error as E;
-    match error.command() {
-        Some(E::Corrupt { .. } | E::IndexDamaged { .. } | E::Medium(kaml_flash::MediumError::ReadFailed { .. })) => {
-            true
-        }
-        Some(E::Versions(error)) => matches!(error, DamagedRecord(_) | DamagedTable(_)),
-        _ => false,
-    }
+    use kaml_flash::MediumError::ReadFailed;
+    let damage = |error: &E| {
+        matches!(
+            error,
+            E::Corrupt { .. } | E::SegmentDamaged { .. } | E::IndexDamaged { .. } | E::Medium(ReadFailed { .. })
+        )
+    };
+    error.command().is_some_and(damage)
 }
 
 fn is_full(error: &Error) -> bool {
