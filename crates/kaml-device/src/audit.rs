@@ -159,7 +159,7 @@ impl BlockAudit {
     }
 }
 
-/// The OOB entries of a block's pages, as many as can be had. Pages behind an open block's end have none, nor have torn ones.
+/// The OOB entries of a block's pages, of those that were programmed as many as can be had: torn ones have none.
 fn read_entries(medium: &dyn Medium, block: u32, programmed_pages: u32) -> Result<Vec<Option<Oob>>, MediumError> {
     let geometry = medium.geometry();
     let at = PageAddr { block: BlockIndex(block), page: 0 };
@@ -170,11 +170,11 @@ fn read_entries(medium: &dyn Medium, block: u32, programmed_pages: u32) -> Resul
         medium.execute(&mut io)?;
         let Io::ReadOob { into, .. } = &io else { unreachable!("still an OOB read") };
         let pages = entries_of_block(into, geometry.oob_bytes as usize);
-        let count = pages.iter().flatten().count();
+        let count = pages[..programmed_pages as usize].iter().flatten().count();
         if count >= best_count {
             (best, best_count) = (pages, count);
         }
-        if best_count == 0 || best_count >= programmed_pages as usize {
+        if best_count == programmed_pages as usize {
             break;
         }
     }

@@ -13,7 +13,7 @@ use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
 use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
-use crate::reads::{Source, load_extent, read_segment};
+use crate::reads::{Pages, Source, load_extent, read_segment};
 use crate::record::{Kind, Version};
 use crate::retention::{Candidate, Fate, Retention};
 use crate::row::Row;
@@ -210,8 +210,8 @@ fn copy_kept<S: Source>(
     let mut found: Vec<(Version, Vec<u8>)> = found.into_iter().flatten().collect();
     found.sort_unstable_by_key(|(version, _)| version.sequence);
     for (mut version, mut value) in found {
-        if let Kind::Extent(start) = version.kind {
-            value = load_extent(source, &version, segment.at, start)?;
+        if matches!(version.kind, Kind::Extent(_)) {
+            value = load_extent(source, &version, &Pages::of(segment, parameters))?;
             version.kind = Kind::Value;
         }
         version.ordinal = 0;

@@ -82,7 +82,47 @@ pub enum Difference {
 struct Found {
     version: Version,
     record: Box<[u8]>,
-    page: Option<(SegmentAt, Range<usize>)>,
+    page: Option<Pages>,
+}
+
+/// Pages of a segment, all that have records or one of them.
+pub(crate) struct Pages {
+    at: SegmentAt,
+    bytes: Range<usize>,
+    parameters: Parameters,
+}
+
+impl Pages {
+    /// All of a segment that have records.
+    pub(crate) fn of(segment: &SegmentInfo, parameters: &Parameters) -> Pages {
+        let bytes = 0..segment.hashed_pages as usize * parameters.page_bytes as usize;
+        Pages { at: segment.at, bytes, parameters: *parameters }
+    }
+
+    fn one(at: SegmentAt, page: u32, parameters: &Parameters) -> Pages {
+        let page_bytes = parameters.page_bytes as usize;
+        let start = page as usize * page_bytes;
+        Pages { at, bytes: start..start + page_bytes, parameters: *parameters }
+    }
+
+    fn read<S: Source, T>(&self, source: &mut S, take: impl FnMut(&[u8]) -> Result<T, Error>) -> Result<T, S::Error> {
+        source.read(self.at, self.bytes.clone(), take)
+    }
+
+    /// Takes something from the record of a version that was found here before.
+    fn read_again<S: Source, T>(
+        &self,
+        source: &mut S,
+        version: &Version,
+        take: impl Fn(Version, &[u8]) -> Result<T, Error>,
+    ) -> Result<T, S::Error> {
+        self.read(source, |pages| {
+            let mut found = pages.chunks(self.parameters.page_bytes as usize).flat_map(records).filter_map(Result::ok);
+            let found = found.find(|(found, _)| (found.key, found.sequence) == (version.key, version.sequence));
+            let (version, record) = found.ok_or(Error::DamagedRecord("header checksum"))?;
+            take(version, record)
+        })
+    }
 }
 
 /// A walk over a key's versions, newest first.
@@ -131,18 +171,16 @@ impl Walk {
                 Some(Spot::Buffered(version, record)) => Some(Found { version, record, page: None }),
                 Some(Spot::Page(candidate)) => {
                     self.passed.insert((candidate.at, candidate.ordinal));
-                    let (at, page_bytes) = (candidate.at, parameters.page_bytes as usize);
-                    let start = candidate.page as usize * page_bytes;
-                    let page = start..start + page_bytes;
-                    let (found, is_odd) = source.read(at, page.clone(), |bytes| {
+                    let page = Pages::one(candidate.at, candidate.page, &parameters);
+                    let (found, is_odd) = page.read(source, |bytes| {
                         let found = candidate.check(&self.key, self.before, bytes)?;
                         let is_odd = found.is_none() && !shares_row(bytes, &self.key, &parameters);
                         Ok((found.map(|(version, record)| (version, record.into())), is_odd))
                     })?;
                     if is_odd {
-                        check_segment(source, &self.key, at)?;
+                        check_segment(source, &self.key, candidate.at)?;
                     }
-                    found.map(|(version, record)| Found { version, record, page: Some((at, page)) })
+                    found.map(|(version, record)| Found { version, record, page: Some(page) })
                 }
             };
             if let Some(found) = found {
@@ -157,41 +195,40 @@ impl Walk {
 fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Record>, S::Error> {
     let Found { version, record, page } = found;
     let value = match (version.kind, page) {
-        (Kind::Extent(start), Some((at, _))) => Some(load_extent(source, &version, at, start)?),
-        (Kind::Value, Some((at, page))) if version.value(&record).is_err() => {
-            Some(load_again(source, &version, at, page)?)
+        (Kind::Extent(_), Some(page)) => Some(load_extent(source, &version, &page)?),
+        // Its header came right with the page, but not the value.
+        (Kind::Value, Some(page)) if version.value(&record).is_err() => {
+            page.read_again(source, &version, |version, record| Ok(version.value(record)?.map(<[u8]>::to_vec)))?
         }
         _ => version.value(&record)?.map(<[u8]>::to_vec),
     };
     Ok(value.map(|value| Record { version, value }))
 }
 
-/// The value of a version whose header came right with its page, but not the value.
-fn load_again<S: Source>(
-    source: &mut S,
-    version: &Version,
-    at: SegmentAt,
-    page: Range<usize>,
-) -> Result<Vec<u8>, S::Error> {
-    source.read(at, page, |page| {
-        let mut whole = records(page).filter_map(Result::ok).filter(|(found, _)| found == version);
-        let (_, record) = whole.next().ok_or(Error::DamagedRecord("header checksum"))?;
-        Ok(version.value(record)?.expect("a value").to_vec())
-    })
+/// The value of an extent whose record stands in these pages.
+pub(crate) fn load_extent<S: Source>(source: &mut S, version: &Version, pages: &Pages) -> Result<Vec<u8>, S::Error> {
+    // The value's checksum vouches for its place, too, which may have come wrong with its page.
+    if let Some(value) = read_extent(source, version, pages, |value| Ok(value.ok()))? {
+        return Ok(value);
+    }
+    let version = pages.read_again(source, version, |version, _| Ok(version))?;
+    read_extent(source, &version, pages, |value| value)
 }
 
-/// The value of an extent.
-pub(crate) fn load_extent<S: Source>(
+fn read_extent<S: Source, T>(
     source: &mut S,
     version: &Version,
-    at: SegmentAt,
-    start: u32,
-) -> Result<Vec<u8>, S::Error> {
-    source.read(at, start as usize..start as usize + version.value_len as usize, |value| {
-        match crc_fast::crc32_iscsi(value) == version.value_crc {
-            true => Ok(value.to_vec()),
-            false => Err(Error::DamagedRecord("value checksum")),
-        }
+    pages: &Pages,
+    take: impl Fn(Result<Vec<u8>, Error>) -> Result<T, Error>,
+) -> Result<T, S::Error> {
+    let Kind::Extent(start) = version.kind else { unreachable!("only extents are loaded so") };
+    let bytes = start as usize..start as usize + version.value_len as usize;
+    if bytes.end > pages.parameters.segment_bytes() {
+        return Ok(take(Err(Error::DamagedRecord("a value outside its segment")))?);
+    }
+    source.read(pages.at, bytes, |value| {
+        let is_whole = crc_fast::crc32_iscsi(value) == version.value_crc;
+        take(if is_whole { Ok(value.to_vec()) } else { Err(Error::DamagedRecord("value checksum")) })
     })
 }
 
@@ -270,8 +307,8 @@ pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Erro
         for version in versions {
             bytes += u64::from(version.value_len);
             count += 1;
-            if let Kind::Extent(start) = version.kind {
-                load_extent(source, &version, segment.at, start)?;
+            if matches!(version.kind, Kind::Extent(_)) {
+                load_extent(source, &version, &Pages::of(segment, &parameters))?;
             }
         }
     }
@@ -404,7 +441,7 @@ pub(crate) fn read_segment<S: Source, T>(
     take: impl Fn(Version, &[u8]) -> Result<T, Error>,
 ) -> Result<Vec<T>, S::Error> {
     let page_bytes = parameters.page_bytes as usize;
-    source.read(segment.at, 0..segment.hashed_pages as usize * page_bytes, |pages| {
+    Pages::of(segment, parameters).read(source, |pages| {
         let mut taken = Vec::with_capacity(segment.records as usize);
         for record in pages.chunks(page_bytes).flat_map(|page| records_among(page, &segment.sequences)) {
             let (version, record) = record?;

@@ -5,6 +5,7 @@
 //!
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
+use super::crc32c_append;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
 use crate::versioned::MergePolicy;
 use kaml_index::KeyKind;
@@ -95,14 +96,17 @@ const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index; an older root is one without them. There are no
 /// versions 3 and 7, which one flipped bit would make older ones.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
+/// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
+/// later version, and the device would be refused although the other root is whole.
+const WITH_HEADER_CHECKED: u32 = 9;
 /// The first version with journal entries in the root. A flipped bit that makes it an older one leaves bytes over.
 const WITH_TAIL: u32 = 5;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
 const WITH_BLOOM: u32 = 4;
-/// Before the body: magic, version, body length, CRC32C of the body, 16 bytes of uuid.
+/// Before the body: magic, version, body length, CRC32C, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
 impl Root {
@@ -127,13 +131,13 @@ impl Root {
         w.u32(self.journal_tail.len() as u32);
         w.0.extend_from_slice(&self.journal_tail);
         self.lifetime.iter().for_each(|value| w.u64(*value));
-        let body = crc_fast::crc32_iscsi(&w.0[HEADER_BYTES..]);
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
         w.0[8..12].copy_from_slice(&len.to_le_bytes());
-        w.0[12..16].copy_from_slice(&body.to_le_bytes());
         w.0[16..32].copy_from_slice(&uuid);
+        let sum = checksum(VERSION, &w.0);
+        w.0[12..16].copy_from_slice(&sum.to_le_bytes());
         w.0
     }
 
@@ -152,17 +156,17 @@ impl Root {
         if matches!(version, 0 | 3 | 7) {
             return Err(DecodeError::Broken("such a version never was"));
         }
-        if version > VERSION {
-            return Err(DecodeError::Newer(version));
-        }
         if header[16..32] != uuid {
             return Err(DecodeError::Broken("belongs to another device"));
         }
-        let body = bytes.get(HEADER_BYTES..Self::total_bytes(header)).ok_or(DecodeError::Broken("cut short"))?;
-        if crc_fast::crc32_iscsi(body).to_le_bytes() != header[12..16] {
+        let root = bytes.get(..Self::total_bytes(header)).ok_or(DecodeError::Broken("cut short"))?;
+        if checksum(version, root).to_le_bytes() != header[12..16] {
             return Err(DecodeError::Broken("checksum does not match"));
         }
-        let mut r = Reader(body);
+        if version > VERSION {
+            return Err(DecodeError::Newer(version));
+        }
+        let mut r = Reader(&root[HEADER_BYTES..]);
         Root::decode_body(&mut r, version).ok_or(DecodeError::Broken("fields out of range"))
     }
 
@@ -192,6 +196,15 @@ impl Root {
         }
         r.0.is_empty().then_some(root)
     }
+}
+
+/// The checksum of a root of this version: of all bytes but its own.
+fn checksum(version: u32, root: &[u8]) -> u32 {
+    let header = match version {
+        ..WITH_HEADER_CHECKED => 0,
+        _ => crc32c_append(crc_fast::crc32_iscsi(&root[..12]), &root[16..HEADER_BYTES]),
+    };
+    crc32c_append(header, &root[HEADER_BYTES..])
 }
 
 /// Why one slot does not count.

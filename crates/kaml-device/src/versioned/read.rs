@@ -12,7 +12,8 @@ use crate::core::Core;
 use crate::error::Error;
 use crate::layout::Door;
 use crate::namespace::NamespaceShared;
-use crate::reader::{FindError, Reader, read_whole};
+use crate::reader::{FindError, Reader};
+use crate::recovery::read_again;
 use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io, Medium};
 use kaml_index::Key;
 use kaml_versions::{Error as Damage, SegmentAt, Versions};
@@ -111,7 +112,7 @@ impl Core {
     /// Reads a part of a segment, from memory or from the medium, while nobody else changes the core.
     ///
     /// # Errors
-    /// The medium's; [`Error::SegmentDamaged`] for what `take` refuses, read again and again.
+    /// The medium's; [`Error::SegmentDamaged`] for what `take` refuses. Both are tried again first.
     pub fn read_part<T>(
         &self,
         medium: &dyn Medium,
@@ -126,11 +127,11 @@ impl Core {
         if self.read_segment(&read, &mut buffered) {
             return take(&buffered);
         }
-        read_whole(|| {
+        read_again(|| {
             let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
             medium.execute(&mut io)?;
             let Io::Read { into: found, .. } = io else { unreachable!("still a read") };
-            Ok(take(read.of(&found)))
+            take(read.of(&found))
         })
     }
 
