@@ -16,6 +16,8 @@ use super::shard::{NONE, Shard, View};
 const SMALL_SHARE: usize = 10;
 /// Uses counted of a record: as many more rounds it gets in the main queue.
 pub(super) const USES_MAX: u8 = 3;
+/// Evictions between two looks whether slots lie idle.
+const EVICTIONS_PER_LOOK: u64 = 256;
 /// Entries looked at for one eviction before another shard is tried.
 const STEPS_MAX: usize = 64;
 
@@ -38,6 +40,21 @@ pub(super) struct Fifo {
 impl Fifo {
     pub(super) fn new(name: ListName) -> Fifo {
         Fifo { name, newest: NONE, oldest: NONE, bytes: 0 }
+    }
+}
+
+#[cfg(test)]
+impl Fifo {
+    /// The records of a queue, oldest first, and whether its links agree.
+    pub(super) fn walk(&self, entries: &[super::shard::Entry]) -> (Vec<super::record::RecordId>, bool) {
+        let (mut records, mut at, mut behind, mut agree) = (Vec::new(), self.oldest, NONE, true);
+        while at != NONE {
+            let entry = &entries[at as usize];
+            agree &= entry.older == behind && entry.list == self.name;
+            records.push(entry.id());
+            (behind, at) = (at, entry.newer);
+        }
+        (records, agree && behind == self.newest)
     }
 }
 
@@ -71,6 +88,13 @@ impl Ghost {
             self.marks[place] = 0;
         }
         found
+    }
+
+    /// Gives memory back that was needed for more entries than there are now; who left is forgotten.
+    pub(super) fn shrink(&mut self, entry_count: usize) {
+        if self.marks.len() > entry_count.next_power_of_two().max(Self::MARKS_MIN) {
+            self.marks = Vec::new();
+        }
     }
 
     fn remember(&mut self, hash: u64, entry_count: usize) {
@@ -110,6 +134,25 @@ impl Shard {
         }
         let entry = self.entry(slot);
         (entry.list, entry.older, entry.newer) = (name, before, NONE);
+    }
+
+    /// Lets an entry that was moved take the place in its queue of the slot that it stood in.
+    pub(super) fn relink(&mut self, from: u32, to: u32) {
+        let entry = &self.entries[to as usize];
+        let (name, older, newer) = (entry.list, entry.older, entry.newer);
+        let fifo = self.fifo(name);
+        if fifo.newest == from {
+            fifo.newest = to;
+        }
+        if fifo.oldest == from {
+            fifo.oldest = to;
+        }
+        if newer != NONE {
+            self.entries[newer as usize].older = to;
+        }
+        if older != NONE {
+            self.entries[older as usize].newer = to;
+        }
     }
 
     /// Takes an entry out of its queue.
@@ -184,6 +227,9 @@ impl Shard {
         }
         self.remove(slot);
         self.counts.evictions += 1;
+        if self.counts.evictions.is_multiple_of(EVICTIONS_PER_LOOK) {
+            self.give_slots_back();
+        }
         true
     }
 }

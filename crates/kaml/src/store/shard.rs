@@ -255,6 +255,45 @@ impl Shard {
         self.entries.len() as u32 - 1
     }
 
+    /// Gives memory of slots back if more than a quarter of them lie idle, as when records have become larger: entries at the end
+    /// move into those before them. One in use stays where it is, and what lies before it.
+    pub(super) fn give_slots_back(&mut self) {
+        let wanted = self.len() + self.len() / 8 + GROWTH_MIN;
+        if self.free.len() <= self.entries.len() / 4 || wanted >= self.entries.len() {
+            return;
+        }
+        self.free.sort_unstable_by_key(|slot| std::cmp::Reverse(*slot)); // the lowest at the end
+        while self.entries.len() > wanted {
+            let last = self.entries.len() as u32 - 1;
+            let entry = &self.entries[last as usize];
+            if entry.list != ListName::None {
+                if entry.pins > 0 || entry.dirty || matches!(entry.view(), View::Loading(_)) {
+                    break;
+                }
+                let to = self.free.pop().expect("more are idle than stand behind the last one wanted");
+                self.move_last(to);
+            }
+            self.entries.pop();
+        }
+        let len = self.entries.len() as u32;
+        self.free.retain(|slot| *slot < len);
+        self.dirty.retain(|slot| *slot < len); // those that went are clean again
+        self.entries.shrink_to_fit();
+        self.free.shrink_to(self.entries.capacity());
+        self.table.shrink();
+        self.ghost.shrink(self.entries.len());
+        self.count_structure();
+    }
+
+    fn move_last(&mut self, to: u32) {
+        let from = self.entries.len() as u32 - 1;
+        let hash = self.entries[from as usize].id().hash();
+        self.entries.swap(from as usize, to as usize);
+        self.table.remove(hash, from);
+        self.table.insert(hash, to);
+        self.relink(from, to);
+    }
+
     /// Adds what the shard's own structures take now to its bytes.
     pub(super) fn count_structure(&mut self) {
         let now = heap_bytes(self.entries.capacity() * size_of::<Entry>())
@@ -356,5 +395,84 @@ impl Shard {
         self.unlink(slot);
         self.table.remove(hash, slot);
         self.free.push(slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Goal:   giving slots back loses no record, moves none that is in use, and leaves both queues as they were.
+    /// Method: records of random sizes come, change, go, are pinned and become dirty; now and then slots are given back. Everything is
+    ///         compared with a model.
+    #[test]
+    fn slots_that_are_given_back_take_nothing_along() {
+        let (mut shard, mut model) = (Shard::new(), BTreeMap::<u64, (u32, Arc<[u8]>)>::new());
+        let mut pinned: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut x = 7u64;
+        let mut below = |n: u64| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (x >> 33) % n
+        };
+        let id = |key: u64| RecordId { namespace: 1, key: Key::from(key) };
+        let order = |shard: &Shard, fifo: &Fifo| {
+            let (keys, ends) = fifo.walk(&shard.entries);
+            assert!(ends, "a queue is linked both ways");
+            keys
+        };
+        let mut given = 0;
+        for round in 0..60_000u64 {
+            let key = below(if round / 5000 % 2 == 0 { 900 } else { 90 });
+            let found = shard.find(&id(key), id(key).hash());
+            assert_eq!(found.is_some(), model.contains_key(&key));
+            match below(10) {
+                0..=3 => {
+                    let slot = shard.find_or_make(&id(key), id(key).hash());
+                    let value: Arc<[u8]> = vec![key as u8; below(200) as usize].into();
+                    shard.set_content(slot, Content::Value(value.clone()), 0);
+                    model.insert(key, (slot, value));
+                }
+                4 => found.into_iter().for_each(|slot| shard.set_dirty(slot)),
+                5 => found.into_iter().for_each(|slot| shard.set_clean(slot)),
+                6 if !pinned.contains_key(&key) && pinned.len() < 4 => {
+                    if let Some(slot) = found {
+                        shard.entry(slot).pins += 1;
+                        pinned.insert(key, slot);
+                    }
+                }
+                7 => {
+                    if let Some(slot) = pinned.remove(&key) {
+                        shard.unpin(slot);
+                    }
+                }
+                _ => {
+                    let gone = if round / 5000 % 2 == 0 { key } else { below(900) };
+                    let slot = shard.find(&id(gone), id(gone).hash()).filter(|_| !pinned.contains_key(&gone));
+                    if let Some(slot) = slot {
+                        shard.remove(slot);
+                        model.remove(&gone);
+                    }
+                }
+            }
+            if round % 50 != 0 {
+                continue;
+            }
+            let before = (order(&shard, &shard.small), order(&shard, &shard.main), shard.entries.len());
+            shard.give_slots_back();
+            given += before.2 - shard.entries.len();
+            assert_eq!((order(&shard, &shard.small), order(&shard, &shard.main)), (before.0, before.1));
+            for (key, (slot, value)) in &mut model {
+                let now = shard.find(&id(*key), id(*key).hash()).expect("kept");
+                assert!(now == *slot || !pinned.contains_key(key), "who is pinned stays");
+                *slot = now;
+                assert!(matches!(shard.entries[now as usize].view(), View::Value(kept) if kept == value));
+            }
+            assert_eq!(shard.len(), model.len());
+            let values: usize = model.values().map(|(_, value)| value_bytes(value.len())).sum();
+            assert_eq!(shard.bytes, values + shard.structure_bytes);
+            assert!(shard.dirty.iter().all(|slot| (*slot as usize) < shard.entries.len()));
+        }
+        assert!(given > 200, "{given} slots were given back");
     }
 }

@@ -99,6 +99,15 @@ impl Table {
         self.count -= 1;
     }
 
+    /// Gives memory back that was needed for more slots than there are now, with room for half as many more.
+    pub(super) fn shrink(&mut self) {
+        let len = (self.count * 2).next_power_of_two().max(CELLS_MIN);
+        if len < self.cells.len() {
+            let old = std::mem::replace(&mut self.cells, vec![EMPTY; len]);
+            old.into_iter().filter(|cell| *cell != EMPTY).for_each(|cell| self.place(cell));
+        }
+    }
+
     /// Takes everything out.
     pub(super) fn clear(&mut self) {
         self.cells.clear();
@@ -131,6 +140,9 @@ mod tests {
             let found = table.find((u64::from(probe) % 97 * 0x9e37_79b9) << 32, |slot| slot == probe);
             assert_eq!(found.is_some(), model.contains_key(&probe));
             assert_eq!(table.len(), model.len());
+            if round % 100 == 0 {
+                table.shrink();
+            }
         }
     }
 }

@@ -208,6 +208,30 @@ fn shards_with_large_values_are_not_drained() {
     assert!(large_misses < rounds * 3 / 5, "{large_misses} misses");
 }
 
+/// Goal:   memory that many small records needed for their bookkeeping is there for fewer large ones that take their place.
+/// Method: a cache full of small values, then large ones; as many of these as a fresh cache holds are read in turn.
+#[test]
+fn slots_are_given_back() {
+    let misses = |smalls: u64| {
+        let world = World::new(&StoreOptions::new(16 << 20));
+        let read = |key: u64| assert!(world.store.get(world.ns, key).unwrap().is_some());
+        let put = |keys: std::ops::Range<u64>, value: &[u8]| {
+            for key in keys {
+                world.device.put(world.ns, key, value).unwrap();
+                read(key);
+            }
+        };
+        put(100_000..100_000 + smalls, &[1; 40]);
+        put(0..7000, &[2; 2000]);
+        (0..3).for_each(|_| (0..7000).for_each(read));
+        let before = world.gets();
+        (0..7000).for_each(read);
+        world.gets() - before
+    };
+    let (fresh, after_others) = (misses(0), misses(200_000));
+    assert!(fresh < 70 && after_others < 350, "{fresh} and {after_others} misses");
+}
+
 /// Inverse of the zipfian distribution with 0.99 over `n` ranks, good enough to be skewed alike.
 fn zipf(u: f64, n: u64) -> u64 {
     let exponent = 1.0 - 0.99;
