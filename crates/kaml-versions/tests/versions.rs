@@ -302,6 +302,35 @@ fn lost_pages_are_noticed() {
     }
 }
 
+/// Goal:   a flipped bit is never served, wherever it is, and brings nobody down: also in the place of a value outside the pages.
+/// Method: random bits of random segments; every key is read, and all that is answered is compared.
+#[test]
+fn flipped_bits_are_refused() {
+    for parameters in (1..=2).flat_map(tiny_indexes) {
+        let mut world = World::new(parameters);
+        (0..600).for_each(|_| world.change());
+        let segments: Vec<u64> = world.flash.images.keys().copied().collect();
+        let mut refused = 0;
+        for _ in 0..3000 {
+            let at = segments[world.random.below(segments.len() as u64) as usize];
+            let byte = world.random.below(world.flash.images[&at].len() as u64) as usize;
+            let bit = 1 << world.random.below(8);
+            world.flash.images.get_mut(&at).expect("there")[byte] ^= bit;
+            for key in 0..KEYS {
+                match get(&mut world.flash.over(&world.versions), &Key::from(key), At::Latest) {
+                    Ok(found) => assert_eq!(found.map(|record| record.value), world.model.back(key, 0)),
+                    Err(error) => {
+                        assert!(matches!(error, Error::DamagedRecord(_)), "{error}");
+                        refused += 1;
+                    }
+                }
+            }
+            world.flash.images.get_mut(&at).expect("there")[byte] ^= bit;
+        }
+        assert!(refused > 100, "{refused} were refused");
+    }
+}
+
 /// Goal:   a diff names exactly the keys whose visible version differs.
 /// Method: all pairs of some snapshots of a random history, compared with the model.
 #[test]
