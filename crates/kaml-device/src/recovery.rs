@@ -225,10 +225,11 @@ impl Core {
     pub(crate) fn replay_journal(&mut self, medium: &dyn Medium) -> Result<u64, Error> {
         let page_bytes = self.geometry.page_bytes as usize;
         let mut runs = Vec::new();
-        let mut count = 0;
+        let (mut count, mut next) = (0, None);
         for run in self.root.journal.clone() {
             let mut entries_end = 0;
             for (first, changes) in read_journal(medium, &run)? {
+                self.check_follows(&mut next, first, changes.len())?;
                 count += changes.len() as u64;
                 entries_end = first + changes.len() as u64;
                 self.replay_page(first, &changes);
@@ -239,10 +240,20 @@ impl Core {
         let tail = tail.ok_or_else(|| Error::MetadataDamaged("journal entries in the root".to_owned()))?;
         let first = self.root.journal_entries_end.checked_sub(tail.len() as u64);
         let first = first.ok_or_else(|| Error::MetadataDamaged("more journal entries than there are".to_owned()))?;
+        self.check_follows(&mut next, first, 0)?;
         self.journal = Journal::new(page_bytes as u32, first, runs);
         self.replay_page(first, &tail);
         tail.iter().for_each(|change| self.journal.append(change));
         Ok(count + tail.len() as u64)
+    }
+
+    /// Refuses a page whose entries are not those after the last one's: an older page stands there, as where a write was lost. Who
+    /// salvages has left pages out.
+    fn check_follows(&self, next: &mut Option<u64>, first: u64, count: usize) -> Result<(), Error> {
+        match next.replace(first + count as u64).filter(|next| *next != first && self.salvage.is_none()) {
+            Some(next) => Err(Error::MetadataDamaged(format!("journal entry {next} is not where {first} follows"))),
+            None => Ok(()),
+        }
     }
 
     fn replay_page(&mut self, first: u64, changes: &[Change]) {

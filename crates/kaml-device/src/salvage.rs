@@ -165,20 +165,27 @@ impl Damage {
 
     fn leave_out_journal_pages(&mut self, medium: &dyn Medium, root: &mut Root) {
         let mut whole: Vec<Run> = Vec::new();
-        let mut is_damaged = false;
+        let (mut is_damaged, mut entries_end, mut is_known) = (false, 0, false);
         for run in std::mem::take(&mut root.journal) {
             for page in run.page..run.page + run.page_count {
                 let single = Run { block: run.block, page, page_count: 1 };
                 let mut changes = None;
                 let read = read_run(medium, &single, &mut |_, bytes| changes = journal::check(bytes));
+                // Behind a page that is left out it is not known how many entries are missing.
+                let follows = |first| if is_known { first == entries_end } else { first >= entries_end };
                 match (read, changes) {
-                    (Ok(()), Some((_, changes))) => {
+                    (Ok(()), Some((first, changes))) if follows(first) => {
                         self.note(&changes);
                         whole.push(single);
+                        (entries_end, is_known) = (first + changes.len() as u64, true);
                     }
-                    (read, _) => {
-                        let why =
-                            read.err().map_or("its checksum does not match".to_owned(), |error| error.to_string());
+                    (read, changes) => {
+                        is_known = false;
+                        let why = match (read, changes) {
+                            (Err(error), _) => error.to_string(),
+                            (Ok(()), None) => "its checksum does not match".to_owned(),
+                            (Ok(()), Some(_)) => "another page stands in its place".to_owned(),
+                        };
                         self.report.problems.push(format!("journal page {page} of block {}: {why}", run.block));
                         // What was deleted before may have been put again there.
                         self.deleted.clear();

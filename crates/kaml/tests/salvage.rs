@@ -79,10 +79,15 @@ impl Crashed {
 
     /// A file with one bit flipped.
     fn with_flipped(&self, at: usize, bit: u32) -> PathBuf {
-        let path = self.dir.path().join("flipped.kaml");
+        self.with(at, &[self.image[at] ^ (1 << bit)])
+    }
+
+    /// A file with other bytes in a place.
+    fn with(&self, at: usize, bytes: &[u8]) -> PathBuf {
+        let path = self.dir.path().join("damaged.kaml");
         fs::write(&path, &self.image).unwrap();
         let file = FileOptions::new().write(true).open(&path).unwrap();
-        file.write_all_at(&[self.image[at] ^ (1 << bit)], at as u64).unwrap();
+        file.write_all_at(bytes, at as u64).unwrap();
         path
     }
 
@@ -247,4 +252,50 @@ fn any_flipped_bit() {
     }
     println!("{refused} refused, {scanned} scanned, {gaps} with gaps in the ring, {given_up} without a namespace");
     assert!(refused > 5 && scanned > 0 && gaps > 0 && given_up > 1, "{refused} {scanned} {gaps} {given_up}");
+}
+
+/// Goal:   after any one write to the disk was lost, or went elsewhere, opening fails or everything that is answered is right.
+/// Method: sectors with each kind of metadata, and with records, versions and blocks: zeroed, or replaced by others of the same kind.
+#[test]
+fn any_lost_sector() {
+    const SECTOR: usize = 4096;
+    let crashed = Crashed::new();
+    let mut random = Random(13);
+    let sector_of = |at: usize| at / SECTOR * SECTOR;
+    let mut lost: Vec<(usize, usize)> = Vec::new();
+    for (magic, count) in
+        [(b"KJP1", 8), (b"KAML", 3), (b"KIX1", 3), (b"KDX1", 3), (b"KVD1", 3), (b"KVT1", 3), (b"OOB1", 3)]
+    {
+        let mut all: Vec<usize> = crashed.places_of(magic).into_iter().map(sector_of).collect();
+        all.dedup();
+        for _ in 0..count {
+            lost.push((all[random.below(all.len() as u64) as usize], all[random.below(all.len() as u64) as usize]));
+        }
+    }
+    let written: Vec<usize> =
+        (0..crashed.image.len()).step_by(SECTOR).filter(|at| crashed.image[*at..at + 512] != [0; 512]).collect();
+    let is_ring = |at: usize| crashed.image[at..at + SECTOR].chunks_exact(4).any(|bytes| bytes == b"KRF1");
+    let is_root = |at: usize| crashed.image[at..at + 4] == *b"KRT1";
+    let data: Vec<usize> = written.into_iter().filter(|at| !is_ring(*at) && !is_root(*at)).collect();
+    for _ in 0..20 {
+        lost.push((data[random.below(data.len() as u64) as usize], data[random.below(data.len() as u64) as usize]));
+    }
+    let (mut refused, mut errors) = (0, 0);
+    for (number, (at, other)) in lost.into_iter().enumerate() {
+        for (what, bytes) in [("zeroed", &[0; SECTOR][..]), ("replaced", &crashed.image[other..other + SECTOR])] {
+            let what = format!("byte {at} {what}, by {other}");
+            let path = crashed.with(at, bytes);
+            match Device::open(&path, &OpenOptions::default()) {
+                Err(_) => refused += 1,
+                Ok(device) => errors += crashed.verify(&device, &what, false, &|_| false).errors,
+            }
+            if number < 8 {
+                let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap();
+                let is_told = report.problems.iter().any(|problem| problem.contains("as of its last checkpoint"));
+                crashed.verify(&device, &format!("{what}, salvaged"), is_told, &|id| report.rebuilt.contains(&id));
+            }
+        }
+    }
+    println!("{refused} refused, {errors} reads refused");
+    assert!(refused > 10 && errors > 5, "{refused} {errors}");
 }

@@ -16,8 +16,9 @@ use super::record::RecordId;
 use super::shard::{Content, Shard, View};
 use super::waits::Refused;
 use super::xcb::Phase;
-use crate::Batch;
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, sleep};
+use crate::{Batch, Error, NamespaceId};
+use kaml_device::Error as CommandError;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -237,14 +238,10 @@ impl Cleaner {
         Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content, is_listed: true })
     }
 
-    /// Stores what was taken by `who`; what was put meanwhile, or could not be stored, stays dirty.
+    /// Stores what was taken by `who`; what was put meanwhile, or could not be stored, stays dirty. Records of a namespace that was
+    /// deleted beside the store have nowhere to go: they are forgotten with it, and keep no others back.
     fn write_out(&self, cache: &Cache, who: XcbId, moving: &mut Vec<Moving>) -> Result<(), StoreError> {
-        if moving.is_empty() {
-            return Ok(());
-        }
-        let mut batch = Batch::new();
-        moving.iter().for_each(|record| record.add_to(&mut batch));
-        let written = cache.backing.write(&batch);
+        let (written, gone) = write_what_has_a_place(cache, moving);
         // A lock that several records share came with the first of them, so it goes with the last.
         for record in moving.drain(..).rev() {
             let mut shard = cache.shard(record.shard);
@@ -259,6 +256,7 @@ impl Cleaner {
             drop(shard);
             cache.waits.wake(&granted);
         }
+        gone.into_iter().for_each(|namespace| cache.forget_namespace(namespace));
         Ok(written?)
     }
 
@@ -307,6 +305,28 @@ impl Moving {
             Content::Absent => batch.delete(self.id.namespace, self.id.key),
             Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
         };
+    }
+}
+
+/// Stores records, but for those of namespaces that turn out to be gone, which are answered.
+fn write_what_has_a_place(cache: &Cache, moving: &[Moving]) -> (Result<(), Error>, Vec<NamespaceId>) {
+    let mut gone = Vec::new();
+    loop {
+        let mut batch = Batch::new();
+        moving
+            .iter()
+            .filter(|record| !gone.contains(&record.id.namespace))
+            .for_each(|record| record.add_to(&mut batch));
+        if batch.is_empty() {
+            return (Ok(()), gone);
+        }
+        match cache.backing.write(&batch) {
+            Err(Error::Command(CommandError::UnknownNamespace(id))) if !gone.contains(&id) => {
+                tracing::warn!(namespace = id, "unflushed records of a deleted namespace are dropped");
+                gone.push(id);
+            }
+            written => return (written, gone),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::moves::Rng;
 use crate::world::World;
+use kaml::NamespaceOptions;
 use kaml::store::{StoreError, StoreOptions, WriteMode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -29,6 +30,25 @@ fn puts_are_durable_at_flush() {
     assert_eq!(world.store.stats().dirty_bytes, 0);
     world.store.flush().unwrap();
     assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "what is clean is not written again");
+}
+
+/// Goal:   unflushed records of a namespace that was deleted beside the store keep those of others from nothing.
+/// Method: records of two namespaces in turns, one of these is deleted on the device; a flush makes the others durable, and the budget
+///         is free again.
+#[test]
+fn deleted_namespaces_keep_nothing_back() {
+    let world = World::new(&back(4 << 20));
+    let gone = world.device.create_namespace("gone", &NamespaceOptions::default()).unwrap();
+    for key in 0..1000u64 {
+        world.store.put(gone, key, b"gone").unwrap();
+        world.store.put(world.ns, key, b"kept").unwrap();
+    }
+    world.device.delete_namespace(gone).unwrap();
+    world.store.flush().unwrap();
+    (0..1000u64).for_each(|key| assert_eq!(world.device.get(world.ns, key).unwrap().unwrap(), b"kept"));
+    assert_eq!((world.store.stats().dirty_bytes, world.store.stats().record_count), (0, 1000));
+    assert!(world.store.put(gone, 1u64, b"gone").is_err());
+    assert!(world.store.get(gone, 1u64).is_err());
 }
 
 /// Goal:   when memory runs out unflushed records are cleaned, and none is lost or stale; the budget is kept meanwhile.
