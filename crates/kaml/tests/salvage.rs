@@ -280,6 +280,8 @@ fn any_lost_sector() {
     for _ in 0..20 {
         lost.push((data[random.below(data.len() as u64) as usize], data[random.below(data.len() as u64) as usize]));
     }
+    let roots = crashed.places_of(b"KRT1");
+    lost.extend([(roots[0], roots[1]), (roots[1], roots[0])]);
     let (mut refused, mut errors) = (0, 0);
     for (number, (at, other)) in lost.into_iter().enumerate() {
         for (what, bytes) in [("zeroed", &[0; SECTOR][..]), ("replaced", &crashed.image[other..other + SECTOR])] {
