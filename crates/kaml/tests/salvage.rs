@@ -264,7 +264,7 @@ fn any_lost_sector() {
     let sector_of = |at: usize| at / SECTOR * SECTOR;
     let mut lost: Vec<(usize, usize)> = Vec::new();
     for (magic, count) in
-        [(b"KJP1", 8), (b"KAML", 3), (b"KIX1", 3), (b"KDX1", 3), (b"KVD1", 3), (b"KVT1", 3), (b"OOB1", 3)]
+        [(b"KJP1", 8), (b"KAML", 3), (b"KIX1", 3), (b"KDX1", 3), (b"KVD1", 3), (b"KVT1", 6), (b"OOB1", 3)]
     {
         let mut all: Vec<usize> = crashed.places_of(magic).into_iter().map(sector_of).collect();
         all.dedup();
@@ -299,5 +299,5 @@ fn any_lost_sector() {
         }
     }
     println!("{refused} refused, {errors} reads refused");
-    assert!(refused > 10 && errors > 5, "{refused} {errors}");
+    assert!(refused > 10 && refused + errors > 20, "{refused} {errors}");
 }

@@ -17,6 +17,7 @@ use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest,
 };
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// A version that was kept, and its record.
@@ -158,9 +159,16 @@ impl Core {
         let damaged = |what: &dyn ToString| self.versions_damaged(id, what.to_string());
         let mut columns = Columns::new(parameters).map_err(|error| damaged(&error))?;
         for (row, entries) in (0..).zip(rows) {
+            let mut first_sequences = HashSet::new();
             for entry in entries {
                 let table = || self.read_table(medium, id, &parameters, &entry).map_err(|error| damaged(&error));
-                read_again(|| columns.restore(row, entry.at, entry.live, &table()?).map_err(|error| damaged(&error)))?;
+                let sequences = read_again(|| {
+                    columns.restore(row, entry.at, entry.live, &table()?).map_err(|error| damaged(&error))
+                })?;
+                // No version is in two segments.
+                if !sequences.is_empty() && !first_sequences.insert(sequences.start) {
+                    return Err(damaged(&"a table of a segment stands in another's place"));
+                }
             }
         }
         Ok(Versions::restore(columns, timeline))
