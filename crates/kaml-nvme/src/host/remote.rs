@@ -113,6 +113,13 @@ impl RemoteDevice {
         Ok(list.chunks_exact(4).map(number).take_while(|nsid| *nsid != 0).collect())
     }
 
+    /// Whether there is a namespace of this number, attached to us or not.
+    pub(super) fn is_allocated(&self, namespace: NamespaceId) -> Result<bool, Error> {
+        let Some(behind) = namespace.checked_sub(1) else { return Ok(false) };
+        let list = self.identify(cns::ALLOCATED_NAMESPACES, behind, 0)?;
+        Ok(list.starts_with(&namespace.to_le_bytes()))
+    }
+
     /// What the device can do and has done; nothing if it is not one of ours.
     pub fn page(&self) -> Result<Option<DevicePage>, Error> {
         match self.log_page(lid::KAML, 0, size_of::<DevicePage>()) {

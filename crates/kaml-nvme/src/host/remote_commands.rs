@@ -159,7 +159,20 @@ impl RemoteDevice {
             Condition::IfAbsent => KeyValue::new(&Once(self), namespace).store(&key, value, store::MUST_NOT_EXIST),
             Condition::UnchangedSince(_) => Err(Error::Unsupported("conditions on sequences")),
         };
-        stored.map_err(|error| local(error, namespace, Some(key)))
+        stored.map_err(|error| self.not_stored(error, Some(key), &[namespace]))
+    }
+
+    /// As [`local`], of what was to be stored: tells which namespace is not there. One that is there and not attached to us was not
+    /// deleted, so that nobody may forget what is to be stored in it.
+    fn not_stored(&self, error: Error, key: Option<Key>, namespaces: &[NamespaceId]) -> kaml::Error {
+        if !error.status().is_some_and(|status| status.is(Status::INVALID_NAMESPACE)) {
+            return local(error, namespaces[0], key);
+        }
+        let is_gone = |id: &&NamespaceId| self.is_allocated(**id).is_ok_and(|is_there| !is_there);
+        match namespaces.iter().find(is_gone) {
+            Some(gone) => kaml_device::Error::UnknownNamespace(*gone).into(),
+            None => kaml::Error::Remote(error.to_string()),
+        }
     }
 
     /// Stores the records of a batch, over any namespaces, all or none; durable when it returns.
@@ -169,7 +182,11 @@ impl RemoteDevice {
         let key = records.next().is_none().then_some(first.key);
         match (key, first.value) {
             (Some(key), Some(value)) => self.put_if(first.namespace, key, value, first.condition),
-            _ => self.put(batch, first.namespace).map_err(|error| local(error, first.namespace, key)),
+            _ => self.put(batch, first.namespace).map_err(|error| {
+                let mut namespaces: Vec<NamespaceId> = batch.records().map(|record| record.namespace).collect();
+                namespaces.dedup();
+                self.not_stored(error, key, &namespaces)
+            }),
         }
     }
 

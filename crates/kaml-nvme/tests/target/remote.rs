@@ -1,11 +1,12 @@
 //! The record cache and transactions over a remote device.
 
 use crate::world::{World, key};
-use kaml::store::{Backing, Store, StoreOptions};
+use kaml::store::{Backing, Store, StoreOptions, WriteMode};
 use kaml::{
     Batch, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions,
 };
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
+use std::time::Duration;
 
 fn remote(world: &World) -> RemoteDevice {
     let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse::<RemoteUrl>().unwrap();
@@ -79,6 +80,46 @@ fn a_remote_device_is_a_device() {
     ));
     for bad in ["tcp://x/nqn.x", "nvme+tcp://x", "nvme+tcp://x:1/subsystem"] {
         assert!(bad.parse::<RemoteUrl>().is_err(), "{bad}");
+    }
+}
+
+/// Goal:   who deletes a namespace takes nothing along that was to be stored in others, whatever is stored together; and one that is
+///         there, but not attached, is not taken for deleted.
+/// Method: Puts over two namespaces, one of which another host makes and deletes; then stores that keep commits, or put in the cache
+///         alone, while another host deletes one of their namespaces, each of the two in turn.
+#[test]
+fn deleted_namespaces_take_nothing_along() {
+    let world = World::new();
+    let kept = world.namespace("kept");
+    let (host, other) = (remote(&world), remote(&world));
+    let late = other.create_namespace("late", &NamespaceOptions::default()).unwrap();
+    let mut batch = Batch::new();
+    batch.put(kept, key(b"k"), b"v").put(late, key(b"k"), b"v");
+    let refused = host.write(&batch).unwrap_err();
+    assert!(refused.command().is_none(), "it is there: {refused}");
+    assert!(host.put_if(late, key(b"k"), b"v", kaml::Condition::Always).unwrap_err().command().is_none());
+    other.delete_namespace(late).unwrap();
+    let refused = host.write(&batch).unwrap_err();
+    assert!(
+        matches!(refused.command(), Some(kaml_device::Error::UnknownNamespace(id)) if *id == late),
+        "not there is {late}: {refused}"
+    );
+    let delayed = StoreOptions { durability_delay: Duration::from_secs(60), ..StoreOptions::new(4 << 20) };
+    let back = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(4 << 20) };
+    for (options, gone) in [(&delayed, 0), (&delayed, 1), (&back, 0), (&back, 1)] {
+        let spaces = [world.namespace("x"), world.namespace("y")];
+        let store = Store::open(remote(&world), options).unwrap();
+        for number in 0..100u64 {
+            spaces.iter().for_each(|space| store.put(*space, key(&number.to_le_bytes()), b"value").unwrap());
+        }
+        remote(&world).delete_namespace(spaces[gone]).unwrap();
+        store.flush().unwrap();
+        let left = spaces[1 - gone];
+        for number in 0..100u64 {
+            assert_eq!(world.device.get(left, key(&number.to_le_bytes())).unwrap().as_deref(), Some(&b"value"[..]));
+        }
+        drop(store);
+        remote(&world).delete_namespace(left).unwrap();
     }
 }
 
