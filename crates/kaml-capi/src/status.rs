@@ -298,7 +298,7 @@ impl From<&OpenError> for kaml_status {
     fn from(error: &OpenError) -> kaml_status {
         match error {
             OpenError::NotADevice { .. } | OpenError::TooSmall { .. } => KAML_NOT_A_DEVICE,
-            OpenError::Damaged { .. } | OpenError::Truncated { .. } => KAML_CORRUPT,
+            OpenError::Damaged { .. } | OpenError::HeadDamaged { .. } | OpenError::Truncated { .. } => KAML_CORRUPT,
             OpenError::NewerVersion { .. } => KAML_NEWER_VERSION,
             OpenError::InUse { .. } => KAML_LOCKED,
             OpenError::Io { .. } => KAML_IO,

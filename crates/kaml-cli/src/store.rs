@@ -88,7 +88,13 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
 
 fn named(path: &Path, error: kaml::Error) -> Failure {
     let mut text = error.to_string();
+    if let kaml::Error::Open(kaml::OpenError::HeadDamaged { .. }) = error {
+        text += "; `kaml salvage` reads what is left";
+    }
     match error.command() {
+        Some(kaml_device::Error::Root(kaml_device::RootError::Damaged(..))) => {
+            text += "; `kaml salvage` reads what is left, if the copy at the device's end is whole";
+        }
         Some(kaml_device::Error::MetadataDamaged(_)) => text += "; `kaml salvage` reads what is whole",
         Some(kaml_device::Error::IndexDamaged { .. }) => {
             text += "; `kaml salvage` reads what is whole, `kaml namespace delete --damaged` gives the namespace up";

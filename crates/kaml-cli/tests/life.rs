@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -404,6 +404,23 @@ fn damaged_devices_are_salvaged() {
         assert_eq!(world.ok(&["get", device, "past", "hello"]), "world");
         assert!(world.ok(&["check", device]).contains("0 problems"));
         world.fails(1, &["namespace", "delete", device, "notes", "--damaged"]);
+    }
+}
+
+/// Goal:   who writes something else over the beginning of a device is told what is left, and gets it back.
+/// Method: a megabyte of zeroes over a device that was closed.
+#[test]
+fn overwritten_devices_are_salvaged() {
+    let world = World::new();
+    (0..50).for_each(|i| drop(world.ok(&["put", "data.kaml", "notes", &format!("key{i}"), &format!("value {i}")])));
+    let file = fs::File::options().write(true).open(world.path("data.kaml")).unwrap();
+    file.write_all_at(&[0; 1 << 20], 0).unwrap();
+    let said = world.fails(1, &["get", "data.kaml", "notes", "key7"]);
+    assert!(said.contains("the beginning is damaged") && said.contains("`kaml salvage`"), "{said}");
+    let output = world.run(&["salvage", "data.kaml", "--into", "new.kaml"]);
+    assert_eq!(output.status.code(), Some(1), "something was damaged: {output:?}");
+    for i in 0..50 {
+        assert_eq!(world.ok(&["get", "new.kaml", "notes", &format!("key{i}")]), format!("value {i}"));
     }
 }
 

@@ -22,7 +22,7 @@ use crate::reader::READS_MAX;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, MediumError, PageAddr};
 use kaml_index::{IndexLayout, IndexWriter, Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -562,26 +562,38 @@ pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
 }
 
 fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
-    let mut root = read_slot_once(medium, slot)?;
+    read_root_from(medium, &|into| medium.read_root(slot, into))
+}
+
+/// The copy of a root that is far from the slots.
+pub(crate) fn read_mirror(medium: &dyn Medium) -> Result<Option<Root>, Error> {
+    Ok(read_root_from(medium, &|into| medium.read_mirror(into))?.ok())
+}
+
+/// Reads what stands in a place for roots.
+type ReadPlace<'a> = &'a dyn Fn(&mut AlignedBuf) -> Result<(), MediumError>;
+
+fn read_root_from(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
+    let mut root = read_root_once(medium, read)?;
     for _ in 1..READS_MAX {
         if matches!(root, Err(DecodeError::Broken(_))) {
-            root = read_slot_once(medium, slot)?;
+            root = read_root_once(medium, read)?;
         }
     }
     Ok(root)
 }
 
-fn read_slot_once(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
+fn read_root_once(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
     let max = medium.geometry().root_bytes as usize;
     let mut bytes = AlignedBuf::zeroed(ROOT_PEEK_BYTES.min(max));
-    medium.read_root(slot, &mut bytes)?;
+    read(&mut bytes)?;
     let total = Root::total_bytes(&bytes);
     if total > max {
         return Ok(Err(DecodeError::Broken("longer than its slot")));
     }
     if total > bytes.len() {
         bytes = AlignedBuf::zeroed(total.next_multiple_of(4096).min(max));
-        medium.read_root(slot, &mut bytes)?;
+        read(&mut bytes)?;
     }
     Ok(Root::decode(&bytes, medium.uuid()))
 }

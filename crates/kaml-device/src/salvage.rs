@@ -4,16 +4,16 @@
 //! Lives elsewhere:  opening a device in order (`recovery`), keeping the medium untouched (`kaml_flash::Overlay`).
 //! Implements:       paper:KAML IV.D (a scan of the pages rebuilds the mapping tables).
 //!
-//! Steps: leave out what is damaged of block table, journal and snapshots → open as after a crash → where anything was left
+//! Steps: take a root, or the mirror of one → leave out what is damaged of block table, journal and snapshots → open as after a crash → where anything was left
 //! out, take of each key the newest record that any page holds.
 
 use crate::audit::BlockAudit;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::journal::{self, Change};
-use crate::format::root::{Root, Run};
+use crate::format::root::{Root, RootError, Run};
 use crate::layout::Layout;
-use crate::recovery::{OpenReport, read_root, read_run, read_stream};
+use crate::recovery::{OpenReport, read_mirror, read_root, read_run, read_stream};
 use kaml_flash::Medium;
 use kaml_index::{IndexWriter, Key, Slot};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -59,10 +59,10 @@ impl Core {
     /// Opens a device for reading, doing without metadata that is damaged. The medium is written to, as after a crash: hand
     /// in a [`kaml_flash::Overlay`]. `progress` is told blocks read and blocks in all while pages are scanned.
     ///
-    /// Fails if no root can be read, or if the ring names places outside the device.
+    /// Fails if neither a root nor its mirror can be read, or if the ring names places outside the device.
     pub fn salvage(medium: &dyn Medium, progress: &mut dyn FnMut(u64, u64)) -> Result<(Core, SalvageReport), Error> {
-        let mut root = read_root(medium)?;
         let mut damage = Damage::default();
+        let mut root = damage.find_root(medium)?;
         damage.leave_out_block_table(medium, &mut root);
         damage.leave_out_journal_pages(medium, &mut root);
         let mut core = Core::restore(medium, root)?;
@@ -155,6 +155,22 @@ impl Core {
 }
 
 impl Damage {
+    /// A root, or its mirror. Who loses both slots mostly loses some of the ring, too, behind them: what only that knew of can be
+    /// found in pages.
+    fn find_root(&mut self, medium: &dyn Medium) -> Result<Root, Error> {
+        let error = match read_root(medium) {
+            Err(error @ Error::Root(RootError::Damaged(..))) => error,
+            found => return found,
+        };
+        let Some(root) = read_mirror(medium)? else { return Err(error) };
+        self.report.problems.push(format!("{error}; the root's mirror is whole"));
+        if !root.clean {
+            let of_records = root.namespaces.iter().filter(|space| !matches!(space.layout, Layout::Versions(_)));
+            self.rebuild.extend(of_records.map(|space| space.id));
+        }
+        Ok(root)
+    }
+
     fn leave_out_block_table(&mut self, medium: &dyn Medium, root: &mut Root) {
         let Some(stream) = &root.blocks else { return };
         if let Err(error) = read_stream(medium, stream) {

@@ -88,6 +88,15 @@ pub enum OpenError {
         /// How one sees it.
         why: String,
     },
+    /// Something was written over the beginning. The superblock at the end is whole, so what is left can be salvaged
+    /// ([`crate::FileMedium::open_damaged`]).
+    #[error("{path}: the beginning is damaged: {why}; the superblock at the end is whole")]
+    HeadDamaged {
+        /// The file or device.
+        path: PathBuf,
+        /// How one sees it.
+        why: String,
+    },
     /// Formatted by a later version of this software.
     #[error("{path}: format version {found} is newer than {supported}, the newest that this software knows")]
     NewerVersion {

@@ -1,25 +1,26 @@
 //! A file or block device as flash, commit ring and root slots.
 //!
 //! Lives here:       opening, the state all users of one device share, operations carried out one at a time.
-//! Lives elsewhere:  formatting (`format`), the steps of each operation (`plan`), many in flight (`uring`).
+//! Lives elsewhere:  formatting (`format`), which superblock counts (`copies`), the steps of each operation (`plan`), many in flight (`uring`).
 //! Implements:       design section 3, "file / block device" and "process durability".
 //!
 //! What is used of the file system: `O_DIRECT` where it can be had, one DSYNC write for the ring (into bytes written
 //! before, a third of the cost of bytes merely allocated), `fdatasync` for flushes, holes for released blocks.
 
 use crate::blocks::{Blocks, block_failure};
+use crate::copies::{find_superblock, read_superblocks};
 use crate::format;
 use crate::inline::InlineQueue;
-use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
+use crate::layout::Layout;
 use crate::map::SharedMap;
 use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
-use crate::superblock::{BadCopy, SUPERBLOCK_BYTES, Superblock, VERSION};
+use crate::superblock::Superblock;
 use crate::together::{Together, Write};
 use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
-    AlignedBuf, Begun, BegunPair, BlockIndex, CAPACITY_BYTES_MIN, Durability, FormatError, FormatOptions, Geometry, Io,
-    Medium, MediumError, OpenError, Queue, sys,
+    AlignedBuf, Begun, BegunPair, BlockIndex, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
+    MediumError, OpenError, Queue, sys,
 };
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -77,6 +78,8 @@ pub(crate) struct Media {
     /// A queue was refused its ring, and this was said.
     ring_refused: AtomicBool,
     punches: AtomicBool,
+    /// The root's mirror can be written.
+    mirrors: AtomicBool,
     /// The ring, when it is memory.
     ring: Option<Mutex<SharedMap>>,
     /// Fallbacks taken, for people.
@@ -117,11 +120,23 @@ impl FileMedium {
     pub fn open_traced(path: &Path, options: &OpenOptions, trace: Option<Arc<FileTrace>>) -> Result<Self, OpenError> {
         let file = open_locked(path, options.read_only)?;
         let superblock = read_superblocks(path, &file, options.read_only)?;
-        Self::assemble(path, file, superblock, options, trace).map_err(|(what, errno)| OpenError::Io {
-            path: path.into(),
-            what,
-            source: errno.into(),
-        })
+        Self::assemble(path, file, superblock, options, trace).map_err(|failed| not_opened(path, failed))
+    }
+
+    /// As [`FileMedium::open`] for reading, also where the superblocks at the beginning are damaged and the one at the end, or
+    /// wherever the end was, is whole.
+    pub fn open_damaged(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        let (path, options) = (path.as_ref(), OpenOptions { read_only: true, ..OpenOptions::default() });
+        let file = open_locked(path, true)?;
+        let superblock = match read_superblocks(path, &file, true) {
+            Err(error @ (OpenError::HeadDamaged { .. } | OpenError::Damaged { .. } | OpenError::NotADevice { .. })) => {
+                find_superblock(&file)
+                    .map_err(|errno| not_opened(path, ("looking for a superblock", errno)))?
+                    .ok_or(error)?
+            }
+            found => found?,
+        };
+        Self::assemble(path, file, superblock, &options, None).map_err(|failed| not_opened(path, failed))
     }
 
     fn assemble(
@@ -156,6 +171,7 @@ impl FileMedium {
         let media = Media {
             file,
             punches: (!superblock.prewritten).into(),
+            mirrors: true.into(),
             blocks: Blocks::new(geometry.block_count()),
             urgent: Urgent::default(),
             together: Together::default(),
@@ -281,65 +297,8 @@ fn open_locked(path: &Path, read_only: bool) -> Result<LockedFile, OpenError> {
     }
 }
 
-/// Finds a good superblock copy and, if allowed, restores the other from it.
-fn read_superblocks(path: &Path, file: &File, read_only: bool) -> Result<Superblock, OpenError> {
-    let failed = |what, errno: Errno| OpenError::Io { path: path.into(), what, source: errno.into() };
-    let actual_bytes = sys::size_of(file).map_err(|errno| failed("asking for the size", errno))?;
-    if actual_bytes == 0 {
-        return Err(OpenError::TooSmall { path: path.into(), actual_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
-    }
-    let mut copies = Vec::new();
-    for offset in SUPERBLOCK_OFFSETS {
-        // What lies beyond the end of a truncated file counts as zeroes, which are no superblock.
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        let present = actual_bytes.saturating_sub(offset).min(SUPERBLOCK_BYTES as u64) as usize;
-        sys::read_exact(file, &mut bytes[..present], offset)
-            .map_err(|errno| failed("reading the superblocks", errno))?;
-        copies.push(Superblock::check(&bytes));
-    }
-    let [a, b] = [&copies[0], &copies[1]];
-    if let Some(found) = [a, b].into_iter().find_map(|copy| match copy {
-        Err(BadCopy::Newer { found }) => Some(*found),
-        _ => None,
-    }) {
-        return Err(OpenError::NewerVersion { path: path.into(), found, supported: VERSION });
-    }
-    let (good, other) = match (a, b) {
-        (Ok(good), Ok(other)) if good == other => (good, None),
-        (Ok(good), _) => (good, Some(1)),
-        (Err(_), Ok(good)) => (good, Some(0)),
-        (Err(a), Err(b)) => return Err(no_superblock(path, a, b, actual_bytes)),
-    };
-    if actual_bytes < good.capacity_bytes {
-        let expected_bytes = good.capacity_bytes;
-        return Err(OpenError::Truncated { path: path.into(), expected_bytes, actual_bytes });
-    }
-    if let Some(other) = other {
-        tracing::warn!(path = %path.display(), copy = other, "a superblock copy is damaged, the other one is used");
-        if !read_only {
-            sys::write_all(file, &good.encode(), SUPERBLOCK_OFFSETS[other], true)
-                .map_err(|errno| failed("restoring a superblock copy", errno))?;
-        }
-    }
-    Ok(good.clone())
-}
-
-fn no_superblock(path: &Path, a: &BadCopy, b: &BadCopy, actual_bytes: u64) -> OpenError {
-    let path = PathBuf::from(path);
-    let expected_bytes = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
-    let why = |copy: &BadCopy| match copy {
-        BadCopy::Foreign => "no superblock".to_owned(),
-        BadCopy::Newer { found } => format!("version {found}"),
-        BadCopy::Damaged { why } => why.clone(),
-    };
-    match (a, b) {
-        (BadCopy::Foreign, BadCopy::Foreign) => OpenError::NotADevice { path },
-        _ if actual_bytes < expected_bytes => OpenError::Truncated { path, expected_bytes, actual_bytes },
-        _ => {
-            let why = format!("A: {}; B: {}", why(a), why(b));
-            OpenError::Damaged { path, which: "both superblock copies", why }
-        }
-    }
+fn not_opened(path: &Path, (what, errno): (&'static str, Errno)) -> OpenError {
+    OpenError::Io { path: path.into(), what, source: errno.into() }
 }
 
 fn use_direct(file: &File, geometry: &Geometry) -> Result<(), String> {
@@ -356,6 +315,11 @@ fn use_direct(file: &File, geometry: &Geometry) -> Result<(), String> {
 impl Media {
     pub(crate) fn root(&self, slot: u8) -> u64 {
         self.layout.roots_offset + u64::from(slot) * u64::from(self.geometry.root_bytes)
+    }
+
+    /// Where the root's mirror lies, if there is one.
+    pub(crate) fn mirror(&self) -> Option<u64> {
+        self.superblock.tail.map(|tail| tail.mirror_offset)
     }
 
     pub(crate) fn check_writable(&self, io: &Io) -> Result<(), MediumError> {
@@ -390,6 +354,13 @@ impl Media {
     pub(crate) fn note_no_punch(&self, errno: Errno) {
         if self.punches.swap(false, Ordering::Relaxed) {
             self.note(format!("erased blocks keep their space (no holes: {errno})"));
+        }
+    }
+
+    /// Says once that the mirror is missing: the device works without it.
+    pub(crate) fn note_no_mirror(&self, errno: Errno) {
+        if self.mirrors.swap(false, Ordering::Relaxed) {
+            self.note(format!("the root's mirror cannot be written ({errno})"));
         }
     }
 
@@ -607,6 +578,17 @@ impl Medium for FileMedium {
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.media.geometry.check_root("read", slot, into)?;
         self.media.read_region(format!("root slot {slot}"), self.media.root(slot), into)
+    }
+
+    fn read_mirror(&self, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.media.geometry.check_root("read", 0, into)?;
+        match self.media.mirror() {
+            Some(at) => self.media.read_region("the root's mirror".into(), at, into),
+            None => {
+                into.fill(0);
+                Ok(())
+            }
+        }
     }
 
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {

@@ -3,14 +3,14 @@
 //! Lives here:       the order in which regions are written, so that a cut leaves either no device or a whole one.
 //! May be called by: `file`.
 //!
-//! 1. both superblock copies are overwritten with zeroes and synced: nothing is a device any more;
+//! 1. the superblock copies are overwritten with zeroes and synced: nothing is a device any more;
 //! 2. the file gets its length and the blocks become holes (or their OOB areas zeroes);
-//! 3. root slots and ring are *written* with zeroes: a ring merely allocated costs three times as much per write;
-//!    with `prewrite` the blocks too, so that no block's space is merely reserved;
-//! 4. everything is synced, then copy B is written, then copy A, each durably; the directory is synced.
+//! 3. root slots, ring and the root's mirror are *written* with zeroes: a ring merely allocated costs three times as much per
+//!    write; with `prewrite` the blocks too, so that no block's space is merely reserved;
+//! 4. everything is synced, then copy C is written, then B, then A, each durably; the directory is synced.
 
 use crate::file::{LockError, LockedFile, open_claimed};
-use crate::layout::{Layout, SUPERBLOCK_OFFSETS};
+use crate::layout::{Layout, Tail};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
 use crate::{AlignedBuf, BlockIndex, FormatError, FormatOptions, Geometry, sys};
 use rustix::io::Errno;
@@ -90,6 +90,8 @@ fn format(
     clear(path, file, is_device, actual_bytes, capacity_bytes)?;
     empty_blocks(file, is_device, &geometry, &layout).map_err(failed(path, "emptying the blocks"))?;
     zero(file, 0, layout.blocks_offset).map_err(failed(path, "writing the commit ring"))?;
+    let tail = Tail::of(capacity_bytes, geometry.root_bytes).expect("the geometry leaves room for it");
+    zero(file, tail.mirror_offset, geometry.root_bytes.into()).map_err(failed(path, "writing the root's mirror"))?;
     if options.prewrite {
         prewrite(file, &layout, progress).map_err(failed(path, "writing the blocks once"))?;
     }
@@ -101,8 +103,9 @@ fn format(
         geometry,
         durability: options.durability,
         prewritten: options.prewrite,
+        tail: Some(tail),
     };
-    for offset in SUPERBLOCK_OFFSETS.into_iter().rev() {
+    for offset in superblock.places().rev() {
         sys::write_all(file, &superblock.encode(), offset, true).map_err(failed(path, "writing the superblock"))?;
     }
     rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
@@ -123,11 +126,15 @@ fn is_blank(file: &File, is_device: bool, actual_bytes: u64) -> Result<bool, Err
     Ok(start.iter().all(|&byte| byte == 0))
 }
 
-/// Takes away the old superblocks, durably, before anything else changes; then a file's old content and length.
+/// Takes away the old superblocks, durably, before anything else changes; then a file's old content and length. The one at
+/// the end goes last: without those at the beginning it is good for salvaging only.
 fn clear(path: &Path, file: &File, is_device: bool, actual: u64, capacity: u64) -> Result<(), FormatError> {
     if actual > 0 {
         zero(file, 0, 2 * SUPERBLOCK_BYTES as u64).map_err(failed(path, "clearing the superblocks"))?;
         rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
+        if is_device && let Some(offset) = Tail::superblock_of(actual) {
+            zero(file, offset, SUPERBLOCK_BYTES as u64).map_err(failed(path, "clearing the superblocks"))?;
+        }
     }
     if !is_device {
         rustix::fs::ftruncate(file, 0).map_err(failed(path, "truncating"))?;

@@ -1,25 +1,29 @@
 //! Where everything lies in a file or on a block device, and how big everything is by default.
 //!
-//! Lives here:       byte offsets of superblocks, root slots, commit ring, blocks; [`FormatOptions`] and the default shape.
+//! Lives here:       byte offsets of superblocks, root slots, commit ring, blocks, tail; [`FormatOptions`] and the default shape.
 //! Lives elsewhere:  reading and writing there (`file`, `plan`).
 //! May be called by: `file`, `plan`, `superblock`.
 //!
 //! ```text
-//!  0      4K     8K … 64K                      64K-aligned      64K-aligned
-//!  ┌──────┬──────┬────┬───────────┬───────────┬────────────────┬───────────────┬───────────────┬──
-//!  │ sb A │ sb B │ 0… │ root 0    │ root 1    │ commit ring    │ block 0  │oob │ block 1  │oob │ …
-//!  └──────┴──────┴────┴───────────┴───────────┴────────────────┴───────────────┴───────────────┴──
+//!  0      4K     8K … 64K                      64K-aligned      64K-aligned                              last 4K
+//!  ┌──────┬──────┬────┬───────────┬───────────┬────────────────┬───────────────┬───────────────┬─────────┬──────┐
+//!  │ sb A │ sb B │ 0… │ root 0    │ root 1    │ commit ring    │ block 0  │oob │ block 1  │oob │ … mirror│ sb C │
+//!  └──────┴──────┴────┴───────────┴───────────┴────────────────┴───────────────┴───────────────┴─────────┴──────┘
 //! ```
-//! A block's pages are contiguous, so any record is one contiguous read.
+//! A block's pages are contiguous, so any record is one contiguous read. The mirror of the root and the last superblock are there
+//! for a device whose beginning was overwritten.
 
+use crate::superblock::SUPERBLOCK_BYTES;
 use crate::{BlockIndex, Durability, FormatError, Geometry, Packing};
 
 /// Roots and ring start at multiples of this, so that they can be mapped whatever the size of a memory page.
 const REGION_ALIGN: u64 = 64 << 10;
 /// The blocks and their OOB areas start at multiples of this.
 const AREA_ALIGN: u64 = 4096;
-/// Where the two superblock copies lie.
+/// Where the first two superblock copies lie.
 pub(crate) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 4096];
+/// Where the third one and what lies before it may begin.
+const TAIL_ALIGN: u64 = 4096;
 
 /// Smallest capacity that can be formatted: ring and roots take an eighth of it, a hundred blocks the rest.
 pub const CAPACITY_BYTES_MIN: u64 = 32 << 20;
@@ -63,6 +67,29 @@ impl Layout {
     /// The first byte of a block's OOB area.
     pub(crate) fn oob(&self, block: BlockIndex) -> u64 {
         self.block(block) + self.data_bytes
+    }
+}
+
+/// What lies behind the blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tail {
+    /// A copy of the root that was written last.
+    pub(crate) mirror_offset: u64,
+    /// The third copy of the superblock.
+    pub(crate) superblock_offset: u64,
+}
+
+impl Tail {
+    /// That of a device of so many bytes. Fails if it is smaller than its tail.
+    pub(crate) fn of(capacity_bytes: u64, root_bytes: u32) -> Option<Self> {
+        let superblock_offset = Self::superblock_of(capacity_bytes)?;
+        let mirror_offset = superblock_offset.checked_sub(root_bytes.into())?;
+        Some(Self { mirror_offset, superblock_offset })
+    }
+
+    /// Where the third copy of the superblock lies, which has room to its end.
+    pub(crate) fn superblock_of(capacity_bytes: u64) -> Option<u64> {
+        (capacity_bytes / TAIL_ALIGN * TAIL_ALIGN).checked_sub(SUPERBLOCK_BYTES as u64)
     }
 }
 
@@ -133,7 +160,8 @@ impl Geometry {
     /// Sets dies and blocks to what fits.
     fn fill(&mut self, capacity_bytes: u64, die_count: Option<u32>) -> Result<(), FormatError> {
         let layout = Layout::of(self);
-        let fitting = capacity_bytes.saturating_sub(layout.blocks_offset) / layout.block_stride_bytes;
+        let end = Tail::of(capacity_bytes, self.root_bytes).map_or(0, |tail| tail.mirror_offset);
+        let fitting = end.saturating_sub(layout.blocks_offset) / layout.block_stride_bytes;
         let fitting = fitting.min(1 << 24) as u32;
         let die_count = die_count.unwrap_or((fitting / 512).clamp(1, 8));
         if fitting < BLOCK_COUNT_MIN || fitting < die_count {
@@ -179,8 +207,9 @@ mod tests {
             let geometry = Geometry::for_file(capacity_bytes, 512, &FormatOptions::default()).unwrap();
             geometry.check().unwrap();
             let layout = Layout::of(&geometry);
-            assert!(layout.end <= capacity_bytes, "{capacity_bytes}");
-            let unused = capacity_bytes - layout.end;
+            let end = Tail::of(capacity_bytes, geometry.root_bytes).unwrap().mirror_offset;
+            assert!(layout.end <= end, "{capacity_bytes}");
+            let unused = end - layout.end;
             assert!(unused < layout.block_stride_bytes * u64::from(geometry.die_count()), "{capacity_bytes}");
             assert!(geometry.block_count() >= 60, "{capacity_bytes}");
             capacity_bytes += capacity_bytes / 7 + 12_345;

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod buffer;
+mod copies;
 mod error;
 mod file;
 mod format;

@@ -75,7 +75,7 @@ pub enum Io {
         /// Urgent programs completed before this was submitted become durable with it.
         barrier: bool,
     },
-    /// Replaces the start of one of the two root slots; durable when done.
+    /// Replaces the start of one of the two root slots, and of the mirror if there is one; durable when done.
     WriteRoot {
         /// 0 or 1.
         slot: u8,
@@ -229,6 +229,12 @@ pub trait Medium: Send + Sync {
     fn queue(&self, depth: u32) -> Box<dyn Queue>;
     /// Reads the start of a root slot.
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError>;
+    /// Reads the start of the mirror: a copy of the root that was written last or begun to be written, far from the slots, for
+    /// a device of which both are lost. Zeroes if there is none.
+    fn read_mirror(&self, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        into.fill(0);
+        Ok(())
+    }
     /// Reads the commit ring at a byte offset (multiple of `sector_bytes`, not wrapping).
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError>;
     /// Whether operations take no time but the caller's own, so that leaving them to another thread only costs.

@@ -155,6 +155,11 @@ impl Medium for Overlay {
         self.shared.above.read_root(slot, into)
     }
 
+    /// As it is below.
+    fn read_mirror(&self, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.shared.below.read_mirror(into)
+    }
+
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.geometry().check_ring("read", offset, into.len(), into.len())?;
         let is_above = self.shared.ring_is_above.lock().expect("no panics under this lock");

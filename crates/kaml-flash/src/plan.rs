@@ -11,7 +11,7 @@
 //!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
 //!  Persist   ── write (DSYNC), or a copy into the mapping
 //!   with barrier ── write or copy ─▶ for each urgent program whose OOB is in RAM: turn ▶ write OOB ─▶ sync
-//!  WriteRoot ── write (DSYNC)
+//!  WriteRoot ── write the mirror, if there is one ─▶ write (DSYNC)
 //!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
 //! ```
 //! With `Durability::Process` the syncs fall away.
@@ -54,6 +54,7 @@ enum Step {
     EmptyOob,
     Ring,
     RingBarrier,
+    Mirror,
     Root,
     FlushTurn,
     FlushOob { block: BlockIndex, pages: u32 },
@@ -212,6 +213,13 @@ impl Plan {
                 durable_done("commit ring write", outcome)?;
                 self.barrier(media)
             }
+            Step::Mirror => {
+                if let Err(errno) = outcome {
+                    media.note_no_mirror(errno);
+                }
+                let Io::WriteRoot { slot, data } = io else { unreachable!("this step belongs to a root") };
+                Ok(self.root(media, *slot, data.len()))
+            }
             Step::Root => durable_done("root write", outcome),
             Step::FlushTurn => {
                 durable_done("flush", outcome)?;
@@ -239,14 +247,21 @@ impl Plan {
             Io::Persist { .. } => self.persist(media, io),
             Io::WriteRoot { slot, data } => {
                 media.geometry.check_root("write", *slot, data)?;
-                self.step = Step::Root;
-                Ok(Need::Write { at: media.root(*slot), len: data.len(), place: Place::Caller, dsync: media.syncs() })
+                // The mirror first: the sync of the other write makes both durable.
+                let Some(at) = media.mirror() else { return Ok(self.root(media, *slot, data.len())) };
+                self.step = Step::Mirror;
+                Ok(Need::Write { at, len: data.len(), place: Place::Caller, dsync: false })
             }
             Io::Flush => {
                 self.unwritten = media.blocks.unwritten();
                 self.flush(media)
             }
         }
+    }
+
+    fn root(&mut self, media: &Media, slot: u8, len: usize) -> Need {
+        self.step = Step::Root;
+        Need::Write { at: media.root(slot), len, place: Place::Caller, dsync: media.syncs() }
     }
 
     fn read(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {

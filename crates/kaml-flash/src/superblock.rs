@@ -1,19 +1,21 @@
 //! The superblock: what a formatted file or block device says of itself.
 //!
 //! Lives here:       the bytes of one copy, encoding, and the check that turns raw bytes into a [`Superblock`].
-//! Lives elsewhere:  where copies and regions lie (`layout`), which copy wins (`file`).
-//! May be called by: `file`.
+//! Lives elsewhere:  where copies and regions lie (`layout`), which copy wins (`copies`).
+//! May be called by: `copies`, `file`, `format`.
 //! Format page:      docs/formats/superblock.md
 
-use crate::{Geometry, Packing, layout::Layout};
+use crate::layout::{Layout, SUPERBLOCK_OFFSETS, Tail};
+use crate::{Geometry, Packing};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// First bytes of a device. The line ends and the end-of-file character betray a transfer that changed text.
 pub(crate) const MAGIC: [u8; 8] = *b"KAML\r\n\x1a\n";
-/// The version this code writes, and the highest it reads.
-pub(crate) const VERSION: u32 = 1;
+/// The version this code formats, and the highest it reads. Devices of version 1 have no tail.
+pub(crate) const VERSION: u32 = 2;
+const WITHOUT_TAIL: u32 = 1;
 /// Bytes of one copy: the largest sector direct I/O may demand.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 
@@ -22,7 +24,7 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// | offset | bytes | field                | meaning                                                          |
 /// |-------:|------:|----------------------|------------------------------------------------------------------|
 /// |      0 |     8 | `magic`              | `"KAML\r\n\x1a\n"`; in every version                             |
-/// |      8 |     4 | `version`            | 1; in every version                                              |
+/// |      8 |     4 | `version`            | 1 or 2; in every version                                         |
 /// |     12 |     4 | `reserved0`          | zero                                                             |
 /// |     16 |    16 | `uuid`               | drawn at random when formatted                                   |
 /// |     32 |     8 | `created_s`          | when formatted, seconds since 1970                               |
@@ -45,7 +47,9 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// |    128 |     1 | `packing`            | 0 across pages, 1 within a page                                  |
 /// |    129 |     1 | `durability`         | 0 power, 1 process                                               |
 /// |    130 |     1 | `prewritten`         | 1 when every block was written once and keeps its space          |
-/// |    131 |  3961 | `reserved1`          | zero when written, refused when not zero                         |
+/// |    131 |     5 | `reserved1`          | zero when written, refused when not zero                         |
+/// |    136 |     8 | `mirror_offset`      | first byte of the root's mirror; in version 1 zero               |
+/// |    144 |  3948 | `reserved2`          | zero when written, refused when not zero                         |
 /// |   4092 |     4 | `crc32c`             | over bytes 0..4092; in every version                             |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -74,7 +78,9 @@ struct Raw {
     packing: u8,
     durability: u8,
     prewritten: u8,
-    reserved1: [u8; 3961],
+    reserved1: [u8; 5],
+    mirror_offset: U64,
+    reserved2: [u8; 3948],
     crc32c: U32,
 }
 
@@ -88,6 +94,7 @@ const _: () = {
     assert!(offset_of!(Raw, block_stride_bytes) == 72 && offset_of!(Raw, ring_bytes) == 80);
     assert!(offset_of!(Raw, root_bytes) == 88 && offset_of!(Raw, sector_bytes) == 92);
     assert!(offset_of!(Raw, channel_count) == 96 && offset_of!(Raw, pages_per_program) == 124);
+    assert!(offset_of!(Raw, mirror_offset) == 136);
     assert!(offset_of!(Raw, packing) == 128 && offset_of!(Raw, prewritten) == 130);
     assert!(CRC_OFFSET == 4092, "every version keeps its checksum here");
 };
@@ -112,6 +119,8 @@ pub(crate) struct Superblock {
     pub(crate) durability: Durability,
     /// Every block was written once and keeps its space.
     pub(crate) prewritten: bool,
+    /// What lies behind the blocks, on devices that were formatted since there is something.
+    pub(crate) tail: Option<Tail>,
 }
 
 /// What one copy turned out to be.
@@ -126,12 +135,22 @@ pub(crate) enum BadCopy {
 }
 
 impl Superblock {
+    /// Where its copies lie.
+    pub(crate) fn places(&self) -> impl DoubleEndedIterator<Item = u64> {
+        SUPERBLOCK_OFFSETS.into_iter().chain(self.tail.map(|tail| tail.superblock_offset))
+    }
+
+    /// Whether the copy at the end of what it speaks of stands there.
+    pub(crate) fn is_at_end(&self, offset: u64) -> bool {
+        self.tail.is_some_and(|tail| tail.superblock_offset == offset)
+    }
+
     /// The bytes of one copy.
     pub(crate) fn encode(&self) -> [u8; SUPERBLOCK_BYTES] {
         let (geometry, layout) = (&self.geometry, Layout::of(&self.geometry));
         let mut raw = Raw::new_zeroed();
         raw.magic = MAGIC;
-        raw.version = VERSION.into();
+        raw.version = if self.tail.is_some() { VERSION } else { WITHOUT_TAIL }.into();
         raw.uuid = self.uuid;
         raw.created_s = self.created_s.into();
         raw.capacity_bytes = self.capacity_bytes.into();
@@ -159,6 +178,7 @@ impl Superblock {
             Durability::Process => 1,
         };
         raw.prewritten = self.prewritten.into();
+        raw.mirror_offset = self.tail.map_or(0, |tail| tail.mirror_offset).into();
         raw.crc32c = crc_fast::crc32_iscsi(&raw.as_bytes()[..CRC_OFFSET]).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
@@ -181,7 +201,8 @@ impl Superblock {
         if raw.version.get() == 0 {
             return damaged("version is 0".into());
         }
-        if raw.reserved0.get() != 0 || raw.reserved1.iter().any(|&byte| byte != 0) {
+        let mut reserved = raw.reserved1.iter().chain(&raw.reserved2);
+        if raw.reserved0.get() != 0 || reserved.any(|&byte| byte != 0) {
             return damaged("reserved bytes are not zero".into());
         }
         let superblock = Self {
@@ -198,6 +219,10 @@ impl Superblock {
                 0 => false,
                 1 => true,
                 other => return damaged(format!("prewritten is {other}, must be 0 or 1")),
+            },
+            tail: match raw.version.get() {
+                WITHOUT_TAIL => None,
+                _ => Tail::of(raw.capacity_bytes.get(), raw.root_bytes.get()),
             },
         };
         raw.check_layout(&superblock)?;
@@ -239,6 +264,7 @@ impl Raw {
             ("ring_offset", self.ring_offset.get(), layout.ring_offset),
             ("blocks_offset", self.blocks_offset.get(), layout.blocks_offset),
             ("block_stride_bytes", self.block_stride_bytes.get(), layout.block_stride_bytes),
+            ("mirror_offset", self.mirror_offset.get(), superblock.tail.map_or(0, |tail| tail.mirror_offset)),
         ] {
             if found != expected {
                 return damaged(format!("{what} is {found}, the geometry makes it {expected}"));
@@ -252,7 +278,8 @@ impl Raw {
                 geometry.sector_bytes
             ));
         }
-        if superblock.capacity_bytes < layout.end || superblock.capacity_bytes > i64::MAX as u64 {
+        let end = superblock.tail.map_or(superblock.capacity_bytes, |tail| tail.mirror_offset);
+        if end < layout.end || superblock.capacity_bytes > i64::MAX as u64 {
             return damaged(format!(
                 "capacity_bytes is {}, the blocks end at {}",
                 superblock.capacity_bytes, layout.end
@@ -281,7 +308,15 @@ mod tests {
             geometry: Geometry::for_file(64 << 20, 512, &options).unwrap(),
             durability: Durability::Process,
             prewritten: false,
+            tail: Tail::of(64 << 20, 256 << 10),
         }
+    }
+
+    /// As devices were formatted before they had a tail.
+    fn old_sample() -> Superblock {
+        let mut superblock = Superblock { tail: None, ..sample() };
+        superblock.geometry.blocks_per_die = 110;
+        superblock
     }
 
     fn reseal(bytes: &mut [u8; SUPERBLOCK_BYTES]) {
@@ -293,7 +328,7 @@ mod tests {
     /// Method: compare the bytes of a known superblock with the ones frozen here, field by field in hexadecimal.
     #[test]
     fn golden_bytes_of_version_1() {
-        let bytes = sample().encode();
+        let bytes = old_sample().encode();
         let hex: String = bytes[..132].iter().map(|byte| format!("{byte:02x}")).collect();
         let golden = concat!(
             "4b414d4c0d0a1a0a",                 // magic
@@ -321,10 +356,29 @@ mod tests {
         assert_eq!(hex, golden);
         assert!(bytes[132..CRC_OFFSET].iter().all(|&byte| byte == 0));
         assert_eq!(u32::from_le_bytes(bytes[CRC_OFFSET..].try_into().unwrap()), GOLDEN_CRC);
-        assert_eq!(Superblock::check(&bytes), Ok(sample()));
+        assert_eq!(Superblock::check(&bytes), Ok(old_sample()));
     }
 
     const GOLDEN_CRC: u32 = 0xbbf9_7801;
+
+    /// Goal:   version 2 stays readable for good.
+    /// Method: what differs from version 1, frozen here.
+    #[test]
+    fn golden_bytes_of_version_2() {
+        let mut bytes = sample().encode();
+        assert_eq!(Superblock::check(&bytes), Ok(sample()));
+        assert_eq!(bytes[8], 2);
+        assert_eq!(bytes[136..144], (0x3fb_f000_u64).to_le_bytes(), "64 MiB less 256 KiB less 4 KiB");
+        assert_eq!(sample().places().collect::<Vec<_>>(), [0, 4096, (64 << 20) - 4096]);
+        assert_eq!(bytes[CRC_OFFSET..], GOLDEN_CRC_2.to_le_bytes());
+        let old = old_sample().encode();
+        bytes[8] = 1;
+        bytes[104] = 110;
+        bytes[136..144].fill(0);
+        assert_eq!(bytes[..CRC_OFFSET], old[..CRC_OFFSET]);
+    }
+
+    const GOLDEN_CRC_2: u32 = 0x983f_ea2d;
 
     /// Goal:   no single damaged byte passes for a superblock.
     /// Method: change every byte in turn, by one bit and wholly.
@@ -348,16 +402,16 @@ mod tests {
     #[test]
     fn newer_version_is_named() {
         let mut bytes = sample().encode();
-        bytes[8] = 2;
+        bytes[8] = VERSION as u8 + 1;
         reseal(&mut bytes);
-        assert_eq!(Superblock::check(&bytes), Err(BadCopy::Newer { found: 2 }));
+        assert_eq!(Superblock::check(&bytes), Err(BadCopy::Newer { found: VERSION + 1 }));
     }
 
     proptest! {
         /// Goal:   no bytes at all make the check panic, and what passes is what encoding writes.
         /// Method: change random fields of a good copy, seal it so that the checksum lets it through, check.
         #[test]
-        fn sealed_nonsense_never_panics(changes in prop::collection::vec((8usize..140, any::<u8>()), 0..40)) {
+        fn sealed_nonsense_never_panics(changes in prop::collection::vec((8usize..150, any::<u8>()), 0..40)) {
             let mut bytes = sample().encode();
             for (at, byte) in changes {
                 bytes[at] = byte;

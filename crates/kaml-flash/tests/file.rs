@@ -12,6 +12,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 const PAGE_BYTES: usize = 4096;
+/// Where the third copy of the superblock is.
+const LAST_COPY: u64 = CAPACITY_BYTES_MIN - 4096;
 
 fn options() -> FormatOptions {
     FormatOptions { capacity_bytes: CAPACITY_BYTES_MIN, ..FormatOptions::default() }
@@ -250,7 +252,7 @@ fn child_that_is_killed() {
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
 
-/// Goal:   whatever happens to one superblock copy, the device opens from the other and heals the damaged one.
+/// Goal:   whatever happens to one superblock copy, the device opens from another and heals the damaged one.
 /// Method: change each byte that bears a field, and some of the others, in each copy in turn; opening succeeds, and the
 ///         bytes are restored. (The check of all bytes without a disk stands beside the format.)
 #[test]
@@ -266,10 +268,19 @@ fn one_damaged_copy_is_healed() {
         file.read_exact_at(&mut healed, 0).unwrap();
         assert!(healed == good, "byte {at}");
     }
+    let mut healed = [0; 4096];
+    for at in [0, 50, 4095] {
+        file.write_all_at(&[0; 50], LAST_COPY + at).unwrap();
+        drop(open(&path).unwrap());
+        file.read_exact_at(&mut healed, LAST_COPY).unwrap();
+        assert!(healed == good[..4096], "byte {at} of the last one");
+        file.set_len(CAPACITY_BYTES_MIN).unwrap();
+    }
 }
 
-/// Goal:   with both copies gone opening is refused with a reason, and never panics.
-/// Method: change the same byte in both copies, for every byte; name a few refusals literally.
+/// Goal:   with the copies at the beginning gone opening is refused with a reason, and never panics.
+/// Method: change the same byte in both copies, for every byte; the same in the third one for half of them; name a few refusals
+///         literally.
 #[test]
 fn two_damaged_copies_are_refused() {
     let (_dir, path) = formatted();
@@ -280,20 +291,89 @@ fn two_damaged_copies_are_refused() {
         let byte = [good[at as usize] ^ 1];
         file.write_all_at(&byte, at).unwrap();
         file.write_all_at(&byte, 4096 + at).unwrap();
+        let is_whole_at_end = at % 2 == 1;
+        if !is_whole_at_end {
+            file.write_all_at(&byte, LAST_COPY + at).unwrap();
+        }
         match open(&path) {
-            Err(OpenError::NotADevice { .. }) => assert!(at < 8),
-            Err(OpenError::Damaged { which, .. }) => assert!(at >= 8 && which == "both superblock copies"),
+            Err(OpenError::HeadDamaged { .. }) => assert!(is_whole_at_end),
+            Err(OpenError::NotADevice { .. }) => assert!(at < 8 && !is_whole_at_end),
+            Err(OpenError::Damaged { which, .. }) => {
+                assert!(at >= 8 && !is_whole_at_end && which == "both superblock copies")
+            }
             Err(other) => panic!("byte {at}: {other}"),
             Ok(_) => panic!("byte {at}: opened"),
         }
+        assert_eq!(FileMedium::open_damaged(&path).is_ok(), is_whole_at_end, "byte {at}");
         file.write_all_at(&good, 0).unwrap();
+        file.write_all_at(&good[..4096], LAST_COPY).unwrap();
     }
     let mut newer = good[..4096].to_vec();
     newer[8] = 9;
     let crc = crc_fast::crc32_iscsi(&newer[..4092]);
     newer[4092..].copy_from_slice(&crc.to_le_bytes());
     file.write_all_at(&newer, 4096).unwrap();
-    assert_eq!(refusal(&path), "P: format version 9 is newer than 1, the newest that this software knows");
+    assert_eq!(refusal(&path), "P: format version 9 is newer than 2, the newest that this software knows");
+}
+
+/// Goal:   a device is found by the copy at its end wherever that is, and nothing is written to it.
+/// Method: the beginning overwritten, alone, and with bytes behind the end or a device of another place there.
+#[test]
+fn devices_are_found_by_their_end() {
+    let (_dir, path) = formatted();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let medium = open(&path).unwrap();
+    let (uuid, geometry) = (medium.uuid(), medium.geometry().clone());
+    medium.execute(&mut Io::WriteRoot { slot: 1, data: AlignedBuf::copy_of(&[7; 4096]) }).unwrap();
+    drop(medium);
+    let mut copy = [0; 4096];
+    file.read_exact_at(&mut copy, 0).unwrap();
+    file.write_all_at(&[0x5a; 1 << 20], 0).unwrap();
+    assert!(refusal(&path).starts_with("P: the beginning is damaged: A: no superblock; B: no superblock; "));
+    for longer_by in [0u64, 1, 5000, 3 << 20] {
+        file.set_len(CAPACITY_BYTES_MIN + longer_by).unwrap();
+        if longer_by > 8192 {
+            file.write_all_at(&copy, CAPACITY_BYTES_MIN + 4096).unwrap();
+        }
+        let before = std::fs::read(&path).unwrap();
+        let medium = FileMedium::open_damaged(&path).unwrap();
+        assert_eq!((medium.uuid(), medium.geometry()), (uuid, &geometry), "longer by {longer_by}");
+        let mut mirror = AlignedBuf::zeroed(4096);
+        medium.read_mirror(&mut mirror).unwrap();
+        assert_eq!(*mirror, [7; 4096]);
+        assert!(medium.execute(&mut Io::Flush).is_err());
+        drop(medium);
+        assert!(std::fs::read(&path).unwrap() == before);
+    }
+    file.set_len(CAPACITY_BYTES_MIN - 1).unwrap();
+    assert!(matches!(FileMedium::open_damaged(&path), Err(OpenError::NotADevice { .. })));
+}
+
+/// Goal:   devices that were formatted before there was a tail work as before, and nothing is written behind their blocks.
+/// Method: superblocks of version 1; a root and a torn copy.
+#[test]
+fn devices_without_a_tail_work() {
+    let (_dir, path) = formatted();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let mut copy = vec![0; 4096];
+    file.read_exact_at(&mut copy, 0).unwrap();
+    copy[8] = 1;
+    copy[136..144].fill(0);
+    let crc = crc_fast::crc32_iscsi(&copy[..4092]);
+    copy[4092..].copy_from_slice(&crc.to_le_bytes());
+    file.write_all_at(&[0; 8192], 0).unwrap();
+    file.write_all_at(&copy, 4096).unwrap();
+    let tail_bytes = (256 << 10) + 4096;
+    file.write_all_at(&vec![9; tail_bytes], CAPACITY_BYTES_MIN - tail_bytes as u64).unwrap();
+    let medium = open(&path).unwrap();
+    medium.execute(&mut Io::WriteRoot { slot: 0, data: AlignedBuf::copy_of(&[7; 4096]) }).unwrap();
+    let mut mirror = AlignedBuf::copy_of(&[1; 4096]);
+    medium.read_mirror(&mut mirror).unwrap();
+    assert_eq!(*mirror, [0; 4096]);
+    drop(medium);
+    let image = std::fs::read(&path).unwrap();
+    assert!(image[..4096] == copy[..], "healed as it was");
+    assert!(image[image.len() - tail_bytes..].iter().all(|byte| *byte == 9));
 }
 
 /// Goal:   a shortened file is refused by name, at any length.

@@ -134,13 +134,13 @@ impl Device {
     /// from a scan of all pages; the report says which, and what else is damaged. `progress` is told blocks read and blocks in
     /// all meanwhile.
     ///
-    /// Fails if there is no superblock, or no root that can be read.
+    /// Fails if there is no superblock, or no root that can be read: neither at the beginning of the device nor at its end.
     pub fn salvage(
         path: impl AsRef<Path>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Device, SalvageReport), Error> {
         let begin = Instant::now();
-        let medium = FileMedium::open(path.as_ref(), &OpenOptions { read_only: true, ..OpenOptions::default() })?;
+        let medium = FileMedium::open_damaged(path.as_ref())?;
         let durability = medium.durability();
         let medium = Arc::new(Overlay::of_damaged(Arc::new(medium)));
         let (core, found) = Core::salvage(&*medium, progress)?;

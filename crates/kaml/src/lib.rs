@@ -51,7 +51,7 @@ pub use kaml_device::{
     Condition, Cursor, Key, KeyError, KeyKind, NamespaceChange, NamespaceInfo, NamespaceOptions, OpenReport,
     SalvageReport,
 };
-pub use kaml_flash::{Durability, FormatOptions as CreateOptions, OpenOptions};
+pub use kaml_flash::{Durability, FormatError as CreateError, FormatOptions as CreateOptions, OpenError, OpenOptions};
 pub use kaml_versions::{
     At, BloomOptions, Difference, Error as VersionError, Index as VersionIndex, Kind as VersionKind, Past,
     Record as VersionRecord, Retention, Version,

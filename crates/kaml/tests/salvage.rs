@@ -187,6 +187,52 @@ fn whole_devices_are_salvaged_untouched() {
     assert!(fs::read(&path).unwrap() == crashed.image, "the file was changed");
 }
 
+/// Goal:   of a device whose beginning was overwritten everything is read that was not there; opening says what happened.
+/// Method: a device that was closed and one as a SIGKILL leaves it, overwritten from byte 0 or from the roots on: up to the roots,
+///         the ring, the first blocks.
+#[test]
+fn overwritten_beginnings_are_salvaged() {
+    let crashed = Crashed::new();
+    let at = |magic: &[u8; 4]| crashed.places_of(magic);
+    let (roots, frames) = (at(b"KRT1"), at(b"KRF1"));
+    let (ring, blocks) = (frames[0], frames[frames.len() - 1].next_multiple_of(64 << 10));
+    assert_eq!(roots.len(), 3, "two slots and the mirror");
+    assert!(roots[1] < ring && blocks < roots[2]);
+    let closed = crashed.dir.path().join("closed.kaml");
+    fs::write(&closed, &crashed.image).unwrap();
+    Device::open(&closed, &OpenOptions::default()).unwrap().close().unwrap();
+    let closed = fs::read(&closed).unwrap();
+    for (is_closed, image) in [(false, &crashed.image), (true, &closed)] {
+        for from in [0, roots[0]] {
+            for to in [8192, ring, (ring + blocks) / 2, blocks, blocks + (1 << 20)] {
+                let path = crashed.dir.path().join("overwritten.kaml");
+                fs::write(&path, image).unwrap();
+                FileOptions::new()
+                    .write(true)
+                    .open(&path)
+                    .unwrap()
+                    .write_all_at(&vec![0xe5; to - from.min(to)], from as u64)
+                    .unwrap();
+                let what = format!("bytes {from} to {to}, closed: {is_closed}");
+                let refused = Device::open(&path, &OpenOptions::default()).map(drop);
+                assert_eq!(refused.is_err(), from < to, "{what}");
+                let Err(error) = refused else { continue };
+                let said = if from == 0 { "the superblock at the end is whole" } else { "both root slots are damaged" };
+                assert!(error.to_string().contains(said), "{what}: {error}");
+                let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap();
+                let has_lost_records = to > ring && !is_closed || to > blocks;
+                let found = crashed.verify(&device, &what, has_lost_records, &|id| report.rebuilt.contains(&id));
+                println!("{what}: {found:?}");
+                assert!(to > blocks || found.errors == 0, "{what}: {found:?}");
+                assert!(to > blocks || found.missing == 0, "{what}: {found:?}");
+                let is_in_order = to <= roots[0] || is_closed;
+                assert!(to > blocks || report.rebuilt.is_empty() == is_in_order, "{what}");
+                assert!(found.right > 900, "{what}: {found:?}");
+            }
+        }
+    }
+}
+
 /// Goal:   opening for reading answers everything that was acknowledged, also after a SIGKILL, and changes nothing.
 /// Method: the file that a SIGKILL leaves, write-protected, its bytes before and after; `check`, then a command that writes.
 #[test]

@@ -20,7 +20,8 @@ use std::path::PathBuf;
 
 Nothing is written to the damaged device. Where an index or the journal is damaged, all pages are scanned and the newest
 record of each key counts; records that were deleted since their index was last written whole may be back then. Of
-namespaces that keep versions the newest ones are copied.
+namespaces that keep versions the newest ones are copied. Where something was written over the device's beginning, what says
+how it was made is taken from its end.
 
 Exits with 1 if anything could not be read.")]
 pub struct Arguments {
