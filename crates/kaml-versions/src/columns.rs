@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::buffer::{Buffered, ENTRY_BYTES};
-use crate::format;
+use crate::format::SegmentTable;
 use crate::group::{Group, Segment, SegmentAt};
 use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
@@ -189,21 +189,16 @@ impl Columns {
         self.segment_count += 1;
     }
 
-    /// Installs a segment again that lies at `at`, from the bytes of its table, with so many live versions; answers its sequences,
-    /// the first of which no other segment has. Those of one row come in the order they were sealed in.
-    pub fn restore(&mut self, row: u32, at: SegmentAt, live: u16, table: &[u8]) -> Result<Range<u64>, Error> {
-        let stored = format::decode(table, &self.parameters)?;
-        if stored.row != row {
-            return Err(Error::DamagedTable("of another row"));
-        }
-        let segment = Segment::new(at, stored.hashed_pages, stored.sequences.clone(), stored.records, live);
+    /// Installs a segment again that lies at `at`, with so many live versions. Those of one row come in the order they were sealed
+    /// in.
+    pub fn restore(&mut self, at: SegmentAt, live: u16, stored: &SegmentTable) {
+        let segment = Segment::new(at, stored.hashed_pages, stored.sequences(), stored.records, live);
         let parameters = self.parameters;
-        self.change_row(row, |row| {
+        self.change_row(stored.row, |row| {
             row.push(segment, &stored.table, &parameters);
             row.reopen(&parameters, row.next_table());
         });
         self.segment_count += 1;
-        Ok(stored.sequences)
     }
 
     /// A segment lies elsewhere from now on; answers its place in the row, or nothing if it is not there any more.

@@ -80,14 +80,30 @@ const _: () = {
     assert!(std::mem::offset_of!(TableHeader, row) == 24 && std::mem::offset_of!(TableHeader, shape) == 40);
 };
 
-/// What a stored table says.
+/// What a segment's stored table says.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct StoredTable {
+pub struct SegmentTable {
     pub(crate) sequences: Range<u64>,
     pub(crate) row: u32,
     pub(crate) hashed_pages: u32,
     pub(crate) records: u16,
     pub(crate) table: Table,
+}
+
+impl SegmentTable {
+    /// The table that stands at the start of `bytes`, if it is whole and of this row.
+    pub fn decode(bytes: &[u8], row: u32, parameters: &Parameters) -> Result<SegmentTable, Error> {
+        let table = decode(bytes, parameters)?;
+        if table.row != row {
+            return Err(Error::DamagedTable("of another row"));
+        }
+        Ok(table)
+    }
+
+    /// All its versions' sequences are in this range; no other segment has the first one.
+    pub fn sequences(&self) -> Range<u64> {
+        self.sequences.clone()
+    }
 }
 
 /// Pages that so many bytes behind a header take.
@@ -111,12 +127,12 @@ pub(crate) fn pages_of_table(table: &Table, parameters: &Parameters) -> u32 {
 
 /// Positions of the longest table that fits so many pages.
 pub(crate) fn positions_max(pages: u32, shape: ValueShape, page_bytes: u32) -> u32 {
-    let bits = (pages as usize * page_bytes as usize - BYTES) * 8;
+    let bits = (pages as usize * page_bytes as usize).saturating_sub(BYTES) * 8;
     (bits / shape.planes() as usize) as u32
 }
 
 /// The bytes that stand at the start of a segment's table pages.
-pub(crate) fn encode(stored: &StoredTable) -> Vec<u8> {
+pub(crate) fn encode(stored: &SegmentTable) -> Vec<u8> {
     let (magic, length, shape, body) = match &stored.table {
         Table::Retrieval(table) => {
             let (fingerprint_bits, choices) = (table.shape.fingerprint_bits as u8, table.shape.choices as u8);
@@ -158,7 +174,7 @@ fn pack(table: &RetrievalTable) -> Vec<u8> {
 }
 
 /// The table that stands at the start of `bytes`, if it is whole and belongs to a namespace of this shape.
-pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTable, Error> {
+pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<SegmentTable, Error> {
     let damaged = Error::DamagedTable;
     let Ok((header, rest)) = TableHeader::read_from_prefix(bytes) else { return Err(damaged("cut short")) };
     let fits =
@@ -182,7 +198,7 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<StoredTabl
             Table::Filters(FilterTable::decode(header.length.get(), filters, head.keys.get(), body)?)
         }
     };
-    Ok(StoredTable { sequences, row: header.row.get(), hashed_pages: header.hashed_pages.get(), records, table })
+    Ok(SegmentTable { sequences, row: header.row.get(), hashed_pages: header.hashed_pages.get(), records, table })
 }
 
 /// Bytes of the table behind a header; nothing if it is not of the namespace's index.
@@ -229,17 +245,17 @@ mod tests {
         Parameters { rows: 9, ..Parameters::for_buffer(1 << 20, 0).with_bloom(&options) }
     }
 
-    fn stored() -> StoredTable {
+    fn stored() -> SegmentTable {
         let table = RetrievalTable { shape: SHAPE, values: vec![0x1234, 0xffff, 0, 0x8001] };
-        StoredTable { sequences: 11..44, row: 7, hashed_pages: 250, records: 3, table: Table::Retrieval(table) }
+        SegmentTable { sequences: 11..44, row: 7, hashed_pages: 250, records: 3, table: Table::Retrieval(table) }
     }
 
-    fn stored_filters() -> StoredTable {
+    fn stored_filters() -> SegmentTable {
         let Index::Bloom(bloom) = bloom().index else { unreachable!("made so") };
         let filters = bloom.filters(3);
         let overflow = OverflowMap { keys: vec![0x0102_0304], places: vec![0x0506] };
         let table = FilterTable { number: 3, filters, bits: vec![0xfedc_ba98, 0x1_0000], overflow };
-        StoredTable { table: Table::Filters(table), ..stored() }
+        SegmentTable { table: Table::Filters(table), ..stored() }
     }
 
     /// Goal:   tables written by one build are read by the next.

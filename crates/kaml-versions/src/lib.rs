@@ -21,6 +21,7 @@
 //! | `group`     | 64 segments that are searched at once                       |
 //! | `row`       | a chain of groups, and what will be in the next segment     |
 //! | `format`    | a sealed table as bytes                                     |
+//! | `mend`      | such a table from the records, where it is damaged          |
 //! | `columns`   | the whole index                                             |
 //! | `search`    | a key's versions, newest first                              |
 //! | `timeline`  | user versions, snapshots, rolling back                      |
@@ -36,6 +37,7 @@ mod error;
 mod format;
 mod group;
 mod hash;
+mod mend;
 mod merge;
 mod packed;
 mod parameters;
@@ -54,6 +56,7 @@ mod versions;
 pub use bloom::{BLOOM_HASHES_MAX, BloomOptions, BloomParameters};
 pub use columns::{Columns, MemoryUse, SegmentInfo};
 pub use error::Error;
+pub use format::SegmentTable;
 pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
 pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};

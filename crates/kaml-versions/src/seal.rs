@@ -9,7 +9,7 @@
 
 use crate::bloom::FilterTable;
 use crate::buffer::{BufferRow, Buffered, NONE};
-use crate::format::{self, StoredTable};
+use crate::format::{self, SegmentTable};
 use crate::hash::{CHOICES_MAX, KeyHash, VersionHash};
 use crate::parameters::Parameters;
 use crate::placement::Placement;
@@ -334,7 +334,7 @@ pub(crate) fn build(
     let record_bytes = filled.iter().sum::<usize>() + extents_end - hashed_pages as usize * page_bytes;
     let sequences = if records == 0 { 0..0 } else { first..last + 1 };
     let stored =
-        StoredTable { sequences: sequences.clone(), row: row_index, hashed_pages, records: records as u16, table };
+        SegmentTable { sequences: sequences.clone(), row: row_index, hashed_pages, records: records as u16, table };
     let bytes = format::encode(&stored);
     let table_pages = format::pages_of_table(&stored.table, parameters);
     let start = (parameters.segment_pages - table_pages) as usize * page_bytes;

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Random, Store, tiny, tiny_bloom, tiny_indexes, value_of, version};
-use kaml_versions::{BloomOptions, Columns, Error, Index, Key, Kind, Parameters, SegmentAt, SegmentInfo, ValueShape};
+use kaml_versions::{
+    BloomOptions, Columns, Error, Index, Key, Kind, Parameters, SegmentAt, SegmentInfo, SegmentTable, ValueShape,
+};
 use std::collections::BTreeMap;
 
 type Model = BTreeMap<u64, Vec<(u64, Vec<u8>)>>;
@@ -83,21 +85,53 @@ fn tables_restore_the_index() {
         };
         let tables: Vec<Vec<u8>> = segments.iter().map(table).collect();
         for (segment, table) in segments.iter().zip(&tables) {
-            restored.restore(segment.row, segment.at, segment.live as u16, table).expect("whole");
+            let table = SegmentTable::decode(table, segment.row, &parameters).expect("whole");
+            restored.restore(segment.at, segment.live as u16, &table);
         }
         assert_eq!(segments, (0..parameters.rows).flat_map(|row| restored.segments(row)).collect::<Vec<_>>());
         assert_eq!(restored.memory().index_bytes, columns.memory().index_bytes, "in the same groups");
         assert_equal(&restored, &mut store, &model, u64::MAX);
         let first = &segments[0];
-        assert_eq!(restored.restore(1, first.at, 0, &tables[0]), Err(Error::DamagedTable("of another row")));
+        assert_eq!(SegmentTable::decode(&tables[0], 1, &parameters), Err(Error::DamagedTable("of another row")));
         for other in others {
-            assert!(Columns::new(other).expect("legal").restore(0, first.at, 0, &tables[0]).is_err());
+            assert!(SegmentTable::decode(&tables[0], 0, &other).is_err());
         }
         let moved = SegmentAt::new(1 << 40).expect("48 bits");
         assert_eq!(restored.relocate(first.row, first.at, moved), Some(0));
         assert_eq!(restored.relocate(first.row, first.at, moved), None);
         assert_eq!(restored.segments(first.row).next().map(|segment| segment.at), Some(moved));
     }
+}
+
+/// Goal:   tables that are made again from the records of their segments find all of them, and none that is not there.
+/// Method: every segment's, with values on pages and behind them; and from segments without records, of another row, without the
+///         first page of long values.
+#[test]
+fn tables_are_made_again_from_records() {
+    let parameters = tiny(4);
+    let (mut columns, mut store, model) = run(parameters, 2000);
+    empty(&mut columns, &mut store);
+    let mut restored = Columns::new(parameters).expect("legal");
+    let mut with_extents = 0;
+    for segment in (0..parameters.rows).flat_map(|row| columns.segments(row)) {
+        let image = &store.images[segment.at.get() as usize];
+        let of = |row, image: &[u8]| SegmentTable::of_records(row, image, segment.table_pages, &parameters);
+        let table = of(segment.row, image).expect("whole");
+        assert_eq!(table.sequences(), segment.sequences);
+        restored.restore(segment.at, segment.live as u16, &table);
+        assert_eq!(
+            restored.segments(segment.row).next_back().map(|restored| (restored.records, restored.table_pages)),
+            Some((segment.records, segment.table_pages))
+        );
+        with_extents += u32::from(segment.hashed_pages + segment.table_pages < parameters.segment_pages);
+        assert!(of(segment.row ^ 1, image).is_err());
+        assert!(of(segment.row, &vec![0; image.len()]).is_err());
+        assert!(of(segment.row, &vec![0xa7; image.len()]).is_err());
+    }
+    assert!(with_extents > 0);
+    assert_equal(&restored, &mut store, &model, u64::MAX);
+    let bloom = tiny_bloom(4, 3);
+    assert!(SegmentTable::of_records(0, &vec![0; bloom.segment_bytes()], 1, &bloom).is_err());
 }
 
 /// Goal:   segments are full, tables small, reads few, the live estimate true, as the design promises.

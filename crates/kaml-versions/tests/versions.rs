@@ -5,8 +5,8 @@ mod common;
 
 use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Difference, Error, Key, Parameters, Past, Retention, SegmentAt, SegmentInfo, Source, Stamp,
-    Version, Versions, View, diff, get, history, list, merge, newest, plan_merge, records, undone,
+    At, Columns, Command, Difference, Error, Key, Parameters, Past, Retention, SegmentAt, SegmentInfo, SegmentTable,
+    Source, Stamp, Version, Versions, View, diff, get, history, list, merge, newest, plan_merge, records, undone,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -516,7 +516,8 @@ impl Durable {
         for segment in &self.segments {
             let image = &self.world.flash.images[&segment.at.get()];
             let start = (parameters.segment_pages - segment.table_pages) as usize * parameters.page_bytes as usize;
-            columns.restore(segment.row, segment.at, segment.live as u16, &image[start..]).expect("whole");
+            let table = SegmentTable::decode(&image[start..], segment.row, &parameters).expect("whole");
+            columns.restore(segment.at, segment.live as u16, &table);
         }
         let mut versions = Versions::restore(columns, self.world.versions.timeline().clone());
         let mut all: Vec<_> = self.kept.iter().chain(&self.ring).cloned().collect();

@@ -305,6 +305,8 @@ fn any_flipped_bit() {
 #[test]
 fn any_lost_sector() {
     const SECTOR: usize = 4096;
+    /// Which of the sectors are of tables of segments.
+    const TABLES: std::ops::Range<usize> = 20..26;
     let crashed = Crashed::new();
     let mut random = Random(13);
     let sector_of = |at: usize| at / SECTOR * SECTOR;
@@ -328,7 +330,7 @@ fn any_lost_sector() {
     }
     let roots = crashed.places_of(b"KRT1");
     lost.extend([(roots[0], roots[1]), (roots[1], roots[0])]);
-    let (mut refused, mut errors) = (0, 0);
+    let (mut refused, mut errors, mut mended) = (0, 0, 0);
     for (number, (at, other)) in lost.into_iter().enumerate() {
         for (what, bytes) in [("zeroed", &[0; SECTOR][..]), ("replaced", &crashed.image[other..other + SECTOR])] {
             let what = format!("byte {at} {what}, by {other}");
@@ -337,13 +339,18 @@ fn any_lost_sector() {
                 Err(_) => refused += 1,
                 Ok(device) => errors += crashed.verify(&device, &what, false, &|_| false).errors,
             }
-            if number < 8 {
+            if number < 8 || TABLES.contains(&number) {
                 let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap();
                 let is_told = report.problems.iter().any(|problem| problem.contains("as of its last checkpoint"));
-                crashed.verify(&device, &format!("{what}, salvaged"), is_told, &|id| report.rebuilt.contains(&id));
+                let found =
+                    crashed.verify(&device, &format!("{what}, salvaged"), is_told, &|id| report.rebuilt.contains(&id));
+                let is_mended = report.problems.iter().any(|problem| problem.contains("without its table"));
+                assert!(!is_mended || (found.missing, found.errors) == (0, 0), "{what}: {found:?}");
+                mended += u32::from(is_mended);
             }
         }
     }
-    println!("{refused} refused, {errors} reads refused");
+    println!("{refused} refused, {errors} reads refused, {mended} with tables made again");
+    assert!(mended > 3, "{mended}");
     assert!(refused > 10 && refused + errors > 20, "{refused} {errors}");
 }

@@ -12,10 +12,11 @@ use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
-use crate::recovery::{PLACE_TRIES_MAX, read_again, read_stream};
+use crate::recovery::{PLACE_TRIES_MAX, read_stream};
 use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
-    Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, Source, Stamp, Version, Versions, View, newest,
+    Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, SegmentTable, Source, Stamp, Version, Versions,
+    View, newest,
 };
 use std::collections::HashSet;
 use std::ops::Range;
@@ -53,6 +54,20 @@ impl Again {
         let (key, value_len, value_crc, sequence) = (record.key, record.value_len, record.value_crc, record.sequence);
         let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal: 0 };
         Some(Again::Version(version, version.record(value)))
+    }
+}
+
+/// A segment as the directory has it.
+struct Stored<'a> {
+    namespace: u32,
+    row: u32,
+    entry: Entry,
+    parameters: &'a Parameters,
+}
+
+impl Stored<'_> {
+    fn nowhere(&self) -> Error {
+        Error::MetadataDamaged(format!("no segment can lie at {}", self.entry.at.get()))
     }
 }
 
@@ -161,36 +176,72 @@ impl Core {
         for (row, entries) in (0..).zip(rows) {
             let mut first_sequences = HashSet::new();
             for entry in entries {
-                let table = || self.read_table(medium, id, &parameters, &entry).map_err(|error| damaged(&error));
-                let sequences = read_again(|| {
-                    columns.restore(row, entry.at, entry.live, &table()?).map_err(|error| damaged(&error))
-                })?;
-                // No version is in two segments.
-                if !sequences.is_empty() && !first_sequences.insert(sequences.start) {
-                    return Err(damaged(&"a table of a segment stands in another's place"));
-                }
+                let stored = Stored { namespace: id, row, entry, parameters: &parameters };
+                let table = match self.read_table(medium, &stored, &first_sequences) {
+                    Err(error) if self.salvage.is_some() => match self.mend_table(medium, &stored, error) {
+                        Some(table) => table,
+                        None => continue,
+                    },
+                    table => table.map_err(|error| self.versions_damaged(id, error))?,
+                };
+                first_sequences.insert(table.sequences().start);
+                columns.restore(stored.entry.at, stored.entry.live, &table);
             }
         }
         Ok(Versions::restore(columns, timeline))
     }
 
+    /// The table of a segment that begins with another version than these. No version is in two segments: a table that begins as
+    /// another one does stands in that one's place.
     fn read_table(
         &self,
         medium: &dyn Medium,
-        id: u32,
-        parameters: &Parameters,
-        entry: &Entry,
-    ) -> Result<Vec<u8>, Error> {
-        let damaged = || Error::MetadataDamaged(format!("no segment can lie at {}", entry.at.get()));
-        let bytes = usize::from(entry.table_pages) * parameters.page_bytes as usize;
-        let start = parameters.segment_bytes().checked_sub(bytes).ok_or_else(damaged)?;
-        let (_, chunk) = self.geometry.split(ChunkAddr(entry.at.get()));
-        let end = chunk + super::segment_chunks(parameters, &self.geometry);
-        if entry.at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
-            return Err(damaged());
+        stored: &Stored<'_>,
+        first_sequences: &HashSet<u64>,
+    ) -> Result<SegmentTable, Error> {
+        let parameters = stored.parameters;
+        let segment_bytes = parameters.segment_bytes();
+        let start = segment_bytes.checked_sub(usize::from(stored.entry.table_pages) * parameters.page_bytes as usize);
+        self.read_stored(medium, stored, start.ok_or_else(|| stored.nowhere())?..segment_bytes, |table| {
+            let table = SegmentTable::decode(table, stored.row, parameters)?;
+            match first_sequences.contains(&table.sequences().start) && !table.sequences().is_empty() {
+                true => Err(Damage::DamagedTable("of another segment")),
+                false => Ok(table),
+            }
+        })
+    }
+
+    /// Makes a damaged table again from what is left of its segment. Without a table the segment is left out.
+    fn mend_table(&mut self, medium: &dyn Medium, stored: &Stored<'_>, error: Error) -> Option<SegmentTable> {
+        let (parameters, table_pages) = (stored.parameters, stored.entry.table_pages.into());
+        let table = self.read_stored(medium, stored, 0..parameters.segment_bytes(), |segment| {
+            SegmentTable::of_records(stored.row, segment, table_pages, parameters)
+        });
+        let what = match &table {
+            Ok(_) => "its versions were found without its table".to_owned(),
+            Err(error) => format!("its versions are missing: {error}"),
+        };
+        let problem = format!("namespace {}: a segment of row {}: {error}; {what}", stored.namespace, stored.row);
+        self.salvage.as_mut().expect("salvaging").push(problem);
+        table.ok()
+    }
+
+    /// Reads a part of a segment, if it can lie where it is said to.
+    fn read_stored<T>(
+        &self,
+        medium: &dyn Medium,
+        stored: &Stored<'_>,
+        bytes: Range<usize>,
+        take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
+        let at = stored.entry.at;
+        let (_, chunk) = self.geometry.split(ChunkAddr(at.get()));
+        let end = chunk + super::segment_chunks(stored.parameters, &self.geometry);
+        if at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
+            return Err(stored.nowhere());
         }
         // While the device is in use, a namespace may be loaded whose pages still wait to be programmed.
-        self.read_part(medium, id, entry.at, &(start..start + bytes), |table| Ok(table.to_vec()))
+        self.read_part(medium, stored.namespace, at, &bytes, take)
     }
 
     /// The kept versions of a namespace, in the order of their sequences.
