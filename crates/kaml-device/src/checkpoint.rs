@@ -543,7 +543,7 @@ impl Core {
     /// Copies the next segments of an index; true when there are no more.
     fn copy_segments(&mut self, job: &mut Job) -> bool {
         let space = &self.spaces[&job.namespace];
-        if let Some(directory) = space.encode_directory() {
+        if let Some(directory) = space.encode_directory(self.geometry.page_bytes as usize) {
             // In one piece, so that it is as of the entry that the job began with.
             if job.cursor.take().is_some() {
                 job.out.tail = directory;

@@ -674,6 +674,22 @@ fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Err
     }
 }
 
+/// What can be read of a stream, page by page; the rest is zeroes.
+pub(crate) fn read_damaged_stream(medium: &dyn Medium, stream: &Stream) -> Vec<u8> {
+    let page_bytes = medium.geometry().page_bytes as usize;
+    let mut bytes = Vec::new();
+    for run in &stream.runs {
+        for page in run.page..run.page + run.page_count {
+            let single = Run { block: run.block, page, page_count: 1 };
+            let from = bytes.len();
+            let _ = read_run(medium, &single, &mut |_, page| bytes.extend_from_slice(page));
+            bytes.resize(from + page_bytes, 0);
+        }
+    }
+    bytes.truncate(stream.bytes as usize);
+    bytes
+}
+
 /// As [`Core::encode_blocks`] wrote it.
 fn restore_blocks(blocks: &mut BlockTable, bytes: &[u8], exact: bool) -> Result<(), Error> {
     if bytes.len() != blocks.count() as usize * 9 {

@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::buffer::{Buffered, ENTRY_BYTES};
-use crate::format::SegmentTable;
+use crate::format::{self, SegmentTable};
 use crate::group::{Group, Segment, SegmentAt};
 use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
@@ -58,6 +58,13 @@ pub struct SegmentInfo {
     pub hashed_pages: u32,
     /// Pages, the last ones, that have the table.
     pub table_pages: u32,
+}
+
+impl SegmentInfo {
+    /// Tells the segment from others of its row, and from a part of itself. Never 0.
+    pub fn identity(&self) -> u32 {
+        format::identity(&self.sequences, self.records, self.hashed_pages)
+    }
 }
 
 /// Where memory goes, in bytes.

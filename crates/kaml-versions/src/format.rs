@@ -6,6 +6,8 @@
 
 use crate::Error;
 use crate::bloom::{FilterColumns, FilterTable, OVERFLOW_ENTRY_BYTES};
+#[cfg(doc)]
+use crate::columns::SegmentInfo;
 use crate::parameters::{Index, Parameters};
 use crate::retrieval_columns::{RetrievalTable, ValueShape};
 use crate::seal::Table;
@@ -104,6 +106,20 @@ impl SegmentTable {
     pub fn sequences(&self) -> Range<u64> {
         self.sequences.clone()
     }
+
+    /// That of its segment ([`SegmentInfo::identity`]).
+    pub fn identity(&self) -> u32 {
+        identity(&self.sequences, self.records.into(), self.hashed_pages)
+    }
+}
+
+/// A checksum of what is known of a segment in memory, not 0. Where it lies is not part of it, nor how many of its versions are live.
+pub(crate) fn identity(sequences: &Range<u64>, records: u32, hashed_pages: u32) -> u32 {
+    // Memory has no more of the span.
+    let span = (sequences.end - sequences.start).min(u32::MAX.into()) as u32;
+    let words = [records, hashed_pages, span].map(u32::to_le_bytes);
+    let bytes = [sequences.start.to_le_bytes().as_slice(), words.as_flattened()].concat();
+    crc_fast::crc32_iscsi(&bytes).max(1)
 }
 
 /// Pages that so many bytes behind a header take.

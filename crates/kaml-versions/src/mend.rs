@@ -4,7 +4,8 @@
 //! Lives elsewhere:  how tables are made when sealing (`seal`), when one is needed (`kaml-device`).
 //! Implements:       docs/versioned.md "Formats".
 //!
-//! What the table's header said is not known then: that no record is missing cannot be told. So this is for salvaging only.
+//! What the table's header said is not known then. That no record is missing is told by the segment's identity, which the directory has:
+//! who has none can do this for salvaging only.
 
 use crate::Error;
 use crate::format::{self, SegmentTable};
@@ -19,27 +20,36 @@ use crate::seal::Table;
 const LENGTHS_MAX: u32 = 16;
 
 impl SegmentTable {
-    /// The table of a segment, from all its bytes. It takes so many pages, as the one that was lost. Of the paper's index none can be
-    /// made: it is not known which table of the row's the filters belong to.
-    pub fn of_records(row: u32, segment: &[u8], table_pages: u32, parameters: &Parameters) -> Result<Self, Error> {
+    /// The table of a segment, from all its bytes. It takes so many pages, as the one that was lost. Its identity is this one only if no
+    /// record is missing. Of the paper's index none can be made: it is not known which table of the row's the filters belong to.
+    pub fn of_records(
+        row: u32,
+        segment: &[u8],
+        table_pages: u32,
+        identity: u32,
+        parameters: &Parameters,
+    ) -> Result<Self, Error> {
         let Index::Columns(shape) = parameters.index else { return Err(Error::DamagedTable("filters")) };
         let lost = Error::DamagedTable("its records do not tell it");
         let pages =
             parameters.segment_pages.checked_sub(table_pages).filter(|_| table_pages > 0).ok_or(lost.clone())?;
         let found = Found::in_pages(row, &segment[..(pages * parameters.page_bytes) as usize], parameters);
-        let hashed_pages = found.hashed_pages(pages, shape).ok_or(lost.clone())?;
-        let min = format::positions_max(table_pages - 1, shape, parameters.page_bytes) + 1;
-        let max = format::positions_max(table_pages, shape, parameters.page_bytes);
-        let first = positions_for(found.records.len()).max(min);
-        let table =
-            (first..=max).take(LENGTHS_MAX as usize).find_map(|length| found.solve(length, hashed_pages, shape));
+        let counts = found.hashed_pages(pages, shape);
         let sequences = found.records.iter().map(|(version, ..)| version.sequence);
         let (first, last) = (sequences.clone().min().ok_or(lost.clone())?, sequences.max().ok_or(lost.clone())?);
+        let (sequences, records) = (first..last + 1, found.records.len());
+        let is_it = |count: &&u32| format::identity(&sequences, records as u32, **count) == identity;
+        let hashed_pages = *counts.iter().find(is_it).or(counts.first()).ok_or(lost.clone())?;
+        let min = format::positions_max(table_pages - 1, shape, parameters.page_bytes) + 1;
+        let max = format::positions_max(table_pages, shape, parameters.page_bytes);
+        let first = positions_for(records).max(min);
+        let table =
+            (first..=max).take(LENGTHS_MAX as usize).find_map(|length| found.solve(length, hashed_pages, shape));
         Ok(SegmentTable {
-            sequences: first..last + 1,
+            sequences,
             row,
             hashed_pages,
-            records: u16::try_from(found.records.len()).map_err(|_| lost.clone())?,
+            records: u16::try_from(records).map_err(|_| lost.clone())?,
             table: Table::Retrieval(table.ok_or(lost)?),
         })
     }
@@ -63,17 +73,17 @@ impl Found {
         Found { records: found.filter(|(_, hash, _)| hash.row(parameters.rows) == row).collect(), page_bytes }
     }
 
-    /// How many pages, of at most so many, the records were hashed to: each is where that puts it. The first long value begins
-    /// behind them.
-    fn hashed_pages(&self, pages: u32, shape: ValueShape) -> Option<u32> {
+    /// To how many pages, of at most so many, the records may have been hashed: each is where that puts it. The first long value
+    /// begins behind them.
+    fn hashed_pages(&self, pages: u32, shape: ValueShape) -> Vec<u32> {
         let extents = self.records.iter().filter_map(|(version, ..)| match version.kind {
             Kind::Extent(at) => Some(at / self.page_bytes),
             Kind::Value | Kind::Tombstone => None,
         });
         let is_it = |count: &u32| self.records.iter().all(|record| self.choice(record, *count, shape).is_some());
         match extents.min() {
-            Some(count) => Some(count).filter(|count| *count <= pages).filter(is_it),
-            None => (1..=pages).rev().find(is_it),
+            Some(count) => Some(count).filter(|count| (1..=pages).contains(count)).filter(is_it).into_iter().collect(),
+            None => (1..=pages).rev().filter(is_it).collect(),
         }
     }
 

@@ -115,9 +115,20 @@ fn tables_are_made_again_from_records() {
     let mut with_extents = 0;
     for segment in (0..parameters.rows).flat_map(|row| columns.segments(row)) {
         let image = &store.images[segment.at.get() as usize];
-        let of = |row, image: &[u8]| SegmentTable::of_records(row, image, segment.table_pages, &parameters);
+        let of = |row, image: &[u8]| {
+            SegmentTable::of_records(row, image, segment.table_pages, segment.identity(), &parameters)
+        };
         let table = of(segment.row, image).expect("whole");
-        assert_eq!(table.sequences(), segment.sequences);
+        assert_eq!((table.sequences(), table.identity()), (segment.sequences.clone(), segment.identity()));
+        for page in 0..segment.hashed_pages as usize {
+            let mut image = image.clone();
+            let page = page * parameters.page_bytes as usize;
+            let bytes = &mut image[page..][..parameters.page_bytes as usize];
+            let had_records = bytes.iter().any(|byte| *byte != 0);
+            bytes.fill(0);
+            let is_other = of(segment.row, &image).map_or(true, |table| table.identity() != segment.identity());
+            assert_eq!(is_other, had_records);
+        }
         restored.restore(segment.at, segment.live as u16, &table);
         assert_eq!(
             restored.segments(segment.row).next_back().map(|restored| (restored.records, restored.table_pages)),
@@ -131,7 +142,7 @@ fn tables_are_made_again_from_records() {
     assert!(with_extents > 0);
     assert_equal(&restored, &mut store, &model, u64::MAX);
     let bloom = tiny_bloom(4, 3);
-    assert!(SegmentTable::of_records(0, &vec![0; bloom.segment_bytes()], 1, &bloom).is_err());
+    assert!(SegmentTable::of_records(0, &vec![0; bloom.segment_bytes()], 1, 0, &bloom).is_err());
 }
 
 /// Goal:   segments are full, tables small, reads few, the live estimate true, as the design promises.

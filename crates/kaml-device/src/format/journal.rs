@@ -105,7 +105,7 @@ pub(crate) fn write_entry(page: &mut [u8], index: usize, change: &Change) {
             JournalEntry { namespace: U32::ZERO, key_len: 0, len_code: bad.into(), at, key }
         }
         Change::SegmentIn { namespace, row, place, entry } => {
-            let words = [row, place, u32::from(entry.table_pages) | u32::from(entry.live) << 16, 0];
+            let words = [row, place, u32::from(entry.table_pages) | u32::from(entry.live) << 16, entry.identity];
             versioned(namespace, SEGMENT_IN, entry.at.get(), words)
         }
         Change::SegmentsOut { namespace, row, place, count } => {
@@ -136,7 +136,8 @@ fn decode_versioned(namespace: u32, kind: u8, at: u64, key: &[u8; 16]) -> Option
     let word = |i: usize| u32::from_le_bytes(key[i * 4..i * 4 + 4].try_into().expect("four bytes"));
     match kind {
         SEGMENT_IN => {
-            let entry = Entry { at: SegmentAt::new(at)?, table_pages: word(2) as u16, live: (word(2) >> 16) as u16 };
+            let (table_pages, live) = (word(2) as u16, (word(2) >> 16) as u16);
+            let entry = Entry { at: SegmentAt::new(at)?, table_pages, live, identity: word(3) };
             Some(Change::SegmentIn { namespace, row: word(0), place: word(1), entry })
         }
         SEGMENTS_OUT => Some(Change::SegmentsOut { namespace, row: word(0), place: word(1), count: word(2) as u16 }),

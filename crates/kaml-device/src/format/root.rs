@@ -94,9 +94,9 @@ pub enum RootError {
 
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
-/// space runs low, version 8 versioned namespaces with the paper's index; an older root is one without them. There are no
-/// versions 3 and 7, which one flipped bit would make older ones.
-const VERSION: u32 = 9;
+/// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that are there twice; an older
+/// root is one without them. There are no versions 3 and 7, which one flipped bit would make older ones.
+const VERSION: u32 = 10;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;

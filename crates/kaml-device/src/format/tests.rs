@@ -1,5 +1,6 @@
 //! Golden bytes and hostile bytes for every format of the firmware.
 
+use super::crc32c_append;
 use super::frame::{Frame, FrameHeader};
 use super::journal::{self, Change};
 use super::oob::{Extent, Oob, PageOob, entries_of_block, extents};
@@ -152,7 +153,7 @@ fn golden_bytes() {
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
     let bytes = root().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_492_963_056);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_666_733_024);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -167,7 +168,7 @@ fn golden_bytes() {
 }
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
-///         the root, 5 no merges for lack of space, 6 not the paper's index, 8 not the checksum of the header.
+///         the root, 5 no merges for lack of space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -195,6 +196,12 @@ fn older_roots_open() {
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
+    let mut bytes = root().encode(UUID);
+    bytes[4] = 9;
+    let sum = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_492_963_056, "as version 9 wrote it");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root()));
 }
 
 /// Goal:   the formats of versioned namespaces never change unnoticed; what is encoded is decoded, and nothing that is cut.
@@ -204,13 +211,28 @@ fn golden_versions() {
     let stamp = VersionStamp { time_ns: 0x0102_0304_0506_0708, user_version: 9 };
     assert_eq!(hex(&stamp.encode()), "08070605040302010900000000000000");
     assert_eq!(VersionStamp::decode(&stamp.encode()), Some(stamp));
-    let entry = Entry { at: SegmentAt::new(0x0102_0304).unwrap(), table_pages: 5, live: 6 };
+    let entry = Entry { at: SegmentAt::new(0x0102_0304).unwrap(), table_pages: 5, live: 6, identity: 0x0708_090a };
     let directory = Directory { rows: vec![vec![entry], vec![]], ..Directory::new(2) };
-    let bytes = directory.encode();
+    let bytes = directory.encode(128);
     let timeline = hex(&directory.timeline.encode());
-    assert_eq!(hex(&bytes), format!("4b564431020000002c000000{timeline}010000000403020100000500060000000000"));
-    assert_eq!(Directory::decode(&bytes, 2), Some(directory));
-    assert!((0..bytes.len()).all(|len| Directory::decode(&bytes[..len], 2).is_none()));
+    let copy = format!("4b564432020000002c000000{timeline}01000000040302010000050006000a09080700000000");
+    assert_eq!((hex(&bytes[..78]), hex(&bytes[78..128])), (copy, "00".repeat(50)));
+    assert_eq!(bytes[..128], bytes[128..]);
+    assert_eq!(Directory::decode(&bytes, 2), Some(directory.clone()));
+    assert!((0..2 * 78).all(|len| Directory::decode(&bytes[..len], 2).is_none()), "of a stream its half is a copy");
+    let crc = crc_fast::crc32_iscsi(&bytes);
+    for at in 0..256 {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x20;
+        assert_eq!(Directory::mend(&damaged, crc).as_ref(), Some(&bytes), "byte {at}");
+        damaged[(at + 100) / 128 * 128 % 256] ^= 1;
+        assert_eq!(Directory::mend(&damaged, crc).is_some(), at / 128 == (at + 100) / 128 % 2, "byte {at}");
+    }
+    let old = format!("4b564431020000002c000000{timeline}010000000403020100000500060000000000");
+    let old: Vec<u8> = (0..old.len()).step_by(2).map(|at| u8::from_str_radix(&old[at..at + 2], 16).unwrap()).collect();
+    let without = Directory { rows: vec![vec![Entry { identity: 0, ..entry }], vec![]], ..Directory::new(2) };
+    assert_eq!(Directory::decode(&old, 2), Some(without));
+    assert!((0..old.len()).all(|len| Directory::decode(&old[..len], 2).is_none()));
     let stamp = Stamp { sequence: 0x0a0b, time_ns: 0x0102_0304_0506_0708 };
     let changes = [
         Change::SegmentIn { namespace: 7, row: 1, place: 2, entry },
@@ -222,7 +244,7 @@ fn golden_versions() {
     journal::seal(&mut page, 7, 3);
     assert_eq!(
         hex(&page[32..]),
-        "0700000000010403020100000100000002000000050006000000000007000000\
+        "0700000000010403020100000100000002000000050006000a09080707000000\
          0002000000000000010000000200000003000000000000000700000000030b0a\
          0000000008070605040302010200000004000000000000000000000000000000"
     );

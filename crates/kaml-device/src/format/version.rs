@@ -65,6 +65,8 @@ pub(crate) struct Entry {
     pub(crate) table_pages: u16,
     /// Versions in it that are the newest of their key.
     pub(crate) live: u16,
+    /// What tells it from others ([`kaml_versions::SegmentInfo::identity`]); 0 if an older device did not write it down.
+    pub(crate) identity: u32,
 }
 
 /// The sealed segments of a namespace, row by row, oldest first, and its timeline.
@@ -74,7 +76,9 @@ pub(crate) struct Directory {
     pub(crate) timeline: Timeline,
 }
 
-const MAGIC: [u8; 4] = *b"KVD1";
+const MAGIC: [u8; 4] = *b"KVD2";
+/// Of directories without identities, once.
+const OLD_MAGIC: [u8; 4] = *b"KVD1";
 
 impl Directory {
     /// A namespace without segments.
@@ -82,8 +86,14 @@ impl Directory {
         Directory { rows: vec![Vec::new(); rows as usize], timeline: Timeline::default() }
     }
 
-    /// The bytes; the stream that holds them has a checksum.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The bytes: twice the same, each from a page's start. The stream that holds them has a checksum.
+    pub(crate) fn encode(&self, page_bytes: usize) -> Vec<u8> {
+        let mut copy = self.encode_once();
+        copy.resize(copy.len().next_multiple_of(page_bytes), 0);
+        copy.repeat(2)
+    }
+
+    fn encode_once(&self) -> Vec<u8> {
         let timeline = self.timeline.encode();
         let mut bytes = MAGIC.to_vec();
         bytes.extend((self.rows.len() as u32).to_le_bytes());
@@ -95,15 +105,25 @@ impl Directory {
                 bytes.extend(&entry.at.get().to_le_bytes()[..6]);
                 bytes.extend(entry.table_pages.to_le_bytes());
                 bytes.extend(entry.live.to_le_bytes());
+                bytes.extend(entry.identity.to_le_bytes());
             }
         }
         bytes
     }
 
-    /// The directory that stands in `bytes`, of so many rows.
-    pub(crate) fn decode(mut bytes: &[u8], rows: u32) -> Option<Directory> {
+    /// Bytes that have this checksum, made again from those of which one half is damaged.
+    pub(crate) fn mend(bytes: &[u8], crc32c: u32) -> Option<Vec<u8>> {
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        [first, second].map(|half| half.repeat(2)).into_iter().find(|bytes| crc_fast::crc32_iscsi(bytes) == crc32c)
+    }
+
+    /// The directory, of so many rows, that stands in `bytes`.
+    pub(crate) fn decode(bytes: &[u8], rows: u32) -> Option<Directory> {
+        let is_old = bytes.starts_with(&OLD_MAGIC);
+        let mut bytes = if is_old { bytes } else { &bytes[..bytes.len() / 2] };
         let rest = &mut bytes;
-        if take::<4>(rest)? != MAGIC || u32::from_le_bytes(take(rest)?) != rows {
+        let magic = take::<4>(rest)?;
+        if !(is_old || magic == MAGIC) || u32::from_le_bytes(take(rest)?) != rows {
             return None;
         }
         let (timeline, mut entries) = {
@@ -113,17 +133,20 @@ impl Directory {
         let mut directory = Directory { rows: Vec::new(), timeline: Timeline::decode(timeline).ok()? };
         for _ in 0..rows {
             let count = u32::from_le_bytes(take(&mut entries)?);
-            directory.rows.push((0..count).map(|_| entry(&mut entries)).collect::<Option<_>>()?);
+            directory.rows.push((0..count).map(|_| entry(&mut entries, !is_old)).collect::<Option<_>>()?);
         }
-        entries.is_empty().then_some(directory)
+        let is_end = if is_old { entries.is_empty() } else { entries.iter().all(|byte| *byte == 0) };
+        is_end.then_some(directory)
     }
 }
 
-fn entry(rest: &mut &[u8]) -> Option<Entry> {
+fn entry(rest: &mut &[u8], has_identity: bool) -> Option<Entry> {
     let mut at = [0; 8];
     at[..6].copy_from_slice(&take::<6>(rest)?);
     let at = SegmentAt::new(u64::from_le_bytes(at))?;
-    Some(Entry { at, table_pages: u16::from_le_bytes(take(rest)?), live: u16::from_le_bytes(take(rest)?) })
+    let (table_pages, live) = (u16::from_le_bytes(take(rest)?), u16::from_le_bytes(take(rest)?));
+    let identity = if has_identity { u32::from_le_bytes(take(rest)?) } else { 0 };
+    Some(Entry { at, table_pages, live, identity })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {

@@ -170,7 +170,7 @@ impl Core {
 
 impl Namespace {
     /// The directory as the journal has it: without the segments that it does not name yet, the newest of their rows.
-    pub(crate) fn encode_directory(&self) -> Option<Vec<u8>> {
+    pub(crate) fn encode_directory(&self, page_bytes: usize) -> Option<Vec<u8>> {
         let fresh = &self.versioned.as_ref()?.fresh;
         self.with_versions(|versions| {
             let columns = versions.columns();
@@ -180,7 +180,7 @@ impl Namespace {
                 columns.segments(row).take(count).map(|segment| entry_of(&segment)).collect()
             };
             let rows = (0..columns.parameters().rows).map(row).collect();
-            Directory { rows, timeline: versions.timeline().clone() }.encode()
+            Directory { rows, timeline: versions.timeline().clone() }.encode(page_bytes)
         })
     }
 }

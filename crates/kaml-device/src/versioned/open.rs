@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
-use crate::recovery::{PLACE_TRIES_MAX, read_stream};
+use crate::recovery::{PLACE_TRIES_MAX, read_damaged_stream, read_stream};
 use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, SegmentTable, Source, Stamp, Version, Versions,
@@ -66,6 +66,11 @@ struct Stored<'a> {
 }
 
 impl Stored<'_> {
+    /// Whether this is the table of another segment, as far as can be told.
+    fn is_other(&self, table: &SegmentTable) -> bool {
+        self.entry.identity != 0 && table.identity() != self.entry.identity
+    }
+
     fn nowhere(&self) -> Error {
         Error::MetadataDamaged(format!("no segment can lie at {}", self.entry.at.get()))
     }
@@ -120,7 +125,11 @@ impl Core {
         let directory = match &space.snapshot {
             None => Directory::new(rows),
             Some(stream) => {
-                let bytes = read_stream(medium, stream).map_err(|error| damaged(&error))?;
+                let bytes = read_stream(medium, stream).or_else(|error| {
+                    let bytes = Directory::mend(&read_damaged_stream(medium, stream), stream.crc32c);
+                    tracing::warn!(%error, id, is_mended = bytes.is_some(), "a directory of segments is damaged");
+                    bytes.ok_or_else(|| damaged(&error))
+                })?;
                 Directory::decode(&bytes, rows).ok_or_else(|| damaged(&"not a directory of segments"))?
             }
         };
@@ -178,11 +187,11 @@ impl Core {
             for entry in entries {
                 let stored = Stored { namespace: id, row, entry, parameters: &parameters };
                 let table = match self.read_table(medium, &stored, &first_sequences) {
-                    Err(error) if self.salvage.is_some() => match self.mend_table(medium, &stored, error) {
+                    Ok(table) => table,
+                    Err(error) => match self.mend_table(medium, &stored, error)? {
                         Some(table) => table,
                         None => continue,
                     },
-                    table => table.map_err(|error| self.versions_damaged(id, error))?,
                 };
                 first_sequences.insert(table.sequences().start);
                 columns.restore(stored.entry.at, stored.entry.live, &table);
@@ -204,26 +213,43 @@ impl Core {
         let start = segment_bytes.checked_sub(usize::from(stored.entry.table_pages) * parameters.page_bytes as usize);
         self.read_stored(medium, stored, start.ok_or_else(|| stored.nowhere())?..segment_bytes, |table| {
             let table = SegmentTable::decode(table, stored.row, parameters)?;
-            match first_sequences.contains(&table.sequences().start) && !table.sequences().is_empty() {
+            let begins_as_another = first_sequences.contains(&table.sequences().start) && !table.sequences().is_empty();
+            match stored.is_other(&table) || begins_as_another {
                 true => Err(Damage::DamagedTable("of another segment")),
                 false => Ok(table),
             }
         })
     }
 
-    /// Makes a damaged table again from what is left of its segment. Without a table the segment is left out.
-    fn mend_table(&mut self, medium: &dyn Medium, stored: &Stored<'_>, error: Error) -> Option<SegmentTable> {
-        let (parameters, table_pages) = (stored.parameters, stored.entry.table_pages.into());
+    /// Makes a damaged table again from the records of its segment, if none is missing. Who salvages takes what there is; if there is
+    /// nothing, the segment is left out.
+    fn mend_table(
+        &mut self,
+        medium: &dyn Medium,
+        stored: &Stored<'_>,
+        error: Error,
+    ) -> Result<Option<SegmentTable>, Error> {
+        let (parameters, Entry { table_pages, identity, .. }) = (stored.parameters, stored.entry);
+        let whole = |table: &SegmentTable| identity != 0 && !stored.is_other(table);
         let table = self.read_stored(medium, stored, 0..parameters.segment_bytes(), |segment| {
-            SegmentTable::of_records(stored.row, segment, table_pages, parameters)
+            SegmentTable::of_records(stored.row, segment, table_pages.into(), identity, parameters)
         });
         let what = match &table {
-            Ok(_) => "its versions were found without its table".to_owned(),
-            Err(error) => format!("its versions are missing: {error}"),
+            Ok(table) if whole(table) => "it was made again from the segment's records".to_owned(),
+            Ok(_) => "it was made again from those records of the segment that are left".to_owned(),
+            Err(error) => format!("the segment's versions are missing: {error}"),
         };
-        let problem = format!("namespace {}: a segment of row {}: {error}; {what}", stored.namespace, stored.row);
-        self.salvage.as_mut().expect("salvaging").push(problem);
-        table.ok()
+        match (&mut self.salvage, table) {
+            (None, Ok(table)) if whole(&table) => {
+                tracing::warn!(%error, "a damaged table of a segment was made again from its records");
+                Ok(Some(table))
+            }
+            (None, _) => Err(self.versions_damaged(stored.namespace, error)),
+            (Some(problems), table) => {
+                problems.push(format!("{error}, in row {}; {what}", stored.row));
+                Ok(table.ok())
+            }
+        }
     }
 
     /// Reads a part of a segment, if it can lie where it is said to.

@@ -437,7 +437,7 @@ fn counts(sum: usize) -> impl Iterator<Item = u16> {
 pub(super) fn entry_of(segment: &SegmentInfo) -> Entry {
     let table_pages = u16::try_from(segment.table_pages).expect("a table is shorter than its segment");
     let live = u16::try_from(segment.live).expect("a segment has at most 60000 versions");
-    Entry { at: segment.at, table_pages, live }
+    Entry { at: segment.at, table_pages, live, identity: segment.identity() }
 }
 
 /// A sealed segment as the medium takes it. Copying it takes a while: do it without the core.
