@@ -233,6 +233,11 @@ pub(super) fn loaded_ytd(settings: &Settings) -> i64 {
     WAREHOUSE_YTD * settings.warehouses as i64
 }
 
+/// What all customers have paid when they are loaded.
+pub(super) fn loaded_payments(settings: &Settings) -> i64 {
+    FIRST_PAYMENT * settings.customers() as i64
+}
+
 fn address(rng: &mut Rng) -> Address {
     let (street_1, street_2, city) = (text(rng, 10), text(rng, 10), text(rng, 10));
     Address { street_1, street_2, city, state: random::text(rng, 2), zip: zip(rng) }

@@ -193,7 +193,7 @@ impl Workload for Tpcc {
         Ok(outcome)
     }
 
-    /// Conditions 1 to 4 of clause 3.3.2, and that what was committed is there.
+    /// Conditions 1 to 4 of clause 3.3.2, and that what was committed is there, in customers and stocks too.
     fn check(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error> {
         check::check(&self.settings, &self.clients(), engine, threads, progress)
     }
@@ -255,7 +255,7 @@ mod tests {
         };
         tampered(&|_| Ok(())).unwrap();
         let key = in_district(1, 3, 28);
-        let changes: [Change<'_>; 7] = [
+        let changes: [Change<'_>; 10] = [
             &|txn| rows::update::<Warehouse, _>(txn, WAREHOUSE, 1, &mut Vec::new(), |row| row.ytd += 1),
             &|txn| {
                 rows::update::<District, _>(txn, DISTRICT, district_key(1, 3), &mut Vec::new(), |r| r.next_order += 1)
@@ -269,6 +269,17 @@ mod tests {
             &|txn| txn.delete(NEW_ORDER, key),
             &|txn| txn.delete(ORDER_LINE, line_key(key, 2)),
             &|txn| txn.delete(HISTORY, history_key(0, 0)),
+            &|txn| {
+                rows::update::<Customer, _>(txn, CUSTOMER, in_district(1, 3, 7), &mut Vec::new(), |row| {
+                    row.ytd_payment -= 1
+                })
+            },
+            &|txn| {
+                rows::update::<Customer, _>(txn, CUSTOMER, in_district(1, 3, 7), &mut Vec::new(), |row| {
+                    row.balance += 1
+                })
+            },
+            &|txn| rows::update::<Stock, _>(txn, STOCK, stock_key(1, 77), &mut Vec::new(), |row| row.order_count += 1),
         ];
         for (at, change) in changes.into_iter().enumerate() {
             assert!(matches!(tampered(change), Err(Error::Wrong(_))), "change {at}");
