@@ -242,11 +242,22 @@ impl Epochs {
 
     /// Makes every commit durable that has joined, and says if any were lost.
     pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
-        let newest = self.lock().newest;
+        let newest = self.begin_to_write_all();
         if cache.line.standing(newest) == Standing::Pending {
-            self.begin_to_write(newest);
             let _ = cache.line.wait(newest); // what was lost is told next, to those who had it
         }
+        self.check()
+    }
+
+    /// Has every commit that has joined written without delay; answers the newest one's ticket.
+    pub(super) fn begin_to_write_all(&self) -> Ticket {
+        let mut state = self.lock();
+        self.hurry(&mut state);
+        state.newest
+    }
+
+    /// Says if commits were lost, until that is acknowledged.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
         self.lock().check()
     }
 

@@ -8,7 +8,8 @@
 //! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise. So
 //! operations of a queue never wait for each other longer than for a read. One that meets a lock of somebody else is
 //! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does. With delayed
-//! durability changes join an epoch that is written at once (`epochs`).
+//! durability changes join an epoch that is written at once (`epochs`). One that no epoch takes keeps its lock and is put off
+//! until everything before it is durable, for which others of the queue may have to be polled.
 
 use super::backing::CommandQueue;
 use super::cache::{Grip, Peek, Place};
@@ -70,6 +71,18 @@ enum Step {
     Storing(Ticket),
     /// It found this, which is not durable yet.
     Settling(Option<Arc<[u8]>>, Ticket),
+    /// It is stored when what came before it is durable.
+    Following(Following),
+}
+
+/// A change that no epoch takes.
+struct Following {
+    held: Held,
+    new: Option<Arc<[u8]>>,
+    /// Of what it replaces.
+    read: Ticket,
+    /// The newest commit before it.
+    after: Ticket,
 }
 
 struct Operation {
@@ -161,7 +174,7 @@ impl StoreQueue {
                 return;
             }
             if self.device.in_flight() == 0
-                && let Some(at) = self.later.pop_front()
+                && let Some(at) = self.take_later()
             {
                 self.finish_blocking(at);
             }
@@ -198,12 +211,20 @@ impl StoreQueue {
         self.later.push_back(at);
     }
 
+    /// One that was put off, to be waited for. Others may wait for the lock of one that follows.
+    fn take_later(&mut self) -> Option<usize> {
+        let follows = |at: &usize| matches!(&self.operations[*at], Some(Operation { step: Step::Following(_), .. }));
+        let place = self.later.iter().position(follows).unwrap_or(0);
+        self.later.remove(place)
+    }
+
     /// Begins an operation, or tries again what was put off.
     fn go_on(&mut self, at: usize) {
         let inner = self.store.inner.clone();
         let operation = self.operation(at);
         match (&operation.step, &operation.work) {
             (Step::Settling(..), _) => self.settle(at),
+            (Step::Following(_), _) => self.follow(at),
             (_, Work::Get) => self.look(at),
             (_, Work::Set(value)) if inner.stays_in_cache(value.as_deref()) => self.set_unflushed(at),
             (_, Work::Set(_) | Work::Update(_)) => self.lock(at),
@@ -294,7 +315,9 @@ impl StoreQueue {
                     Err(error) => self.give_up(at, held, error.into()),
                 }
             }
-            Step::Waiting | Step::Storing(_) | Step::Settling(..) => unreachable!("a read was under way"),
+            Step::Waiting | Step::Storing(_) | Step::Settling(..) | Step::Following(_) => {
+                unreachable!("a read was under way")
+            }
         }
     }
 
@@ -363,13 +386,9 @@ impl StoreQueue {
         let Place { id, hash, .. } = self.operation(at).place;
         let bytes = Change::bytes(new.as_deref());
         if !epochs.takes(bytes) {
-            return match epochs.flush(&inner.cache) {
-                Ok(()) if inner.cache.line.standing(read) == Standing::Lost => {
-                    self.give_up(at, held, StoreError::DependencyLost)
-                }
-                Ok(()) => self.store_held(at, held, new),
-                Err(error) => self.give_up(at, held, error),
-            };
+            let after = epochs.begin_to_write_all();
+            self.operation(at).step = Step::Following(Following { held, new, read, after });
+            return self.follow(at);
         }
         let change = Change { id, hash, value: new.clone() };
         let known = inner.cache.backing.exists(id.namespace, id.key).map_err(StoreError::from);
@@ -383,6 +402,25 @@ impl StoreQueue {
                 self.operation(at).step = Step::Settling(None, joined.ticket);
                 self.settle(at);
             }
+            Err(error) => self.give_up(at, held, error),
+        }
+    }
+
+    /// Stores a change that no epoch takes if everything before it has come to its end.
+    fn follow(&mut self, at: usize) {
+        let Step::Following(change) = std::mem::replace(&mut self.operation(at).step, Step::Waiting) else {
+            unreachable!("the step of a change that follows others")
+        };
+        let inner = self.store.inner.clone();
+        let (line, epochs) = (&inner.cache.line, inner.epochs.as_ref().expect("changes follow epochs"));
+        if line.standing(change.after) == Standing::Pending {
+            self.operation(at).step = Step::Following(change);
+            return self.put_off(at);
+        }
+        let Following { held, new, read, .. } = change;
+        match epochs.check() {
+            Ok(()) if line.standing(read) == Standing::Lost => self.give_up(at, held, StoreError::DependencyLost),
+            Ok(()) => self.store_held(at, held, new),
             Err(error) => self.give_up(at, held, error),
         }
     }
@@ -451,6 +489,10 @@ impl StoreQueue {
         if let Step::Settling(_, ticket) = operation.step {
             let _ = store.inner.cache.line.wait(ticket); // how it ended is asked next
             return self.settle(at);
+        }
+        if let Step::Following(Following { after, .. }) = operation.step {
+            let _ = store.inner.cache.line.wait(after);
+            return self.follow(at);
         }
         let result = match std::mem::replace(&mut operation.work, Work::Get) {
             Work::Get => store.get(namespace, key),

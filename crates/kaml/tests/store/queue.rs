@@ -6,6 +6,7 @@ use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMod
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn number(bytes: Option<&[u8]>) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()))
@@ -243,4 +244,34 @@ fn dropping_brings_to_an_end() {
         drop(queue);
         store.run(|txn| (0..64u64).try_for_each(|key| txn.update(namespace, key, &[2; 1000]))).unwrap();
     }
+}
+
+/// Goal:   with a durability delay, changes that no epoch takes do not wait for each other for ever.
+/// Method: one of them is on its way to the device when the next one comes, and others have committed in between; puts and updates,
+///         some of the same record.
+#[test]
+fn large_changes_do_not_wait_for_each_other() {
+    let durability_delay = Duration::from_secs(60);
+    let options = StoreOptions { durability_delay, write_mode: WriteMode::Back, ..StoreOptions::new(300 << 10) };
+    let world = World::new(&options);
+    let (store, namespace) = (&world.store, world.ns);
+    let large = vec![1; 100 << 10];
+    let replace = |old: Option<&[u8]>| Update::Store(vec![old.map_or(0, |old| old[0]) + 1; 100 << 10]);
+    let mut queue = store.queue(8);
+    for round in 0..20 {
+        for key in 0..4u64 {
+            queue.put(round, namespace, key, &large);
+            store.put(namespace, 100 + key, b"small").unwrap();
+            queue.update(round, namespace, key / 2, replace);
+            queue.put(round, namespace, 200 + key, b"small");
+        }
+        let mut answers = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert!(answers.len() == 12 && answers.iter().all(|answer| answer.result.is_ok()));
+    }
+    drop(queue);
+    store.flush().unwrap();
+    assert_eq!(world.device.get(namespace, 3u64).unwrap().unwrap(), large);
 }
