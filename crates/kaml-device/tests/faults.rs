@@ -555,8 +555,11 @@ fn roots_wait_for_programs_tried_again() {
     let request = rig.core.request_root(true);
     rig.background();
     assert!(rig.core.is_waiting_for_space());
-    rig.world.no_space = false;
+    rig.background();
     let mut under_way = Vec::new();
+    (0..10).for_each(|_| rig.core.poll(rig.now_ns, &mut under_way));
+    assert!(rig.core.is_waiting_for_space() && under_way.is_empty(), "nothing goes on before they are tried again");
+    rig.world.no_space = false;
     for _ in 0..10 {
         rig.now_ns += 200_000_000;
         rig.core.poll(rig.now_ns, &mut under_way);
