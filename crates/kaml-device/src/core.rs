@@ -67,6 +67,8 @@ pub struct Core {
     /// Programs that found no space below; tried again later under the same ids, so that a root that waits for what came
     /// before it waits for them.
     pub(crate) retry: BTreeMap<IoId, Io>,
+    /// How often programs found no space below.
+    no_space_count: u64,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
     pub(crate) next_ticket: u64,
@@ -147,6 +149,7 @@ impl Core {
             next_io: 1,
             outbox: VecDeque::new(),
             retry: BTreeMap::new(),
+            no_space_count: 0,
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             next_ticket: 1,
@@ -427,6 +430,7 @@ impl Core {
             }
             Err(MediumError::NoSpace { what }) => {
                 tracing::warn!(what, "no space below the device; the program is tried again");
+                self.no_space_count += 1;
                 self.retry.insert(id, io);
             }
             // It was started before anybody knew that there was no space for the pages in front of it.
@@ -551,6 +555,11 @@ impl Core {
     /// Whether some programs wait for space below.
     pub fn is_waiting_for_space(&self) -> bool {
         !self.retry.is_empty()
+    }
+
+    /// How often programs have found no space below: who waits for them can tell that they were tried again meanwhile.
+    pub fn no_space_count(&self) -> u64 {
+        self.no_space_count
     }
 
     // --- sizes ----------------------------------------------------------------------------------------------------------

@@ -167,7 +167,8 @@ impl Device {
         &self.inner.shared
     }
 
-    /// Closes the device cleanly, so that it opens at once. Needs the last handle.
+    /// Closes the device cleanly, so that it opens at once. Needs the last handle. If it fails, because there is no space below
+    /// for instance, the device is closed nevertheless, and recovers when it is next opened.
     pub fn close(self) -> Result<(), Error> {
         let inner = Arc::try_unwrap(self.inner).map_err(|inner| Error::HandlesInUse(Arc::strong_count(&inner) - 1))?;
         inner.close()
@@ -369,7 +370,7 @@ impl Device {
     pub fn settle(&self) -> Result<(), Error> {
         let mut core = self.shared().lock();
         let request = core.request_root(true);
-        self.shared().wait_root(core, request)
+        self.shared().wait_settled(core, request)
     }
 
     /// Reads everything and checks it: records against their checksums and the index, live data against what is
@@ -471,10 +472,10 @@ impl Inner {
     fn last_root(&self) -> Result<(), Error> {
         let mut core = self.shared.lock();
         let settled = core.request_root(true);
-        self.shared.wait_root(core, settled)?;
+        self.shared.wait_settled(core, settled)?;
         let mut core = self.shared.lock();
         let last = core.request_close();
-        self.shared.wait_root(core, last)
+        self.shared.wait_settled(core, last)
     }
 }
 

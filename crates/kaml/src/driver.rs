@@ -169,7 +169,9 @@ impl Shared {
                 self.lock()
             }
             None => {
-                self.wake_background();
+                if !core.is_waiting_for_space() {
+                    self.wake_background(); // else it tries again in its own time
+                }
                 self.wait_progress(core)
             }
         }
@@ -273,11 +275,12 @@ impl Shared {
             return Ok(large);
         }
         let mut core = self.lock();
+        let no_space_count = core.no_space_count();
         while !large.tickets.iter().all(|ticket| core.is_placed(*ticket)) {
-            if let Some(error) = core.stopped() {
+            if let Some(error) = programs_wait_for_ever(&core, no_space_count) {
                 drop(core);
                 self.finish(large, false);
-                return Err(error.into());
+                return Err(error);
             }
             core = self.wait_progress(core);
         }
@@ -504,6 +507,20 @@ impl Shared {
 
     // --- roots ------------------------------------------------------------------------------------------------------------
 
+    /// Waits for a root that settles everything; gives up if programs that it waits for are tried again, and there is still no
+    /// space below.
+    pub(crate) fn wait_settled<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
+        self.wake_background();
+        let no_space_count = core.no_space_count();
+        while core.roots_done() < request {
+            if let Some(error) = programs_wait_for_ever(&core, no_space_count) {
+                return Err(error);
+            }
+            core = self.make_room(core);
+        }
+        Ok(())
+    }
+
     /// Waits for a root that was asked for.
     pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
         self.wake_background();
@@ -515,6 +532,13 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// Why whoever waits for page programs should not go on: the device has stopped, or they found no space below again since it
+/// began, when so many had.
+fn programs_wait_for_ever(core: &Core, no_space_count: u64) -> Option<Error> {
+    let no_space = || core.no_space_below().filter(|_| core.no_space_count() > no_space_count).map(Error::from);
+    core.stopped().map(Error::from).or_else(no_space)
 }
 
 impl Caller<Core> for Shared {

@@ -1,0 +1,59 @@
+//! The device on a file system that is full.
+
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Unmounts when dropped.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        assert!(run(Command::new("umount").arg(&self.0)), "unmounting {}", self.0.display());
+    }
+}
+
+fn run(command: &mut Command) -> bool {
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Goal:   a device without space below can be closed: it says so, soon, and loses nothing.
+/// Method: a device larger than its tmpfs takes puts, small or large ones, until one is refused; settle and close it; open it when
+///         there is space again, read everything that was answered. Needs the right to mount.
+#[test]
+fn a_device_without_space_below_closes() {
+    fill_and_close(4000);
+    fill_and_close(500_000);
+}
+
+fn fill_and_close(value_bytes: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    if !run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(dir.path())) {
+        println!("skipped: no right to mount a tmpfs");
+        return;
+    }
+    let _unmount = Unmount(dir.path().into());
+    let path = dir.path().join("device");
+    let device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("n", &options).unwrap();
+    let value = move |key: u64| vec![key as u8; value_bytes];
+    let (say, said) = channel();
+    let fill = move || {
+        let refused = (0u64..).find_map(|key| Some((key, device.put(space, key, &value(key)).err()?)));
+        say.send((refused.unwrap(), device.settle(), device.close())).is_ok()
+    };
+    std::thread::spawn(fill);
+    let ((count, error), settled, closed) = said.recv_timeout(Duration::from_secs(20)).expect("it closes");
+    assert!(error.to_string().starts_with("no space left below"), "{error}");
+    assert!(settled.unwrap_err().to_string().starts_with("no space left below"));
+    assert!(closed.unwrap_err().to_string().starts_with("no space left below"));
+    assert!(run(Command::new("mount").args(["-o", "remount,size=128m"]).arg(dir.path())));
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    let space = device.namespace("n").unwrap();
+    (0..count).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}"));
+    device.put(space, count, &value(count)).unwrap();
+    device.close().unwrap();
+}
