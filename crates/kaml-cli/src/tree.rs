@@ -15,7 +15,7 @@ use kaml::{Batch, Condition, Key, NamespaceId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata as FileMetadata};
-use std::io::Read;
+use std::io::{Read, Seek};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
@@ -243,45 +243,53 @@ impl Tree<'_> {
 
     /// Parts first, the metadata record that makes them the file's contents last.
     fn store_parts(&self, entry: &Entry, mut metadata: Metadata) -> Result<u64, Failure> {
-        let (bytes, hash) = self.hash_file(&entry.source)?;
-        (metadata.bytes, metadata.xxh3_128, metadata.part_bytes) = (bytes, hash, self.part_bytes());
         let mut file = File::open(&entry.source).map_err(Failure::io(entry.source.display()))?;
-        let mut part = Vec::new();
-        let mut check = Xxh3::new();
-        for number in 0..metadata.part_count() {
-            part.clear();
-            let read = Read::take(&mut file, metadata.part_bytes).read_to_end(&mut part);
-            read.map_err(Failure::io(entry.source.display()))?;
-            check.update(&part);
-            let key = part_key(&entry.path, &metadata.xxh3_128, number);
-            self.device.put_if(self.contents, key, &part, Condition::Always)?;
+        let hashes = self.hash_file(&mut file, &entry.source, &mut metadata)?;
+        if hashes.is_empty() {
+            return self.put(&entry.path, Metadata { part_bytes: 0, ..metadata }, Some(&[])); // it has been emptied since
         }
-        if format!("{:032x}", check.digest128()) != metadata.xxh3_128 {
-            self.delete_parts(&entry.path, Some(&metadata))?;
-            return Err(Failure::Failed(format!("{}: changed while it was read", entry.source.display())));
-        }
+        file.rewind().map_err(Failure::io(entry.source.display()))?;
         let key = path_key(&entry.path);
-        let old = self.metadata(key)?.filter(|old| old.xxh3_128 != metadata.xxh3_128);
+        let old = self.metadata(key)?;
+        let is_standing = old.as_ref().is_some_and(|old| old.xxh3_128 == metadata.xxh3_128);
+        let stored = self.put_parts(&mut file, entry, &metadata, &hashes);
+        if stored.is_err() && !is_standing {
+            let _ = self.delete_parts(&entry.path, Some(&metadata)); // nothing refers to them
+        }
+        stored?;
         let mut batch = Batch::new();
         batch.put(self.metadata, key, &metadata.to_bytes()).delete(self.contents, key);
         self.device.write(&batch)?;
-        self.delete_parts(&entry.path, old.as_ref())?;
+        self.delete_parts(&entry.path, old.as_ref().filter(|_| !is_standing))?;
         Ok(metadata.bytes)
     }
 
-    fn hash_file(&self, path: &Path) -> Result<(u64, String), Failure> {
-        let mut file = File::open(path).map_err(Failure::io(path.display()))?;
-        let mut hash = Xxh3::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut bytes = 0;
-        loop {
-            match file.read(&mut buffer).map_err(Failure::io(path.display()))? {
-                0 => return Ok((bytes, format!("{:032x}", hash.digest128()))),
-                n => {
-                    hash.update(&buffer[..n]);
-                    bytes += n as u64;
-                }
+    /// Every part, if it is still what was hashed: under the key of other contents it would damage a version that stands.
+    fn put_parts(&self, file: &mut File, entry: &Entry, metadata: &Metadata, hashes: &[u128]) -> Result<(), Failure> {
+        for (number, hash) in (0..).zip(hashes) {
+            let part = read_part(file, metadata.part_bytes).map_err(Failure::io(entry.source.display()))?;
+            if xxh3_128(&part) != *hash {
+                return Err(Failure::Failed(format!("{}: changed while it was read", entry.source.display())));
             }
+            let key = part_key(&entry.path, &metadata.xxh3_128, number);
+            self.device.put_if(self.contents, key, &part, Condition::Always)?;
+        }
+        Ok(())
+    }
+
+    /// Reads all of a file once: what its metadata say of its contents, and the hash of each part.
+    fn hash_file(&self, file: &mut File, path: &Path, metadata: &mut Metadata) -> Result<Vec<u128>, Failure> {
+        let (mut hash, mut hashes) = (Xxh3::new(), Vec::new());
+        metadata.part_bytes = self.part_bytes();
+        loop {
+            let part = read_part(file, metadata.part_bytes).map_err(Failure::io(path.display()))?;
+            if part.is_empty() {
+                metadata.xxh3_128 = format!("{:032x}", hash.digest128());
+                return Ok(hashes);
+            }
+            hash.update(&part);
+            metadata.bytes += part.len() as u64;
+            hashes.push(xxh3_128(&part));
         }
     }
 
@@ -358,6 +366,13 @@ impl Tree<'_> {
     }
 }
 
+/// The next bytes of a file, fewer only at its end.
+fn read_part(file: &mut File, bytes: u64) -> std::io::Result<Vec<u8>> {
+    let mut part = Vec::new();
+    Read::take(file, bytes).read_to_end(&mut part)?;
+    Ok(part)
+}
+
 impl Metadata {
     fn modified(&self) -> SystemTime {
         let nanoseconds = Duration::from_nanos(u64::from(self.mtime_ns));
@@ -425,6 +440,34 @@ mod tests {
         symlink("/tmp", dir.path().join("link")).unwrap();
         assert!(refuse_links_above(dir.path(), &dir.path().join("link/x")).is_err());
         assert!(refuse_links_above(dir.path(), &dir.path().join("plain/x")).is_ok());
+    }
+
+    /// Goal:   a file that changes while it is stored again leaves the version that stands; one that was emptied is empty.
+    /// Method: store a file of several parts; hash it, change it, put its parts; read what was stored. Then empty it.
+    #[test]
+    fn changing_files_leave_what_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("file");
+        std::fs::write(&source, vec![1; 3 * PART_BYTES as usize]).unwrap();
+        let device = kaml::Device::in_memory(&kaml::CreateOptions::new(1 << 30)).unwrap();
+        let space = |name: &str| device.create_namespace(name, &kaml::NamespaceOptions::default()).unwrap();
+        let tree = Tree { device: &device, contents: space("t"), metadata: space("t.meta") };
+        let entry = Entry { source: source.clone(), path: "file".into(), bytes: 0 };
+        tree.store(&entry).unwrap();
+        let key = path_key(&entry.path);
+        let stored = tree.metadata(key).unwrap().unwrap();
+        let mut again = Metadata { bytes: 0, ..stored.clone() };
+        let mut file = File::open(&source).unwrap();
+        let hashes = tree.hash_file(&mut file, &source, &mut again).unwrap();
+        assert_eq!((&again, hashes.len()), (&stored, 3));
+        file.rewind().unwrap();
+        let changed = [vec![1; 2 * PART_BYTES as usize], vec![2; PART_BYTES as usize]].concat();
+        std::fs::write(&source, changed).unwrap();
+        assert!(tree.put_parts(&mut file, &entry, &again, &hashes).is_err());
+        tree.read(&stored, |_| Ok(())).unwrap();
+        std::fs::write(&source, b"").unwrap();
+        tree.store_parts(&entry, metadata("file")).unwrap();
+        tree.read(&tree.metadata(key).unwrap().unwrap(), |_| Ok(())).unwrap();
     }
 
     /// Goal:   parts of different versions, numbers and paths never share a key.
