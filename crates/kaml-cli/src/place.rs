@@ -17,6 +17,8 @@ pub trait Place: Send + Sync {
     fn set_namespace(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error>;
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error>;
     fn value_bytes_max(&self) -> u64;
+    /// Bytes of the largest batch, keys and what is stored beside values included.
+    fn batch_bytes_max(&self) -> u64;
     fn get(&self, namespace: NamespaceId, key: Key) -> Result<Option<Vec<u8>>, Error>;
     fn get_version(&self, namespace: NamespaceId, key: Key, at: At) -> Result<Option<Vec<u8>>, Error>;
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error>;
@@ -40,6 +42,22 @@ pub trait Place: Send + Sync {
     fn merge(&self, namespace: NamespaceId, retention: &Retention, dry_run: bool) -> Result<MergeReport, Error>;
     /// Ends its use in order.
     fn close(self: Box<Self>) -> Result<(), Error>;
+}
+
+/// A batch of many records is put when it holds this many bytes, if the device takes it.
+const BATCH_BYTES: u64 = 1 << 20;
+/// What a record takes of a batch beside its value, at most.
+const RECORD_BYTES: u64 = 48;
+
+/// Bytes that a batch of many records is to hold at most: far enough from what the device takes.
+pub fn batch_limit(device: &dyn Place) -> u64 {
+    BATCH_BYTES.min(device.batch_bytes_max() / 2)
+}
+
+/// Whether a batch has to be put before a value of so many bytes joins it.
+pub fn is_full(batch: &Batch, bytes: usize, limit: u64) -> bool {
+    let after = (batch.len() as u64 + 1) * RECORD_BYTES + (batch.value_bytes() + bytes) as u64;
+    !batch.is_empty() && after > limit
 }
 
 /// The calls that both kinds of device have under the same name.
@@ -80,6 +98,10 @@ impl Place for Device {
         self.info().value_bytes_max
     }
 
+    fn batch_bytes_max(&self) -> u64 {
+        self.info().batch_bytes_max
+    }
+
     fn get_version(&self, namespace: NamespaceId, key: Key, at: At) -> Result<Option<Vec<u8>>, Error> {
         Ok(Device::get_version(self, namespace, key, at)?.map(|record| record.value))
     }
@@ -110,6 +132,10 @@ impl Place for RemoteDevice {
 
     fn value_bytes_max(&self) -> u64 {
         kaml::store::Backing::limits(self).value_bytes_max
+    }
+
+    fn batch_bytes_max(&self) -> u64 {
+        kaml::store::Backing::limits(self).batch_bytes_max
     }
 
     fn get_version(&self, namespace: NamespaceId, key: Key, at: At) -> Result<Option<Vec<u8>>, Error> {

@@ -318,6 +318,39 @@ fn mistakes_are_answered() {
     world.fails(3, &["list", "data.kaml", "notes"]);
 }
 
+/// Goal:   many records of a few kilobytes go to small devices, too: imported in batches of any size, and salvaged.
+/// Method: a device of 64 MiB, whose Puts are smaller than what would be collected for one; then a salvaged copy of it.
+#[test]
+fn batches_fit_small_devices() {
+    let world = World::new();
+    let line = |i: usize, bytes| format!("{{\"key\":\"k{i}\",\"value\":\"{}\"}}\n", "x".repeat(bytes));
+    let large: String = (0..400).map(|i| line(i, if i % 2 == 0 { 16 << 10 } else { 0 })).collect();
+    fs::write(world.path("large"), large).unwrap();
+    fs::write(world.path("empty"), (0..30_000).map(|i| line(i, 0)).collect::<String>()).unwrap();
+    world.ok(&["import", "data.kaml", "large", "--namespace", "notes"]);
+    for lines in ["large", "empty"] {
+        world.ok(&["import", "data.kaml", lines, "--namespace", lines, "--batch", "1000000"]);
+    }
+    let report = world.json(&["salvage", "data.kaml", "--into", "copy.kaml", "--json"]);
+    assert_eq!(report["namespaces"][2]["records"], 30_000, "{report}");
+    assert_eq!(world.ok(&["list", "copy.kaml", "large"]).lines().count(), 400);
+}
+
+/// Goal:   a line that cannot be stored is named, whatever is wrong with it.
+/// Method: a key that the namespace does not take, and a value that the device does not take, among good lines.
+#[test]
+fn lines_that_are_refused_are_named() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "ints", "--keys", "u64"]);
+    fs::write(world.path("keys"), "{\"key_u64\":1,\"value\":\"\"}\n\n{\"key\":\"abc\",\"value\":\"\"}\n").unwrap();
+    let complaint = world.fails(1, &["import", "data.kaml", "keys", "--namespace", "ints"]);
+    assert!(complaint.contains("keys, line 3: key `abc`"), "{complaint}");
+    let large = format!("{{\"key\":\"a\",\"value\":\"\"}}\n{{\"key\":\"b\",\"value\":\"{}\"}}\n", "x".repeat(2 << 20));
+    fs::write(world.path("values"), large).unwrap();
+    let complaint = world.fails(1, &["import", "data.kaml", "values", "--namespace", "notes"]);
+    assert!(complaint.contains("values, line 2: a value of 2097152 bytes"), "{complaint}");
+}
+
 /// Goal:   a second process is refused while a first has the device, and says so.
 /// Method: leave an import waiting on its standard input, then put.
 #[test]

@@ -5,9 +5,9 @@ use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Tree};
-use crate::{keys, output, parallel, size};
+use crate::{keys, output, parallel, place, size};
 use clap::Args;
-use kaml::Batch;
+use kaml::{Batch, Key, KeyKind, NamespaceInfo};
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::File;
@@ -15,9 +15,6 @@ use std::io::{BufRead, BufReader, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-
-/// A batch of lines is put when it holds this many bytes.
-const BATCH_BYTES: usize = 1 << 20;
 
 /// Flags of `kaml import`.
 #[derive(Args)]
@@ -38,7 +35,7 @@ pub struct Arguments {
     /// Name of the namespace, made if it is missing
     #[arg(long, short)]
     namespace: String,
-    /// Lines in one atomic Put
+    /// Lines in one atomic Put, fewer if they are more than 1 MiB or than the device takes at once
     #[arg(long, default_value_t = 256)]
     batch: usize,
     /// What was done as JSON
@@ -107,47 +104,50 @@ impl Arguments {
     }
 
     fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
-        let namespace = store::namespace_or_new(device, &self.namespace)?.id;
+        let namespace = store::namespace_or_new(device, &self.namespace)?;
         let (input, bytes) = self.open_lines()?;
         let bar = if std::io::stderr().is_terminal() {
             super::check::bytes_bar(bytes)
         } else {
             indicatif::ProgressBar::hidden()
         };
+        let limit = place::batch_limit(device);
         let mut batch = Batch::new();
-        let mut batch_bytes = 0;
-        let mut put = |batch: &mut Batch, bytes: &mut usize| -> Result<(), Failure> {
-            device.write(batch)?;
+        let mut put = |batch: &mut Batch, line: usize| -> Result<(), Failure> {
+            device.write(batch).map_err(|error| self.wrong_before(line, error.into()))?;
             report.entries += batch.len() as u64;
-            report.value_bytes += *bytes as u64;
+            report.value_bytes += batch.value_bytes() as u64;
             batch.clear();
-            *bytes = 0;
             interrupt.check(|| format!("{} records are stored", report.entries))
         };
-        for (number, line) in input.lines().enumerate() {
-            let wrong =
-                |what: String| Failure::Failed(format!("{}, line {}: {what}", self.source.display(), number + 1));
+        let mut line_count = 0;
+        for (line, number) in input.lines().zip(1..) {
+            let wrong = |what: String| Failure::Failed(format!("{}, line {number}: {what}", self.source.display()));
             let line = line.map_err(|error| wrong(error.to_string()))?;
+            line_count = number;
             bar.inc(line.len() as u64 + 1);
             if line.trim().is_empty() {
                 continue;
             }
-            let Ok(Value::Object(object)) = serde_json::from_str(&line) else {
-                return Err(wrong("not a JSON object".into()));
-            };
-            let key = keys::from_json(&object).map_err(wrong)?;
-            let value = super::record::value_from_json(&object).map_err(wrong)?;
-            batch.put(namespace, key, &value);
-            batch_bytes += value.len();
-            if batch.len() >= self.batch.max(1) || batch_bytes >= BATCH_BYTES {
-                put(&mut batch, &mut batch_bytes)?;
+            let (key, value) = record(&line, &namespace, device.value_bytes_max()).map_err(wrong)?;
+            if place::is_full(&batch, value.len(), limit) {
+                put(&mut batch, number - 1)?;
+            }
+            batch.put(namespace.id, key, &value);
+            if batch.len() >= self.batch.max(1) {
+                put(&mut batch, number)?;
             }
         }
         if !batch.is_empty() {
-            put(&mut batch, &mut batch_bytes)?;
+            put(&mut batch, line_count)?;
         }
         bar.finish_and_clear();
         Ok(())
+    }
+
+    /// Says which lines were not stored.
+    fn wrong_before(&self, line: usize, failure: Failure) -> Failure {
+        Failure::Failed(format!("{}, in the batch that ends with line {line}: {failure}", self.source.display()))
     }
 
     fn open_lines(&self) -> Result<(Box<dyn BufRead>, u64), Failure> {
@@ -158,4 +158,18 @@ impl Arguments {
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
         Ok((Box::new(BufReader::with_capacity(1 << 18, file)), bytes))
     }
+}
+
+/// The record that a line holds, if the namespace and the device take it.
+fn record(line: &str, namespace: &NamespaceInfo, value_bytes_max: u64) -> Result<(Key, Vec<u8>), String> {
+    let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Err("not a JSON object".into()) };
+    let key = keys::from_json(&object)?;
+    let value = super::record::value_from_json(&object)?;
+    if namespace.keys == KeyKind::U64 && key.as_u64().is_none() {
+        return Err(format!("key `{key}` is not a 64-bit integer, which namespace {:?} takes", namespace.name));
+    }
+    if value.len() as u64 > value_bytes_max {
+        return Err(format!("a value of {} bytes; this device takes at most {value_bytes_max}", value.len()));
+    }
+    Ok((key, value))
 }

@@ -5,7 +5,7 @@ use super::create::Durability;
 use super::export::for_each_key;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{output, size};
+use crate::{output, place, size};
 use clap::Args;
 use kaml::{Batch, CreateOptions, Device, Key, NamespaceId, NamespaceInfo, NamespaceOptions, VersionOptions};
 use serde::Serialize;
@@ -60,9 +60,8 @@ struct Space {
     rebuilt: bool,
 }
 
-/// Records of one Put to the new device, and their bytes.
+/// Records of one Put to the new device.
 const BATCH_RECORDS: usize = 256;
-const BATCH_BYTES: usize = 1 << 20;
 /// Blocks read at a time, in bytes.
 const BLOCKS_BYTES: u64 = 1 << 20;
 /// Problems beyond this are counted and not told one by one.
@@ -79,6 +78,7 @@ impl Arguments {
         })?;
         bar.finish_and_clear();
         let into = self.new_device(&device)?;
+        let limit = into.as_ref().map_or(0, |into| place::batch_limit(into));
         let mut report = Report { problems: found.problems, ..Report::default() };
         for (_, name) in &found.dropped {
             report.problems.push(format!("namespace {name:?}: nothing of it can be read"));
@@ -87,7 +87,8 @@ impl Arguments {
             let rebuilt = found.rebuilt.contains(&info.id);
             let mut space = Space { name: info.name.clone(), records: 0, value_bytes: 0, unreadable: 0, rebuilt };
             let target = into.as_ref().map(|into| like(into, &info)).transpose()?;
-            let mut copy = Copy { device: &device, info: &info, target, batch: Batch::new(), space: &mut space };
+            let batch = Batch::new();
+            let mut copy = Copy { device: &device, info: &info, target, batch, limit, space: &mut space };
             copy.run(&interrupt, &mut report.problems)?;
             report.namespaces.push(space);
         }
@@ -144,6 +145,8 @@ struct Copy<'a> {
     info: &'a NamespaceInfo,
     target: Option<(Device, NamespaceId)>,
     batch: Batch,
+    /// Bytes of a batch at most.
+    limit: u64,
     space: &'a mut Space,
 }
 
@@ -173,7 +176,7 @@ impl Copy<'_> {
                 self.space.records += 1;
                 self.space.value_bytes += value.len() as u64;
                 let Some((_, id)) = self.target else { return Ok(()) };
-                if self.batch.len() == BATCH_RECORDS || self.batch.value_bytes() + value.len() > BATCH_BYTES {
+                if self.batch.len() == BATCH_RECORDS || place::is_full(&self.batch, value.len(), self.limit) {
                     self.flush()?;
                 }
                 self.batch.put(id, key, &value);
