@@ -39,7 +39,7 @@ pub enum Failure {
 
 impl Failure {
     /// Puts what was being done before what the system said.
-    pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
+    pub fn io(what: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Failure {
         move |error| Failure::Failed(format!("{what}: {error}"))
     }
 

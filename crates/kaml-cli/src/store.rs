@@ -5,6 +5,8 @@ use crate::place::Place;
 use clap::Args;
 use kaml::{Device, NamespaceInfo, NamespaceOptions, OpenOptions};
 use kaml_nvme::host::{HostOptions, RemoteDevice};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The device that a command works on, which must be here.
@@ -73,6 +75,15 @@ impl PlaceArgument {
             kaml_nvme::host::Error::Url { .. } => Failure::Usage(error.to_string()),
             _ => Failure::Failed(format!("{}: {error}", self.path.display())),
         })
+    }
+
+    /// Creates a file, or empties what is there, unless that is the device.
+    pub fn create_beside(&self, path: &Path) -> Result<File, Failure> {
+        let identity = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        if identity(path).is_some_and(|found| identity(&self.path) == Some(found)) {
+            return Err(Failure::Usage(format!("{}: is the device itself", path.display())));
+        }
+        File::create(path).map_err(Failure::io(path.display()))
     }
 
     /// As a device that is here.

@@ -351,6 +351,28 @@ fn lines_that_are_refused_are_named() {
     assert!(complaint.contains("values, line 2: a value of 2097152 bytes"), "{complaint}");
 }
 
+/// Goal:   a file is overwritten only with what was asked for, and the device never; what cannot be written is named.
+/// Method: export a namespace that is not there, and one of blocks, over a file; export and get over the device; a full target.
+#[test]
+fn exports_spare_files() {
+    let world = World::new();
+    world.ok(&["put", "data.kaml", "notes", "k", "v"]);
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "4096", "--size", "1MiB"]);
+    fs::write(world.path("old"), "precious").unwrap();
+    world.fails(3, &["export", "data.kaml", "old", "--namespace", "missing"]);
+    world.fails(2, &["export", "data.kaml", "old", "--namespace", "disk"]);
+    assert_eq!(fs::read(world.path("old")).unwrap(), b"precious");
+    symlink("data.kaml", world.path("link")).unwrap();
+    for target in ["data.kaml", "link"] {
+        let complaint = world.fails(2, &["export", "data.kaml", target, "--namespace", "notes"]);
+        assert!(complaint.contains("is the device itself"), "{complaint}");
+        world.fails(2, &["get", "data.kaml", "notes", "k", "--output", target]);
+    }
+    let complaint = world.fails(1, &["export", "data.kaml", "/dev/full", "--namespace", "notes"]);
+    assert!(complaint.starts_with("kaml: /dev/full: "), "{complaint}");
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "k"]), "v");
+}
+
 /// Goal:   a second process is refused while a first has the device, and says so.
 /// Method: leave an import waiting on its standard input, then put.
 #[test]

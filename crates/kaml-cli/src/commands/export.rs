@@ -10,7 +10,6 @@ use clap::{Args, ValueEnum};
 use kaml::{Key, NamespaceId};
 use serde::Serialize;
 use serde_json::Value;
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -73,10 +72,12 @@ impl Arguments {
         let mut report = Report::default();
         match format {
             Format::Tree => self.tree(&*device, &interrupt, &mut report)?,
-            Format::Jsonl if to_stdout => self.lines(&*device, std::io::stdout().lock(), &interrupt, &mut report)?,
+            Format::Jsonl if to_stdout => {
+                self.lines(&*device, || Ok(std::io::stdout().lock()), Failure::output, &interrupt, &mut report)?;
+            }
             Format::Jsonl => {
-                let file = File::create(&self.target).map_err(Failure::io(self.target.display()))?;
-                self.lines(&*device, file, &interrupt, &mut report)?;
+                let create = || self.device.create_beside(&self.target);
+                self.lines(&*device, create, Failure::io(self.target.display()), &interrupt, &mut report)?;
             }
         }
         report.seconds = started.elapsed().as_secs_f64();
@@ -143,24 +144,27 @@ impl Arguments {
         Ok(())
     }
 
-    fn lines(
+    /// Opens the target only when there is something to be written to it.
+    fn lines<W: Write>(
         &self,
         device: &dyn Place,
-        target: impl Write,
+        target: impl FnOnce() -> Result<W, Failure>,
+        wrong: impl Fn(std::io::Error) -> Failure,
         interrupt: &Interrupt,
         report: &mut Report,
     ) -> Result<(), Failure> {
         let info = store::namespace(device, &self.namespace)?;
-        let mut target = BufWriter::with_capacity(1 << 18, target);
+        device.list(info.id, None, 1)?; // it holds records
+        let mut target = BufWriter::with_capacity(1 << 18, target()?);
         for_each_key(device, info.id, |key| {
             interrupt.check(|| format!("{} records are written", report.entries))?;
             let value = device.get(info.id, key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
             let object = super::record::to_json(keys::to_json(&key, info.keys), &value);
             report.entries += 1;
             report.value_bytes += value.len() as u64;
-            writeln!(target, "{}", Value::Object(object)).map_err(Failure::output)
+            writeln!(target, "{}", Value::Object(object)).map_err(&wrong)
         })?;
-        target.flush().map_err(Failure::output)
+        target.flush().map_err(&wrong)
     }
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use kaml::{Batch, Condition};
 use serde_json::{Map, Value, json};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 
 /// Which record.
@@ -141,7 +141,8 @@ impl GetArguments {
         };
         let value = value.ok_or_else(absent)?;
         if let Some(path) = &self.output {
-            return std::fs::write(path, &value).map_err(Failure::io(path.display()));
+            let mut file = self.record.device.create_beside(path)?;
+            return file.write_all(&value).map_err(Failure::io(path.display()));
         }
         if self.record.json {
             return output::json(&to_json(keys::to_json(&key, namespace.keys), &value));
