@@ -303,6 +303,17 @@ impl Tree<'_> {
         Ok(())
     }
 
+    /// Whether something above a path was imported as no directory since: what was below it has gone.
+    pub fn is_gone(&self, metadata: &Metadata) -> Result<bool, Failure> {
+        let path = metadata.relative_path()?;
+        for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+            if self.metadata(path_key(above))?.is_some_and(|found| found.kind != Kind::Directory) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn part_bytes(&self) -> u64 {
         PART_BYTES.min(self.device.value_bytes_max())
     }

@@ -351,6 +351,26 @@ fn lines_that_are_refused_are_named() {
     assert!(complaint.contains("values, line 2: a value of 2097152 bytes"), "{complaint}");
 }
 
+/// Goal:   a tree in which a directory has become a file, or a link, since it was imported is as it is now.
+/// Method: import, change, import again, export.
+#[test]
+fn directories_become_files() {
+    let world = World::new();
+    for name in ["tree/a/deep", "tree/b", "tree/c"] {
+        fs::create_dir_all(world.path(name)).unwrap();
+        fs::write(world.path(name).join("file"), name).unwrap();
+    }
+    world.ok(&["import", "data.kaml", "tree", "--namespace", "t"]);
+    for name in ["tree/a", "tree/b"] {
+        fs::remove_dir_all(world.path(name)).unwrap();
+    }
+    fs::write(world.path("tree/a"), "now a file").unwrap();
+    symlink("c", world.path("tree/b")).unwrap();
+    world.ok(&["import", "data.kaml", "tree", "--namespace", "t"]);
+    world.ok(&["export", "data.kaml", "restored", "--namespace", "t"]);
+    assert_eq!(picture(&world.path("tree")), picture(&world.path("restored")));
+}
+
 /// Goal:   a file is overwritten only with what was asked for, and the device never; what cannot be written is named.
 /// Method: export a namespace that is not there, and one of blocks, over a file; export and get over the device; a full target.
 #[test]

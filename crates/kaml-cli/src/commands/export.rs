@@ -118,6 +118,9 @@ impl Arguments {
             let goes_on = || !interrupt.is_asked();
             parallel::for_each(page, goes_on, |key| {
                 let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
+                if tree.is_gone(&metadata)? {
+                    return Ok(());
+                }
                 if metadata.kind == Kind::Link {
                     links.lock().expect("no panics under this lock").push(metadata);
                     return Ok(());
