@@ -12,6 +12,7 @@ use super::backing::{Backing, Limits};
 use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
 use super::evict::{ListName, USES_MAX};
+use super::in_flight;
 use super::line::{Line, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::record::{RecordId, heap_bytes, value_bytes};
@@ -216,6 +217,11 @@ impl Cache {
 
     /// Waits until a read of the device in this shard is over, perhaps another one than was meant.
     pub(super) fn wait_loaded<'a>(&'a self, at: u32, mut shard: Locked<'a>) -> Locked<'a> {
+        if in_flight::has_own(self) {
+            drop(shard);
+            in_flight::finish_own(self);
+            return self.shard(at);
+        }
         shard.load_waiters += 1;
         shard.account();
         let guard = shard.shard.take().expect("held until it is dropped");

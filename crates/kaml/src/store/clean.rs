@@ -11,6 +11,7 @@
 
 use super::cache::{Cache, Grip, Place};
 use super::error::StoreError;
+use super::in_flight;
 use super::locks::{LockState, LockWord, Mode, XcbId};
 use super::record::RecordId;
 use super::shard::{Content, Shard, View};
@@ -147,6 +148,7 @@ impl Cleaner {
 
     /// Writes every record that is dirty now, waiting for the transactions that have some of them locked.
     pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
+        in_flight::finish_own(cache);
         let _one = self.one_flush.lock().expect("no panics under this lock");
         let locked = self.clean(cache, 0)?;
         locked.iter().try_for_each(|id| self.write_locked(cache, id))
@@ -154,6 +156,7 @@ impl Cleaner {
 
     /// Writes dirty records until at most so many bytes of them are left; answers those that transactions have locked.
     fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<RecordId>, StoreError> {
+        in_flight::finish_own(cache); // whose round it is may wait for them
         let _one = self.one_round.lock().expect("no panics under this lock");
         let mut locked = Vec::new();
         if target > 0 && cache.dirty_bytes() <= target {

@@ -15,6 +15,7 @@
 
 use super::cache::Cache;
 use super::error::StoreError;
+use super::in_flight;
 use super::line::{Line, Lost, Standing, Ticket};
 use super::record::RecordId;
 use super::table::Table;
@@ -175,6 +176,12 @@ impl Epochs {
         let mut state = self.lock();
         while state.open.ticket > 0 && state.open.bytes + bytes > self.bytes_max {
             self.hurry(&mut state);
+            if in_flight::has_own(cache) {
+                drop(state);
+                in_flight::finish_own(cache);
+                state = self.lock();
+                continue;
+            }
             state = self.room.wait(state).expect("no panics under this lock");
         }
         state.check()?;
@@ -219,7 +226,7 @@ impl Epochs {
     /// Waits until a commit is durable.
     pub(super) fn wait(&self, cache: &Cache, ticket: Ticket) -> Result<(), StoreError> {
         self.begin_to_write(ticket);
-        cache.line.wait(ticket).map_err(|Lost| self.why_lost())
+        cache.wait_for(ticket).map_err(|Lost| self.why_lost())
     }
 
     /// Has a commit written without delay.
@@ -244,7 +251,7 @@ impl Epochs {
     pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
         let newest = self.begin_to_write_all();
         if cache.line.standing(newest) == Standing::Pending {
-            let _ = cache.line.wait(newest); // what was lost is told next, to those who had it
+            let _ = cache.wait_for(newest); // what was lost is told next, to those who had it
         }
         self.check()
     }

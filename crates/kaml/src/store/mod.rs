@@ -31,6 +31,7 @@ mod clean;
 mod epochs;
 mod error;
 mod evict;
+mod in_flight;
 mod line;
 mod locks;
 mod options;
@@ -337,7 +338,7 @@ impl Store {
             Standing::Durable => true,
             Standing::Pending => match &self.inner.epochs {
                 Some(epochs) => epochs.show(line, ticket) || epochs.wait(&self.inner.cache, ticket).is_ok(),
-                None => line.wait(ticket).is_ok(),
+                None => self.inner.cache.wait_for(ticket).is_ok(),
             },
             Standing::Lost => false,
         }

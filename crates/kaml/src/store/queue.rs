@@ -1,7 +1,7 @@
 //! Many operations on a store in flight from one thread.
 //!
 //! Lives here:       the steps of an operation between its start and its answer, and what waits for others.
-//! Lives elsewhere:  what the device has in flight (`crate::queue`), the cache and its locks (`cache`, `reads`).
+//! Lives elsewhere:  what is on the device (`in_flight`), the cache and its locks (`cache`, `reads`).
 //! Implements:       design section 7 (the asynchronous face of the caching layer).
 //!
 //! An operation holds at most one lock, and only while the record is read to be changed: it is given back when the
@@ -15,14 +15,17 @@ use super::backing::CommandQueue;
 use super::cache::{Grip, Peek, Place};
 use super::epochs::{Change, Epochs};
 use super::error::StoreError;
-use super::line::{Lost, Standing, Ticket};
+use super::in_flight::{Ended, InFlight};
+use super::line::{Standing, Ticket};
 use super::locks::XcbId;
 use super::shard::Content;
 use super::value::Value;
 use super::xcb::Phase;
 use super::{Store, WriteMode};
-use crate::{Answer, Bytes, Key, NamespaceId};
+use crate::{Key, NamespaceId};
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// What an update makes of a record.
@@ -63,12 +66,12 @@ struct Held {
 enum Step {
     /// Not begun, or put off.
     Waiting,
-    /// The device reads it for the cache: the entry's slot and the number of the load.
-    Reading(u32, u32),
+    /// The device reads it for the cache.
+    Reading,
     /// The same, under a lock.
-    ReadingHeld(Held, u32),
-    /// The device stores it; others see it already, with this ticket.
-    Storing(Ticket),
+    ReadingHeld(Held),
+    /// The device stores it; others see it already.
+    Storing,
     /// It found this, which is not durable yet.
     Settling(Option<Arc<[u8]>>, Ticket),
     /// It is stored when what came before it is durable.
@@ -96,28 +99,27 @@ struct Operation {
 /// two operations on one record take effect in any order too, but each as a whole. Changes are durable when answered; a get
 /// answers nothing that is not.
 ///
-/// Poll it: a record that is being read to be changed is locked until its read was seen by [`StoreQueue::poll`].
+/// Poll it: a record that is being read to be changed is locked until its read was seen by [`StoreQueue::poll`]. Blocking calls of the
+/// same thread see what its queues have in flight; a transaction that needs such a lock ends with a time-out.
 pub struct StoreQueue {
     store: Store,
-    device: Box<dyn CommandQueue>,
+    in_flight: Rc<RefCell<InFlight>>,
     operations: Vec<Option<Operation>>,
     free: Vec<usize>,
     /// Operations that wait for others; their order is kept.
     later: VecDeque<usize>,
     ready: Vec<StoreAnswer>,
-    answers: Vec<Answer>,
 }
 
 impl StoreQueue {
     pub(super) fn new(store: Store, device: Box<dyn CommandQueue>) -> StoreQueue {
         StoreQueue {
+            in_flight: InFlight::new(store.clone(), device),
             store,
-            device,
             operations: Vec::new(),
             free: Vec::new(),
             later: VecDeque::new(),
             ready: Vec::new(),
-            answers: Vec::new(),
         }
     }
 
@@ -159,12 +161,9 @@ impl StoreQueue {
     pub fn poll(&mut self, wait: bool, out: &mut Vec<StoreAnswer>) {
         let before = out.len();
         loop {
-            let idle = self.device.in_flight() == 0;
-            if !idle {
-                let sleep = wait && self.ready.is_empty() && out.len() == before;
-                self.device.poll(sleep, &mut self.answers);
-                self.take_answers();
-            }
+            let sleep = wait && self.ready.is_empty() && out.len() == before;
+            let ended = self.in_flight.borrow_mut().poll(sleep);
+            ended.into_iter().for_each(|ended| self.take_end(ended));
             for _ in 0..self.later.len() {
                 let at = self.later.pop_front().expect("counted");
                 self.go_on(at);
@@ -173,7 +172,7 @@ impl StoreQueue {
             if !wait || out.len() > before || self.in_flight() == 0 {
                 return;
             }
-            if self.device.in_flight() == 0
+            if self.commands_in_flight() == 0
                 && let Some(at) = self.take_later()
             {
                 self.finish_blocking(at);
@@ -195,6 +194,10 @@ impl StoreQueue {
             }
         };
         self.go_on(at);
+    }
+
+    fn commands_in_flight(&self) -> usize {
+        self.in_flight.borrow().count()
     }
 
     fn operation(&mut self, at: usize) -> &mut Operation {
@@ -254,9 +257,9 @@ impl StoreQueue {
             Peek::Absent(ticket) => (None, ticket),
             Peek::Busy => return self.put_off(at),
             Peek::Miss => {
-                let Some((slot, load)) = inner.cache.begin_own(&place) else { return self.put_off(at) };
-                self.operation(at).step = Step::Reading(slot, load);
-                return self.read(at);
+                let Some(load) = inner.cache.begin_own(&place) else { return self.put_off(at) };
+                self.operation(at).step = Step::Reading;
+                return self.read(at, load);
             }
         };
         self.operation(at).step = Step::Settling(value, ticket);
@@ -288,36 +291,24 @@ impl StoreQueue {
     }
 
     /// Starts the device's read for the cache.
-    fn read(&mut self, at: usize) {
-        let id = self.operation(at).place.id;
-        if let Err(error) = self.device.get(at as u64, id.namespace, id.key) {
-            self.take_read(at, Err(error));
+    fn read(&mut self, at: usize, load: (u32, u32)) {
+        let place = self.operation(at).place;
+        let started = self.in_flight.borrow_mut().read(at, place, load);
+        if let Err(error) = started {
+            self.take_end(Ended { at, result: Err(error), stands: false });
         }
     }
 
-    fn take_read(&mut self, at: usize, found: Result<Option<Bytes>, crate::Error>) {
-        let inner = self.store.inner.clone();
-        let place = self.operation(at).place;
-        let found = found.map(|value| value.map(|value| Arc::<[u8]>::from(&*value)));
-        match std::mem::replace(&mut self.operation(at).step, Step::Waiting) {
-            Step::Reading(slot, load) => {
-                let stands = inner.cache.end_load(&place, slot, load, found.as_ref().ok());
-                match found {
-                    Ok(value) if stands => self.answer(at, Ok(value.map(Value))),
-                    Ok(_) => self.put_off(at), // somebody has stored it meanwhile
-                    Err(error) => self.answer(at, Err(error.into())),
-                }
-            }
-            Step::ReadingHeld(held, load) => {
-                inner.cache.end_load(&place, held.grip.slot, load, found.as_ref().ok());
-                match found {
-                    Ok(value) => self.change(at, held, value, 0),
-                    Err(error) => self.give_up(at, held, error.into()),
-                }
-            }
-            Step::Waiting | Step::Storing(_) | Step::Settling(..) | Step::Following(_) => {
-                unreachable!("a read was under way")
-            }
+    /// Goes on with what a command has come to.
+    fn take_end(&mut self, Ended { at, result, stands }: Ended) {
+        match (std::mem::replace(&mut self.operation(at).step, Step::Waiting), result) {
+            (Step::Reading, Ok(value)) if stands => self.answer(at, Ok(value.map(Value))),
+            (Step::Reading, Ok(_)) => self.put_off(at), // somebody has stored it meanwhile
+            (Step::ReadingHeld(held), Ok(value)) => self.change(at, held, value, 0),
+            (Step::ReadingHeld(held), Err(error)) => self.give_up(at, held, error.into()),
+            (Step::Storing, Ok(_)) => self.answer(at, Ok(None)),
+            (Step::Reading | Step::Storing, Err(error)) => self.answer(at, Err(error.into())),
+            (Step::Waiting | Step::Settling(..) | Step::Following(_), _) => unreachable!("a command was under way"),
         }
     }
 
@@ -338,9 +329,9 @@ impl StoreQueue {
             Content::Absent => None,
             Content::Unknown if matches!(self.operation(at).work, Work::Set(_)) => None,
             Content::Unknown | Content::Loading(_) => {
-                let load = cache.begin_held(&held.grip);
-                self.operation(at).step = Step::ReadingHeld(held, load);
-                return self.read(at);
+                let load = (held.grip.slot, cache.begin_held(&held.grip));
+                self.operation(at).step = Step::ReadingHeld(held);
+                return self.read(at, load);
             }
         };
         self.change(at, held, value, seen.ticket);
@@ -427,16 +418,20 @@ impl StoreQueue {
 
     /// The device stores a locked record; the lock goes when its place in the durable order is fixed.
     fn store_held(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) {
-        let id = self.operation(at).place.id;
-        if let Err(error) = self.device.put(at as u64, id.namespace, id.key, new.as_deref()) {
-            // It may have been stored: the device must be asked. What is not flushed is kept.
-            let unknown = (!held.dirty).then_some((Content::Unknown, 0));
-            self.let_go(at, held, unknown);
-            return self.answer(at, Err(error.into()));
+        let place = self.operation(at).place;
+        let started = self.in_flight.borrow_mut().store(at, place, new.as_deref());
+        match started {
+            Ok(ticket) => {
+                self.operation(at).step = Step::Storing;
+                self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), ticket)));
+            }
+            Err(error) => {
+                // It may have been stored: the device must be asked. What is not flushed is kept.
+                let unknown = (!held.dirty).then_some((Content::Unknown, 0));
+                self.let_go(at, held, unknown);
+                self.answer(at, Err(error.into()));
+            }
         }
-        let ticket = self.store.inner.cache.line.take();
-        self.operation(at).step = Step::Storing(ticket);
-        self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), ticket)));
     }
 
     fn give_up(&mut self, at: usize, held: Held, error: StoreError) {
@@ -455,30 +450,6 @@ impl StoreQueue {
         cache.make_room(shard);
     }
 
-    fn take_answers(&mut self) {
-        let mut answers = std::mem::take(&mut self.answers);
-        for Answer { token, result } in answers.drain(..) {
-            let at = token as usize;
-            let Step::Storing(ticket) = self.operation(at).step else {
-                self.take_read(at, result);
-                continue;
-            };
-            let inner = self.store.inner.clone();
-            match result {
-                Ok(_) => {
-                    inner.cache.line.end(ticket, Ok(()));
-                    self.answer(at, Ok(None));
-                }
-                Err(error) => {
-                    inner.cache.forget(&self.operation(at).place, ticket);
-                    inner.cache.line.end(ticket, Err(Lost));
-                    self.answer(at, Err(error.into()));
-                }
-            }
-        }
-        self.answers = answers;
-    }
-
     // --- waiting for others -------------------------------------------------------------------------------------------
 
     /// Carries out an operation as the blocking calls do.
@@ -487,11 +458,12 @@ impl StoreQueue {
         let operation = self.operation(at);
         let (namespace, key) = (operation.place.id.namespace, operation.place.id.key);
         if let Step::Settling(_, ticket) = operation.step {
-            let _ = store.inner.cache.line.wait(ticket); // how it ended is asked next
+            store.inner.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
+            let _ = store.inner.cache.wait_for(ticket); // how it ended is asked next
             return self.settle(at);
         }
         if let Step::Following(Following { after, .. }) = operation.step {
-            let _ = store.inner.cache.line.wait(after);
+            let _ = store.inner.cache.wait_for(after);
             return self.follow(at);
         }
         let result = match std::mem::replace(&mut operation.work, Work::Get) {

@@ -436,7 +436,7 @@ impl Transaction {
     fn wait_for_what_was_read(&mut self) -> Result<(), StoreError> {
         for ticket in std::mem::take(&mut self.tickets) {
             self.store.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
-            self.store.cache.line.wait(ticket).map_err(|Lost| StoreError::DependencyLost)?;
+            self.store.cache.wait_for(ticket).map_err(|Lost| StoreError::DependencyLost)?;
         }
         Ok(())
     }

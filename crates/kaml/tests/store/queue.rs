@@ -275,3 +275,55 @@ fn large_changes_do_not_wait_for_each_other() {
     store.flush().unwrap();
     assert_eq!(world.device.get(namespace, 3u64).unwrap().unwrap(), large);
 }
+
+/// Goal:   blocking calls of a queue's own thread do not wait for what that thread alone can take.
+/// Method: gets, transactions, batched gets, flushes and a second queue beside one that has stored, deleted or is reading the same
+///         records and others, small and too large for the cache; in every mode. What is stored before is seen.
+#[test]
+fn blocking_calls_see_what_their_thread_has_in_flight() {
+    let modes = [(false, 0), (true, 0), (false, 60_000), (true, 60_000), (true, 1)];
+    for ((early_release, delay), write_mode) in
+        modes.into_iter().flat_map(|mode| [(mode, WriteMode::Through), (mode, WriteMode::Back)])
+    {
+        let durability_delay = Duration::from_millis(delay);
+        let options = StoreOptions { early_release, durability_delay, write_mode, ..StoreOptions::new(300 << 10) };
+        let world = World::new(&options);
+        let (store, namespace) = (&world.store, world.ns);
+        let (mut queue, mut other) = (store.queue(8), store.queue(8));
+        let mut answers = Vec::new();
+        (50..54u64).for_each(|key| world.device.put(namespace, key, b"old").unwrap());
+        for round in 0..60u64 {
+            // With a delay a large one is locked until the queue is polled.
+            let value = vec![round as u8; if round % 3 == 0 && delay == 0 { 100 << 10 } else { 2000 }];
+            let key = round % 4;
+            world.device.put(namespace, 100 + round, b"unread").unwrap();
+            queue.get(0, namespace, 100 + round);
+            queue.put(0, namespace, key, &value);
+            let seen = |found: Option<Vec<u8>>| assert!(found.as_ref() == Some(&value), "round {round}");
+            match round % 8 {
+                0 => seen(store.get(namespace, key).unwrap().map(|value| value.to_vec())),
+                1 => seen(store.run(|txn| Ok(txn.read(namespace, key)?.map(|value| value.to_vec()))).unwrap()),
+                2 => store.run(|txn| txn.update(namespace, 50 + key, &value)).unwrap(),
+                3 => seen(store.get_many(namespace, &[key.into()]).unwrap().remove(0).map(|value| value.to_vec())),
+                4 => store.flush().unwrap(),
+                5 => {
+                    other.put(1, namespace, key, b"other");
+                    other.get(1, namespace, 100 + round);
+                    other.update(1, namespace, key, |_| Update::Keep);
+                    (0..3).for_each(|_| other.poll(true, &mut answers));
+                }
+                6 => assert!(*store.get(namespace, 100 + round).unwrap().unwrap() == *b"unread"),
+                _ => store.put(namespace, 100 + round, b"new").unwrap(),
+            }
+            if round % 5 == 0 {
+                queue.poll(true, &mut answers);
+            }
+        }
+        for queue in [&mut queue, &mut other] {
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut answers);
+            }
+        }
+        assert!(answers.iter().all(|answer| answer.result.is_ok()));
+    }
+}
