@@ -176,16 +176,23 @@ impl Queue {
     /// room for those of others.
     pub fn submit(&self, command: Command, data: &[u8], room: usize) -> Result<Ticket, Error> {
         let mut state = self.lock();
-        let cid = loop {
+        loop {
             state.check()?;
-            match state.free.pop() {
-                Some(cid) => break cid,
-                None => state = self.progress(state, Wait::Yes),
+            if let Some(cid) = state.free.pop() {
+                return Ok(self.start(&mut state, cid, command, data, room));
             }
-        };
+            state = match state.in_flight.iter().flatten().any(|command| command.finished.is_some()) {
+                // It gives its place back without anything being received.
+                true => self.wait_for_others(state),
+                false => self.progress(state, Wait::Yes),
+            };
+        }
+    }
+
+    fn start(&self, state: &mut State, cid: u16, command: Command, data: &[u8], room: usize) -> Ticket {
         state.start(cid, command, data, room, false);
-        self.flush(&mut state);
-        Ok(Ticket(cid))
+        self.flush(state);
+        Ticket(cid)
     }
 
     /// Puts a command in, to be sent by the next [`Queue::poll`] and answered by one; nothing if as many as the queue takes
@@ -265,12 +272,7 @@ impl Queue {
     /// Receives once, for all; or waits until somebody else has, if it may wait.
     fn progress<'a>(&'a self, mut state: MutexGuard<'a, State>, wait: Wait) -> MutexGuard<'a, State> {
         let Some(mut framer) = state.framer.take() else {
-            if wait == Wait::Yes {
-                state.waiting += 1;
-                state = self.changed.wait(state).expect("no panics under this lock");
-                state.waiting -= 1;
-            }
-            return state;
+            return if wait == Wait::Yes { self.wait_for_others(state) } else { state };
         };
         drop(state);
         let received = receive(&self.socket, &mut framer, wait);
@@ -282,6 +284,14 @@ impl Queue {
         }
         self.flush(&mut state);
         self.tell(&state);
+        state
+    }
+
+    /// Waits until another thread has changed something.
+    fn wait_for_others<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        state = self.changed.wait(state).expect("no panics under this lock");
+        state.waiting -= 1;
         state
     }
 

@@ -1,8 +1,9 @@
 //! Hosts that vanish, and those that come after them.
 
-use crate::world::World;
+use crate::world::{World, key};
 use kaml::Key;
-use kaml_nvme::host::{KeyValue, Queue, Wait};
+use kaml_nvme::host::{Controller, KeyValue, Queue, Wait};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Goal:   what a host asked for that has vanished is over before another host, or the same one again, has a queue: nothing that it
@@ -41,4 +42,30 @@ fn begin_to_store(queue: &Queue, nsid: u32, keys: &[Key], value: &[u8]) -> usize
     }
     queue.poll(Wait::Yes, &mut answers).unwrap();
     answers.len()
+}
+
+/// Whether something is over in time; what hangs is left behind.
+fn ends(what: impl FnOnce() + Send + 'static) -> bool {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        what();
+        tell.send(())
+    });
+    told.recv_timeout(Duration::from_secs(20)).is_ok()
+}
+
+/// Goal:   who waits for a place on a queue gets it when another thread takes its answer, though nothing more is received then.
+/// Method: a queue for one command, whose answer is there for a while before it is taken; another thread wants to send meanwhile.
+#[test]
+fn answers_that_are_taken_make_room() {
+    let world: &World = Box::leak(Box::new(World::new()));
+    let nsid = world.namespace("a");
+    let host: &Controller = Box::leak(Box::new(world.host_with(|options| options.depth = 1)));
+    let queue = &host.queues()[0];
+    let ticket = KeyValue::new(queue, nsid).submit_retrieve(&key(b"x"), 16).unwrap();
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        queue.wait(ticket).unwrap();
+    });
+    assert!(ends(move || assert!(!KeyValue::new(queue, nsid).exist(&key(b"x")).unwrap())), "it waits for ever");
 }
