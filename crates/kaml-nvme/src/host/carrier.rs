@@ -5,6 +5,7 @@
 
 use super::{Controller, Error, Finished, HostOptions, Queue};
 use crate::wire::command::Command;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,8 +21,8 @@ pub(super) trait Carrier: Send + Sync {
     /// A command of a namespace.
     fn io(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error>;
 
-    /// Reading commands, each with its room, many in flight; answers come with their number. Nothing if there is no way to
-    /// have several in flight.
+    /// Reading commands, each with its room, many in flight; answers come with their number, while others are in flight: whoever
+    /// takes them must send nothing. Nothing if there is no way to have several in flight.
     fn reads(
         &self,
         commands: &[(Command, usize)],
@@ -105,12 +106,32 @@ impl Carrier for Tcp {
     ) -> Option<()> {
         let controller = self.controller();
         let queue = self.queue(&controller);
-        for (chunk, some) in commands.chunks(IN_FLIGHT).enumerate() {
-            let tickets: Vec<_> = some.iter().map(|(command, room)| queue.submit(*command, &[], *room)).collect();
-            for (number, ticket) in tickets.into_iter().enumerate() {
-                answer(chunk * IN_FLIGHT + number, ticket.and_then(|ticket| queue.wait(ticket)));
+        let mut in_flight = VecDeque::new();
+        for (number, (command, room)) in commands.iter().enumerate() {
+            loop {
+                // Who holds places must not wait for one: others who hold the rest may be waiting, too.
+                let submitted = match in_flight.len() {
+                    0 => queue.submit(*command, &[], *room).map(Some),
+                    IN_FLIGHT.. => Ok(None),
+                    _ => queue.try_submit(*command, &[], *room),
+                };
+                match submitted {
+                    Ok(Some(ticket)) => {
+                        in_flight.push_back((number, ticket));
+                        break;
+                    }
+                    Ok(None) => {
+                        let (first, ticket) = in_flight.pop_front().expect("only who holds places is told to wait");
+                        answer(first, queue.wait(ticket));
+                    }
+                    Err(error) => {
+                        answer(number, Err(error));
+                        break;
+                    }
+                }
             }
         }
+        in_flight.into_iter().for_each(|(number, ticket)| answer(number, queue.wait(ticket)));
         Some(())
     }
 

@@ -189,6 +189,14 @@ impl Queue {
         }
     }
 
+    /// Sends a command; nothing if as many as the queue takes are in flight.
+    pub fn try_submit(&self, command: Command, data: &[u8], room: usize) -> Result<Option<Ticket>, Error> {
+        let mut state = self.lock();
+        state.check()?;
+        let cid = state.free.pop();
+        Ok(cid.map(|cid| self.start(&mut state, cid, command, data, room)))
+    }
+
     fn start(&self, state: &mut State, cid: u16, command: Command, data: &[u8], room: usize) -> Ticket {
         state.start(cid, command, data, room, false);
         self.flush(state);

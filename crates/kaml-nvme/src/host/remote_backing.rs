@@ -36,14 +36,16 @@ impl BatchReader for RemoteReader {
         let device = &self.0;
         let space = KeyValue::new(device, namespace);
         let commands: Vec<_> = keys.iter().map(|key| (space.retrieving(key, ROOM_AT_FIRST), ROOM_AT_FIRST)).collect();
+        let mut later = Vec::new();
         let read = device.carrier.reads(&commands, &mut |place, found| match found {
             Ok(found) if found.status.is(Status::NO_SUCH_KEY) => answer(place, Ok(None)),
             Ok(found) if found.status.is_success() && found.data.len() as u64 == found.result & 0xffff_ffff => {
                 answer(place, Ok(Some(found.data)));
             }
             // Larger than the room, refused, or lost: all of that is looked after one by one.
-            _ => answer(place, device.get(namespace, keys[place])),
+            _ => later.push(place),
         });
+        later.into_iter().for_each(|place| answer(place, device.get(namespace, keys[place])));
         if read.is_some() {
             return;
         }

@@ -2,7 +2,8 @@
 
 use crate::world::{World, key};
 use kaml::Key;
-use kaml_nvme::host::{Controller, KeyValue, Queue, Wait};
+use kaml::store::Backing;
+use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue, RemoteDevice, Wait};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -68,4 +69,30 @@ fn answers_that_are_taken_make_room() {
         queue.wait(ticket).unwrap();
     });
     assert!(ends(move || assert!(!KeyValue::new(queue, nsid).exist(&key(b"x")).unwrap())), "it waits for ever");
+}
+
+/// Goal:   batched reads end, however many threads share a queue and however few commands it takes.
+/// Method: fewer places than one thread likes to have in flight, down to one, and more threads than fill a usual queue; values that
+///         fit the first room, and such as take a second command.
+#[test]
+fn batched_reads_share_a_queue() {
+    for (depth, threads, bytes) in [(1, 2, 8), (16, 2, 8), (128, 12, 8), (128, 12, 8000)] {
+        let world: &World = Box::leak(Box::new(World::new()));
+        let nsid = world.namespace("a");
+        let keys: Vec<Key> = (0..64u64).map(Key::from).collect();
+        keys.iter().for_each(|key| world.device.put(nsid, *key, &vec![1; bytes]).unwrap());
+        let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse().unwrap();
+        let remote = RemoteDevice::open(&url, &HostOptions { depth, ..HostOptions::default() }).unwrap();
+        let read = move || {
+            for _ in 0..20 {
+                let mut found = [0; 64];
+                remote
+                    .reader()
+                    .get_many(nsid, &keys, &mut |place, value| found[place] += value.unwrap().unwrap().len());
+                assert_eq!(found, [bytes; 64]);
+            }
+        };
+        let all = move || std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&read))));
+        assert!(ends(all), "{threads} threads with {depth} places for values of {bytes} bytes wait for ever");
+    }
 }
