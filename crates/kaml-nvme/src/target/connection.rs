@@ -11,7 +11,8 @@
 //! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
 //! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
 //! further commands wait, which their hosts cannot tell from a busy device. Besides there are the receive buffer and
-//! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most.
+//! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than
+//! the queue has entries, because a host that keeps to it has not taken these entries again.
 
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
@@ -48,6 +49,8 @@ const TURN_BYTES_MAX: usize = 62 << 10;
 const ANSWER_HEAD_BYTES: usize = 48;
 /// Entries of a queue before its Connect says how many.
 const ENTRIES_AT_FIRST: usize = 1;
+/// Commands whose answers are not sent, whatever the queue has: so many may come together before a Connect is answered.
+const UNSENT_MIN: usize = 32;
 
 /// A command with its data, ready to be carried out. It is to be answered once, by [`Connection::answer`].
 #[derive(Debug)]
@@ -162,6 +165,9 @@ pub struct Connection {
     parked: VecDeque<Command>,
     entries: usize,
     outstanding: usize,
+    /// Where in what goes out the answers end that are not sent.
+    unsent: VecDeque<u64>,
+    sent_bytes: u64,
     sq_head: u16,
     flow_control: bool,
     reserved: usize,
@@ -184,6 +190,8 @@ impl Connection {
             parked: VecDeque::new(),
             entries: ENTRIES_AT_FIRST,
             outstanding: 0,
+            unsent: VecDeque::new(),
+            sent_bytes: 0,
             sq_head: 0,
             flow_control: true,
             reserved: 0,
@@ -217,6 +225,8 @@ impl Connection {
     /// So many bytes were sent.
     pub fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
+        self.sent_bytes += count as u64;
+        while self.unsent.pop_front_if(|end| *end <= self.sent_bytes).is_some() {}
         self.count();
     }
 
@@ -329,7 +339,8 @@ impl Connection {
     }
 
     fn command(&mut self, command: Command, bytes: usize) -> Result<Option<Request>, Fatal> {
-        if self.outstanding >= self.entries {
+        let unanswered = self.outstanding + self.unsent.len();
+        if self.outstanding >= self.entries || unanswered >= self.entries.max(UNSENT_MIN) {
             return Err(Fatal::Limit);
         }
         if bytes > CAPSULE_DATA_BYTES {
@@ -505,6 +516,7 @@ impl Connection {
             let head = if self.flow_control { self.sq_head } else { NO_FLOW_CONTROL };
             self.outbox.push(&Header::Response(Completion::new(answer.cid, head, answer.status, answer.result)));
         }
+        self.unsent.push_back(self.sent_bytes + self.outbox.bytes() as u64);
         self.count();
     }
 

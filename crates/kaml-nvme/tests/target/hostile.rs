@@ -5,11 +5,14 @@ use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::wire::command::{Command, Sgl};
+use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
+use kaml_nvme::wire::text::put_name;
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+use zerocopy::{FromZeros, IntoBytes};
 
 fn init() -> Header {
     Header::InitRequest(Init { format: 0.into(), alignment: 0, digests: 0, limit: 0.into(), reserved: [0; 112] })
@@ -19,6 +22,15 @@ fn bytes(headers: &[(Header, Vec<u8>)]) -> Vec<u8> {
     let mut outbox = Outbox::new(End::Host);
     headers.iter().for_each(|(header, data)| outbox.push_with(header, data.clone()));
     outbox.slices().iter().flat_map(|slice| slice.to_vec()).collect()
+}
+
+/// The Connect of an admin queue of 32 entries.
+fn connect(subsystem: &str) -> (Header, Vec<u8>) {
+    let (mut connect, mut data) = (Connect::new_zeroed(), ConnectData::new_zeroed());
+    (connect.queue_size, data.cntlid) = (31.into(), CNTLID_DYNAMIC.into());
+    put_name(&mut data.subsystem, subsystem);
+    put_name(&mut data.host, "nqn.2026-11.example:host");
+    (Header::Command(connect.command()), data.as_bytes().to_vec())
 }
 
 /// What the target answers before it closes the connection: the types of its PDUs, and the last status and field.
@@ -186,6 +198,29 @@ fn busy_hosts_leave_room_for_others() {
         done.store(true, Relaxed);
         assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     });
+}
+
+/// Goal:   a host that sends commands and does not read what they come to is told that it has exceeded its queue.
+/// Method: Keep Alives without end, before a Connect and on a queue of 32; the target closes before it has kept much for us.
+#[test]
+fn who_does_not_read_is_cut_off() {
+    let world = World::new();
+    for connects in [false, true] {
+        let mut socket = world.raw();
+        socket.write_all(&bytes(&[(init(), vec![])])).unwrap();
+        socket.read_exact(&mut [0; 128]).unwrap();
+        if connects {
+            socket.write_all(&bytes(&[connect(&world.subsystem)])).unwrap();
+            socket.read_exact(&mut [0; 24]).unwrap();
+        }
+        socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        let commands = bytes(&[(Header::Command(Command::new(0x18, 0)), vec![])]).repeat(10_000);
+        let begin = Instant::now();
+        while socket.write_all(&commands).is_ok() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "it takes all of them");
+        }
+        drop(world.host());
+    }
 }
 
 /// Goal:   those who connect and do not go on take no place for long, and no more places than there are.
