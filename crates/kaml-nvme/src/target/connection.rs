@@ -10,7 +10,8 @@
 //!
 //! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
 //! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
-//! further commands wait, which their hosts cannot tell from a busy device. Besides there are the receive buffer and
+//! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
+//! that short commands go on whatever others hold. Before a Connect commands move no more than a capsule takes. Besides there are the receive buffer and
 //! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than
 //! the queue has entries, because a host that keeps to it has not taken these entries again.
 
@@ -36,6 +37,8 @@ pub const TRANSFER_BYTES_MAX: usize = 4096 << MDTS;
 pub const CAPSULE_DATA_BYTES: usize = 8192;
 /// Data of commands that one connection may have under way: two of the longest transfers.
 pub const CONNECTION_BYTES_MAX: usize = 2 * TRANSFER_BYTES_MAX;
+/// What commands of one connection may move, whatever others do: about as much as its receive buffer has.
+pub const CONNECTION_BYTES_MIN: usize = 64 << 10;
 /// The longest data PDU we ask for: long enough that headers cost nothing, short enough to interleave. Longer ones are
 /// taken, because kernels before 5.18 send all that an R2T asks for in one.
 const DATA_PDU_BYTES_MAX: u32 = 1 << 20;
@@ -164,6 +167,8 @@ pub struct Connection {
     /// Commands that wait for memory, in the order they came.
     parked: VecDeque<Command>,
     entries: usize,
+    /// What one command may move.
+    transfer_bytes_max: usize,
     outstanding: usize,
     /// Where in what goes out the answers end that are not sent.
     unsent: VecDeque<u64>,
@@ -189,6 +194,7 @@ impl Connection {
             gathering: Vec::new(),
             parked: VecDeque::new(),
             entries: ENTRIES_AT_FIRST,
+            transfer_bytes_max: CAPSULE_DATA_BYTES,
             outstanding: 0,
             unsent: VecDeque::new(),
             sent_bytes: 0,
@@ -253,6 +259,7 @@ impl Connection {
     /// Takes a Connect's word on the queue: how many commands may be outstanding, and whether completions tell the head.
     pub fn set_queue(&mut self, entries: usize, flow_control: bool) {
         (self.entries, self.flow_control) = (entries, flow_control);
+        self.transfer_bytes_max = TRANSFER_BYTES_MAX;
     }
 
     /// What was sent with a command; to be asked for before anything more is received.
@@ -361,7 +368,7 @@ impl Connection {
             (Err(status), _) => Some(status),
             (Ok(true), _) if command.sgl.length != 0 => Some(Status::SGL_LENGTH),
             (_, Direction::Both) => Some(Status::INVALID_OPCODE),
-            (_, Direction::In | Direction::Out) if command.sgl.length.get() as usize > TRANSFER_BYTES_MAX => {
+            (_, Direction::In | Direction::Out) if command.sgl.length.get() as usize > self.transfer_bytes_max => {
                 Some(Status::INVALID_FIELD)
             }
             _ => None,
@@ -386,6 +393,7 @@ impl Connection {
         let more = Self::moved_bytes(command);
         let mine = self.reserved + self.outbox.bytes();
         more == 0
+            || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
             || mine + more <= CONNECTION_BYTES_MAX && self.budget.used() + more <= self.budget.max
     }

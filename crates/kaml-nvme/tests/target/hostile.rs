@@ -106,7 +106,7 @@ fn vanished_hosts_leave_nothing() {
     let world = World::new();
     let nsid = world.namespace("a");
     let mut store = Command::new(1, nsid);
-    store.sgl = Sgl::transport(100_000);
+    store.sgl = Sgl::transport(8000);
     let conversation = bytes(&[
         (init(), vec![]),
         (Header::Command(Command { sgl: Sgl::in_capsule(1024), ..Command::new(0x7f, 1) }), vec![0; 1024]),
@@ -221,6 +221,42 @@ fn who_does_not_read_is_cut_off() {
         }
         drop(world.host());
     }
+}
+
+/// Goal:   memory that others hold, or want to hold, does not keep a host from short commands; who has not connected holds none.
+/// Method: a target whose memory is as much as two of the longest transfers; two strangers want to send that much without a Connect,
+///         and are refused; a host wants to send it and does not, which takes all of the memory; another one stores and reads.
+#[test]
+fn slow_hosts_leave_room_for_others() {
+    let world = World::with(|options| options.memory_bytes = 32 << 20);
+    let nsid = world.namespace("a");
+    let long = |opcode| {
+        let sgl = Sgl::transport(16 << 20);
+        (Header::Command(Command { sgl, ..Command::new(opcode, nsid) }), vec![])
+    };
+    let mut first = [0; 152];
+    for _ in 0..2 {
+        let mut stranger = world.raw();
+        stranger.write_all(&bytes(&[(init(), vec![]), long(1)])).unwrap();
+        stranger.read_exact(&mut first).unwrap();
+        assert_eq!(first[128], kind::RESPONSE, "it is not asked for its data");
+    }
+    let mut slow = world.raw();
+    slow.write_all(&bytes(&[(init(), vec![]), connect(&world.subsystem)])).unwrap();
+    slow.read_exact(&mut first).unwrap();
+    slow.write_all(&bytes(&[long(0x0d), long(0x0d)])).unwrap();
+    for _ in 0..2 {
+        slow.read_exact(&mut first[..24]).unwrap();
+        assert_eq!(first[0], kind::R2T);
+    }
+    let begin = Instant::now();
+    let host = world.host();
+    let space = KeyValue::new(&host.queues()[0], nsid);
+    space.store(&key(b"k"), &[5; 50_000], 0).unwrap();
+    assert_eq!(space.retrieve(&key(b"k"), 50_000).unwrap().unwrap().1, 50_000);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    drop(slow);
+    space.store(&key(b"k"), &vec![5; 1 << 20], 0).unwrap();
 }
 
 /// Goal:   those who connect and do not go on take no place for long, and no more places than there are.
