@@ -21,6 +21,8 @@ pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 pub(crate) const ERRORS_MAX: usize = 64;
 /// I/O queues of one controller at most.
 pub(crate) const IO_QUEUES_MAX: u16 = 64;
+/// How long a host may be silent that looks for subsystems and has named no keep-alive time-out (spec:NVMe-oF "Discovery Service").
+const DISCOVERY_SILENCE_MAX: Duration = Duration::from_secs(120);
 /// Unit of the keep-alive time-out.
 pub(crate) const KEEP_ALIVE_UNIT: Duration = Duration::from_secs(1);
 
@@ -257,7 +259,12 @@ impl Controller {
 
     /// Whether the host has been silent for too long.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        !self.keep_alive.is_zero() && now.duration_since(self.heard) > self.keep_alive + KEEP_ALIVE_UNIT
+        let limit = match (self.keep_alive.is_zero(), self.kind) {
+            (false, _) => self.keep_alive + KEEP_ALIVE_UNIT,
+            (true, Kind::Discovery) => DISCOVERY_SILENCE_MAX,
+            (true, Kind::Storage) => return false,
+        };
+        now.duration_since(self.heard) > limit
     }
 
     // --- events -------------------------------------------------------------------------------------------------------
@@ -422,5 +429,8 @@ mod tests {
         assert!(controller.is_silent(begin + Duration::from_millis(6001)));
         controller.set_keep_alive_ms(0);
         assert!(!controller.is_silent(begin + Duration::from_secs(6000)));
+        controller.kind = Kind::Discovery;
+        assert!(!controller.is_silent(begin + Duration::from_secs(120)));
+        assert!(controller.is_silent(begin + Duration::from_secs(121)), "it only looked what there is");
     }
 }

@@ -23,6 +23,8 @@ use zerocopy::FromBytes;
 
 /// Controllers at a time.
 const CONTROLLERS_MAX: usize = 256;
+/// Of these, for discovery, which anybody may connect to: so that they never keep out hosts that want storage.
+const DISCOVERIES_MAX: usize = 64;
 /// Controller numbers that are given out: 1 to this.
 const CNTLID_MAX: u16 = 0xffef;
 /// Names all namespaces.
@@ -248,8 +250,10 @@ impl Target {
     }
 
     /// Makes a controller with a free number.
-    pub(crate) fn admit(&mut self, make: impl FnOnce(u16) -> Controller) -> Option<u16> {
-        if self.controllers.len() >= CONTROLLERS_MAX {
+    pub(crate) fn admit(&mut self, kind: Kind, make: impl FnOnce(u16) -> Controller) -> Option<u16> {
+        let discoveries = || self.controllers.values().filter(|controller| controller.kind == Kind::Discovery).count();
+        let is_full = kind == Kind::Discovery && discoveries() >= DISCOVERIES_MAX;
+        if is_full || self.controllers.len() >= CONTROLLERS_MAX {
             return None;
         }
         while self.controllers.contains_key(&self.next_id) {

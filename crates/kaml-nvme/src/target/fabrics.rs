@@ -82,7 +82,8 @@ impl Target {
             }
             self.refresh();
             let keep_alive = round_keep_alive(connect.keep_alive_ms.get());
-            self.admit(|id| Controller::new(id, kind, host, link, keep_alive, now)).ok_or((Status::CONNECT_BUSY, 0))?
+            let make = |id| Controller::new(id, kind, host, link, keep_alive, now);
+            self.admit(kind, make).ok_or((Status::CONNECT_BUSY, 0))?
         } else {
             self.join(link, cntlid, connect.queue.get(), kind, &host)?
         };

@@ -1,11 +1,11 @@
 //! Hosts that break the protocol, stall, or vanish: the target says why if it can, and serves everybody else.
 
 use crate::world::{World, key};
-use kaml_nvme::host::{KeyValue, Wait};
+use kaml_nvme::host::{HostOptions, KeyValue, Wait};
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::wire::command::{Command, Sgl};
-use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData};
+use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
 use kaml_nvme::wire::text::put_name;
 use proptest::prelude::*;
@@ -257,6 +257,24 @@ fn slow_hosts_leave_room_for_others() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     drop(slow);
     space.store(&key(b"k"), &vec![5; 1 << 20], 0).unwrap();
+}
+
+/// Goal:   hosts that are not allowed to connect do not keep out those that are.
+/// Method: as many connections to discovery as there are controllers, all of which stay; then an allowed host.
+#[test]
+fn discovery_leaves_room_for_storage() {
+    let world = World::with(|options| options.allowed_hosts = vec![HostOptions::default().host]);
+    let open = bytes(&[(init(), vec![]), connect(DISCOVERY_NQN)]);
+    let strangers: Vec<_> = (0..256)
+        .map(|_| {
+            let mut socket = world.raw();
+            socket.write_all(&open).unwrap();
+            socket.read_exact(&mut [0; 152]).unwrap();
+            socket
+        })
+        .collect();
+    drop(world.host());
+    drop(strangers);
 }
 
 /// Goal:   those who connect and do not go on take no place for long, and no more places than there are.
