@@ -4,7 +4,7 @@
 //! Lives elsewhere:  one queue (`queue`).
 //! Implements:       spec:NVMe-oF "Connect"; spec:NVMe-Base "Controller Initialization".
 
-use super::queue::Queue;
+use super::queue::{CONNECT_TIMEOUT, Queue};
 use super::{Error, Finished};
 use crate::transport::Digests;
 use crate::wire::command::{Command, admin};
@@ -15,8 +15,8 @@ use crate::wire::identify::{Controller as ControllerPage, PAGE_BYTES, cns};
 use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, LogRequest, lid};
 use crate::wire::status::Status;
 use crate::wire::text::{get_ascii, get_nqn, put_name};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::net::{Shutdown, TcpStream};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -43,7 +43,7 @@ pub struct HostOptions {
     pub depth: u16,
     /// Digests to ask for.
     pub digests: Digests,
-    /// Keep-alive time-out; zero for none.
+    /// Keep-alive time-out; zero for none. A target that is silent for so long, and 10 seconds at least, is lost.
     pub keep_alive: Duration,
 }
 
@@ -61,6 +61,9 @@ impl Default for HostOptions {
     }
 }
 
+/// Sockets of I/O queues, which the thread that keeps the controller alive shuts down when it cannot any more; none then.
+type Sockets = Arc<Mutex<Option<Vec<TcpStream>>>>;
+
 /// A connected controller.
 pub struct Controller {
     id: u16,
@@ -68,6 +71,7 @@ pub struct Controller {
     queues: Vec<Queue>,
     transfer_bytes_max: usize,
     page: ControllerPage,
+    sockets: Sockets,
     /// Ends the thread that keeps the controller alive.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
@@ -76,6 +80,9 @@ impl Controller {
     /// Connects to a subsystem at `host:port` and enables its controller.
     pub fn connect(address: &str, subsystem: &str, options: &HostOptions) -> Result<Controller, Error> {
         let admin = Arc::new(Queue::open(address, ADMIN_ENTRIES - 1, options.digests)?);
+        if !options.keep_alive.is_zero() {
+            admin.set_silence_max(options.keep_alive.max(CONNECT_TIMEOUT))?;
+        }
         let id = connect_queue(&admin, 0, ADMIN_ENTRIES, CNTLID_DYNAMIC, subsystem, options)?;
         enable(&admin)?;
         let page = identify(&admin, cns::CONTROLLER, 0, 0)?;
@@ -86,8 +93,10 @@ impl Controller {
             power => 4096usize.checked_shl(u32::from(power)).unwrap_or(usize::MAX >> 1),
         };
         let transfer_bytes_max = mdts.min(u32::MAX as usize);
-        let keeper = (!options.keep_alive.is_zero()).then(|| keep_alive(&admin, options.keep_alive)).transpose()?;
-        let mut controller = Controller { id, admin, queues: Vec::new(), transfer_bytes_max, page, keeper };
+        let sockets = Arc::new(Mutex::new(Some(Vec::new())));
+        let keeper =
+            (!options.keep_alive.is_zero()).then(|| keep_alive(&admin, &sockets, options.keep_alive)).transpose()?;
+        let mut controller = Controller { id, admin, queues: Vec::new(), transfer_bytes_max, page, sockets, keeper };
         if subsystem != DISCOVERY_NQN && options.queues > 0 {
             controller.open_queues(address, subsystem, options)?;
         }
@@ -104,6 +113,10 @@ impl Controller {
         let capsule_bytes = (self.page.ioccsz.get() as usize * 16).saturating_sub(64);
         for number in 1..=count as u16 {
             let queue = Queue::open(address, options.depth, options.digests)?;
+            match self.sockets.lock().expect("no panics under this lock").as_mut() {
+                Some(sockets) => sockets.push(queue.socket()?),
+                None => return Err(Error::Connection("the target is silent".into())),
+            }
             connect_queue(&queue, number, options.depth + 1, self.id, subsystem, options)?;
             queue.set_capsule_bytes(capsule_bytes);
             self.queues.push(queue);
@@ -175,7 +188,8 @@ impl Drop for Controller {
         }
         let value = Configuration::ALL_COMMAND_SETS.0 | Configuration::SHUTDOWN;
         let shutdown = Property::command(kind::PROPERTY_SET, register::CC, false, u64::from(value));
-        if let Err(error) = self.admin.execute(shutdown, &[], 0) {
+        let told = self.admin.set_silence_max(CONNECT_TIMEOUT).and_then(|()| self.admin.execute(shutdown, &[], 0));
+        if let Err(error) = told {
             tracing::debug!(%error, "the controller could not be told that we leave");
         }
     }
@@ -231,15 +245,28 @@ fn identify(admin: &Queue, what: u8, nsid: u32, csi: u8) -> Result<Vec<u8>, Erro
     Ok(admin.execute(command, &[], PAGE_BYTES)?.success()?.data)
 }
 
-/// Sends Keep Alive at a third of the time-out until the sender is dropped or the connection is lost.
-fn keep_alive(admin: &Arc<Queue>, timeout: Duration) -> Result<(mpsc::Sender<()>, JoinHandle<()>), Error> {
+/// Sends Keep Alive at a third of the time-out until the sender is dropped or the connection is lost: then those of I/O queues
+/// are, too, because a target that is gone does not end them.
+fn keep_alive(
+    admin: &Arc<Queue>,
+    sockets: &Sockets,
+    timeout: Duration,
+) -> Result<(mpsc::Sender<()>, JoinHandle<()>), Error> {
     let (stop, stopped) = mpsc::channel::<()>();
-    let admin = Arc::clone(admin);
+    let (admin, sockets) = (Arc::clone(admin), Arc::clone(sockets));
     let thread = std::thread::Builder::new().name("nvme-keep-alive".into()).spawn(move || {
         while stopped.recv_timeout(timeout / 3) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let alive = admin.execute(Command::new(admin::KEEP_ALIVE, 0), &[], 0);
-            if !alive.is_ok_and(|finished| finished.status == Status::SUCCESS) {
-                return;
+            match admin.execute(Command::new(admin::KEEP_ALIVE, 0), &[], 0) {
+                Ok(finished) if finished.status == Status::SUCCESS => {}
+                Ok(_) => return, // it knows no such command
+                Err(_) => {
+                    let sockets = sockets.lock().expect("no panics under this lock").take();
+                    sockets.into_iter().flatten().for_each(|socket| {
+                        // It may be lost already.
+                        let _ = socket.shutdown(Shutdown::Both);
+                    });
+                    return;
+                }
             }
         }
     })?;

@@ -26,7 +26,7 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How long the peer may take for each step of connecting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Memory of data of this length and more is kept for the next ones, so many times at most.
 const SPARE_BYTES_MIN: usize = 64 << 10;
@@ -159,6 +159,16 @@ impl Queue {
             lost: None,
         };
         Ok(Queue { socket, state: Mutex::new(state), changed: Condvar::new() })
+    }
+
+    /// The connection is lost when somebody waits and nothing has come for so long.
+    pub(super) fn set_silence_max(&self, silence: Duration) -> Result<(), Error> {
+        Ok(self.socket.set_read_timeout(Some(silence))?)
+    }
+
+    /// Its socket, for shutting it down: whoever waits for an answer learns that the connection is lost.
+    pub(super) fn socket(&self) -> Result<TcpStream, Error> {
+        Ok(self.socket.try_clone()?)
     }
 
     /// What the controller has said of I/O queues: how many bytes of data a capsule may carry.
@@ -358,6 +368,7 @@ fn receive(socket: &TcpStream, framer: &mut Framer, wait: Wait) -> Result<(), Er
                 continue;
             }
             Err(Errno::AGAIN) if wait == Wait::No => Ok(()),
+            Err(Errno::AGAIN) => Err(Error::Connection("the target is silent".into())),
             Err(error) => Err(std::io::Error::from(error).into()),
         };
     }

@@ -1,9 +1,12 @@
 //! Hosts that vanish, and those that come after them.
 
 use crate::world::{World, key};
-use kaml::Key;
 use kaml::store::Backing;
+use kaml::{Condition, Key};
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue, RemoteDevice, Wait};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -95,4 +98,40 @@ fn batched_reads_share_a_queue() {
         let all = move || std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&read))));
         assert!(ends(all), "{threads} threads with {depth} places for values of {bytes} bytes wait for ever");
     }
+}
+
+/// Goal:   a target that is silent, as one is whose machine or network is gone, does not keep its host waiting: it is connected to again.
+/// Method: connections by way of somebody who stops passing anything on, but keeps them; new ones are passed on.
+#[test]
+fn silent_targets_are_lost() {
+    let world: &World = Box::leak(Box::new(World::new()));
+    let nsid = world.namespace("a");
+    let way = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = way.local_addr().unwrap();
+    let times: &AtomicU32 = Box::leak(Box::default());
+    let pass_on = move |mut from: TcpStream, mut to: TcpStream, time: u32| {
+        let (mut bytes, mut count) = ([0; 4096], 1);
+        while count > 0 {
+            count = from.read(&mut bytes).unwrap_or(0);
+            if times.load(Relaxed) == time && to.write_all(&bytes[..count]).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::spawn(move || {
+        for host in way.incoming().flatten() {
+            let target = TcpStream::connect(&world.address).unwrap();
+            let time = times.load(Relaxed);
+            let back = (target.try_clone().unwrap(), host.try_clone().unwrap());
+            std::thread::spawn(move || pass_on(host, target, time));
+            std::thread::spawn(move || pass_on(back.0, back.1, time));
+        }
+    });
+    let url = format!("nvme+tcp://{address}/{}", world.subsystem).parse().unwrap();
+    let options = HostOptions { keep_alive: Duration::from_secs(1), ..HostOptions::default() };
+    let remote = RemoteDevice::open(&url, &options).unwrap();
+    remote.put_if(nsid, key(b"k"), b"v", Condition::Always).unwrap();
+    times.fetch_add(1, Relaxed);
+    let read = move || assert_eq!(remote.get(nsid, key(b"k")).unwrap().as_deref(), Some(&b"v"[..]));
+    assert!(ends(read), "it waits for ever");
 }
