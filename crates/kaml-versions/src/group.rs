@@ -236,11 +236,15 @@ impl Group {
         }
     }
 
-    /// Which versions of the key a segment of the probe's mask seems to have.
-    pub(crate) fn ordinals(&self, probe: &Probe, hash: KeyHash, segment: u32) -> Ordinals {
+    /// Which versions of the key a segment of the probe's mask seems to have; with `below`, which was one of them, those before it.
+    pub(crate) fn ordinals(&self, probe: &Probe, hash: KeyHash, segment: u32, below: Option<u16>) -> Ordinals {
         match (&self.tables, probe) {
-            (Tables::Retrieval(tables), _) => Ordinals::Below(tables.ordinals(hash, segment)),
-            (Tables::Filters(tables), Probe::Filters(probe)) => Ordinals::Set(tables.places(probe, segment, hash)),
+            // Asking for thousands of them with each step would take a walk over them minutes.
+            (Tables::Retrieval(tables), _) => Ordinals::Below(below.unwrap_or_else(|| tables.ordinals(hash, segment))),
+            (Tables::Filters(tables), Probe::Filters(probe)) => {
+                let all = tables.places(probe, segment, hash);
+                Ordinals::Set(below.map_or(all, |below| all & ((1 << below) - 1)))
+            }
             (Tables::Filters(_), Probe::Retrieval(_)) => unreachable!("a probe of this group"),
         }
     }

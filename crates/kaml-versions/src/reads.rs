@@ -6,8 +6,8 @@
 //!
 //! A look at the namespace is short and reads nothing; flash is read between two looks, when everything may have
 //! changed. So a walk does not remember where it is but what it has seen: it goes on below the sequence found last and
-//! passes over pages that were read already. What is put meanwhile has a larger sequence, what is sealed or moved meanwhile
-//! is found at its new place.
+//! passes over versions of a segment that it has looked at already. What is put meanwhile has a larger sequence, what is sealed or
+//! moved meanwhile is found at its new place, and nothing else that comes to its old one is taken for it.
 
 use crate::columns::{Columns, SegmentInfo};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::format;
 use crate::group::SegmentAt;
 use crate::parameters::Parameters;
 use crate::record::{Kind, Version, records, records_among};
-use crate::search::{Candidate, Place};
+use crate::search::{Candidate, Passed, Place};
 use crate::timeline::View;
 use crate::versions::Versions;
 use kaml_index::Key;
@@ -129,8 +129,8 @@ impl Pages {
 struct Walk {
     key: Key,
     before: u64,
-    /// Versions in segments that were looked at: address and ordinal.
-    passed: BTreeSet<(SegmentAt, u16)>,
+    /// How far it has come in segments.
+    passed: Passed,
 }
 
 /// The next place of a walk.
@@ -141,19 +141,15 @@ enum Spot {
 
 impl Walk {
     fn new(key: &Key, before: u64) -> Walk {
-        Walk { key: *key, before, passed: BTreeSet::new() }
+        Walk { key: *key, before, passed: Passed::new() }
     }
 
     /// The newest place that was not looked at.
     fn spot(&self, columns: &Columns) -> Option<Spot> {
-        let mut search = columns.search(&self.key, self.before);
-        loop {
-            match search.next()? {
-                Place::Buffered(version, record) => return Some(Spot::Buffered(version, record.into())),
-                Place::Page(candidate) if self.passed.contains(&(candidate.at, candidate.ordinal)) => {}
-                Place::Page(candidate) => return Some(Spot::Page(candidate)),
-            }
-        }
+        Some(match columns.search(&self.key, self.before).next_beyond(&self.passed)? {
+            Place::Buffered(version, record) => Spot::Buffered(version, record.into()),
+            Place::Page(candidate) => Spot::Page(candidate),
+        })
     }
 
     /// The next version.
@@ -170,7 +166,7 @@ impl Walk {
                 None => return Ok(None),
                 Some(Spot::Buffered(version, record)) => Some(Found { version, record, page: None }),
                 Some(Spot::Page(candidate)) => {
-                    self.passed.insert((candidate.at, candidate.ordinal));
+                    self.passed.insert((candidate.at, candidate.sequences.start), candidate.ordinal);
                     let page = Pages::one(candidate.at, candidate.page, &parameters);
                     let (found, is_odd) = page.read(source, |bytes| {
                         let found = candidate.check(&self.key, self.before, bytes)?;

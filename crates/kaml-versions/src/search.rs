@@ -14,7 +14,12 @@ use crate::hash::KeyHash;
 use crate::record::{Version, records_among};
 use crate::row::Row;
 use kaml_index::Key;
+use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// How far a search that was broken off had come in segments: the ordinal looked at last, below which it goes on. A segment is
+/// known by its address and its first sequence, for others may come to lie where it was.
+pub(crate) type Passed = BTreeMap<(SegmentAt, u64), u16>;
 
 /// A page that may hold a version.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,6 +89,11 @@ impl<'a> Search<'a> {
     /// The next place to look at; nothing when there are no more.
     #[allow(clippy::should_implement_trait, reason = "an iterator would hide that the caller reads in between")]
     pub fn next(&mut self) -> Option<Place<'a>> {
+        self.next_beyond(&Passed::new())
+    }
+
+    /// The same, without what was passed in segments.
+    pub(crate) fn next_beyond(&mut self, passed: &Passed) -> Option<Place<'a>> {
         while self.buffered != NONE {
             let entry = &self.row.buffer.entries()[self.buffered as usize];
             self.buffered = entry.older;
@@ -105,10 +115,13 @@ impl<'a> Search<'a> {
             let newest = 63 - self.segments_left.leading_zeros();
             self.segments_left &= !(1 << newest);
             let group = self.group();
+            let segment = &group.segments[newest as usize];
+            let first = segment.sequences().start;
             if let Some(probe) = &self.probe
-                && group.segments[newest as usize].sequences().start < self.before
+                && first < self.before
             {
-                self.run = Some((newest, group.ordinals(probe, self.hash, newest)));
+                let below = passed.get(&(segment.at(), first)).copied();
+                self.run = Some((newest, group.ordinals(probe, self.hash, newest, below)));
             }
         }
     }
