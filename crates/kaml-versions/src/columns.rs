@@ -190,6 +190,7 @@ impl Columns {
         });
         let row = &mut self.rows[sealed.row as usize];
         let before = row.buffer.cost();
+        row.note_sealed(&sealed.sequences);
         row.leave(sealed, &parameters, row.next_table());
         self.oldest.get_mut().expect(UNPOISONED).take_if(|known| known.found.is_some_and(|(_, row)| row == sealed.row));
         self.buffered_bytes -= before - row.buffer.cost();
@@ -203,6 +204,7 @@ impl Columns {
         let parameters = self.parameters;
         self.change_row(stored.row, |row| {
             row.push(segment, &stored.table, &parameters);
+            row.note_sealed(&stored.sequences);
             row.reopen(&parameters, row.next_table());
         });
         self.segment_count += 1;
@@ -226,6 +228,11 @@ impl Columns {
     /// The segments of a row, oldest first.
     pub fn segments(&self, row: u32) -> impl DoubleEndedIterator<Item = SegmentInfo> {
         self.rows[row as usize].groups.iter().flat_map(move |group| self.segments_of(row, group))
+    }
+
+    /// All versions of a row that are or were in segments have sequences before this. What segments say themselves may be too much.
+    pub fn sealed_end(&self, row: u32) -> u64 {
+        self.rows[row as usize].sealed_end
     }
 
     fn segments_of(&self, row: u32, group: &Group) -> impl DoubleEndedIterator<Item = SegmentInfo> {

@@ -14,6 +14,7 @@ use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
 use crate::seal::{Room, Sealed, Table, seal};
 use kaml_index::Key;
+use std::ops::Range;
 
 /// A row fuller than this, in quarters of a segment, is sealed even while the buffer has room: a hot key must not fill
 /// it.
@@ -25,6 +26,8 @@ pub(crate) struct Row {
     pub(crate) buffer: BufferRow,
     /// Oldest first.
     pub(crate) groups: Vec<Group>,
+    /// All versions that were ever in segments have sequences before this.
+    pub(crate) sealed_end: u64,
     /// With the paper's index: the segment that is being filled.
     open: Option<Box<Open>>,
 }
@@ -99,6 +102,11 @@ impl Row {
             self.groups.push(Group::new(table, parameters));
         }
         self.groups.last_mut().expect("one at least").push(segment, table);
+    }
+
+    /// Versions with these sequences are in segments.
+    pub(crate) fn note_sealed(&mut self, sequences: &Range<u64>) {
+        self.sealed_end = self.sealed_end.max(sequences.end);
     }
 
     /// A newer version of a key is sealed: the one before it, if there is one, is no longer the newest. Answered from
