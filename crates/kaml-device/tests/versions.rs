@@ -501,3 +501,23 @@ fn a_clean_close_keeps_the_buffer() {
         }
     }
 }
+
+/// Goal:   what looked at a key before a rollback is not put behind it: the key may look otherwise by now.
+/// Method: a Put that must find the namespace unchanged since before a rollback, and since after it.
+#[test]
+fn a_rollback_is_a_change() {
+    let medium = MemoryMedium::new(geometry(Packing::Across));
+    let mut world = World::new(&medium, 5, COLUMNS);
+    let versions = world.versions;
+    let put = |world: &mut World, since: u64| {
+        let body = Body::Value { value: b"seen", crc32c: crc_fast::crc32_iscsi(b"seen") };
+        let op = [Op { namespace: versions, key: Key::from(1), body, condition: Condition::UnchangedSince(since) }];
+        world.life.commit(|core| core.stage(&op)).unwrap()
+    };
+    assert_eq!(world.apply(&Step::Command(Command::Snapshot)).unwrap(), Ok(()));
+    let before = world.life.core.newest_committed(versions);
+    assert_eq!(world.apply(&Step::Command(Command::RollBack(1))).unwrap(), Ok(()));
+    assert_eq!(put(&mut world, before), Err(Error::Conflict { namespace: versions, key: Key::from(1), present: true }));
+    let after = world.life.core.newest_committed(versions);
+    assert_eq!(put(&mut world, after), Ok(()));
+}

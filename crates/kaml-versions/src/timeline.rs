@@ -111,6 +111,11 @@ impl Timeline {
         self.present
     }
 
+    /// The sequence of the last command.
+    pub fn changed(&self) -> u64 {
+        self.changed
+    }
+
     /// What is seen now.
     pub fn view(&self) -> &View {
         &self.view

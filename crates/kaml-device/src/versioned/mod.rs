@@ -288,7 +288,7 @@ impl Core {
         parameters.value_bytes_max().min(ring as u64)
     }
 
-    /// Whether no version of a key can have been put after that sequence.
+    /// Whether no version of a key can have been put after that sequence, and no command can have changed which is seen.
     fn is_unchanged(&self, space: &Namespace, key: &Key, sequence: u64) -> bool {
         let is_newer = |staged: &StagedVersion| match staged {
             StagedVersion::Record { sequence: of, record } => *of > sequence && Version::key_of(record) == *key,
@@ -304,8 +304,9 @@ impl Core {
             let columns = versions.columns();
             columns.sealed_end(columns.row_of(key)) > sequence + 1
         };
-        !versioned.staged.iter().any(is_newer)
-            && !space.with_versions(|versions| in_buffer(versions) || sealed(versions)).unwrap_or(true)
+        let commanded = |versions: &Versions| versions.timeline().changed() > sequence;
+        let changed = |versions: &Versions| commanded(versions) || in_buffer(versions) || sealed(versions);
+        !versioned.staged.iter().any(is_newer) && !space.with_versions(changed).unwrap_or(true)
     }
 
     /// A sequence: versions of a namespace up to it are committed, later ones are not yet or will be staged.
