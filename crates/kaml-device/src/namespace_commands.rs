@@ -72,7 +72,6 @@ impl Core {
         let space = self.spaces.remove(&id).expect("just seen");
         self.table_is_exact = false;
         self.directory.remove(id);
-        self.low_merge = self.low_merge.filter(|merged| *merged != id);
         self.collector.wants_index.take_if(|wanted| *wanted == id);
         *space.shared.index.write().expect("no panics under this lock") = None;
         *space.shared.versions_mut() = None;

@@ -387,6 +387,10 @@ impl World {
             }
             return Ok(());
         }
+        if !self.model.pasts.contains_key(&command.space) {
+            command.give_up(&mut self.core);
+            return Ok(());
+        }
         match command.step(&mut self.core, &self.medium, &mut self.model) {
             Ok(Step::Done) => return Ok(()),
             Ok(Step::On) => self.submit(Command::Past(command)),

@@ -105,3 +105,50 @@ fn the_attribute_is_kept() {
     assert_eq!(device.get(space, 5).unwrap(), Some(value(5, 15)));
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
+
+/// Goal:   a namespace may be deleted while its merge for lack of space goes on, and another one's begins after it.
+/// Method: the one waits for a merge that somebody asked for of the other; it is deleted, the other one allows merges, and that merge
+///         goes on.
+#[test]
+fn a_deleted_namespace_holds_up_no_other_merge() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let versions = VersionOptions { buffer_bytes: 512 << 10, ..VersionOptions::default() };
+    let options = NamespaceOptions { keys: KeyKind::U64, ..versions.into() };
+    let [gone, stays] = ["gone", "stays"].map(|name| device.create_namespace(name, &options).unwrap());
+    (0..1_200).for_each(|at| device.put(gone, at % 100, &value(at % 100, at)).unwrap());
+    overwrite(&device, stays, 0..8).unwrap();
+    (0..1_200).for_each(|key| device.put(stays, key, &value(key, 8)).unwrap());
+    let allow = NamespaceChange { merge_when_low: Some(Some(MergePolicy::default())), ..NamespaceChange::default() };
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let of = device.clone();
+    let merge = std::thread::spawn(move || {
+        let mut first = true;
+        let merged = of.merge(stays, &kaml::Retention::default(), &mut |_, _| {
+            if std::mem::take(&mut first) {
+                begun.send(()).unwrap();
+                let _ = goes_on.recv();
+            }
+        });
+        done.send(merged.map(drop)).unwrap();
+    });
+    has_begun.recv().unwrap();
+    let wait = || std::thread::sleep(std::time::Duration::from_millis(500));
+    device.set_namespace(gone, &allow).unwrap();
+    wait();
+    device.delete_namespace(gone).unwrap();
+    let of = device.clone();
+    let set = std::thread::spawn(move || of.set_namespace(stays, &allow));
+    wait();
+    go_on.send(()).unwrap();
+    let merged = is_done.recv_timeout(std::time::Duration::from_secs(30));
+    if merged.is_err() {
+        std::mem::forget(device); // it would wait for the merge
+        panic!("the merge does not end");
+    }
+    assert!(matches!(merged, Ok(Ok(()))), "{merged:?}");
+    merge.join().unwrap();
+    set.join().unwrap().unwrap();
+    device.close().unwrap();
+}

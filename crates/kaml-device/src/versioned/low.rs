@@ -54,7 +54,7 @@ const AGAIN_NS: u64 = 60_000_000_000;
 
 impl Core {
     /// The namespace that should be merged because space is low, and what it keeps. Whoever takes this carries it out and says
-    /// so with [`Core::end_low_merge`], whatever came of it; Puts that find no room wait until then.
+    /// so with [`Core::end_low_merge`], whatever came of it, also if it is deleted meanwhile; Puts that find no room wait until then.
     pub fn take_low_merge(&mut self) -> Option<(u32, Retention)> {
         if self.read_only || self.stopped().is_some() || !self.is_low(LOW_SIXTEENTHS) || self.low_merge.is_some() {
             return None;
