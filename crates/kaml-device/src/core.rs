@@ -273,7 +273,8 @@ impl Core {
         self.stopped.clone().map(Error::Stopped)
     }
 
-    pub(crate) fn writable(&self) -> Result<(), Error> {
+    /// Refuses changes if the device was opened to be read, or was stopped.
+    pub fn writable(&self) -> Result<(), Error> {
         match &self.stopped {
             _ if self.read_only => Err(Error::ReadOnly),
             Some(error) => Err(Error::Stopped(error.clone())),

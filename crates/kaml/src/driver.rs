@@ -525,9 +525,7 @@ impl Shared {
     pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
         self.wake_background();
         while core.roots_done() < request {
-            if let Some(error) = core.stopped() {
-                return Err(error.into());
-            }
+            core.writable()?;
             core = self.make_room(core);
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Versioned namespaces through the public API.
 
 use kaml::{
-    At, Batch, Condition, CreateOptions, Device, Difference, Error, Key, KeyKind, NamespaceOptions, Retention,
-    VersionError, VersionKind, VersionOptions,
+    At, Batch, Condition, CreateOptions, Device, Difference, Error, Key, KeyKind, NamespaceOptions, OpenOptions,
+    Retention, VersionError, VersionKind, VersionOptions,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -225,4 +225,27 @@ fn merges_go_on_beside_puts_and_gets() {
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
     device.delete_namespace(space).unwrap();
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+}
+
+/// Goal:   a device that was opened to be read refuses what writes, and waits for nothing.
+/// Method: a merge, and settling, each in a thread that must come back.
+#[test]
+fn devices_opened_to_be_read_refuse_merges() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store.kaml");
+    let device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+    let space = device.create_namespace("past", &VersionOptions::default().into()).unwrap();
+    device.put(space, key("a"), b"one").unwrap();
+    device.close().unwrap();
+    let device = Device::open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    let commands: [fn(&Device, u32) -> Result<(), Error>; 2] =
+        [|device, space| device.merge(space, &NEWEST, &mut |_, _| {}).map(drop), |device, _| device.settle()];
+    for run in commands {
+        let (done, is_done) = std::sync::mpsc::channel();
+        let of = device.clone();
+        std::thread::spawn(move || done.send(run(&of, space)));
+        let refused = is_done.recv_timeout(Duration::from_secs(20)).expect("it is answered").unwrap_err();
+        assert_eq!(command(refused), kaml_device::Error::ReadOnly);
+    }
+    assert_eq!(device.get(space, key("a")).unwrap().as_deref(), Some(&b"one"[..]));
 }
