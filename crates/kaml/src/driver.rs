@@ -532,11 +532,11 @@ impl Shared {
     }
 }
 
-/// Why whoever waits for page programs should not go on: the device has stopped, or they found no space below again since it
+/// Why whoever waits for page programs should not go on: the device takes no changes, or they found no space below again since it
 /// began, when so many had.
 fn programs_wait_for_ever(core: &Core, no_space_count: u64) -> Option<Error> {
     let no_space = || core.no_space_below().filter(|_| core.no_space_count() > no_space_count).map(Error::from);
-    core.stopped().map(Error::from).or_else(no_space)
+    core.writable().err().map(Error::from).or_else(no_space)
 }
 
 impl Caller<Core> for Shared {

@@ -238,7 +238,8 @@ fn devices_opened_to_be_read_refuse_merges() {
     device.put(space, key("a"), b"one").unwrap();
     device.close().unwrap();
     let device = Device::open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
-    let commands: [fn(&Device, u32) -> Result<(), Error>; 2] =
+    type Command = fn(&Device, u32) -> Result<(), Error>;
+    let commands: [Command; 2] =
         [|device, space| device.merge(space, &NEWEST, &mut |_, _| {}).map(drop), |device, _| device.settle()];
     for run in commands {
         let (done, is_done) = std::sync::mpsc::channel();
