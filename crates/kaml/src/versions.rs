@@ -349,9 +349,12 @@ impl Device {
 
     /// What a snapshot shows, or what is there now, to read from while writers go on. A merge may drop what no snapshot sees.
     pub fn view(&self, namespace: NamespaceId, snapshot: Option<u32>) -> Result<VersionView, Error> {
+        // Asked for first: cut off there, a later view shows what was there once; an earlier one would show beside what was rolled back
+        // what was put behind that.
+        let newest = self.shared().lock().newest_committed(namespace);
         let mut view = view_of(&mut self.shared().reading(namespace)?, snapshot)?;
         if snapshot.is_none() {
-            view = view.before(self.shared().lock().newest_committed(namespace) + 1);
+            view = view.before(newest + 1);
         }
         Ok(VersionView { device: self.clone(), namespace, view })
     }
