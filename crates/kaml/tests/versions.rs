@@ -110,6 +110,10 @@ fn misuse_is_refused() {
         assert!(matches!(refused, kaml_device::Error::BadVersionOptions(_)), "{refused}");
     }
     assert_eq!(command(device.block_info(past).unwrap_err()), kaml_device::Error::HoldsRecords(past));
+    // Buffers may have a third of the ring together; two namespaces that did not ask have taken it.
+    device.create_namespace("second", &VersionOptions::default().into()).unwrap();
+    let refused = command(device.create_namespace("third", &VersionOptions::default().into()).unwrap_err());
+    assert!(refused.to_string().contains("left for buffers"), "{refused}");
 }
 
 /// Goal:   conditions hold over versions in the buffer and in segments.

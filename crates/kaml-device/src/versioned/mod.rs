@@ -197,6 +197,10 @@ impl Core {
             bytes => Some(bytes).filter(|bytes| bytes.is_multiple_of(unit) && self.segments_fill_block(*bytes)),
         };
         let Some(segment_bytes) = segment_bytes else {
+            if options.segment_bytes == 0 {
+                let what = format!("a buffer of {buffer_bytes} bytes is too small for any segments");
+                return Err(bad(format!("{what}; the commit ring has {free} left for buffers")));
+            }
             let why = "segments are whole program units and fill a block but for a 64th";
             return Err(bad(format!("{why}; units have {unit} bytes, blocks {}", geometry.block_bytes())));
         };
