@@ -78,6 +78,8 @@ pub(crate) struct Reactor {
     links: BTreeMap<u64, Link>,
     next_link: u64,
     touched: Vec<u64>,
+    /// No descriptor is left for those who want to connect: they are looked at again with the next tick.
+    deaf: bool,
     /// Links that have more commands to carry out.
     unfinished: Vec<u64>,
     stopper: Stopper,
@@ -111,6 +113,7 @@ impl Reactor {
             links: BTreeMap::new(),
             next_link: 0,
             touched: Vec::new(),
+            deaf: false,
             unfinished: Vec::new(),
             stopper,
             ticked: now,
@@ -168,7 +171,7 @@ impl Reactor {
 
     /// Waits until there is something to do.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
-        let tick = if self.links.is_empty() { None } else { Some(TICK) };
+        let tick = if self.links.is_empty() && !self.deaf { None } else { Some(TICK) };
         let nothing_left = self.target.replies.is_empty() && self.touched.is_empty();
         let waiting = nothing_left && !self.target.options.busy_poll && !self.awaits_more();
         let limit = if !waiting || !self.target.engine.arm() {
@@ -207,11 +210,20 @@ impl Reactor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of descriptors or memory: those who wait are asked again in the next round.
+                    // Out of descriptors or memory. Who waits would be told of again at once, without end.
                     tracing::warn!(%error, "accepting a connection failed");
-                    return;
+                    return self.listen(false);
                 }
             }
+        }
+    }
+
+    /// Waits for those who want to connect, or does not.
+    fn listen(&mut self, listens: bool) {
+        let flags = if listens { EventFlags::IN } else { EventFlags::empty() };
+        match epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags) {
+            Ok(()) => self.deaf = !listens,
+            Err(error) => tracing::error!(%error, "the listener cannot be waited for"),
         }
     }
 
@@ -347,6 +359,9 @@ impl Reactor {
     /// What is due from time to time.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
+        if self.deaf {
+            self.listen(true);
+        }
         self.target.tick(now);
         for (number, link) in &mut self.links {
             let stalled = link.connection.is_owed() || link.connection.outbox().bytes() > 0;
