@@ -265,7 +265,7 @@ impl Core {
     /// What can be wrong with one operation on versions and does not change by waiting.
     pub(crate) fn check_version(&self, op: &Op<'_>) -> Result<(), StageError> {
         let space = &self.spaces[&op.namespace];
-        let max = self.version_bytes_max(&space.layout.versions().expect("checked").clone());
+        let max = self.version_bytes_max(space.layout.versions().expect("checked"));
         match op.body {
             Body::Value { value, .. } if value.len() as u64 > max => {
                 return Err(Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
@@ -284,6 +284,12 @@ impl Core {
             }
             Condition::IfAbsent | Condition::IfPresent => Err(Error::KeepsVersions(op.namespace).into()),
         }
+    }
+
+    /// Largest value that a namespace takes: versions are shorter than other records.
+    pub fn value_bytes_max_of(&self, namespace: u32) -> u64 {
+        let versions = self.spaces.get(&namespace).and_then(|space| space.layout.versions());
+        versions.map_or_else(|| self.value_bytes_max(), |versions| self.version_bytes_max(versions))
     }
 
     /// The longest value of a versioned namespace.

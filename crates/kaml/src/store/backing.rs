@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// What the device below takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest value.
+    /// Largest value, where the namespace takes no less ([`Backing::value_bytes_max`]).
     pub value_bytes_max: u64,
     /// Largest batch, where a large value counts little.
     pub batch_bytes_max: u64,
@@ -76,6 +76,12 @@ pub trait Backing: Send + Sync + 'static {
 
     /// What it takes.
     fn limits(&self) -> Limits;
+
+    /// Largest value that a namespace takes; whatever an unknown one is said to take.
+    fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
+        let _ = namespace;
+        self.limits().value_bytes_max
+    }
 }
 
 impl PendingPut for Commit {
@@ -208,5 +214,9 @@ impl Backing for Device {
     fn limits(&self) -> Limits {
         let info = self.info();
         Limits { value_bytes_max: info.value_bytes_max, batch_bytes_max: info.batch_bytes_max }
+    }
+
+    fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
+        self.shared().lock().value_bytes_max_of(namespace)
     }
 }

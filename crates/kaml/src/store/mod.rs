@@ -69,6 +69,8 @@ use waits::Refused;
 
 /// Values up to this size are copied under the lock of their shard: less work than counting another reference.
 const COPY_BYTES_MAX: usize = 4096;
+/// Values up to this size are taken by every namespace: the shortest segment of versions has room for more.
+const VALUE_BYTES_SURE: u64 = 4096;
 /// Pause before a transaction is run again the second time; doubled each time up to 64 times as long.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
 
@@ -215,7 +217,7 @@ impl Store {
 
     /// Stores a record; durable as the [mode](WriteMode) says.
     pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
-        self.inner.check_value(value)?;
+        self.inner.check_value(namespace, value)?;
         self.change(namespace, key.into(), Some(value.into()))
     }
 
@@ -413,8 +415,13 @@ impl Inner {
         self.write_mode == WriteMode::Back && cachable && self.epochs.is_none()
     }
 
-    fn check_value(&self, value: &[u8]) -> Result<(), StoreError> {
-        let (bytes, max) = (value.len() as u64, self.cache.limits.value_bytes_max);
+    /// Refuses at once what the device would refuse later, when it would take others along: a round of cleaning or an epoch.
+    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
+        let bytes = value.len() as u64;
+        if bytes <= VALUE_BYTES_SURE.min(self.cache.limits.value_bytes_max) {
+            return Ok(());
+        }
+        let max = self.cache.backing.value_bytes_max(namespace);
         if bytes > max { Err(kaml_device::Error::ValueTooLarge { bytes, max }.into()) } else { Ok(()) }
     }
 

@@ -135,7 +135,7 @@ impl StoreQueue {
 
     /// Starts storing a record.
     pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) {
-        match self.store.inner.check_value(value) {
+        match self.store.inner.check_value(namespace, value) {
             Ok(()) => self.begin(token, namespace, key.into(), Work::Set(Some(value.into()))),
             Err(error) => self.ready.push(StoreAnswer { token, result: Err(error) }),
         }
@@ -353,7 +353,8 @@ impl StoreQueue {
             },
             Work::Get => unreachable!("a get changes nothing"),
         };
-        if let Some(Err(error)) = new.as_ref().map(|value| self.store.inner.check_value(value)) {
+        let namespace = self.operation(at).place.id.namespace;
+        if let Some(Err(error)) = new.as_ref().map(|value| self.store.inner.check_value(namespace, value)) {
             return self.give_up(at, held, error);
         }
         let inner = self.store.inner.clone();
@@ -481,7 +482,7 @@ fn update_blocking(store: &Store, namespace: NamespaceId, key: Key, change: Upda
     match change(value.as_deref()) {
         Update::Keep => {}
         Update::Store(new) => {
-            store.inner.check_value(&new)?;
+            store.inner.check_value(namespace, &new)?;
             txn.set(namespace, key, Some(new.into()))?;
         }
         Update::Delete => txn.set(namespace, key, None)?,

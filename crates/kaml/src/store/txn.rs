@@ -114,7 +114,7 @@ impl Transaction {
     /// Changes a record that is there (paper:KAML TransactionUpdate).
     pub fn update(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
         let key = key.into();
-        self.check_value(value)?;
+        self.check_value(namespace, value)?;
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if !self.is_there(at)? {
             return Err(StoreError::NotFound { namespace, key });
@@ -126,7 +126,7 @@ impl Transaction {
     /// Stores a record that is not there (paper:KAML TransactionInsert).
     pub fn insert(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
         let key = key.into();
-        self.check_value(value)?;
+        self.check_value(namespace, value)?;
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if self.is_there(at)? {
             return Err(StoreError::Exists { namespace, key });
@@ -205,9 +205,9 @@ impl Transaction {
 
     // --- records --------------------------------------------------------------------------------------------------
 
-    fn check_value(&self, value: &[u8]) -> Result<(), StoreError> {
+    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
         self.state.after(XcbEvent::Access)?;
-        self.store.check_value(value)
+        self.store.check_value(namespace, value)
     }
 
     /// Locks a record; answers its place among the accesses.

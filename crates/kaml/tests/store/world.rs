@@ -140,6 +140,10 @@ impl Backing for Controlled {
     fn limits(&self) -> Limits {
         self.device.limits()
     }
+
+    fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
+        self.device.value_bytes_max(namespace)
+    }
 }
 
 /// A device in memory with one namespace of integer keys, and a store over it.

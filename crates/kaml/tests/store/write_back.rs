@@ -2,10 +2,11 @@
 
 use crate::moves::Rng;
 use crate::world::World;
-use kaml::NamespaceOptions;
-use kaml::store::{StoreError, StoreOptions, WriteMode};
+use kaml::{KeyKind, NamespaceOptions, VersionOptions};
+use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn back(bytes: u64) -> StoreOptions {
     StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(bytes) }
@@ -184,4 +185,40 @@ fn a_failed_flush_can_be_repeated() {
     world.store.flush().unwrap();
     (0..50u64).for_each(|key| assert_eq!(world.device.get(world.ns, key).unwrap().unwrap(), b"x"));
     assert!(world.store.put(77, 1u64, b"x").is_err(), "an unknown namespace is refused at once");
+}
+
+/// Goal:   a value that its namespace does not take is refused at once, by every way into the store, and does no harm to others'
+///         records: neither unflushed ones nor commits that are not durable yet.
+/// Method: a version that is too long beside good records, in write-back mode and with delayed durability; a flush.
+#[test]
+fn too_long_versions_are_refused_at_once() {
+    for durability_delay in [Duration::ZERO, Duration::from_secs(3600)] {
+        let world = World::new(&StoreOptions { durability_delay, ..back(32 << 20) });
+        let versions = NamespaceOptions { keys: KeyKind::U64, ..VersionOptions::default().into() };
+        let space = world.device.create_namespace("versions", &versions).unwrap();
+        let long = vec![1; world.device.info().value_bytes_max as usize];
+        world.store.put(world.ns, 1u64, b"put").unwrap();
+        world.store.run(|txn| txn.insert(world.ns, 2u64, b"committed")).unwrap();
+        let mut queue = world.store.queue(4);
+        queue.put(0, space, 1u64, &long);
+        let of_update = long.clone();
+        queue.update(1, space, 1u64, move |_| Update::Store(of_update));
+        let mut answers = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        let results = answers.into_iter().map(|answer| answer.result.map(drop));
+        for result in results.chain([
+            world.store.put(space, 1u64, &long),
+            world.store.run(|txn| txn.insert(space, 1u64, &long)),
+        ]) {
+            let Err(StoreError::Device(error)) = result else { panic!("{result:?}") };
+            assert!(matches!(error.command(), Some(kaml_device::Error::ValueTooLarge { .. })), "{error}");
+        }
+        world.store.put(space, 2u64, &[1; 100 << 10]).unwrap();
+        world.store.flush().unwrap();
+        assert_eq!(world.device.get(world.ns, 1u64).unwrap().unwrap(), b"put");
+        assert_eq!(world.device.get(world.ns, 2u64).unwrap().unwrap(), b"committed");
+        assert_eq!(world.device.get(space, 2u64).unwrap().unwrap(), [1; 100 << 10]);
+    }
 }
