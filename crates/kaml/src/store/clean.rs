@@ -201,14 +201,16 @@ impl Cleaner {
             if !shard.entry(slot).dirty {
                 continue;
             }
-            if moving.len() >= RECORDS_PER_PUT || *bytes >= bytes_max {
+            // Versions of any length go through the ring: one behind many others may be too much.
+            let more = bytes_of(shard.entry(slot).view());
+            if !moving.is_empty() && (moving.len() >= RECORDS_PER_PUT || *bytes + more > bytes_max) {
                 slots.push(slot);
                 break;
             }
             match self.take(cache, &mut shard, at, slot) {
                 Some(record) => {
                     shard.take_dirty();
-                    *bytes += record.bytes();
+                    *bytes += more;
                     moving.push(record);
                 }
                 None => {
@@ -295,19 +297,20 @@ impl Cleaner {
 }
 
 impl Moving {
-    fn bytes(&self) -> usize {
-        match &self.content {
-            Content::Value(value) => value.len() + size_of::<Moving>(),
-            Content::Unknown | Content::Loading(_) | Content::Absent => size_of::<Moving>(),
-        }
-    }
-
     fn add_to(&self, batch: &mut Batch) {
         match &self.content {
             Content::Value(value) => batch.put(self.id.namespace, self.id.key, value),
             Content::Absent => batch.delete(self.id.namespace, self.id.key),
             Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
         };
+    }
+}
+
+/// What a record takes of a Put.
+fn bytes_of(record: View<'_>) -> usize {
+    match record {
+        View::Value(value) => value.len() + size_of::<Moving>(),
+        View::Unknown | View::Loading(_) | View::Absent => size_of::<Moving>(),
     }
 }
 

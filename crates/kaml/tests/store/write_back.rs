@@ -2,8 +2,8 @@
 
 use crate::moves::Rng;
 use crate::world::World;
-use kaml::{KeyKind, NamespaceOptions, VersionOptions};
-use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
+use kaml::store::{Backing, Store, StoreError, StoreOptions, Update, WriteMode};
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, VersionOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -208,10 +208,9 @@ fn too_long_versions_are_refused_at_once() {
             queue.poll(true, &mut answers);
         }
         let results = answers.into_iter().map(|answer| answer.result.map(drop));
-        for result in results.chain([
-            world.store.put(space, 1u64, &long),
-            world.store.run(|txn| txn.insert(space, 1u64, &long)),
-        ]) {
+        for result in
+            results.chain([world.store.put(space, 1u64, &long), world.store.run(|txn| txn.insert(space, 1u64, &long))])
+        {
             let Err(StoreError::Device(error)) = result else { panic!("{result:?}") };
             assert!(matches!(error.command(), Some(kaml_device::Error::ValueTooLarge { .. })), "{error}");
         }
@@ -220,5 +219,30 @@ fn too_long_versions_are_refused_at_once() {
         assert_eq!(world.device.get(world.ns, 1u64).unwrap().unwrap(), b"put");
         assert_eq!(world.device.get(world.ns, 2u64).unwrap().unwrap(), b"committed");
         assert_eq!(world.device.get(space, 2u64).unwrap().unwrap(), [1; 100 << 10]);
+    }
+}
+
+/// Goal:   a flush of long versions, which all go through the ring, makes no Put that is too large for it.
+/// Method: versions as long as can be behind others of almost half a Put, and a flush.
+#[test]
+fn long_versions_are_flushed() {
+    let (ring_bytes, block_bytes) = (Some(8 << 20), Some(2 << 20));
+    let device =
+        Device::in_memory(&CreateOptions { ring_bytes, block_bytes, ..CreateOptions::new(512 << 20) }).unwrap();
+    let versions = VersionOptions { buffer_bytes: 2_790_000, ..VersionOptions::default() };
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..versions.into() };
+    let space = device.create_namespace("versions", &keys).unwrap();
+    let store = Store::open(device.clone(), &back(64 << 20)).unwrap();
+    let longest = vec![1; Backing::value_bytes_max(&device, space) as usize];
+    let half = vec![2; device.info().batch_bytes_max as usize * 45 / 100];
+    assert!(longest.len() + half.len() > device.info().batch_bytes_max as usize);
+    for key in 0..10u64 {
+        store.put(space, key, &longest).unwrap();
+        store.put(space, 100 + key, &half).unwrap();
+    }
+    store.flush().unwrap();
+    for key in 0..10u64 {
+        assert!(device.get(space, key).unwrap().unwrap() == longest);
+        assert!(device.get(space, 100 + key).unwrap().unwrap() == half);
     }
 }
