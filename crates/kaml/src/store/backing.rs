@@ -3,6 +3,7 @@
 //! Lives here:       the traits, and how [`Device`] keeps them.
 //! Implements:       design section 7 (the cache runs on anything that is a device).
 
+use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, Key, NamespaceId};
 use std::sync::Arc;
 
@@ -73,6 +74,10 @@ pub trait Backing: Send + Sync + 'static {
 
     /// Deletes a namespace.
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error>;
+
+    /// The calling thread is about to sleep until another one has done something. What it has begun through its queues here, and
+    /// others may wait for, comes to its end first.
+    fn before_sleep(&self) {}
 
     /// What it takes.
     fn limits(&self) -> Limits;
@@ -209,6 +214,12 @@ impl Backing for Device {
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
         Device::delete_namespace(self, namespace)
+    }
+
+    fn before_sleep(&self) {
+        if has_ring_writes(self.shared()) {
+            finish_ring_writes(self.shared());
+        }
     }
 
     fn limits(&self) -> Limits {

@@ -13,7 +13,7 @@ use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
 use super::evict::{ListName, USES_MAX};
 use super::in_flight;
-use super::line::{Line, Ticket};
+use super::line::{Line, Lost, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::record::{RecordId, heap_bytes, value_bytes};
 use super::shard::{Content, STEPS_TO_VALUE, Shard, View};
@@ -219,7 +219,7 @@ impl Cache {
     pub(super) fn wait_loaded<'a>(&'a self, at: u32, mut shard: Locked<'a>) -> Locked<'a> {
         if in_flight::has_own(self) {
             drop(shard);
-            in_flight::finish_own(self);
+            self.before_sleep();
             return self.shard(at);
         }
         shard.load_waiters += 1;
@@ -235,6 +235,14 @@ impl Cache {
     /// Wakes those who wait for a read in this shard; call outside its lock.
     pub(super) fn wake_loaded(&self, at: u32) {
         self.shards[at as usize].loaded.notify_all();
+    }
+
+    /// Waits until a commit has come to its end.
+    pub(super) fn wait_for(&self, ticket: Ticket) -> Result<(), Lost> {
+        if ticket > self.line.settled() {
+            self.before_sleep();
+        }
+        self.line.wait(ticket)
     }
 
     fn records_per_lock(&self, namespace: NamespaceId) -> u32 {
@@ -325,6 +333,7 @@ impl Cache {
         if asked == Asked::Queued {
             shard.counts.lock_waits += 1;
             drop(shard);
+            self.before_sleep();
             let waited = self.waits.wait(self, at, who, mode, self.lock_timeout);
             shard = self.shard(place.shard);
             if let Err(refused) = waited {

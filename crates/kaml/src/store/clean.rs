@@ -11,13 +11,12 @@
 
 use super::cache::{Cache, Grip, Place};
 use super::error::StoreError;
-use super::in_flight;
 use super::locks::{LockState, LockWord, Mode, XcbId};
 use super::record::RecordId;
 use super::shard::{Content, Shard, View};
 use super::waits::Refused;
 use super::xcb::Phase;
-use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, sleep};
+use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, sleep};
 use crate::{Batch, Error, NamespaceId};
 use kaml_device::Error as CommandError;
 use std::sync::Arc;
@@ -148,16 +147,14 @@ impl Cleaner {
 
     /// Writes every record that is dirty now, waiting for the transactions that have some of them locked.
     pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
-        in_flight::finish_own(cache);
-        let _one = self.one_flush.lock().expect("no panics under this lock");
+        let _one = take_turn(cache, &self.one_flush);
         let locked = self.clean(cache, 0)?;
         locked.iter().try_for_each(|id| self.write_locked(cache, id))
     }
 
     /// Writes dirty records until at most so many bytes of them are left; answers those that transactions have locked.
     fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<RecordId>, StoreError> {
-        in_flight::finish_own(cache); // whose round it is may wait for them
-        let _one = self.one_round.lock().expect("no panics under this lock");
+        let _one = take_turn(cache, &self.one_round);
         let mut locked = Vec::new();
         if target > 0 && cache.dirty_bytes() <= target {
             return Ok(locked); // somebody else has done it
@@ -280,7 +277,7 @@ impl Cleaner {
                 }
             }
         };
-        let _one = self.one_round.lock().expect("no panics under this lock");
+        let _one = take_turn(cache, &self.one_round);
         let (dirty, content) = {
             let mut shard = cache.shard(grip.shard);
             let entry = shard.entry(grip.slot);
@@ -304,6 +301,14 @@ impl Moving {
             Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
         };
     }
+}
+
+/// Takes a lock that others hold while they write.
+fn take_turn<'a>(cache: &Cache, turns: &'a Mutex<()>) -> MutexGuard<'a, ()> {
+    turns.try_lock().unwrap_or_else(|_| {
+        cache.before_sleep();
+        turns.lock().expect("no panics under this lock")
+    })
 }
 
 /// What a record takes of a Put.

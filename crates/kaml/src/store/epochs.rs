@@ -15,7 +15,6 @@
 
 use super::cache::Cache;
 use super::error::StoreError;
-use super::in_flight;
 use super::line::{Line, Lost, Standing, Ticket};
 use super::record::RecordId;
 use super::table::Table;
@@ -174,13 +173,14 @@ impl Epochs {
         changes: impl Iterator<Item = Change>,
     ) -> Result<Joined, StoreError> {
         let mut state = self.lock();
-        while state.open.ticket > 0 && state.open.bytes + bytes > self.bytes_max {
+        let is_full = |state: &State| state.open.ticket > 0 && state.open.bytes + bytes > self.bytes_max;
+        while is_full(&state) {
             self.hurry(&mut state);
-            if in_flight::has_own(cache) {
-                drop(state);
-                in_flight::finish_own(cache);
-                state = self.lock();
-                continue;
+            drop(state);
+            cache.before_sleep();
+            state = self.lock();
+            if !is_full(&state) {
+                break;
             }
             state = self.room.wait(state).expect("no panics under this lock");
         }

@@ -143,11 +143,9 @@ fn of_thread(cache: &Cache) -> Vec<Rc<RefCell<InFlight>>> {
     here.unwrap_or_default()
 }
 
-/// Brings to their end what queues of this thread have in flight; false if that was nothing. Call it without locks.
-pub(super) fn finish_own(cache: &Cache) -> bool {
-    let own = of_thread(cache);
-    own.iter().for_each(|in_flight| in_flight.borrow_mut().finish());
-    !own.is_empty()
+/// Brings to their end what queues of this thread have in flight.
+fn finish_own(cache: &Cache) {
+    of_thread(cache).iter().for_each(|in_flight| in_flight.borrow_mut().finish());
 }
 
 /// Whether queues of this thread have something in flight.
@@ -156,11 +154,10 @@ pub(super) fn has_own(cache: &Cache) -> bool {
 }
 
 impl Cache {
-    /// Waits until a commit has come to its end.
-    pub(super) fn wait_for(&self, ticket: Ticket) -> Result<(), Lost> {
-        if self.line.settled() < ticket {
-            finish_own(self);
-        }
-        self.line.wait(ticket)
+    /// The thread is about to sleep until another one has done something. What it has begun itself, and others may wait for, comes
+    /// to its end first. Call it without locks.
+    pub(super) fn before_sleep(&self) {
+        finish_own(self);
+        self.backing.before_sleep();
     }
 }

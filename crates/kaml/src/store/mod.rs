@@ -438,6 +438,7 @@ impl Drop for Inner {
         let thread = self.thread.lock().expect("no panics under this lock").take();
         self.cleaner.close();
         self.epochs.iter().for_each(|epochs| epochs.close());
+        self.cache.before_sleep();
         if let Some(thread) = thread {
             thread.join().expect("a thread of the store does not panic");
         }

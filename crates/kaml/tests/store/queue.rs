@@ -327,3 +327,31 @@ fn blocking_calls_see_what_their_thread_has_in_flight() {
         assert!(answers.iter().all(|answer| answer.result.is_ok()));
     }
 }
+
+/// Goal:   a thread with changes in flight that waits for another one's Put does not keep that from its end.
+/// Method: on a file, where ring writes go on beside their thread: updates, some of them being written, and unflushed puts of more
+///         than may be dirty, so that the queue's thread waits for the cleaner's rounds.
+#[test]
+fn a_queue_in_flight_does_not_hold_up_cleaning() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(256 << 20)).unwrap();
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let namespace = device.create_namespace("n", &keys).unwrap();
+    let options = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(1 << 20) };
+    let store = Store::open(device, &options).unwrap();
+    let (mut queue, mut answers) = (store.queue(64), Vec::new());
+    for round in 0..50u64 {
+        for key in 0..32u64 {
+            queue.update(key, namespace, key, add_one_byte);
+            queue.poll(false, &mut answers);
+        }
+        for key in 0..200u64 {
+            queue.put(key, namespace, 1000 + round * 200 + key, &[7; 1000]);
+        }
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        answers.drain(..).for_each(|answer| drop(answer.result.unwrap()));
+    }
+    store.flush().unwrap();
+}
