@@ -15,6 +15,7 @@ use super::line::{Lost, Ticket};
 use crate::sync::thread_local;
 use crate::{Answer, Error};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ pub(super) struct InFlight {
     commands: Vec<Option<Command>>,
     answers: Vec<Answer>,
     /// Ended, and not looked at.
-    ended: Vec<Ended>,
+    ended: VecDeque<Ended>,
 }
 
 type Listed = (*const Cache, Weak<RefCell<InFlight>>);
@@ -53,7 +54,7 @@ impl InFlight {
     /// Of a new queue of this thread.
     pub(super) fn new(store: Store, device: Box<dyn CommandQueue>) -> Rc<RefCell<InFlight>> {
         let cache: *const Cache = &*store.inner.cache;
-        let in_flight = InFlight { store, device, commands: Vec::new(), answers: Vec::new(), ended: Vec::new() };
+        let in_flight = InFlight { store, device, commands: Vec::new(), answers: Vec::new(), ended: VecDeque::new() };
         let in_flight = Rc::new(RefCell::new(in_flight));
         // A thread that ends makes no blocking calls beside a queue that it has only now begun.
         let _ = OF_THREAD.try_with(|listed| {
@@ -94,13 +95,17 @@ impl InFlight {
         self.commands[at] = Some(command);
     }
 
-    /// Takes what has ended; with `wait` at least one, if there is any.
-    pub(super) fn poll(&mut self, wait: bool) -> Vec<Ended> {
+    /// Looks what has ended; waits for one, if told to and none has that was not taken.
+    pub(super) fn poll(&mut self, wait: bool) {
         if self.count() > 0 {
             self.device.poll(wait && self.ended.is_empty(), &mut self.answers);
             self.take_answers();
         }
-        std::mem::take(&mut self.ended)
+    }
+
+    /// Takes one that has ended.
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
     }
 
     /// Brings all to their end.
@@ -126,7 +131,7 @@ impl InFlight {
                     true
                 }
             };
-            self.ended.push(Ended { at, result, stands });
+            self.ended.push_back(Ended { at, result, stands });
         }
     }
 }

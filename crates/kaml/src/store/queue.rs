@@ -25,6 +25,7 @@ use super::{Store, WriteMode};
 use crate::{Key, NamespaceId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -162,8 +163,8 @@ impl StoreQueue {
         let before = out.len();
         loop {
             let sleep = wait && self.ready.is_empty() && out.len() == before;
-            let ended = self.in_flight.borrow_mut().poll(sleep);
-            ended.into_iter().for_each(|ended| self.take_end(ended));
+            self.in_flight.borrow_mut().poll(sleep);
+            self.take_ends();
             for _ in 0..self.later.len() {
                 let at = self.later.pop_front().expect("counted");
                 self.go_on(at);
@@ -204,9 +205,13 @@ impl StoreQueue {
         self.operations[at].as_mut().expect("an operation in flight has a place")
     }
 
-    fn answer(&mut self, at: usize, result: Result<Option<Value>, StoreError>) {
-        let operation = self.operations[at].take().expect("an operation is answered once");
+    fn take_out(&mut self, at: usize) -> Operation {
         self.free.push(at);
+        self.operations[at].take().expect("an operation is answered once")
+    }
+
+    fn answer(&mut self, at: usize, result: Result<Option<Value>, StoreError>) {
+        let operation = self.take_out(at);
         self.ready.push(StoreAnswer { token: operation.token, result });
     }
 
@@ -299,6 +304,15 @@ impl StoreQueue {
         }
     }
 
+    /// Goes on with what commands have come to, one after the other: a change that panics takes no answer of others along.
+    fn take_ends(&mut self) {
+        loop {
+            let ended = self.in_flight.borrow_mut().next_ended();
+            let Some(ended) = ended else { return };
+            self.take_end(ended);
+        }
+    }
+
     /// Goes on with what a command has come to.
     fn take_end(&mut self, Ended { at, result, stands }: Ended) {
         match (std::mem::replace(&mut self.operation(at).step, Step::Waiting), result) {
@@ -342,13 +356,19 @@ impl StoreQueue {
         let is_plain = matches!(self.operation(at).work, Work::Set(_));
         let new = match std::mem::replace(&mut self.operation(at).work, Work::Set(None)) {
             Work::Set(new) => new,
-            Work::Update(change) => match change(value.as_deref()) {
-                Update::Store(new) => Some(Arc::from(new)),
-                Update::Delete => None,
-                Update::Keep => {
+            Work::Update(change) => match catch_unwind(AssertUnwindSafe(|| change(value.as_deref()))) {
+                Ok(Update::Store(new)) => Some(Arc::from(new)),
+                Ok(Update::Delete) => None,
+                Ok(Update::Keep) => {
                     self.let_go(at, held, None);
                     self.operation(at).step = Step::Settling(None, ticket);
                     return self.settle(at);
+                }
+                // The program's own affair; but the lock is given back, and nobody waits for an answer.
+                Err(panic) => {
+                    self.let_go(at, held, None);
+                    self.take_out(at);
+                    resume_unwind(panic)
                 }
             },
             Work::Get => unreachable!("a get changes nothing"),
@@ -456,23 +476,23 @@ impl StoreQueue {
     /// Carries out an operation as the blocking calls do.
     fn finish_blocking(&mut self, at: usize) {
         let store = self.store.clone();
-        let operation = self.operation(at);
-        let (namespace, key) = (operation.place.id.namespace, operation.place.id.key);
-        if let Step::Settling(_, ticket) = operation.step {
+        if let Step::Settling(_, ticket) = self.operation(at).step {
             store.inner.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
             let _ = store.inner.cache.wait_for(ticket); // how it ended is asked next
             return self.settle(at);
         }
-        if let Step::Following(Following { after, .. }) = operation.step {
+        if let Step::Following(Following { after, .. }) = self.operation(at).step {
             let _ = store.inner.cache.wait_for(after);
             return self.follow(at);
         }
-        let result = match std::mem::replace(&mut operation.work, Work::Get) {
+        let Operation { token, place, work, .. } = self.take_out(at); // a change may panic
+        let (namespace, key) = (place.id.namespace, place.id.key);
+        let result = match work {
             Work::Get => store.get(namespace, key),
             Work::Set(value) => store.change(namespace, key, value).map(|()| None),
             Work::Update(change) => update_blocking(&store, namespace, key, change).map(|()| None),
         };
-        self.answer(at, result);
+        self.ready.push(StoreAnswer { token, result });
     }
 }
 

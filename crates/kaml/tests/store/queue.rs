@@ -5,6 +5,7 @@ use crate::world::World;
 use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -354,4 +355,45 @@ fn a_queue_in_flight_does_not_hold_up_cleaning() {
         answers.drain(..).for_each(|answer| drop(answer.result.unwrap()));
     }
     store.flush().unwrap();
+}
+
+/// Goal:   a change that panics takes nothing along: neither the thread, nor a lock, nor other operations.
+/// Method: a panicking update of a record that is known, of one that must be read, and of one that a transaction has locked, each
+///         with good ones around it; the panic comes through, the others are answered, and the record can be changed.
+#[test]
+fn a_panicking_change_takes_nothing_along() {
+    let (_, store, namespace) = open(WriteMode::Through, false);
+    (0..8u64).for_each(|key| store.put(namespace, key, b"old").unwrap());
+    let (device, locked_store, _) = open(WriteMode::Through, false);
+    (0..8u64).for_each(|key| device.put(namespace, key, b"old").unwrap());
+    for (store, is_locked) in [(&store, false), (&locked_store, false), (&locked_store, true)] {
+        let mut queue = store.queue(8);
+        let mut txn = store.begin().unwrap();
+        if is_locked {
+            txn.update(namespace, 4u64, b"new").unwrap();
+        }
+        let mut answers = Vec::new();
+        let all = AssertUnwindSafe(|| {
+            for key in 0..8u64 {
+                queue.update(
+                    key,
+                    namespace,
+                    key,
+                    move |old| if key == 4 { panic!("on purpose") } else { add_one_byte(old) },
+                );
+            }
+            let _ended = is_locked.then(|| txn.commit().unwrap());
+            while queue.in_flight() > 0 {
+                queue.poll(true, &mut answers);
+            }
+        });
+        assert!(catch_unwind(all).is_err());
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert!(answers.drain(..).all(|answer| answer.result.is_ok() && answer.token != 4));
+        drop(queue);
+        store.put(namespace, 4u64, b"changed").unwrap();
+        assert_eq!(store.stats().timeout_count, 0);
+    }
 }
