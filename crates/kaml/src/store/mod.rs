@@ -207,11 +207,19 @@ impl Store {
     /// Whether a record is there; never reads flash.
     pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, StoreError> {
         let place = self.inner.cache.place(namespace, key.into());
-        match self.inner.cache.peek(&place, |_| ()) {
-            Peek::Hit((), ticket) if self.may_show(ticket) => Ok(true),
-            Peek::Absent(ticket) if self.may_show(ticket) => Ok(false),
-            Peek::Miss => Ok(self.inner.cache.backing.exists(namespace, place.id.key)?),
-            Peek::Hit(..) | Peek::Absent(_) | Peek::Busy => Ok(self.get(namespace, place.id.key)?.is_some()),
+        let mut on_device = None;
+        loop {
+            return match (self.inner.cache.peek(&place, |_| ()), on_device) {
+                (Peek::Hit((), ticket), _) if self.may_show(ticket) => Ok(true),
+                (Peek::Absent(ticket), _) if self.may_show(ticket) => Ok(false),
+                // Whatever transaction it is of has come so far that others see the rest of it, too.
+                (Peek::Miss, Some(there)) => Ok(there),
+                (Peek::Miss, None) => {
+                    on_device = Some(self.inner.cache.backing.exists(namespace, place.id.key)?);
+                    continue;
+                }
+                (Peek::Hit(..) | Peek::Absent(_) | Peek::Busy, _) => Ok(self.get(namespace, place.id.key)?.is_some()),
+            };
         }
     }
 

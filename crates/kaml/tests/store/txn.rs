@@ -2,9 +2,9 @@
 
 use crate::world::World;
 use kaml::Key;
-use kaml::store::{StoreError, StoreOptions, XcbEvent, XcbState};
-use std::sync::Barrier;
+use kaml::store::{StoreError, StoreOptions, Transaction, XcbEvent, XcbState};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 fn world() -> World {
@@ -383,4 +383,40 @@ fn control_blocks_are_counted() {
     assert!(matches!(world.store.begin(), Err(StoreError::TooManyTransactions { max: 2 })));
     drop(a);
     world.store.begin().unwrap();
+}
+
+/// Goal:   who asks whether a record is there sees no half of a transaction.
+/// Method: the question finds nothing in the cache and goes to the device; there it waits until a transaction is durable that makes
+///         the record and changes another, and nothing of it is visible. Then the other one is read.
+#[test]
+fn existence_is_not_half_a_transaction() {
+    let world = world();
+    let (store, ns) = (&world.store, world.ns);
+    store.put(ns, 2u64, b"old").unwrap();
+    let [looks, written] = [&world.controls.looks, &world.controls.written].map(|gate| {
+        let barrier = Arc::new(Barrier::new(2));
+        *gate.lock().unwrap() = Some(barrier.clone());
+        barrier
+    });
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let is_there = store.exists(ns, 1u64).unwrap();
+            (is_there, store.get(ns, 2u64).unwrap().unwrap().to_vec())
+        });
+        looks.wait();
+        let writer = scope.spawn(|| {
+            let change = |txn: &mut Transaction| {
+                txn.update(ns, 2u64, b"new")?;
+                txn.insert(ns, 1u64, b"new")
+            };
+            store.run(change)
+        });
+        written.wait();
+        looks.wait();
+        std::thread::sleep(Duration::from_millis(50)); // the reader either is wrong by now or waits
+        written.wait();
+        let (is_there, other) = reader.join().unwrap();
+        assert!(!is_there || other == b"new", "record 1 is there, and record 2 is as it was before");
+        writer.join().unwrap().unwrap();
+    });
 }

@@ -2,8 +2,8 @@
 
 use kaml::store::{Backing, BatchReader, Limits, PendingPut, Store, StoreOptions};
 use kaml::{Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 #[derive(Default)]
@@ -20,8 +20,21 @@ pub(crate) struct Controls {
     hold_back: AtomicBool,
     pub(crate) fail_gets: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
+    /// Where the next look whether a key is there waits twice before it is made, and the next Put after it was.
+    pub(crate) looks: Gate,
+    pub(crate) written: Gate,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
+}
+
+pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
+
+fn pass(gate: &Gate) {
+    let barrier = gate.lock().unwrap().take();
+    if let Some(barrier) = barrier {
+        barrier.wait();
+        barrier.wait();
+    }
 }
 
 /// No Put comes to its end while this lives; a test that fails meanwhile does not hang.
@@ -111,6 +124,7 @@ impl Backing for Controlled {
     }
 
     fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {
+        pass(&self.controls.looks);
         self.device.exists(namespace, key)
     }
 
@@ -121,7 +135,9 @@ impl Backing for Controlled {
             return Err(failure());
         }
         pause(&self.controls.write_delay_us);
-        self.device.write(batch)
+        let written = self.device.write(batch);
+        pass(&self.controls.written);
+        written
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
