@@ -274,7 +274,9 @@ impl Store {
 
     fn run_once<T>(&self, body: impl FnOnce(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut txn = self.begin()?;
-        let answer = body(&mut txn)?;
+        let answer = body(&mut txn);
+        txn.check_refused()?; // the body may have overlooked it
+        let answer = answer?;
         if txn.state() == XcbState::Active {
             txn.commit()?;
         }

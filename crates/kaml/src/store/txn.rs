@@ -68,6 +68,8 @@ pub struct Transaction {
     table: Table,
     /// Commits that were read from and not durable then.
     tickets: Vec<Ticket>,
+    /// The lock that it was refused, and aborted for.
+    refusal: Option<(Refused, RecordId)>,
 }
 
 impl Transaction {
@@ -76,7 +78,8 @@ impl Transaction {
         let who = xcbs.take().ok_or(StoreError::TooManyTransactions { max: store.transactions_max })?;
         let state = XcbState::Idle.after(XcbEvent::Begin)?;
         let (accesses, tickets) = (Vec::with_capacity(4), Vec::new());
-        Ok(Transaction { store: store.clone(), state, who, accesses, table: Table::default(), tickets })
+        let (store, table) = (store.clone(), Table::default());
+        Ok(Transaction { store, state, who, accesses, table, tickets, refusal: None })
     }
 
     /// Its state.
@@ -261,10 +264,17 @@ impl Transaction {
         self.let_all_go(|_| None);
         self.state = XcbState::Aborted;
         self.store.count_refused(refused);
-        match refused {
-            Refused::Deadlock => StoreError::Deadlock { namespace, key },
-            Refused::Timeout => {
-                StoreError::LockTimeout { namespace, key, waited_ms: self.store.cache.lock_timeout_ms() }
+        self.refusal = Some((refused, RecordId { namespace, key }));
+        self.check_refused().expect_err("just refused")
+    }
+
+    /// Says once more that a lock was refused, to whom it may have escaped.
+    pub(super) fn check_refused(&self) -> Result<(), StoreError> {
+        match self.refusal {
+            None => Ok(()),
+            Some((Refused::Deadlock, RecordId { namespace, key })) => Err(StoreError::Deadlock { namespace, key }),
+            Some((Refused::Timeout, RecordId { namespace, key })) => {
+                Err(StoreError::LockTimeout { namespace, key, waited_ms: self.store.cache.lock_timeout_ms() })
             }
         }
     }

@@ -420,3 +420,32 @@ fn existence_is_not_half_a_transaction() {
         writer.join().unwrap().unwrap();
     });
 }
+
+/// Goal:   a transaction that was refused a lock is not taken for one that did what it should.
+/// Method: a body that overlooks the refusal of a lock, at first and always; it is run again, and what was told is so.
+#[test]
+fn a_refusal_that_is_overlooked_is_not_success() {
+    let world = short_waits();
+    let (store, ns) = (&world.store, world.ns);
+    let mut other = Some(store.begin().unwrap());
+    other.as_mut().unwrap().insert(ns, 2u64, b"other").unwrap();
+    let mut runs = 0;
+    store
+        .run(|txn| {
+            runs += 1;
+            txn.insert(ns, 1u64, b"one")?;
+            let _overlooked = txn.read(ns, 2u64);
+            drop(other.take());
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(runs, 2);
+    assert_eq!(&store.get(ns, 1u64).unwrap().unwrap()[..], b"one");
+    store
+        .run(|txn| {
+            txn.update(ns, 1u64, b"two")?;
+            txn.abort()
+        })
+        .unwrap();
+    assert_eq!(&store.get(ns, 1u64).unwrap().unwrap()[..], b"one", "who aborts it has ended it");
+}
