@@ -20,6 +20,9 @@ use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use std::time::Duration;
 
+/// No wait is longer, or the clock might have no name for its end.
+const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
+
 /// Where a lock word is: the shard, and the entry in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LockAddr {
@@ -118,7 +121,7 @@ impl Waits {
         if self.is_deadlocked(space, who) {
             return self.give_up(space, at, who, mode, Refused::Deadlock);
         }
-        let end = Instant::now() + timeout;
+        let end = Instant::now() + timeout.min(WAIT_MAX);
         let mut wait = self.lock(who);
         while !wait.granted {
             let left = end.saturating_duration_since(Instant::now());

@@ -449,3 +449,24 @@ fn a_refusal_that_is_overlooked_is_not_success() {
         .unwrap();
     assert_eq!(&store.get(ns, 1u64).unwrap().unwrap()[..], b"one", "who aborts it has ended it");
 }
+
+/// Goal:   waits may be as long as one can say.
+/// Method: the longest timeout and delay there are, and a wait for a lock.
+#[test]
+fn waits_may_be_without_end() {
+    for durability_delay in [Duration::ZERO, Duration::MAX] {
+        let options = StoreOptions { lock_timeout: Duration::MAX, durability_delay, ..StoreOptions::new(4 << 20) };
+        let world = World::new(&options);
+        let mut txn = world.store.begin().unwrap();
+        txn.insert(world.ns, 1u64, b"a").unwrap();
+        std::thread::scope(|scope| {
+            let put = scope.spawn(|| world.store.put(world.ns, 1u64, b"b"));
+            while world.store.stats().lock_wait_count == 0 {
+                std::thread::yield_now();
+            }
+            txn.commit().unwrap();
+            put.join().unwrap().unwrap();
+        });
+        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"b");
+    }
+}
