@@ -338,7 +338,10 @@ impl Transaction {
             self.let_all_go(|_| None);
             return Err(StoreError::DependencyLost);
         }
-        if self.store.early_release { self.commit_early(&batch) } else { self.commit_strictly(&batch) }
+        // What is not flushed would be lost with a commit that replaced it early.
+        let replaces_unflushed = self.accesses.iter().any(|access| access.dirty && access.change.is_some());
+        let is_early = self.store.early_release && !replaces_unflushed;
+        if is_early { self.commit_early(&batch) } else { self.commit_strictly(&batch) }
     }
 
     /// The private copies, and what was read of records that are not flushed.

@@ -246,3 +246,21 @@ fn long_versions_are_flushed() {
         assert!(device.get(space, 100 + key).unwrap().unwrap() == half);
     }
 }
+
+/// Goal:   a commit that is lost takes no unflushed put along, with early release neither: the next flush still makes it durable.
+/// Method: a transaction replaces an unflushed record, its Put is lost, and then a flush.
+#[test]
+fn lost_commits_leave_unflushed_puts() {
+    let world = World::new(&StoreOptions { early_release: true, ..back(1 << 20) });
+    world.store.put(world.ns, 1u64, b"put").unwrap();
+    world.controls.lose_pending.store(true, Ordering::Relaxed);
+    let mut txn = world.store.begin().unwrap();
+    txn.update(world.ns, 1u64, b"committed").unwrap();
+    let is_committed = txn.commit().is_ok();
+    if !is_committed {
+        world.device.delete(world.ns, 1u64).unwrap(); // it was not stored
+    }
+    world.store.flush().unwrap();
+    let expected: &[u8] = if is_committed { b"committed" } else { b"put" };
+    assert_eq!(world.device.get(world.ns, 1u64).unwrap().as_deref(), Some(expected));
+}
