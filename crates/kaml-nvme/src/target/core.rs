@@ -438,7 +438,10 @@ impl Target {
             });
         }
         self.refresh();
-        if let Change::Deleted(id) = change {
+        // Who deletes all of them names none: those that went were told of just now.
+        if let Change::Deleted(id) = change
+            && id != ALL_NAMESPACES
+        {
             let by = self.seats.get(&link).copied();
             self.tell_of_namespace(id, |controller| by != Some(Seat::Admin(controller.id)));
             self.controllers.values_mut().for_each(|controller| {

@@ -148,6 +148,15 @@ fn namespaces_are_managed_by_hosts() {
     assert_eq!(other.admin().wait(event).unwrap().result, 0x04_0002);
     assert_eq!(space.exist(&kaml::Key::from(1)).unwrap_err().status(), Some(Status::INVALID_NAMESPACE));
     assert!(world.device.namespaces().iter().all(|info| info.id != nsid));
+
+    let more = [world.namespace("b"), world.namespace("c")];
+    let all = [&[unnamed][..], &more].concat();
+    while words(&other.identify(cns::ALLOCATED_NAMESPACES, 0, 0).unwrap()) != all {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap();
+    assert_eq!(manage(1, u32::MAX, &[]).status, Status::SUCCESS);
+    assert_eq!(words(&other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap()), more, "each that was attached");
 }
 
 /// Goal:   features, abort and event requests answer as hosts expect.
