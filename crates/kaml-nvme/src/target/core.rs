@@ -229,6 +229,7 @@ impl Target {
 
     /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
     pub(crate) fn part(&mut self, link: u64) {
+        self.engine.give_up(link);
         match self.seats.remove(&link) {
             Some(Seat::Admin(id)) => self.end(id),
             Some(Seat::Io(id, queue)) => {

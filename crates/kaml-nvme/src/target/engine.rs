@@ -265,6 +265,16 @@ impl Engine {
         self.workers.start_slow(token, Box::new(job));
     }
 
+    /// Jobs that a link has asked for need not be begun any more, if they change nothing: nobody waits for them.
+    pub(crate) fn give_up(&mut self, link: u64) {
+        let is_given_up = |(_, place): &(usize, &Option<(Origin, Then, u64)>)| match place {
+            Some((origin, then, _)) => origin.link == link && matches!(then, Then::Job { changes: false }),
+            None => false,
+        };
+        let given_up = self.in_flight.iter().enumerate().filter(is_given_up);
+        self.workers.give_up(given_up.map(|(token, _)| token as u64));
+    }
+
     /// What has been done since, without waiting.
     pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>) {
         self.started = false;

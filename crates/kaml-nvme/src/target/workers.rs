@@ -7,6 +7,7 @@ use crate::wire::status::Status;
 use kaml::store::{Backing, BatchReader};
 use kaml::{Bytes, Device, NamespaceId};
 use rustix::event::EventfdFlags;
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -65,6 +66,8 @@ type Inbox = Arc<Mutex<mpsc::Receiver<(u64, Job)>>>;
 /// What workers have done.
 struct Finished {
     list: Mutex<Vec<(u64, Done)>>,
+    /// Jobs that need not be begun any more.
+    given_up: Mutex<BTreeSet<u64>>,
     /// Whether the list holds anything, for those who look often.
     is_there: AtomicBool,
     event: OwnedFd,
@@ -92,7 +95,12 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn start_threads(device: &Device) -> std::io::Result<Workers> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let finished = Arc::new(Finished { list: Mutex::default(), is_there: AtomicBool::new(false), event });
+        let finished = Arc::new(Finished {
+            list: Mutex::default(),
+            given_up: Mutex::default(),
+            is_there: AtomicBool::new(false),
+            event,
+        });
         let (quick, quick_inbox) = mpsc::channel();
         let (slow, slow_inbox) = mpsc::channel();
         let (quick_inbox, slow_inbox) = (Arc::new(Mutex::new(quick_inbox)), Arc::new(Mutex::new(slow_inbox)));
@@ -120,6 +128,11 @@ impl Workers {
         outboxes[outbox].send((token, job)).expect("workers live");
     }
 
+    /// Jobs that need not be begun any more. Those that are under way go on.
+    pub(crate) fn give_up(&self, tokens: impl Iterator<Item = u64>) {
+        self.finished.given_up.lock().expect("no panics under this lock").extend(tokens);
+    }
+
     /// Appends what they have done.
     pub(crate) fn take(&self, into: &mut Vec<(u64, Done)>) {
         if !self.finished.is_there.load(Ordering::Acquire) {
@@ -129,6 +142,8 @@ impl Workers {
         self.finished.is_there.store(false, Ordering::Release);
         // It can only be empty already.
         let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
+        let mut given_up = self.finished.given_up.lock().expect("no panics under this lock");
+        given_up.retain(|given_up| list.iter().all(|(token, _)| token != given_up));
         into.append(&mut list);
     }
 
@@ -142,7 +157,9 @@ fn work(mut worker: Worker, inbox: &Inbox, finished: &Finished) {
     loop {
         let job = inbox.lock().expect("no panics under this lock").recv();
         let Ok((token, job)) = job else { return };
-        finished.push(token, job(&mut worker));
+        let is_given_up = finished.given_up.lock().expect("no panics under this lock").contains(&token);
+        let done = if is_given_up { Err::<u64, _>(Status::ABORT_REQUESTED).into() } else { job(&mut worker) };
+        finished.push(token, done);
     }
 }
 

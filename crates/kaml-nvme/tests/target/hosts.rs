@@ -2,13 +2,14 @@
 
 use crate::world::{World, key};
 use kaml::store::Backing;
-use kaml::{Condition, Key};
+use kaml::{BlockOptions, Condition, Key, NamespaceOptions};
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue, RemoteDevice, Wait};
+use kaml_nvme::wire::command::{Command, nvm};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Goal:   what a host asked for that has vanished is over before another host, or the same one again, has a queue: nothing that it
 ///         stores is overwritten later.
@@ -46,6 +47,29 @@ fn begin_to_store(queue: &Queue, nsid: u32, keys: &[Key], value: &[u8]) -> usize
     }
     queue.poll(Wait::Yes, &mut answers).unwrap();
     answers.len()
+}
+
+/// Goal:   what a host wanted to know that has gone is not found out: others need not wait for it.
+/// Method: a thousand Verifies of 256 MiB each, which take workers many seconds; their host goes, and the next one stores a value that
+///         takes a worker.
+#[test]
+fn what_a_lost_host_wanted_to_know_is_left() {
+    let world = World::new();
+    let nsid = world.namespace("a");
+    let options = NamespaceOptions { blocks: Some(BlockOptions::new(4096, 1 << 16)), ..NamespaceOptions::default() };
+    let disk = world.device.create_namespace("disk", &options).unwrap();
+    let lost = world.host_with(|options| options.depth = 1000);
+    let mut verify = Command::new(nvm::VERIFY, disk);
+    verify.cdw12 = 0xffff.into();
+    for _ in 0..1000 {
+        let _never_waited_for = lost.queues()[0].enqueue(verify, &[], 0).unwrap().unwrap();
+    }
+    lost.queues()[0].send().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(lost);
+    let begin = Instant::now();
+    KeyValue::new(&world.host().queues()[0], nsid).store(&key(b"k"), &[1; 40_000], 0).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
 }
 
 /// Whether something is over in time; what hangs is left behind.
