@@ -449,7 +449,7 @@ fn damage_is_named() {
 #[test]
 fn damaged_devices_are_salvaged() {
     let world = World::new();
-    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
+    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned", "--merge-when-low", "--keep-last", "3"]);
     (0..50).for_each(|i| drop(world.ok(&["put", "data.kaml", "notes", &format!("key{i}"), &format!("value {i}")])));
     world.ok(&["put", "data.kaml", "past", "hello", "world"]);
     world.ok(&["put", "data.kaml", "notes", "torn", &"tear here".repeat(20)]);
@@ -469,6 +469,7 @@ fn damaged_devices_are_salvaged() {
     assert_eq!((&notes["records"], &notes["unreadable"]), (&Value::from(50), &Value::from(1)), "{report}");
     assert_eq!(world.ok(&["get", "new.kaml", "notes", "key7"]), "value 7");
     assert_eq!(world.ok(&["get", "new.kaml", "past", "hello"]), "world");
+    assert_eq!(world.json(&["namespace", "list", "new.kaml", "--json"])[1]["merge_when_low"], true);
     assert!(world.ok(&["check", "new.kaml"]).contains("0 problems"));
     assert!(fs::read(world.path("data.kaml")).unwrap() == image, "the damaged device is as it was");
     assert!(world.ok(&["salvage", "new.kaml"]).contains("| notes"));

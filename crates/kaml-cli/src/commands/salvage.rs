@@ -7,7 +7,10 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::{output, place, size};
 use clap::Args;
-use kaml::{Batch, CreateOptions, Device, Key, NamespaceId, NamespaceInfo, NamespaceOptions, VersionOptions};
+use kaml::{
+    Batch, BloomOptions, CreateOptions, Device, Key, NamespaceId, NamespaceInfo, NamespaceOptions, VersionIndex,
+    VersionOptions,
+};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -132,9 +135,13 @@ impl Arguments {
     }
 }
 
-/// A namespace of the same kind in the new device.
+/// A namespace of the same kind in the new device, which may have other dies and another ring: their shares are as by default.
 fn like(into: &Device, info: &NamespaceInfo) -> Result<(Device, NamespaceId), Failure> {
-    let versions = info.versions.map(|_| VersionOptions::default());
+    let merge_when_low = info.merge_when_low;
+    let versions = info.versions.map(|shape| {
+        let bloom = matches!(shape.index, VersionIndex::Bloom(_)).then(BloomOptions::default);
+        VersionOptions { bloom, merge_when_low, ..VersionOptions::default() }
+    });
     let options = NamespaceOptions { keys: info.keys, logs: Vec::new(), blocks: info.blocks, versions };
     Ok((into.clone(), into.create_namespace(&info.name, &options)?))
 }
