@@ -376,11 +376,13 @@ impl Core {
     }
 
     /// Where the frames that count end. Of those in flight when power failed, which are the last three at most, the ring
-    /// write may be whole while pages that it relies on are not: such a frame was not acknowledged.
+    /// write may be whole while pages that it relies on are not: such a frame was not acknowledged. One that was committed when
+    /// another was begun was: what its pages lack is damage, which a Get tells of.
     fn ring_end(&self, medium: &dyn Medium, epoch: u64) -> Result<u64, Error> {
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::Refused };
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
         let mut last: VecDeque<(u64, Vec<(Record, u64)>)> = VecDeque::new();
+        let mut committed_end = 0;
         while let Some((frame, payload)) = scan.next()? {
             let records = frame.records(&payload).expect("checked by the scan");
             let mappings = records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping && self.takes(r));
@@ -390,10 +392,12 @@ impl Core {
             if last.len() > PERSISTS_IN_FLIGHT_MAX {
                 last.pop_front();
             }
+            committed_end = frame.committed_end;
             scan.accept(&frame);
         }
+        let mut doubtful = last.iter().filter(|(lsn, _)| *lsn >= committed_end);
         let broken =
-            last.iter().find(|(_, mappings)| !mappings.iter().all(|(r, at)| self.is_in_place(medium, epoch, r, *at)));
+            doubtful.find(|(_, mappings)| !mappings.iter().all(|(r, at)| self.is_in_place(medium, epoch, r, *at)));
         Ok(broken.map_or(u64::MAX, |(lsn, _)| *lsn))
     }
 

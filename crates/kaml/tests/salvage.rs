@@ -300,6 +300,35 @@ fn any_flipped_bit() {
     assert!(refused > 5 && scanned > 0 && gaps > 0 && given_up > 1, "{refused} {scanned} {gaps} {given_up}");
 }
 
+/// Goal:   a large value that is damaged takes no Put along that was acknowledged after it.
+/// Method: one, and two small ones behind it; a bit of it flips before the device is opened after a SIGKILL. The small ones are there, it
+///         is refused.
+#[test]
+fn damaged_large_values_take_nothing_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.kaml");
+    let device = Device::create(&path, &CreateOptions::new(32 << 20)).unwrap();
+    let numbers = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("numbers", &numbers).unwrap();
+    let large: Vec<u8> = (0..50_000u32).map(|i| (i * i >> 7) as u8).collect();
+    device.put(space, 1, &large).unwrap();
+    device.put(space, 2, b"two").unwrap();
+    device.put(space, 3, b"three").unwrap();
+    let mut image = fs::read(&path).unwrap();
+    device.close().unwrap();
+    let at = image.windows(1000).position(|bytes| bytes == &large[20_000..21_000]).unwrap();
+    image[at] ^= 1;
+    fs::write(&path, &image).unwrap();
+    for _ in 0..2 {
+        let device = Device::open(&path, &OpenOptions::default()).unwrap();
+        assert_eq!(device.get(space, 2).unwrap().as_deref(), Some(&b"two"[..]));
+        assert_eq!(device.get(space, 3).unwrap().as_deref(), Some(&b"three"[..]));
+        let refused = device.get(space, 1).unwrap_err();
+        assert!(matches!(refused.command(), Some(kaml_device::Error::Corrupt { .. })), "{refused}");
+        device.close().unwrap();
+    }
+}
+
 /// Goal:   after any one write to the disk was lost, or went elsewhere, opening fails or everything that is answered is right.
 /// Method: sectors with each kind of metadata, and with records, versions and blocks: zeroed, or replaced by others of the same kind.
 #[test]
