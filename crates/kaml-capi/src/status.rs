@@ -259,7 +259,7 @@ impl From<&CommandError> for kaml_status {
             | CommandError::Root(RootError::Damaged(..)) => KAML_CORRUPT,
             CommandError::Root(RootError::NewerVersion { .. }) => KAML_NEWER_VERSION,
             CommandError::Medium(error) => error.into(),
-            CommandError::Stopped(_) => KAML_STOPPED,
+            CommandError::Stopped(_) | CommandError::Closed => KAML_STOPPED,
             CommandError::ReadOnly => KAML_READ_ONLY,
         }
     }

@@ -181,8 +181,10 @@ impl Core {
         self.root_commit.requested
     }
 
-    /// As [`Core::request_root`], for the last root before the device is closed: indexes are written out first.
+    /// As [`Core::request_root`], for the last root before the device is closed: indexes are written out first. Nothing is
+    /// staged from now on, for what stood in the ring behind that root would be lost.
     pub fn request_close(&mut self) -> u64 {
+        self.is_closing = true;
         self.root_commit.clean = true;
         self.checkpoint.request();
         self.request_root(true)

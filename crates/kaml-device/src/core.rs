@@ -93,6 +93,8 @@ pub struct Core {
     /// How often in a row indexes that are needed could not be loaded.
     lost_index_tries: BTreeMap<u32, u32>,
     pub(crate) read_only: bool,
+    /// The last root is being made, or was.
+    pub(crate) is_closing: bool,
     pub(crate) counters: Counters,
     retry_at_ns: u64,
     /// While the ring is replayed: the epoch and tail that roots must go on naming.
@@ -165,6 +167,7 @@ impl Core {
             stopped: None,
             lost_index_tries: BTreeMap::new(),
             read_only: false,
+            is_closing: false,
             retry_at_ns: 0,
             recovering: None,
             salvage: None,
@@ -278,6 +281,7 @@ impl Core {
         match &self.stopped {
             _ if self.read_only => Err(Error::ReadOnly),
             Some(error) => Err(Error::Stopped(error.clone())),
+            None if self.is_closing => Err(Error::Closed),
             None => Ok(()),
         }
     }

@@ -176,4 +176,7 @@ pub enum Error {
     /// Opened for reading only.
     #[error("the device is open for reading only")]
     ReadOnly,
+    /// The last handle was closed: nothing is written behind the last root.
+    #[error("the device was closed")]
+    Closed,
 }

@@ -610,7 +610,7 @@ fn stopped_devices_rest() {
 
     let mut rig = Rig::new();
     (0..30_000).for_each(|key| rig.put(key, Some(b"some")).unwrap());
-    rig.core.request_close();
+    rig.core.request_checkpoint();
     rig.poll_after_puts = false;
     rig.core.poll(rig.now_ns, &mut Vec::new());
     assert!(rig.core.wants_poll(), "it is being taken");

@@ -52,6 +52,8 @@ struct WaitingGet {
 /// Many commands in flight from one thread, the one that made the queue. Answers come in any order; Puts are durable when
 /// answered.
 ///
+/// It does not keep the device open: once the last [`crate::Device`] is closed, records can still be got, and Puts are refused.
+///
 /// A thread with Puts in flight here goes on polling until they are answered: what the queue writes to the commit ring has
 /// the Puts of other threads in it, too, which wait for its completion.
 ///

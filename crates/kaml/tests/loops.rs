@@ -183,3 +183,34 @@ fn loops_that_sleep_are_woken() {
     device.block_read(disk, 48, &mut unit).unwrap();
     assert!(unit[..512] == [1; 512] && unit[512..1024] == [2; 512] && unit[1024..] == [1; 3072]);
 }
+
+/// Goal:   a queue that outlives its device loses nothing that it answers: what comes after the device was closed is refused.
+/// Method: put before and after the last handle is closed, records and blocks, small ones and a large one; the device is opened again.
+#[test]
+fn queues_of_closed_devices_take_no_puts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d.kaml");
+    let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, KEYS).into()).unwrap();
+    let (mut queue, mut answers) = (device.queue(8), Vec::new());
+    queue.put(1, records, 1, b"one").unwrap();
+    device.close().unwrap();
+    for len in [3, 100_000] {
+        let refused = queue.put(2, records, 2, &vec![2; len]).unwrap_err();
+        assert!(matches!(refused.command(), Some(kaml_device::Error::Closed)), "{refused}");
+    }
+    let written = queue.submit_block_write(3, disk, 0, &[3; 4096]);
+    queue.get(4, records, 1).unwrap();
+    while queue.in_flight() > 0 {
+        queue.poll(true, &mut answers);
+    }
+    let answer = |token| answers.iter().find(|answer| answer.token == token).map(|answer| &answer.result);
+    assert!(written.is_err() || answer(3).is_some_and(Result::is_err));
+    assert_eq!(answer(4).unwrap().as_ref().unwrap().as_deref(), Some(&b"one"[..]));
+    drop(queue);
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!(device.get(records, 1).unwrap().as_deref(), Some(&b"one"[..]));
+    assert_eq!(device.get(records, 2).unwrap(), None);
+}

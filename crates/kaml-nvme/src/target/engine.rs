@@ -410,7 +410,7 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
             tracing::error!(%error, "the medium lost data");
             Status::UNRECOVERED_READ
         }
-        E::Medium(_) | E::Stopped(_) => {
+        E::Medium(_) | E::Stopped(_) | E::Closed => {
             tracing::error!(%error, "a command failed");
             Status::INTERNAL
         }
