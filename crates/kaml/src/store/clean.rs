@@ -155,17 +155,29 @@ impl Cleaner {
     /// Writes dirty records until at most so many bytes of them are left; answers those that transactions have locked.
     fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<RecordId>, StoreError> {
         let _one = take_turn(cache, &self.one_round);
-        let mut locked = Vec::new();
         if target > 0 && cache.dirty_bytes() <= target {
-            return Ok(locked); // somebody else has done it
+            return Ok(Vec::new()); // somebody else has done it
         }
+        match self.round(cache, target, false) {
+            // A full device takes deletes, and what they give back may do for the others.
+            Err(error) if matches!(error.command(), Some(CommandError::Full { .. })) => {
+                self.round(cache, 0, true)?;
+                Ok(self.round(cache, target, false)?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    /// One round through all shards, perhaps for deletes alone.
+    fn round(&self, cache: &Cache, target: usize, deletes_only: bool) -> Result<Vec<RecordId>, Error> {
+        let mut locked = Vec::new();
         let bytes_max = BYTES_PER_PUT.min(cache.limits.batch_bytes_max as usize / 2).min(cache.budget / PUT_SHARE);
         let mut moving = Vec::new();
         let mut bytes = 0;
         let first = self.hand.load(Ordering::Relaxed);
         for at in 0..cache.shard_count() {
             let at = first.wrapping_add(at) % cache.shard_count();
-            while self.collect(cache, at, bytes_max, &mut moving, &mut bytes, &mut locked) {
+            while self.collect(cache, (at, deletes_only), bytes_max, &mut moving, &mut bytes, &mut locked) {
                 self.write_out(cache, self.who, &mut moving)?;
                 bytes = 0;
             }
@@ -182,7 +194,7 @@ impl Cleaner {
     fn collect(
         &self,
         cache: &Cache,
-        at: u32,
+        (at, deletes_only): (u32, bool),
         bytes_max: usize,
         moving: &mut Vec<Moving>,
         bytes: &mut usize,
@@ -196,6 +208,10 @@ impl Cleaner {
         let mut kept = Vec::new();
         while let Some(slot) = slots.pop() {
             if !shard.entry(slot).dirty {
+                continue;
+            }
+            if deletes_only && !matches!(shard.entry(slot).view(), View::Absent) {
+                kept.push(slot);
                 continue;
             }
             // Versions of any length go through the ring: one behind many others may be too much.
@@ -242,7 +258,7 @@ impl Cleaner {
 
     /// Stores what was taken by `who`; what was put meanwhile, or could not be stored, stays dirty. Records of a namespace that was
     /// deleted beside the store have nowhere to go: they are forgotten with it, and keep no others back.
-    fn write_out(&self, cache: &Cache, who: XcbId, moving: &mut Vec<Moving>) -> Result<(), StoreError> {
+    fn write_out(&self, cache: &Cache, who: XcbId, moving: &mut Vec<Moving>) -> Result<(), Error> {
         let (written, gone) = write_what_has_a_place(cache, moving);
         // A lock that several records share came with the first of them, so it goes with the last.
         for record in moving.drain(..).rev() {
@@ -259,7 +275,7 @@ impl Cleaner {
             cache.waits.wake(&granted);
         }
         gone.into_iter().for_each(|namespace| cache.forget_namespace(namespace));
-        Ok(written?)
+        written
     }
 
     /// Waits for the transaction that has a record, and stores the record if it is still dirty.
@@ -289,7 +305,7 @@ impl Cleaner {
         }
         let Grip { shard, slot, lock_slot } = grip;
         let record = Moving { shard, slot, lock_slot, id: *id, content, is_listed: false };
-        self.write_out(cache, who, &mut vec![record])
+        Ok(self.write_out(cache, who, &mut vec![record])?)
     }
 }
 

@@ -264,3 +264,24 @@ fn lost_commits_leave_unflushed_puts() {
     let expected: &[u8] = if is_committed { b"committed" } else { b"put" };
     assert_eq!(world.device.get(world.ns, 1u64).unwrap().as_deref(), Some(expected));
 }
+
+/// Goal:   on a full device deletes make room for unflushed records, however many of these there are.
+/// Method: fill the device; puts, which a flush cannot store; deletes, and a flush.
+#[test]
+fn deletes_make_room_on_a_full_device() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let ns = device.create_namespace("n", &keys).unwrap();
+    let full = (0..u64::MAX).find(|key| device.put(ns, *key, &[1; 4000]).is_err()).unwrap();
+    let new = (1 << 32)..(1 << 32) + 1000u64;
+    let store = Store::open(device.clone(), &back(16 << 20)).unwrap();
+    new.clone().for_each(|key| store.put(ns, key, &[2; 1000]).unwrap());
+    let error = store.flush().unwrap_err();
+    assert!(
+        matches!(error, StoreError::Device(error) if matches!(error.command(), Some(kaml_device::Error::Full { .. })))
+    );
+    (0..full / 2).for_each(|key| store.delete(ns, key).unwrap());
+    store.flush().unwrap();
+    new.for_each(|key| assert_eq!(device.get(ns, key).unwrap().unwrap(), [2; 1000]));
+    (0..full).for_each(|key| assert_eq!(device.exists(ns, key).unwrap(), key >= full / 2));
+}
