@@ -525,18 +525,25 @@ impl Shared {
     pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
         self.wake_background();
         while core.roots_done() < request {
-            core.writable()?;
+            if let Some(error) = takes_no_changes(&core) {
+                return Err(error);
+            }
             core = self.make_room(core);
         }
         Ok(())
     }
 }
 
+/// Why no root will come: the device has stopped, or is only read. Of one that is being closed the last one comes.
+fn takes_no_changes(core: &Core) -> Option<Error> {
+    core.writable().err().filter(|error| *error != CommandError::Closed).map(Error::from)
+}
+
 /// Why whoever waits for page programs should not go on: the device takes no changes, or they found no space below again since it
 /// began, when so many had.
 fn programs_wait_for_ever(core: &Core, no_space_count: u64) -> Option<Error> {
     let no_space = || core.no_space_below().filter(|_| core.no_space_count() > no_space_count).map(Error::from);
-    core.writable().err().map(Error::from).or_else(no_space)
+    takes_no_changes(core).or_else(no_space)
 }
 
 impl Caller<Core> for Shared {
