@@ -31,7 +31,7 @@ fn targets_without_descriptors_rest() {
     let mut stat = File::open("/proc/self/stat").unwrap();
     let first = TcpStream::connect(&address).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..usual.clone() }).unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..usual }).unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     taken.pop();
     let waiting = TcpStream::connect(&address).unwrap();

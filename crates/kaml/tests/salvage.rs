@@ -310,7 +310,7 @@ fn damaged_large_values_take_nothing_along() {
     let device = Device::create(&path, &CreateOptions::new(32 << 20)).unwrap();
     let numbers = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
     let space = device.create_namespace("numbers", &numbers).unwrap();
-    let large: Vec<u8> = (0..50_000u32).map(|i| (i * i >> 7) as u8).collect();
+    let large: Vec<u8> = (0..50_000u32).map(|i| ((i * i) >> 7) as u8).collect();
     device.put(space, 1, &large).unwrap();
     device.put(space, 2, b"two").unwrap();
     device.put(space, 3, b"three").unwrap();
