@@ -677,7 +677,7 @@ fn database_workloads_run_small() {
     let tiny = ["tpcc", "--scale", "1", "--items", "100", "--customers-per-district", "20", "--cache", "2M"];
     let tpcc =
         world.json(&bench(&[&tiny[..], &["--records-per-lock", "16", "--early-release", "--fill-cache"]].concat()));
-    assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 4));
+    assert_eq!((tpcc[0]["operations"].as_u64(), tpcc[0]["checked"].as_array().unwrap().len()), (Some(300), 5));
     let later = ["tpcb", "--scale", "2", "--accounts-per-branch", "500", "--cache", "1M", "--delay", "2.5"];
     let later = world.json(&bench(&later));
     assert!(later[0]["engine"].as_str().unwrap().contains("durable after 2.5ms"), "{}", later[0]);
