@@ -85,6 +85,8 @@ pub(crate) struct CommitRing {
     head: u64,
     previous_end: u64,
     tail: u64,
+    /// Puts were refused for lack of room since the tail moved.
+    is_blocked: bool,
     staging: Staging,
     staging_number: u64,
     spare: Vec<AlignedBuf>,
@@ -129,6 +131,7 @@ impl CommitRing {
             head: at,
             previous_end: at,
             tail: at,
+            is_blocked: false,
             staging: staging(()),
             staging_number: 1,
             spare: (0..PERSISTS_IN_FLIGHT_MAX).map(|_| AlignedBuf::zeroed(frame_bytes_max)).collect(),
@@ -153,9 +156,17 @@ impl CommitRing {
         self.frame_bytes_max - FrameHeader::BYTES
     }
 
-    /// Whether `bytes` more fit the staging frame.
-    pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.staging.len + bytes <= self.frame_bytes_max
+    /// Whether `bytes` more fit the staging frame, and that the ring: what is staged can be written whatever becomes of the flash.
+    /// For what is refused the tail is to move.
+    pub(crate) fn has_room(&mut self, bytes: usize) -> bool {
+        let len = self.staging.len + bytes;
+        if len > self.frame_bytes_max {
+            return false;
+        }
+        let len = (len as u64).next_multiple_of(self.sector_bytes.into());
+        let has_room = self.place(len).is_some();
+        self.is_blocked |= !has_room;
+        has_room
     }
 
     /// The frame being filled.
@@ -343,11 +354,10 @@ impl CommitRing {
         (lsn + len - self.tail <= self.ring_bytes).then_some(lsn)
     }
 
-    /// Whether the staging frame waits for the tail to move. A frame and what is left of the lap in front of it take up to a
-    /// quarter of the ring together.
+    /// Whether Puts wait for the tail to move. A frame and what is left of the lap in front of it take up to a quarter of the ring
+    /// together.
     pub(crate) fn is_blocked(&self) -> bool {
-        let len = (self.staging.len as u64).next_multiple_of(self.sector_bytes.into());
-        self.has_staged() && self.place(len).is_none()
+        self.is_blocked
     }
 
     /// Where the tail is: what opening would begin with.
@@ -424,6 +434,7 @@ impl CommitRing {
     /// A root says that nothing before `lsn` is needed.
     pub(crate) fn release(&mut self, lsn: u64) {
         assert!(lsn >= self.tail && lsn <= self.head, "tail moves from {} to {lsn}, head is {}", self.tail, self.head);
+        self.is_blocked &= lsn == self.tail;
         self.tail = lsn;
         while let Some(kept) = self.kept.pop_front_if(|kept| kept.end <= lsn) {
             self.released_version = kept.version_end;

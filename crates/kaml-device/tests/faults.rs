@@ -545,6 +545,33 @@ fn no_space_below_is_survived() {
     rig.compare(&model, 100);
 }
 
+/// Goal:   a Put that is staged can be written, whatever keeps the ring's tail from moving; others wait for that.
+/// Method: put without housekeeping until the ring is full, with one and with several records in a frame, then let it go on.
+#[test]
+fn what_is_staged_has_a_place() {
+    for frame_puts in [1, 7] {
+        let mut rig = Rig::new();
+        let value = value(1, 1);
+        let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let op = |key| Op { namespace: rig.namespace, key: Key::from(key), body, condition: Condition::Always };
+        let ops: Vec<_> = (0..100_000u64).map(op).collect();
+        let mut frames = 0;
+        let refused = ops.chunks(frame_puts).find_map(|puts| {
+            let refused = puts.iter().find_map(|op| rig.core.stage(&[*op]).err());
+            if let Some((id, io)) = rig.core.begin_persist() {
+                frames += 1;
+                rig.execute(id, io);
+            }
+            assert!(rig.core.begin_persist().is_none(), "all of it was written");
+            assert_eq!(rig.core.committed(), rig.core.staging_frame(), "what is staged is committed");
+            refused
+        });
+        assert_eq!(refused, Some(StageError::Busy), "the ring is full");
+        assert!(frames > 50, "{frames}");
+        rig.put(5, Some(b"again")).unwrap();
+    }
+}
+
 /// Goal:   a root waits for pages that are programmed again after there was no space for them.
 /// Method: fail a root's programs with no space, hand them out again and keep them under way: nothing is flushed.
 #[test]
