@@ -20,6 +20,7 @@ mod in_flight;
 mod journal;
 mod layout;
 mod lifetime;
+mod metadata;
 mod namespace;
 mod namespace_commands;
 mod reader;

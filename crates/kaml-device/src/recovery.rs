@@ -1,28 +1,28 @@
 //! Opening a device: after a clean close at once, after a crash by replaying the journal and the ring.
 //!
 //! Lives here:       formatting, the steps of opening, loading an index.
-//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`).
+//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`), reading it (`metadata`).
 //! Implements:       design section 6; docs/formats/root.md.
 //!
 //! Steps: read roots → block table → (clean: done) → indexes → journal from each snapshot's entry → count live
 //! records → ring from the root's tail: records are placed again → one root that starts a new epoch.
 
 use crate::blocks::{BlockTable, Pin};
-use crate::checkpoint::ROOT_PEEK_BYTES;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::journal::{self, Change};
 use crate::format::oob::{Extent, Oob, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
-use crate::format::root::{DecodeError, Root, Run, Stream};
+use crate::format::root::{Root, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
+use crate::metadata::{read_journal, read_root, read_stream};
 use crate::namespace::{Namespace, NamespaceInfo};
 use crate::reader::READS_MAX;
 use crate::ring::PERSISTS_IN_FLIGHT_MAX;
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, MediumError, PageAddr};
+use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexLayout, IndexWriter, Key, Slot};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -71,8 +71,6 @@ pub struct LoadedIndex {
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
 const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
-/// Bytes read at a time from metadata pages.
-const READ_BYTES: usize = 1 << 20;
 
 impl Core {
     /// Makes an empty device of a medium that was just created.
@@ -551,57 +549,6 @@ fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
     Ok(())
 }
 
-/// The newer of the whole roots.
-pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
-    let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
-    match slots {
-        [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }),
-        [Err(DecodeError::Newer(found)), _] | [_, Err(DecodeError::Newer(found))] => {
-            let newer = DecodeError::Newer(found);
-            Err(DecodeError::both(&newer, &newer).into())
-        }
-        [Ok(root), Err(_)] | [Err(_), Ok(root)] => Ok(root),
-        [Err(a), Err(b)] => Err(DecodeError::both(&a, &b).into()),
-    }
-}
-
-fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {
-    read_root_from(medium, &|into| medium.read_root(slot, into))
-}
-
-/// The copy of a root that is far from the slots.
-pub(crate) fn read_mirror(medium: &dyn Medium) -> Result<Option<Root>, Error> {
-    Ok(read_root_from(medium, &|into| medium.read_mirror(into))?.ok())
-}
-
-/// Reads what stands in a place for roots.
-type ReadPlace<'a> = &'a dyn Fn(&mut AlignedBuf) -> Result<(), MediumError>;
-
-fn read_root_from(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
-    let mut root = read_root_once(medium, read)?;
-    for _ in 1..READS_MAX {
-        if matches!(root, Err(DecodeError::Broken(_))) {
-            root = read_root_once(medium, read)?;
-        }
-    }
-    Ok(root)
-}
-
-fn read_root_once(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
-    let max = medium.geometry().root_bytes as usize;
-    let mut bytes = AlignedBuf::zeroed(ROOT_PEEK_BYTES.min(max));
-    read(&mut bytes)?;
-    let total = Root::total_bytes(&bytes);
-    if total > max {
-        return Ok(Err(DecodeError::Broken("longer than its slot")));
-    }
-    if total > bytes.len() {
-        bytes = AlignedBuf::zeroed(total.next_multiple_of(4096).min(max));
-        read(&mut bytes)?;
-    }
-    Ok(Root::decode(&bytes, medium.uuid()))
-}
-
 /// Refuses a root that points outside the device.
 fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error> {
     let streams = root.namespaces.iter().flat_map(|n| n.streams()).chain(&root.blocks);
@@ -612,86 +559,6 @@ fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error>
         }
     }
     Ok(())
-}
-
-/// Calls `each` with the page number and bytes of every page of a run.
-pub(crate) fn read_run(medium: &dyn Medium, run: &Run, each: &mut dyn FnMut(u32, &[u8])) -> Result<(), Error> {
-    let geometry = medium.geometry();
-    let page_bytes = geometry.page_bytes as usize;
-    let step = (READ_BYTES / page_bytes).max(1) as u32;
-    let mut page = run.page;
-    let end = run.page + run.page_count;
-    while page < end {
-        let count = step.min(end - page);
-        let at = geometry.chunk_at(BlockIndex(run.block), page * geometry.chunks_per_page());
-        let mut io = Io::Read { at, into: AlignedBuf::zeroed(count as usize * page_bytes) };
-        medium.execute(&mut io)?;
-        let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        into.chunks(page_bytes).zip(page..).for_each(|(bytes, page)| each(page, bytes));
-        page += count;
-    }
-    Ok(())
-}
-
-/// The changes of each page of a run of the journal, with the number of the first.
-fn read_journal(medium: &dyn Medium, run: &Run) -> Result<Vec<(u64, Vec<Change>)>, Error> {
-    read_again(|| {
-        let (mut pages, mut bad) = (Vec::new(), None);
-        read_run(medium, run, &mut |page, bytes| match journal::check(bytes) {
-            Some(changes) => pages.push(changes),
-            None => bad = bad.or(Some(page)),
-        })?;
-        let damaged = |page| Error::MetadataDamaged(format!("journal page {page} of block {}", run.block));
-        bad.map_or(Ok(pages), |page| Err(damaged(page)))
-    })
-}
-
-/// Reads until that succeeds, but not for ever.
-pub(crate) fn read_again<T>(mut read: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
-    match (1..READS_MAX).find_map(|_| read().ok()) {
-        Some(found) => Ok(found),
-        None => read(),
-    }
-}
-
-pub(crate) fn read_stream(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
-    read_again(|| read_stream_once(medium, stream))
-}
-
-fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Error> {
-    let page_bytes = u64::from(medium.geometry().page_bytes);
-    let pages: u64 = stream.runs.iter().map(|r| u64::from(r.page_count)).sum();
-    if stream.bytes > pages * page_bytes {
-        return Err(Error::MetadataDamaged("a stream is longer than its pages".to_owned()));
-    }
-    let mut bytes = Vec::with_capacity((pages * page_bytes) as usize);
-    for run in &stream.runs {
-        read_run(medium, run, &mut |_, page| bytes.extend_from_slice(page))?;
-    }
-    bytes.truncate(stream.bytes as usize);
-    match crc_fast::crc32_iscsi(&bytes) == stream.crc32c {
-        true => Ok(bytes),
-        false => {
-            let first = stream.runs.first().map_or(0, |r| r.block);
-            Err(Error::MetadataDamaged(format!("a stream from block {first} on does not match its checksum")))
-        }
-    }
-}
-
-/// What can be read of a stream, page by page; the rest is zeroes.
-pub(crate) fn read_damaged_stream(medium: &dyn Medium, stream: &Stream) -> Vec<u8> {
-    let page_bytes = medium.geometry().page_bytes as usize;
-    let mut bytes = Vec::new();
-    for run in &stream.runs {
-        for page in run.page..run.page + run.page_count {
-            let single = Run { block: run.block, page, page_count: 1 };
-            let from = bytes.len();
-            let _ = read_run(medium, &single, &mut |_, page| bytes.extend_from_slice(page));
-            bytes.resize(from + page_bytes, 0);
-        }
-    }
-    bytes.truncate(stream.bytes as usize);
-    bytes
 }
 
 /// As [`Core::encode_blocks`] wrote it.

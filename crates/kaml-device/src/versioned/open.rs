@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::record::{Record, RecordKind};
 use crate::format::version::{Directory, Entry, VersionStamp, command_of, kept_versions, stamp};
-use crate::recovery::{PLACE_TRIES_MAX, read_damaged_stream, read_stream};
+use crate::metadata::{read_damaged_stream, read_stream};
+use crate::recovery::PLACE_TRIES_MAX;
 use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Command, Error as Damage, Kind, Parameters, SegmentAt, SegmentTable, Source, Stamp, Version, Versions,
