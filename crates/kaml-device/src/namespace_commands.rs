@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 const NAME_BYTES_MAX: usize = 255;
 
 impl Core {
-    /// Creates a namespace. It is there to stay once a root was committed ([`Core::request_root`]).
+    /// Creates a namespace. It is there to stay, and takes Puts, once a root was committed ([`Core::request_root`]).
     pub fn create_namespace(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, Error> {
         self.writable()?;
         self.check_name(name)?;
@@ -53,6 +53,7 @@ impl Core {
         self.directory.insert(id, space.shared.clone());
         self.keeps_versions |= space.versioned.is_some();
         self.spaces.insert(id, space);
+        self.request_root(false); // Puts wait for one
         Ok(id)
     }
 

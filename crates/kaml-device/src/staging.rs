@@ -142,6 +142,7 @@ impl Core {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
             space.layout.admit(op.namespace, door)?;
             space.layout.check_key(&op.key).map_err(Error::Key)?;
+            self.check_durable(op.namespace)?;
             space.shared.note_use();
             if space.versioned.is_some() {
                 self.check_version(op)?;
@@ -167,6 +168,15 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// What is put into a namespace that no root knows yet would be lost with it, and so waits for one.
+    pub(crate) fn check_durable(&self, namespace: u32) -> Result<(), StageError> {
+        match self.no_space_below() {
+            _ if namespace < self.root.next_namespace => Ok(()),
+            Some(error) => Err(Error::Medium(error).into()),
+            None => Err(StageError::Busy),
+        }
     }
 
     fn check_condition(&self, op: &Op<'_>, index: &IndexWriter) -> Result<(), Error> {

@@ -388,6 +388,7 @@ impl Core {
         self.writable()?;
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
+        self.check_durable(namespace)?;
         let Some(checked) = space.with_versions(|v| v.timeline().check(command).map(|()| v.timeline().present()))
         else {
             return Err(StageError::NeedIndex(namespace));

@@ -1,0 +1,114 @@
+//! Namespaces that come and change while others use them, and as many as the root takes.
+
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
+use kaml_device::Core;
+use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, MediumError, MemoryMedium, Queue, Wait, Wake};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+fn u64_keys() -> NamespaceOptions {
+    NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
+}
+
+/// A medium in memory whose root writes can be held up.
+struct HeldRoots {
+    medium: MemoryMedium,
+    is_held: Arc<AtomicBool>,
+}
+
+struct HeldQueue {
+    queue: Box<dyn Queue>,
+    is_held: Arc<AtomicBool>,
+    held: Vec<(IoId, Io)>,
+}
+
+impl Queue for HeldQueue {
+    fn submit(&mut self, id: IoId, io: Io) {
+        match matches!(io, Io::WriteRoot { .. }) && self.is_held.load(Ordering::SeqCst) {
+            true => self.held.push((id, io)),
+            false => self.queue.submit(id, io),
+        }
+    }
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        if !self.is_held.load(Ordering::SeqCst) {
+            self.held.drain(..).for_each(|(id, io)| self.queue.submit(id, io));
+        }
+        let wait = if self.held.is_empty() { wait } else { Wait::ForNs(1_000_000) };
+        self.queue.reap(wait, done);
+    }
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.held.len()
+    }
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.queue.waker()
+    }
+}
+
+impl Medium for HeldRoots {
+    fn geometry(&self) -> &Geometry {
+        self.medium.geometry()
+    }
+    fn uuid(&self) -> [u8; 16] {
+        self.medium.uuid()
+    }
+    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+        self.medium.execute(io)
+    }
+    fn queue(&self, depth: u32) -> Box<dyn Queue> {
+        Box::new(HeldQueue { queue: self.medium.queue(depth), is_held: self.is_held.clone(), held: Vec::new() })
+    }
+    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_root(slot, into)
+    }
+    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+        self.medium.read_ring(offset, into)
+    }
+    fn describe(&self) -> String {
+        self.medium.describe()
+    }
+}
+
+/// Goal:   no Put is acknowledged whose namespace a crash would take along.
+/// Method: a namespace is found by its name and put to while the root that makes it durable is held up; the Put waits, also if it
+///         comes in a queue or is a large one, and is there after a crash once it is answered.
+#[test]
+fn puts_wait_until_their_namespace_is_durable() {
+    for len in [10, 50_000] {
+        let options = CreateOptions::new(64 << 20);
+        let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
+        Core::format(&medium).unwrap();
+        let is_held = Arc::new(AtomicBool::new(false));
+        let held = HeldRoots { medium: medium.clone(), is_held: is_held.clone() };
+        let device = Device::on_medium(Arc::new(held)).unwrap();
+        let value = vec![7; len];
+        is_held.store(true, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let (device, value) = (&device, &value);
+            scope.spawn(|| device.create_namespace("new", &u64_keys()).unwrap());
+            let space = loop {
+                match device.namespace("new") {
+                    Ok(space) => break space,
+                    Err(_) => std::thread::yield_now(),
+                }
+            };
+            let (say, said) = channel();
+            let in_queue = say.clone();
+            scope.spawn(move || say.send(device.put(space, 1, value)).unwrap());
+            scope.spawn(move || {
+                let (mut queue, mut answers) = (device.queue(8), Vec::new());
+                queue.put(0, space, 2, value).unwrap();
+                queue.poll(true, &mut answers);
+                in_queue.send(answers.pop().unwrap().result.map(drop)).unwrap();
+            });
+            assert!(said.recv_timeout(Duration::from_millis(100)).is_err(), "no root knows the namespace");
+            is_held.store(false, Ordering::SeqCst);
+            (0..2).for_each(|_| said.recv().unwrap().unwrap());
+            let crashed = Device::on_medium(Arc::new(medium.clone_state().reopen())).unwrap();
+            for key in [1, 2] {
+                assert!(crashed.get(space, key).unwrap().unwrap() == *value, "key {key}");
+            }
+        });
+    }
+}
