@@ -344,7 +344,7 @@ impl Core {
         }
     }
 
-    fn describe_root(&self) -> Root {
+    pub(crate) fn describe_root(&self) -> Root {
         let clean = self.root_commit.clean
             && !self.checkpoint.is_running()
             && self.spaces.values().all(|space| !space.dirty)

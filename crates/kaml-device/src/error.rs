@@ -32,8 +32,8 @@ pub enum Error {
         /// The largest that exists.
         last: u32,
     },
-    /// Too many namespaces for a root.
-    #[error("no room for another namespace in the root ({bytes} of {max} bytes)")]
+    /// Too many namespaces for a root, or too long names and lists of logs.
+    #[error("no room for that in the root: all namespaces would take {bytes} of {max} bytes")]
     TooManyNamespaces {
         /// What the root would take.
         bytes: usize,

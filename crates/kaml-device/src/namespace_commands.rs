@@ -15,6 +15,10 @@ use kaml_index::IndexWriter;
 use kaml_versions::Versions;
 use std::collections::BTreeSet;
 
+/// What a namespace takes of a root, but for its name and logs, and with the first runs of its snapshots.
+const NAMESPACE_ROOT_BYTES: usize = 256;
+/// Of these, what is kept free for snapshots of each namespace that there is.
+const SNAPSHOT_ROOT_BYTES: usize = 64;
 /// Longest namespace name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -33,11 +37,7 @@ impl Core {
             (None, Some(versions)) => Layout::Versions(self.version_layout(options.keys, versions)?),
             (None, None) => Layout::Records(options.keys),
         };
-        let root_bytes = self.root.encode(self.uuid).len() - self.root.journal_tail.len() + self.spaces.len() * 64;
-        let max = self.geometry.root_bytes as usize / 2;
-        if root_bytes > max {
-            return Err(Error::TooManyNamespaces { bytes: root_bytes, max });
-        }
+        self.check_root_has_room(NAMESPACE_ROOT_BYTES + name.len() + options.logs.len() * 4)?;
         let id = self.next_namespace;
         self.next_namespace += 1;
         let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
@@ -114,6 +114,12 @@ impl Core {
         if let Some(logs) = &change.logs {
             self.check_logs(logs)?;
         }
+        let space = &self.spaces[&id];
+        let grown_name = change.name.as_ref().map_or(0, |name| name.len().saturating_sub(space.name.len()));
+        let grown_logs = change.logs.as_ref().map_or(0, |logs| logs.len().saturating_sub(space.logs.len()));
+        if grown_name + grown_logs > 0 {
+            self.check_root_has_room(grown_name + grown_logs * 4)?;
+        }
         let space = self.spaces.get_mut(&id).expect("just seen");
         if let Some(policy) = change.merge_when_low {
             let versioned = space.versioned.as_mut().ok_or(Error::KeepsNoVersions(id))?;
@@ -122,6 +128,15 @@ impl Core {
         space.name = change.name.clone().unwrap_or(current);
         space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());
         Ok(())
+    }
+
+    /// Refuses so many bytes more of namespaces than the next root has room for: half of it, the rest is the journal's.
+    fn check_root_has_room(&self, more: usize) -> Result<(), Error> {
+        let root = self.describe_root();
+        let bytes = root.encode(self.uuid).len() - root.journal_tail.len();
+        let bytes = bytes + self.spaces.len() * SNAPSHOT_ROOT_BYTES + more;
+        let max = self.geometry.root_bytes as usize / 2;
+        if bytes > max { Err(Error::TooManyNamespaces { bytes, max }) } else { Ok(()) }
     }
 
     fn check_name(&self, name: &str) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Namespaces that come and change while others use them, and as many as the root takes.
 
-use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
+use kaml::{CreateOptions, Device, Error, KeyKind, NamespaceChange, NamespaceOptions};
 use kaml_device::Core;
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, MediumError, MemoryMedium, Queue, Wait, Wake};
 use std::sync::Arc;
@@ -111,4 +111,44 @@ fn puts_wait_until_their_namespace_is_durable() {
             }
         });
     }
+}
+
+fn is_refused<T: std::fmt::Debug>(answer: Result<T, Error>) -> bool {
+    matches!(answer.unwrap_err().command(), Some(kaml_device::Error::TooManyNamespaces { .. }))
+}
+
+/// Goal:   no names and lists of logs are taken that no root has room for.
+/// Method: one namespace with very many logs, created and changed so; as many as there may be, created by several threads, then given
+///         the longest names until one is refused. Everything goes on, and is there when the device is opened again.
+#[test]
+fn roots_have_room_for_all_namespaces() {
+    let options = CreateOptions::new(200 << 20);
+    let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
+    Core::format(&medium).unwrap();
+    let device = Device::on_medium(Arc::new(medium.clone())).unwrap();
+    let logs = vec![0; 100_000];
+    assert!(is_refused(device.create_namespace("logs", &NamespaceOptions { logs: logs.clone(), ..u64_keys() })));
+    let first = device.create_namespace("first", &u64_keys()).unwrap();
+    assert!(is_refused(device.set_namespace(first, &NamespaceChange { logs: Some(logs), ..Default::default() })));
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let device = &device;
+            let create = move |i| device.create_namespace(&format!("{thread}.{i}"), &u64_keys());
+            scope.spawn(move || assert!(is_refused((0..).map(create).find(Result::is_err).unwrap())));
+        }
+    });
+    let spaces = device.namespaces();
+    assert!(spaces.len() > 100, "{} namespaces", spaces.len());
+    let rename = |id| NamespaceChange { name: Some(format!("{id:0255}")), ..Default::default() };
+    let refused = spaces.iter().map(|space| device.set_namespace(space.id, &rename(space.id))).find(Result::is_err);
+    assert!(is_refused(refused.expect("not all can have the longest names")));
+    let shorter = NamespaceChange { name: Some("1".into()), logs: Some(vec![0]), ..Default::default() };
+    device.set_namespace(first, &shorter).unwrap();
+    device.put(first, 1, b"one").unwrap();
+    device.settle().unwrap();
+    let spaces = device.namespaces().len();
+    device.close().unwrap();
+    let device = Device::on_medium(Arc::new(medium.reopen())).unwrap();
+    assert_eq!(device.namespaces().len(), spaces);
+    assert_eq!(device.get(device.namespace("1").unwrap(), 1).unwrap().unwrap(), b"one");
 }
