@@ -129,7 +129,11 @@ impl Core {
             self.rehomed(&record, from, Slot { at: at.0, len: from.len }, &moves);
         }
         for id in tickets {
-            let Some(ticket) = self.tickets.get(&id) else { continue };
+            let Some(ticket) = self.tickets.get_mut(&id) else { continue };
+            if !self.spaces.contains_key(&ticket.namespace) {
+                ticket.done = true; // who waits for it learns that its namespace is gone
+                continue;
+            }
             let (namespace, chunks, image, old) = (ticket.namespace, ticket.chunks, ticket.image.clone(), ticket.at);
             // As for the records above.
             match self.place_image(namespace, chunks, &image, id, floor) {

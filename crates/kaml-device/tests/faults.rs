@@ -570,6 +570,27 @@ fn what_is_staged_has_a_place() {
         assert!(frames > 50, "{frames}");
         rig.put(5, Some(b"again")).unwrap();
     }
+/// Goal:   a large value whose namespace is deleted while its program fails does not stop the device.
+/// Method: place one, delete its namespace, fail the program; whoever placed it is told that it may go on, and that the namespace is gone.
+#[test]
+fn failed_programs_of_deleted_namespaces_stop_nothing() {
+    let mut rig = Rig::new();
+    let (gone, key) = (rig.namespace, Key::from(1u64));
+    let value = vec![1; DIRECT_BYTES];
+    let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), value.len()));
+    let image = encode_image(rig.core.geometry(), gone, key, (&value, crc_fast::crc32_iscsi(&value)), buf);
+    let ticket = rig.core.place(gone, key, image).unwrap();
+    rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
+    rig.world.wear_out = true;
+    (0..20).for_each(|_| rig.background());
+    assert_eq!((rig.core.stats().program_failures, rig.core.stopped()), (1, None));
+    assert!(rig.core.is_placed(ticket), "its caller waits for ever");
+    let op = Op { namespace: gone, key, body: Body::Placed { ticket }, condition: Condition::Always };
+    assert_eq!(rig.core.stage(&[op]), Err(Error::UnknownNamespace(gone).into()));
+    rig.core.forget(ticket);
+    rig.settle();
+    assert_eq!(rig.core.stats().bad_blocks, 1);
+    rig.reopen();
 }
 
 /// Goal:   a root waits for pages that are programmed again after there was no space for them.
