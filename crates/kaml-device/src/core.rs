@@ -64,10 +64,10 @@ pub struct Core {
     pub(crate) ops: InFlight,
     next_io: IoId,
     pub(crate) outbox: VecDeque<(IoId, Io)>,
-    /// Programs that found no space below; tried again later under the same ids, so that a root that waits for what came
-    /// before it waits for them.
+    /// Programs and erases that found no space below; tried again later under the same ids, so that a root that waits for what
+    /// came before it waits for them.
     pub(crate) retry: BTreeMap<IoId, Io>,
-    /// How often programs found no space below.
+    /// How often they found none.
     no_space_count: u64,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
@@ -342,6 +342,11 @@ impl Core {
                 self.counters.erases += 1;
                 self.journal.append(&Change::Block { block, erase_count, bad: false });
             }
+            (Pending::Erase { .. }, Err(MediumError::NoSpace { what })) => {
+                tracing::warn!(what, "no space below the device; the erase is tried again");
+                self.no_space_count += 1;
+                self.retry.insert(id, io);
+            }
             (Pending::Erase { block }, Err(MediumError::BlockFailed { .. })) => {
                 self.blocks.erase_failed(block);
                 self.retire(block);
@@ -491,7 +496,11 @@ impl Core {
                 self.retry_at_ns = now_ns + RETRY_NS;
                 // Pages of a block were asked for in their order, and so are again.
                 for (id, io) in std::mem::take(&mut self.retry) {
-                    self.ops.insert(id, Pending::Program);
+                    let pending = match io {
+                        Io::Erase { block, .. } => Pending::Erase { block: block.0 },
+                        _ => Pending::Program,
+                    };
+                    self.ops.insert(id, pending);
                     self.outbox.push_back((id, io));
                 }
             }
@@ -557,12 +566,12 @@ impl Core {
         self.ring.has_staged() || self.ring.in_flight() > 0 || self.writers.oldest_frame().is_some()
     }
 
-    /// Whether some programs wait for space below.
+    /// Whether some programs or erases wait for space below.
     pub fn is_waiting_for_space(&self) -> bool {
         !self.retry.is_empty()
     }
 
-    /// How often programs have found no space below: who waits for them can tell that they were tried again meanwhile.
+    /// How often they have found no space below: who waits for them can tell that they were tried again meanwhile.
     pub fn no_space_count(&self) -> u64 {
         self.no_space_count
     }

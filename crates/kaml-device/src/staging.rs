@@ -264,7 +264,7 @@ impl Core {
         Error::Full { live_bytes: self.blocks.live_chunks() * bytes, capacity_bytes: capacity * bytes }
     }
 
-    /// Some programs wait for space below.
+    /// Some programs or erases wait for space below.
     pub fn no_space_below(&self) -> Option<MediumError> {
         let waiting = |what: &str| MediumError::NoSpace { what: what.to_owned() };
         (!self.retry.is_empty()).then(|| waiting("page programs wait until there is space"))

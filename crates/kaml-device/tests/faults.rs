@@ -108,6 +108,7 @@ impl Rig {
             Io::Program { at, .. } if self.world.bad_blocks.contains(&at.block.0) => Err(failed(at.block, "program")),
             Io::Erase { block, .. } if self.world.bad_blocks.contains(&block.0) => Err(failed(*block, "erase")),
             Io::Program { at, .. } if self.world.no_space => Err(MediumError::NoSpace { what: at.to_string() }),
+            Io::Erase { block, .. } if self.world.no_space => Err(MediumError::NoSpace { what: block.to_string() }),
             Io::Persist { .. } if self.world.no_ring => {
                 Err(MediumError::NotDurable { what: "commit ring write", error: "EIO".into() })
             }
@@ -514,7 +515,7 @@ fn flipped_bits_are_not_moved_along() {
 }
 
 /// Goal:   no space below is said, loses nothing, and ends by itself.
-/// Method: fail all programs with no space; puts are refused while reads and deletes work; then let them succeed.
+/// Method: fail all programs and erases with no space; puts are refused while reads and deletes work; then let them succeed.
 #[test]
 fn no_space_below_is_survived() {
     let mut rig = Rig::new();
