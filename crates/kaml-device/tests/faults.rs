@@ -571,6 +571,8 @@ fn what_is_staged_has_a_place() {
         assert!(frames > 50, "{frames}");
         rig.put(5, Some(b"again")).unwrap();
     }
+}
+
 /// Goal:   a large value whose namespace is deleted while its program fails does not stop the device.
 /// Method: place one, delete its namespace, fail the program; whoever placed it is told that it may go on, and that the namespace is gone.
 #[test]

@@ -176,7 +176,8 @@ impl Device {
 
     // --- namespaces -----------------------------------------------------------------------------------------------------
 
-    /// Creates a namespace (paper:KAML CreateNamespace); durable when it returns.
+    /// Creates a namespace (paper:KAML CreateNamespace); durable when it returns. Without space below it is told so, and the
+    /// namespace, which is there but takes no Puts, is durable when there is space again; the same holds of changing and deleting.
     pub fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error> {
         let mut core = self.shared().lock();
         let id = core.create_namespace(name, options)?;
@@ -370,7 +371,7 @@ impl Device {
     pub fn settle(&self) -> Result<(), Error> {
         let mut core = self.shared().lock();
         let request = core.request_root(true);
-        self.shared().wait_settled(core, request)
+        self.shared().wait_root(core, request)
     }
 
     /// Reads everything and checks it: records against their checksums and the index, live data against what is
@@ -472,10 +473,10 @@ impl Inner {
     fn last_root(&self) -> Result<(), Error> {
         let mut core = self.shared.lock();
         let settled = core.request_root(true);
-        self.shared.wait_settled(core, settled)?;
+        self.shared.wait_root(core, settled)?;
         let mut core = self.shared.lock();
         let last = core.request_close();
-        self.shared.wait_settled(core, last)
+        self.shared.wait_root(core, last)
     }
 }
 

@@ -507,25 +507,13 @@ impl Shared {
 
     // --- roots ------------------------------------------------------------------------------------------------------------
 
-    /// Waits for a root that settles everything; gives up if programs that it waits for are tried again, and there is still no
-    /// space below.
-    pub(crate) fn wait_settled<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
+    /// Waits for a root that was asked for; gives up if programs that it waits for are tried again, and there is still no space
+    /// below.
+    pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
         self.wake_background();
         let no_space_count = core.no_space_count();
         while core.roots_done() < request {
             if let Some(error) = programs_wait_for_ever(&core, no_space_count) {
-                return Err(error);
-            }
-            core = self.make_room(core);
-        }
-        Ok(())
-    }
-
-    /// Waits for a root that was asked for.
-    pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
-        self.wake_background();
-        while core.roots_done() < request {
-            if let Some(error) = takes_no_changes(&core) {
                 return Err(error);
             }
             core = self.make_room(core);

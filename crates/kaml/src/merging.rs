@@ -85,7 +85,7 @@ impl Shared {
         // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
         let mut core = self.lock();
         let request = core.request_root(true);
-        let settled = self.wait_settled(core, request);
+        let settled = self.wait_root(core, request);
         let merged = settled.and_then(|()| self.merge_rows(namespace, retention, progress));
         self.lock().end_merge(namespace);
         merged

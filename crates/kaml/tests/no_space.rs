@@ -1,6 +1,6 @@
 //! The device on a file system that is full.
 
-use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{CreateOptions, Device, KeyKind, NamespaceChange, NamespaceOptions, OpenOptions};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -26,6 +26,54 @@ fn run(command: &mut Command) -> bool {
 fn a_device_without_space_below_closes() {
     fill_and_close(4000);
     fill_and_close(500_000);
+}
+
+/// Goal:   commands on namespaces do not wait for ever where there is no space below; they say so, and come into force when there is.
+/// Method: as above, then one namespace is created, one renamed, one deleted, one taken out of memory; space is given back.
+#[test]
+fn namespaces_change_without_space_below() {
+    let dir = tempfile::tempdir().unwrap();
+    if !run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(dir.path())) {
+        println!("skipped: no right to mount a tmpfs");
+        return;
+    }
+    let _unmount = Unmount(dir.path().into());
+    let path = dir.path().join("device");
+    let device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let [kept, gone] = ["kept", "gone"].map(|name| device.create_namespace(name, &options).unwrap());
+    let (say, said) = channel();
+    let change = move || {
+        let puts = (0u64..).map(|key| device.put([kept, gone][key as usize % 2], key, &[1; 4000]));
+        puts.map_while(Result::ok).for_each(drop);
+        let name = Some("renamed".to_owned());
+        let answers = [
+            device.create_namespace("new", &options).map(drop),
+            device.put(gone + 1, 1, b"one"),
+            device.delete(gone + 1, 1),
+            device.set_namespace(kept, &NamespaceChange { name, ..NamespaceChange::default() }),
+            device.unload_namespace(kept).map(drop),
+            device.delete_namespace(gone),
+        ];
+        say.send((device, answers)).is_ok()
+    };
+    std::thread::spawn(change);
+    let (device, answers) = said.recv_timeout(Duration::from_secs(20)).expect("all is answered");
+    for answer in answers {
+        let error = answer.unwrap_err();
+        assert!(error.to_string().starts_with("no space left below"), "{error}");
+    }
+    assert!(run(Command::new("mount").args(["-o", "remount,size=128m"]).arg(dir.path())));
+    let begin = Instant::now();
+    while let Err(error) = device.put(gone + 1, 1, b"one") {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{error}"); // until programs are tried again
+    }
+    device.close().unwrap();
+    let device = Device::open(&path, &OpenOptions::default()).unwrap();
+    let names: Vec<String> = device.namespaces().into_iter().map(|space| space.name).collect();
+    assert_eq!(names, ["renamed", "new"]);
+    assert_eq!(device.get(gone + 1, 1).unwrap().unwrap(), b"one");
+    device.close().unwrap();
 }
 
 fn fill_and_close(value_bytes: usize) {
