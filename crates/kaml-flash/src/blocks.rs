@@ -38,6 +38,8 @@ struct Table {
     with_image: BTreeSet<BlockIndex>,
     /// Those with OOB of urgent programs that is not written, for barriers.
     with_urgent: BTreeSet<BlockIndex>,
+    /// Programs that were accepted and found no space below, by their first page; each may be carried out again.
+    without_space: BTreeSet<PageAddr>,
     queues: Vec<Weak<dyn Poke>>,
 }
 
@@ -100,7 +102,8 @@ impl Blocks {
             image: None,
         };
         let blocks = vec![blank; block_count as usize];
-        let table = Table { blocks, with_image: BTreeSet::new(), with_urgent: BTreeSet::new(), queues: Vec::new() };
+        let (with_image, with_urgent, without_space) = Default::default();
+        let table = Table { blocks, with_image, with_urgent, without_space, queues: Vec::new() };
         Self { table: Mutex::new(table), turn_ended: Condvar::new() }
     }
 
@@ -125,10 +128,16 @@ impl Blocks {
         allocate: impl FnOnce() -> Result<(), MediumError>,
     ) -> Result<u32, MediumError> {
         let mut table = self.table();
-        let known = || table.blocks[at.block.0 as usize].programmed.next();
+        let is_again = table.without_space.contains(&at);
+        let known = || if is_again { at.page } else { table.blocks[at.block.0 as usize].programmed.next() };
         let end = geometry.check_program(at, data_len, oob.len(), known)?;
-        let Table { blocks, with_image, .. } = &mut *table;
+        let Table { blocks, with_image, without_space, .. } = &mut *table;
         let block = &mut blocks[at.block.0 as usize];
+        if is_again {
+            without_space.remove(&at);
+            block.programs_in_flight += 1;
+            return Ok(end);
+        }
         if block.turn == Turn::Erasing {
             return Err(MediumError::OutOfOrder { at, expected: geometry.pages_per_block });
         }
@@ -164,6 +173,11 @@ impl Blocks {
             }
         }
         block.programmed == Programmed::Pages(geometry.pages_per_block)
+    }
+
+    /// An accepted program found no space below: it may come again.
+    pub(crate) fn no_space_for(&self, at: PageAddr) {
+        self.table().without_space.insert(at);
     }
 
     /// Asks for the turn to write the OOB of a block's first `pages` pages.
@@ -269,6 +283,7 @@ impl Blocks {
             block.allocated &= !released;
             table.with_image.remove(&at);
             table.with_urgent.remove(&at);
+            table.without_space.retain(|program| program.block != at);
         }
         self.end_turn(table);
     }

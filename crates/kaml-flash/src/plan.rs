@@ -183,17 +183,17 @@ impl Plan {
             Step::ProgramData { block, end } => {
                 let is_urgent = matches!(io, Io::Program { urgent: true, .. }) && outcome.is_ok();
                 let complete = media.blocks.program_done(&media.geometry, block, is_urgent.then_some(end));
-                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                outcome.map_err(|errno| program_failure(media, block, io, errno))?;
                 let is_wanted = complete || is_urgent && !self.leaves_oob;
                 if is_wanted { self.program_turn(media, block, end) } else { Ok(Need::Done) }
             }
             Step::ProgramTurn { block, end } => {
-                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                outcome.map_err(|errno| program_failure(media, block, io, errno))?;
                 self.program_turn(media, block, end)
             }
             Step::ProgramOob { block, pages } => {
                 media.blocks.oob_done(&media.geometry, block, outcome.is_ok().then_some(pages));
-                outcome.map_err(|errno| block_failure(block, "program", errno))?;
+                outcome.map_err(|errno| program_failure(media, block, io, errno))?;
                 Ok(Need::Done)
             }
             Step::EraseTurn => {
@@ -436,6 +436,14 @@ impl Plan {
         self.step = Step::FlushSync;
         Ok(Need::Sync)
     }
+}
+
+/// What stopped a program behind the point where it was accepted. One without space below comes again.
+fn program_failure(media: &Media, block: BlockIndex, io: &Io, errno: Errno) -> MediumError {
+    if let (true, Io::Program { at, .. }) = (sys::is_no_space(errno), io) {
+        media.blocks.no_space_for(*at);
+    }
+    block_failure(block, "program", errno)
 }
 
 fn durable_done(what: &'static str, outcome: Result<(), Errno>) -> Result<Need, MediumError> {

@@ -4,7 +4,7 @@ use kaml::{CreateOptions, Device, KeyKind, NamespaceChange, NamespaceOptions, Op
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Unmounts when dropped.
 struct Unmount(PathBuf);
@@ -26,6 +26,46 @@ fn run(command: &mut Command) -> bool {
 fn a_device_without_space_below_closes() {
     fill_and_close(4000);
     fill_and_close(500_000);
+}
+
+/// Goal:   where space cannot be had ahead of writing, a device without space below goes on when there is some again.
+/// Method: a device on a file system without extents, which knows no such calls, takes small or large puts until one is refused; a
+///         file beside it is removed, and as many more are put. All is there when it is opened again. Needs the right to mount.
+#[test]
+fn devices_go_on_where_space_cannot_be_reserved() {
+    for value_bytes in [4000, 100_000] {
+        let dir = tempfile::tempdir().unwrap();
+        let (image, at) = (dir.path().join("image"), dir.path().join("mounted"));
+        std::fs::File::create(&image).unwrap().set_len(40 << 20).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        let is_made = run(Command::new("mkfs.ext2").args(["-q", "-m", "0"]).arg(&image));
+        if !is_made || !run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at)) {
+            println!("skipped: no right to mount an ext2");
+            return;
+        }
+        let _unmount = Unmount(at.clone());
+        let path = at.join("device");
+        let device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
+        let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let space = device.create_namespace("n", &options).unwrap();
+        std::fs::write(at.join("ballast"), vec![1; 16 << 20]).unwrap();
+        let value = |key: u64| vec![key as u8; value_bytes];
+        let put = |key| device.put(space, key, &value(key));
+        let (count, error) = (0..).find_map(|key| Some((key, put(key).err()?))).unwrap();
+        assert!(error.to_string().starts_with("no space left below"), "{error}");
+        std::fs::remove_file(at.join("ballast")).unwrap();
+        let begin = Instant::now();
+        while let Err(error) = put(count) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{error}");
+        }
+        let more = (4 << 20) / value_bytes as u64;
+        (count..count + more).for_each(|key| put(key).unwrap());
+        device.close().unwrap();
+        let device = Device::open(&path, &OpenOptions::default()).unwrap();
+        (0..count + more).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}"));
+        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+        device.close().unwrap();
+    }
 }
 
 /// Goal:   commands on namespaces do not wait for ever where there is no space below; they say so, and come into force when there is.
