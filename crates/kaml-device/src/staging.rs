@@ -15,6 +15,7 @@ use crate::ring::{self, Staged};
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, IoId, MediumError};
 use kaml_index::{IndexWriter, Key, Slot};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// When a record of a Put is to be stored.
@@ -92,6 +93,9 @@ pub(crate) struct Ticket {
     pub(crate) done: bool,
 }
 
+/// Conditions of a Put up to which each looks through the uncommitted records by itself; more would take time that grows with both.
+const CONDITIONS_LOOKED_UP: usize = 8;
+
 /// Values from this size on are programmed before they are committed, and only their place goes through the ring.
 pub const DIRECT_BYTES: usize = 32 << 10;
 
@@ -138,6 +142,8 @@ impl Core {
             return Err(Error::EmptyBatch.into());
         }
         let value_max = self.value_bytes_max();
+        let condition_count = ops.iter().filter(|op| op.condition != Condition::Always).count();
+        let uncommitted = (condition_count > CONDITIONS_LOOKED_UP).then(|| self.uncommitted_keys());
         for op in ops {
             let space = self.spaces.get(&op.namespace).ok_or(Error::UnknownNamespace(op.namespace))?;
             space.layout.admit(op.namespace, door)?;
@@ -164,7 +170,7 @@ impl Core {
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
             if op.condition != Condition::Always {
-                self.check_condition(op, index)?;
+                self.check_condition(op, index, uncommitted.as_ref())?;
             }
         }
         Ok(())
@@ -179,12 +185,23 @@ impl Core {
         }
     }
 
-    fn check_condition(&self, op: &Op<'_>, index: &IndexWriter) -> Result<(), Error> {
+    /// Whether each key with uncommitted records is there once they are committed.
+    fn uncommitted_keys(&self) -> HashMap<(u32, Key), bool> {
+        self.ring.uncommitted().map(|staged| ((staged.namespace, staged.key), staged.to.is_some())).collect()
+    }
+
+    fn check_condition(
+        &self,
+        op: &Op<'_>,
+        index: &IndexWriter,
+        uncommitted: Option<&HashMap<(u32, Key), bool>>,
+    ) -> Result<(), Error> {
         let same = |s: &&Staged| s.namespace == op.namespace && s.key == op.key;
-        let present = match self.ring.uncommitted().rev().find(same) {
-            Some(staged) => staged.to.is_some(),
-            None => index.get(&op.key).is_some(),
+        let staged = match uncommitted {
+            Some(keys) => keys.get(&(op.namespace, op.key)).copied(),
+            None => self.ring.uncommitted().rev().find(same).map(|staged| staged.to.is_some()),
         };
+        let present = staged.unwrap_or_else(|| index.get(&op.key).is_some());
         match (op.condition, present) {
             (Condition::IfAbsent, true) | (Condition::IfPresent, false) => {
                 Err(Error::Conflict { namespace: op.namespace, key: op.key, present })

@@ -6,6 +6,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+/// Goal:   a large batch with conditions keeps nobody waiting for long behind a large one that is not committed; what is staged counts.
+/// Method: 40 000 records submitted and not waited for, then as many under conditions, of other keys and of these.
+#[test]
+fn many_conditions_are_checked_soon() {
+    const COUNT: u64 = 40_000;
+    let device = Device::in_memory(&CreateOptions::new(1 << 30)).unwrap();
+    let space = device.create_namespace("n", &u64_keys()).unwrap();
+    let (mut first, mut others, mut same, mut gone) = (Batch::new(), Batch::new(), Batch::new(), Batch::new());
+    for key in 0..COUNT {
+        first.put(space, key, b"first");
+        others.put_if_absent(space, key + COUNT, b"other");
+        same.put_if_present(space, key, b"same");
+        gone.put_if_absent(space, key, b"none");
+    }
+    let commit = device.submit(&first).unwrap();
+    let begin = Instant::now();
+    let conflict = device.write(&gone).unwrap_err();
+    assert!(matches!(conflict.command(), Some(kaml_device::Error::Conflict { present: true, .. })), "{conflict}");
+    device.write(&others).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(1), "it took {:?}", begin.elapsed());
+    device.write(&same).unwrap();
+    commit.wait().unwrap();
+    assert_eq!(device.get(space, COUNT).unwrap().unwrap(), b"other");
+    assert_eq!(device.get(space, 7).unwrap().unwrap(), b"same");
+}
+
 fn u64_keys() -> NamespaceOptions {
     NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
 }
