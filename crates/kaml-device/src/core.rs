@@ -494,14 +494,14 @@ impl Core {
         if self.goes_on() {
             if !self.retry.is_empty() && now_ns >= self.retry_at_ns {
                 self.retry_at_ns = now_ns + RETRY_NS;
-                // Pages of a block were asked for in their order, and so are again.
-                for (id, io) in std::mem::take(&mut self.retry) {
+                // Pages of a block were asked for in their order, and so are again, before what came up meanwhile.
+                for (id, io) in std::mem::take(&mut self.retry).into_iter().rev() {
                     let pending = match io {
                         Io::Erase { block, .. } => Pending::Erase { block: block.0 },
                         _ => Pending::Program,
                     };
                     self.ops.insert(id, pending);
-                    self.outbox.push_back((id, io));
+                    self.outbox.push_front((id, io));
                 }
             }
             if !self.failed_blocks.is_empty() {

@@ -5,8 +5,8 @@
 mod watched;
 
 use kaml_device::{
-    BlockAudit, Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceOptions, Op,
-    StageError, VersionOptions, encode_image, image_bytes,
+    BlockAudit, Body, Buffered, Condition, Core, DIRECT_BYTES, Error, Found, Key, KeyKind, NamespaceChange,
+    NamespaceOptions, Op, StageError, VersionOptions, encode_image, image_bytes,
 };
 use kaml_flash::{
     AlignedBuf, BlockIndex, ChunkAddr, Completion, Geometry, Io, Medium, MediumError, MemoryMedium, Packing,
@@ -594,6 +594,36 @@ fn failed_programs_of_deleted_namespaces_stop_nothing() {
     rig.settle();
     assert_eq!(rig.core.stats().bad_blocks, 1);
     rig.reopen();
+}
+
+/// Goal:   a program that is tried again comes before those of later pages, whatever came up while it was under way.
+/// Method: a program finds no space and is handed out again; Puts fill the next pages meanwhile; it finds none again just when it is due.
+#[test]
+fn programs_tried_again_keep_their_order() {
+    let mut rig = Rig::new();
+    let one_log = NamespaceChange { logs: Some(vec![0]), ..NamespaceChange::default() };
+    rig.core.set_namespace(rig.namespace, &one_log).unwrap();
+    rig.poll_after_puts = false;
+    rig.world.no_space = true;
+    let mut key = 0;
+    let mut next_program = |rig: &mut Rig| {
+        while !rig.core.has_background() {
+            rig.put(key, Some(&[7; 4000])).unwrap();
+            key += 1;
+        }
+    };
+    next_program(&mut rig);
+    rig.background();
+    let mut started = Vec::new();
+    rig.now_ns += 200_000_000;
+    rig.core.poll(rig.now_ns, &mut started);
+    next_program(&mut rig);
+    started.drain(..).for_each(|(id, io)| rig.execute(id, io));
+    rig.now_ns += 200_000_000;
+    rig.core.poll(rig.now_ns, &mut started);
+    let places = started.iter().filter_map(|(_, io)| if let Io::Program { at, .. } = io { Some(*at) } else { None });
+    let places: Vec<_> = places.collect();
+    assert!(places.len() > 1 && places.is_sorted(), "{places:?}");
 }
 
 /// Goal:   a root waits for pages that are programmed again after there was no space for them.
