@@ -536,6 +536,8 @@ mod tests {
         let (mut core, _) = Core::open(&medium).unwrap();
         let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
         let id = core.create_namespace("versions", &options).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         commit(&mut core, &medium, id, Condition::Always).unwrap();
         core.sequence += 1 << 33;
         while core.spaces[&id].with_versions(|versions| versions.columns().segment_count()) == Some(0) {
