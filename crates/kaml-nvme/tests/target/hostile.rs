@@ -100,9 +100,19 @@ fn resident_bytes() -> u64 {
 
 /// Goal:   hosts that vanish in the middle of anything leave nothing behind.
 /// Method: 10 000 connections that end at some byte of a conversation with R2T and data, every second one by a reset;
-///         afterwards the target holds none of them, has hardly more memory than after the first thousand, and serves.
+///         afterwards the target holds none of them, has hardly more memory than after the first thousand, and serves. In a process
+///         of its own, whose memory other tests do not use.
 #[test]
 fn vanished_hosts_leave_nothing() {
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = alone.args(["hostile::hosts_vanish", "--exact", "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[ignore = "vanished_hosts_leave_nothing runs it in a process of its own"]
+fn hosts_vanish() {
     let world = World::new();
     let nsid = world.namespace("a");
     let mut store = Command::new(1, nsid);
