@@ -174,7 +174,7 @@ impl BlockGate {
         self.programmed_chunks[block as usize].store(chunks, Ordering::Release);
     }
 
-    fn is_pinned(&self, block: u32) -> bool {
+    pub(crate) fn is_pinned(&self, block: u32) -> bool {
         #[cfg(feature = "broken")]
         if crate::Broken::ErasesPinned.is() {
             return false;

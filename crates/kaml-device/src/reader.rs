@@ -96,21 +96,15 @@ impl Reader {
     /// As [`Reader::find`], in a namespace that may be asked so.
     pub(crate) fn find_in(&self, space: &NamespaceShared, namespace: u32, key: &Key) -> Result<Found, FindError> {
         with_index_of(space, key, |index| {
-            loop {
-                let Some(slot) = index.get(key) else { return Found::Absent };
-                let at = ChunkAddr(slot.at);
-                let pin = self.gate.pin(at);
-                if index.get(key) != Some(slot) {
-                    continue; // moved between the probe and the pin
-                }
-                let (block, start) = self.geometry.split(at);
-                let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
-                if !self.gate.is_programmed(block, end) {
-                    return Found::Buffered;
-                }
-                let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
-                return Found::Flash(FlashRead { at, bytes, namespace, key: *key, _pin: pin });
+            let Some((slot, pin)) = pinned(&self.gate, || index.get(key)) else { return Found::Absent };
+            let at = ChunkAddr(slot.at);
+            let (block, start) = self.geometry.split(at);
+            let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
+            if !self.gate.is_programmed(block, end) {
+                return Found::Buffered;
             }
+            let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
+            Found::Flash(FlashRead { at, bytes, namespace, key: *key, _pin: pin })
         })
     }
 
@@ -188,6 +182,18 @@ impl Reader {
         let space = self.space(namespace)?;
         space.layout.admit(namespace, door)?;
         with_index_of(&space, key, probe)
+    }
+}
+
+/// Where a record is that is probed for, its block pinned: what was pinned counts if the record is still there afterwards.
+#[inline]
+fn pinned(gate: &Arc<BlockGate>, probe: impl Fn() -> Option<Slot>) -> Option<(Slot, Pin)> {
+    loop {
+        let slot = probe()?;
+        let pin = gate.pin(ChunkAddr(slot.at));
+        if probe() == Some(slot) {
+            return Some((slot, pin));
+        }
     }
 }
 
@@ -297,5 +303,54 @@ impl Core {
     /// Where a key's record is said to be.
     pub fn slot(&self, namespace: u32, key: &Key) -> Option<Slot> {
         self.spaces.get(&namespace)?.index.as_ref()?.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::BlockTable;
+    use crate::core::code;
+    use std::cell::RefCell;
+
+    /// Goal:   a record that moves between the probe and the pin is looked for again: the block that is pinned is the one with the
+    ///         record, and no other one.
+    /// Method: probes that answer one place, then another, or none.
+    #[test]
+    fn pins_are_of_the_place_seen_afterwards() {
+        let geometry = Geometry {
+            channel_count: 1,
+            dies_per_channel: 1,
+            blocks_per_die: 40,
+            pages_per_block: 32,
+            page_bytes: 4096,
+            oob_bytes: 32,
+            chunk_bytes: 64,
+            pages_per_program: 1,
+            packing: kaml_flash::Packing::Across,
+            ring_bytes: 1 << 20,
+            sector_bytes: 512,
+            root_bytes: 1 << 16,
+        };
+        let gate = BlockTable::new(&geometry).gate;
+        let slot_in = |block| Slot { at: geometry.chunk_at(kaml_flash::BlockIndex(block), 7).0, len: code(3) };
+        let [a, b] = [1, 2].map(|block| Some(slot_in(block)));
+        for (probes, expected) in [
+            (vec![a, a], a),
+            (vec![a, b, b, b], b),
+            (vec![a, b, a, a], a),
+            (vec![a, None, None], None),
+            (vec![None], None),
+        ] {
+            let answers = RefCell::new(probes.clone().into_iter());
+            let found = pinned(&gate, || answers.borrow_mut().next().expect("no more probes than needed"));
+            assert_eq!(found.as_ref().map(|(slot, _)| *slot), expected, "{probes:?}");
+            for slot in [a, b] {
+                let block = geometry.split(ChunkAddr(slot.unwrap().at)).0.0;
+                assert_eq!(gate.is_pinned(block), slot == expected, "{probes:?}");
+            }
+            drop(found);
+            assert!(![1, 2].into_iter().any(|block| gate.is_pinned(block)), "{probes:?}");
+        }
     }
 }

@@ -360,6 +360,35 @@ fn failing_blocks_wait_for_indexes_that_left_memory() {
     rig.compare(&model, 20);
 }
 
+/// Goal:   a root does not give up the ring frames of records that a failed block took along, while they stand in a buffer again.
+/// Method: fill a block, whose program fails; once its records stand in another one's buffer, a root that does not settle; then the
+///         device is opened as after a crash.
+#[test]
+fn records_placed_again_hold_the_ring() {
+    let mut rig = Rig::new();
+    let one_log = NamespaceChange { logs: Some(vec![0]), ..NamespaceChange::default() };
+    rig.core.set_namespace(rig.namespace, &one_log).unwrap();
+    rig.settle();
+    let (mut model, mut key) = (BTreeMap::new(), 0);
+    rig.world.wear_out = true;
+    while rig.core.stats().program_failures == 0 {
+        rig.put(key, Some(&value(key, 1))).unwrap();
+        model.insert(key, value(key, 1));
+        key += 1;
+    }
+    let programs = rig.core.stats().page_bytes;
+    while rig.core.wants_poll() {
+        rig.background();
+    }
+    let request = rig.core.request_root(false);
+    while rig.core.roots_done() < request {
+        rig.background();
+    }
+    assert!(rig.core.has_unprogrammed() && key > 20, "{key} records; {programs} {:?}", rig.core.stats());
+    rig.reopen();
+    rig.compare(&model, key);
+}
+
 /// Goal:   where records of a failed block wait for an index that cannot be read the device stops and says so, and nothing of
 ///         them is lost: they are there when it is opened again.
 /// Method: as above, with indexes that cannot be loaded for a while.
