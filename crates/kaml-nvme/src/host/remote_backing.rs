@@ -119,6 +119,10 @@ impl Backing for RemoteDevice {
         RemoteDevice::delete_namespace(self, namespace)
     }
 
+    fn may_lose_answers(&self) -> bool {
+        true
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }

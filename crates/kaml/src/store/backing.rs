@@ -79,6 +79,11 @@ pub trait Backing: Send + Sync + 'static {
     /// others may wait for, comes to its end first.
     fn before_sleep(&self) {}
 
+    /// Whether a Put may fail and nevertheless be carried out: one whose answer was lost on its way.
+    fn may_lose_answers(&self) -> bool {
+        false
+    }
+
     /// What it takes.
     fn limits(&self) -> Limits;
 

@@ -44,6 +44,11 @@ struct Access {
 }
 
 impl Access {
+    /// Whether the commit replaces what only the cache has.
+    fn replaces_unflushed(&self) -> bool {
+        self.dirty && self.change.is_some()
+    }
+
     /// What the commit stores of it: a value, its absence, or nothing.
     fn stored(&self) -> Option<Option<&[u8]>> {
         match (&self.change, &self.seen) {
@@ -338,9 +343,15 @@ impl Transaction {
             self.let_all_go(|_| None);
             return Err(StoreError::DependencyLost);
         }
+        if batch.len() > 1
+            && self.store.cache.backing.may_lose_answers()
+            && let Err(error) = self.flush_replaced()
+        {
+            self.let_all_go(|_| None);
+            return Err(error);
+        }
         // What is not flushed would be lost with a commit that replaced it early.
-        let replaces_unflushed = self.accesses.iter().any(|access| access.dirty && access.change.is_some());
-        let is_early = self.store.early_release && !replaces_unflushed;
+        let is_early = self.store.early_release && !self.accesses.iter().any(Access::replaces_unflushed);
         if is_early { self.commit_early(&batch) } else { self.commit_strictly(&batch) }
     }
 
@@ -357,6 +368,29 @@ impl Transaction {
             };
         }
         batch
+    }
+
+    /// Stores what is not flushed and about to be replaced. Should it never be known what became of the commit, keeping that would
+    /// undo a part of it, and dropping it would lose a put: so the device has one or the other, and can be asked.
+    fn flush_replaced(&mut self) -> Result<(), StoreError> {
+        let cache = &self.store.cache;
+        let mut batch = Batch::new();
+        for Access { place: Place { id, .. }, seen, .. } in self.accesses.iter().filter(|a| a.replaces_unflushed()) {
+            match seen {
+                Content::Value(value) => batch.put(id.namespace, id.key, value),
+                Content::Absent => batch.delete(id.namespace, id.key),
+                Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
+            };
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        cache.backing.write(&batch)?;
+        for access in self.accesses.iter_mut().filter(|a| a.replaces_unflushed()) {
+            cache.shard(access.grip.shard).set_clean(access.grip.slot);
+            access.dirty = false;
+        }
+        Ok(())
     }
 
     /// Locks are held until the Put is durable.
@@ -471,9 +505,10 @@ impl Transaction {
     }
 }
 
-/// A Put that failed may have been stored: the device must be asked. What is not flushed is kept.
+/// A Put that failed may have been stored: the device must be asked. What is not flushed is kept: either the Put surely was not
+/// stored, or this record is all that it was about, and then it is as if the Put had come before.
 fn unknown_after_failure(access: &mut Access) -> Option<(Content, Ticket)> {
-    (access.change.is_some() && !access.dirty).then_some((Content::Unknown, 0))
+    (access.change.is_some() && !access.replaces_unflushed()).then_some((Content::Unknown, 0))
 }
 
 impl Drop for Transaction {

@@ -25,6 +25,8 @@ pub(crate) struct Controls {
     pub(crate) written: Gate,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
+    /// Puts of several records are carried out, and nobody is told.
+    pub(crate) lose_answers: AtomicBool,
 }
 
 pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
@@ -137,6 +139,9 @@ impl Backing for Controlled {
         pause(&self.controls.write_delay_us);
         let written = self.device.write(batch);
         pass(&self.controls.written);
+        if batch.len() > 1 && self.controls.lose_answers.load(Ordering::Relaxed) {
+            return Err(Error::Remote("the answer is lost".into()));
+        }
         written
     }
 
@@ -151,6 +156,10 @@ impl Backing for Controlled {
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
         self.device.delete_namespace(namespace)
+    }
+
+    fn may_lose_answers(&self) -> bool {
+        true
     }
 
     fn limits(&self) -> Limits {

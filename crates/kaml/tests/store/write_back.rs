@@ -265,6 +265,24 @@ fn lost_commits_leave_unflushed_puts() {
     assert_eq!(world.device.get(world.ns, 1u64).unwrap().as_deref(), Some(expected));
 }
 
+/// Goal:   a commit that was stored, but of which nobody heard, is not undone in part by a flush of what it replaced.
+/// Method: a transaction changes an unflushed record and another one, its answer is lost, and then a flush.
+#[test]
+fn commits_that_nobody_heard_of_are_whole() {
+    let world = World::new(&back(1 << 20));
+    [1u64, 2].into_iter().for_each(|key| world.device.put(world.ns, key, b"old").unwrap());
+    world.store.put(world.ns, 1u64, b"put").unwrap();
+    world.controls.lose_answers.store(true, Ordering::Relaxed);
+    let mut txn = world.store.begin().unwrap();
+    [1u64, 2].into_iter().for_each(|key| txn.update(world.ns, key, b"committed").unwrap());
+    assert!(txn.commit().is_err());
+    world.store.flush().unwrap();
+    for key in [1u64, 2] {
+        assert_eq!(world.device.get(world.ns, key).unwrap().as_deref(), Some(&b"committed"[..]));
+        assert_eq!(world.store.get(world.ns, key).unwrap().as_deref(), Some(&b"committed"[..]));
+    }
+}
+
 /// Goal:   on a full device deletes make room for unflushed records, however many of these there are.
 /// Method: fill the device; puts, which a flush cannot store; deletes, and a flush.
 #[test]
