@@ -246,7 +246,7 @@ impl Core {
             return false;
         }
         let asked = self.root_request_covered() > commit.done;
-        asked || self.ring_is_filling() || self.blocks_are_wanted()
+        asked || self.ring_is_filling() || self.sequences_are_short() || self.blocks_are_wanted()
     }
 
     /// Whether a checkpoint is being taken that will be finished without anybody's help.

@@ -19,12 +19,12 @@ use crate::lifetime::Class;
 use crate::metadata::{read_journal, read_root, read_stream};
 use crate::namespace::{Namespace, NamespaceInfo};
 use crate::reader::READS_MAX;
-use crate::ring::PERSISTS_IN_FLIGHT_MAX;
+use crate::ring::{PERSISTS_IN_FLIGHT_MAX, sequences_ahead_max};
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
 use kaml_index::{IndexLayout, IndexWriter, Key, Slot};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// What opening found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,6 +71,10 @@ pub struct LoadedIndex {
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
 const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
+/// The last epoch whose pages can be told from earlier ones: a device that is opened every second reaches it in half a year.
+const EPOCH_MAX: u64 = u64::MAX >> SEQUENCES_PER_EPOCH_LOG2;
+/// The last sequence that a life may begin with: records have 48 bits for it, and a quarter of them lasts for years.
+const FIRST_SEQUENCE_MAX: u64 = (1 << 48) - (1 << 46);
 
 impl Core {
     /// Makes an empty device of a medium that was just created.
@@ -82,6 +86,7 @@ impl Core {
     /// Opens a device.
     pub fn open(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
         let root = read_root(medium)?;
+        check_may_be_written(&root)?;
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         if report.clean {
@@ -103,6 +108,7 @@ impl Core {
     /// damaged does not keep the others from being opened after a crash. Answers also what it was.
     pub fn open_without(medium: &dyn Medium, name: &str) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
         let mut root = read_root(medium)?;
+        check_may_be_written(&root)?;
         let found = root.namespaces.iter().position(|space| space.name == name);
         let gone = root.namespaces.remove(found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))?);
         root.clean = false; // what the block table counts as live includes it
@@ -133,8 +139,12 @@ impl Core {
     }
 
     /// The firmware as the root describes it, indexes not loaded.
-    pub(crate) fn restore(medium: &dyn Medium, root: Root) -> Result<Core, Error> {
+    pub(crate) fn restore(medium: &dyn Medium, mut root: Root) -> Result<Core, Error> {
         let geometry = medium.geometry().clone();
+        if !root.clean {
+            // Records that never were acknowledged may stand in pages, with sequences that neither root nor ring tells of.
+            root.next_sequence = root.next_sequence.saturating_add(sequences_ahead_max(&geometry));
+        }
         let mut blocks = BlockTable::new(&geometry);
         check_runs(&root, &geometry)?;
         if let Some(stream) = &root.blocks {
@@ -154,7 +164,7 @@ impl Core {
         core.keeps_versions = spaces.values().any(|space| space.versioned.is_some());
         core.spaces = spaces;
         // Later openings program later pages: the order of page sequences holds over all of them.
-        core.writers.sequence = first_sequence(core.root.epoch + 1);
+        core.writers.sequence = first_sequence(core.root.epoch.saturating_add(1));
         core.blocks.set_age(core.writers.sequence, core.sequence);
         core.ring.begin_versions(core.sequence);
         Ok(core)
@@ -313,15 +323,19 @@ impl Core {
         // Records that are in their pages already must not be taken for free space while others are placed again.
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::End };
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
+        // Large records do not know their sequence: who salvages takes the one that was programmed last. Small ones in front of them
+        // in the ring would be programmed behind them, if they were placed again.
+        let mut last_mapped = HashMap::new();
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");
-            for (record, body) in records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping) {
+            for (i, (record, body)) in records.iter().enumerate().filter(|(_, (r, _))| r.kind == RecordKind::Mapping) {
                 if !self.takes(record) {
                     continue;
                 }
                 let block = self.block_of(self.mapped_at(record, body)?);
                 self.blocks.hold_mapped(block);
                 self.blocks.set_mapping_frame(block, self.ring.staging_number());
+                last_mapped.insert((record.namespace, record.key), (frame.lsn, i));
             }
             scan.accept(&frame);
         }
@@ -330,8 +344,12 @@ impl Core {
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");
             report.ring_frames += 1;
-            for (record, body) in records {
+            for (i, (record, body)) in records.into_iter().enumerate() {
                 report.ring_records += 1;
+                let mapped = last_mapped.get(&(record.namespace, record.key));
+                if record.kind == RecordKind::Value && mapped.is_some_and(|mapped| (frame.lsn, i) < *mapped) {
+                    continue;
+                }
                 if record.kind.is_versioned() {
                     self.sequence = self.sequence.max(record.sequence);
                     let known = self.takes(&record).then(|| Again::of_ring(&record, body)).flatten();
@@ -537,7 +555,21 @@ pub(crate) const PLACE_TRIES_MAX: u32 = 10_000;
 
 /// Where the sequences of pages begin that are programmed in the life of a ring's epoch.
 fn first_sequence(epoch: u64) -> u64 {
-    epoch << SEQUENCES_PER_EPOCH_LOG2
+    epoch.min(EPOCH_MAX) << SEQUENCES_PER_EPOCH_LOG2
+}
+
+/// Refuses a root behind which no pages or records can be numbered: then the device can still be opened to be read.
+fn check_may_be_written(root: &Root) -> Result<(), Error> {
+    let what = match root {
+        Root { epoch, .. } if *epoch >= EPOCH_MAX => {
+            format!("the root counts {epoch} openings, and {EPOCH_MAX} are all")
+        }
+        Root { next_sequence, .. } if *next_sequence > FIRST_SEQUENCE_MAX => {
+            format!("the root counts {next_sequence} records, and {FIRST_SEQUENCE_MAX} are all")
+        }
+        Root { .. } => return Ok(()),
+    };
+    Err(Error::MetadataDamaged(format!("{what}; it can be opened to be read")))
 }
 
 fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
@@ -575,4 +607,102 @@ fn restore_blocks(blocks: &mut BlockTable, bytes: &[u8], exact: bool) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::NamespaceOptions;
+    use crate::staging::{Body, Condition, Op, StageError};
+    use kaml_flash::{Geometry, MemoryMedium, Packing};
+
+    fn formatted() -> MemoryMedium {
+        let medium = MemoryMedium::new(Geometry {
+            channel_count: 2,
+            dies_per_channel: 1,
+            blocks_per_die: 34,
+            pages_per_block: 32,
+            page_bytes: 4096,
+            oob_bytes: 32,
+            chunk_bytes: 64,
+            pages_per_program: 1,
+            packing: Packing::Across,
+            ring_bytes: 1 << 20,
+            sector_bytes: 512,
+            root_bytes: 1 << 16,
+        });
+        Core::format(&medium).unwrap();
+        medium
+    }
+
+    fn commit_root(core: &mut Core, medium: &MemoryMedium) {
+        let request = core.request_root(false);
+        core.drive(medium, |core| core.roots_done() >= request).unwrap();
+    }
+
+    fn with_namespace(medium: &MemoryMedium) -> (Core, u32) {
+        let mut core = Core::open(medium).unwrap().0;
+        let id = core.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        commit_root(&mut core, medium);
+        (core, id)
+    }
+
+    fn stage(core: &mut Core, namespace: u32, value: &[u8]) -> Result<u64, StageError> {
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        core.stage(&[Op { namespace, key: Key::from(1), body, condition: Condition::Always }])
+    }
+
+    fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, value: &[u8]) {
+        while let Err(error) = stage(core, namespace, value) {
+            assert_eq!(error, StageError::Busy);
+            core.drive_once(medium).unwrap(); // blocks must be erased
+        }
+        let (id, mut io) = core.begin_persist().unwrap();
+        let result = medium.execute(&mut io);
+        core.complete(Completion { id, io, result });
+    }
+
+    /// Goal:   no life uses numbers that another one used: where they end the device is refused, but for reading.
+    /// Method: roots with the last epoch that may be followed by one, and with the next; the same with sequences of records.
+    #[test]
+    fn numbers_of_lives_end() {
+        let roots: [(u64, u64, bool); 4] = [
+            (EPOCH_MAX - 1, 1, true),
+            (EPOCH_MAX, 1, false),
+            (1, FIRST_SEQUENCE_MAX, true),
+            (1, FIRST_SEQUENCE_MAX + 1, false),
+        ];
+        for ((epoch, next_sequence, opens), clean) in roots.into_iter().flat_map(|root| [(root, true), (root, false)]) {
+            let medium = formatted();
+            let root = Root { epoch, next_sequence, clean, ..read_root(&medium).unwrap() };
+            write_root(&medium, &root).unwrap();
+            Core::open_to_read(&medium.clone_state()).unwrap();
+            match Core::open(&medium) {
+                Ok((mut core, _)) => {
+                    assert!(opens);
+                    assert!(core.writers.sequence >= EPOCH_MAX << SEQUENCES_PER_EPOCH_LOG2 || epoch == 1);
+                    commit_root(&mut core, &medium);
+                }
+                Err(error) => assert!(!opens && matches!(error, Error::MetadataDamaged(_)), "{error}"),
+            }
+        }
+    }
+
+    /// Goal:   a life after a crash begins behind all sequences that were used before it, also of Puts that left nothing in the ring;
+    ///         so many are not used before a root tells of them.
+    /// Method: as many as may be, without a root; one more waits for it. A crash before and after.
+    #[test]
+    fn sequences_are_not_used_again() {
+        let medium = formatted();
+        let (mut core, id) = with_namespace(&medium);
+        core.sequence = core.root.next_sequence + sequences_ahead_max(&core.geometry) - 1;
+        put(&mut core, &medium, id, b"last");
+        let used = core.sequence;
+        assert_eq!(stage(&mut core, id, b"one more"), Err(StageError::Busy));
+        assert_eq!(core.sequence, used);
+        assert!(Core::open(&medium.clone_state()).unwrap().0.sequence >= used);
+        core.drive(&medium, |core| core.root.next_sequence == used).unwrap();
+        put(&mut core, &medium, id, b"one more");
+        assert!(Core::open(&medium).unwrap().0.sequence > used);
+    }
 }

@@ -475,6 +475,12 @@ pub(crate) fn frame_bytes_max(geometry: &Geometry) -> usize {
     (geometry.ring_bytes / 8).min(8 << 20).next_multiple_of(4096) as usize
 }
 
+/// So many sequences at most are used behind those that the present root tells of: more than a ring has records, for of Puts that find
+/// no room the sequences are gone.
+pub(crate) fn sequences_ahead_max(geometry: &Geometry) -> u64 {
+    2 * geometry.ring_bytes / RecordHeader::BYTES as u64
+}
+
 /// Bytes of the payload of a mapping record.
 const MAPPING_BYTES: usize = 8;
 

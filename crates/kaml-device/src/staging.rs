@@ -11,7 +11,7 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::version::VersionStamp;
 use crate::layout::Door;
 use crate::lifetime::Class;
-use crate::ring::{self, Staged};
+use crate::ring::{self, Staged, sequences_ahead_max};
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, IoId, MediumError};
 use kaml_index::{IndexWriter, Key, Slot};
@@ -114,7 +114,7 @@ impl Core {
     fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
         self.check(door, ops)?;
         let bytes = self.admit(ops)?;
-        if !self.ring.has_room(bytes) {
+        if !self.ring.has_room(bytes) || !self.has_sequences(ops.len()) {
             return Err(StageError::Busy);
         }
         let mark = self.ring.mark();
@@ -183,6 +183,20 @@ impl Core {
             Some(error) => Err(Error::Medium(error).into()),
             None => Err(StageError::Busy),
         }
+    }
+
+    /// Whether so many more sequences may be used before a root tells of those that were: opening after a crash begins behind them.
+    pub(crate) fn has_sequences(&self, count: usize) -> bool {
+        self.sequences_ahead() + count as u64 <= sequences_ahead_max(&self.geometry)
+    }
+
+    /// Whether enough of them were used for a root.
+    pub(crate) fn sequences_are_short(&self) -> bool {
+        self.sequences_ahead() > sequences_ahead_max(&self.geometry) / 2
+    }
+
+    fn sequences_ahead(&self) -> u64 {
+        self.sequence - self.root.next_sequence
     }
 
     /// Whether each key with uncommitted records is there once they are committed.

@@ -395,7 +395,10 @@ impl Core {
         };
         let versioned = space.versioned.as_ref().expect("admitted");
         let has_command = versioned.staged.iter().any(|staged| matches!(staged, StagedVersion::Command(..)));
-        if has_command || !self.ring.has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN) {
+        if has_command
+            || !self.ring.has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN)
+            || !self.has_sequences(1)
+        {
             return Err(StageError::Busy); // it may change what this one can do
         }
         let present = checked.map_err(Error::Versions)?;
@@ -540,6 +543,7 @@ mod tests {
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         commit(&mut core, &medium, id, Condition::Always).unwrap();
         core.sequence += 1 << 33;
+        core.root.next_sequence = core.sequence;
         while core.spaces[&id].with_versions(|versions| versions.columns().segment_count()) == Some(0) {
             commit(&mut core, &medium, id, Condition::Always).unwrap();
         }
