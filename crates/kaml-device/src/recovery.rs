@@ -90,6 +90,7 @@ impl Core {
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         if report.clean {
+            check_unused(medium, &core.root)?;
             // Only erases can have been journaled since the block table was written.
             core.replay_journal(medium)?;
             core.blocks.finish_restore();
@@ -126,7 +127,10 @@ impl Core {
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         core.blocks.use_bad_blocks();
         match report.clean {
-            true => core.blocks.finish_restore(),
+            true => {
+                check_unused(medium, &core.root)?;
+                core.blocks.finish_restore();
+            }
             false => core.recover(medium, &mut report)?,
         }
         core.read_only = true;
@@ -558,6 +562,14 @@ fn first_sequence(epoch: u64) -> u64 {
     epoch.min(EPOCH_MAX) << SEQUENCES_PER_EPOCH_LOG2
 }
 
+/// Refuses the root of a clean close if the device was opened and used since: the root that says so is damaged.
+fn check_unused(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
+    match RingScan::new(medium, root.epoch, root.ring_tail, Gaps::Refused).has_later_life()? {
+        true => Err(Error::MetadataDamaged("the newest root; Puts followed the one before".to_owned())),
+        false => Ok(()),
+    }
+}
+
 /// Refuses a root behind which no pages or records can be numbered: then the device can still be opened to be read.
 fn check_may_be_written(root: &Root) -> Result<(), Error> {
     let what = match root {
@@ -640,6 +652,11 @@ mod tests {
         core.drive(medium, |core| core.roots_done() >= request).unwrap();
     }
 
+    fn close(core: &mut Core, medium: &MemoryMedium) {
+        let request = core.request_close();
+        core.drive(medium, |core| core.roots_done() >= request && core.root.clean).unwrap();
+    }
+
     fn with_namespace(medium: &MemoryMedium) -> (Core, u32) {
         let mut core = Core::open(medium).unwrap().0;
         let id = core.create_namespace("n", &NamespaceOptions::default()).unwrap();
@@ -704,5 +721,30 @@ mod tests {
         core.drive(&medium, |core| core.root.next_sequence == used).unwrap();
         put(&mut core, &medium, id, b"one more");
         assert!(Core::open(&medium).unwrap().0.sequence > used);
+    }
+
+    /// Goal:   a device that was used since it was closed is not opened as it was then: a damaged root takes no Puts along unnoticed.
+    /// Method: close, open, put; then what opening wrote is damaged. Without a Put behind it that is what a power cut leaves.
+    #[test]
+    fn closed_devices_are_not_taken_for_unused() {
+        for used in [false, true] {
+            let medium = formatted();
+            let (mut core, id) = with_namespace(&medium);
+            put(&mut core, &medium, id, b"old");
+            close(&mut core, &medium);
+            let mut core = Core::open(&medium).unwrap().0;
+            if used {
+                core.load_index(&medium, id).unwrap();
+                put(&mut core, &medium, id, b"new");
+            }
+            let slot = (core.root.generation % 2) as u8;
+            medium.execute(&mut Io::WriteRoot { slot, data: AlignedBuf::zeroed(4096) }).unwrap();
+            match Core::open(&medium) {
+                Ok(_) => assert!(!used, "a Put is lost"),
+                Err(error) => assert!(used && matches!(error, Error::MetadataDamaged(_)), "{error}"),
+            }
+            let (_, report) = Core::salvage(&medium, &mut |_, _| {}).unwrap();
+            assert_eq!(report.problems.len(), usize::from(used), "{report:?}");
+        }
     }
 }

@@ -75,6 +75,17 @@ impl<'a> RingScan<'a> {
         self.whole_at(frame.lsn, frame.previous_end)
     }
 
+    /// Whether a frame of a later life stands where its first one would: the root of that life is damaged.
+    pub(crate) fn has_later_life(&self) -> Result<bool, Error> {
+        // A bit that flips on its way hides one; none makes one.
+        for lsn in self.places_behind(self.end).repeat(READS_MAX as usize) {
+            if self.header_at(lsn)?.is_some_and(|frame| frame.epoch > self.epoch && frame.lsn >= self.end) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     pub(crate) fn accept(&mut self, frame: &Frame) {
         self.end = self.end_of(frame);
     }
