@@ -14,18 +14,30 @@ use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError};
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 
-/// The newer of the whole roots.
+/// The newest whole root.
 pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
+    find_root(medium).map(|(root, _)| root)
+}
+
+/// The newest whole root: the newer one of both slots. Where one of them is damaged or torn it would have been the newer one, if the
+/// mirror is. Answers also which slot should hold the root and does not.
+pub(crate) fn find_root(medium: &dyn Medium) -> Result<(Root, Option<u8>), Error> {
     let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
-    match slots {
-        [Ok(a), Ok(b)] => Ok(if a.generation > b.generation { a } else { b }),
+    let (slot, root) = match slots {
+        [Ok(a), Ok(b)] => return Ok((if a.generation > b.generation { a } else { b }, None)),
         [Err(DecodeError::Newer(found)), _] | [_, Err(DecodeError::Newer(found))] => {
             let newer = DecodeError::Newer(found);
-            Err(DecodeError::both(&newer, &newer).into())
+            return Err(DecodeError::both(&newer, &newer).into());
         }
-        [Ok(root), Err(_)] | [Err(_), Ok(root)] => Ok(root),
-        [Err(a), Err(b)] => Err(DecodeError::both(&a, &b).into()),
-    }
+        [Err(_), Ok(root)] => (0, root),
+        [Ok(root), Err(_)] => (1, root),
+        [Err(a), Err(b)] => return Err(DecodeError::both(&a, &b).into()),
+    };
+    // The mirror is written with a root, and so when all that it names is durable.
+    Ok(match read_mirror(medium).ok().flatten().filter(|mirror| mirror.generation > root.generation) {
+        Some(mirror) => (mirror, Some(slot)),
+        None => (root, None),
+    })
 }
 
 fn read_slot(medium: &dyn Medium, slot: u8) -> Result<Result<Root, DecodeError>, Error> {

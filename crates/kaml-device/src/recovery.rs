@@ -16,7 +16,7 @@ use crate::format::record::{Record, RecordHeader, RecordKind};
 use crate::format::root::{Root, Stream};
 use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
-use crate::metadata::{read_journal, read_root, read_stream};
+use crate::metadata::{find_root, read_journal, read_root, read_stream};
 use crate::namespace::{Namespace, NamespaceInfo};
 use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, sequences_ahead_max};
@@ -85,8 +85,7 @@ impl Core {
 
     /// Opens a device.
     pub fn open(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
-        let root = read_root(medium)?;
-        check_may_be_written(&root)?;
+        let root = root_to_go_on_from(medium)?;
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         if report.clean {
@@ -108,8 +107,7 @@ impl Core {
     /// Opens a device without one of its namespaces: it is gone, with everything in it. Nothing of it is read, so one that is
     /// damaged does not keep the others from being opened after a crash. Answers also what it was.
     pub fn open_without(medium: &dyn Medium, name: &str) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
-        let mut root = read_root(medium)?;
-        check_may_be_written(&root)?;
+        let mut root = root_to_go_on_from(medium)?;
         let found = root.namespaces.iter().position(|space| space.name == name);
         let gone = root.namespaces.remove(found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))?);
         root.clean = false; // what the block table counts as live includes it
@@ -584,12 +582,28 @@ fn check_may_be_written(root: &Root) -> Result<(), Error> {
     Err(Error::MetadataDamaged(format!("{what}; it can be opened to be read")))
 }
 
+/// The present root of a device that can be written. It is in the slot that the next one is not written to.
+fn root_to_go_on_from(medium: &dyn Medium) -> Result<Root, Error> {
+    let (root, damaged) = find_root(medium)?;
+    check_may_be_written(&root)?;
+    if let Some(slot) = damaged {
+        tracing::warn!(slot, "a root slot is damaged, or was being written: it is written again from the mirror");
+        write_root_to(medium, &root, slot)?;
+        write_root(medium, &root)?;
+    }
+    Ok(root)
+}
+
 fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
+    write_root_to(medium, root, (root.generation % 2) as u8)
+}
+
+fn write_root_to(medium: &dyn Medium, root: &Root, slot: u8) -> Result<(), Error> {
     let bytes = root.encode(medium.uuid());
     let sector = medium.geometry().sector_bytes as usize;
     let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(sector));
     data[..bytes.len()].copy_from_slice(&bytes);
-    medium.execute(&mut Io::WriteRoot { slot: (root.generation % 2) as u8, data })?;
+    medium.execute(&mut Io::WriteRoot { slot, data })?;
     Ok(())
 }
 
@@ -626,7 +640,8 @@ mod tests {
     use super::*;
     use crate::namespace::NamespaceOptions;
     use crate::staging::{Body, Condition, Op, StageError};
-    use kaml_flash::{Geometry, MemoryMedium, Packing};
+    use kaml_flash::{Geometry, MediumError, MemoryMedium, Packing, Queue};
+    use std::sync::Mutex;
 
     fn formatted() -> MemoryMedium {
         let medium = MemoryMedium::new(Geometry {
@@ -647,17 +662,17 @@ mod tests {
         medium
     }
 
-    fn commit_root(core: &mut Core, medium: &MemoryMedium) {
+    fn commit_root(core: &mut Core, medium: &dyn Medium) {
         let request = core.request_root(false);
         core.drive(medium, |core| core.roots_done() >= request).unwrap();
     }
 
-    fn close(core: &mut Core, medium: &MemoryMedium) {
+    fn close(core: &mut Core, medium: &dyn Medium) {
         let request = core.request_close();
         core.drive(medium, |core| core.roots_done() >= request && core.root.clean).unwrap();
     }
 
-    fn with_namespace(medium: &MemoryMedium) -> (Core, u32) {
+    fn with_namespace(medium: &dyn Medium) -> (Core, u32) {
         let mut core = Core::open(medium).unwrap().0;
         let id = core.create_namespace("n", &NamespaceOptions::default()).unwrap();
         commit_root(&mut core, medium);
@@ -669,7 +684,7 @@ mod tests {
         core.stage(&[Op { namespace, key: Key::from(1), body, condition: Condition::Always }])
     }
 
-    fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, value: &[u8]) {
+    fn put(core: &mut Core, medium: &dyn Medium, namespace: u32, value: &[u8]) {
         while let Err(error) = stage(core, namespace, value) {
             assert_eq!(error, StageError::Busy);
             core.drive_once(medium).unwrap(); // blocks must be erased
@@ -746,5 +761,87 @@ mod tests {
             let (_, report) = Core::salvage(&medium, &mut |_, _| {}).unwrap();
             assert_eq!(report.problems.len(), usize::from(used), "{report:?}");
         }
+    }
+    /// Flash with a mirror of the root, which the next write of a root may leave torn.
+    struct Mirrored {
+        medium: MemoryMedium,
+        mirror: Mutex<Vec<u8>>,
+    }
+
+    impl Medium for Mirrored {
+        fn geometry(&self) -> &Geometry {
+            self.medium.geometry()
+        }
+
+        fn uuid(&self) -> [u8; 16] {
+            self.medium.uuid()
+        }
+
+        fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
+            if let Io::WriteRoot { data, .. } = io {
+                *self.mirror.lock().unwrap() = data.to_vec();
+            }
+            self.medium.execute(io)
+        }
+
+        fn queue(&self, depth: u32) -> Box<dyn Queue> {
+            self.medium.queue(depth)
+        }
+
+        fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
+            self.medium.read_root(slot, into)
+        }
+
+        fn read_mirror(&self, into: &mut AlignedBuf) -> Result<(), MediumError> {
+            let mirror = self.mirror.lock().unwrap();
+            let len = mirror.len().min(into.len());
+            into.fill(0);
+            into[..len].copy_from_slice(&mirror[..len]);
+            Ok(())
+        }
+
+        fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
+            self.medium.read_ring(offset, into)
+        }
+
+        fn describe(&self) -> String {
+            self.medium.describe()
+        }
+    }
+
+    /// Goal:   the mirror of the newest root counts where its slot is damaged, and the slot is whole again before another root is
+    ///         written; where both slots are whole, or the mirror is not the newest, it does not.
+    /// Method: a device that was closed, opened and used; either slot damaged, or the mirror, or none.
+    #[test]
+    fn mirrors_of_newest_roots_count() {
+        let medium = formatted();
+        let (mut core, id) = with_namespace(&medium);
+        close(&mut core, &medium);
+        let medium = Mirrored { medium, mirror: Mutex::default() };
+        let mut core = Core::open(&medium).unwrap().0;
+        core.load_index(&medium, id).unwrap();
+        put(&mut core, &medium, id, b"new");
+        let newest = (core.root.generation, (core.root.generation % 2) as u8);
+        for damaged in [None, Some(newest.1), Some(1 - newest.1)] {
+            let mirror = Mutex::new(medium.mirror.lock().unwrap().clone());
+            let medium = Mirrored { medium: medium.medium.clone_state(), mirror };
+            if let Some(slot) = damaged {
+                let data = AlignedBuf::zeroed(4096);
+                medium.medium.execute(&mut Io::WriteRoot { slot, data }).unwrap();
+            }
+            let found = read_root(&medium).unwrap();
+            assert_eq!((found.generation, found.clean), (newest.0, false), "{damaged:?}");
+            let (core, report) = Core::open(&medium).unwrap();
+            assert_eq!(report.ring_records, 1, "{damaged:?}");
+            assert!(core.slot(id, &Key::from(1)).is_some());
+        }
+        // The slot is restored first: a cut while the next root is written leaves it.
+        let data = AlignedBuf::zeroed(4096);
+        medium.medium.execute(&mut Io::WriteRoot { slot: newest.1, data }).unwrap();
+        medium.medium.cut_after(2);
+        assert!(Core::open(&medium).is_err());
+        medium.medium.power_on(1);
+        medium.mirror.lock().unwrap().clear();
+        assert_eq!(read_root(&medium).unwrap().generation, newest.0);
     }
 }
