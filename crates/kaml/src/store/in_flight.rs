@@ -10,8 +10,11 @@
 
 use super::Store;
 use super::backing::CommandQueue;
-use super::cache::{Cache, Place};
+use super::cache::{Cache, Grip, Place};
 use super::line::{Lost, Ticket};
+use super::locks::XcbId;
+use super::shard::Content;
+use super::xcb::Phase;
 use crate::sync::thread_local;
 use crate::{Answer, Error};
 use std::cell::RefCell;
@@ -19,10 +22,31 @@ use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+/// A record that is locked to be changed.
+pub(super) struct Held {
+    pub(super) who: XcbId,
+    pub(super) grip: Grip,
+    pub(super) dirty: bool,
+}
+
+impl Held {
+    /// Gives the lock back, and makes the change visible if there is one.
+    pub(super) fn let_go(self, cache: &Cache, change: Option<(Content, Ticket)>) {
+        if change.is_some() {
+            cache.xcbs.set_phase(self.who, Phase::Installing);
+        }
+        cache.let_go(self.who, &self.grip, change);
+        cache.xcbs.give_back(self.who);
+        cache.make_room(self.grip.shard);
+    }
+}
+
 /// A command of an operation, by the operation's number.
 enum Command {
     /// Others see the record already, with this ticket.
     Store(Place, Ticket),
+    /// The record is locked until it has this content, or keeps the one that it has.
+    Replace(Held, Content),
     /// For the cache: the entry's slot and the number of the load.
     Read(Place, u32, u32),
 }
@@ -88,6 +112,26 @@ impl InFlight {
         Ok(ticket)
     }
 
+    /// Starts storing a record that replaces what only the cache has, which must not be lost with it: nobody sees it before it is
+    /// durable, and if that fails all is as before. Nobody has waited for its answer then, so that it is as if it had come first, should
+    /// it have been stored after all.
+    pub(super) fn replace(
+        &mut self,
+        at: usize,
+        place: Place,
+        held: Held,
+        value: Option<Arc<[u8]>>,
+    ) -> Result<(), Error> {
+        let cache = &self.store.inner.cache;
+        cache.xcbs.set_phase(held.who, Phase::Installing); // who reads now waits for what becomes of it
+        let started = self.device.put(at as u64, place.id.namespace, place.id.key, value.as_deref());
+        match started {
+            Ok(()) => self.note(at, Command::Replace(held, value.map_or(Content::Absent, Content::Value))),
+            Err(_) => held.let_go(cache, None),
+        }
+        started
+    }
+
     fn note(&mut self, at: usize, command: Command) {
         if self.commands.len() <= at {
             self.commands.resize_with(at + 1, || None);
@@ -128,6 +172,10 @@ impl InFlight {
                         cache.forget(&place, ticket);
                     }
                     cache.line.end(ticket, result.as_ref().map(|_| ()).map_err(|_| Lost));
+                    true
+                }
+                Command::Replace(held, content) => {
+                    held.let_go(cache, result.is_ok().then_some((content, 0)));
                     true
                 }
             };

@@ -5,24 +5,22 @@
 //! Implements:       design section 7 (the asynchronous face of the caching layer).
 //!
 //! An operation holds at most one lock, and only while the record is read to be changed: it is given back when the
-//! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise. So
-//! operations of a queue never wait for each other longer than for a read. One that meets a lock of somebody else is
+//! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise; one that
+//! replaces what is not flushed yet holds it until it is durable, and so keeps that until then. One that meets a lock of somebody else is
 //! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does. With delayed
 //! durability changes join an epoch that is written at once (`epochs`). One that no epoch takes keeps its lock and is put off
 //! until everything before it is durable, for which others of the queue may have to be polled.
 
 use super::backing::CommandQueue;
-use super::cache::{Grip, Peek, Place};
+use super::cache::{Peek, Place};
 use super::epochs::{Change, Epochs};
 use super::error::StoreError;
-use super::in_flight::{Ended, InFlight};
+use super::in_flight::{Ended, Held, InFlight};
 use super::line::{Standing, Ticket};
-use super::locks::XcbId;
 use super::shard::Content;
 use super::value::Value;
-use super::xcb::Phase;
 use super::{Store, WriteMode};
-use crate::{Key, NamespaceId};
+use crate::{Error, Key, NamespaceId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -57,13 +55,6 @@ enum Work {
     Update(UpdateFn),
 }
 
-/// A record that is locked to be changed.
-struct Held {
-    who: XcbId,
-    grip: Grip,
-    dirty: bool,
-}
-
 enum Step {
     /// Not begun, or put off.
     Waiting,
@@ -71,7 +62,7 @@ enum Step {
     Reading,
     /// The same, under a lock.
     ReadingHeld(Held),
-    /// The device stores it; others see it already.
+    /// The device stores it; others see it already, or wait for it.
     Storing,
     /// It found this, which is not durable yet.
     Settling(Option<Arc<[u8]>>, Ticket),
@@ -360,13 +351,13 @@ impl StoreQueue {
                 Ok(Update::Store(new)) => Some(Arc::from(new)),
                 Ok(Update::Delete) => None,
                 Ok(Update::Keep) => {
-                    self.let_go(at, held, None);
+                    held.let_go(&self.store.inner.cache, None);
                     self.operation(at).step = Step::Settling(None, ticket);
                     return self.settle(at);
                 }
                 // The program's own affair; but the lock is given back, and nobody waits for an answer.
                 Err(panic) => {
-                    self.let_go(at, held, None);
+                    held.let_go(&self.store.inner.cache, None);
                     self.take_out(at);
                     resume_unwind(panic)
                 }
@@ -406,7 +397,7 @@ impl StoreQueue {
         let known = inner.cache.backing.exists(id.namespace, id.key).map_err(StoreError::from);
         match known.and_then(|_| epochs.join(&inner.cache, &[read], will_wait, bytes, std::iter::once(change))) {
             Ok(joined) => {
-                self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), joined.ticket)));
+                held.let_go(&inner.cache, Some((new.map_or(Content::Absent, Content::Value), joined.ticket)));
                 if !joined.must_wait {
                     return self.answer(at, Ok(None));
                 }
@@ -440,35 +431,31 @@ impl StoreQueue {
     /// The device stores a locked record; the lock goes when its place in the durable order is fixed.
     fn store_held(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) {
         let place = self.operation(at).place;
-        let started = self.in_flight.borrow_mut().store(at, place, new.as_deref());
-        match started {
-            Ok(ticket) => {
-                self.operation(at).step = Step::Storing;
-                self.let_go(at, held, Some((new.map_or(Content::Absent, Content::Value), ticket)));
-            }
-            Err(error) => {
-                // It may have been stored: the device must be asked. What is not flushed is kept.
-                let unknown = (!held.dirty).then_some((Content::Unknown, 0));
-                self.let_go(at, held, unknown);
-                self.answer(at, Err(error.into()));
-            }
+        self.operation(at).step = Step::Storing;
+        let started = match held.dirty {
+            true => self.in_flight.borrow_mut().replace(at, place, held, new),
+            false => self.store_ahead(at, held, new),
+        };
+        if let Err(error) = started {
+            self.answer(at, Err(error.into()));
         }
+    }
+
+    /// Others see the record as soon as its place in the durable order is fixed.
+    fn store_ahead(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) -> Result<(), Error> {
+        let place = self.operation(at).place;
+        let started = self.in_flight.borrow_mut().store(at, place, new.as_deref());
+        let change = match &started {
+            Ok(ticket) => (new.map_or(Content::Absent, Content::Value), *ticket),
+            Err(_) => (Content::Unknown, 0), // it may have been stored: the device must be asked
+        };
+        held.let_go(&self.store.inner.cache, Some(change));
+        started.map(drop)
     }
 
     fn give_up(&mut self, at: usize, held: Held, error: StoreError) {
-        self.let_go(at, held, None);
+        held.let_go(&self.store.inner.cache, None);
         self.answer(at, Err(error));
-    }
-
-    fn let_go(&mut self, at: usize, held: Held, change: Option<(Content, Ticket)>) {
-        let shard = self.operation(at).place.shard;
-        let cache = &self.store.inner.cache;
-        if change.is_some() {
-            cache.xcbs.set_phase(held.who, Phase::Installing);
-        }
-        cache.let_go(held.who, &held.grip, change);
-        cache.xcbs.give_back(held.who);
-        cache.make_room(shard);
     }
 
     // --- waiting for others -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 //! A device whose calls are counted, delayed and made to fail, and what all tests need.
 
-use kaml::store::{Backing, BatchReader, Limits, PendingPut, Store, StoreOptions};
-use kaml::{Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::store::{Backing, BatchReader, CommandQueue, Limits, PendingPut, Store, StoreOptions};
+use kaml::{Answer, Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
@@ -27,6 +27,8 @@ pub(crate) struct Controls {
     pub(crate) lose_pending: AtomicBool,
     /// Puts of several records are carried out, and nobody is told.
     pub(crate) lose_answers: AtomicBool,
+    /// There are queues, whose Puts are accepted and then fail.
+    pub(crate) fail_queued: AtomicBool,
 }
 
 pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
@@ -110,7 +112,37 @@ impl BatchReader for Counted {
     }
 }
 
+struct Failing {
+    queue: Box<dyn CommandQueue>,
+    failed: Vec<Answer>,
+}
+
+impl CommandQueue for Failing {
+    fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error> {
+        self.queue.get(token, namespace, key)
+    }
+
+    fn put(&mut self, token: u64, _: NamespaceId, _: Key, _: Option<&[u8]>) -> Result<(), Error> {
+        self.failed.push(Answer { token, result: Err(failure()) });
+        Ok(())
+    }
+
+    fn poll(&mut self, wait: bool, answers: &mut Vec<Answer>) {
+        self.queue.poll(wait && self.failed.is_empty(), answers);
+        answers.append(&mut self.failed);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight() + self.failed.len()
+    }
+}
+
 impl Backing for Controlled {
+    fn queue(&self, depth: u32) -> Option<Box<dyn CommandQueue>> {
+        let fails = self.controls.fail_queued.load(Ordering::Relaxed);
+        fails.then(|| Box::new(Failing { queue: Box::new(self.device.queue(depth)), failed: Vec::new() }) as _)
+    }
+
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
         self.controls.gets.fetch_add(1, Ordering::Relaxed);
         pause(&self.controls.get_delay_us);

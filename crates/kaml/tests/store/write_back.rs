@@ -265,6 +265,29 @@ fn lost_commits_leave_unflushed_puts() {
     assert_eq!(world.device.get(world.ns, 1u64).unwrap().as_deref(), Some(expected));
 }
 
+/// Goal:   a change of a queue that is lost takes no unflushed put along, nor one that came before it.
+/// Method: a queue whose Puts fail once they are under way updates and replaces an unflushed record, then a flush.
+#[test]
+fn lost_changes_of_queues_leave_unflushed_puts() {
+    let world = World::new(&back(1 << 20));
+    world.controls.fail_queued.store(true, Ordering::Relaxed);
+    let (mut queue, mut answers) = (world.store.queue(8), Vec::new());
+    for key in 1..4u64 {
+        world.store.put(world.ns, key, b"put").unwrap();
+        queue.update(key, world.ns, key, |old| Update::Store([old.unwrap(), b"and updated"].concat()));
+        queue.update(key + 10, world.ns, key, |_| Update::Delete);
+    }
+    while queue.in_flight() > 0 {
+        queue.poll(true, &mut answers);
+    }
+    assert!(answers.len() == 6 && answers.iter().all(|answer| answer.result.is_err()));
+    world.store.flush().unwrap();
+    for key in 1..4u64 {
+        assert_eq!(world.store.get(world.ns, key).unwrap().as_deref(), Some(&b"put"[..]));
+        assert_eq!(world.device.get(world.ns, key).unwrap().as_deref(), Some(&b"put"[..]));
+    }
+}
+
 /// Goal:   a commit that was stored, but of which nobody heard, is not undone in part by a flush of what it replaced.
 /// Method: a transaction changes an unflushed record and another one, its answer is lost, and then a flush.
 #[test]
