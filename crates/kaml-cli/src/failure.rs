@@ -51,20 +51,25 @@ impl Failure {
         Failure::Failed(format!("standard output: {error}"))
     }
 
-    /// Says it on standard error and gives the exit code.
-    pub fn report(&self) -> ExitCode {
-        if !matches!(self, Failure::OutputClosed) {
-            // If standard error is closed as well, the exit code has to do.
-            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kaml: {self}\n"));
-        }
-        ExitCode::from(match self {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        match self {
             Failure::OutputClosed => 0,
             Failure::Failed(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NotFound(_) => 3,
             Failure::Condition(_) => 4,
             Failure::Interrupted(_) => 130,
-        })
+        }
+    }
+
+    /// Says it on standard error and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        if !matches!(self, Failure::OutputClosed) {
+            // If standard error is closed as well, the exit code has to do.
+            let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("kaml: {self}\n"));
+        }
+        ExitCode::from(self.code())
     }
 }
 

@@ -1,7 +1,12 @@
-//! Ctrl-C, noticed between two steps of a long command.
+//! Ctrl-C: noticed between two steps of a long command, or the end of one that has no steps.
+//!
+//! Lives here:       both; that child processes do not outlive us.
+//! Lives elsewhere:  what must go when a process ends (`kaml_workloads::scratch`).
 
 use crate::failure::Failure;
+use kaml_workloads::scratch;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,4 +37,26 @@ impl Interrupt {
     pub fn check(&self, done: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.is_asked() { Err(Failure::Interrupted(format!(": {}", done()))) } else { Ok(()) }
     }
+}
+
+/// From now on Ctrl-C removes what is passing, says what was `interrupted`, and ends the process.
+pub fn ends_it(interrupted: String) -> Result<(), Failure> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::io("listening for signals"))?;
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            let _closed = scratch::remove_all();
+            let failure = Failure::Interrupted(interrupted);
+            failure.report();
+            std::process::exit(failure.code().into());
+        }
+    });
+    Ok(())
+}
+
+/// For a child process: it is killed when its parent ends, which may have removed its device by then.
+pub fn dies_with_parent() -> Result<(), Failure> {
+    let parent = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| Failure::io("asking to be killed with the parent")(error.into()))?;
+    if rustix::process::getppid() == parent { Ok(()) } else { Err(Failure::Interrupted(String::new())) }
 }

@@ -1,96 +1,13 @@
 //! The whole life of a device through the `kaml` program: every subcommand, its JSON, its errors and exit codes.
 
+mod world;
+
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use tempfile::TempDir;
-
-/// A directory with a device in it, and the program run there.
-struct World {
-    dir: TempDir,
-}
-
-impl World {
-    fn empty() -> World {
-        World { dir: tempfile::tempdir().unwrap() }
-    }
-
-    /// With `data.kaml`, 64 MiB, and a namespace `notes`.
-    fn new() -> World {
-        let world = World::empty();
-        world.ok(&["create", "data.kaml", "--capacity", "64MiB"]);
-        world.ok(&["namespace", "create", "data.kaml", "notes"]);
-        world
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kaml"));
-        command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG");
-        command
-    }
-
-    fn run(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).stdin(Stdio::null()).output().unwrap()
-    }
-
-    /// Runs, demands success, answers standard output.
-    fn ok(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let text = self.ok(arguments);
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
-    }
-
-    /// Runs, demands this exit code and one line on standard error, answers the line.
-    fn fails(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
-        let complaint = String::from_utf8(output.stderr).unwrap();
-        assert!(complaint.starts_with("kaml: ") && complaint.lines().count() == 1, "{arguments:?}: {complaint}");
-        complaint
-    }
-
-    /// Serves the device; answers its address when it listens.
-    fn serve(&self) -> (std::process::Child, String) {
-        self.serve_with(&["data.kaml"])
-    }
-
-    fn serve_with(&self, arguments: &[&str]) -> (std::process::Child, String) {
-        let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
-        let mut serving = self.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
-        let mut said = String::new();
-        let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
-        while serde_json::from_str::<Value>(&said).is_err() {
-            assert_ne!(std::io::BufRead::read_line(&mut stdout, &mut said).unwrap(), 0, "it ended: {said}");
-        }
-        let said: Value = serde_json::from_str(&said).unwrap();
-        let (address, subsystem) = (said["address"].as_str().unwrap(), said["subsystem"].as_str().unwrap());
-        (serving, format!("nvme+tcp://{address}/{subsystem}"))
-    }
-
-    fn pipe(&self, arguments: &[&str], input: &[u8]) -> Output {
-        let mut child = self
-            .command(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(input).unwrap();
-        child.wait_with_output().unwrap()
-    }
-}
+use std::os::unix::fs::{FileExt, symlink};
+use std::process::Stdio;
+use world::{World, end, picture, tree_of};
 
 /// Goal:   what is put is got, byte for byte, whatever the door it came in by; deleting removes it.
 /// Method: values by argument, by standard input and by file; read back to standard output and to a file; delete.
@@ -203,43 +120,6 @@ fn json_everywhere() {
     let check = world.json(&["check", "data.kaml", "--json"]);
     assert_eq!((&check["records"], &check["problems"]), (&2.into(), &serde_json::json!([])));
     assert_eq!(world.json(&["delete", "data.kaml", "notes", "k", "--json"])["key"], "k");
-}
-
-fn tree_of(root: &Path) {
-    fs::create_dir_all(root.join("deep/er/empty")).unwrap();
-    fs::write(root.join("a.txt"), "text").unwrap();
-    fs::write(root.join("empty.txt"), "").unwrap();
-    fs::write(root.join("deep/er/b.bin"), vec![7; 300_000]).unwrap();
-    let large: Vec<u8> = (0..9_500_000u32).map(|i| (i ^ i >> 9) as u8).collect();
-    fs::write(root.join("large.bin"), large).unwrap();
-    fs::set_permissions(root.join("a.txt"), fs::Permissions::from_mode(0o640)).unwrap();
-    symlink("a.txt", root.join("link")).unwrap();
-    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
-    fs::File::open(root.join("deep/er/b.bin")).unwrap().set_modified(long_ago).unwrap();
-    fs::File::open(root.join("deep")).unwrap().set_modified(long_ago).unwrap();
-}
-
-/// Path, mode, modification time, contents or link target of everything below.
-fn picture(root: &Path) -> Vec<(PathBuf, u32, std::time::SystemTime, Vec<u8>)> {
-    let mut rows = Vec::new();
-    let mut todo = vec![root.to_owned()];
-    while let Some(path) = todo.pop() {
-        let metadata = fs::symlink_metadata(&path).unwrap();
-        let contents = match metadata.file_type() {
-            kind if kind.is_dir() => {
-                todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-                Vec::new()
-            }
-            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
-            _ => fs::read(&path).unwrap(),
-        };
-        let is_plain = !metadata.is_symlink() && path != root;
-        let mode = if is_plain { metadata.permissions().mode() } else { 0 };
-        let time = if is_plain { metadata.modified().unwrap() } else { std::time::UNIX_EPOCH };
-        rows.push((path.strip_prefix(root).unwrap().to_owned(), mode, time, contents));
-    }
-    rows.sort();
-    rows
 }
 
 /// Goal:   a tree that is imported and exported is the same tree: contents, modes, times, links, empty directories;
@@ -571,13 +451,6 @@ fn quickstart_loses_nothing() {
     }
     assert!(!screen.contains('\x1b'), "colour without a terminal");
     assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 2, "something was left behind");
-}
-
-/// Asks a target to end, which it does in order.
-fn end(serving: &mut std::process::Child) {
-    let pid = rustix::process::Pid::from_child(serving);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(serving.wait().unwrap().code(), Some(0));
 }
 
 /// Goal:   a device is served to hosts until the process is asked to end, which it does in order; what hosts stored is there.

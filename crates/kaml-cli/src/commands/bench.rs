@@ -8,7 +8,7 @@ use super::bench_database::{TpcbArguments, TpccArguments, YcsbArguments};
 use super::bench_serve;
 use super::create::Durability;
 use crate::failure::Failure;
-use crate::{output, size};
+use crate::{interrupt, output, size};
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{CreateOptions, Device, NamespaceId};
 use kaml_workloads::compare::{self, Bar, Group, Options, Progress, Row};
@@ -16,7 +16,7 @@ use kaml_workloads::floor::{self, Floor};
 use kaml_workloads::kill::{self, Cycles};
 use kaml_workloads::micro::{self, Gets, Puts, Records, Stop};
 use kaml_workloads::raw::{self, RandomReads, Sequential};
-use kaml_workloads::scratch::Scratch;
+use kaml_workloads::scratch::{Passing, Scratch};
 use kaml_workloads::{Error, Figures, keys, memory, reopen};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -311,6 +311,7 @@ impl std::str::FromStr for Counts {
 impl Arguments {
     /// Measures and shows.
     pub fn run(self) -> Result<(), Failure> {
+        interrupt::ends_it(String::new())?;
         match self.bench {
             Bench::Floor(arguments) => arguments.run(),
             Bench::Raw(arguments) => arguments.run(),
@@ -384,10 +385,7 @@ impl RawArguments {
 
 impl DeviceArguments {
     fn run(self, work: Work) -> Result<(), Failure> {
-        let scratch = tempfile::Builder::new()
-            .prefix(".kaml-bench-")
-            .tempdir_in(&self.common.dir)
-            .map_err(Failure::io(self.common.dir.display()))?;
+        let scratch = Passing::directory(&self.common.dir).map_err(Failure::io(self.common.dir.display()))?;
         let capacity = self.capacity.unwrap_or((self.keys * (self.bytes + 256) * 2).max(32 << 30));
         let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
         let device = Device::create(scratch.path().join("bench.kaml"), &options)?;
@@ -498,7 +496,7 @@ fn index(keys: &Counts, json: bool) -> Result<(), Failure> {
 
 fn kill_cycles(count: u32, capacity: u64, seed: Option<u64>, dir: &Path, json: bool) -> Result<(), Failure> {
     let clock = || std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
-    let scratch = tempfile::Builder::new().prefix(".kaml-kill-").tempdir_in(dir).map_err(Failure::io(dir.display()))?;
+    let scratch = Passing::directory(dir).map_err(Failure::io(dir.display()))?;
     let cycles = Cycles {
         count,
         capacity,
@@ -552,6 +550,7 @@ enum Job {
 impl ChildArguments {
     /// Works until it is killed.
     pub fn run(self) -> Result<(), Failure> {
+        interrupt::dies_with_parent()?;
         match self.job {
             Job::Batches { device } => Ok(kill::child(&device, &kill::tell_stdout)?),
             Job::Memory { device, bytes, value_bytes } => output::json(&memory::child(&device, bytes, value_bytes)?),

@@ -12,6 +12,7 @@ use kaml::CreateOptions;
 use kaml::store::StoreOptions;
 use kaml_workloads::drive::{Outcome, Run, Stage, Workload};
 use kaml_workloads::engine::store::KamlEngine;
+use kaml_workloads::scratch::Passing;
 use kaml_workloads::{tpcb, tpcc, ycsb};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -254,10 +255,7 @@ impl TpccArguments {
 impl Common {
     /// Loads a workload on a new device, runs it with each number of threads, and checks it.
     fn measure(&self, workload: &dyn Workload, operations_max: Option<u64>) -> Result<Vec<Outcome>, Failure> {
-        let scratch = tempfile::Builder::new()
-            .prefix(".kaml-bench-")
-            .tempdir_in(&self.dir)
-            .map_err(Failure::io(self.dir.display()))?;
+        let scratch = Passing::directory(&self.dir).map_err(Failure::io(self.dir.display()))?;
         let path = scratch.path().join("bench.kaml");
         let path = (!self.in_memory).then_some(path.as_path());
         let runs = self.runs(operations_max)?;

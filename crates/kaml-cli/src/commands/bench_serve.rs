@@ -8,6 +8,7 @@ use kaml_nvme::host::RemoteUrl;
 use kaml_workloads::keys::Distribution;
 use kaml_workloads::micro::{self, Puts, Records, Stop};
 use kaml_workloads::network::{self, Load, Served, Work};
+use kaml_workloads::scratch::Passing;
 use kaml_workloads::{Error, Figures};
 use std::time::Duration;
 
@@ -114,10 +115,7 @@ impl Arguments {
     /// 1 KiB records, 128 in flight, on a file: without a wire, and over four connections.
     fn durable(&self) -> Result<Vec<Figures>, Failure> {
         let duration = self.common.duration()?;
-        let scratch = tempfile::Builder::new()
-            .prefix(".kaml-bench-")
-            .tempdir_in(&self.common.dir)
-            .map_err(Failure::io(self.common.dir.display()))?;
+        let scratch = Passing::directory(&self.common.dir).map_err(Failure::io(self.common.dir.display()))?;
         let device = Device::create(scratch.path().join("bench.kaml"), &CreateOptions::new(FILE_BYTES))?;
         let namespace = micro::namespace(&device, "records")?;
         let figures = self.durable_on(&device, namespace, duration);

@@ -1,10 +1,11 @@
 //! `kaml create`.
 
 use crate::failure::Failure;
-use crate::{output, size};
+use crate::{interrupt, output, size};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use kaml::{CreateOptions, Device};
+use kaml_workloads::scratch::Passing;
 use std::path::PathBuf;
 
 /// Flags of `kaml create`.
@@ -81,15 +82,29 @@ impl Arguments {
         })
     }
 
+    /// The file, if there is none yet: it goes if no device is made of it.
+    fn half_made(&self) -> Result<Option<Passing>, Failure> {
+        let exists = std::fs::symlink_metadata(&self.path).is_ok();
+        let left =
+            if exists { format!(": {} is half made, and no device", self.path.display()) } else { String::new() };
+        interrupt::ends_it(left)?;
+        if exists { Ok(None) } else { Passing::file(&self.path).map(Some).map_err(Failure::io(self.path.display())) }
+    }
+
     /// Makes the device and says what it is.
     pub fn run(self) -> Result<(), Failure> {
+        let options = self.options()?;
+        let half_made = self.half_made()?;
         let bar = bar(self.json);
-        let device = Device::create_with(&self.path, &self.options()?, &mut |done, total| {
+        let device = Device::create_with(&self.path, &options, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });
         bar.finish_and_clear();
         let device = device?;
+        if let Some(half_made) = half_made {
+            half_made.keep();
+        }
         let info = device.info();
         device.close()?;
         if self.json {

@@ -11,6 +11,7 @@
 
 use super::quickstart_past::look_back;
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::keys;
 use crate::output::{self, Paint};
 use crate::size::{show, show_count, show_ns};
@@ -18,6 +19,7 @@ use crate::store;
 use crate::tree::{self, Entry, Metadata, Tree};
 use clap::Args;
 use kaml::{CreateOptions, Device, NamespaceOptions, OpenOptions, Stats};
+use kaml_workloads::scratch::Passing;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -106,14 +108,25 @@ struct Report {
 }
 
 impl Arguments {
+    /// A directory for the device, or the device that is to be kept once its story is told.
+    fn scratch(&self) -> Result<Passing, Failure> {
+        let Some(path) = &self.keep else {
+            return Passing::directory(&std::env::temp_dir()).map_err(Failure::io("making a temporary directory"));
+        };
+        Passing::file(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                Failure::Failed(format!("{} exists; quickstart makes a new device", path.display()))
+            }
+            _ => Failure::io(path.display())(error),
+        })
+    }
+
     /// Tells the story; fails if anything was lost.
     pub fn run(self) -> Result<(), Failure> {
         let started = Instant::now();
-        let scratch = tempfile::tempdir().map_err(Failure::io("making a temporary directory"))?;
-        let path = self.keep.clone().unwrap_or_else(|| scratch.path().join("quickstart.kaml"));
-        if self.keep.is_some() && path.exists() {
-            return Err(Failure::Failed(format!("{} exists; quickstart makes a new device", path.display())));
-        }
+        interrupt::ends_it(String::new())?;
+        let scratch = self.scratch()?;
+        let path = if self.keep.is_some() { scratch.path().into() } else { scratch.path().join("quickstart.kaml") };
         let (files, passed_over) = choose_files(&self.dir, &path)?;
         let mut report = Report {
             files: files.len(),
@@ -123,10 +136,11 @@ impl Arguments {
         };
         let screen = Screen { quiet: self.json, paint: Paint::detect() };
         store_all(&path, &files, &mut report)?;
-        screen.stored(&report)?;
-        let acknowledged = overwrite_in_child(&path, &self.dir, &mut report)?;
-        screen.killed(&report)?;
-        verify(&path, &files, &acknowledged, &mut report)?;
+        let told = self.overwrite_and_verify(&path, &files, &screen, &mut report);
+        if self.keep.is_some() {
+            scratch.keep();
+        }
+        told?;
         report.seconds = started.elapsed().as_secs_f64();
         screen.verified(&report, self.keep.as_deref())?;
         if self.json {
@@ -136,6 +150,19 @@ impl Arguments {
             0 => Ok(()),
             n => Err(Failure::Failed(format!("quickstart: {n} problems"))),
         }
+    }
+
+    fn overwrite_and_verify(
+        &self,
+        path: &Path,
+        files: &[Entry],
+        screen: &Screen,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
+        screen.stored(report)?;
+        let acknowledged = overwrite_in_child(path, &self.dir, report)?;
+        screen.killed(report)?;
+        verify(path, files, &acknowledged, report)
     }
 }
 
@@ -148,8 +175,8 @@ fn choose_files(dir: &Path, device: &Path) -> Result<(Vec<Entry>, usize), Failur
     let mut bytes = 0;
     let mut files = Vec::new();
     for entry in tree::walk(dir, &SKIPPED)? {
-        if !std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file()) || entry.source == device
-        {
+        let is_file = std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file());
+        if !is_file || entry.source == device {
             continue;
         }
         let fits = entry.bytes <= FILE_BYTES_MAX && bytes + entry.bytes <= TREE_BYTES_MAX;
@@ -228,6 +255,7 @@ fn overwrite_in_child(path: &Path, dir: &Path, report: &mut Report) -> Result<BT
 impl WriterArguments {
     /// Overwrites until half is acknowledged, then dies.
     pub fn run(self) -> Result<(), Failure> {
+        interrupt::dies_with_parent()?;
         let device = store::open(&self.device, &OpenOptions::default())?;
         let (files, _) = choose_files(&self.dir, &self.device)?;
         let work: Vec<&Entry> = files.iter().filter(|entry| chosen(entry)).collect();

@@ -12,7 +12,7 @@ use crate::memory::{self, Memory};
 use crate::micro::{self, Gets, Puts, Records, Stop};
 use crate::raw::{self, RandomReads, Sequential};
 use crate::reopen::{self, Reopen};
-use crate::scratch::Scratch;
+use crate::scratch::{Passing, Scratch};
 use crate::steady::{self, Steady};
 use crate::{Error, figures};
 use kaml::{CreateOptions, Device, NamespaceId};
@@ -21,13 +21,13 @@ use std::path::{Path, PathBuf};
 /// A device file that is removed when dropped.
 struct DeviceFile {
     path: PathBuf,
+    _directory: Passing,
 }
 
 impl DeviceFile {
-    fn new(dir: &Path) -> DeviceFile {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        DeviceFile { path: dir.join(format!(".kaml-bench-{}-{number}.kaml", std::process::id())) }
+    fn new(dir: &Path) -> Result<DeviceFile, Error> {
+        let directory = Passing::directory(dir).map_err(Error::io(dir.display().to_string()))?;
+        Ok(DeviceFile { path: directory.path().join("bench.kaml"), _directory: directory })
     }
 
     fn create(&self, capacity: u64) -> Result<(Device, NamespaceId), Error> {
@@ -45,12 +45,6 @@ impl DeviceFile {
         micro::fill(&device, namespace, value_bytes, keys)?;
         device.settle()?;
         Ok((device, namespace))
-    }
-}
-
-impl Drop for DeviceFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -96,7 +90,7 @@ impl Bench<'_> {
         mut floor: impl FnMut() -> Result<f64, Error>,
         mut kaml: impl FnMut(&Device, NamespaceId, usize) -> Result<f64, Error>,
     ) -> Result<Vec<(f64, f64)>, Error> {
-        let file = DeviceFile::new(&self.options.dir);
+        let file = DeviceFile::new(&self.options.dir)?;
         let (device, namespace) = file.create_used(value_bytes, keys)?;
         // Each side goes first in every second turn.
         let turns = (0..self.options.repeats.max(1)).map(|turn| match turn % 2 {
@@ -174,7 +168,7 @@ impl Bench<'_> {
     }
 
     pub(super) fn gets(&self) -> Result<Vec<Row>, Error> {
-        let file = DeviceFile::new(&self.options.dir);
+        let file = DeviceFile::new(&self.options.dir)?;
         let (device, namespace) = file.create(ROOMY)?;
         micro::fill(&device, namespace, 1024, self.options.get_records)?;
         device.settle()?;
@@ -352,7 +346,7 @@ impl Bench<'_> {
     pub(super) fn written(&self) -> Result<Vec<Row>, Error> {
         let mut rows = Vec::new();
         for (value_bytes, threads, bar) in [(1024, 32, 2.4), (64 << 10, 32, 1.1)] {
-            let file = DeviceFile::new(&self.options.dir);
+            let file = DeviceFile::new(&self.options.dir)?;
             let (device, namespace) = file.create(ROOMY)?;
             let (before, disk_before) = (device.stats(), figures::DiskBytes::now());
             let run = micro::puts(&device, namespace, &self.put(value_bytes, 1, threads, 0))?;
@@ -378,7 +372,7 @@ impl Bench<'_> {
         for (name, distribution, bar) in
             [("uniform", Distribution::Uniform, 2.7), ("zipf 0.99", Distribution::Zipf(0.99), 1.7)]
         {
-            let file = DeviceFile::new(&self.options.dir);
+            let file = DeviceFile::new(&self.options.dir)?;
             let steady = Steady {
                 capacity: self.options.steady_capacity,
                 live_share: 0.8,
@@ -421,7 +415,7 @@ impl Bench<'_> {
         // Room for the records four times over; then the same few records on a small and on a large device.
         let roomy = (records * 512).max(1 << 30);
         for (capacity, records) in [(roomy, records), (1 << 30, few), (200 << 30, few)] {
-            let file = DeviceFile::new(&self.options.dir);
+            let file = DeviceFile::new(&self.options.dir)?;
             let program = self.options.program.clone();
             let f = reopen::run(&file.path, &Reopen { capacity, records, program, arguments: self.child("load") })?;
             let mut row = |what: &str, value: f64, bar: Option<f64>| {
@@ -437,7 +431,7 @@ impl Bench<'_> {
     }
 
     pub(super) fn kill(&self) -> Result<Vec<Row>, Error> {
-        let file = DeviceFile::new(&self.options.dir);
+        let file = DeviceFile::new(&self.options.dir)?;
         let cycles = Cycles {
             count: self.options.kill_cycles,
             capacity: 256 << 20,
@@ -460,7 +454,7 @@ impl Bench<'_> {
     }
 
     pub(super) fn memory(&self) -> Result<Vec<Row>, Error> {
-        let file = DeviceFile::new(&self.options.dir);
+        let file = DeviceFile::new(&self.options.dir)?;
         let memory = Memory {
             bytes: self.options.memory_bytes,
             value_bytes: 4096,

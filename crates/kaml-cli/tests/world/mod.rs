@@ -1,0 +1,143 @@
+//! A directory in which tests run the `kaml` program, and what they look at there.
+//!
+//! Lives here:       running the program, demands on its answers, trees of files.
+//! Lives elsewhere:  what is tested (the other files beside this directory).
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A directory with a device in it, and the program run there.
+pub struct World {
+    pub dir: TempDir,
+}
+
+impl World {
+    /// With nothing in it.
+    pub fn empty() -> World {
+        World { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// With `data.kaml`, 64 MiB, and a namespace `notes`.
+    pub fn new() -> World {
+        let world = World::empty();
+        world.ok(&["create", "data.kaml", "--capacity", "64MiB"]);
+        world.ok(&["namespace", "create", "data.kaml", "notes"]);
+        world
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kaml"));
+        command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG");
+        command
+    }
+
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs, demands success, answers standard output.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.ok(arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
+    }
+
+    /// Runs, demands this exit code and one line on standard error, answers the line.
+    pub fn fails(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(complaint.starts_with("kaml: ") && complaint.lines().count() == 1, "{arguments:?}: {complaint}");
+        complaint
+    }
+
+    /// Serves the device; answers its address when it listens.
+    pub fn serve(&self) -> (Child, String) {
+        self.serve_with(&["data.kaml"])
+    }
+
+    pub fn serve_with(&self, arguments: &[&str]) -> (Child, String) {
+        let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
+        let mut serving = self.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
+        while serde_json::from_str::<Value>(&said).is_err() {
+            assert_ne!(std::io::BufRead::read_line(&mut stdout, &mut said).unwrap(), 0, "it ended: {said}");
+        }
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let (address, subsystem) = (said["address"].as_str().unwrap(), said["subsystem"].as_str().unwrap());
+        (serving, format!("nvme+tcp://{address}/{subsystem}"))
+    }
+
+    pub fn pipe(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        child.wait_with_output().unwrap()
+    }
+}
+
+/// Directories, files of many sizes, a link; modes and times.
+pub fn tree_of(root: &Path) {
+    fs::create_dir_all(root.join("deep/er/empty")).unwrap();
+    fs::write(root.join("a.txt"), "text").unwrap();
+    fs::write(root.join("empty.txt"), "").unwrap();
+    fs::write(root.join("deep/er/b.bin"), vec![7; 300_000]).unwrap();
+    let large: Vec<u8> = (0..9_500_000u32).map(|i| (i ^ i >> 9) as u8).collect();
+    fs::write(root.join("large.bin"), large).unwrap();
+    fs::set_permissions(root.join("a.txt"), fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("a.txt", root.join("link")).unwrap();
+    let long_ago = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    fs::File::open(root.join("deep/er/b.bin")).unwrap().set_modified(long_ago).unwrap();
+    fs::File::open(root.join("deep")).unwrap().set_modified(long_ago).unwrap();
+}
+
+/// Path, mode, modification time, contents or link target of everything below.
+pub fn picture(root: &Path) -> Vec<(PathBuf, u32, std::time::SystemTime, Vec<u8>)> {
+    let mut rows = Vec::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let metadata = fs::symlink_metadata(&path).unwrap();
+        let contents = match metadata.file_type() {
+            kind if kind.is_dir() => {
+                todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                Vec::new()
+            }
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
+            _ => fs::read(&path).unwrap(),
+        };
+        let is_plain = !metadata.is_symlink() && path != root;
+        let mode = if is_plain { metadata.permissions().mode() } else { 0 };
+        let time = if is_plain { metadata.modified().unwrap() } else { std::time::UNIX_EPOCH };
+        rows.push((path.strip_prefix(root).unwrap().to_owned(), mode, time, contents));
+    }
+    rows.sort();
+    rows
+}
+
+/// Asks a target to end, which it does in order.
+pub fn end(serving: &mut Child) {
+    let pid = rustix::process::Pid::from_child(serving);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert_eq!(serving.wait().unwrap().code(), Some(0));
+}
