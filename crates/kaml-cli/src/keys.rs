@@ -1,4 +1,4 @@
-//! Keys as people write and read them.
+//! Keys as people write and read them: what is shown of a key means that key when it is given back.
 
 use crate::failure::Failure;
 use clap::Args;
@@ -8,11 +8,14 @@ use serde_json::{Map, Value, json};
 /// A key on the command line.
 #[derive(Args)]
 pub struct KeyArgument {
-    /// Key of 1 to 16 bytes, as text
+    /// Key of 1 to 16 bytes: text, or 0x and an even number of hexadecimal digits
     key: String,
-    /// The key is written in hexadecimal digits
-    #[arg(long, conflicts_with = "u64")]
+    /// The key is in hexadecimal digits, even without 0x
+    #[arg(long, conflicts_with_all = ["u64", "text"])]
     hex: bool,
+    /// The key is text, even if it begins with 0x or is a number
+    #[arg(long, conflicts_with = "u64")]
+    text: bool,
     /// The key is a 64-bit integer
     #[arg(long)]
     u64: bool,
@@ -24,14 +27,14 @@ impl KeyArgument {
         if self.hex {
             return key(&parse_hex(&self.key)?);
         }
+        if self.text {
+            return key(self.key.as_bytes());
+        }
         if self.u64 {
             let number = self.key.parse::<u64>();
             return number.map(Key::from).map_err(|error| Failure::Usage(format!("key `{}`: {error}", self.key)));
         }
-        match (kind, self.key.parse::<u64>()) {
-            (KeyKind::U64, Ok(number)) => Ok(number.into()),
-            _ => key(self.key.as_bytes()),
-        }
+        parse(&self.key, kind)
     }
 
     /// As it was written.
@@ -40,8 +43,21 @@ impl KeyArgument {
     }
 }
 
+/// The key that is written so without a flag.
+fn parse(text: &str, kind: KeyKind) -> Result<Key, Failure> {
+    if kind == KeyKind::U64
+        && let Ok(number) = text.parse::<u64>()
+    {
+        return Ok(number.into());
+    }
+    match text.strip_prefix("0x").map(parse_hex) {
+        Some(Ok(bytes)) if !bytes.is_empty() => key(&bytes),
+        _ => key(text.as_bytes()),
+    }
+}
+
 /// A key of bytes.
-pub fn key(bytes: &[u8]) -> Result<Key, Failure> {
+fn key(bytes: &[u8]) -> Result<Key, Failure> {
     Key::new(bytes).map_err(|error| Failure::Usage(error.to_string()))
 }
 
@@ -61,12 +77,24 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// For a line of a listing: an integer in a namespace of integers, else text if it is printable, else `0x…`.
+/// For a line of a listing: an integer in a namespace of integers, else text if it is plain and means the same key when it is
+/// given back, else `0x…`, which always does.
 pub fn show(key: &Key, kind: KeyKind) -> String {
-    match (kind, key.as_u64()) {
-        (KeyKind::U64, Some(number)) => number.to_string(),
-        _ => key.to_string(),
+    match (kind, key.as_u64(), std::str::from_utf8(key.as_bytes())) {
+        (KeyKind::U64, Some(number), _) => number.to_string(),
+        (_, _, Ok(text)) if is_plain(text) && parse(text, kind).is_ok_and(|again| again == *key) => text.to_owned(),
+        _ => format!("0x{}", hex(key.as_bytes())),
     }
+}
+
+/// Whether everybody sees what it is made of, and can type it: no flag of a command, no space at an end, no other space, no
+/// control characters, none that are invisible or join the one before (of which there may be another spelling).
+fn is_plain(text: &str) -> bool {
+    let is_plain = |c: char| match c {
+        ' ' | '"' | '\'' | '\\' => true,
+        _ => !c.is_whitespace() && c.escape_debug().count() == 1,
+    };
+    text.chars().all(is_plain) && !text.starts_with(['-', ' ']) && !text.ends_with(' ')
 }
 
 /// The fields of a key in JSON: `key` for text, `key_u64` for integers, `key_hex` for other bytes.
@@ -110,6 +138,31 @@ mod tests {
         ] {
             assert_eq!(from_json(&to_json(&key, kind)), Ok(key));
         }
+    }
+
+    /// Goal:   what is shown of any key means that key when it is given back, and text is shown as text.
+    /// Method: every key of two bytes, and odd ones, in both kinds of namespaces; what some of them look like.
+    #[test]
+    fn what_is_shown_can_be_given_back() {
+        let odd = ["0x", "0x0", "0x00", "0xgg", "0X00", "-x", " a", "a ", "a b", "a\tb", "7", "+7", "007", "\u{a0}"];
+        let other = ["Zürich", "日本", "e\u{301}", "a\u{200b}b", "\u{202e}ab", "naïve \"q\"", "12345678", "0x00000000"];
+        let pairs = (0..=u16::MAX).map(|pair| pair.to_be_bytes().to_vec());
+        let keys = pairs.chain(odd.iter().chain(&other).map(|text| text.as_bytes().to_vec()));
+        for key in keys.map(|bytes| Key::new(&bytes).unwrap()) {
+            for kind in [KeyKind::Bytes, KeyKind::U64] {
+                let shown = show(&key, kind);
+                assert_eq!(parse(&shown, kind).ok(), Some(key), "{shown}");
+                assert!(!shown.starts_with('-') && shown.trim() == shown, "{shown}");
+            }
+        }
+        let shown = |text: &str| show(&Key::new(text.as_bytes()).unwrap(), KeyKind::Bytes);
+        for text in ["Zürich", "日本", "a b", "7", "0x0", "0xgg", "naïve \"q\""] {
+            assert_eq!(shown(text), text);
+        }
+        for text in ["0x00", "-x", " a", "a\tb", "\u{a0}", "e\u{301}", "a\u{200b}b", "\u{202e}ab"] {
+            assert!(shown(text).starts_with("0x"), "{text}");
+        }
+        assert_eq!(show(&Key::from(7), KeyKind::U64), "7");
     }
 
     /// Goal:   rubbish is refused with words.

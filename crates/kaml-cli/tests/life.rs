@@ -37,6 +37,30 @@ fn records_come_and_go() {
     world.ok(&["check", "data.kaml"]);
 }
 
+/// Goal:   every key that is listed can be given to the other commands as it is listed, and text is shown as text.
+/// Method: text, text that looks like other things, bytes; what is listed is got and deleted.
+#[test]
+fn listed_keys_can_be_given_back() {
+    let world = World::new();
+    for (key, flag) in
+        [("Zürich", ""), ("two words", ""), ("0x00ff", "--text"), ("ff00", "--hex"), ("0xa", ""), ("42", "")]
+    {
+        let arguments = ["put", "data.kaml", "notes", key, key, flag];
+        world.ok(&arguments[..if flag.is_empty() { 5 } else { 6 }]);
+    }
+    world.ok(&["put", "data.kaml", "notes", "--", "-dash", "-dash"]);
+    let mut listed: Vec<String> = world.ok(&["list", "data.kaml", "notes"]).lines().map(str::to_owned).collect();
+    listed.sort();
+    let dash = "0x2d64617368";
+    assert_eq!(listed, [dash, "0x307830306666", "0xa", "0xff00", "42", "Zürich", "two words"]);
+    for key in &listed {
+        let value = world.ok(&["get", "data.kaml", "notes", key]);
+        assert!(value == *key || ["-dash", "0x00ff", "ff00"].contains(&value.as_str()), "{key}: {value}");
+        world.ok(&["delete", "data.kaml", "notes", key, "--must-exist"]);
+    }
+    assert_eq!(world.ok(&["list", "data.kaml", "notes"]), "");
+}
+
 /// Goal:   conditions hold or end with their own exit code, and change nothing then.
 /// Method: put if absent twice, put if present on an absent key.
 #[test]
