@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::{self, Paint};
 use crate::size;
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use kaml_sim::{Ask, Cuts, Load, Order, Plan, Rig, Small, Totals};
@@ -114,6 +115,23 @@ struct SoakArguments {
     common: Common,
 }
 
+/// Names of all small workloads.
+const WORKLOADS: [&str; 13] = [
+    "puts",
+    "collection",
+    "growth",
+    "checkpoint",
+    "direct",
+    "namespaces",
+    "blocks",
+    "disks",
+    "versions",
+    "pasts",
+    "readers",
+    "flips",
+    "failures",
+];
+
 #[derive(Args)]
 struct ReplayArguments {
     /// The seed
@@ -122,8 +140,8 @@ struct ReplayArguments {
     /// The cut that went wrong; without it, only the lives of the seed are run
     #[arg(long)]
     cut: Option<u64>,
-    /// The small workload: puts, collection, growth, checkpoint, direct, namespaces, readers, flips, failures
-    #[arg(long)]
+    /// The small workload
+    #[arg(long, value_parser = PossibleValuesParser::new(WORKLOADS))]
     workload: Option<String>,
     /// The totals as JSON
     #[arg(long)]
@@ -403,4 +421,17 @@ fn show(totals: &Totals, elapsed: Duration, json: bool) -> Result<(), Failure> {
         output::line(format!("{:<50} {:.1} s", "time", elapsed.as_secs_f64()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   every name that help shows is a workload, and those that are cut everywhere are shown.
+    /// Method: look each up.
+    #[test]
+    fn workloads_have_their_names() {
+        assert!(WORKLOADS.iter().all(|name| Small::named(name).is_some_and(|small| small.name() == *name)));
+        assert!(Small::ALL.iter().all(|small| WORKLOADS.contains(&small.name())));
+    }
 }
