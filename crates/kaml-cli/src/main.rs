@@ -11,9 +11,11 @@ mod keys;
 mod output;
 mod parallel;
 mod place;
+mod restore;
 mod size;
 mod store;
 mod tree;
+mod whole;
 
 use clap::Parser;
 use std::process::ExitCode;

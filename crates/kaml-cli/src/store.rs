@@ -2,11 +2,11 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::whole::WholeFile;
 use clap::Args;
 use kaml::{Device, NamespaceInfo, NamespaceOptions, OpenOptions};
 use kaml_nvme::host::{HostOptions, RemoteDevice};
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The device that a command works on, which must be here.
@@ -30,6 +30,7 @@ impl DeviceArgument {
 
     /// Opens it without a namespace, which is deleted; answers also what it was.
     pub fn open_without(&self, name: &str) -> Result<(Device, NamespaceInfo), Failure> {
+        refuse_remote(&self.path)?;
         Device::open_without(&self.path, name).map_err(|error| named(&self.path, error))
     }
 
@@ -77,13 +78,17 @@ impl PlaceArgument {
         })
     }
 
-    /// Creates a file, or empties what is there, unless that is the device.
-    pub fn create_beside(&self, path: &Path) -> Result<File, Failure> {
-        let identity = |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-        if identity(path).is_some_and(|found| identity(&self.path) == Some(found)) {
+    /// Creates a file that replaces what is there once it is whole, unless that is the device.
+    pub fn create_beside(&self, path: &Path) -> Result<WholeFile, Failure> {
+        if identity(path).is_some_and(|found| self.identity() == Some(found)) {
             return Err(Failure::Usage(format!("{}: is the device itself", path.display())));
         }
-        File::create(path).map_err(Failure::io(path.display()))
+        WholeFile::create(path).map_err(Failure::io(path.display()))
+    }
+
+    /// Of its file, if it is one here.
+    pub fn identity(&self) -> Option<Identity> {
+        identity(&self.path)
     }
 
     /// As a device that is here.
@@ -92,8 +97,28 @@ impl PlaceArgument {
     }
 }
 
+/// What a file is, by whatever name: file system and inode.
+pub type Identity = (u64, u64);
+
+/// What a path leads to, through links too.
+pub fn identity(path: &Path) -> Option<Identity> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Refuses what is somewhere else, for a command that works on nothing but files and disks.
+pub fn refuse_remote(path: &Path) -> Result<(), Failure> {
+    let name = path.to_string_lossy();
+    let is_special = || std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device());
+    if name.starts_with("nvme+tcp:") || (name.starts_with("/dev/ng") && is_special()) {
+        let here = "this command works where the device's file or disk is";
+        return Err(Failure::Usage(format!("{name}: is served by somebody; {here}")));
+    }
+    Ok(())
+}
+
 /// Opens a device; its path is in the error.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
+    refuse_remote(path)?;
     Device::open(path, options).map_err(|error| named(path, error))
 }
 

@@ -1,7 +1,7 @@
 //! A directory tree as records: contents in one namespace, metadata in another.
 //!
-//! Lives here:       walking a tree, the metadata record, which keys a file's contents have, storing and restoring it.
-//! Lives elsewhere:  flags and progress (`commands::import`, `commands::export`, `commands::quickstart`).
+//! Lives here:       walking a tree, the metadata record, which keys a file's contents have, storing and reading them.
+//! Lives elsewhere:  making a tree again (`restore`), flags and progress (`commands::import`, `commands::export`, `commands::quickstart`).
 //!
 //! The key of a path is the 128-bit XXH3 of its bytes, relative to the root; its metadata record keeps the path. A file
 //! that fits one Put has its contents under the same key, and contents and metadata are one atomic Put. A larger file is
@@ -11,13 +11,14 @@
 
 use crate::failure::Failure;
 use crate::place::Place;
+use crate::store::Identity;
 use kaml::{Batch, Condition, Key, NamespaceId};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
-use std::fs::{File, Metadata as FileMetadata};
+use std::fs::{File, FileType, Metadata as FileMetadata};
 use std::io::{Read, Seek};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
@@ -91,24 +92,49 @@ pub struct Entry {
     pub bytes: u64,
 }
 
-/// Everything under `root` but the root itself, in a fixed order; directories whose name is in `skip` are passed over.
-pub fn walk(root: &Path, skip: &[&str]) -> Result<Vec<Entry>, Failure> {
+/// What was found under a root.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// What can be stored, in a fixed order.
+    pub entries: Vec<Entry>,
+    /// What cannot, and what it is.
+    pub left_out: Vec<(PathBuf, &'static str)>,
+}
+
+/// Everything under `root` but the root itself; directories whose name is in `skip` are passed over, the device, sockets,
+/// pipes and devices are left out.
+pub fn walk(root: &Path, skip: &[&str], device: Option<Identity>) -> Result<Walk, Failure> {
     let skipped = |entry: &walkdir::DirEntry| {
         entry.depth() > 0 && entry.file_type().is_dir() && skip.iter().any(|name| entry.file_name() == OsStr::new(name))
     };
     let walk = walkdir::WalkDir::new(root).min_depth(1).sort_by_file_name();
-    let mut entries = Vec::new();
+    let mut found = Walk::default();
     for entry in walk.into_iter().filter_entry(|entry| !skipped(entry)) {
         let entry = entry.map_err(|error| Failure::Failed(error.to_string()))?;
         let kind = entry.file_type();
-        if !kind.is_file() && !kind.is_dir() && !kind.is_symlink() {
-            continue; // sockets, pipes and devices have no contents to keep
+        let metadata = if kind.is_file() { entry.metadata().ok() } else { None };
+        let is_device = device.is_some() && metadata.as_ref().map(|found| (found.dev(), found.ino())) == device;
+        if let Some(what) = if is_device { Some("the device itself") } else { without_contents(kind) } {
+            found.left_out.push((entry.into_path(), what));
+            continue;
         }
-        let bytes = if kind.is_file() { entry.metadata().map_or(0, |metadata| metadata.len()) } else { 0 };
+        let bytes = metadata.map_or(0, |metadata| metadata.len());
         let path = entry.path().strip_prefix(root).expect("walked from the root").to_owned();
-        entries.push(Entry { source: entry.into_path(), path, bytes });
+        found.entries.push(Entry { source: entry.into_path(), path, bytes });
     }
-    Ok(entries)
+    Ok(found)
+}
+
+/// What has no contents to keep.
+fn without_contents(kind: FileType) -> Option<&'static str> {
+    match () {
+        () if kind.is_socket() => Some("a socket"),
+        () if kind.is_fifo() => Some("a pipe"),
+        () if kind.is_block_device() => Some("a block device"),
+        () if kind.is_char_device() => Some("a character device"),
+        () if kind.is_file() || kind.is_dir() || kind.is_symlink() => None,
+        () => Some("of a kind that is not known"),
+    }
 }
 
 /// The key of a path.
@@ -191,6 +217,20 @@ impl Metadata {
     }
 }
 
+impl Metadata {
+    /// When it was modified.
+    pub fn modified(&self) -> SystemTime {
+        let nanoseconds = Duration::from_nanos(u64::from(self.mtime_ns));
+        let seconds = Duration::from_secs(self.mtime_s.unsigned_abs());
+        let whole = if self.mtime_s < 0 {
+            SystemTime::UNIX_EPOCH.checked_sub(seconds)
+        } else {
+            SystemTime::UNIX_EPOCH.checked_add(seconds)
+        };
+        whole.and_then(|time| time.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
 impl Tree<'_> {
     /// Stores a path: all of it, or, if this fails or the process dies, nothing of it. Answers the bytes of contents.
     pub fn store(&self, entry: &Entry) -> Result<u64, Failure> {
@@ -203,6 +243,9 @@ impl Tree<'_> {
             let target = std::fs::read_link(source).map_err(Failure::io(source.display()))?;
             let metadata = Metadata::new(&entry.path, Kind::Link, &found);
             return self.put(&entry.path, metadata, Some(target.as_os_str().as_bytes()));
+        }
+        if let Some(what) = without_contents(found.file_type()) {
+            return Err(Failure::Failed(format!("{}: has become {what}", source.display()))); // reading may never end
         }
         let metadata = Metadata::new(&entry.path, Kind::File, &found);
         if found.len() > self.part_bytes() {
@@ -344,37 +387,6 @@ impl Tree<'_> {
         }
         Ok(())
     }
-
-    /// Restores a path under `root`; answers the bytes of contents. Directories get their mode and time later, from
-    /// [`finish_directory`], when nothing is made in them any more.
-    pub fn restore(&self, metadata: &Metadata, root: &Path) -> Result<u64, Failure> {
-        let path = root.join(metadata.relative_path()?);
-        if metadata.kind == Kind::Directory {
-            refuse_links_above(root, &path.join("inside"))?;
-            std::fs::create_dir_all(&path).map_err(Failure::io(path.display()))?;
-            return Ok(0);
-        }
-        refuse_links_above(root, &path)?;
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(Failure::io(parent.display()))?;
-        }
-        if metadata.kind == Kind::Link {
-            let mut target = Vec::new();
-            self.read(metadata, |piece| {
-                target.extend_from_slice(piece);
-                Ok(())
-            })?;
-            let _ = std::fs::remove_file(&path); // an old link would be in the way
-            std::os::unix::fs::symlink(OsStr::from_bytes(&target), &path).map_err(Failure::io(path.display()))?;
-            return Ok(metadata.bytes);
-        }
-        let _ = std::fs::remove_file(&path); // never through an old link
-        let mut file = File::create_new(&path).map_err(Failure::io(path.display()))?;
-        self.read(metadata, |piece| std::io::Write::write_all(&mut file, piece).map_err(Failure::io(path.display())))?;
-        file.set_permissions(std::fs::Permissions::from_mode(metadata.mode)).map_err(Failure::io(path.display()))?;
-        file.set_modified(metadata.modified()).map_err(Failure::io(path.display()))?;
-        Ok(metadata.bytes)
-    }
 }
 
 /// The next bytes of a file, fewer only at its end.
@@ -384,42 +396,9 @@ fn read_part(file: &mut File, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(part)
 }
 
-impl Metadata {
-    fn modified(&self) -> SystemTime {
-        let nanoseconds = Duration::from_nanos(u64::from(self.mtime_ns));
-        let seconds = Duration::from_secs(self.mtime_s.unsigned_abs());
-        let whole = if self.mtime_s < 0 {
-            SystemTime::UNIX_EPOCH.checked_sub(seconds)
-        } else {
-            SystemTime::UNIX_EPOCH.checked_add(seconds)
-        };
-        whole.and_then(|time| time.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
-    }
-}
-
-/// Gives a restored directory its mode and time.
-pub fn finish_directory(metadata: &Metadata, root: &Path) -> Result<(), Failure> {
-    let path = root.join(metadata.relative_path()?);
-    let directory = File::open(&path).map_err(Failure::io(path.display()))?;
-    directory.set_permissions(std::fs::Permissions::from_mode(metadata.mode)).map_err(Failure::io(path.display()))?;
-    directory.set_modified(metadata.modified()).map_err(Failure::io(path.display()))
-}
-
-/// A tree that holds `a -> /elsewhere` and `a/b` must not make us write elsewhere.
-fn refuse_links_above(root: &Path, path: &Path) -> Result<(), Failure> {
-    let above = path.ancestors().skip(1).take_while(|above| *above != root);
-    for above in above {
-        if std::fs::symlink_metadata(above).is_ok_and(|metadata| metadata.is_symlink()) {
-            return Err(Failure::Failed(format!("{}: lies below a symbolic link", path.display())));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
 
     fn metadata(path: &str) -> Metadata {
         let found = std::fs::symlink_metadata(".").unwrap();
@@ -440,17 +419,13 @@ mod tests {
     }
 
     /// Goal:   a record from a foreign hand cannot make an export write outside its root.
-    /// Method: absolute paths, `..`, the empty path; then a path below a symbolic link.
+    /// Method: absolute paths, `..`, the empty path.
     #[test]
     fn paths_stay_inside_the_root() {
         for path in ["/etc/passwd", "../x", "a/../../x", "", "."] {
             assert!(metadata(path).relative_path().is_err(), "{path}");
         }
         assert!(metadata("a/b.txt").relative_path().is_ok());
-        let dir = tempfile::tempdir().unwrap();
-        symlink("/tmp", dir.path().join("link")).unwrap();
-        assert!(refuse_links_above(dir.path(), &dir.path().join("link/x")).is_err());
-        assert!(refuse_links_above(dir.path(), &dir.path().join("plain/x")).is_ok());
     }
 
     /// Goal:   a file that changes while it is stored again leaves the version that stands; one that was emptied is empty.

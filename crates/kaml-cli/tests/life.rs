@@ -61,6 +61,26 @@ fn listed_keys_can_be_given_back() {
     assert_eq!(world.ok(&["list", "data.kaml", "notes"]), "");
 }
 
+/// Goal:   commands that need the device's file say so when they are given one that is served, and make no file of that name.
+/// Method: each with an address.
+#[test]
+fn what_is_served_is_not_here() {
+    let world = World::new();
+    let url = "nvme+tcp://127.0.0.1:4420/nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427";
+    for arguments in [
+        &["check", url][..],
+        &["salvage", url],
+        &["salvage", "data.kaml", "--into", url],
+        &["create", url, "--capacity", "64MiB"],
+        &["namespace", "delete", url, "notes", "--damaged"],
+        &["quickstart", ".", "--keep", url],
+        &["serve", url],
+    ] {
+        assert!(world.fails(2, arguments).contains("works where the device's file or disk is"), "{arguments:?}");
+    }
+    assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 1);
+}
+
 /// Goal:   conditions hold or end with their own exit code, and change nothing then.
 /// Method: put if absent twice, put if present on an absent key.
 #[test]

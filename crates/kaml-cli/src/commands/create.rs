@@ -1,7 +1,7 @@
 //! `kaml create`.
 
 use crate::failure::Failure;
-use crate::{interrupt, output, size};
+use crate::{interrupt, output, size, store};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use kaml::{CreateOptions, Device};
@@ -93,6 +93,7 @@ impl Arguments {
 
     /// Makes the device and says what it is.
     pub fn run(self) -> Result<(), Failure> {
+        store::refuse_remote(&self.path)?;
         let options = self.options()?;
         let half_made = self.half_made()?;
         let bar = bar(self.json);

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
+use crate::restore::Restore;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Kind, Metadata, Tree};
 use crate::{keys, output, parallel, size};
@@ -27,7 +28,8 @@ const PAGE_KEYS: usize = 4096;
   kaml export data.kaml - --namespace notes | gzip > notes.jsonl.gz
 
 A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and
-times, and every file is verified against the hash in its metadata; others are written as JSON Lines.")]
+times, and every file is verified against the hash in its metadata; others are written as JSON Lines. Files come under their
+names when they are whole.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
@@ -73,11 +75,19 @@ impl Arguments {
         match format {
             Format::Tree => self.tree(&*device, &interrupt, &mut report)?,
             Format::Jsonl if to_stdout => {
-                self.lines(&*device, || Ok(std::io::stdout().lock()), Failure::output, &interrupt, &mut report)?;
+                drop(self.lines(
+                    &*device,
+                    || Ok(std::io::stdout().lock()),
+                    Failure::output,
+                    &interrupt,
+                    &mut report,
+                )?);
             }
             Format::Jsonl => {
                 let create = || self.device.create_beside(&self.target);
-                self.lines(&*device, create, Failure::io(self.target.display()), &interrupt, &mut report)?;
+                let wrong = Failure::io(self.target.display());
+                let file = self.lines(&*device, create, &wrong, &interrupt, &mut report)?;
+                file.finish().map_err(wrong)?;
             }
         }
         report.seconds = started.elapsed().as_secs_f64();
@@ -108,8 +118,9 @@ impl Arguments {
         let bar = super::check::bytes_bar(info.record_count);
         let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let (directories, links) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let restoring = Restore::new(&tree, &self.target, self.device.identity());
         let restore = |metadata: &Metadata| {
-            bytes.fetch_add(tree.restore(metadata, &self.target)?, Ordering::Relaxed);
+            bytes.fetch_add(restoring.path(metadata)?, Ordering::Relaxed);
             count.fetch_add(1, Ordering::Relaxed);
             bar.inc(1);
             Ok::<(), Failure>(())
@@ -139,10 +150,7 @@ impl Arguments {
         (report.entries, report.value_bytes) = (count.into_inner(), bytes.into_inner());
         interrupt.check(|| format!("{} entries are restored", report.entries))?;
         restored?;
-        let mut directories = directories.into_inner().expect("no panics under this lock");
-        // The deepest first: a time set on a directory must not be touched by what is done below it.
-        directories.sort_by_key(|metadata: &Metadata| std::cmp::Reverse(metadata.path.matches('/').count()));
-        directories.iter().try_for_each(|metadata| tree::finish_directory(metadata, &self.target))?;
+        restoring.finish(directories.into_inner().expect("no panics under this lock"))?;
         bar.finish_and_clear();
         Ok(())
     }
@@ -155,19 +163,22 @@ impl Arguments {
         wrong: impl Fn(std::io::Error) -> Failure,
         interrupt: &Interrupt,
         report: &mut Report,
-    ) -> Result<(), Failure> {
+    ) -> Result<W, Failure> {
         let info = store::namespace(device, &self.namespace)?;
         device.list(info.id, None, 1)?; // it holds records
         let mut target = BufWriter::with_capacity(1 << 18, target()?);
         for_each_key(device, info.id, |key| {
-            interrupt.check(|| format!("{} records are written", report.entries))?;
+            interrupt.check(|| match self.target == Path::new("-") {
+                true => format!("{} records are written", report.entries),
+                false => format!("{} is not written", self.target.display()),
+            })?;
             let value = device.get(info.id, key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
             let object = super::record::to_json(keys::to_json(&key, info.keys), &value);
             report.entries += 1;
             report.value_bytes += value.len() as u64;
             writeln!(target, "{}", Value::Object(object)).map_err(&wrong)
         })?;
-        target.flush().map_err(&wrong)
+        target.into_inner().map_err(|error| wrong(error.into_error()))
     }
 }
 

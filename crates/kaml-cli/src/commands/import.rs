@@ -11,7 +11,7 @@ use kaml::{Batch, Key, KeyKind, NamespaceInfo};
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal};
+use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -26,7 +26,8 @@ use std::time::Instant;
 A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put
 (larger than 4 MiB: parts first, then the metadata that makes them visible). JSON Lines hold one object a line,
 {\"key\": …} or {\"key_u64\": …} or {\"key_hex\": …} with {\"value\": text} or {\"value_base64\": …}; each batch of lines is
-one atomic Put. Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
+one atomic Put. Of a tree the device itself, sockets, pipes and devices
+are left out, and named on standard error. Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
@@ -49,6 +50,15 @@ struct Report {
     entries: u64,
     value_bytes: u64,
     seconds: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOut>,
+}
+
+/// Something in a tree that was not stored.
+#[derive(Serialize)]
+struct LeftOut {
+    path: String,
+    is: &'static str,
 }
 
 impl Arguments {
@@ -84,7 +94,13 @@ impl Arguments {
         let contents = store::namespace_or_new(device, &contents)?.id;
         let metadata = store::namespace_or_new(device, &metadata)?.id;
         let tree = Tree { device, contents, metadata };
-        let entries = tree::walk(&self.source, &[])?;
+        let tree::Walk { entries, left_out } = tree::walk(&self.source, &[], self.device.identity())?;
+        for (path, is) in left_out {
+            let path = path.display().to_string();
+            // If standard error is closed, the report has to do.
+            let _ = writeln!(std::io::stderr(), "kaml: {path} is left out: it is {is}");
+            report.left_out.push(LeftOut { path, is });
+        }
         let bar = super::check::bytes_bar(entries.iter().map(|entry| entry.bytes).sum());
         let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let stored = parallel::for_each(

@@ -113,6 +113,7 @@ impl Arguments {
         let Some(path) = &self.keep else {
             return Passing::directory(&std::env::temp_dir()).map_err(Failure::io("making a temporary directory"));
         };
+        store::refuse_remote(path)?;
         Passing::file(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 Failure::Failed(format!("{} exists; quickstart makes a new device", path.display()))
@@ -174,9 +175,8 @@ fn choose_files(dir: &Path, device: &Path) -> Result<(Vec<Entry>, usize), Failur
     let mut passed_over = 0;
     let mut bytes = 0;
     let mut files = Vec::new();
-    for entry in tree::walk(dir, &SKIPPED)? {
-        let is_file = std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file());
-        if !is_file || entry.source == device {
+    for entry in tree::walk(dir, &SKIPPED, store::identity(device))?.entries {
+        if !std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file()) {
             continue;
         }
         let fits = entry.bytes <= FILE_BYTES_MAX && bytes + entry.bytes <= TREE_BYTES_MAX;

@@ -142,7 +142,7 @@ impl GetArguments {
         let value = value.ok_or_else(absent)?;
         if let Some(path) = &self.output {
             let mut file = self.record.device.create_beside(path)?;
-            return file.write_all(&value).map_err(Failure::io(path.display()));
+            return file.write_all(&value).and_then(|()| file.finish()).map_err(Failure::io(path.display()));
         }
         if self.record.json {
             return output::json(&to_json(keys::to_json(&key, namespace.keys), &value));

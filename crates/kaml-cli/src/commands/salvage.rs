@@ -5,7 +5,7 @@ use super::create::Durability;
 use super::export::for_each_key;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{output, place, size};
+use crate::{output, place, size, store};
 use clap::Args;
 use kaml::{
     Batch, BloomOptions, CreateOptions, Device, Key, NamespaceId, NamespaceInfo, NamespaceOptions, VersionIndex,
@@ -73,6 +73,8 @@ const PROBLEMS_MAX: usize = 1000;
 impl Arguments {
     /// Salvages.
     pub fn run(self) -> Result<(), Failure> {
+        store::refuse_remote(&self.path)?;
+        self.into.as_deref().map_or(Ok(()), store::refuse_remote)?;
         let interrupt = Interrupt::listen()?;
         let bar = bytes_bar(0).with_message("blocks scanned");
         let (device, found) = Device::salvage(&self.path, &mut |done, total| {

@@ -1,0 +1,182 @@
+//! Trees with more in them than files: what is left out, what stands in the way, what is interrupted.
+
+mod world;
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use world::{World, picture, tree_of};
+
+/// Runs the program so that permissions hold for it, as for anybody but root.
+fn as_anybody(world: &World, arguments: &[&str]) -> Output {
+    let mut command = world.command(arguments);
+    if rustix::process::geteuid().is_root() {
+        command = Command::new("setpriv");
+        command.args(["--bounding-set", "-dac_override,-dac_read_search", env!("CARGO_BIN_EXE_kaml")]).args(arguments);
+        command.current_dir(world.dir.path());
+    }
+    command.stdin(Stdio::null()).output().expect("`setpriv` of util-linux, if root runs this")
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Goal:   a tree that holds the device is imported without it, whatever its name there; what has no contents is left out too;
+///         both are said.
+/// Method: the device in the tree, a hard link to it, a socket, a pipe; then the tree again through a device elsewhere.
+#[test]
+fn the_device_is_left_out() {
+    let world = World::new();
+    fs::create_dir(world.path("sub")).unwrap();
+    fs::write(world.path("sub/file"), "text").unwrap();
+    fs::hard_link(world.path("data.kaml"), world.path("sub/hard")).unwrap();
+    symlink("data.kaml", world.path("link")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(world.path("sub/socket")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, world.path("sub/pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let output = world.run(&["import", "data.kaml", ".", "-n", "files", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    for (path, is) in [
+        ("./data.kaml", "the device itself"),
+        ("./sub/hard", "the device itself"),
+        ("./sub/socket", "a socket"),
+        ("./sub/pipe", "a pipe"),
+    ] {
+        assert!(said.contains(&format!("kaml: {path} is left out: it is {is}\n")), "{said}");
+    }
+    assert_eq!(said.lines().count(), 4, "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["entries"], report["left_out"].as_array().unwrap().len()), (&3.into(), 4), "{report}");
+    world.ok(&["export", "data.kaml", "copy", "-n", "files"]);
+    assert!(world.path("copy/sub/file").exists() && world.path("copy/link").is_symlink());
+    assert!(!world.path("copy/data.kaml").exists());
+}
+
+/// Goal:   an export never puts anything in the place of the device that it reads.
+/// Method: import a tree with a file and a link of the device's names through another device; export it over the device.
+#[test]
+fn an_export_spares_its_device() {
+    let world = World::new();
+    fs::create_dir(world.path("tree")).unwrap();
+    fs::write(world.path("tree/data.kaml"), "no device").unwrap();
+    world.ok(&["import", "data.kaml", "tree", "-n", "files"]);
+    for link in [false, true] {
+        if link {
+            fs::remove_file(world.path("tree/data.kaml")).unwrap();
+            symlink("elsewhere", world.path("tree/data.kaml")).unwrap();
+            world.ok(&["import", "data.kaml", "tree", "-n", "files"]);
+        }
+        let said = world.fails(2, &["export", "data.kaml", ".", "-n", "files"]);
+        assert!(said.contains("./data.kaml: is the device itself"), "{said}");
+    }
+    world.ok(&["check", "data.kaml"]);
+}
+
+/// Goal:   a tree with directories that nobody may write to is restored, and restored again over itself, by anybody; what no
+///         record speaks of keeps its mode.
+/// Method: modes from none to all, deep ones in closed ones; export twice, with a change between; a directory that is opened
+///         and has no record; as root without the right to pass over permissions.
+#[test]
+fn closed_directories_are_restored() {
+    let world = World::new();
+    let source = world.path("tree");
+    tree_of(&source);
+    fs::create_dir_all(source.join("a/b/c")).unwrap();
+    for name in ["a/1", "a/b/2", "a/b/c/3"] {
+        fs::write(source.join(name), name).unwrap();
+    }
+    world.ok(&["create", "large.kaml", "--capacity", "256MiB"]);
+    for (name, mode) in [("a/b/c", 0o555), ("a/b", 0o500), ("a", 0o555), ("deep/er", 0o555)] {
+        set_mode(&source.join(name), mode);
+    }
+    world.ok(&["import", "large.kaml", "tree", "-n", "t"]);
+    let export = ["export", "large.kaml", "copy", "-n", "t"];
+    for _ in 0..2 {
+        let output = as_anybody(&world, &export);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(picture(&source), picture(&world.path("copy")));
+        let [a, b] = ["copy/a", "copy/a/b"].map(|name| world.path(name));
+        [&a, &b].iter().for_each(|path| set_mode(path, 0o700));
+        fs::write(world.path("copy/a/b/2"), "changed").unwrap();
+        [&b, &a].iter().for_each(|path| set_mode(path, 0o000));
+    }
+    // Something is in the way: what was opened is as it was.
+    let over = world.path("over");
+    fs::create_dir_all(over.join("a/b/2/in the way")).unwrap();
+    [over.join("a/b"), over.join("a")].iter().for_each(|path| set_mode(path, 0o511));
+    let output = as_anybody(&world, &["export", "large.kaml", "over", "-n", "t"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for name in ["a", "a/b"] {
+        assert_eq!(fs::metadata(over.join(name)).unwrap().permissions().mode() & 0o777, 0o511, "{name}");
+    }
+    for name in ["copy/a", "copy/a/b", "copy/a/b/c", "tree/a", "tree/a/b", "tree/a/b/c"] {
+        set_mode(&world.path(name), 0o700); // so that anybody can clean up
+    }
+}
+
+/// Goal:   links that stand in the target are not followed out of it, and are named.
+/// Method: links where the tree has a directory, a file, a link; what they lead to is as it was.
+#[test]
+fn links_in_the_target_are_not_followed() {
+    let world = World::new();
+    fs::create_dir_all(world.path("tree/dir")).unwrap();
+    fs::write(world.path("tree/dir/file"), "from the tree").unwrap();
+    fs::write(world.path("tree/file"), "from the tree").unwrap();
+    symlink("file", world.path("tree/link")).unwrap();
+    world.ok(&["import", "data.kaml", "tree", "-n", "t"]);
+    fs::create_dir_all(world.path("out")).unwrap();
+    fs::write(world.path("out/file"), "precious").unwrap();
+    fs::create_dir_all(world.path("copy")).unwrap();
+    for name in ["copy/file", "copy/link"] {
+        symlink("../out/file", world.path(name)).unwrap();
+    }
+    world.ok(&["export", "data.kaml", "copy", "-n", "t"]);
+    assert_eq!(picture(&world.path("tree")), picture(&world.path("copy")));
+    fs::remove_dir_all(world.path("copy/dir")).unwrap();
+    symlink("../out", world.path("copy/dir")).unwrap();
+    let said = world.fails(1, &["export", "data.kaml", "copy", "-n", "t"]);
+    assert!(said.contains("copy/dir: is a symbolic link, and is not followed"), "{said}");
+    assert_eq!(fs::read(world.path("out/file")).unwrap(), b"precious");
+    assert_eq!(fs::read_dir(world.path("out")).unwrap().count(), 1);
+}
+
+/// Goal:   an export that is killed, or interrupted, leaves no half file under a name that was asked for.
+/// Method: kill the export of large files again and again, at a later moment each time; what stands is whole. Then JSON Lines.
+#[test]
+fn killed_exports_leave_no_half_files() {
+    let world = World::empty();
+    world.ok(&["create", "data.kaml", "--capacity", "512MiB"]);
+    fs::create_dir(world.path("tree")).unwrap();
+    const BYTES: usize = 12 << 20;
+    for i in 0..8u8 {
+        fs::write(world.path(&format!("tree/{i}")), vec![i; BYTES]).unwrap();
+    }
+    world.ok(&["import", "data.kaml", "tree", "-n", "t"]);
+    for (round, signal) in (1..12).zip([Signal::KILL, Signal::INT].into_iter().cycle()) {
+        let target = format!("copy{round}");
+        let mut command = world.command(&["export", "data.kaml", &target, "-n", "t"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10 * round));
+        let _ = kill_process(Pid::from_child(&child), signal);
+        child.wait().unwrap();
+        for entry in fs::read_dir(world.path(&target)).into_iter().flatten() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let is_whole = entry.metadata().unwrap().len() == BYTES as u64;
+            assert!(is_whole || (name.starts_with(".kaml-export-") && signal == Signal::KILL), "{name}");
+        }
+        fs::remove_dir_all(world.path(&target)).unwrap_or_default();
+    }
+    // A value that is not there any more: the file that stands is as it was.
+    fs::write(world.path("t.jsonl"), "old").unwrap();
+    let mut child = world.command(&["export", "data.kaml", "t.jsonl", "-n", "t", "--format", "jsonl"]).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    child.kill().unwrap();
+    if child.wait().unwrap().success() {
+        return; // it was quicker
+    }
+    assert_eq!(fs::read(world.path("t.jsonl")).unwrap(), b"old");
+}
