@@ -17,6 +17,7 @@
 
 use crate::failure::Failure;
 use crate::status::kaml_status::{KAML_BAD_HANDLE, KAML_IN_USE, KAML_TOO_MANY};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 
 const SLOT_BITS: u32 = 20;
@@ -48,12 +49,9 @@ impl Kind {
 }
 
 struct Slot<T> {
-    content: RwLock<Content<T>>,
-}
-
-struct Content<T> {
-    generation: u64,
-    value: Option<T>,
+    /// Changes under the lock only; read before it too, so that a stale handle never meets a call of its slot's next user.
+    generation: AtomicU64,
+    value: RwLock<Option<T>>,
 }
 
 #[derive(Default)]
@@ -80,17 +78,17 @@ impl<T> Registry<T> {
     pub(crate) fn insert(&self, value: T) -> Result<u64, Failure> {
         let at = self.take_slot()?;
         let slot = &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS];
-        let mut content = slot.content.write().unwrap_or_else(PoisonError::into_inner);
-        content.value = Some(value);
-        Ok(((self.kind as u64) << (64 - 4)) | (content.generation << SLOT_BITS) | at as u64)
+        let mut content = slot.value.write().unwrap_or_else(PoisonError::into_inner);
+        *content = Some(value);
+        Ok(((self.kind as u64) << (64 - 4)) | (slot.generation.load(Ordering::Acquire) << SLOT_BITS) | at as u64)
     }
 
     /// Calls with what a handle stands for, beside other calls.
     pub(crate) fn with<R>(&self, handle: u64, body: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
         let (slot, generation) = self.slot(handle)?;
-        let content = slot.content.read().unwrap_or_else(PoisonError::into_inner);
-        match &content.value {
-            Some(value) if content.generation == generation => body(value),
+        let content = slot.value.read().unwrap_or_else(PoisonError::into_inner);
+        match &*content {
+            Some(value) if slot.is_at(generation) => body(value),
             Some(_) | None => Err(self.not_open(handle)),
         }
     }
@@ -102,10 +100,9 @@ impl<T> Registry<T> {
         body: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
         let (slot, generation) = self.slot(handle)?;
-        let mut content = slot.content.write().unwrap_or_else(PoisonError::into_inner);
-        let current = content.generation;
-        match &mut content.value {
-            Some(value) if current == generation => body(value),
+        let mut content = slot.value.write().unwrap_or_else(PoisonError::into_inner);
+        match &mut *content {
+            Some(value) if slot.is_at(generation) => body(value),
             Some(_) | None => Err(self.not_open(handle)),
         }
     }
@@ -113,7 +110,7 @@ impl<T> Registry<T> {
     /// Closes a handle if `check` allows it, and answers what it stood for.
     pub(crate) fn take(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), Failure>) -> Result<T, Failure> {
         let (slot, generation) = self.slot(handle)?;
-        let mut content = match slot.content.try_write() {
+        let mut content = match slot.value.try_write() {
             Ok(content) => content,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
@@ -121,16 +118,16 @@ impl<T> Registry<T> {
                 return Err(Failure::new(KAML_IN_USE, format!("another thread is in a call with this {what}")));
             }
         };
-        if content.generation != generation {
+        if !slot.is_at(generation) {
             return Err(self.not_open(handle));
         }
-        let value = content.value.take().ok_or_else(|| self.not_open(handle))?;
+        let value = content.take().ok_or_else(|| self.not_open(handle))?;
         if let Err(failure) = check(&value) {
-            content.value = Some(value);
+            *content = Some(value);
             return Err(failure);
         }
-        content.generation += 1;
-        let used_up = content.generation == GENERATION_MAX;
+        slot.generation.store(generation + 1, Ordering::Release);
+        let used_up = generation + 1 == GENERATION_MAX;
         drop(content);
         if !used_up {
             let slot = (handle as usize % SLOTS_MAX) as u32;
@@ -152,13 +149,15 @@ impl<T> Registry<T> {
         Ok(free.fresh - 1)
     }
 
+    /// The slot of a handle that is open, or was a moment ago.
     fn slot(&self, handle: u64) -> Result<(&Slot<T>, u64), Failure> {
         if handle >> (64 - 4) != self.kind as u64 {
             return Err(self.not_open(handle));
         }
         let at = handle as usize % SLOTS_MAX;
         let chunk = self.chunks[at / CHUNK_SLOTS].get().ok_or_else(|| self.not_open(handle))?;
-        Ok((&chunk[at % CHUNK_SLOTS], (handle >> SLOT_BITS) & GENERATION_MAX))
+        let (slot, generation) = (&chunk[at % CHUNK_SLOTS], (handle >> SLOT_BITS) & GENERATION_MAX);
+        if slot.is_at(generation) { Ok((slot, generation)) } else { Err(self.not_open(handle)) }
     }
 
     fn not_open(&self, handle: u64) -> Failure {
@@ -167,8 +166,14 @@ impl<T> Registry<T> {
     }
 }
 
+impl<T> Slot<T> {
+    fn is_at(&self, generation: u64) -> bool {
+        self.generation.load(Ordering::Acquire) == generation
+    }
+}
+
 fn new_chunk<T>() -> Box<[Slot<T>]> {
-    (0..CHUNK_SLOTS).map(|_| Slot { content: RwLock::new(Content { generation: 0, value: None }) }).collect()
+    (0..CHUNK_SLOTS).map(|_| Slot { generation: AtomicU64::new(0), value: RwLock::new(None) }).collect()
 }
 
 #[cfg(test)]
@@ -231,6 +236,25 @@ mod tests {
             done.wait();
         });
         assert_eq!(numbers.take(handle, |_| Ok(())).expect("nobody is inside"), 5);
+    }
+
+    /// Goal:   a stale handle is refused at once and with the right status while another thread is in a call with the slot's
+    ///         next user; it neither waits for that call nor takes it for its own.
+    /// Method: open, close, open again in the same slot, and ask the old handle from within a call with the new one.
+    #[test]
+    fn stale_handles_do_not_wait() {
+        let numbers = Registry::new(Kind::Transaction);
+        let old = numbers.insert(1).expect("there is room");
+        numbers.take(old, |_| Ok(())).expect("it is open");
+        let new = numbers.insert(2).expect("there is room");
+        assert_eq!(old as usize % SLOTS_MAX, new as usize % SLOTS_MAX);
+        let inside = numbers.with_mut(new, |_| {
+            assert_eq!(status(numbers.take(old, |_| Ok(()))), Some(KAML_BAD_HANDLE));
+            assert_eq!(status(numbers.with(old, |_| Ok(()))), Some(KAML_BAD_HANDLE));
+            assert_eq!(status(numbers.with_mut(old, |_| Ok(()))), Some(KAML_BAD_HANDLE));
+            Ok(())
+        });
+        assert!(inside.is_ok());
     }
 
     /// Goal:   a full table says so, and goes on when a handle is closed.
