@@ -113,7 +113,8 @@ class Batch:
         self._records: List[Tuple[int, int, bytes, bytes]] = []
 
     def _add(self, action: str, namespace: Namespace, key: Key, value: Buffer = b"") -> "Batch":
-        self._records.append((namespace.id, CONSTANTS[action], native.key_bytes(key), native.value_bytes(value)))
+        data = native.key_bytes(key), native.value_bytes(value)
+        self._records.append((native.id_of(namespace), CONSTANTS[action], *data))
         return self
 
     def put(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
@@ -152,11 +153,13 @@ class Batch:
         return records
 
 
-class Device:
+class Device(native.Owner):
     """A device of records. Any thread may call it at any time. Leaving its ``with`` block closes it."""
 
+    _CLOSE = "kaml_close"
+
     def __init__(self, handle: native.DeviceHandle) -> None:
-        self._handle = handle
+        self._own(handle)
 
     @classmethod
     def create(
@@ -172,7 +175,7 @@ class Device:
         formats over what is there; ``prewrite`` writes every block once now, so that later puts are faster."""
         options = _create_options(durability=durability, force=force, prewrite=prewrite)
         handle = native.DeviceHandle()
-        call("kaml_create", os.fsencode(path), capacity, byref(options), byref(handle))
+        call("kaml_create", native.path_bytes(path), capacity, byref(options), byref(handle))
         return cls(handle)
 
     @classmethod
@@ -195,12 +198,12 @@ class Device:
             struct_size=ctypes.sizeof(native.OpenOptions), durability=durability, read_only=read_only
         )
         handle = native.DeviceHandle()
-        call("kaml_open", os.fsencode(path), byref(options), byref(handle))
+        call("kaml_open", native.path_bytes(path), byref(options), byref(handle))
         return cls(handle)
 
     def close(self) -> None:
-        """Closes the device, so that it opens at once the next time."""
-        call("kaml_close", self._handle)
+        """Closes the device, so that it opens at once the next time. Closing it again does nothing."""
+        self._close()
 
     def __enter__(self) -> "Device":
         return self
@@ -241,39 +244,41 @@ class Device:
             keep_internal=policy.keep_internal,
         )
         found = c_uint32()
-        call("kaml_create_namespace", self._handle, name.encode(), byref(options), byref(found))
+        call("kaml_create_namespace", self._handle, native.name_bytes(name), byref(options), byref(found))
         return Namespace(found.value, name)
 
     def namespace(self, name: str) -> Namespace:
         """Finds a namespace by its name."""
         found = c_uint32()
-        call("kaml_namespace", self._handle, name.encode(), byref(found))
+        call("kaml_namespace", self._handle, native.name_bytes(name), byref(found))
         return Namespace(found.value, name)
 
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
-        call("kaml_delete_namespace", self._handle, namespace.id)
+        call("kaml_delete_namespace", self._handle, native.id_of(namespace))
 
     # --- records ---------------------------------------------------------------------------------------------------
 
     def get(self, namespace: Namespace, key: Key) -> Optional[bytes]:
         """Reads a value; none if the key is not there."""
-        return native.value("kaml_get", self._handle, namespace.id, *native.key_in(key))
+        return native.value("kaml_get", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def exists(self, namespace: Namespace, key: Key) -> bool:
         """Whether a key is there; never reads flash."""
-        return native.is_there("kaml_exists", self._handle, namespace.id, *native.key_in(key))
+        return native.is_there("kaml_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def put(self, namespace: Namespace, key: Key, value: Buffer) -> None:
         """Stores a record; durable when it returns."""
-        call("kaml_put_one", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+        call("kaml_put_one", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: Namespace, key: Key) -> None:
         """Deletes a record, whether it is there or not; durable when it returns."""
-        call("kaml_delete", self._handle, namespace.id, *native.key_in(key))
+        call("kaml_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def write(self, batch: Batch) -> None:
         """Stores a batch, all or nothing; durable when it returns."""
+        if not isinstance(batch, Batch):
+            raise TypeError(f"a Batch is wanted, not {type(batch).__name__}")
         records = batch._native()
         call("kaml_put", self._handle, records, len(records))
 
@@ -282,7 +287,7 @@ class Device:
         once. A number is ``int.from_bytes(key, "big")``."""
         cursor, found, count = native.Cursor(), (native.KeyOut * LIST_KEYS)(), c_size_t()
         while True:
-            call("kaml_list", self._handle, namespace.id, byref(cursor), found, LIST_KEYS, byref(count))
+            call("kaml_list", self._handle, native.id_of(namespace), byref(cursor), found, LIST_KEYS, byref(count))
             if count.value == 0:
                 return
             yield from [bytes(key.bytes[: key.length]) for key in found[: count.value]]
@@ -291,16 +296,16 @@ class Device:
 
     def get_as_of(self, namespace: Namespace, snapshot: int, key: Key) -> Optional[bytes]:
         """Reads a value as a snapshot sees it; none if the key was not there."""
-        return native.value("kaml_get_as_of", self._handle, namespace.id, snapshot, *native.key_in(key))
+        return native.value("kaml_get_as_of", self._handle, native.id_of(namespace), snapshot, *native.key_in(key))
 
     def get_back(self, namespace: Namespace, changes: int, key: Key) -> Optional[bytes]:
         """Reads a value as it was so many changes of its key ago; none if it was not there."""
-        return native.value("kaml_get_back", self._handle, namespace.id, changes, *native.key_in(key))
+        return native.value("kaml_get_back", self._handle, native.id_of(namespace), changes, *native.key_in(key))
 
     def history(self, namespace: Namespace, key: Key, limit: int = 1024) -> List[Version]:
         """The versions of a key, newest first, at most ``limit``."""
         found, count = (native.VersionOut * limit)(), c_size_t()
-        call("kaml_history", self._handle, namespace.id, *native.key_in(key), found, limit, byref(count))
+        call("kaml_history", self._handle, native.id_of(namespace), *native.key_in(key), found, limit, byref(count))
         return [
             Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
             for v in found[: count.value]
@@ -309,7 +314,7 @@ class Device:
     def snapshot(self, namespace: Namespace) -> int:
         """Takes a snapshot and answers its number; durable when it returns."""
         number = c_uint32()
-        call("kaml_snapshot", self._handle, namespace.id, byref(number))
+        call("kaml_snapshot", self._handle, native.id_of(namespace), byref(number))
         return number.value
 
     def snapshots(self, namespace: Namespace) -> List[Snapshot]:
@@ -317,25 +322,25 @@ class Device:
         room = 64
         while True:
             found, count = (native.SnapshotOut * room)(), c_size_t()
-            call("kaml_snapshots", self._handle, namespace.id, found, room, byref(count))
+            call("kaml_snapshots", self._handle, native.id_of(namespace), found, room, byref(count))
             if count.value <= room:
                 return [Snapshot(info.snapshot, info.time_ns) for info in found[: count.value]]
             room = count.value
 
     def forget_snapshot(self, namespace: Namespace, snapshot: int) -> None:
         """Forgets a snapshot: what only it sees goes with the next merge."""
-        call("kaml_forget_snapshot", self._handle, namespace.id, snapshot)
+        call("kaml_forget_snapshot", self._handle, native.id_of(namespace), snapshot)
 
     def roll_back(self, namespace: Namespace, snapshot: int) -> int:
         """Makes a namespace look as it did in a snapshot. Answers the snapshot of what it looked like before: rolling back
         to that one undoes it."""
         before = c_uint32()
-        call("kaml_roll_back", self._handle, namespace.id, snapshot, byref(before))
+        call("kaml_roll_back", self._handle, native.id_of(namespace), snapshot, byref(before))
         return before.value
 
     def undo(self, namespace: Namespace, key: Key, changes: int = 1) -> None:
         """Undoes the last changes of a key; durable when it returns."""
-        call("kaml_undo", self._handle, namespace.id, *native.key_in(key), changes)
+        call("kaml_undo", self._handle, native.id_of(namespace), *native.key_in(key), changes)
 
     def merge(
         self,
@@ -356,7 +361,7 @@ class Device:
             dry_run=dry_run,
         )
         report = native.MergeOut()
-        call("kaml_merge", self._handle, namespace.id, byref(rules), byref(report))
+        call("kaml_merge", self._handle, native.id_of(namespace), byref(rules), byref(report))
         return MergeReport(*(getattr(report, name) for name in MergeReport._fields))
 
 

@@ -5,7 +5,10 @@ Every declaration here is compared with ``kaml.h`` by ``tests/test_header.py``.
 
 import ctypes
 import ctypes.util
+import operator
 import os
+import sys
+import warnings
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Optional, Union
 
@@ -20,8 +23,27 @@ VERSION_MAJOR = 0
 KEY_BYTES_MAX = 16
 
 
+def unsigned(value: Any, kind: Any, what: str) -> int:
+    """A number, if it fits: ctypes would take it modulo 2^n and say nothing."""
+    number, bits = operator.index(value), 8 * ctypes.sizeof(kind)
+    if not 0 <= number < 1 << bits:
+        raise OverflowError(f"{what}: {number} is not in 0..2^{bits}")
+    return number
+
+
+#: What is checked by ``unsigned``.
+UNSIGNED = (c_size_t, c_uint8, c_uint32, c_uint64)
+
+
 class Struct(ctypes.Structure):
     """A structure of ``kaml.h``."""
+
+    def __init__(self, **fields: Any) -> None:
+        kinds = dict(self._fields_)
+        for name, value in fields.items():
+            if kinds[name] in UNSIGNED:
+                fields[name] = unsigned(value, kinds[name], name)
+        super().__init__(**fields)
 
 
 class CreateOptions(Struct):
@@ -247,6 +269,13 @@ FUNCTIONS = {
 }
 
 
+#: Which arguments of each function are numbers.
+_NUMBERS = {
+    function: [(place, kind) for place, kind in enumerate(kinds) if kind in UNSIGNED]
+    for function, (_, kinds) in FUNCTIONS.items()
+}
+
+
 def _load() -> ctypes.CDLL:
     name = os.environ.get("KAML_LIBRARY") or ctypes.util.find_library("kaml") or f"libkaml.so.{VERSION_MAJOR}"
     library = ctypes.CDLL(name)
@@ -269,6 +298,8 @@ def version() -> str:
 
 def status(function: str, *arguments: Any) -> int:
     """Calls a function that answers a status."""
+    for place, kind in _NUMBERS[function]:
+        unsigned(arguments[place], kind, f"argument {place} of {function}")
     return getattr(_library, function)(*arguments)
 
 
@@ -302,8 +333,82 @@ def value(function: str, *arguments: Any) -> Optional[bytes]:
         _library.kaml_free(pointer)
 
 
+class Owner:
+    """Something of the library that is closed once: by ``close``, or when nobody knows it any more."""
+
+    _CLOSE = ""
+    _is_open = False
+
+    def _own(self, handle: Struct) -> None:
+        self._handle, self._is_open, self._process = handle, True, os.getpid()
+
+    def _close(self) -> None:
+        if not self._is_open:
+            return
+        code = status(self._CLOSE, self._handle)
+        self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
+        if code != Status.BAD_HANDLE:  # another thread was quicker
+            _check(code)
+
+    def __del__(self) -> None:
+        # After a fork what was open is the parent's; when the interpreter ends the system cleans up.
+        if not self._is_open or sys is None or sys.is_finalizing() or os.getpid() != self._process:
+            return
+        _let_go(self._CLOSE, self._handle)
+        warnings.warn(f"{type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
+
+
+#: What nobody knows any more, and what still uses it: the collector of garbage has no order.
+_in_use: "list[tuple[str, Struct]]" = []
+
+
+def _let_go(close: str, handle: Struct) -> None:
+    _in_use.append((close, handle))
+    goes_on = True
+    while goes_on:
+        closed = [one for one in list(_in_use) if _is_closed(*one)]
+        for one in closed:
+            if one in _in_use:  # else another thread was quicker
+                _in_use.remove(one)
+        goes_on = bool(closed)
+
+
+def _is_closed(close: str, handle: Struct) -> bool:
+    if close == "kaml_txn_free" and status("kaml_txn_abort", handle) == Status.IN_USE:
+        return False
+    return status(close, handle) != Status.IN_USE
+
+
+def id_of(namespace: Any) -> int:
+    """The number of a namespace."""
+    try:
+        return unsigned(namespace.id, c_uint32, "namespace")
+    except AttributeError:
+        raise TypeError(f"a Namespace is wanted, not {type(namespace).__name__}") from None
+
+
+def name_bytes(name: str) -> bytes:
+    """A name as the library takes it."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a str, not {type(name).__name__}")
+    return _without_nul(name.encode())
+
+
+def path_bytes(path: "Union[str, os.PathLike[str]]") -> bytes:
+    """A path as the library takes it."""
+    return _without_nul(os.fsencode(path))
+
+
+def _without_nul(text: bytes) -> bytes:
+    if b"\0" in text:
+        raise ValueError("embedded null byte")  # C would see the beginning only
+    return text
+
+
 def key_bytes(key: Key) -> bytes:
     """A key as the library takes it."""
+    if isinstance(key, bool):
+        raise TypeError("a key is no bool")
     if isinstance(key, int):
         if not 0 <= key < 1 << 64:
             raise error(Status.BAD_KEY, f"{key} is not in 0..2^64")

@@ -7,7 +7,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Callable, Optional, TypeVar
 
 from . import _native as native
-from ._errors import RetryableError, Status
+from ._errors import Error, RetryableError, Status
 from ._native import CONSTANTS, Buffer, Key, call
 
 if TYPE_CHECKING:
@@ -28,9 +28,11 @@ class WriteMode(enum.IntEnum):
     BACK = CONSTANTS["KAML_WRITE_BACK"]
 
 
-class Store:
+class Store(native.Owner):
     """A cache of records over a device. While it is open, records of the device are changed through it alone. Any thread
     may call it at any time. Leaving its ``with`` block closes it."""
+
+    _CLOSE = "kaml_store_close"
 
     def __init__(
         self,
@@ -53,12 +55,14 @@ class Store:
             lock_timeout_ms=lock_timeout_ms,
             transactions_max=transactions_max,
         )
-        self._handle = native.StoreHandle()
-        call("kaml_store_open", device._handle, cache_bytes, byref(options), byref(self._handle))
+        handle = native.StoreHandle()
+        call("kaml_store_open", device._handle, cache_bytes, byref(options), byref(handle))
+        self._device = device  # which is not to go before
+        self._own(handle)
 
     def close(self) -> None:
-        """Flushes the store and closes it."""
-        call("kaml_store_close", self._handle)
+        """Flushes the store and closes it. Closing it again does nothing."""
+        self._close()
 
     def __enter__(self) -> "Store":
         return self
@@ -78,19 +82,19 @@ class Store:
 
     def get(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
         """Reads a value through the cache; none if the key is not there."""
-        return native.value("kaml_store_get", self._handle, namespace.id, *native.key_in(key))
+        return native.value("kaml_store_get", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def exists(self, namespace: "Namespace", key: Key) -> bool:
         """Whether a key is there; never reads flash."""
-        return native.is_there("kaml_store_exists", self._handle, namespace.id, *native.key_in(key))
+        return native.is_there("kaml_store_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def put(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
         """Stores a record; durable as the write mode says."""
-        call("kaml_store_put", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+        call("kaml_store_put", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
         """Deletes a record, whether it is there or not; durable as the write mode says."""
-        call("kaml_store_delete", self._handle, namespace.id, *native.key_in(key))
+        call("kaml_store_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def transaction(self) -> "Transaction":
         """Begins a transaction, for a ``with`` block: it commits at the end, and aborts if the block raises."""
@@ -110,33 +114,37 @@ class Store:
         raise AssertionError("the last try returns or raises")
 
 
-class Transaction:
+class Transaction(native.Owner):
     """A transaction of a store. It is for one thread at a time."""
 
+    _CLOSE = "kaml_txn_free"
+
     def __init__(self, store: Store) -> None:
-        self._handle = native.TxnHandle()
+        handle = native.TxnHandle()
         self._ended = False
-        call("kaml_txn_begin", store._handle, byref(self._handle))
+        call("kaml_txn_begin", store._handle, byref(handle))
+        self._store = store  # which is not to go before
+        self._own(handle)
 
     def read(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
         """Reads a record, or that there is none: nobody changes it until the transaction ends."""
-        return native.value("kaml_txn_read", self._handle, namespace.id, *native.key_in(key))
+        return native.value("kaml_txn_read", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def read_for_update(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
         """Reads a record that is going to be changed: nobody else reads it for that either."""
-        return native.value("kaml_txn_read_for_update", self._handle, namespace.id, *native.key_in(key))
+        return native.value("kaml_txn_read_for_update", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def update(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
         """Changes a record that is there; else ``NotFoundError``."""
-        call("kaml_txn_update", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+        call("kaml_txn_update", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def insert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
         """Stores a record that is not there; else ``ExistsError``."""
-        call("kaml_txn_insert", self._handle, namespace.id, *native.key_in(key), *native.value_in(value))
+        call("kaml_txn_insert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
         """Deletes a record that is there; else ``NotFoundError``."""
-        call("kaml_txn_delete", self._handle, namespace.id, *native.key_in(key))
+        call("kaml_txn_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def commit(self) -> None:
         """Makes all changes durable, together; with the store's ``durability_delay_ms`` soon, not at once. The end of a ``with``
@@ -156,9 +164,13 @@ class Transaction:
 
     def close(self) -> None:
         """Gives the transaction back, aborted if it is active. Closing it again does nothing."""
-        if native.status("kaml_txn_free", self._handle) == Status.BAD_STATE:
+        try:
+            self._close()
+        except Error as error:
+            if error.status != Status.BAD_STATE:
+                raise
             self.abort()
-            call("kaml_txn_free", self._handle)
+            self._close()
 
     def __enter__(self) -> "Transaction":
         return self

@@ -1,10 +1,13 @@
 """What the package does, on the real library."""
 
 import doctest
+import gc
+import os
 import pathlib
 import tempfile
 import threading
 import unittest
+import warnings
 
 import kaml
 from kaml import Batch, Device, KeyKind, Status, Store
@@ -229,6 +232,188 @@ class Stores(unittest.TestCase):
         txn.close()
         txn.close()
         store.close()
+
+
+class Mistakes(unittest.TestCase):
+    """What C could not see is refused before the call."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = pathlib.Path(directory.name)
+        self.device = Device.in_memory(256 << 20)
+        self.addCleanup(self.device.close)
+        self.space = self.device.create_namespace("space")
+        self.past = self.device.create_namespace("past", versioned=True)
+
+    def test_numbers_do_not_wrap_around(self):
+        device, past, path = self.device, self.past, self.directory / "device.kaml"
+        device.put(past, "key", b"1")
+        device.snapshot(past)
+        wide, merge = 1 << 32, kaml.MergePolicy
+        for number in (-1, 1 << 64, (1 << 64) + (64 << 20)):
+            for ask in (
+                lambda: Device.in_memory(number),
+                lambda: Device.create(path, number),
+                lambda: Store(device, number),
+                lambda: device.create_namespace("new", versioned=True, version_buffer_bytes=number),
+                lambda: device.create_namespace("new", versioned=True, merge_when_low=merge(keep_for_ns=number)),
+                lambda: device.merge(past, keep_since_ns=number),
+            ):
+                self.assertRaises(OverflowError, ask)
+        for number in (-1, wide, wide + 1):
+            wrapped = kaml.Namespace(number + self.space.id, "space") if number > 0 else kaml.Namespace(number, "space")
+            for ask in (
+                lambda: Device.create(path, 64 << 20, durability=number),
+                lambda: Device.open(path, durability=number),
+                lambda: device.create_namespace("new", keys=number),
+                lambda: device.create_namespace("new", index=number),
+                lambda: device.create_namespace("new", versioned=True, merge_when_low=merge(keep_last=number)),
+                lambda: device.get_as_of(past, number, "key"),
+                lambda: device.get_back(past, number, "key"),
+                lambda: device.forget_snapshot(past, number),
+                lambda: device.roll_back(past, number),
+                lambda: device.undo(past, "key", number),
+                lambda: device.merge(past, keep_last=number),
+                lambda: device.get(wrapped, "key"),
+                lambda: device.put(wrapped, "key", b""),
+                lambda: device.delete_namespace(wrapped),
+                lambda: list(device.keys(wrapped)),
+                lambda: Batch().put(wrapped, "key", b""),
+                lambda: Store(device, 4 << 20, write_mode=number),
+                lambda: Store(device, 4 << 20, records_per_lock=number),
+                lambda: Store(device, 4 << 20, lock_timeout_ms=number),
+                lambda: Store(device, 4 << 20, transactions_max=number),
+            ):
+                self.assertRaises(OverflowError, ask)
+        self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=-1))
+        self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=float("inf")))
+        self.assertRaises(ValueError, lambda: device.history(past, "key", limit=-1))
+        self.assertEqual((os.listdir(self.directory), device.get(past, "key")), ([], b"1"))
+
+    def test_wrong_types_are_refused(self):
+        device, space = self.device, self.space
+        for ask in (
+            lambda: Device.create(self.directory / "device.kaml", 64e6),
+            lambda: Device.create(self.directory / "device.kaml", "64M"),
+            lambda: Device.create(self.directory / "device.kaml", 64 << 20, force="no"),
+            lambda: Device.create(7, 64 << 20),
+            lambda: device.create_namespace(b"bytes"),
+            lambda: device.namespace(7),
+            lambda: device.get("space", "key"),
+            lambda: device.get(space.id, "key"),
+            lambda: device.get(space, True),
+            lambda: device.get(space, 1.5),
+            lambda: device.get(space, None),
+            lambda: device.write([("space", "key", b"")]),
+            lambda: Batch().delete("space", "key"),
+            lambda: Store(device, 4e6),
+            lambda: Store(device, 4 << 20, durability_delay_ms="5"),
+            lambda: device.history(self.past, "key", 1.5),
+        ):
+            self.assertRaises(TypeError, ask)
+        # C would see the beginning of these.
+        for ask in (
+            lambda: Device.create(str(self.directory / "device\0.kaml"), 64 << 20),
+            lambda: Device.open(str(self.directory / "device\0.kaml")),
+            lambda: device.create_namespace("na\0me"),
+            lambda: device.namespace("space\0"),
+        ):
+            self.assertRaises(ValueError, ask)
+        self.assertEqual(os.listdir(self.directory), [])
+
+
+class Ends(unittest.TestCase):
+    """Closing, and what is never closed."""
+
+    def test_closing_again_does_nothing_and_using_is_refused(self):
+        with Device.in_memory(64 << 20) as device:
+            space = device.create_namespace("space")
+            device.put(space, "key", b"")
+            keys = device.keys(space)
+            with Store(device, 4 << 20) as store:
+                txn = store.transaction()
+                for _ in range(2):
+                    txn.close()
+                for _ in range(2):
+                    store.close()
+            for _ in range(2):
+                device.close()
+        for ask in (
+            lambda: device.get(space, "key"),
+            lambda: next(keys),
+            lambda: device.limits,
+            lambda: Store(device, 4 << 20),
+            lambda: store.get(space, "key"),
+            lambda: store.flush(),
+            lambda: store.transaction(),
+            lambda: txn.read(space, "key"),
+            lambda: txn.commit(),
+        ):
+            with self.assertRaises(kaml.Error) as refused:
+                ask()
+            self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
+
+    def test_what_nobody_knows_is_closed_in_any_order(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "device.kaml"
+            for cyclic in (False, True):
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    device = Device.create(path, 64 << 20, force=True)
+                    space = device.create_namespace("space")
+                    store = Store(device, 4 << 20)
+                    store.put(space, "key", b"kept")
+                    txn = store.transaction()
+                    txn.update(space, "key", b"not committed")
+                    if cyclic:
+                        cycle = [device, store, txn]
+                        cycle.append(cycle)
+                        device.cycle = store.cycle = txn.cycle = cycle
+                        del cycle
+                    del device, store
+                    self.assertEqual(txn.read(space, "key"), b"not committed")  # it keeps the others
+                    del txn
+                    gc.collect()
+                self.assertEqual([str(warning.category.__name__) for warning in told], ["ResourceWarning"] * 3)
+                with Device.open(path) as device:  # which would be locked
+                    self.assertEqual(device.get(space, "key"), b"kept")
+
+    def test_threads_close_what_others_use(self):
+        for _ in range(20):
+            device = Device.in_memory(64 << 20)
+            space = device.create_namespace("space")
+            store = Store(device, 4 << 20)
+            unexpected = []
+
+            def use():
+                try:
+                    for number in range(10_000):
+                        store.put(space, number, b"value")
+                        store.get(space, number)
+                except kaml.Error as error:
+                    if error.status != Status.BAD_HANDLE:
+                        unexpected.append(error)
+
+            def close(owner):
+                while True:
+                    try:
+                        return owner.close()
+                    except kaml.Error as error:
+                        if error.status != Status.IN_USE:
+                            unexpected.append(error)
+                            return None
+
+            threads = [threading.Thread(target=use) for _ in range(2)]
+            threads += [threading.Thread(target=close, args=(owner,)) for owner in (store, store, device, device)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(unexpected, [])
+            with self.assertRaises(kaml.Error) as refused:
+                device.get(space, 1)
+            self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
 
 
 def load_tests(_loader, tests, _pattern):
