@@ -93,7 +93,9 @@ impl From<kaml::Error> for Failure {
                 Failure::Usage(text)
             }
             Some(Command::KeepsVersions(_) | Command::KeepsNoVersions(_)) => Failure::Usage(text),
-            Some(Command::Versions(kaml::VersionError::NoSnapshot { .. })) => Failure::NotFound(text),
+            Some(Command::Versions(kaml::VersionError::NoSnapshot { .. } | kaml::VersionError::TooFarBack { .. })) => {
+                Failure::NotFound(text)
+            }
             Some(Command::Conflict { .. }) => Failure::Condition(text),
             _ => Failure::Failed(text),
         }

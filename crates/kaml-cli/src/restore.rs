@@ -11,7 +11,7 @@
 use crate::failure::Failure;
 use crate::store::Identity;
 use crate::tree::{Kind, Metadata, Tree};
-use crate::whole;
+use crate::whole::Beside;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -77,12 +77,11 @@ impl Restore<'_> {
 
     fn file(&self, metadata: &Metadata, path: &Path) -> Result<(), Failure> {
         let failed = Failure::io(path.display());
-        let beside = tempfile::Builder::new().prefix(whole::PREFIX).tempfile_in(whole::directory_of(path));
-        let mut beside = beside.map_err(&failed)?;
-        self.tree.read(metadata, |piece| beside.as_file_mut().write_all(piece).map_err(&failed))?;
-        beside.as_file().set_permissions(Permissions::from_mode(metadata.mode)).map_err(&failed)?;
-        beside.as_file().set_modified(metadata.modified()).map_err(&failed)?;
-        beside.into_temp_path().persist(path).map_err(|error| failed(error.error))
+        let (beside, mut file) = Beside::file(path, 0o600).map_err(&failed)?;
+        self.tree.read(metadata, |piece| file.write_all(piece).map_err(&failed))?;
+        file.set_permissions(Permissions::from_mode(metadata.mode)).map_err(&failed)?;
+        file.set_modified(metadata.modified()).map_err(&failed)?;
+        beside.rename(path).map_err(failed)
     }
 
     fn link(&self, metadata: &Metadata, path: &Path) -> Result<(), Failure> {
@@ -93,8 +92,8 @@ impl Restore<'_> {
             Ok(())
         })?;
         let link = |name: &Path| std::os::unix::fs::symlink(OsStr::from_bytes(&target), name);
-        let beside = tempfile::Builder::new().prefix(whole::PREFIX).make_in(whole::directory_of(path), link);
-        beside.map_err(&failed)?.into_temp_path().persist(path).map_err(|error| failed(error.error))
+        let (beside, ()) = Beside::make(path, link).map_err(&failed)?;
+        beside.rename(path).map_err(failed)
     }
 
     /// Makes a directory and those above it, where they are missing, and has them let us in.

@@ -3,14 +3,50 @@
 //! Lives here:       writing beside the name, and the rename.
 //! Lives elsewhere:  what is written (`commands::export`, `commands::record`, `restore`).
 
-use std::fs::{File, Metadata, Permissions};
-use std::io::{Error, ErrorKind, Result, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind, Result, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use tempfile::{Builder, NamedTempFile};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How a file is called until it is whole.
-pub const PREFIX: &str = ".kaml-export-";
+/// Something that has no name of its own yet; it goes when it gets none.
+pub struct Beside {
+    at: PathBuf,
+}
+
+impl Beside {
+    /// Makes it in the directory of a path, under a name that nothing has.
+    pub fn make<T>(path: &Path, make: impl Fn(&Path) -> Result<T>) -> Result<(Beside, T)> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let at = path.with_file_name(format!(".kaml-export-{}-{number}", std::process::id()));
+            match make(&at) {
+                // It may be left from a process that was killed and had the same number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => return made.map(|made| (Beside { at }, made)),
+            }
+        }
+    }
+
+    /// A file to be written.
+    pub fn file(path: &Path, mode: u32) -> Result<(Beside, File)> {
+        Beside::make(path, |at| OpenOptions::new().write(true).create_new(true).mode(mode).open(at))
+    }
+
+    /// Gives it its name, in the place of what may stand there.
+    pub fn rename(self, path: &Path) -> Result<()> {
+        std::fs::rename(&self.at, path)?;
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.at);
+    }
+}
 
 /// A file that somebody asked for.
 pub enum WholeFile {
@@ -19,7 +55,9 @@ pub enum WholeFile {
     /// Beside what stands under the name.
     Beside {
         /// What is being written.
-        file: NamedTempFile,
+        file: File,
+        /// Where.
+        beside: Beside,
         /// Its name.
         path: PathBuf,
     },
@@ -34,7 +72,7 @@ impl WholeFile {
         }
         let path = if found.is_some() { path.canonicalize()? } else { path.to_owned() };
         match beside(&path, found.as_ref()) {
-            Ok(file) => Ok(WholeFile::Beside { file, path }),
+            Ok((beside, file)) => Ok(WholeFile::Beside { file, beside, path }),
             // What may be written only there is written there.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && found.is_some() => {
                 File::create(path).map(WholeFile::Direct)
@@ -47,33 +85,24 @@ impl WholeFile {
     pub fn finish(self) -> Result<()> {
         match self {
             WholeFile::Direct(_) => Ok(()),
-            WholeFile::Beside { file, path } => file.persist(path).map(drop).map_err(|error| error.error),
+            WholeFile::Beside { beside, path, .. } => beside.rename(&path),
         }
     }
 
     fn file(&mut self) -> &mut File {
         match self {
-            WholeFile::Direct(file) => file,
-            WholeFile::Beside { file, .. } => file.as_file_mut(),
+            WholeFile::Direct(file) | WholeFile::Beside { file, .. } => file,
         }
     }
 }
 
 /// With the mode of the old file, or that of any new one.
-fn beside(path: &Path, old: Option<&Metadata>) -> Result<NamedTempFile> {
-    let any = Permissions::from_mode(0o666);
-    let made = Builder::new().prefix(PREFIX).permissions(any).tempfile_in(directory_of(path));
-    // The name in the error would be one that nobody gave.
-    let made = made.map_err(|error| error.raw_os_error().map_or(error, Error::from_raw_os_error))?;
+fn beside(path: &Path, old: Option<&Metadata>) -> Result<(Beside, File)> {
+    let (beside, file) = Beside::file(path, 0o666)?;
     if let Some(old) = old {
-        made.as_file().set_permissions(old.permissions())?;
+        file.set_permissions(old.permissions())?;
     }
-    Ok(made)
-}
-
-/// Where a path is.
-pub fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    Ok((beside, file))
 }
 
 impl Write for WholeFile {
@@ -89,7 +118,8 @@ impl Write for WholeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// Goal:   a file that is not finished leaves what was there, and nothing beside it; one that is replaces what a link leads
     ///         to, with the same mode.

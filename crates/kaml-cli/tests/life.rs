@@ -242,6 +242,32 @@ fn mistakes_are_answered() {
     world.fails(3, &["list", "data.kaml", "notes"]);
 }
 
+/// Goal:   what a person may mistype is answered with what is wrong, by the names that were given.
+/// Method: each; exit codes and words.
+#[test]
+fn mistakes_are_named() {
+    let world = World::new();
+    world.ok(&["namespace", "create", "data.kaml", "past", "--versioned"]);
+    world.ok(&["put", "data.kaml", "notes", "temperature", "-5"]);
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "temperature"]), "-5");
+    for arguments in
+        [&["snapshot", "data.kaml", "notes"][..], &["get", "data.kaml", "notes", "temperature", "--back", "1"]]
+    {
+        assert!(world.fails(2, arguments).contains("namespace `notes` does not keep versions"), "{arguments:?}");
+    }
+    world.fails(3, &["undo", "data.kaml", "past", "absent"]);
+    assert_eq!(world.run(&["undo", "data.kaml", "past", "absent", "--count", "0"]).status.code(), Some(2));
+    let said = world.fails(1, &["get", "data.kaml", "notes", "temperature", "--output", "nowhere/file"]);
+    assert_eq!(said, "kaml: nowhere/file: No such file or directory (os error 2)\n");
+    tree_of(&world.path("tree"));
+    world.ok(&["import", "data.kaml", "tree/deep", "-n", "files"]);
+    let said = world.fails(2, &["export", "data.kaml", "data.kaml", "-n", "files"]);
+    assert!(said.contains("data.kaml: is no directory"), "{said}");
+    let long = ["bench", "put", "--bytes", "99G", "--keys", "1", "--capacity", "1G", "--dir", "."];
+    assert!(world.fails(2, &long).contains("this device takes at most"));
+    assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 2, "something was left behind");
+}
+
 /// Goal:   many records of a few kilobytes go to small devices, too: imported in batches of any size, and salvaged.
 /// Method: a device of 64 MiB, whose Puts are smaller than what would be collected for one; then a salvaged copy of it.
 #[test]

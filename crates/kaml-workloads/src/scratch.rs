@@ -109,7 +109,7 @@ fn remove(path: &Path) {
 
 fn name_in(dir: &Path) -> PathBuf {
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    dir.join(format!(".kaml-bench-{}-{number}", std::process::id()))
+    dir.join(format!(".kaml-scratch-{}-{number}", std::process::id()))
 }
 
 /// A file whose every byte has been written once, so that no write has to allocate or convert an extent.

@@ -389,6 +389,10 @@ impl DeviceArguments {
         let capacity = self.capacity.unwrap_or((self.keys * (self.bytes + 256) * 2).max(32 << 30));
         let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
         let device = Device::create(scratch.path().join("bench.kaml"), &options)?;
+        let bytes_max = device.info().value_bytes_max;
+        if self.bytes > bytes_max {
+            return Err(Failure::Usage(format!("--bytes {}: this device takes at most {bytes_max}", self.bytes)));
+        }
         let namespace = micro::namespace(&device, "bench")?;
         if work != Work::Put {
             micro::fill(&device, namespace, self.bytes as usize, self.keys)?;

@@ -114,6 +114,10 @@ impl Arguments {
         let contents = store::namespace(device, &contents)?.id;
         let info = store::namespace(device, &metadata)?;
         let tree = Tree { device, contents, metadata: info.id };
+        if std::fs::metadata(&self.target).is_ok_and(|found| !found.is_dir()) {
+            let text = format!("{}: is no directory; --format jsonl writes to files", self.target.display());
+            return Err(Failure::Usage(text));
+        }
         std::fs::create_dir_all(&self.target).map_err(Failure::io(self.target.display()))?;
         let bar = super::check::bytes_bar(info.record_count);
         let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));

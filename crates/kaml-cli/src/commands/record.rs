@@ -1,6 +1,6 @@
 //! `kaml put`, `kaml get`, `kaml delete`: one record.
 
-use crate::commands::versions::AtArguments;
+use crate::commands::versions::{AtArguments, keeps_versions};
 use crate::failure::{Failure, is_conflict};
 use crate::keys::{self, KeyArgument};
 use crate::output;
@@ -38,7 +38,7 @@ pub struct PutArguments {
     #[command(flatten)]
     record: Record,
     /// The value as text; `-` reads standard input
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
     value: Option<String>,
     /// Take the value from a file
     #[arg(long, short)]
@@ -137,7 +137,10 @@ impl GetArguments {
         let absent = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
         let value = match self.at.at() {
             None => device.get(namespace.id, key)?,
-            Some(at) => device.get_version(namespace.id, key, at)?,
+            Some(at) => {
+                keeps_versions(&namespace)?;
+                device.get_version(namespace.id, key, at)?
+            }
         };
         let value = value.ok_or_else(absent)?;
         if let Some(path) = &self.output {

@@ -25,19 +25,31 @@ struct Target {
 impl Target {
     fn open(&self) -> Result<(Box<dyn Place>, NamespaceInfo), Failure> {
         let device = self.device.open()?;
-        let namespace = store::namespace(&*device, &self.namespace)?;
+        let namespace = versioned(&*device, &self.namespace)?;
         Ok((device, namespace))
     }
 
     fn open_to_read(&self) -> Result<(Box<dyn Place>, NamespaceInfo), Failure> {
         let device = self.device.open_to_read()?;
-        let namespace = store::namespace(&*device, &self.namespace)?;
+        let namespace = versioned(&*device, &self.namespace)?;
         Ok((device, namespace))
     }
 
     fn answer(&self, json: serde_json::Value, text: String) -> Result<(), Failure> {
         if self.json { output::json(&json) } else { output::line(text) }
     }
+}
+
+/// A namespace that keeps versions, by its name.
+fn versioned(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
+    let namespace = store::namespace(device, name)?;
+    keeps_versions(&namespace).map(|()| namespace)
+}
+
+/// Refuses a namespace that keeps no versions, by its name.
+pub fn keeps_versions(namespace: &NamespaceInfo) -> Result<(), Failure> {
+    let refused = || Failure::Usage(format!("namespace `{}` does not keep versions", namespace.name));
+    namespace.versions.is_some().then_some(()).ok_or_else(refused)
 }
 
 /// Flags of `kaml snapshot`.
@@ -150,7 +162,7 @@ pub struct UndoArguments {
     #[command(flatten)]
     key: KeyArgument,
     /// Changes to undo
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     count: u32,
 }
 
