@@ -163,7 +163,8 @@ impl Copy<'_> {
     fn run(&mut self, interrupt: &Interrupt, problems: &mut Vec<String>) -> Result<(), Failure> {
         let bar = bytes_bar(self.info.record_count).with_message(self.info.name.clone());
         let name = self.info.name.clone();
-        let done = |space: &Space| format!("{} records of {name:?} are read", space.records);
+        let left = if self.target.is_some() { "; the new device holds no more than that" } else { "" };
+        let done = |space: &Space| format!("{} records of {name:?} are read{left}", space.records);
         if self.info.blocks.is_some() {
             self.blocks(&mut |space| interrupt.check(|| done(space)), problems)?;
         } else {
