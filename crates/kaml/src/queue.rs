@@ -7,6 +7,7 @@
 mod blocks;
 mod buffers;
 mod ring_writes;
+mod spare;
 
 use crate::batch::Batch;
 use crate::driver::{Lookup, Shared};
@@ -19,6 +20,7 @@ use kaml_device::{Body, Condition, Core, DIRECT_BYTES, FlashRead, Op, StageError
 use kaml_flash::{Completion, Io, Wait};
 use ring_writes::{Operations, Parts, READ_BIT, WAIT_NS, finish_ring_writes_of};
 pub(crate) use ring_writes::{finish_ring_writes, has_ring_writes};
+use spare::{HeldGet, Spare};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,6 +49,7 @@ struct WaitingGet {
     token: u64,
     read: FlashRead,
     start: Instant,
+    spare_bytes: usize,
 }
 
 /// Many commands in flight from one thread, the one that made the queue. Answers come in any order; Puts are durable when
@@ -75,6 +78,7 @@ pub struct AsyncQueue {
     /// Reads that are done and not answered.
     reads_done: VecDeque<Completion>,
     buffers: Buffers,
+    spare: Spare,
     blocks: BlockCommands,
     tally: Tally,
     /// Got ready for waiting outside since the last reap, so a wake may wait there to be taken.
@@ -121,6 +125,7 @@ impl AsyncQueue {
             ready: Vec::new(),
             reads_done: VecDeque::new(),
             buffers: Buffers::default(),
+            spare: Spare::default(),
             tally: Tally::default(),
             armed: false,
             keeps_house: false,
@@ -140,7 +145,7 @@ impl AsyncQueue {
 
     /// Commands not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.puts.len() + self.gets_in_flight() + self.blocks.len() + self.ready.len()
+        self.puts.len() + self.gets_in_flight() + self.spare.held.len() + self.blocks.len() + self.ready.len()
     }
 
     fn gets_in_flight(&self) -> usize {
@@ -280,13 +285,42 @@ impl AsyncQueue {
 
     /// Starts a Get. An error is the command's answer.
     pub fn get(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
-        let start = Instant::now();
+        self.get_with_room(token, namespace, key, usize::MAX)
+    }
+
+    /// Starts a Get whose caller has memory for `room` bytes. The answer has the whole value nevertheless: what it takes beyond
+    /// that is limited by [`AsyncQueue::set_spare_bytes_max`], and the Get waits for it.
+    pub fn get_with_room(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        room: usize,
+    ) -> Result<(), Error> {
+        self.find(HeldGet { token, namespace, key: key.into(), room, start: Instant::now() })
+    }
+
+    fn find(&mut self, get: HeldGet) -> Result<(), Error> {
         let mut value = Vec::new();
-        let result = match self.shared.find(namespace, &key.into(), &mut value)? {
+        let found = self.shared.find(get.namespace, &get.key, &mut value)?;
+        let bytes = match &found {
+            Lookup::Absent => 0,
+            Lookup::Value => value.len(),
+            Lookup::Read(read) => read.bytes,
+        };
+        let Some(spare_bytes) = self.spare.take(bytes, get.room) else {
+            self.spare.held.push_back(get);
+            return Ok(());
+        };
+        let HeldGet { token, start, .. } = get;
+        let result = match found {
             Lookup::Absent => Ok(None),
-            Lookup::Value => Ok(Some(value.into())),
+            Lookup::Value => {
+                self.spare.answered(spare_bytes);
+                Ok(Some(value.into()))
+            }
             Lookup::Read(read) => {
-                self.start_read(token, read, start);
+                self.start_read(WaitingGet { token, read, start, spare_bytes });
                 return Ok(());
             }
         };
@@ -295,16 +329,43 @@ impl AsyncQueue {
         Ok(())
     }
 
-    fn start_read(&mut self, token: u64, read: FlashRead, start: Instant) {
-        let buf = self.buffers.take(read.bytes);
+    fn start_read(&mut self, get: WaitingGet) {
+        let (at, bytes) = (get.read.at, get.read.bytes);
+        let buf = self.buffers.take(bytes);
         let place = self.free_places.pop().unwrap_or_else(|| {
             self.gets.push(None);
             self.gets.len() - 1
         });
         self.tally.read_count += 1;
-        self.tally.read_bytes += read.bytes as u64;
-        self.operations().io.submit(place as u64 | READ_BIT, Io::Read { at: read.at, into: buf });
-        self.gets[place] = Some(WaitingGet { token, read, start });
+        self.tally.read_bytes += bytes as u64;
+        self.operations().io.submit(place as u64 | READ_BIT, Io::Read { at, into: buf });
+        self.gets[place] = Some(get);
+    }
+
+    /// Limits the memory that Gets take beyond what their callers have room for, until the poll after the one that answered
+    /// them. One value may always be read, however large; without a call there is no limit.
+    pub fn set_spare_bytes_max(&mut self, bytes: usize) {
+        self.spare.bytes_max = bytes;
+    }
+
+    /// Memory that Gets take beyond what their callers have room for, until they are answered.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.taken
+    }
+
+    /// Starts Gets that waited for memory: the caller has dealt with what the last poll answered.
+    fn start_held(&mut self) {
+        self.spare.release();
+        for held in std::mem::take(&mut self.spare.held) {
+            if !self.spare.held.is_empty() {
+                self.spare.held.push_back(held);
+                continue;
+            }
+            let token = held.token;
+            if let Err(error) = self.find(held) {
+                self.ready.push(Answer { token, result: Err(error) });
+            }
+        }
     }
 
     /// Gives back the memory of a large value that was answered, for the next ones.
@@ -318,6 +379,7 @@ impl AsyncQueue {
     pub fn poll(&mut self, wait: bool, out: &mut Vec<Answer>) {
         let before = out.len();
         self.parts.polled(self.puts.len(), wait);
+        self.start_held();
         loop {
             let has_turns = self.take_turns();
             self.start_what_is_staged();
@@ -379,6 +441,7 @@ impl AsyncQueue {
         self.start_what_is_staged();
         self.ready.is_empty()
             && self.reads_done.is_empty()
+            && !self.spare.can_go_on()
             && !self.blocks.has_later()
             && self.operations().done.is_empty()
             && self.operations().io.arm()
@@ -474,8 +537,9 @@ impl AsyncQueue {
     fn answer_get(&mut self, completion: Completion, now: Instant) {
         let Completion { id, mut io, result } = completion;
         let place = (id & !READ_BIT) as usize;
-        let WaitingGet { token, read, start } = self.gets[place].take().expect("a read is answered once");
+        let WaitingGet { token, read, start, spare_bytes } = self.gets[place].take().expect("a read is answered once");
         self.free_places.push(place);
+        self.spare.answered(spare_bytes);
         let range =
             result.map_err(Error::from).and_then(|()| self.shared.take_read(&mut io, |bytes| read.value(bytes)));
         let Io::Read { into, .. } = io else { unreachable!("ids of reads are told by a bit") };

@@ -114,18 +114,39 @@ pub struct Answer {
 #[derive(Clone)]
 pub struct Budget {
     used: Rc<Cell<usize>>,
+    /// What reads of values take that are longer than what their hosts have room for.
+    spare: Rc<Cell<usize>>,
     max: usize,
 }
+
+/// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
+/// find room beside them.
+const SPARE_BYTES_MIN: usize = 4 << 20;
+const SPARE_PARTS: usize = 4;
 
 impl Budget {
     /// So many bytes.
     pub fn new(max: usize) -> Budget {
-        Budget { used: Rc::default(), max }
+        Budget { used: Rc::default(), spare: Rc::default(), max }
     }
 
-    /// Bytes in use.
+    /// Bytes in use for what commands move.
     pub fn used(&self) -> usize {
         self.used.get()
+    }
+
+    /// Bytes that reads may take beyond what their hosts have room for.
+    pub(crate) fn spare_max(&self) -> usize {
+        self.max.saturating_sub(self.used()).min(self.max / SPARE_PARTS).max(SPARE_BYTES_MIN)
+    }
+
+    /// What they take now.
+    pub(crate) fn set_spare(&self, bytes: usize) {
+        self.spare.set(bytes);
+    }
+
+    fn has_room(&self, more: usize) -> bool {
+        self.used() + self.spare.get() + more <= self.max
     }
 }
 
@@ -395,7 +416,7 @@ impl Connection {
         more == 0
             || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
-            || mine + more <= CONNECTION_BYTES_MAX && self.budget.used() + more <= self.budget.max
+            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(more)
     }
 
     /// Hands a command out, or asks for its data.

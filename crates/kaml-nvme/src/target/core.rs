@@ -3,7 +3,7 @@
 //! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
-use super::connection::{Answer, Connection, Request};
+use super::connection::{Answer, Budget, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::options::Options;
@@ -172,6 +172,8 @@ pub(crate) struct Target {
     pub(crate) options: Options,
     pub(crate) limits: Limits,
     pub(crate) engine: Engine,
+    /// For data of commands of all links.
+    pub(crate) budget: Budget,
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) seats: BTreeMap<u64, Seat>,
     pub(crate) spaces: BTreeMap<NamespaceId, Space>,
@@ -200,8 +202,10 @@ impl Target {
             uuid: std::array::from_fn(|place| hex(place * 2)),
             serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),
         };
+        let budget = Budget::new(options.memory_bytes);
         let mut target = Target {
-            engine: Engine::new(device, options.busy_poll)?,
+            engine: Engine::new(device, options.busy_poll, budget.clone())?,
+            budget,
             options,
             limits,
             controllers: BTreeMap::new(),

@@ -4,8 +4,9 @@
 //! Lives elsewhere:  what commands ask for (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
 //!                   wait (`workers`), the wait for all of it (`reactor`).
 
+use super::connection::Budget;
 use super::core::{NewQueue, Origin};
-use super::keyvalue::found;
+use super::keyvalue::found_in;
 use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
@@ -74,6 +75,7 @@ struct Parts {
 pub(crate) struct Engine {
     device: Device,
     queue: AsyncQueue,
+    budget: Budget,
     in_flight: Vec<Option<(Origin, Then, u64)>>,
     /// Commands and parts of commands started so far.
     started_count: u64,
@@ -89,8 +91,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// With `busy_poll` it is polled without a pause.
-    pub(crate) fn new(device: &Device, busy_poll: bool) -> std::io::Result<Engine> {
+    /// With `busy_poll` it is polled without a pause. What it reads beyond what hosts have room for counts in the budget.
+    pub(crate) fn new(device: &Device, busy_poll: bool, budget: Budget) -> std::io::Result<Engine> {
         let mut queue = device.queue(QUEUE_DEPTH);
         if busy_poll {
             queue.keep_house();
@@ -98,6 +100,7 @@ impl Engine {
         Ok(Engine {
             device: device.clone(),
             queue,
+            budget,
             in_flight: Vec::new(),
             started_count: 0,
             free: Vec::new(),
@@ -189,7 +192,9 @@ impl Engine {
     ) -> Result<(), Status> {
         self.read_count += 1;
         let token = self.token(origin, Then::Retrieve(room));
-        let result = self.queue.get(token, namespace, key);
+        self.queue.set_spare_bytes_max(self.budget.spare_max());
+        let result = self.queue.get_with_room(token, namespace, key, room);
+        self.budget.set_spare(self.queue.spare_bytes());
         self.answered_if_refused(token, result)
     }
 
@@ -279,12 +284,14 @@ impl Engine {
     pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>) {
         self.started = false;
         let mut answers = std::mem::take(&mut self.answers);
+        self.queue.set_spare_bytes_max(self.budget.spare_max());
         self.queue.poll(false, &mut answers);
         for answer in answers.drain(..) {
             let (origin, then) = self.take(answer.token);
-            replies.extend(then.reply(origin, answer.result));
+            replies.extend(then.reply(origin, answer.result, |spent| self.queue.recycle(spent)));
         }
         self.answers = answers;
+        self.budget.set_spare(self.queue.spare_bytes());
         let mut done = std::mem::take(&mut self.done);
         self.workers.take(&mut done);
         for (token, Done { result, namespace }) in done.drain(..) {
@@ -345,8 +352,13 @@ impl Engine {
 }
 
 impl Then {
-    /// The answer; none as long as there are other parts to wait for.
-    fn reply(self, origin: Origin, result: Result<Option<Bytes>, kaml::Error>) -> Option<Reply> {
+    /// The answer; none as long as there are other parts to wait for. Memory that it does not need is spent.
+    fn reply(
+        self,
+        origin: Origin,
+        result: Result<Option<Bytes>, kaml::Error>,
+        spend: impl FnOnce(Bytes),
+    ) -> Option<Reply> {
         let (status, result, data) = match (self, result) {
             (Then::Part(parts), result) => {
                 let Parts { left, status } = parts.get();
@@ -360,7 +372,7 @@ impl Then {
             (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
             (Then::Store | Then::Job { .. }, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
-            (Then::Retrieve(room), value) => match found(value, room) {
+            (Then::Retrieve(room), value) => match found_in(value, room, spend) {
                 Ok((bytes, value)) => (Status::SUCCESS, bytes, value),
                 Err(status) => (status, 0, Bytes::default()),
             },

@@ -183,10 +183,24 @@ fn listed(device: &Device, nsid: NamespaceId, start: Option<Key>, room: usize) -
 
 /// A value, or none, as the answer of a command: its size, and as much of it as there is room for.
 pub(crate) fn found(value: Result<Option<Bytes>, kaml::Error>, room: usize) -> Result<(u64, Bytes), Status> {
-    let mut value = value.map_err(|error| status_of(&error))?.ok_or(Status::NO_SUCH_KEY)?;
+    found_in(value, room, drop)
+}
+
+/// As [`found`]. Where there is room for a part, that is copied, so that the answer takes no more memory than its host has
+/// room for; the value is spent.
+pub(crate) fn found_in(
+    value: Result<Option<Bytes>, kaml::Error>,
+    room: usize,
+    spend: impl FnOnce(Bytes),
+) -> Result<(u64, Bytes), Status> {
+    let value = value.map_err(|error| status_of(&error))?.ok_or(Status::NO_SUCH_KEY)?;
     let bytes = value.len() as u64;
-    value.truncate(room);
-    Ok((bytes, value))
+    if value.len() <= room {
+        return Ok((bytes, value));
+    }
+    let part = value[..room].to_vec();
+    spend(value);
+    Ok((bytes, part.into()))
 }
 
 /// The key of a command that must have one.

@@ -1,24 +1,22 @@
 //! Many keys at once, in two commands of our own: one names keys, one reads them.
 //!
-//! Lives here:       the lists of a controller, Name Keys, Retrieve Named, Exist Named.
+//! Lives here:       the lists of a controller, Name Keys, Retrieve Named, Exist Named; values in the order of their keys.
 //! Lives elsewhere:  their data (`wire::named`), who reads (`workers`); the page for people (`docs/nvme-vendor.md`).
 
 use super::core::{Origin, Target};
 use super::engine::status_of;
 use super::keyvalue::room;
 use super::reservations::Use;
-use super::workers::Worker;
+use super::workers::READS_AT_ONCE;
 use crate::wire::command::Command;
 use crate::wire::named::{decode_keys, put_found};
 use crate::wire::status::Status;
-use kaml::{Key, NamespaceId};
-use std::collections::VecDeque;
+use kaml::{AsyncQueue, Bytes, Key, NamespaceId};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Lists of one controller at most, so that hosts which forget theirs cost no more than 6 MiB: the oldest goes.
 const LISTS_MAX: usize = 64;
-/// Values read before it is looked whether there is room for more.
-const READ_AT_ONCE: usize = 32;
 
 type Keys = Arc<[(NamespaceId, Key)]>;
 
@@ -70,19 +68,7 @@ impl Target {
     pub(crate) fn retrieve_named(&mut self, origin: Origin, id: u16, command: &Command) -> Result<(), Status> {
         let (keys, first) = self.named(id, command)?;
         let room = room(command);
-        self.engine.start_read(origin, move |worker| {
-            let mut out = Vec::new();
-            let mut told = 0;
-            for some in keys[first..].chunks(READ_AT_ONCE) {
-                let found = read(worker, some);
-                let fit = found.iter().take_while(|found| put_found(&mut out, found, room)).count();
-                told += fit;
-                if fit < some.len() {
-                    break;
-                }
-            }
-            if told == 0 { Err(Status::SGL_LENGTH) } else { Ok((told as u64, out)) }.into()
-        });
+        self.engine.start_read(origin, move |worker| Telling::new(&keys[first..], room).tell(worker.queue()).into());
         Ok(())
     }
 
@@ -99,19 +85,92 @@ impl Target {
     }
 }
 
-/// Values of a few keys, in their order; keys of one namespace that stand together are read together.
-fn read(worker: &mut Worker, keys: &[(NamespaceId, Key)]) -> Vec<Result<Vec<u8>, Status>> {
-    let mut all = vec![Err(Status::NO_SUCH_KEY); keys.len()];
-    let mut begin = 0;
-    for some in keys.chunk_by(|a, b| a.0 == b.0) {
-        let names: Vec<Key> = some.iter().map(|(_, key)| *key).collect();
-        worker.reader().get_many(some[0].0, &names, &mut |place, value| {
-            all[begin + place] = match value {
-                Ok(value) => value.ok_or(Status::NO_SUCH_KEY),
-                Err(error) => Err(status_of(&error)),
-            };
-        });
-        begin += some.len();
+/// Values on their way into the answer, which has them in the order of their keys, as many as there is room for.
+///
+/// Values come in any order. Those that come early are kept until it is their turn, but not those for which there will be no room
+/// then: so all together take no more than the answer may.
+struct Telling<'a> {
+    keys: &'a [(NamespaceId, Key)],
+    room: usize,
+    out: Vec<u8>,
+    told: usize,
+    /// Reads that were started.
+    started: usize,
+    /// By their place.
+    early: BTreeMap<usize, Result<Bytes, Status>>,
+    early_bytes: usize,
+    /// Keys from here on are not told.
+    end: usize,
+}
+
+impl<'a> Telling<'a> {
+    fn new(keys: &'a [(NamespaceId, Key)], room: usize) -> Telling<'a> {
+        let (early, end) = (BTreeMap::new(), keys.len());
+        Telling { keys, room, out: Vec::new(), told: 0, started: 0, early, early_bytes: 0, end }
     }
-    all
+
+    fn tell(mut self, queue: &mut AsyncQueue) -> Result<(u64, Vec<u8>), Status> {
+        let mut answers = Vec::new();
+        while self.told < self.end {
+            self.start(queue);
+            if !self.early.contains_key(&self.told) {
+                queue.poll(true, &mut answers);
+            }
+            answers.drain(..).for_each(|answer| self.came(answer.token as usize, answer.result, queue));
+            self.tell_early(queue);
+        }
+        // Those behind the end are in flight, or have come.
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+            answers.drain(..).flat_map(|answer| answer.result.ok().flatten()).for_each(|value| queue.recycle(value));
+        }
+        if self.told == 0 { Err(Status::SGL_LENGTH) } else { Ok((self.told as u64, self.out)) }
+    }
+
+    fn start(&mut self, queue: &mut AsyncQueue) {
+        while self.started < self.end && queue.in_flight() + self.early.len() < READS_AT_ONCE {
+            let (place, (nsid, key)) = (self.started, self.keys[self.started]);
+            self.started += 1;
+            if let Err(error) = queue.get_with_room(place as u64, nsid, key, 0) {
+                self.came(place, Err(error), queue);
+            }
+        }
+    }
+
+    fn came(&mut self, place: usize, value: Result<Option<Bytes>, kaml::Error>, queue: &mut AsyncQueue) {
+        let value = value.map_err(|error| status_of(&error)).and_then(|value| value.ok_or(Status::NO_SUCH_KEY));
+        self.early_bytes += value.as_ref().map_or(0, |value| value.len());
+        if place >= self.end {
+            return self.spend(value, queue);
+        }
+        self.early.insert(place, value);
+        while self.out.len() + self.early_bytes > self.room
+            && self.early.last_key_value().is_some_and(|(last, _)| *last > self.told)
+            && let Some((last, value)) = self.early.pop_last()
+        {
+            self.end = self.end.min(last);
+            self.spend(value, queue);
+        }
+    }
+
+    /// Tells of those whose turn it is.
+    fn tell_early(&mut self, queue: &mut AsyncQueue) {
+        while self.told < self.end
+            && let Some(value) = self.early.remove(&self.told)
+        {
+            let bytes = value.as_ref().map(|value| &**value).map_err(|status| *status);
+            match put_found(&mut self.out, bytes, self.room) {
+                true => self.told += 1,
+                false => self.end = self.told,
+            }
+            self.spend(value, queue);
+        }
+    }
+
+    fn spend(&mut self, value: Result<Bytes, Status>, queue: &mut AsyncQueue) {
+        if let Ok(value) = value {
+            self.early_bytes -= value.len();
+            queue.recycle(value);
+        }
+    }
 }

@@ -28,9 +28,14 @@ impl Offline {
     /// Serves a device to whoever is connected by [`Offline::connect`].
     pub fn new(device: &Device, options: Options) -> Result<Offline, Error> {
         options.check()?;
-        let budget = Budget::new(options.memory_bytes);
         let target = Target::new(device, options)?;
-        Ok(Offline { target, budget, connections: BTreeMap::new(), next: 0, now: Instant::now() })
+        Ok(Offline {
+            budget: target.budget.clone(),
+            target,
+            connections: BTreeMap::new(),
+            next: 0,
+            now: Instant::now(),
+        })
     }
 
     /// Makes a connection; answers its name.

@@ -103,7 +103,7 @@ impl Reactor {
         if let Some(fd) = target.engine.queue_fd() {
             watch(fd, DEVICE)?;
         }
-        let budget = Budget::new(target.options.memory_bytes);
+        let budget = target.budget.clone();
         let now = Instant::now();
         Ok(Reactor {
             epoll,

@@ -4,8 +4,7 @@
 //! Lives elsewhere:  the jobs (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), who they are for (`engine`).
 
 use crate::wire::status::Status;
-use kaml::store::{Backing, BatchReader};
-use kaml::{Bytes, Device, NamespaceId};
+use kaml::{AsyncQueue, Bytes, Device, NamespaceId};
 use rustix::event::EventfdFlags;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +14,9 @@ use std::thread::JoinHandle;
 
 /// Threads for large values, which are written before they are committed, for lists of keys, versions and namespaces.
 const WORKER_COUNT: usize = 2;
+/// Values that one of them reads at a time, and memory for those that may be longer than what there is room for.
+pub(crate) const READS_AT_ONCE: usize = 32;
+const READ_BYTES_AT_ONCE: usize = 4 << 20;
 
 /// What a worker did to a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +51,17 @@ impl From<Result<u64, Status>> for Done {
 pub(crate) struct Worker {
     pub(crate) device: Device,
     /// Opened when it is first needed.
-    reader: Option<Box<dyn BatchReader>>,
+    queue: Option<AsyncQueue>,
 }
 
 impl Worker {
-    /// For reading many values at once.
-    pub(crate) fn reader(&mut self) -> &mut dyn BatchReader {
-        &mut **self.reader.get_or_insert_with(|| Backing::reader(&self.device))
+    /// For reading many values at once; nothing is in flight in it between two jobs.
+    pub(crate) fn queue(&mut self) -> &mut AsyncQueue {
+        self.queue.get_or_insert_with(|| {
+            let mut queue = self.device.queue(READS_AT_ONCE as u32);
+            queue.set_spare_bytes_max(READ_BYTES_AT_ONCE);
+            queue
+        })
     }
 }
 
@@ -107,7 +113,7 @@ impl Workers {
         let mut threads = Vec::new();
         for inbox in std::iter::repeat_n(quick_inbox, WORKER_COUNT).chain([slow_inbox]) {
             let (device, finished) = (device.clone(), Arc::clone(&finished));
-            let work = move || work(Worker { device, reader: None }, &inbox, &finished);
+            let work = move || work(Worker { device, queue: None }, &inbox, &finished);
             threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(work)?);
         }
         Ok(Workers { outboxes: Some([quick, slow]), finished, threads })

@@ -88,11 +88,11 @@ pub struct Found {
 
 /// Appends what is told of a key, if there is room for it. A value that would never fit, because there is nothing before it,
 /// is told without its bytes.
-pub fn put_found(out: &mut Vec<u8>, found: &Result<Vec<u8>, Status>, room: usize) -> bool {
+pub fn put_found(out: &mut Vec<u8>, found: Result<&[u8], Status>, room: usize) -> bool {
     let left = room.saturating_sub(out.len());
     let (status, value) = match found {
-        Ok(value) => (Status::SUCCESS, value.as_slice()),
-        Err(status) => (*status, &[][..]),
+        Ok(value) => (Status::SUCCESS, value),
+        Err(status) => (status, &[][..]),
     };
     let fits = size_of::<FoundHead>() + value.len().next_multiple_of(4) <= left;
     if !fits && (!out.is_empty() || size_of::<FoundHead>() > left) {

@@ -203,16 +203,16 @@ fn golden_named_keys() {
     assert_eq!(decode_keys(&data, 2), Err(Status::SGL_LENGTH));
     assert_eq!(decode_keys(&data, 0), Err(Status::INVALID_FIELD));
     let mut told = Vec::new();
-    assert!(put_found(&mut told, &Ok(b"value".to_vec()), 40));
-    assert!(put_found(&mut told, &Err(Status::NO_SUCH_KEY), 40));
-    assert!(!put_found(&mut told, &Ok(vec![]), 40));
+    assert!(put_found(&mut told, Ok(b"value"), 40));
+    assert!(put_found(&mut told, Err(Status::NO_SUCH_KEY), 40));
+    assert!(!put_found(&mut told, Ok(&[]), 40));
     let expected = [[5, 0, 0, 0], [5, 0, 0, 0], [0; 4], *b"valu", *b"e\0\0\0", [0; 4], [0; 4], [0x0e, 0x81, 0, 0]];
     assert_eq!(told, expected.concat());
     let found = decode_found(&told, 2).unwrap();
     assert_eq!((found[0].value.as_deref(), found[1].status), (Some(&b"value"[..]), Status::NO_SUCH_KEY));
     assert_eq!(decode_found(&told, 3), None);
     let mut told = Vec::new();
-    assert!(put_found(&mut told, &Ok(vec![1; 100]), 40));
+    assert!(put_found(&mut told, Ok(&[1; 100]), 40));
     assert_eq!(told, [[100, 0, 0, 0], [0; 4], [0; 4]].concat());
 }
 

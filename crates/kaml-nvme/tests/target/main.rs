@@ -6,6 +6,7 @@ mod everything;
 mod hostile;
 mod hosts;
 mod keyvalue;
+mod memory;
 mod named;
 mod remote;
 mod reservations;
