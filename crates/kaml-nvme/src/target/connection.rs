@@ -187,6 +187,7 @@ pub struct Connection {
     gathering: Vec<Option<Gathering>>,
     /// Commands that wait for memory, in the order they came.
     parked: VecDeque<Command>,
+    refused: Vec<(Command, Status)>,
     entries: usize,
     /// What one command may move.
     transfer_bytes_max: usize,
@@ -214,6 +215,7 @@ impl Connection {
             arriving: Arriving::Nothing,
             gathering: Vec::new(),
             parked: VecDeque::new(),
+            refused: Vec::new(),
             entries: ENTRIES_AT_FIRST,
             transfer_bytes_max: CAPSULE_DATA_BYTES,
             outstanding: 0,
@@ -384,7 +386,6 @@ impl Connection {
             self.arriving = Arriving::Capsule(command);
             return Ok(None);
         }
-        let cid = command.cid.get();
         let refused = match (command.sgl.is_in_capsule(), command.direction()) {
             (Err(status), _) => Some(status),
             (Ok(true), _) if command.sgl.length != 0 => Some(Status::SGL_LENGTH),
@@ -395,7 +396,7 @@ impl Connection {
             _ => None,
         };
         if let Some(status) = refused {
-            self.refuse(cid, status, 0);
+            self.refuse(&command, status, 0);
             return Ok(None);
         }
         if !self.has_room(&command) || self.is_parked() {
@@ -482,8 +483,8 @@ impl Connection {
                 let reserved = Self::moved_bytes(&command);
                 match (whole, intact) {
                     (true, true) => return Some(Request { command, data: Data::Gathered(data), reserved }),
-                    (true, false) => self.refuse(command.cid.get(), Status::TRANSPORT, reserved),
-                    (false, _) => self.refuse(command.cid.get(), Status::DATA_TRANSFER, reserved),
+                    (true, false) => self.refuse(&command, Status::TRANSPORT, reserved),
+                    (false, _) => self.refuse(&command, Status::DATA_TRANSFER, reserved),
                 }
                 None
             }
@@ -492,7 +493,6 @@ impl Connection {
 
     /// Takes the data that the SGL names out of those in the capsule.
     fn capsule(&mut self, command: Command, mut data: Data, intact: bool) -> Option<Request> {
-        let cid = command.cid.get();
         let bytes = data.len();
         let (at, length) = (command.sgl.address.get(), command.sgl.length.get() as usize);
         let refused = match command.sgl.is_in_capsule() {
@@ -505,7 +505,7 @@ impl Connection {
             Ok(true) => None,
         };
         if let Some(status) = refused {
-            self.refuse(cid, status, 0);
+            self.refuse(&command, status, 0);
             return None;
         }
         data.keep(at as usize, length);
@@ -513,8 +513,15 @@ impl Connection {
         Some(Request { command, data, reserved: length })
     }
 
-    fn refuse(&mut self, cid: u16, status: Status, reserved: usize) {
-        self.answer(Answer { cid, status, result: 0, data: Bytes::default(), reserved });
+    fn refuse(&mut self, command: &Command, status: Status, reserved: usize) {
+        self.refused.push((*command, status));
+        self.answer(Answer { cid: command.cid.get(), status, result: 0, data: Bytes::default(), reserved });
+    }
+
+    /// Commands that were answered here, because nobody could carry them out; to be asked for after each
+    /// [`Connection::next_request`].
+    pub fn take_refused(&mut self) -> impl Iterator<Item = (Command, Status)> + '_ {
+        self.refused.drain(..)
     }
 
     /// Answers a command. Data are sent only with success.

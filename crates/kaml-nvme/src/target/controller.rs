@@ -12,7 +12,6 @@ use crate::wire::reservations::{Notice, NoticePage};
 use crate::wire::status::Status;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
-use zerocopy::little_endian::U64;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Asynchronous Event Requests a host may have outstanding.
@@ -324,21 +323,11 @@ impl Controller {
     // --- errors -------------------------------------------------------------------------------------------------------
 
     /// Notes a failed command, newest first.
-    pub(crate) fn note_error(&mut self, queue: u16, cid: u16, nsid: u32, status: Status) {
+    pub(crate) fn note_error(&mut self, mut entry: ErrorEntry) {
         self.error_count += 1;
+        entry.number = self.error_count.into();
         self.errors.truncate(ERRORS_MAX - 1);
-        self.errors.push_front(ErrorEntry {
-            number: U64::new(self.error_count),
-            queue: queue.into(),
-            cid: cid.into(),
-            status: status.field().into(),
-            location: 0xffff.into(), // not told
-            lba: 0.into(),
-            nsid: nsid.into(),
-            vendor: 0,
-            transport: 3, // TCP
-            reserved: [0; 34],
-        });
+        self.errors.push_front(entry);
     }
 }
 
@@ -350,6 +339,7 @@ pub(crate) fn round_keep_alive(ms: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::errors::Asked;
     use super::*;
 
     fn controller() -> Controller {
@@ -384,7 +374,7 @@ mod tests {
             controller.event_mask = mask;
             controller.warn(warnings);
             controller.acknowledge(lid::HEALTH);
-            let _ = controller.wait_for_event(Origin { link: 0, cid: 1, reserved: 0 });
+            let _ = controller.wait_for_event(Origin { link: 0, cid: 1, reserved: 0, asked: Asked::default() });
             controller.next_event().map(|(_, result)| result)
         };
         assert_eq!(told(!0xff, warning::SPARE), None, "not wanted");
@@ -400,7 +390,7 @@ mod tests {
     #[test]
     fn events_are_told_once_until_acknowledged() {
         let mut controller = controller();
-        let origin = |cid| Origin { link: 0, cid, reserved: 0 };
+        let origin = |cid| Origin { link: 0, cid, reserved: 0, asked: Asked::default() };
         controller.raise(Event::NAMESPACES);
         controller.raise(Event::NAMESPACES);
         assert!(controller.next_event().is_none(), "nobody waits");

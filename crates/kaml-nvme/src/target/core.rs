@@ -6,6 +6,7 @@
 use super::connection::{Answer, Budget, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
+use super::errors::Asked;
 use super::options::Options;
 use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
@@ -36,9 +37,14 @@ pub(crate) struct Origin {
     pub(crate) link: u64,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
+    pub(crate) asked: Asked,
 }
 
 impl Origin {
+    fn of(link: u64, command: &Command, reserved: usize) -> Origin {
+        Origin { link, cid: command.cid.get(), reserved, asked: Asked::of(command) }
+    }
+
     /// The answer to the command.
     pub(crate) fn answer(self, status: Status, result: u64, data: impl Into<Bytes>) -> Answer {
         Answer { cid: self.cid, status, result, data: data.into(), reserved: self.reserved }
@@ -189,6 +195,8 @@ pub(crate) struct Target {
     /// Namespaces that workers are creating or deleting: the list is left alone meanwhile.
     pub(crate) managing: usize,
     pub(crate) began: Instant,
+    /// Commands that failed because of the medium.
+    pub(crate) media_error_count: u64,
     next_id: u16,
 }
 
@@ -218,6 +226,7 @@ impl Target {
             replies: Vec::new(),
             managing: 0,
             began: Instant::now(),
+            media_error_count: 0,
             next_id: 1,
         };
         target.refresh();
@@ -276,12 +285,14 @@ impl Target {
     pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> Turn {
         let mut turn = Turn { has_connected: false, has_more: true };
         for _ in 0..connection.turn() {
-            let Some(request) = connection.next_request() else {
+            let request = connection.next_request();
+            connection.take_refused().for_each(|(command, status)| self.note(&Origin::of(link, &command, 0), status));
+            let Some(request) = request else {
                 turn.has_more = false;
                 break;
             };
             let Request { command, data, reserved } = request;
-            let origin = Origin { link, cid: command.cid.get(), reserved };
+            let origin = Origin::of(link, &command, reserved);
             match self.execute(origin, local, &command, connection.data(data), now) {
                 Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
                 Outcome::Connected(queue, result) => {
@@ -306,15 +317,14 @@ impl Target {
     ) -> Outcome {
         let link = origin.link;
         let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
-        let (id, queue) = match seat {
+        let id = match seat {
             Seat::Nobody if self.is_early(command, &data) => {
                 self.late_connects.push(LateConnect { origin, command: *command, data: data.into_owned() });
                 return Outcome::Later;
             }
             Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, command, &data, now),
             Seat::Nobody => return Status::COMMAND_SEQUENCE.into(),
-            Seat::Admin(id) => (id, 0),
-            Seat::Io(id, queue) => (id, queue),
+            Seat::Admin(id) | Seat::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
         controller.hear(now);
@@ -328,17 +338,9 @@ impl Target {
         if let Outcome::Done(status, _, data) = &mut outcome {
             // Never more than the host has room for.
             data.truncate(command.sgl.length.get() as usize);
-            self.note(id, queue, command, *status);
+            self.note(&origin, *status);
         }
         outcome
-    }
-
-    /// Puts a failed command into the error log, unless failing is an ordinary answer.
-    fn note(&mut self, id: u16, queue: u16, command: &Command, status: Status) {
-        let ordinary = status.is_success() || status.is(Status::NO_SUCH_KEY) || status.is(Status::KEY_EXISTS);
-        if let Some(controller) = self.controllers.get_mut(&id).filter(|_| !ordinary) {
-            controller.note_error(queue, command.cid.get(), command.nsid.get(), status);
-        }
     }
 
     fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Outcome {
@@ -420,6 +422,8 @@ impl Target {
         let before = self.replies.len();
         self.engine.poll(&mut self.replies);
         for place in before..self.replies.len() {
+            let Reply { origin, status, .. } = self.replies[place];
+            self.note(&origin, status);
             if let Some(change) = self.replies[place].namespace {
                 self.managed(self.replies[place].origin.link, change);
             }

@@ -82,7 +82,7 @@ impl Target {
         page.power_cycles[0] = U64::new(1); // this one; earlier ones are not counted
         page.power_on_hours[0] = U64::new(self.began.elapsed().as_secs() / 3600);
         page.unsafe_shutdowns[0] = U64::new(u64::from(!self.engine.device().info().was_clean));
-        page.media_errors[0] = U64::new(stats.damaged_records + stats.program_failures);
+        page.media_errors[0] = U64::new(stats.damaged_records + stats.program_failures + self.media_error_count);
         page.error_entries[0] = U64::new(controller.error_count);
         page.as_bytes().to_vec()
     }

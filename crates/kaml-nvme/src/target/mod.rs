@@ -3,7 +3,7 @@
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`), controllers (`controller`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
-//!                   `versions`, `blocks`, `reservations`), the device (`engine`, `workers`).
+//!                   `versions`, `blocks`, `reservations`), what failed (`errors`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
 
 mod admin;
@@ -12,6 +12,7 @@ pub mod connection;
 mod controller;
 mod core;
 mod engine;
+mod errors;
 mod fabrics;
 mod identify;
 mod keyvalue;

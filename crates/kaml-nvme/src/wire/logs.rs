@@ -103,6 +103,22 @@ pub struct Health {
 }
 
 /// An entry of the error log.
+///
+/// | offset | bytes | field |
+/// |-------:|------:|-------|
+/// | 0 | 8 | number of the error, from 1 on |
+/// | 8 | 2 | queue |
+/// | 10 | 2 | command identifier |
+/// | 12 | 2 | status, as in the completion |
+/// | 14 | 2 | where in the command: byte in bits 7:0, bit in 10:8; FFFFh: nowhere in particular |
+/// | 16 | 8 | first block |
+/// | 24 | 4 | namespace |
+/// | 28 | 1 | vendor specific log page |
+/// | 29 | 1 | transport: 3 is TCP |
+/// | 30 | 1 | command set |
+/// | 31 | 1 | opcode |
+/// | 32 | 31 | more of the command, 0 |
+/// | 63 | 1 | 1: command set and opcode are told |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "named as in the specification; the offsets are asserted below")]
@@ -116,7 +132,10 @@ pub struct ErrorEntry {
     pub nsid: U32,
     pub vendor: u8,
     pub transport: u8,
-    pub reserved: [u8; 34],
+    pub csi: u8,
+    pub opcode: u8,
+    pub reserved: [u8; 31],
+    pub version: u8,
 }
 
 /// The head of the discovery page.
@@ -156,6 +175,7 @@ const _: () = {
     assert!(offset_of!(Health, unsafe_shutdowns) == 144 && offset_of!(Health, error_entries) == 176);
     assert!(size_of::<ErrorEntry>() == 64 && offset_of!(ErrorEntry, status) == 12);
     assert!(offset_of!(ErrorEntry, nsid) == 24 && offset_of!(ErrorEntry, transport) == 29);
+    assert!(offset_of!(ErrorEntry, opcode) == 31 && offset_of!(ErrorEntry, version) == 63);
     assert!(size_of::<DiscoveryHead>() == 1024 && size_of::<DiscoveryRecord>() == 1024);
     assert!(offset_of!(DiscoveryRecord, service) == 32 && offset_of!(DiscoveryRecord, subsystem) == 256);
     assert!(offset_of!(DiscoveryRecord, address) == 512 && offset_of!(DiscoveryRecord, security) == 768);

@@ -2,6 +2,7 @@
 
 mod admin;
 mod blocks;
+mod errors;
 mod everything;
 mod hostile;
 mod hosts;
