@@ -11,7 +11,8 @@
 //! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
 //! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
 //! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
-//! that short commands go on whatever others hold. Before a Connect commands move no more than a capsule takes. Besides there are the receive buffer and
+//! that short commands go on whatever others hold. Who lets a command hold memory for long, because it sends or takes the data
+//! slowly, has to go when others wait (`reactor`). Before a Connect commands move no more than a capsule takes. Besides there are the receive buffer and
 //! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than
 //! the queue has entries, because a host that keeps to it has not taken these entries again.
 
@@ -175,6 +176,8 @@ struct Gathering {
     data: Vec<u8>,
     got: u32,
     intact: bool,
+    /// The tick when they were asked for.
+    since: u32,
 }
 
 /// See the module.
@@ -185,15 +188,15 @@ pub struct Connection {
     arriving: Arriving,
     /// By transfer tag.
     gathering: Vec<Option<Gathering>>,
-    /// Commands that wait for memory, in the order they came.
-    parked: VecDeque<Command>,
+    /// Commands that wait for memory, in the order they came, with the ticks when they did.
+    parked: VecDeque<(Command, u32)>,
     refused: Vec<(Command, Status)>,
     entries: usize,
     /// What one command may move.
     transfer_bytes_max: usize,
     outstanding: usize,
-    /// Where in what goes out the answers end that are not sent.
-    unsent: VecDeque<u64>,
+    /// Where in what goes out the answers end that are not sent, with the ticks when they came.
+    unsent: VecDeque<(u64, u32)>,
     sent_bytes: u64,
     sq_head: u16,
     flow_control: bool,
@@ -203,6 +206,8 @@ pub struct Connection {
     counted: usize,
     /// Bytes of data of the last answer.
     answered_bytes: usize,
+    /// Ticks of the target that have passed.
+    ticks: u32,
 }
 
 impl Connection {
@@ -227,7 +232,28 @@ impl Connection {
             budget,
             counted: 0,
             answered_bytes: 0,
+            ticks: 0,
         }
+    }
+
+    /// Time has passed, always as much.
+    pub fn tick(&mut self) {
+        self.ticks = self.ticks.wrapping_add(1);
+    }
+
+    /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly.
+    pub fn held_ticks(&self) -> u32 {
+        let asked_for = self.gathering.iter().flatten().map(|gathering| gathering.since);
+        let answered = self.unsent.front().map(|(_, since)| *since);
+        asked_for.chain(answered).map(|since| self.ticks.wrapping_sub(since)).max().unwrap_or(0)
+    }
+
+    /// For how many ticks a command has waited for memory that others have.
+    pub fn waiting_ticks(&self) -> u32 {
+        let Some((command, since)) = self.parked.front() else { return 0 };
+        let mine = self.reserved + self.outbox.bytes();
+        let would_fit = mine + Self::moved_bytes(command) <= CONNECTION_BYTES_MAX;
+        if would_fit && !self.has_room(command) { self.ticks.wrapping_sub(*since) } else { 0 }
     }
 
     /// Where to receive.
@@ -255,7 +281,7 @@ impl Connection {
     pub fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
         self.sent_bytes += count as u64;
-        while self.unsent.pop_front_if(|end| *end <= self.sent_bytes).is_some() {}
+        while self.unsent.pop_front_if(|(end, _)| *end <= self.sent_bytes).is_some() {}
         self.count();
     }
 
@@ -310,7 +336,7 @@ impl Connection {
             return Ok(None);
         }
         loop {
-            while let Some(command) = self.parked.front().copied()
+            while let Some((command, _)) = self.parked.front().copied()
                 && self.has_room(&command)
             {
                 self.parked.pop_front();
@@ -400,7 +426,7 @@ impl Connection {
             return Ok(None);
         }
         if !self.has_room(&command) || self.is_parked() {
-            self.parked.push_back(command);
+            self.parked.push_back((command, self.ticks));
             return Ok(None);
         }
         Ok(self.start(command))
@@ -432,7 +458,8 @@ impl Connection {
             self.gathering.push(None);
             self.gathering.len() - 1
         });
-        self.gathering[tag] = Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true });
+        self.gathering[tag] =
+            Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true, since: self.ticks });
         self.outbox.push(&Header::ReadyToTransfer(Transfer {
             cid: command.cid,
             tag: (tag as u16).into(), // fewer than entries of a queue
@@ -552,7 +579,7 @@ impl Connection {
             let head = if self.flow_control { self.sq_head } else { NO_FLOW_CONTROL };
             self.outbox.push(&Header::Response(Completion::new(answer.cid, head, answer.status, answer.result)));
         }
-        self.unsent.push_back(self.sent_bytes + self.outbox.bytes() as u64);
+        self.unsent.push_back((self.sent_bytes + self.outbox.bytes() as u64, self.ticks));
         self.count();
     }
 

@@ -29,6 +29,10 @@ const TICK: Duration = Duration::from_millis(500);
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
 const STALL_MAX: Duration = Duration::from_secs(30);
+/// Ticks for which the data of one command may be on their way when somebody else has waited for memory for so many: hosts give
+/// commands up after 30 seconds.
+const HELD_TICKS_MAX: u32 = 20;
+const WAITING_TICKS_MAX: u32 = 10;
 /// How long to look for the next command before sleeping: about what it takes to fall asleep and be woken on another core.
 const LOOK_MAX: Duration = Duration::from_micros(50);
 /// Looks at the link that was heard last between two waits, which look at all others.
@@ -363,7 +367,15 @@ impl Reactor {
             self.listen(true);
         }
         self.target.tick(now);
+        self.links.values_mut().for_each(|link| link.connection.tick());
+        let waits = |link: &Link| link.connection.waiting_ticks() >= WAITING_TICKS_MAX;
+        let waiting: Vec<u64> = self.links.iter().filter(|(_, link)| waits(link)).map(|(number, _)| *number).collect();
         for (number, link) in &mut self.links {
+            let is_in_the_way = waiting.iter().any(|other| other != number);
+            if is_in_the_way && link.connection.held_ticks() > HELD_TICKS_MAX {
+                tracing::warn!(peer = ?link.socket.peer_addr().ok(), "closing a slow connection: others wait for memory");
+                link.gone = true;
+            }
             let stalled = link.connection.is_owed() || link.connection.outbox().bytes() > 0;
             let late = !link.connected && now.duration_since(link.began) > GREETING_MAX;
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {

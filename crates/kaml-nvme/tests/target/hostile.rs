@@ -5,7 +5,9 @@ use kaml_nvme::host::{HostOptions, KeyValue, Wait};
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::wire::command::{Command, Sgl};
-use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN};
+use kaml_nvme::wire::fabrics::{
+    CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN, Property, kind as fabrics, register,
+};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
 use kaml_nvme::wire::text::put_name;
 use proptest::prelude::*;
@@ -267,6 +269,75 @@ fn slow_hosts_leave_room_for_others() {
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
     drop(slow);
     space.store(&key(b"k"), &vec![5; 1 << 20], 0).unwrap();
+}
+
+/// Goal:   hosts that send, or take, their data slowly but never stand still do not keep the memory for ever that others wait for.
+/// Method: a target with memory for two of the longest transfers, all of which a host has: it sends a byte of them every tenth of a
+///         second, or takes 8 KiB of what it asked for. While nobody waits it goes on; then another one asks for as much, and has it
+///         before hosts give commands up.
+#[test]
+fn trickling_hosts_do_not_starve_others() {
+    const LONG: u32 = 16 << 20;
+    let world = World::with(|options| options.memory_bytes = 2 * LONG as usize);
+    let opened = || {
+        let mut socket = world.raw();
+        let enable = Property::command(fabrics::PROPERTY_SET, register::CC, false, 0x0046_0061);
+        let enable = (Header::Command(enable), vec![]);
+        socket.write_all(&bytes(&[(init(), vec![]), connect(&world.subsystem), enable])).unwrap();
+        socket.read_exact(&mut [0; 176]).unwrap();
+        socket
+    };
+    // Commands of an admin queue: what they ask for is as long as they say.
+    let long = |opcode| {
+        let mut command = Command { sgl: Sgl::transport(LONG), ..Command::new(opcode, 0) };
+        let dwords = LONG / 4 - 1;
+        (command.cdw10, command.cdw11) = ((dwords << 16 | 3).into(), (dwords >> 16).into());
+        (Header::Command(command), vec![])
+    };
+    let others_go_on = |trickle: &mut dyn FnMut(&AtomicBool)| {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(12));
+                let asked = Instant::now();
+                let mut other = opened();
+                other.write_all(&bytes(&[long(0x02)])).unwrap();
+                let got = other.read_exact(&mut vec![0; 24 + LONG as usize]).map(|()| asked.elapsed());
+                done.store(true, Relaxed);
+                got.unwrap()
+            });
+            trickle(&done);
+            let waited = other.join().unwrap();
+            assert!(waited > Duration::from_secs(1), "it had to wait: {waited:?}");
+            assert!(waited < Duration::from_secs(20), "{waited:?}");
+        });
+    };
+    let mut slow = opened();
+    slow.write_all(&bytes(&[long(0x0d), long(0x0d)])).unwrap();
+    slow.read_exact(&mut [0; 48]).unwrap();
+    let transfer = Transfer { length: LONG.into(), ..Transfer::new_zeroed() };
+    let mut data = bytes(&[(Header::DataIn(transfer, true), vec![0; LONG as usize])]);
+    data.truncate(24);
+    slow.write_all(&data).unwrap();
+    let (begin, mut ended) = (Instant::now(), None);
+    others_go_on(&mut |done| {
+        while !done.load(Relaxed) && begin.elapsed() < Duration::from_secs(50) {
+            if slow.write_all(&[0]).is_err() {
+                ended.get_or_insert(begin.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
+    assert!(ended.is_none_or(|ended| ended > Duration::from_secs(12)), "nobody waited: {ended:?}");
+    let mut slow = opened();
+    slow.write_all(&bytes(&[long(0x02), long(0x02), long(0x02), long(0x02)])).unwrap();
+    let begin = Instant::now();
+    others_go_on(&mut |done| {
+        while !done.load(Relaxed) && begin.elapsed() < Duration::from_secs(50) {
+            let _ = slow.read(&mut [0; 8192]); // it may be closed by now
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
 }
 
 /// Goal:   hosts that are not allowed to connect do not keep out those that are.
