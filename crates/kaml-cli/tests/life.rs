@@ -545,6 +545,28 @@ fn a_device_is_served() {
     world.fails(2, &["serve", "data.kaml", "--subsystem", "no-name"]);
 }
 
+/// Goal:   what somebody who serves a device should look at is said on standard error, and only as much as was asked for.
+/// Method: a host that may not connect, with the level that is usual, and with none.
+#[test]
+fn refused_connections_are_told() {
+    let world = World::new();
+    for (level, lines) in [(&[][..], 1), (&["--log-level", "off"], 0)] {
+        let arguments = [&["data.kaml", "--allow-host", "nqn.2026-11.example:friend"], level].concat();
+        let log = world.path("log");
+        let (mut serving, url) = world.serve_saying(&arguments, fs::File::create(&log).unwrap().into());
+        let (address, subsystem) = url.strip_prefix("nvme+tcp://").unwrap().split_once('/').unwrap();
+        let host = "nqn.2026-11.example:\x1b[31mstranger".to_owned();
+        let options = kaml_nvme::host::HostOptions { host, ..Default::default() };
+        assert!(kaml_nvme::host::Controller::connect(address, subsystem, &options).is_err());
+        end(&mut serving);
+        let said = fs::read_to_string(&log).unwrap();
+        assert_eq!(said.lines().count(), lines, "{said}");
+        let told =
+            ["WARN  kaml_nvme::target", "refused: it is not one of the hosts that may connect", ":\\u{1b}[31mstranger"];
+        assert!(lines == 0 || told.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
 /// Goal:   a device in memory is served as one on a file is, and can be measured from another process.
 /// Method: namespaces made over the wire, a record, the bench; a file beside it, or neither, is a matter of usage.
 #[test]

@@ -1,5 +1,7 @@
 //! `kaml serve`.
 
+mod log;
+
 use crate::failure::Failure;
 use crate::output;
 use crate::size;
@@ -43,6 +45,9 @@ pub struct Arguments {
     /// Never sleep: the lowest latency, for a whole core
     #[arg(long)]
     busy_poll: bool,
+    /// What to say on standard error while it runs
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log_level: log::Level,
     /// Say as JSON where it listens
     #[arg(long)]
     json: bool,
@@ -57,6 +62,7 @@ struct Listening<'a> {
 impl Arguments {
     /// Serves until it is interrupted.
     pub fn run(self) -> Result<(), Failure> {
+        log::start(self.log_level);
         let device = self.open()?;
         let mut options = Options::for_device(&device);
         options.subsystem = self.subsystem.unwrap_or(options.subsystem);

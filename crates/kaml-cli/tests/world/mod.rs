@@ -72,8 +72,13 @@ impl World {
     }
 
     pub fn serve_with(&self, arguments: &[&str]) -> (Child, String) {
+        self.serve_saying(arguments, Stdio::inherit())
+    }
+
+    /// As [`World::serve_with`], with what it says to somebody going elsewhere.
+    pub fn serve_saying(&self, arguments: &[&str], stderr: Stdio) -> (Child, String) {
         let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
-        let mut serving = self.command(&serve).stdout(Stdio::piped()).spawn().unwrap();
+        let mut serving = self.command(&serve).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut said = String::new();
         let mut stdout = std::io::BufReader::new(serving.stdout.take().unwrap());
         while serde_json::from_str::<Value>(&said).is_err() {

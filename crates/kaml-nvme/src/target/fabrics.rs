@@ -70,6 +70,7 @@ impl Target {
             _ => return Err(in_data(offset_of!(ConnectData, subsystem))),
         };
         if kind == Kind::Storage && !self.options.allows(&host.nqn) {
+            tracing::warn!(host = ?host.nqn, "refused: it is not one of the hosts that may connect");
             return Err((Status::CONNECT_HOST, 0));
         }
         let cntlid = data.cntlid.get();
