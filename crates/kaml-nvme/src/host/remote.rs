@@ -17,9 +17,10 @@ use crate::wire::status::Status;
 use crate::wire::vendor::DevicePage;
 use kaml::store::Limits;
 use kaml::{Key, NamespaceId};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -59,6 +60,8 @@ pub struct RemoteDevice {
     pub(super) limits: Limits,
     /// Commands of ours that it takes (`wire::vendor::feature`).
     features: u64,
+    /// The longest values of namespaces that were asked for.
+    value_limits: Arc<Mutex<BTreeMap<NamespaceId, u64>>>,
 }
 
 impl RemoteDevice {
@@ -83,7 +86,7 @@ impl RemoteDevice {
 
     fn over(carrier: Arc<dyn Carrier>) -> Result<RemoteDevice, Error> {
         let unknown = Limits { value_bytes_max: 0, batch_bytes_max: 0 };
-        let mut device = RemoteDevice { carrier, limits: unknown, features: 0 };
+        let mut device = RemoteDevice { carrier, limits: unknown, features: 0, value_limits: Arc::default() };
         let transfer_max = device.carrier.transfer_bytes_max() as u64;
         device.limits = match device.page() {
             Ok(Some(page)) => {
@@ -99,11 +102,34 @@ impl RemoteDevice {
     /// What a controller says that has nothing of ours.
     fn standard_limits(&self, transfer_max: u64) -> Result<Limits, Error> {
         let nsid = self.standard_namespaces()?.first().copied().unwrap_or(0);
-        let page = self.identify(cns::SET_NAMESPACE, nsid, 1)?;
+        let value_bytes_max = self.told_value_bytes_max(nsid)?.min(transfer_max);
+        Ok(Limits { value_bytes_max, batch_bytes_max: value_bytes_max })
+    }
+
+    /// What a namespace says of its longest value; 0 if there is none of the number.
+    fn told_value_bytes_max(&self, namespace: NamespaceId) -> Result<u64, Error> {
+        let page = self.identify(cns::SET_NAMESPACE, namespace, 1)?;
         let (space, _) =
             KvNamespace::read_from_prefix(&page).map_err(|_| Error::Unsupported("the Key Value command set"))?;
-        let value_bytes_max = u64::from(space.formats[0].value_bytes_max.get()).min(transfer_max);
-        Ok(Limits { value_bytes_max, batch_bytes_max: value_bytes_max })
+        Ok(space.formats[usize::from(space.kvfc & 0xf)].value_bytes_max.get().into())
+    }
+
+    /// The longest value that a namespace takes: where versions are kept, shorter ones than elsewhere. It does not change, so it is
+    /// asked for once.
+    pub(super) fn value_bytes_max_of(&self, namespace: NamespaceId) -> u64 {
+        let known = || self.value_limits.lock().expect("no panics under this lock");
+        if let Some(max) = known().get(&namespace).copied() {
+            return max;
+        }
+        match self.told_value_bytes_max(namespace) {
+            Ok(told) if told > 0 => {
+                let max = told.min(self.limits.value_bytes_max);
+                known().insert(namespace, max);
+                max
+            }
+            // It is not there, or not ours, or cannot be asked now: a Put will tell.
+            Ok(_) | Err(_) => self.limits.value_bytes_max,
+        }
     }
 
     /// Numbers of Key Value namespaces.

@@ -126,4 +126,8 @@ impl Backing for RemoteDevice {
     fn limits(&self) -> Limits {
         self.limits
     }
+
+    fn value_bytes_max(&self, namespace: NamespaceId) -> u64 {
+        self.value_bytes_max_of(namespace)
+    }
 }

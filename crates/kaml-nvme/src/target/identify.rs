@@ -19,6 +19,7 @@ use crate::wire::identify::{
 use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
+use kaml::store::Backing;
 use kaml::{BlockInfo, Key, KeyKind};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
@@ -199,23 +200,8 @@ impl Target {
         page.novg = self.limits.chunk_bytes.into();
         page.nguid = self.nguid(nsid);
         // Format 0, which is the last one (the number is less one), and in use.
-        page.formats[0] = self.kv_format(keys);
+        page.formats[0] = kv_format(keys, Backing::value_bytes_max(self.engine.device(), nsid));
         page.as_bytes().to_vec()
-    }
-
-    fn kv_format(&self, keys: KeyKind) -> KvFormat {
-        let key_bytes = match keys {
-            KeyKind::Bytes => Key::BYTES_MAX as u16,
-            KeyKind::U64 => 8,
-        };
-        KvFormat {
-            key_bytes_max: U16::new(key_bytes),
-            reserved: 0,
-            additional: 0,
-            value_bytes_max: U32::new(self.limits.value_bytes_max.min(u64::from(u32::MAX)) as u32),
-            keys_max: 0.into(), // no limit of its own
-            reserved_12: 0.into(),
-        }
     }
 
     /// Formats that Create takes: 0 keys of 1 to 16 bytes, 1 64-bit integers.
@@ -225,7 +211,7 @@ impl Target {
             (CommandSet::KeyValue, Some(keys)) => {
                 let mut page = KvNamespace::new_zeroed();
                 page.nkvf = kinds.len() as u8 - 1;
-                page.formats[usize::from(index)] = self.kv_format(*keys);
+                page.formats[usize::from(index)] = kv_format(*keys, self.limits.value_bytes_max);
                 Ok(page.as_bytes().to_vec())
             }
             _ => Err(Status::INVALID_FIELD),
@@ -250,6 +236,21 @@ impl Target {
         let mut seed = self.limits.uuid.to_vec();
         seed.extend(nsid.to_le_bytes());
         xxhash_rust::xxh3::xxh3_128(&seed).to_be_bytes()
+    }
+}
+
+fn kv_format(keys: KeyKind, value_bytes_max: u64) -> KvFormat {
+    let key_bytes = match keys {
+        KeyKind::Bytes => Key::BYTES_MAX as u16,
+        KeyKind::U64 => 8,
+    };
+    KvFormat {
+        key_bytes_max: U16::new(key_bytes),
+        reserved: 0,
+        additional: 0,
+        value_bytes_max: U32::new(value_bytes_max.min(u64::from(u32::MAX)) as u32),
+        keys_max: 0.into(), // no limit of its own
+        reserved_12: 0.into(),
     }
 }
 

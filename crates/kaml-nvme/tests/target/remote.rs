@@ -1,7 +1,7 @@
 //! The record cache and transactions over a remote device.
 
 use crate::world::{World, key};
-use kaml::store::{Backing, Store, StoreOptions, WriteMode};
+use kaml::store::{Backing, Store, StoreError, StoreOptions, WriteMode};
 use kaml::{
     Batch, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions,
 };
@@ -169,4 +169,46 @@ fn a_host_changes_namespaces() {
     refused(notes, &NamespaceChange { name: Some("n".repeat(65)), ..NamespaceChange::default() });
     refused(notes, &NamespaceChange::default());
     assert_eq!(told(notes), ("letters".into(), vec![], None));
+}
+
+/// Goal:   a store over a remote device refuses a value that its namespace does not take at once, and keeps what others have put; Identify
+///         tells each namespace's own limit.
+/// Method: a version that is too long, put in the cache alone and in a transaction with delayed durability, beside good records; the
+///         longest one that is taken; a namespace that comes later, and none.
+#[test]
+fn too_long_versions_are_refused_at_once() {
+    let world = World::new();
+    let plain = world.namespace("plain");
+    let versions = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let past = world.device.create_namespace("past", &versions).unwrap();
+    let (all, of_versions) = (world.device.info().value_bytes_max, Backing::value_bytes_max(&world.device, past));
+    assert!(of_versions < all, "{of_versions} and {all}");
+    let host = remote(&world);
+    for _ in 0..2 {
+        assert_eq!((host.value_bytes_max(past), host.value_bytes_max(plain)), (of_versions, all));
+    }
+    let later = host.create_namespace("later", &versions).unwrap();
+    let of_later = Backing::value_bytes_max(&world.device, later);
+    assert!(of_later < of_versions, "it has what is left of the ring");
+    assert_eq!((host.value_bytes_max(later), host.value_bytes_max(99)), (of_later, all));
+
+    let delayed = StoreOptions { durability_delay: Duration::from_secs(3600), ..StoreOptions::new(32 << 20) };
+    let back = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(32 << 20) };
+    let long = vec![1; of_versions as usize + 1];
+    for (options, committed) in [(delayed, key(b"l")), (back, key(b"m"))] {
+        let store = Store::open(remote(&world), &options).unwrap();
+        store.put(plain, key(b"k"), b"put").unwrap();
+        store.run(|txn| txn.insert(plain, committed, b"committed")).unwrap();
+        for result in [store.put(past, key(b"k"), &long), store.run(|txn| txn.insert(past, committed, &long))] {
+            let Err(StoreError::Device(error)) = result else { panic!("{result:?}") };
+            let max = of_versions;
+            let Some(kaml_device::Error::ValueTooLarge { max: told, .. }) = error.command() else { panic!("{error}") };
+            assert_eq!(*told, max);
+        }
+        store.put(past, key(b"k"), &long[1..]).unwrap();
+        store.flush().unwrap();
+        assert_eq!(world.device.get(plain, key(b"k")).unwrap().unwrap(), b"put");
+        assert_eq!(world.device.get(plain, committed).unwrap().unwrap(), b"committed");
+        assert_eq!(world.device.get(past, key(b"k")).unwrap().unwrap(), long[1..]);
+    }
 }
