@@ -425,7 +425,8 @@ impl Connection {
             self.refuse(&command, status, 0);
             return Ok(None);
         }
-        if !self.has_room(&command) || self.is_parked() {
+        // Who moves nothing, a Keep Alive for example, need not wait: commands have no order.
+        if Self::moved_bytes(&command) > 0 && (!self.has_room(&command) || self.is_parked()) {
             self.parked.push_back((command, self.ticks));
             return Ok(None);
         }
@@ -551,11 +552,16 @@ impl Connection {
         self.refused.drain(..)
     }
 
+    /// A command ends without an answer.
+    pub fn forget(&mut self, reserved: usize) {
+        self.outstanding -= 1;
+        self.reserved -= reserved;
+        self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
+    }
+
     /// Answers a command. Data are sent only with success.
     pub fn answer(&mut self, answer: Answer) {
-        self.outstanding -= 1;
-        self.reserved -= answer.reserved;
-        self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
+        self.forget(answer.reserved);
         if self.is_closing() {
             self.count();
             return; // nothing comes after a terminate request
@@ -619,6 +625,33 @@ mod tests {
         }
         connection.sent(connection.outbox().bytes());
         connection
+    }
+
+    /// Goal:   a command that moves nothing does not wait for the memory that those before it wait for: a host that is kept waiting
+    ///         can still keep its controller alive.
+    /// Method: a read that finds no room, then a Keep Alive, then a short read, which keeps its place behind the first.
+    #[test]
+    fn commands_without_data_pass_those_that_wait() {
+        let budget = Budget::new(2 << 20);
+        let mut other = Connection::new(budget.clone());
+        (other.reserved, other.counted) = (2 << 20, 0);
+        other.count();
+        let mut connection = Connection::new(budget);
+        connection.set_queue(64, true);
+        let long = Command { sgl: crate::wire::command::Sgl::transport(1 << 20), ..Command::new(2, 1) };
+        let short = Command { sgl: crate::wire::command::Sgl::transport(512), ..Command::new(2, 1) };
+        let mut host = Outbox::new(End::Host);
+        host.push(&Header::InitRequest(Init::new_zeroed()));
+        [long, Command::new(0x18, 0), short].iter().for_each(|command| host.push(&Header::Command(*command)));
+        for bytes in host.slices() {
+            connection.space()[..bytes.len()].copy_from_slice(&bytes);
+            connection.received(bytes.len());
+        }
+        assert_eq!(connection.next_request().map(|request| request.command.opcode), Some(0x18));
+        assert!(connection.next_request().is_none());
+        drop(other);
+        let lengths = [(); 2].map(|()| connection.next_request().map(|request| request.command.sgl.length.get()));
+        assert_eq!(lengths, [Some(1 << 20), Some(512)]);
     }
 
     /// Types and flags of the PDUs of an answer.

@@ -78,6 +78,15 @@ pub(crate) struct Controller {
     pub(crate) error_count: u64,
 }
 
+/// What ends with a reset.
+#[derive(Default)]
+pub(crate) struct Ended {
+    /// Links of I/O queues.
+    pub(crate) links: Vec<u64>,
+    /// Asynchronous Event Requests, which get no completions.
+    pub(crate) requests: Vec<Origin>,
+}
+
 /// An asynchronous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event {
@@ -213,9 +222,9 @@ impl Controller {
         self.status & ready::READY != 0
     }
 
-    /// Writes CC. Answers the links of I/O queues that a reset or a shutdown ends.
-    pub(crate) fn configure(&mut self, new: Configuration) -> Result<Vec<u64>, Status> {
-        let mut ended = Vec::new();
+    /// Writes CC. Answers what a reset ends.
+    pub(crate) fn configure(&mut self, new: Configuration) -> Result<Ended, Status> {
+        let mut ended = Ended::default();
         match (self.configuration.enabled(), new.enabled()) {
             (false, true) if !new.is_supported() => {
                 self.status |= ready::FATAL;
@@ -224,10 +233,9 @@ impl Controller {
             (false, true) => self.status = ready::READY,
             (true, false) => {
                 self.status = 0;
-                self.waiting.clear(); // they end with the reset, without completions
-                self.events.clear();
-                self.told.clear();
-                ended = std::mem::take(&mut self.io_links).into_values().collect();
+                self.forget_settings();
+                ended.requests = std::mem::take(&mut self.waiting).into();
+                ended.links = std::mem::take(&mut self.io_links).into_values().collect();
             }
             (true, true) | (false, false) => {}
         }
@@ -237,6 +245,16 @@ impl Controller {
         }
         self.configuration = new;
         Ok(ended)
+    }
+
+    /// A reset: features are as at first, and nothing is left to be told.
+    fn forget_settings(&mut self) {
+        self.events.clear();
+        self.told.clear();
+        self.features.clear();
+        self.notice_masks.clear();
+        (self.thresholds_kelvin, self.event_mask, self.warned) = (THRESHOLDS_KELVIN, 0, 0);
+        self.queues_granted = IO_QUEUES_MAX;
     }
 
     // --- keep-alive ---------------------------------------------------------------------------------------------------
@@ -361,9 +379,13 @@ mod tests {
         controller.io_links.insert(1, 77);
         controller.configure(Configuration(enabled.0 | Configuration::SHUTDOWN)).unwrap();
         assert_eq!(controller.status(), ready::READY | ready::SHUTDOWN_COMPLETE);
-        assert_eq!(controller.configure(Configuration(0)).unwrap(), [77]);
+        assert_eq!(controller.configure(Configuration(0)).unwrap().links, [77]);
         assert_eq!(controller.status(), 0);
-        assert_eq!(controller.configure(Configuration(0x0046_0011)), Err(Status::INVALID_FIELD), "no such command set");
+        assert_eq!(
+            controller.configure(Configuration(0x0046_0011)).err(),
+            Some(Status::INVALID_FIELD),
+            "no such command set"
+        );
     }
 
     /// Goal:   each critical warning that a host wants to hear of is told as what the specification calls it, once while it holds.

@@ -189,6 +189,8 @@ pub(crate) struct Target {
     pub(crate) fences: Vec<Fence>,
     /// Links that get no queue before what hosts that have gone asked for is over.
     pub(crate) late_connects: Vec<LateConnect>,
+    /// Commands of the link whose turn it is that end without an answer.
+    pub(crate) forgotten: Vec<Origin>,
     /// Links that are to be closed.
     pub(crate) doomed: Vec<u64>,
     pub(crate) replies: Vec<Reply>,
@@ -222,6 +224,7 @@ impl Target {
             reservations: BTreeMap::new(),
             fences: Vec::new(),
             late_connects: Vec::new(),
+            forgotten: Vec::new(),
             doomed: Vec::new(),
             replies: Vec::new(),
             managing: 0,
@@ -302,6 +305,7 @@ impl Target {
                 }
                 Outcome::Later => {}
             }
+            self.forgotten.drain(..).for_each(|origin| connection.forget(origin.reserved));
         }
         turn
     }

@@ -136,7 +136,8 @@ impl Target {
         }
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         let ended = controller.configure(Configuration(property.value.get() as u32))?;
-        self.doomed.extend(ended);
+        self.doomed.extend(ended.links);
+        self.forgotten.extend(ended.requests);
         Ok(0)
     }
 }

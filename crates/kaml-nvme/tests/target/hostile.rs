@@ -340,6 +340,36 @@ fn trickling_hosts_do_not_starve_others() {
     });
 }
 
+/// Goal:   a controller that is reset again and again over one connection begins anew each time: event requests that end with it take no
+///         places of the queue, and what the host had set is as at first.
+/// Method: a queue of 32 and forty resets, each with event requests outstanding and an event configuration; then a feature is asked for.
+#[test]
+fn resets_leave_nothing_behind() {
+    let world = World::new();
+    let mut socket = world.raw();
+    let property =
+        |value| (Header::Command(Property::command(fabrics::PROPERTY_SET, register::CC, false, value)), vec![]);
+    let feature = |opcode, value: u32| {
+        let mut command = Command::new(opcode, 0);
+        (command.cdw10, command.cdw11) = (0x0b.into(), value.into());
+        (Header::Command(command), vec![])
+    };
+    let event = || (Header::Command(Command::new(0x0c, 0)), vec![]);
+    socket.write_all(&bytes(&[(init(), vec![]), connect(&world.subsystem)])).unwrap();
+    socket.read_exact(&mut [0; 152]).unwrap();
+    let mut answers = [0; 24];
+    for _ in 0..40 {
+        let one =
+            [property(0x0046_0061), feature(0x0a, 0), feature(0x09, 1 << 8), event(), event(), property(0x0046_0060)];
+        socket.write_all(&bytes(&one)).unwrap();
+        for number in 0..4 {
+            socket.read_exact(&mut answers).unwrap();
+            assert_eq!((answers[0], answers[22] >> 1), (kind::RESPONSE, 0), "answer {number}: {answers:?}");
+            assert!(number != 1 || answers[8..12] == [0; 4], "what was set before the reset stands: {answers:?}");
+        }
+    }
+}
+
 /// Goal:   hosts that are not allowed to connect do not keep out those that are.
 /// Method: as many connections to discovery as there are controllers, all of which stay; then an allowed host.
 #[test]
