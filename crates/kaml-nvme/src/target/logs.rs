@@ -4,12 +4,12 @@
 //! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
-use super::controller::{Controller, Event, Kind, warning};
+use super::controller::{Controller, ERRORS_MAX, Event, Kind, warning};
 use super::core::Target;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
 use crate::wire::identify::namespace_list;
-use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, Health, LogRequest, effect, lid};
+use crate::wire::logs::{DiscoveryHead, DiscoveryRecord, ErrorEntry, Health, LogRequest, effect, lid};
 use crate::wire::reservations;
 use crate::wire::status::Status;
 use crate::wire::text::{put_ascii, put_name};
@@ -160,8 +160,11 @@ fn supported() -> Vec<u8> {
     page
 }
 
+/// As long as Identify says (ELPE), so that hosts may read it piece by piece.
 fn errors(controller: &Controller) -> Vec<u8> {
-    controller.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect()
+    let mut page: Vec<u8> = controller.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
+    page.resize(ERRORS_MAX * size_of::<ErrorEntry>(), 0);
+    page
 }
 
 fn firmware() -> Vec<u8> {

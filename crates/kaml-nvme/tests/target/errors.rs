@@ -97,6 +97,12 @@ fn what_fails_is_in_the_error_log() {
     assert_eq!((found[1].lba.get(), found[1].csi, found[2].csi), (99, 0, 0));
     assert_eq!(found[3].status.get(), Status::CAPACITY_EXCEEDED.field());
     assert_eq!(health(&host), (1, 5));
+    // Page by page, too: unused entries are part of the log.
+    let part = |offset| LogRequest { lid: lid::ERRORS, retain: true, offset, bytes: 64, csi: 0 };
+    let third = ErrorEntry::read_from_bytes(&host.log_page(&part(128)).unwrap()).unwrap();
+    assert_eq!(third.number.get(), 3);
+    assert_eq!(host.log_page(&part(63 * 64)).unwrap(), [0; 64], "the last one");
+    assert_eq!(status(host.log_page(&part(64 * 64 + 4))), Status::INVALID_FIELD, "behind the end");
     // The log is the controller's: another host sees its own errors.
     assert_eq!(entries(&world.host()).len(), 0);
 }
