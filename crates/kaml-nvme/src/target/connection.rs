@@ -136,6 +136,16 @@ impl Budget {
         self.used.get()
     }
 
+    /// Commands of a connection that has gone go on: so many bytes stay in use.
+    pub(crate) fn keep(&self, bytes: usize) {
+        self.used.set(self.used.get() + bytes);
+    }
+
+    /// One of them is over.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.used.set(self.used.get() - bytes);
+    }
+
     /// Bytes that reads may take beyond what their hosts have room for.
     pub(crate) fn spare_max(&self) -> usize {
         self.max.saturating_sub(self.used()).min(self.max / SPARE_PARTS).max(SPARE_BYTES_MIN)

@@ -245,7 +245,7 @@ impl Target {
 
     /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
     pub(crate) fn part(&mut self, link: u64) {
-        self.engine.give_up(link);
+        self.engine.leave_behind(link);
         match self.seats.remove(&link) {
             Some(Seat::Admin(id)) => self.end(id),
             Some(Seat::Io(id, queue)) => {
@@ -424,7 +424,8 @@ impl Target {
     /// Collects what the device has done, and events that can be told.
     pub(crate) fn poll(&mut self) {
         let before = self.replies.len();
-        self.engine.poll(&mut self.replies);
+        let seats = &self.seats;
+        self.engine.poll(&mut self.replies, |link| !seats.contains_key(&link));
         for place in before..self.replies.len() {
             let Reply { origin, status, .. } = self.replies[place];
             self.note(&origin, status);

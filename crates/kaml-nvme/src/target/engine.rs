@@ -60,6 +60,11 @@ impl Then {
     fn changes(&self) -> bool {
         matches!(self, Then::Store | Then::Part(_) | Then::Job { changes: true })
     }
+
+    /// Bytes that count for it; of parts nothing, since what they need is short and counted once for all of them.
+    fn reserved(&self, origin: &Origin) -> usize {
+        if matches!(self, Then::Part(_)) { 0 } else { origin.reserved }
+    }
 }
 
 /// Commands of the device's queue that are one command of a host.
@@ -271,7 +276,7 @@ impl Engine {
     }
 
     /// Jobs that a link has asked for need not be begun any more, if they change nothing: nobody waits for them.
-    pub(crate) fn give_up(&mut self, link: u64) {
+    fn give_up(&mut self, link: u64) {
         let is_given_up = |(_, place): &(usize, &Option<(Origin, Then, u64)>)| match place {
             Some((origin, then, _)) => origin.link == link && matches!(then, Then::Job { changes: false }),
             None => false,
@@ -280,14 +285,27 @@ impl Engine {
         self.workers.give_up(given_up.map(|(token, _)| token as u64));
     }
 
+    /// A link has gone. What it asked for goes on, and takes memory until it is over.
+    pub(crate) fn leave_behind(&mut self, link: u64) {
+        self.give_up(link);
+        let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
+        theirs.for_each(|(origin, then, _)| self.budget.keep(then.reserved(origin)));
+    }
+
     /// What has been done since, without waiting.
-    pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>) {
+    pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>, has_gone: impl Fn(u64) -> bool) {
+        let over = |budget: &Budget, origin: &Origin, then: &Then| {
+            if has_gone(origin.link) {
+                budget.give_back(then.reserved(origin));
+            }
+        };
         self.started = false;
         let mut answers = std::mem::take(&mut self.answers);
         self.queue.set_spare_bytes_max(self.budget.spare_max());
         self.queue.poll(false, &mut answers);
         for answer in answers.drain(..) {
             let (origin, then) = self.take(answer.token);
+            over(&self.budget, &origin, &then);
             replies.extend(then.reply(origin, answer.result, |spent| self.queue.recycle(spent)));
         }
         self.answers = answers;
@@ -295,7 +313,8 @@ impl Engine {
         let mut done = std::mem::take(&mut self.done);
         self.workers.take(&mut done);
         for (token, Done { result, namespace }) in done.drain(..) {
-            let (origin, _) = self.take(token);
+            let (origin, then) = self.take(token);
+            over(&self.budget, &origin, &then);
             let (status, (result, data)) = match result {
                 Ok(answer) => (Status::SUCCESS, answer),
                 Err(status) => (status, (0, Bytes::default())),

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use zerocopy::{FromZeros, IntoBytes};
 
-fn init() -> Header {
+pub(crate) fn init() -> Header {
     Header::InitRequest(Init { format: 0.into(), alignment: 0, digests: 0, limit: 0.into(), reserved: [0; 112] })
 }
 
-fn bytes(headers: &[(Header, Vec<u8>)]) -> Vec<u8> {
+pub(crate) fn bytes(headers: &[(Header, Vec<u8>)]) -> Vec<u8> {
     let mut outbox = Outbox::new(End::Host);
     headers.iter().for_each(|(header, data)| outbox.push_with(header, data.clone()));
     outbox.slices().iter().flat_map(|slice| slice.to_vec()).collect()
@@ -28,8 +28,13 @@ fn bytes(headers: &[(Header, Vec<u8>)]) -> Vec<u8> {
 
 /// The Connect of an admin queue of 32 entries.
 fn connect(subsystem: &str) -> (Header, Vec<u8>) {
+    connect_queue(subsystem, 0, CNTLID_DYNAMIC)
+}
+
+/// The Connect of a queue of 32 entries.
+pub(crate) fn connect_queue(subsystem: &str, queue: u16, cntlid: u16) -> (Header, Vec<u8>) {
     let (mut connect, mut data) = (Connect::new_zeroed(), ConnectData::new_zeroed());
-    (connect.queue_size, data.cntlid) = (31.into(), CNTLID_DYNAMIC.into());
+    (connect.queue, connect.queue_size, data.cntlid) = (queue.into(), 31.into(), cntlid.into());
     put_name(&mut data.subsystem, subsystem);
     put_name(&mut data.host, "nqn.2026-11.example:host");
     (Header::Command(connect.command()), data.as_bytes().to_vec())

@@ -1,8 +1,14 @@
 //! What hosts can make a target take of memory.
 
+use crate::hostile::{bytes, connect_queue, init};
 use crate::world::{World, key};
-use kaml::{CreateOptions, Device, NamespaceOptions, VersionOptions};
+use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
+use kaml_nvme::target::{Offline, Options};
+use kaml_nvme::wire::command::{Command, Sgl, kv, nvm};
+use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Property, kind, register};
+use kaml_nvme::wire::pdu::{Header, Transfer};
+use zerocopy::FromZeros;
 
 /// The most memory that this process has had so far.
 fn peak_bytes() -> u64 {
@@ -73,4 +79,51 @@ fn short_buffers() {
     });
     let grown = peak_bytes() - before;
     assert!(grown < 192 << 20, "{} MiB more, the host's own buffers of 64 MiB included", grown >> 20);
+}
+
+/// Goal:   what a host asked for that has gone counts in the target's memory until it is over: nobody has more by leaving again and again.
+/// Method: a target without sockets; values of 1 MiB are on their way to the device when their host leaves.
+#[test]
+fn commands_of_the_gone_count_until_they_are_over() {
+    const VALUE: u32 = 1 << 20;
+    let options = CreateOptions { block_bytes: Some(2 << 20), ..CreateOptions::new(256 << 20) };
+    let device = Device::in_memory(&options).unwrap();
+    let nsid = device.create_namespace("a", &NamespaceOptions::default()).unwrap();
+    let mut target = Offline::new(&device, Options::for_device(&device)).unwrap();
+    let subsystem = target.subsystem().to_owned();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 1 << 16).into()).unwrap();
+    let (admin, queue, busy) = (target.connect(), target.connect(), target.connect());
+    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
+    let connect = connect_queue(&subsystem, 0, CNTLID_DYNAMIC);
+    target.receive(admin, &bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])]));
+    let cntlid = u16::from_le_bytes(target.take_sent(admin)[136..138].try_into().unwrap());
+    target.receive(queue, &bytes(&[(init(), vec![]), connect_queue(&subsystem, 1, cntlid)]));
+    // Keeps the workers busy.
+    let verify = Command { cdw12: 0xffff.into(), ..Command::new(nvm::VERIFY, disk) };
+    let verifies = vec![(Header::Command(verify), vec![]); 30];
+    target.receive(busy, &bytes(&[(init(), vec![]), connect_queue(&subsystem, 2, cntlid)]));
+    target.receive(busy, &bytes(&verifies));
+    let stores: Vec<_> = (0..16u8)
+        .map(|number| {
+            let mut store = Command::new(kv::STORE, nsid);
+            (store.sgl, store.cdw2) = (Sgl::transport(VALUE), u32::from(number).into());
+            (store.cdw10, store.cdw11) = (VALUE.into(), 1.into());
+            (Header::Command(store), vec![])
+        })
+        .collect();
+    target.receive(queue, &bytes(&stores));
+    for tag in 0..16u16 {
+        let transfer = Transfer { tag: tag.into(), length: VALUE.into(), ..Transfer::new_zeroed() };
+        target.receive(queue, &bytes(&[(Header::DataIn(transfer, true), vec![1; VALUE as usize])]));
+    }
+    let under_way = target.used_bytes();
+    assert!(under_way >= 2 * VALUE as usize, "they wait for workers: {under_way}");
+    target.disconnect(queue);
+    target.disconnect(admin);
+    let used = target.used_bytes();
+    assert!(used > 0 && used.is_multiple_of(VALUE as usize) && used <= under_way, "{used} of {under_way}");
+    assert!(under_way - used < 64 << 10, "answers that nobody takes need no memory: {used} of {under_way}");
+    target.settle();
+    assert_eq!(target.used_bytes(), 0);
+    assert!(device.exists(nsid, key(&[15])).unwrap(), "it was carried out");
 }
