@@ -61,6 +61,7 @@ impl House {
     fn round(&mut self, shared: &Arc<Shared>, mut start: impl FnMut(IoId, Io)) -> Next {
         let index_idle = Duration::from_millis(shared.index_idle_ms.load(Ordering::Relaxed));
         let mut core = shared.lock();
+        let mut has_news = !self.done.is_empty();
         for completion in self.done.drain(..) {
             core.complete(completion);
         }
@@ -81,8 +82,13 @@ impl House {
         let pause = pause.min(index_idle);
         let news = shared.news(&core);
         let again = core.wants_poll();
+        // Who waits asks for rounds: if each of these woke it again, they would keep each other up until something happens.
+        has_news |= again || !self.started.is_empty() || core.stopped().is_some();
         drop(core);
-        shared.spread(news, 0);
+        shared.tell(news, 0);
+        if has_news {
+            shared.wake_waiting();
+        }
         for (id, io) in self.started.drain(..) {
             start(id, io);
         }

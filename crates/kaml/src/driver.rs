@@ -206,13 +206,23 @@ impl Shared {
         self.handover.news(core)
     }
 
-    /// Wakes whom the news concern, except the event loop that brings them (0: none).
+    /// Wakes whom the news concern, except the event loop that brings them (0: none), and who waits for whatever has happened.
     pub(crate) fn spread(&self, news: News, bringer: u64) {
+        self.tell(news, bringer);
+        self.wake_waiting();
+    }
+
+    /// Wakes whom the news concern, except the event loop that brings them.
+    pub(crate) fn tell(&self, news: News, bringer: u64) {
         self.handover.tell(&news);
         if self.has_loops.load(Ordering::Relaxed) && news.concern_anybody() {
             let loops = self.loops.lock().expect("no panics under this lock");
             loops.iter().filter(|(id, _)| *id != bringer).for_each(|(_, wake)| wake.wake());
         }
+    }
+
+    /// Wakes who sleeps until something has happened.
+    pub(crate) fn wake_waiting(&self) {
         if self.progress_waiters.load(Ordering::Relaxed) > 0 {
             self.progress.notify_all();
         }
