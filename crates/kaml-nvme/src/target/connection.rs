@@ -11,10 +11,11 @@
 //! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
 //! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
 //! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
-//! that short commands go on whatever others hold. Who lets a command hold memory for long, because it sends or takes the data
-//! slowly, has to go when others wait (`reactor`). Before a Connect commands move no more than a capsule takes. Besides there are the receive buffer and
-//! data in capsules, [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than
-//! the queue has entries, because a host that keeps to it has not taken these entries again.
+//! that short commands go on whatever others hold. Who has waited for long has its turn before others begin anything long, and who
+//! lets a command hold memory for long, because it sends or takes the data slowly, has to go when others wait (`reactor`). Before a
+//! Connect commands move no more than a capsule takes. Besides there are the receive buffer and data in capsules,
+//! [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than the queue has
+//! entries, because a host that keeps to it has not taken these entries again.
 
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
@@ -117,8 +118,16 @@ pub struct Budget {
     used: Rc<Cell<usize>>,
     /// What reads of values take that are longer than what their hosts have room for.
     spare: Rc<Cell<usize>>,
+    /// The connection whose turn it is, because it has waited for long: others begin nothing long until it could.
+    turn: Rc<Cell<Option<u64>>>,
+    /// Connections so far, by whose numbers they are told apart.
+    connections: Rc<Cell<u64>>,
     max: usize,
 }
+
+/// Memory that short commands may have in use when a command begins whose turn it is: without end they would keep those out that are
+/// as long as all the memory.
+const SHORT_BYTES_MAX: usize = 1 << 20;
 
 /// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
 /// find room beside them.
@@ -128,7 +137,7 @@ const SPARE_PARTS: usize = 4;
 impl Budget {
     /// So many bytes.
     pub fn new(max: usize) -> Budget {
-        Budget { used: Rc::default(), spare: Rc::default(), max }
+        Budget { used: Rc::default(), spare: Rc::default(), turn: Rc::default(), connections: Rc::default(), max }
     }
 
     /// Bytes in use for what commands move.
@@ -156,8 +165,29 @@ impl Budget {
         self.spare.set(bytes);
     }
 
-    fn has_room(&self, more: usize) -> bool {
-        self.used() + self.spare.get() + more <= self.max
+    /// Whether connection `id`, which has `mine` in use, may have more.
+    fn has_room(&self, id: u64, mine: usize, more: usize) -> bool {
+        match self.turn.get() {
+            None => self.used() + self.spare.get() + more <= self.max,
+            Some(turn) if turn == id => self.used() + more <= self.max || self.used() - mine <= SHORT_BYTES_MAX,
+            Some(_) => false,
+        }
+    }
+
+    /// Whether nobody has the turn.
+    pub(crate) fn is_nobodys_turn(&self) -> bool {
+        self.turn.get().is_none()
+    }
+
+    fn next_connection(&self) -> u64 {
+        self.connections.set(self.connections.get() + 1);
+        self.connections.get()
+    }
+
+    fn end_turn(&self, id: u64) {
+        if self.turn.get() == Some(id) {
+            self.turn.set(None);
+        }
     }
 }
 
@@ -192,6 +222,8 @@ struct Gathering {
 
 /// See the module.
 pub struct Connection {
+    /// Its number in the budget.
+    id: u64,
     framer: Framer,
     outbox: Outbox,
     phase: Phase,
@@ -224,6 +256,7 @@ impl Connection {
     /// A new one; its data count in the budget.
     pub fn new(budget: Budget) -> Connection {
         Connection {
+            id: budget.next_connection(),
             framer: Framer::new(End::Target),
             outbox: Outbox::new(End::Target),
             phase: Phase::Opening,
@@ -256,6 +289,11 @@ impl Connection {
         let asked_for = self.gathering.iter().flatten().map(|gathering| gathering.since);
         let answered = self.unsent.front().map(|(_, since)| *since);
         asked_for.chain(answered).map(|since| self.ticks.wrapping_sub(since)).max().unwrap_or(0)
+    }
+
+    /// It has waited longest: it is its turn.
+    pub(crate) fn take_turn(&self) {
+        self.budget.turn.set(Some(self.id));
     }
 
     /// For how many ticks a command has waited for memory that others have.
@@ -350,6 +388,7 @@ impl Connection {
                 && self.has_room(&command)
             {
                 self.parked.pop_front();
+                self.budget.end_turn(self.id);
                 if let Some(request) = self.start(command) {
                     return Ok(Some(request));
                 }
@@ -454,7 +493,7 @@ impl Connection {
         more == 0
             || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
-            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(more)
+            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted.min(mine), more)
     }
 
     /// Hands a command out, or asks for its data.
@@ -609,6 +648,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        self.budget.end_turn(self.id);
         self.budget.used.set(self.budget.used.get() - self.counted);
     }
 }

@@ -33,6 +33,8 @@ const STALL_MAX: Duration = Duration::from_secs(30);
 /// commands up after 30 seconds.
 const HELD_TICKS_MAX: u32 = 20;
 const WAITING_TICKS_MAX: u32 = 10;
+/// Who has waited for memory for so many ticks has its turn before others.
+const TURN_TICKS: u32 = 2;
 /// How long to look for the next command before sleeping: about what it takes to fall asleep and be woken on another core.
 const LOOK_MAX: Duration = Duration::from_micros(50);
 /// Looks at the link that was heard last between two waits, which look at all others.
@@ -84,6 +86,8 @@ pub(crate) struct Reactor {
     touched: Vec<u64>,
     /// No descriptor is left for those who want to connect: they are looked at again with the next tick.
     deaf: bool,
+    /// The link that has waited for memory longest, if that is too long.
+    turn: Option<u64>,
     /// Links that have more commands to carry out.
     unfinished: Vec<u64>,
     stopper: Stopper,
@@ -118,6 +122,7 @@ impl Reactor {
             next_link: 0,
             touched: Vec::new(),
             deaf: false,
+            turn: None,
             unfinished: Vec::new(),
             stopper,
             ticked: now,
@@ -336,15 +341,47 @@ impl Reactor {
             }
             link.watch(&self.epoll, number);
             if link.connection.is_parked() {
-                // What was sent has made room, perhaps. If there is more to send now, the next round does, at once.
-                let before = link.connection.outbox().bytes();
-                self.carry_out(number, now);
-                if let Some(link) = self.links.get_mut(&number).filter(|link| link.connection.outbox().bytes() > before)
-                {
-                    link.touch(number, &mut self.touched);
-                }
+                self.go_on(number, now);
             }
         }
+        self.look_after_turn(now);
+    }
+
+    /// What was sent has made room, perhaps. If there is more to send now, the next round does, at once.
+    fn go_on(&mut self, number: u64, now: Instant) {
+        let sends = |reactor: &Self| reactor.links.get(&number).map_or(0, |link| link.connection.outbox().bytes());
+        let before = sends(self);
+        self.carry_out(number, now);
+        if sends(self) > before
+            && let Some(link) = self.links.get_mut(&number)
+        {
+            link.touch(number, &mut self.touched);
+        }
+    }
+
+    /// What was sent has made room, perhaps, for the link whose turn it is; once it is over, it is everybody's.
+    fn look_after_turn(&mut self, now: Instant) {
+        while let Some(number) = self.turn {
+            self.go_on(number, now);
+            if !self.budget.is_nobodys_turn() {
+                return;
+            }
+            self.choose_turn();
+            if self.turn.is_none() {
+                let waiting = self.links.iter_mut().filter(|(_, link)| link.connection.is_parked());
+                waiting.for_each(|(number, link)| link.touch(*number, &mut self.touched));
+            }
+        }
+    }
+
+    /// The link that has waited for memory longest has its turn, if any has waited for too long.
+    fn choose_turn(&mut self) {
+        let longest = self.links.iter().max_by_key(|(_, link)| link.connection.waiting_ticks());
+        let longest = longest.filter(|(_, link)| link.connection.waiting_ticks() >= TURN_TICKS);
+        self.turn = longest.map(|(number, link)| {
+            link.connection.take_turn();
+            *number
+        });
     }
 
     fn close(&mut self, number: u64) {
@@ -368,6 +405,9 @@ impl Reactor {
         }
         self.target.tick(now);
         self.links.values_mut().for_each(|link| link.connection.tick());
+        if self.budget.is_nobodys_turn() {
+            self.choose_turn();
+        }
         let waits = |link: &Link| link.connection.waiting_ticks() >= WAITING_TICKS_MAX;
         let waiting: Vec<u64> = self.links.iter().filter(|(_, link)| waits(link)).map(|(number, _)| *number).collect();
         for (number, link) in &mut self.links {

@@ -8,6 +8,7 @@ use kaml_nvme::wire::command::{Command, Sgl};
 use kaml_nvme::wire::fabrics::{
     CNTLID_DYNAMIC, Connect, ConnectData, DISCOVERY_NQN, Property, kind as fabrics, register,
 };
+use kaml_nvme::wire::logs::{LogRequest, lid};
 use kaml_nvme::wire::pdu::{Header, Init, Transfer, kind};
 use kaml_nvme::wire::text::put_name;
 use proptest::prelude::*;
@@ -342,6 +343,46 @@ fn trickling_hosts_do_not_starve_others() {
             let _ = slow.read(&mut [0; 8192]); // it may be closed by now
             std::thread::sleep(Duration::from_millis(100));
         }
+    });
+}
+
+/// Goal:   long commands come to their turn beside hosts that use all the memory there is with shorter ones, without end.
+/// Method: a target with memory for two of the longest transfers; one host keeps 256 reads of 1 MiB in flight over 16 queues; another one asks for a page
+///         of 16 MiB, which has to be answered in 10 seconds.
+#[test]
+fn long_commands_come_to_their_turn() {
+    let world = World::with(|options| options.memory_bytes = 32 << 20);
+    let nsid = world.namespace("a");
+    world.device.put(nsid, key(b"k"), &vec![7; 1 << 20]).unwrap();
+    let (busy, calm) = (world.host_with(|options| (options.queues, options.depth) = (16, 16)), world.host());
+    let done = AtomicBool::new(false);
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for queue in busy.queues() {
+            let done = &done;
+            scope.spawn(move || {
+                let (records, mut answers) = (KeyValue::new(queue, nsid), Vec::new());
+                let command = records.retrieving(&key(b"k"), 1 << 20);
+                let (mut in_flight, mut ends) = (0, false);
+                // To the end: answers that nobody takes would hold the memory.
+                while !ends || in_flight > 0 {
+                    ends = done.load(Relaxed) || begin.elapsed() > Duration::from_secs(25);
+                    while !ends && queue.enqueue(command, &[], 1 << 20).unwrap().is_some() {
+                        in_flight += 1;
+                    }
+                    if in_flight > 0 {
+                        queue.poll(Wait::Yes, &mut answers).unwrap();
+                        in_flight -= answers.drain(..).count();
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let asked = Instant::now();
+        let page = LogRequest { lid: lid::KAML, retain: true, offset: 0, bytes: 16 << 20, csi: 0 };
+        assert_eq!(calm.log_page(&page).unwrap().len(), 16 << 20);
+        done.store(true, Relaxed);
+        assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     });
 }
 
