@@ -562,7 +562,7 @@ fn refused_connections_are_told() {
         let said = fs::read_to_string(&log).unwrap();
         assert_eq!(said.lines().count(), lines, "{said}");
         let told =
-            ["WARN  kaml_nvme::target", "refused: it is not one of the hosts that may connect", ":\\u{1b}[31mstranger"];
+            ["WARN kaml_nvme::target", "refused: it is not one of the hosts that may connect", ":\\u{1b}[31mstranger"];
         assert!(lines == 0 || told.iter().all(|part| said.contains(part)), "{said}");
     }
 }

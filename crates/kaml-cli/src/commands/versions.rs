@@ -332,7 +332,7 @@ impl AtArguments {
 }
 
 /// A time as people in UTC write it, to the second: `2026-01-31T12:00:00Z`.
-pub fn show_time(unix_ns: u64) -> String {
+fn show_time(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Years begin in March, so that a leap day is the last one; eras have 400 of them (Howard Hinnant's civil_from_days).
