@@ -29,6 +29,8 @@ mod rehome;
 mod ring;
 mod ring_scan;
 mod salvage;
+#[cfg(test)]
+mod small;
 mod staging;
 mod stats;
 mod units;

@@ -130,20 +130,7 @@ mod tests {
     use super::*;
 
     fn lifetimes(blocks_per_die: u32) -> Lifetimes {
-        let geometry = Geometry {
-            channel_count: 1,
-            dies_per_channel: 1,
-            blocks_per_die,
-            pages_per_block: 64,
-            page_bytes: 4096,
-            oob_bytes: 32,
-            chunk_bytes: 64,
-            pages_per_program: 1,
-            packing: kaml_flash::Packing::Across,
-            ring_bytes: 1 << 20,
-            sector_bytes: 512,
-            root_bytes: 1 << 16,
-        };
+        let geometry = Geometry { blocks_per_die, pages_per_block: 64, channel_count: 1, ..crate::small::geometry() };
         let mut lifetimes = Lifetimes::new(&geometry);
         lifetimes.advance(1_000_000);
         lifetimes

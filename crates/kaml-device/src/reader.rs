@@ -318,20 +318,7 @@ mod tests {
     /// Method: probes that answer one place, then another, or none.
     #[test]
     fn pins_are_of_the_place_seen_afterwards() {
-        let geometry = Geometry {
-            channel_count: 1,
-            dies_per_channel: 1,
-            blocks_per_die: 40,
-            pages_per_block: 32,
-            page_bytes: 4096,
-            oob_bytes: 32,
-            chunk_bytes: 64,
-            pages_per_program: 1,
-            packing: kaml_flash::Packing::Across,
-            ring_bytes: 1 << 20,
-            sector_bytes: 512,
-            root_bytes: 1 << 16,
-        };
+        let geometry = crate::small::geometry();
         let gate = BlockTable::new(&geometry).gate;
         let slot_in = |block| Slot { at: geometry.chunk_at(kaml_flash::BlockIndex(block), 7).0, len: code(3) };
         let [a, b] = [1, 2].map(|block| Some(slot_in(block)));

@@ -639,28 +639,10 @@ fn restore_blocks(blocks: &mut BlockTable, bytes: &[u8], exact: bool) -> Result<
 mod tests {
     use super::*;
     use crate::namespace::NamespaceOptions;
+    use crate::small::formatted;
     use crate::staging::{Body, Condition, Op, StageError};
-    use kaml_flash::{Geometry, MediumError, MemoryMedium, Packing, Queue};
+    use kaml_flash::{Geometry, MediumError, MemoryMedium, Queue};
     use std::sync::Mutex;
-
-    fn formatted() -> MemoryMedium {
-        let medium = MemoryMedium::new(Geometry {
-            channel_count: 2,
-            dies_per_channel: 1,
-            blocks_per_die: 34,
-            pages_per_block: 32,
-            page_bytes: 4096,
-            oob_bytes: 32,
-            chunk_bytes: 64,
-            pages_per_program: 1,
-            packing: Packing::Across,
-            ring_bytes: 1 << 20,
-            sector_bytes: 512,
-            root_bytes: 1 << 16,
-        });
-        Core::format(&medium).unwrap();
-        medium
-    }
 
     fn commit_root(core: &mut Core, medium: &dyn Medium) {
         let request = core.request_root(false);

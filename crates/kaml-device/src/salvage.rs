@@ -244,8 +244,9 @@ mod tests {
     use super::*;
     use crate::image::{encode_image, image_bytes};
     use crate::namespace::{NamespaceChange, NamespaceOptions};
+    use crate::small;
     use crate::staging::{Body, Condition, DIRECT_BYTES, Op};
-    use kaml_flash::{AlignedBuf, BlockIndex, Completion, Geometry, Io, MemoryMedium, Packing};
+    use kaml_flash::{AlignedBuf, BlockIndex, Completion, Io, MemoryMedium};
     use kaml_index::KeyKind;
 
     struct Device {
@@ -257,21 +258,7 @@ mod tests {
     impl Device {
         /// With a namespace in one log and a record in it that is programmed, so that what comes next lies in a block that stays in use.
         fn new() -> Device {
-            let medium = MemoryMedium::new(Geometry {
-                channel_count: 2,
-                dies_per_channel: 1,
-                blocks_per_die: 34,
-                pages_per_block: 32,
-                page_bytes: 4096,
-                oob_bytes: 32,
-                chunk_bytes: 64,
-                pages_per_program: 1,
-                packing: Packing::Across,
-                ring_bytes: 1 << 20,
-                sector_bytes: 512,
-                root_bytes: 1 << 16,
-            });
-            Core::format(&medium).unwrap();
+            let medium = small::formatted();
             let core = Core::open(&medium).unwrap().0;
             let mut device = Device { core, medium, namespace: 0 };
             let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };

@@ -230,7 +230,7 @@ pub trait Medium: Send + Sync {
     /// Reads the start of a root slot.
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError>;
     /// Reads the start of the mirror: a copy of the root that was written last or begun to be written, far from the slots, for
-    /// a device of which both are lost. Zeroes if there is none.
+    /// a device of which one or both are lost. Zeroes if there is none.
     fn read_mirror(&self, into: &mut AlignedBuf) -> Result<(), MediumError> {
         into.fill(0);
         Ok(())

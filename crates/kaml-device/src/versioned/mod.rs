@@ -500,7 +500,7 @@ pub(crate) fn segment_chunks(parameters: &Parameters, geometry: &Geometry) -> u3
 mod tests {
     use super::*;
     use crate::namespace::NamespaceOptions;
-    use kaml_flash::{Completion, MemoryMedium, Packing};
+    use kaml_flash::{Completion, MemoryMedium};
 
     fn commit(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
@@ -520,22 +520,7 @@ mod tests {
     /// Method: 2^33 changes of others between two versions that are sealed together.
     #[test]
     fn wide_segments_are_no_change() {
-        let geometry = Geometry {
-            channel_count: 2,
-            dies_per_channel: 1,
-            blocks_per_die: 34,
-            pages_per_block: 32,
-            page_bytes: 4096,
-            oob_bytes: 32,
-            chunk_bytes: 64,
-            pages_per_program: 1,
-            packing: Packing::Across,
-            ring_bytes: 1 << 20,
-            sector_bytes: 512,
-            root_bytes: 1 << 16,
-        };
-        let medium = MemoryMedium::new(geometry);
-        Core::format(&medium).unwrap();
+        let medium = crate::small::formatted();
         let (mut core, _) = Core::open(&medium).unwrap();
         let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
         let id = core.create_namespace("versions", &options).unwrap();
