@@ -111,6 +111,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
+    #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<Arc<NamespaceShared>> {
         self.spaces.read().expect("no panics under this lock").get(&id).cloned()
     }

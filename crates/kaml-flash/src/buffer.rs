@@ -71,6 +71,7 @@ impl AlignedBuf {
     }
 
     /// Asks the processor to fetch the first bytes shown, which the medium has just written past its caches.
+    #[inline]
     pub fn prefetch(&self) {
         crate::prefetch(&self[..self.len.min(PREFETCH_BYTES)]);
     }

@@ -297,10 +297,16 @@ impl AsyncQueue {
         key: impl Into<Key>,
         room: usize,
     ) -> Result<(), Error> {
-        self.find(HeldGet { token, namespace, key: key.into(), room, start: Instant::now() })
+        let get = HeldGet { token, namespace, key: key.into(), room, start: Instant::now() };
+        if !self.start_get(&get)? {
+            self.spare.held.push_back(get);
+        }
+        Ok(())
     }
 
-    fn find(&mut self, get: HeldGet) -> Result<(), Error> {
+    /// Answers false if there is no memory for it now.
+    #[inline]
+    fn start_get(&mut self, get: &HeldGet) -> Result<bool, Error> {
         let mut value = Vec::new();
         let found = self.shared.find(get.namespace, &get.key, &mut value)?;
         let bytes = match &found {
@@ -308,11 +314,8 @@ impl AsyncQueue {
             Lookup::Value => value.len(),
             Lookup::Read(read) => read.bytes,
         };
-        let Some(spare_bytes) = self.spare.take(bytes, get.room) else {
-            self.spare.held.push_back(get);
-            return Ok(());
-        };
-        let HeldGet { token, start, .. } = get;
+        let Some(spare_bytes) = self.spare.take(bytes, get.room) else { return Ok(false) };
+        let &HeldGet { token, start, .. } = get;
         let result = match found {
             Lookup::Absent => Ok(None),
             Lookup::Value => {
@@ -321,14 +324,15 @@ impl AsyncQueue {
             }
             Lookup::Read(read) => {
                 self.start_read(WaitingGet { token, read, start, spare_bytes });
-                return Ok(());
+                return Ok(true);
             }
         };
         self.tally.get_ns.push(start.elapsed().as_nanos() as u64);
         self.ready.push(Answer { token, result });
-        Ok(())
+        Ok(true)
     }
 
+    #[inline]
     fn start_read(&mut self, get: WaitingGet) {
         let (at, bytes) = (get.read.at, get.read.bytes);
         let buf = self.buffers.take(bytes);
@@ -356,16 +360,18 @@ impl AsyncQueue {
     /// Starts Gets that waited for memory: the caller has dealt with what the last poll answered.
     fn start_held(&mut self) {
         self.spare.release();
-        for held in std::mem::take(&mut self.spare.held) {
-            if !self.spare.held.is_empty() {
-                self.spare.held.push_back(held);
-                continue;
-            }
-            let token = held.token;
-            if let Err(error) = self.find(held) {
-                self.ready.push(Answer { token, result: Err(error) });
+        let mut held = std::mem::take(&mut self.spare.held);
+        while let Some(get) = held.pop_front() {
+            match self.start_get(&get) {
+                Ok(true) => {}
+                Ok(false) => {
+                    held.push_front(get);
+                    break;
+                }
+                Err(error) => self.ready.push(Answer { token: get.token, result: Err(error) }),
             }
         }
+        self.spare.held = held;
     }
 
     /// Gives back the memory of a large value that was answered, for the next ones.
