@@ -1,7 +1,7 @@
 //! One connection of the target, without its socket: bytes in, commands out; answers in, bytes out.
 //!
-//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, memory.
-//! Lives elsewhere:  what commands mean (`admin`, `fabrics`, `keyvalue`), the socket (`reactor`).
+//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, how much data are under way.
+//! Lives elsewhere:  what commands mean (`admin`, `fabrics`, `keyvalue`), the socket (`reactor`), the memory of all (`budget`).
 //! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
 //!
 //! ```text
@@ -17,6 +17,7 @@
 //! [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than the queue has
 //! entries, because a host that keeps to it has not taken these entries again.
 
+use super::budget::Budget;
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
 use crate::transport::{Digests, End};
@@ -26,10 +27,8 @@ use crate::wire::pdu::{Fatal, Header, Init, Transfer};
 use crate::wire::status::Status;
 use kaml::Bytes;
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::rc::Rc;
 
 /// The longest transfer of a command, as the power of two of 4 KiB that Identify tells: 16 MiB.
 pub const MDTS: u8 = 12;
@@ -110,85 +109,6 @@ pub struct Answer {
     pub data: Bytes,
     /// As in the request.
     pub reserved: usize,
-}
-
-/// Memory for data of all connections.
-#[derive(Clone)]
-pub struct Budget {
-    used: Rc<Cell<usize>>,
-    /// What reads of values take that are longer than what their hosts have room for.
-    spare: Rc<Cell<usize>>,
-    /// The connection whose turn it is, because it has waited for long: others begin nothing long until it could.
-    turn: Rc<Cell<Option<u64>>>,
-    /// Connections so far, by whose numbers they are told apart.
-    connections: Rc<Cell<u64>>,
-    max: usize,
-}
-
-/// Memory that short commands may have in use when a command begins whose turn it is: without end they would keep those out that are
-/// as long as all the memory.
-const SHORT_BYTES_MAX: usize = 1 << 20;
-
-/// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
-/// find room beside them.
-const SPARE_BYTES_MIN: usize = 4 << 20;
-const SPARE_PARTS: usize = 4;
-
-impl Budget {
-    /// So many bytes.
-    pub fn new(max: usize) -> Budget {
-        Budget { used: Rc::default(), spare: Rc::default(), turn: Rc::default(), connections: Rc::default(), max }
-    }
-
-    /// Bytes in use for what commands move.
-    pub fn used(&self) -> usize {
-        self.used.get()
-    }
-
-    /// Commands of a connection that has gone go on: so many bytes stay in use.
-    pub(crate) fn keep(&self, bytes: usize) {
-        self.used.set(self.used.get() + bytes);
-    }
-
-    /// One of them is over.
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.used.set(self.used.get() - bytes);
-    }
-
-    /// Bytes that reads may take beyond what their hosts have room for.
-    pub(crate) fn spare_max(&self) -> usize {
-        self.max.saturating_sub(self.used()).min(self.max / SPARE_PARTS).max(SPARE_BYTES_MIN)
-    }
-
-    /// What they take now.
-    pub(crate) fn set_spare(&self, bytes: usize) {
-        self.spare.set(bytes);
-    }
-
-    /// Whether connection `id`, which has `mine` in use, may have more.
-    fn has_room(&self, id: u64, mine: usize, more: usize) -> bool {
-        match self.turn.get() {
-            None => self.used() + self.spare.get() + more <= self.max,
-            Some(turn) if turn == id => self.used() + more <= self.max || self.used() - mine <= SHORT_BYTES_MAX,
-            Some(_) => false,
-        }
-    }
-
-    /// Whether nobody has the turn.
-    pub(crate) fn is_nobodys_turn(&self) -> bool {
-        self.turn.get().is_none()
-    }
-
-    fn next_connection(&self) -> u64 {
-        self.connections.set(self.connections.get() + 1);
-        self.connections.get()
-    }
-
-    fn end_turn(&self, id: u64) {
-        if self.turn.get() == Some(id) {
-            self.turn.set(None);
-        }
-    }
 }
 
 enum Phase {
@@ -293,7 +213,7 @@ impl Connection {
 
     /// It has waited longest: it is its turn.
     pub(crate) fn take_turn(&self) {
-        self.budget.turn.set(Some(self.id));
+        self.budget.begin_turn(self.id);
     }
 
     /// For how many ticks a command has waited for memory that others have.
@@ -641,7 +561,8 @@ impl Connection {
     /// Brings what counts in the budget up to date.
     fn count(&mut self) {
         let now = self.reserved + self.outbox.bytes();
-        self.budget.used.set(self.budget.used.get() + now - self.counted);
+        self.budget.take(now);
+        self.budget.give_back(self.counted);
         self.counted = now;
     }
 }
@@ -649,7 +570,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.budget.end_turn(self.id);
-        self.budget.used.set(self.budget.used.get() - self.counted);
+        self.budget.give_back(self.counted);
     }
 }
 

@@ -3,7 +3,8 @@
 //! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
-use super::connection::{Answer, Budget, Connection, Request};
+use super::budget::Budget;
+use super::connection::{Answer, Connection, Request};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::errors::Asked;

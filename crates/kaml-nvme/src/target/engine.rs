@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what commands ask for (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
 //!                   wait (`workers`), the wait for all of it (`reactor`).
 
-use super::connection::Budget;
+use super::budget::Budget;
 use super::core::{NewQueue, Origin};
 use super::keyvalue::found_in;
 use super::workers::{Change, Done, Worker, Workers};
@@ -289,7 +289,7 @@ impl Engine {
     pub(crate) fn leave_behind(&mut self, link: u64) {
         self.give_up(link);
         let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
-        theirs.for_each(|(origin, then, _)| self.budget.keep(then.reserved(origin)));
+        theirs.for_each(|(origin, then, _)| self.budget.take(then.reserved(origin)));
     }
 
     /// What has been done since, without waiting.

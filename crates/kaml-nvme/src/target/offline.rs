@@ -3,7 +3,8 @@
 //! Lives here:       connections without sockets, time that passes when it is told to.
 //! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`), the same with sockets (`reactor`).
 
-use super::connection::{Budget, Connection};
+use super::budget::Budget;
+use super::connection::Connection;
 use super::core::Target;
 use super::engine::Reply;
 use super::{Error, Options};

@@ -8,7 +8,8 @@
 //! device has done, send once to every link that has answers, and so on until all that came is carried out. So many
 //! commands share each system call and each ring write.
 
-use super::connection::{Budget, Connection};
+use super::budget::Budget;
+use super::connection::Connection;
 use super::core::Target;
 use super::engine::Reply;
 use super::link::{LINGER_MAX, Link};

@@ -1,0 +1,94 @@
+//! Memory for data of all connections of a target.
+//!
+//! Lives here:       how much is in use, who may have more, whose turn it is.
+//! Lives elsewhere:  what counts for a command, what one connection may have (`connection`), who has waited for long (`reactor`).
+//! May be called by: connections, the reactor that drives them, and the device's side (`engine`).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Memory that short commands may have in use when a command begins whose turn it is: without end they would keep those out that are
+/// as long as all the memory.
+const SHORT_BYTES_MAX: usize = 1 << 20;
+
+/// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
+/// find room beside them.
+const SPARE_BYTES_MIN: usize = 4 << 20;
+const SPARE_PARTS: usize = 4;
+
+/// See the module.
+#[derive(Clone)]
+pub struct Budget {
+    used: Rc<Cell<usize>>,
+    /// What reads of values take that are longer than what their hosts have room for.
+    spare: Rc<Cell<usize>>,
+    /// The connection whose turn it is, because it has waited for long: others begin nothing long until it could.
+    turn: Rc<Cell<Option<u64>>>,
+    /// Connections so far, by whose numbers they are told apart.
+    connections: Rc<Cell<u64>>,
+    max: usize,
+}
+
+impl Budget {
+    /// So many bytes.
+    pub fn new(max: usize) -> Budget {
+        Budget { used: Rc::default(), spare: Rc::default(), turn: Rc::default(), connections: Rc::default(), max }
+    }
+
+    /// Bytes in use for what commands move.
+    pub fn used(&self) -> usize {
+        self.used.get()
+    }
+
+    /// So many bytes more are in use: for a connection, or for commands of one that has gone, which go on.
+    pub(crate) fn take(&self, bytes: usize) {
+        self.used.set(self.used.get() + bytes);
+    }
+
+    /// So many are free again.
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.used.set(self.used.get() - bytes);
+    }
+
+    /// Bytes that reads may take beyond what their hosts have room for.
+    pub(crate) fn spare_max(&self) -> usize {
+        self.max.saturating_sub(self.used()).min(self.max / SPARE_PARTS).max(SPARE_BYTES_MIN)
+    }
+
+    /// What they take now.
+    pub(crate) fn set_spare(&self, bytes: usize) {
+        self.spare.set(bytes);
+    }
+
+    /// Whether connection `id`, which has `mine` in use, may have more.
+    pub(super) fn has_room(&self, id: u64, mine: usize, more: usize) -> bool {
+        match self.turn.get() {
+            None => self.used() + self.spare.get() + more <= self.max,
+            Some(turn) if turn == id => self.used() + more <= self.max || self.used() - mine <= SHORT_BYTES_MAX,
+            Some(_) => false,
+        }
+    }
+
+    /// Whether nobody has the turn.
+    pub(crate) fn is_nobodys_turn(&self) -> bool {
+        self.turn.get().is_none()
+    }
+
+    /// A number for a new connection.
+    pub(super) fn next_connection(&self) -> u64 {
+        self.connections.set(self.connections.get() + 1);
+        self.connections.get()
+    }
+
+    /// Connection `id` has waited for long.
+    pub(super) fn begin_turn(&self, id: u64) {
+        self.turn.set(Some(id));
+    }
+
+    /// It needs its turn no more, if it has it.
+    pub(super) fn end_turn(&self, id: u64) {
+        if self.turn.get() == Some(id) {
+            self.turn.set(None);
+        }
+    }
+}
