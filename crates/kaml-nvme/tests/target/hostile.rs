@@ -1,6 +1,6 @@
 //! Hosts that break the protocol, stall, or vanish: the target says why if it can, and serves everybody else.
 
-use crate::world::{World, key};
+use crate::world::{World, key, run_alone};
 use kaml_nvme::host::{HostOptions, KeyValue, Wait};
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
@@ -112,10 +112,7 @@ fn resident_bytes() -> u64 {
 ///         of its own, whose memory other tests do not use.
 #[test]
 fn vanished_hosts_leave_nothing() {
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["hostile::hosts_vanish", "--exact", "--ignored", "--nocapture"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    run_alone("hostile::hosts_vanish");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What hosts can make a target take of memory.
 
 use crate::hostile::{bytes, connect_queue, init};
-use crate::world::{World, key};
+use crate::world::{World, key, run_alone};
 use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
@@ -23,10 +23,7 @@ fn peak_bytes() -> u64 {
 ///         twice as long. In a process of its own, whose memory other tests do not use.
 #[test]
 fn reads_into_short_buffers_are_bounded() {
-    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = alone.args(["memory::short_buffers", "--exact", "--ignored", "--nocapture"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    run_alone("memory::short_buffers");
 }
 
 #[test]

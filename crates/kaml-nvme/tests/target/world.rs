@@ -7,6 +7,14 @@ use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Runs an ignored test in a process of its own, whose memory other tests do not use.
+pub(crate) fn run_alone(test: &str) {
+    let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = alone.args([test, "--exact", "--ignored", "--nocapture"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 pub(crate) struct World {
     pub(crate) device: Device,
     pub(crate) address: String,
