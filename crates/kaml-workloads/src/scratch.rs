@@ -79,18 +79,10 @@ impl Drop for Passing {
 
 /// Removes everything of that kind. Nothing more is made until the answer is dropped, so that the process can end.
 #[must_use = "what is made after this is dropped stays"]
-pub fn remove_all() -> impl Drop {
+pub fn remove_all() -> impl Sized {
     let mut all = all_made();
     std::mem::take(&mut *all).iter().for_each(|path| remove(path));
-    Closed { _all: all }
-}
-
-struct Closed {
-    _all: MutexGuard<'static, BTreeSet<PathBuf>>,
-}
-
-impl Drop for Closed {
-    fn drop(&mut self) {}
+    all
 }
 
 fn all_made() -> MutexGuard<'static, BTreeSet<PathBuf>> {
