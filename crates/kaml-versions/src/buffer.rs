@@ -94,6 +94,18 @@ impl BufferRow {
         if self.table.is_empty() { NONE } else { self.table[self.slot(hash, key)] }
     }
 
+    /// Where to look for a key's versions before a sequence: the newest one, or behind the one that has this sequence. Who walks
+    /// through many versions asks so for each.
+    pub(crate) fn behind(&self, hash: KeyHash, key: &Key, sequence: u64) -> u32 {
+        let newest = self.newest(hash, key);
+        if newest == NONE || self.entries[newest as usize].sequence() < sequence {
+            return newest;
+        }
+        let found = self.entries.binary_search_by_key(&sequence, Buffered::sequence);
+        let found = found.ok().map(|at| &self.entries[at]).filter(|entry| entry.is_of(hash, key));
+        found.map_or(newest, |entry| entry.older)
+    }
+
     /// Removes the versions for which `leaves` says so; those behind its end stay. Of each key they are the oldest ones.
     pub(crate) fn remove(&mut self, leaves: &[bool]) {
         let mut left = leaves.iter();
@@ -112,7 +124,7 @@ impl BufferRow {
         let mut slot = hash.bits() as usize & mask;
         while self.table[slot] != NONE {
             let entry = &self.entries[self.table[slot] as usize];
-            if entry.hash == hash && entry.read_key() == *key {
+            if entry.is_of(hash, key) {
                 break;
             }
             slot = (slot + 1) & mask;
@@ -137,5 +149,52 @@ impl BufferRow {
 impl Buffered {
     fn read_key(&self) -> Key {
         Version::key_of(&self.bytes)
+    }
+
+    fn is_of(&self, hash: KeyHash, key: &Key) -> bool {
+        self.hash == hash && self.read_key() == *key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Kind;
+
+    /// Goal:   a walk through a key's versions goes on behind the one that it came to, without passing all newer ones again.
+    /// Method: versions of two keys in turns; look behind each, behind what is not there, and after the oldest ones have left.
+    #[test]
+    fn walks_go_on_where_they_are() {
+        let keys = [1, 2].map(|key| (KeyHash::of(&Key::from(key), 7), Key::from(key)));
+        let mut row = BufferRow::default();
+        for sequence in 0..1000u64 {
+            let (hash, key) = keys[sequence as usize % 2];
+            let version = Version {
+                key,
+                kind: Kind::Tombstone,
+                value_len: 0,
+                value_crc: 0,
+                sequence: 10 * sequence,
+                time_ns: 0,
+                user_version: 1,
+                ordinal: 0,
+            };
+            row.push(hash, &key, version.record(&[]));
+        }
+        let (hash, key) = keys[1];
+        let behind = |row: &BufferRow, sequence| match row.behind(hash, &key, sequence) {
+            NONE => None,
+            at => Some(row.entries()[at as usize].sequence()),
+        };
+        assert_eq!(behind(&row, u64::MAX), Some(9990));
+        assert_eq!(behind(&row, 9991), Some(9990));
+        for at in (1..1000u64).step_by(2) {
+            assert_eq!(behind(&row, 10 * at), (10 * at).checked_sub(20), "behind {at}");
+        }
+        assert_eq!(behind(&row, 5000), Some(9990), "another key's version: from the newest one on");
+        row.remove(&[true; 600]);
+        assert_eq!(behind(&row, 6030), Some(6010));
+        assert_eq!(behind(&row, 6010), None);
+        assert_eq!(behind(&row, 5990), Some(9990), "it has left");
     }
 }

@@ -81,7 +81,7 @@ pub struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(row: &'a Row, key: Key, hash: KeyHash, before: u64) -> Search<'a> {
-        let buffered = row.buffer.newest(hash, &key);
+        let buffered = row.buffer.behind(hash, &key, before);
         let groups_left = row.groups.len();
         Search { row, key, hash, before, buffered, groups_left, probe: None, segments_left: 0, run: None }
     }
