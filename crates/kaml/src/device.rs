@@ -460,7 +460,7 @@ impl Inner {
         let Some(thread) = self.background.lock().expect("no panics under this lock").take() else { return Ok(()) };
         // A merge that goes on by itself ends first: nothing is written behind the last root.
         self.shared.ends_merges.store(true, Ordering::Release);
-        let alone = self.shared.merging.lock().expect("no panics under this lock");
+        let alone = self.shared.merge_alone();
         let closed = if self.about.read_only { Ok(()) } else { self.last_root() };
         drop(alone);
         self.shared.closing.store(true, Ordering::Release);

@@ -5,13 +5,13 @@
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 
 use crate::driver::Shared;
-use crate::sync::{Instant, JoinHandle, sleep, spawn};
+use crate::sync::{Instant, JoinHandle, MutexGuard, sleep, spawn};
 use crate::versions::MergeReport;
 use crate::{Error, NamespaceId};
 use kaml_device::{StageError, segment_image};
 use kaml_versions::{Merged, Retention, merge, plan_merge};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
@@ -69,7 +69,21 @@ impl LowMerge {
     }
 }
 
+/// A namespace that is being merged, until this is dropped: also if whoever is told of the progress panics.
+struct Merging<'a>(&'a Shared, NamespaceId);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        self.0.lock().end_merge(self.1);
+    }
+}
+
 impl Shared {
+    /// Nobody else merges until the answer is dropped.
+    pub(crate) fn merge_alone(&self) -> MutexGuard<'_, ()> {
+        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gets and Puts so far.
     fn commands(&self) -> u64 {
         self.get_latency.count() + self.put_latency.count()
@@ -85,15 +99,14 @@ impl Shared {
         // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
         let mut core = self.lock();
         let request = core.request_root(true);
-        let settled = self.wait_root(core, request);
-        let merged = settled.and_then(|()| self.merge_rows(namespace, retention, progress));
-        self.lock().end_merge(namespace);
-        merged
+        self.wait_root(core, request)?;
+        let _merging = Merging(self, namespace);
+        self.merge_rows(namespace, retention, progress)
     }
 
     /// Merges a namespace for lack of space; called on a thread of its own.
     fn merge_when_low(&self, namespace: NamespaceId, retention: &Retention) {
-        let alone = self.merging.lock().expect("no panics under this lock");
+        let alone = self.merge_alone();
         let merged = match self.ends_merges.load(Ordering::Acquire) {
             true => Ok(MergeReport::default()),
             false => self.merge_settled(namespace, retention, &mut |_, _| {}),

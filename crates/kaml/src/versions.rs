@@ -454,7 +454,7 @@ impl Device {
         progress: &mut dyn FnMut(u32, u32),
     ) -> Result<MergeReport, Error> {
         let shared = self.shared();
-        let _alone = shared.merging.lock().expect("no panics under this lock");
+        let _alone = shared.merge_alone();
         if !retention.keep_snapshots {
             for snapshot in self.version_stats(namespace)?.snapshots {
                 self.forget_snapshot(namespace, snapshot.version)?;

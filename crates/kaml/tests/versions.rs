@@ -231,6 +231,33 @@ fn merges_go_on_beside_puts_and_gets() {
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
 
+/// Goal:   a merge that ends because whoever is told of its progress panics hinders nobody: neither the next merge, nor unloading, nor
+///         closing.
+/// Method: panic when some rows are merged; do the others.
+#[test]
+fn panics_in_progress_end_merges_only() {
+    let device = device();
+    let space = small(&device, "past");
+    for round in 0..20u64 {
+        (0..1000u64).for_each(|n| device.put(space, n, &[round as u8; 200]).unwrap());
+    }
+    let mut told = 0;
+    let merging = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        device.merge(space, &NEWEST, &mut |row, _| {
+            told += 1;
+            assert!(row < 1, "the caller's own panic");
+        })
+    }));
+    assert!(merging.is_err() && told == 2, "{told}");
+    device.settle().unwrap();
+    assert!(device.unload_namespace(space).unwrap(), "nothing merges any more");
+    let report = device.merge(space, &NEWEST, &mut |_, _| {}).unwrap();
+    assert!(report.dropped > 0, "{report:?}");
+    (0..1000u64).for_each(|n| assert_eq!(device.get(space, n).unwrap(), Some(vec![19; 200])));
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.close().unwrap();
+}
+
 /// Goal:   a device that was opened to be read refuses what writes, and waits for nothing.
 /// Method: a merge, and settling, each in a thread that must come back.
 #[test]
