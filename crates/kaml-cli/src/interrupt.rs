@@ -1,11 +1,11 @@
-//! Ctrl-C: noticed between two steps of a long command, or the end of one that has no steps.
+//! Ctrl-C, and a terminal that goes: noticed between two steps of a long command, or the end of one that has no steps.
 //!
 //! Lives here:       both; that child processes do not outlive us.
 //! Lives elsewhere:  what must go when a process ends (`kaml_workloads::scratch`).
 
 use crate::failure::Failure;
 use kaml_workloads::scratch;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ impl Interrupt {
     /// From now on the first Ctrl-C is noticed instead of ending the process; the second ends it.
     pub fn listen() -> Result<Interrupt, Failure> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        for signal in signals() {
             signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&asked))
                 .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
                 .map_err(Failure::io("listening for signals"))?;
@@ -39,9 +39,17 @@ impl Interrupt {
     }
 }
 
+/// What asks a command to end, without what it was started to ignore: a shell's `nohup` and `&` do that.
+pub fn signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
+}
+
 /// From now on Ctrl-C removes what is passing, says what was `interrupted`, and ends the process.
 pub fn ends_it(interrupted: String) -> Result<(), Failure> {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Failure::io("listening for signals"))?;
+    let mut signals = Signals::new(signals()).map_err(Failure::io("listening for signals"))?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
             let _closed = scratch::remove_all();

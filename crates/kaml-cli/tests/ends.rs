@@ -60,7 +60,7 @@ fn interrupted(world: &World, arguments: &[&str], signal: Signal, written: u64) 
 }
 
 /// Goal:   a bench that is interrupted leaves no scratch device behind, whichever it is and wherever it stands.
-/// Method: SIGINT and SIGTERM for each, while it fills its device, and later; look at the directory and for child processes.
+/// Method: SIGINT, SIGTERM or SIGHUP for each, while it fills its device, and later; look at the directory and for child processes.
 #[test]
 fn benches_leave_nothing() {
     let world = World::empty();
@@ -68,12 +68,35 @@ fn benches_leave_nothing() {
     let bench = |arguments: &[&'static str]| [&["bench"], arguments, &long].concat();
     interrupted(&world, &bench(&["floor"]), Signal::INT, 4 << 20);
     interrupted(&world, &bench(&["raw", "--file", "64M"]), Signal::TERM, 4 << 20);
-    interrupted(&world, &bench(&["put", "--capacity", "1G"]), Signal::INT, 8 << 20);
+    interrupted(&world, &bench(&["put", "--capacity", "1G"]), Signal::HUP, 8 << 20);
     interrupted(&world, &bench(&["get", "--capacity", "1G", "--keys", "500000"]), Signal::TERM, 64 << 20);
     interrupted(&world, &bench(&["compare", "--only", "puts"]), Signal::INT, 16 << 20);
     interrupted(&world, &bench(&["compare", "--only", "memory", "--memory-bytes", "8G"]), Signal::INT, 64 << 20);
     interrupted(&world, &bench(&["ycsb", "a", "--records", "500000"]), Signal::INT, 64 << 20);
     interrupted(&world, &["bench", "kill", "--cycles", "100000"], Signal::INT, 20 << 20);
+}
+
+/// Goal:   a command that was started to outlive its terminal does.
+/// Method: SIGHUP and SIGINT for a bench that a shell has started to ignore them, as `nohup` and `&` do.
+#[test]
+fn ignored_signals_are_ignored() {
+    let world = World::empty();
+    let mut shell = std::process::Command::new("sh");
+    shell.args([
+        "-c",
+        "trap '' HUP INT; exec \"$0\" bench put --seconds 2 --capacity 1G --dir .",
+        env!("CARGO_BIN_EXE_kaml"),
+    ]);
+    let mut child = shell.current_dir(world.dir.path()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    while bytes_below(world.dir.path()) < 8 << 20 {
+        assert!(child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    for signal in [Signal::HUP, Signal::INT] {
+        kill_process(Pid::from_child(&child), signal).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// Goal:   quickstart leaves neither its device nor its child behind, nor the device to be kept before its story is told.

@@ -3,6 +3,7 @@
 mod log;
 
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output;
 use crate::size;
 use crate::store::DeviceArgument;
@@ -10,7 +11,6 @@ use clap::Args;
 use kaml::{CreateOptions, Device};
 use kaml_nvme::target::{Error, Options, Server, Stopper};
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// Flags of `kaml serve`.
 #[derive(Args)]
@@ -106,7 +106,7 @@ fn available_bytes() -> Option<u64> {
 /// The first signal ends the target in order, the second one the process.
 fn stop_on_signals(stopper: Stopper) -> Result<(), Failure> {
     let mut signals =
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).map_err(Failure::io("listening for signals"))?;
+        signal_hook::iterator::Signals::new(interrupt::signals()).map_err(Failure::io("listening for signals"))?;
     let wait = move || {
         for (number, _) in signals.forever().enumerate() {
             match number {
