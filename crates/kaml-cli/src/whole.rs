@@ -81,11 +81,17 @@ impl WholeFile {
         }
     }
 
-    /// Gives it its name.
+    /// Gives it its name. Then it is durable: its owner may do away with what it was made from.
     pub fn finish(self) -> Result<()> {
         match self {
             WholeFile::Direct(_) => Ok(()),
-            WholeFile::Beside { beside, path, .. } => beside.rename(&path),
+            WholeFile::Beside { file, beside, path } => {
+                file.sync_all()?;
+                beside.rename(&path)?;
+                // Where a directory cannot be opened, it is durable soon.
+                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                File::open(directory.unwrap_or(Path::new("."))).map_or(Ok(()), |directory| directory.sync_all())
+            }
         }
     }
 

@@ -29,7 +29,7 @@ const PAGE_KEYS: usize = 4096;
 
 A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and
 times, and every file is verified against the hash in its metadata; others are written as JSON Lines. Files come under their
-names when they are whole.")]
+names when they are whole, and are durable when the command ends.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
@@ -119,6 +119,7 @@ impl Arguments {
             return Err(Failure::Usage(text));
         }
         std::fs::create_dir_all(&self.target).map_err(Failure::io(self.target.display()))?;
+        let directory = std::fs::File::open(&self.target).map_err(Failure::io(self.target.display()))?;
         let bar = super::check::bytes_bar(info.record_count);
         let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let (directories, links) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
@@ -155,6 +156,9 @@ impl Arguments {
         interrupt.check(|| format!("{} entries are restored", report.entries))?;
         restored?;
         restoring.finish(directories.into_inner().expect("no panics under this lock"))?;
+        // Once for all of them: their owner may do away with the device.
+        let durable = rustix::fs::syncfs(directory);
+        durable.map_err(|error| Failure::io(format!("making {} durable", self.target.display()))(error.into()))?;
         bar.finish_and_clear();
         Ok(())
     }
