@@ -119,7 +119,7 @@ impl FileMedium {
     /// ([`Durability::Process`]).
     pub fn open_traced(path: &Path, options: &OpenOptions, trace: Option<Arc<FileTrace>>) -> Result<Self, OpenError> {
         let file = open_locked(path, options.read_only)?;
-        let superblock = read_superblocks(path, &file, options.read_only)?;
+        let superblock = read_superblocks(path, &*file, options.read_only)?;
         Self::assemble(path, file, superblock, options, trace).map_err(|failed| not_opened(path, failed))
     }
 
@@ -128,9 +128,9 @@ impl FileMedium {
     pub fn open_damaged(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let (path, options) = (path.as_ref(), OpenOptions { read_only: true, ..OpenOptions::default() });
         let file = open_locked(path, true)?;
-        let superblock = match read_superblocks(path, &file, true) {
+        let superblock = match read_superblocks(path, &*file, true) {
             Err(error @ (OpenError::HeadDamaged { .. } | OpenError::Damaged { .. } | OpenError::NotADevice { .. })) => {
-                find_superblock(&file)
+                find_superblock(&*file)
                     .map_err(|errno| not_opened(path, ("looking for a superblock", errno)))?
                     .ok_or(error)?
             }

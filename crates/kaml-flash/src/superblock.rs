@@ -7,6 +7,7 @@
 
 use crate::layout::{Layout, SUPERBLOCK_OFFSETS, Tail};
 use crate::{Geometry, Packing};
+use rustix::io::Errno;
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -132,6 +133,8 @@ pub(crate) enum BadCopy {
     Newer { found: u32 },
     /// A superblock once; why it no longer counts.
     Damaged { why: String },
+    /// What was here the disk refuses to say.
+    Unreadable { errno: Errno },
 }
 
 impl Superblock {

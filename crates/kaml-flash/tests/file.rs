@@ -278,6 +278,40 @@ fn one_damaged_copy_is_healed() {
     }
 }
 
+/// Goal:   copies of the superblock that the system refuses to read are done without.
+/// Method: a child's first reads of the device fail with EIO, one, the other, or both; needs `strace`. (All sets of copies stand
+///         beside the code.)
+#[test]
+fn refused_copies_are_done_without() {
+    let (_dir, path) = formatted();
+    for reads in ["1", "2", "1..2"] {
+        let output = Command::new("strace")
+            .args(["-f", "-qq", "-e", "trace=pread64", "-e", &format!("inject=pread64:error=EIO:when={reads}"), "-P"])
+            .arg(&path)
+            .arg(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "child_that_opens", "--nocapture"])
+            .env("KAML_TEST_DEVICE", &path)
+            .output();
+        let Some(output) = output.ok().filter(|output| String::from_utf8_lossy(&output.stderr).contains("INJECTED"))
+        else {
+            println!("skipped: no strace that makes reads fail");
+            return;
+        };
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(stderr.matches("INJECTED").count(), if reads == "1..2" { 2 } else { 1 }, "{stderr}");
+        assert!(output.status.success(), "reads {reads}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// Not a test: the child of `refused_copies_are_done_without`.
+#[test]
+#[ignore = "the child of `refused_copies_are_done_without`"]
+fn child_that_opens() {
+    let path = PathBuf::from(std::env::var_os("KAML_TEST_DEVICE").expect("started by its parent"));
+    open(&path).unwrap();
+    FileMedium::open_damaged(&path).unwrap();
+}
+
 /// Goal:   with the copies at the beginning gone opening is refused with a reason, and never panics.
 /// Method: change the same byte in both copies, for every byte; the same in the third one for half of them; name a few refusals
 ///         literally.
