@@ -11,7 +11,7 @@
 //!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
 //!  Persist   ── write (DSYNC), or a copy into the mapping
 //!   with barrier ── write or copy ─▶ for each urgent program whose OOB is in RAM: turn ▶ write OOB ─▶ sync
-//!  WriteRoot ── write the mirror, if there is one ─▶ write (DSYNC)
+//!  WriteRoot ── write the mirror ─▶ write ─▶ sync; where there is no mirror: write (DSYNC)
 //!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
 //! ```
 //! With `Durability::Process` the syncs fall away.
@@ -56,6 +56,7 @@ enum Step {
     RingBarrier,
     Mirror,
     Root,
+    RootSync,
     FlushTurn,
     FlushOob { block: BlockIndex, pages: u32 },
     FlushSync,
@@ -220,7 +221,15 @@ impl Plan {
                 let Io::WriteRoot { slot, data } = io else { unreachable!("this step belongs to a root") };
                 Ok(self.root(media, *slot, data.len()))
             }
-            Step::Root => durable_done("root write", outcome),
+            Step::Root => {
+                durable_done("root write", outcome)?;
+                if !media.syncs() || media.mirror().is_none() {
+                    return Ok(Need::Done);
+                }
+                self.step = Step::RootSync;
+                Ok(Need::Sync)
+            }
+            Step::RootSync => durable_done("root write", outcome),
             Step::FlushTurn => {
                 durable_done("flush", outcome)?;
                 self.flush(media)
@@ -247,7 +256,7 @@ impl Plan {
             Io::Persist { .. } => self.persist(media, io),
             Io::WriteRoot { slot, data } => {
                 media.geometry.check_root("write", *slot, data)?;
-                // The mirror first: the sync of the other write makes both durable.
+                // The mirror first, and one sync for both: it is never older than a slot whose write has ended.
                 let Some(at) = media.mirror() else { return Ok(self.root(media, *slot, data.len())) };
                 self.step = Step::Mirror;
                 Ok(Need::Write { at, len: data.len(), place: Place::Caller, dsync: false })
@@ -261,7 +270,9 @@ impl Plan {
 
     fn root(&mut self, media: &Media, slot: u8, len: usize) -> Need {
         self.step = Step::Root;
-        Need::Write { at: media.root(slot), len, place: Place::Caller, dsync: media.syncs() }
+        // A DSYNC write would leave the mirror in the cache of a disk with FUA, as it would the pages of a barrier.
+        let dsync = media.syncs() && media.mirror().is_none();
+        Need::Write { at: media.root(slot), len, place: Place::Caller, dsync }
     }
 
     fn read(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {

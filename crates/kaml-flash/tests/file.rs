@@ -1,8 +1,8 @@
 //! What only files and block devices do: be formatted, reopened, damaged, shared, killed, filled.
 
 use kaml_flash::{
-    AlignedBuf, BlockIndex, CAPACITY_BYTES_MIN, Durability, FileMedium, FormatError, FormatOptions, Io, Medium,
-    MediumError, OpenError, OpenOptions, PageAddr, Wait,
+    AlignedBuf, BlockIndex, CAPACITY_BYTES_MIN, Durability, FileChange, FileEvent, FileMedium, FileTrace, FormatError,
+    FormatOptions, Io, Medium, MediumError, OpenError, OpenOptions, PageAddr, Wait,
 };
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -381,6 +381,38 @@ fn devices_are_found_by_their_end() {
     }
     file.set_len(CAPACITY_BYTES_MIN - 1).unwrap();
     assert!(matches!(FileMedium::open_damaged(&path), Err(OpenError::NotADevice { .. })));
+}
+
+/// Goal:   when a root write has ended, slot and mirror are durable on any disk: a write with FUA brings nothing but itself there.
+/// Method: what is asked of the kernel, alone and in a queue: all that is written is durable itself or is followed by a sync.
+#[test]
+fn roots_are_durable_with_their_mirrors() {
+    let (_dir, path) = formatted();
+    let trace = Arc::new(FileTrace::default());
+    let medium = FileMedium::open_traced(&path, &OpenOptions::default(), Some(trace.clone())).unwrap();
+    let root = || Io::WriteRoot { slot: 1, data: AlignedBuf::copy_of(&[7; 4096]) };
+    medium.execute(&mut root()).unwrap();
+    let alone = trace.events(0);
+    let mut queue = medium.queue(1);
+    queue.submit(0, root());
+    let mut done = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.reap(Wait::ForNs(1_000_000_000), &mut done);
+    }
+    for events in [&alone[..], &trace.events(alone.len())] {
+        let (mut waiting, mut writes) = (0, 0);
+        for event in events {
+            match event {
+                FileEvent::Begin(_, FileChange::Write { dsync, .. }) => {
+                    writes += 1;
+                    waiting += u32::from(!dsync);
+                }
+                FileEvent::Begin(_, FileChange::Sync) => waiting = 0,
+                FileEvent::Begin(_, FileChange::Punch { .. }) | FileEvent::End(..) => {}
+            }
+        }
+        assert_eq!((writes, waiting), (2, 0), "{} events", events.len());
+    }
 }
 
 /// Goal:   devices that were formatted before there was a tail work as before, and nothing is written behind their blocks.
