@@ -256,7 +256,7 @@ impl From<&CommandError> for kaml_status {
             | CommandError::SegmentDamaged { .. }
             | CommandError::IndexDamaged { .. }
             | CommandError::MetadataDamaged(_)
-            | CommandError::Root(RootError::Damaged(..)) => KAML_CORRUPT,
+            | CommandError::Root(RootError::Damaged(..) | RootError::Unreadable { .. }) => KAML_CORRUPT,
             CommandError::Root(RootError::NewerVersion { .. }) => KAML_NEWER_VERSION,
             CommandError::Medium(error) => error.into(),
             CommandError::Stopped(_) | CommandError::Closed => KAML_STOPPED,

@@ -131,7 +131,10 @@ fn named(path: &Path, error: kaml::Error) -> Failure {
         Some(kaml_device::Error::Root(kaml_device::RootError::Damaged(..))) => {
             text += "; `kaml salvage` reads what is left, if the copy at the device's end is whole";
         }
-        Some(kaml_device::Error::MetadataDamaged(_)) => text += "; `kaml salvage` reads what is whole",
+        Some(
+            kaml_device::Error::MetadataDamaged(_)
+            | kaml_device::Error::Root(kaml_device::RootError::Unreadable { .. }),
+        ) => text += "; `kaml salvage` reads what is whole",
         Some(kaml_device::Error::IndexDamaged { .. }) => {
             text += "; `kaml salvage` reads what is whole, `kaml namespace delete --damaged` gives the namespace up";
         }

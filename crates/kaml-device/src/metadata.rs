@@ -7,36 +7,72 @@
 use crate::checkpoint::ROOT_PEEK_BYTES;
 use crate::error::Error;
 use crate::format::journal::{self, Change};
-use crate::format::root::{DecodeError, Root, Run, Stream};
+use crate::format::root::{DecodeError, Root, RootError, Run, Stream};
 use crate::reader::READS_MAX;
 use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError};
 
 /// Bytes read at a time from metadata pages.
 const READ_BYTES: usize = 1 << 20;
 
+/// A root, and what is wrong with the slots.
+pub(crate) struct FoundRoot {
+    pub(crate) root: Root,
+    /// The slot that should hold it and does not, or that cannot be read.
+    pub(crate) restore: Option<u8>,
+    /// A newer one may stand where it cannot be read.
+    doubt: Option<RootError>,
+}
+
+impl FoundRoot {
+    /// The root, if it is the newest one.
+    pub(crate) fn certain(self) -> Result<FoundRoot, RootError> {
+        match self.doubt {
+            Some(doubt) => Err(doubt),
+            None => Ok(self),
+        }
+    }
+
+    /// The root, and why it may not be the newest one.
+    pub(crate) fn with_doubt(self) -> (Root, Option<RootError>) {
+        (self.root, self.doubt)
+    }
+}
+
 /// The newest whole root.
 pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
-    find_root(medium).map(|(root, _)| root)
+    Ok(find_root(medium)?.certain()?.root)
 }
 
 /// The newest whole root: the newer one of both slots. Where one of them is damaged or torn it would have been the newer one, if the
-/// mirror is. Answers also which slot should hold the root and does not.
-pub(crate) fn find_root(medium: &dyn Medium) -> Result<(Root, Option<u8>), Error> {
+/// mirror is. One that cannot be read may be whole: there the mirror, which is never older than a slot, must tell.
+pub(crate) fn find_root(medium: &dyn Medium) -> Result<FoundRoot, Error> {
     let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
-    let (slot, root) = match slots {
-        [Ok(a), Ok(b)] => return Ok((if a.generation > b.generation { a } else { b }, None)),
+    let (slot, damage, root) = match slots {
+        [Ok(a), Ok(b)] => {
+            let root = if a.generation > b.generation { a } else { b };
+            return Ok(FoundRoot { root, restore: None, doubt: None });
+        }
         [Err(DecodeError::Newer(found)), _] | [_, Err(DecodeError::Newer(found))] => {
             let newer = DecodeError::Newer(found);
             return Err(DecodeError::both(&newer, &newer).into());
         }
-        [Err(_), Ok(root)] => (0, root),
-        [Ok(root), Err(_)] => (1, root),
+        [Err(damage), Ok(root)] => (0, damage, root),
+        [Ok(root), Err(damage)] => (1, damage, root),
         [Err(a), Err(b)] => return Err(DecodeError::both(&a, &b).into()),
     };
+    let mirror = read_mirror(medium).ok().flatten();
+    let told = mirror.as_ref().is_some_and(|mirror| mirror.generation >= root.generation);
     // The mirror is written with a root, and so when all that it names is durable.
-    Ok(match read_mirror(medium).ok().flatten().filter(|mirror| mirror.generation > root.generation) {
-        Some(mirror) => (mirror, Some(slot)),
-        None => (root, None),
+    if let Some(mirror) = mirror.filter(|mirror| mirror.generation > root.generation) {
+        return Ok(FoundRoot { root: mirror, restore: Some(slot), doubt: None });
+    }
+    Ok(match damage {
+        DecodeError::Unreadable(why) => {
+            let doubt = (!told).then_some(RootError::Unreadable { slot, why });
+            FoundRoot { root, restore: Some(slot), doubt }
+        }
+        // A root that was being written.
+        DecodeError::Broken(_) | DecodeError::Newer(_) => FoundRoot { root, restore: None, doubt: None },
     })
 }
 
@@ -55,23 +91,40 @@ type ReadPlace<'a> = &'a dyn Fn(&mut AlignedBuf) -> Result<(), MediumError>;
 fn read_root_from(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
     let mut root = read_root_once(medium, read)?;
     for _ in 1..READS_MAX {
-        if matches!(root, Err(DecodeError::Broken(_))) {
+        if matches!(root, Err(DecodeError::Broken(_) | DecodeError::Unreadable(_))) {
             root = read_root_once(medium, read)?;
         }
     }
     Ok(root)
 }
 
+/// Reads more than what was written, or, if something behind that cannot be read, no more.
 fn read_root_once(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
+    let read = |bytes| match read_root_by(medium, read, bytes) {
+        Err(MediumError::ReadFailed { error, .. }) => Ok(Err(DecodeError::Unreadable(error))),
+        found => found,
+    };
+    Ok(match read(ROOT_PEEK_BYTES)? {
+        Err(DecodeError::Unreadable(_)) => read(medium.geometry().sector_bytes as usize)?,
+        found => found,
+    })
+}
+
+/// Reads multiples of so many bytes.
+fn read_root_by(
+    medium: &dyn Medium,
+    read: ReadPlace<'_>,
+    unit: usize,
+) -> Result<Result<Root, DecodeError>, MediumError> {
     let max = medium.geometry().root_bytes as usize;
-    let mut bytes = AlignedBuf::zeroed(ROOT_PEEK_BYTES.min(max));
+    let mut bytes = AlignedBuf::zeroed(unit.min(max));
     read(&mut bytes)?;
     let total = Root::total_bytes(&bytes);
     if total > max {
         return Ok(Err(DecodeError::Broken("longer than its slot")));
     }
     if total > bytes.len() {
-        bytes = AlignedBuf::zeroed(total.next_multiple_of(4096).min(max));
+        bytes = AlignedBuf::zeroed(total.next_multiple_of(unit).min(max));
         read(&mut bytes)?;
     }
     Ok(Root::decode(&bytes, medium.uuid()))

@@ -584,24 +584,26 @@ fn check_may_be_written(root: &Root) -> Result<(), Error> {
 
 /// The present root of a device that can be written. It is in the slot that the next one is not written to.
 fn root_to_go_on_from(medium: &dyn Medium) -> Result<Root, Error> {
-    let (root, damaged) = find_root(medium)?;
-    check_may_be_written(&root)?;
-    if let Some(slot) = damaged {
-        tracing::warn!(slot, "a root slot is damaged, or was being written: it is written again from the mirror");
-        write_root_to(medium, &root, slot)?;
-        write_root(medium, &root)?;
+    let found = find_root(medium)?.certain()?;
+    check_may_be_written(&found.root)?;
+    if let Some(slot) = found.restore {
+        tracing::warn!(slot, "a root slot is damaged, cannot be read, or was being written: it is written again");
+        // All of it: a sector that cannot be read mostly can be once it was written.
+        write_root_to(medium, &found.root, slot, medium.geometry().root_bytes as usize)?;
+        write_root(medium, &found.root)?;
     }
-    Ok(root)
+    Ok(found.root)
 }
 
 fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
-    write_root_to(medium, root, (root.generation % 2) as u8)
+    write_root_to(medium, root, (root.generation % 2) as u8, 0)
 }
 
-fn write_root_to(medium: &dyn Medium, root: &Root, slot: u8) -> Result<(), Error> {
+/// Writes a root, and zeroes behind it up to `bytes_min`.
+fn write_root_to(medium: &dyn Medium, root: &Root, slot: u8, bytes_min: usize) -> Result<(), Error> {
     let bytes = root.encode(medium.uuid());
     let sector = medium.geometry().sector_bytes as usize;
-    let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(sector));
+    let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(sector).max(bytes_min));
     data[..bytes.len()].copy_from_slice(&bytes);
     medium.execute(&mut Io::WriteRoot { slot, data })?;
     Ok(())

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::format::journal::{self, Change};
 use crate::format::root::{Root, RootError, Run};
 use crate::layout::Layout;
-use crate::metadata::{read_mirror, read_root, read_run, read_stream};
+use crate::metadata::{FoundRoot, find_root, read_mirror, read_run, read_stream};
 use crate::recovery::OpenReport;
 use kaml_flash::Medium;
 use kaml_index::{IndexWriter, Key, Slot};
@@ -157,15 +157,22 @@ impl Core {
 
 impl Damage {
     /// A root, or its mirror. Who loses both slots mostly loses some of the ring, too, behind them: what only that knew of can be
-    /// found in pages.
+    /// found in pages. So can what a newer root knew of that may stand in a slot which cannot be read.
     fn find_root(&mut self, medium: &dyn Medium) -> Result<Root, Error> {
-        let error = match read_root(medium) {
-            Err(error @ Error::Root(RootError::Damaged(..))) => error,
-            found => return found,
+        let (root, is_newest) = match find_root(medium).map(FoundRoot::with_doubt) {
+            Ok((root, None)) => return Ok(root),
+            Ok((root, Some(doubt))) => {
+                self.report.problems.push(format!("{doubt}; the root in the other slot is whole"));
+                (root, false)
+            }
+            Err(error @ Error::Root(RootError::Damaged(..))) => {
+                let Some(root) = read_mirror(medium)? else { return Err(error) };
+                self.report.problems.push(format!("{error}; the root's mirror is whole"));
+                (root, true)
+            }
+            Err(error) => return Err(error),
         };
-        let Some(root) = read_mirror(medium)? else { return Err(error) };
-        self.report.problems.push(format!("{error}; the root's mirror is whole"));
-        if !root.clean {
+        if !root.clean || !is_newest {
             let of_records = root.namespaces.iter().filter(|space| !matches!(space.layout, Layout::Versions(_)));
             self.rebuild.extend(of_records.map(|space| space.id));
         }

@@ -6,15 +6,15 @@
 //!
 //! Invariants
 //! - nothing below is ever changed;
-//! - a block is above from its first erase or program on, a piece of the ring from its first write on.
+//! - a block is above from its first erase or program on, a piece of the ring or a root from its first write on.
 
 use crate::inline::InlineQueue;
 use crate::{AlignedBuf, BlockIndex, Geometry, Io, Medium, MediumError, MemoryMedium, Queue};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Another medium as it is, to which nothing is written: changes stay in memory and are gone with the last clone. Roots are
-/// copied at once, blocks and pieces of the ring when they are first changed.
+/// Another medium as it is, to which nothing is written: changes stay in memory and are gone with the last clone. Blocks and
+/// pieces of the ring are copied when they are first changed.
 #[derive(Clone)]
 pub struct Overlay {
     shared: Arc<Shared>,
@@ -26,7 +26,8 @@ struct Shared {
     is_above: Vec<AtomicBool>,
     /// Pieces of the ring that are above.
     ring_is_above: Mutex<Vec<bool>>,
-    /// What cannot be read of roots and ring is zeroes.
+    root_is_above: [AtomicBool; 2],
+    /// What cannot be read of the ring is zeroes.
     passes_over_damage: bool,
 }
 
@@ -34,28 +35,24 @@ struct Shared {
 const PIECE_BYTES: u64 = 1 << 20;
 
 impl Overlay {
-    /// What lies below, for changing in memory. Fails if roots cannot be read.
-    pub fn new(below: Arc<dyn Medium>) -> Result<Overlay, MediumError> {
+    /// What lies below, for changing in memory.
+    pub fn new(below: Arc<dyn Medium>) -> Overlay {
         Overlay::over(below, false)
     }
 
-    /// As [`Overlay::new`], but parts of ring and roots that cannot be read are zeroes.
+    /// As [`Overlay::new`], but parts of the ring that cannot be read are zeroes.
     pub fn of_damaged(below: Arc<dyn Medium>) -> Overlay {
-        Overlay::over(below, true).expect("errors are passed over")
+        Overlay::over(below, true)
     }
 
-    fn over(below: Arc<dyn Medium>, passes_over_damage: bool) -> Result<Overlay, MediumError> {
+    fn over(below: Arc<dyn Medium>, passes_over_damage: bool) -> Overlay {
         let geometry = below.geometry().clone();
         let above = MemoryMedium::new(geometry.clone());
         let is_above = (0..geometry.block_count()).map(|_| AtomicBool::new(false)).collect();
         let ring_is_above = Mutex::new(vec![false; geometry.ring_bytes.div_ceil(PIECE_BYTES) as usize]);
-        let shared = Shared { below, above, is_above, ring_is_above, passes_over_damage };
-        for slot in [0, 1] {
-            let mut data = AlignedBuf::zeroed(geometry.root_bytes as usize);
-            shared.root(slot, &mut data)?;
-            shared.above.execute(&mut Io::WriteRoot { slot, data })?;
-        }
-        Ok(Overlay { shared: Arc::new(shared) })
+        let root_is_above = Default::default();
+        let shared = Shared { below, above, is_above, ring_is_above, root_is_above, passes_over_damage };
+        Overlay { shared: Arc::new(shared) }
     }
 
     fn of_block(&self, block: BlockIndex) -> &dyn Medium {
@@ -68,18 +65,6 @@ impl Overlay {
 }
 
 impl Shared {
-    /// Reads a root from below.
-    fn root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        match self.below.read_root(slot, into) {
-            Err(error) if self.passes_over_damage => {
-                tracing::warn!(%error, "root {slot} is taken for zeroes");
-                into.fill(0);
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
     /// Reads a part of the ring from below. Of a damaged one, whatever sectors can be read.
     fn ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         match self.below.read_ring(offset, into) {
@@ -127,7 +112,7 @@ impl Medium for Overlay {
     }
 
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        let Shared { above, is_above, .. } = &*self.shared;
+        let Shared { above, is_above, root_is_above, .. } = &*self.shared;
         let changed = match io {
             Io::Read { at, .. } => return self.of_block(self.geometry().split(*at).0).execute(io),
             Io::ReadOob { at, .. } => return self.of_block(at.block).execute(io),
@@ -144,6 +129,9 @@ impl Medium for Overlay {
         if let Some(block) = changed {
             is_above[block.0 as usize].store(true, Ordering::Release);
         }
+        if let Io::WriteRoot { slot, .. } = *io {
+            root_is_above[usize::from(slot)].store(true, Ordering::Release);
+        }
         Ok(())
     }
 
@@ -152,7 +140,11 @@ impl Medium for Overlay {
     }
 
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.shared.above.read_root(slot, into)
+        let Shared { below, above, root_is_above, .. } = &*self.shared;
+        match root_is_above.get(usize::from(slot)).is_some_and(|is| is.load(Ordering::Acquire)) {
+            true => above.read_root(slot, into),
+            false => below.read_root(slot, into),
+        }
     }
 
     /// As it is below.
@@ -200,7 +192,7 @@ mod tests {
         let at = PageAddr { block: BlockIndex(1), page: 0 };
         program(&below, at, 1);
         persist(&below, PIECE_BYTES - 8192, &[3; 16384]);
-        let over = Overlay::new(Arc::new(below.clone())).unwrap();
+        let over = Overlay::new(Arc::new(below.clone()));
         assert_eq!(read(&over, at), vec![1; page], "what is below is seen");
         over.execute(&mut Io::Erase { block: at.block, release: true }).unwrap();
         assert_eq!(read(&over, at), vec![0; page]);
@@ -259,22 +251,28 @@ mod tests {
         }
     }
 
-    /// Goal:   of a damaged device all is seen but the sectors and roots that cannot be read, also next to what is written.
+    /// Goal:   of a damaged device all is seen but the sectors that cannot be read, also next to what is written; roots that cannot be
+    ///         read are named until they are written.
     /// Method: a sector in the middle of the ring and a root fail; reads across it, before and after a write beside it.
     #[test]
     fn damage_is_zeroes_and_no_more() {
         let medium = MemoryMedium::new(Geometry::for_file(32 << 20, 512, &FormatOptions::new(32 << 20)).unwrap());
         persist(&medium, 0, &[7; 8192]);
-        for slot in [0, 1] {
-            medium.execute(&mut Io::WriteRoot { slot, data: AlignedBuf::copy_of(&[9; 4096]) }).unwrap();
-        }
+        let write = |medium: &dyn Medium, slot, byte| {
+            medium.execute(&mut Io::WriteRoot { slot, data: AlignedBuf::copy_of(&[byte; 4096]) }).unwrap();
+        };
+        [0, 1].iter().for_each(|slot| write(&medium, *slot, 9));
         let damaged = Arc::new(Damaged { medium, sector: 1024 });
-        assert!(Overlay::new(damaged.clone()).is_err());
-        let over = Overlay::of_damaged(damaged);
         let mut found = AlignedBuf::zeroed(4096);
-        for (slot, byte) in [(0, 0), (1, 9)] {
+        assert!(Overlay::new(damaged.clone()).read_ring(0, &mut found).is_err());
+        let over = Overlay::of_damaged(damaged);
+        assert!(over.read_root(0, &mut found).is_err() && over.read_root(2, &mut found).is_err());
+        over.read_root(1, &mut found).unwrap();
+        assert_eq!(found[0], 9);
+        for slot in [0, 1] {
+            write(&over, slot, 6);
             over.read_root(slot, &mut found).unwrap();
-            assert_eq!(found[0], byte);
+            assert_eq!(found[0], 6);
         }
         for written in [false, true] {
             over.read_ring(0, &mut found).unwrap();

@@ -420,7 +420,7 @@ fn read_only(medium: &SimMedium, mut model: Model, workload: &Workload) -> Resul
     medium.spare_reads(true);
     let mutations = medium.mutations();
     let failed = |error: &dyn std::fmt::Display| Violation::new(format!("opening for reading: {error}"));
-    let over = Overlay::new(Arc::new(medium.clone())).map_err(|error| failed(&error))?;
+    let over = Overlay::new(Arc::new(medium.clone()));
     let (mut core, _) = Core::open_to_read(&over).map_err(|error| failed(&error))?;
     check::contents(&mut core, &over, &mut model, workload)?;
     match medium.mutations() == mutations {

@@ -88,7 +88,7 @@ impl Device {
         let medium = FileMedium::open(path.as_ref(), options)?;
         let durability = medium.durability();
         let medium: Arc<dyn Medium> = match options.read_only && !Core::was_closed(&medium)? {
-            true => Arc::new(Overlay::new(Arc::new(medium))?),
+            true => Arc::new(Overlay::new(Arc::new(medium))),
             false => Arc::new(medium),
         };
         Device::start(medium, path.as_ref(), durability, options.read_only)

@@ -82,6 +82,16 @@ pub enum RootError {
     /// Neither slot holds a whole root.
     #[error("both root slots are damaged: slot 0: {0}; slot 1: {1}")]
     Damaged(String, String),
+    /// One slot cannot be read, and no whole mirror tells whether the newest root was there: Puts may be missing without it.
+    #[error(
+        "root slot {slot} cannot be read: {why}; the root's mirror does not tell whether the newest root was there"
+    )]
+    Unreadable {
+        /// The slot.
+        slot: u8,
+        /// What the medium says.
+        why: String,
+    },
     /// Written by a later version of this software.
     #[error("root format version {found}; this version reads up to {supported}")]
     NewerVersion {
@@ -208,10 +218,15 @@ fn checksum(version: u32, root: &[u8]) -> u32 {
 }
 
 /// Why one slot does not count.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecodeError {
+    #[error("{0}")]
     Broken(&'static str),
+    #[error("version {0}")]
     Newer(u32),
+    /// What is there the medium refuses to say.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
 }
 
 impl DecodeError {
@@ -221,7 +236,7 @@ impl DecodeError {
             (DecodeError::Newer(found), _) | (_, DecodeError::Newer(found)) => {
                 RootError::NewerVersion { found: *found, supported: VERSION }
             }
-            (DecodeError::Broken(a), DecodeError::Broken(b)) => RootError::Damaged(a.to_string(), b.to_string()),
+            (a, b) => RootError::Damaged(a.to_string(), b.to_string()),
         }
     }
 }

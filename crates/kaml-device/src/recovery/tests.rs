@@ -5,6 +5,8 @@ use crate::staging::{Body, Condition, Op, StageError};
 use kaml_flash::{Geometry, MediumError, MemoryMedium, Queue};
 use std::sync::Mutex;
 
+mod refused;
+
 fn commit_root(core: &mut Core, medium: &dyn Medium) {
     let request = core.request_root(false);
     core.drive(medium, |core| core.roots_done() >= request).unwrap();
