@@ -606,6 +606,11 @@ impl Core {
         value_bytes_max(&self.geometry)
     }
 
+    /// The sequence of the record that was staged last.
+    pub fn last_sequence(&self) -> u64 {
+        self.sequence
+    }
+
     /// Largest sum of ring bytes of one Put.
     pub fn batch_bytes_max(&self) -> usize {
         self.ring.payload_bytes_max()

@@ -13,7 +13,7 @@ use crate::core::{Core, Pending, code};
 use crate::format::oob::{Extent, entries_of_block, extents};
 use crate::format::record::RecordHeader;
 use crate::lifetime::{Class, record_classes};
-use crate::staging::StageError;
+use crate::staging::{DIRECT_BYTES, StageError};
 use crate::versioned::NoSegment;
 use crate::writers::{Move, NoBlock};
 use kaml_flash::{AlignedBuf, BlockIndex, Io, MediumError, Packing, PageAddr};
@@ -434,8 +434,9 @@ impl Core {
         let log = self.geometry.die_of(BlockIndex(block));
         let len = extent.chunk_count as usize * self.geometry.chunk_bytes as usize;
         let whole = &bytes[..record.page_bytes().min(len)];
-        // Large records do not know their time.
-        let written = if record.sequence == 0 { self.blocks.written_at(block) } else { record.sequence };
+        // Large records do not know their time, only what was before it.
+        let written =
+            if record.value_len as usize >= DIRECT_BYTES { self.blocks.written_at(block) } else { record.sequence };
         let moved = self.append_moved(log, extent.chunk_count, (whole, written), COLLECTION_FLOOR);
         let at = match moved {
             Err(NoBlock) if self.may_take_last_block() => {

@@ -3,6 +3,8 @@
 //! Lives here:       encoding; copying and checksumming in one go.
 //! Lives elsewhere:  where they are placed (`staging`).
 
+#[cfg(doc)]
+use crate::Core;
 use crate::format::record::{Record, RecordHeader, RecordKind};
 use crc_fast::{CrcAlgorithm, Digest};
 use kaml_flash::{AlignedBuf, Geometry};
@@ -16,7 +18,7 @@ pub fn image_bytes(geometry: &Geometry, value_bytes: usize) -> usize {
 }
 
 /// Encodes a large record as whole program units, ready for [`crate::Core::place`]. Done outside any lock, into a buffer with
-/// room for [`image_bytes`]. `value_crc` is the CRC32C of the value.
+/// room for [`image_bytes`]. `value_crc` is the CRC32C of the value, `after` what [`Core::last_sequence`] said when its Put began.
 ///
 /// The copy goes through the caches: the device reads it next, and mostly from there.
 pub fn encode_image(
@@ -24,6 +26,7 @@ pub fn encode_image(
     namespace: u32,
     key: Key,
     (value, value_crc): (&[u8], u32),
+    after: u64,
     mut image: AlignedBuf,
 ) -> Arc<AlignedBuf> {
     image.set_len(image_bytes(geometry, value.len()));
@@ -33,8 +36,9 @@ pub fn encode_image(
         kind: RecordKind::Value,
         value_len: value.len() as u32,
         value_crc,
-        // Large records are ordered by their ring entry alone.
-        sequence: 0,
+        // Its place in the order is not known before its ring entry. Whoever scans takes it for newer than all that were staged
+        // before its Put began, whenever their pages were programmed.
+        sequence: after,
     };
     let (head, rest) = image.split_at_mut(RecordHeader::BYTES);
     head.copy_from_slice(&RecordHeader::encode(&record));

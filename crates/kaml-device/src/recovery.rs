@@ -325,8 +325,8 @@ impl Core {
         // Records that are in their pages already must not be taken for free space while others are placed again.
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::End };
         let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
-        // Large records do not know their sequence: who salvages takes the one that was programmed last. Small ones in front of them
-        // in the ring would be programmed behind them, if they were placed again.
+        // Large records of earlier versions do not know their sequence: who salvages takes the one that was programmed last. Small ones
+        // in front of them in the ring would be programmed behind them, if they were placed again.
         let mut last_mapped = HashMap::new();
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");

@@ -15,6 +15,7 @@ use crate::format::root::{Root, RootError, Run};
 use crate::layout::Layout;
 use crate::metadata::{FoundRoot, find_root, read_mirror, read_run, read_stream};
 use crate::recovery::OpenReport;
+use crate::staging::DIRECT_BYTES;
 use kaml_flash::Medium;
 use kaml_index::{IndexWriter, Key, Slot};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,8 +33,9 @@ pub struct SalvageReport {
 
 /// The newest record of a key so far.
 struct Candidate {
-    /// 0: a large record, which does not know it.
+    /// Of a large record, that of the last one before its Put began; 0: a large one of an earlier version, which does not know it.
     sequence: u64,
+    is_large: bool,
     page_sequence: u64,
     slot: Slot,
 }
@@ -42,8 +44,14 @@ impl Candidate {
     fn is_newer_than(&self, other: &Candidate) -> bool {
         match self.sequence == 0 || other.sequence == 0 {
             true => self.page_sequence > other.page_sequence,
-            false => self.sequence > other.sequence,
+            false => self.order() > other.order(),
         }
+    }
+
+    /// Pages do not tell the order of a small record and a large one: the small one may wait in a buffer until the large one is
+    /// programmed, or be copied by collection until it is committed.
+    fn order(&self) -> (u64, bool, u64) {
+        (self.sequence, self.is_large, self.page_sequence)
     }
 }
 
@@ -135,7 +143,8 @@ impl Core {
                 if !wanted || !takes_len(self) || damage.deleted.contains(&(record.namespace, record.key)) {
                     continue;
                 }
-                let found = Candidate { sequence: record.sequence, page_sequence, slot };
+                let is_large = record.value_len as usize >= DIRECT_BYTES;
+                let found = Candidate { sequence: record.sequence, is_large, page_sequence, slot };
                 let known = newest.entry((record.namespace, record.key));
                 known
                     .and_modify(|known| {
@@ -252,7 +261,7 @@ mod tests {
     use crate::image::{encode_image, image_bytes};
     use crate::namespace::{NamespaceChange, NamespaceOptions};
     use crate::small;
-    use crate::staging::{Body, Condition, DIRECT_BYTES, Op};
+    use crate::staging::{Body, Condition, Op};
     use kaml_flash::{AlignedBuf, BlockIndex, Completion, Io, MemoryMedium};
     use kaml_index::KeyKind;
 
@@ -301,16 +310,34 @@ mod tests {
         }
 
         fn put_large(&mut self, key: u64, value: &[u8]) {
+            let ticket = self.place_large(key, value);
+            self.commit_large(key, ticket);
+        }
+
+        /// Programs a large value.
+        fn place_large(&mut self, key: u64, value: &[u8]) -> u64 {
             let (namespace, key) = (self.namespace, Key::from(key));
             let buf = AlignedBuf::zeroed(image_bytes(&self.core.geometry, value.len()));
             let crc = crc_fast::crc32_iscsi(value);
-            let image = encode_image(&self.core.geometry, namespace, key, (value, crc), buf);
+            let image = encode_image(&self.core.geometry, namespace, key, (value, crc), self.core.last_sequence(), buf);
             let ticket = self.core.place(namespace, key, image).unwrap();
             self.core.drive(&self.medium, |core| core.is_placed(ticket)).unwrap();
-            let body = Body::Placed { ticket };
+            ticket
+        }
+
+        fn commit_large(&mut self, key: u64, ticket: u64) {
+            let (namespace, key, body) = (self.namespace, Key::from(key), Body::Placed { ticket });
             self.core.stage(&[Op { namespace, key, body, condition: Condition::Always }]).unwrap();
             let write = self.core.begin_persist().unwrap();
             self.execute(write);
+        }
+
+        /// Has a block collected, as one in which a program failed is, and waits until what was live has moved.
+        fn collect(&mut self, at: u64) {
+            let (block, core) = (self.core.block_of(at), &mut self.core);
+            core.writers.abandon(block, &mut core.blocks).unwrap();
+            let is_over = |core: &Core| !core.blocks.has_failing() && !core.collector.is_running();
+            core.drive(&self.medium, is_over).unwrap();
         }
 
         fn reopen(&mut self) {
@@ -379,5 +406,40 @@ mod tests {
         device.put(1, b"small");
         device.reopen();
         assert_eq!(device.salvaged(1).unwrap(), b"small");
+    }
+
+    /// Goal:   a large value is newer than a small one that was put before it, whenever the small one's page is programmed.
+    /// Method: the small one still waits in its buffer when the large one is in its pages; then the index has to be found again from
+    ///         pages.
+    #[test]
+    fn large_values_are_newer_than_small_ones_that_wait_in_buffers() {
+        let mut device = Device::new();
+        device.put(1, b"small");
+        let large = vec![7; DIRECT_BYTES];
+        device.put_large(1, &large);
+        assert!(device.salvaged(1).unwrap() == large);
+    }
+
+    /// Goal:   the same beside collection, which may copy the small one while the large one is in its pages, but not committed.
+    /// Method: the small one's block is collected between the phases of the Put, and after it.
+    #[test]
+    fn large_values_are_newer_than_copies_of_small_ones() {
+        for collected_before_commit in [true, false] {
+            let mut device = Device::new();
+            device.put(1, b"small");
+            device.settle();
+            let small = device.core.slot(device.namespace, &Key::from(1)).unwrap();
+            let large = vec![7; DIRECT_BYTES];
+            let ticket = device.place_large(1, &large);
+            if collected_before_commit {
+                device.collect(small.at);
+                assert_ne!(device.core.slot(device.namespace, &Key::from(1)).unwrap(), small, "copied");
+            }
+            device.commit_large(1, ticket);
+            if !collected_before_commit {
+                device.collect(small.at);
+            }
+            assert!(device.salvaged(1).unwrap() == large, "before: {collected_before_commit}");
+        }
     }
 }

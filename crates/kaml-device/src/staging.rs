@@ -332,7 +332,7 @@ impl Core {
             }
             Body::Placed { ticket } => {
                 let placed = &self.tickets[&ticket];
-                record = Record { kind: RecordKind::Mapping, ..placed.record };
+                record = Record { kind: RecordKind::Mapping, sequence: 0, ..placed.record };
                 header = RecordHeader::encode(&record);
                 mapping = ring::mapping_payload(placed.at);
                 ([&mapping, &[]], Some(Slot { at: placed.at.0, len: code(placed.chunks) }))

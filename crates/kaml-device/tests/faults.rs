@@ -183,7 +183,7 @@ impl Rig {
         let (namespace, key) = (self.namespace, Key::from(key));
         let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), value.len()));
         let value = (value, crc_fast::crc32_iscsi(value));
-        let image = encode_image(self.core.geometry(), namespace, key, value, buf);
+        let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let ticket = self.core.place(namespace, key, image).unwrap();
         let op = Op { namespace, key, body: Body::Placed { ticket }, condition: Condition::Always };
         let mut beside = None;
@@ -610,7 +610,8 @@ fn failed_programs_of_deleted_namespaces_stop_nothing() {
     let (gone, key) = (rig.namespace, Key::from(1u64));
     let value = vec![1; DIRECT_BYTES];
     let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), value.len()));
-    let image = encode_image(rig.core.geometry(), gone, key, (&value, crc_fast::crc32_iscsi(&value)), buf);
+    let value = (&value[..], crc_fast::crc32_iscsi(&value));
+    let image = encode_image(rig.core.geometry(), gone, key, value, rig.core.last_sequence(), buf);
     let ticket = rig.core.place(gone, key, image).unwrap();
     rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
     rig.world.wear_out = true;

@@ -95,7 +95,7 @@ impl Device {
         let (namespace, key) = (self.namespace, Key::from(key));
         let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), value.len()));
         let value = (value, crc_fast::crc32_iscsi(value));
-        let image = encode_image(self.core.geometry(), namespace, key, value, buf);
+        let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let mut turn = |device: &mut Device| {
             let turns = std::cell::Cell::new(0);
             device.work(|_| turns.replace(turns.get() + 1) == 1, &mut seen);

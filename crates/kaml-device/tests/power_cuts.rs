@@ -30,7 +30,8 @@ impl World {
     fn place(&mut self, namespace: u32, key: Key, bytes: &[u8]) -> Result<Result<u64, Error>, Cut> {
         let geometry = self.life.medium.geometry();
         let buf = AlignedBuf::zeroed(image_bytes(geometry, bytes.len()));
-        let image = encode_image(geometry, namespace, key, (bytes, crc_fast::crc32_iscsi(bytes)), buf);
+        let value = (bytes, crc_fast::crc32_iscsi(bytes));
+        let image = encode_image(geometry, namespace, key, value, self.life.core.last_sequence(), buf);
         let mut tries = 0;
         let ticket = loop {
             tries += 1;

@@ -140,7 +140,8 @@ impl Put {
                 Some(ticket) => ticket,
                 None => {
                     let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), bytes.len()));
-                    let image = encode_image(core.geometry(), *space, Key::from(*key), (bytes, *crc32c), buf);
+                    let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
+                    let image = encode_image(core.geometry(), *space, Key::from(*key), value, after, buf);
                     *self.tickets[i].insert(core.place(*space, Key::from(*key), image)?)
                 }
             };

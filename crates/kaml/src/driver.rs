@@ -260,13 +260,16 @@ impl Shared {
         let may_stage = may_stage && ops.len() == 1;
         for op in ops.iter_mut().filter(|op| is_large(op)) {
             let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
-            if value.len() as u64 > self.lock().value_bytes_max() {
+            let (max, after) = {
+                let core = self.lock();
+                (core.value_bytes_max(), core.last_sequence())
+            };
+            if value.len() as u64 > max {
                 self.finish(large, false);
-                let max = self.lock().value_bytes_max();
                 return Err(kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
             }
             let buf = self.images.take(image_bytes(&self.geometry, value.len()));
-            let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), buf);
+            let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), after, buf);
             let placed = self.place(op, image.clone(), is_alone, may_stage);
             large.images.push(image);
             match placed {
