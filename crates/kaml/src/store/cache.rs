@@ -445,7 +445,8 @@ impl Cache {
                 }
                 if entry.pins == 0 {
                     shard.remove(slot);
-                } else if !matches!(entry.view(), View::Loading(_)) {
+                } else {
+                    // What is being read does not come in, either: its load is not the one that counts any more.
                     shard.set_clean(slot);
                     shard.set_content(slot, Content::Unknown, 0);
                 }

@@ -6,6 +6,7 @@ use kaml::Key;
 use kaml::store::{Store, StoreError, StoreOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 
 fn value(key: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (key as u8).wrapping_mul(31).wrapping_add(i as u8)).collect()
@@ -77,6 +78,25 @@ fn reads_recover_when_the_device_does() {
     assert_eq!(&txn.read(world.ns, 1u64).unwrap().unwrap()[..], b"x");
     txn.commit().unwrap();
     assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"x");
+}
+
+/// Goal:   nothing of a deleted namespace stays in the cache, not even what was being read when it was deleted.
+/// Method: a reader has its value from the device and waits; the namespace is deleted; then the reader goes on.
+#[test]
+fn reads_leave_nothing_of_a_deleted_namespace() {
+    let world = World::new(&StoreOptions::new(4 << 20));
+    world.device.put(world.ns, 1u64, b"x").unwrap();
+    let found = Arc::new(Barrier::new(2));
+    *world.controls.found.lock().unwrap() = Some(found.clone());
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| world.store.get(world.ns, 1u64));
+        found.wait();
+        world.store.delete_namespace(world.ns).unwrap();
+        found.wait();
+        let _ = reader.join().unwrap(); // it may have come first, or not
+        assert!(world.store.get(world.ns, 1u64).is_err());
+        assert_eq!(world.store.stats().record_count, 0);
+    });
 }
 
 /// Goal:   the budget is kept whatever the sizes, and what is evicted is read again as it was.

@@ -20,9 +20,10 @@ pub(crate) struct Controls {
     hold_back: AtomicBool,
     pub(crate) fail_gets: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
-    /// Where the next look whether a key is there waits twice before it is made, and the next Put after it was.
+    /// Where the next look whether a key is there waits twice before it is made, and the next Put or Get after it was.
     pub(crate) looks: Gate,
     pub(crate) written: Gate,
+    pub(crate) found: Gate,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
     /// Puts of several records are carried out, and nobody is told.
@@ -149,7 +150,9 @@ impl Backing for Controlled {
         if self.controls.fail_gets.load(Ordering::Relaxed) {
             return Err(failure());
         }
-        self.device.get_into(namespace, key, value)
+        let found = self.device.get_into(namespace, key, value);
+        pass(&self.controls.found);
+        found
     }
 
     fn reader(&self) -> Box<dyn BatchReader> {
