@@ -253,7 +253,6 @@ impl Store {
         if self.inner.epochs.is_some() {
             self.flush()?;
         }
-        self.inner.cache.forget_namespace(namespace);
         self.inner.cache.backing.delete_namespace(namespace)?;
         self.inner.cache.forget_namespace(namespace);
         Ok(())

@@ -24,6 +24,8 @@ pub(crate) struct Controls {
     pub(crate) looks: Gate,
     pub(crate) written: Gate,
     pub(crate) found: Gate,
+    /// Where the next Put waits twice before it is made.
+    pub(crate) writing: Gate,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
     /// Puts of several records are carried out, and nobody is told.
@@ -33,6 +35,13 @@ pub(crate) struct Controls {
 }
 
 pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
+
+/// Lets the next one who comes wait at a gate: the answer is waited at once to know that it is there, and again to let it go.
+pub(crate) fn shut(gate: &Gate) -> Arc<Barrier> {
+    let barrier = Arc::new(Barrier::new(2));
+    *gate.lock().unwrap() = Some(barrier.clone());
+    barrier
+}
 
 fn pass(gate: &Gate) {
     let barrier = gate.lock().unwrap().take();
@@ -84,6 +93,7 @@ fn pause(us: &AtomicU64) {
 
 struct Pending {
     commit: Commit,
+    is_lost: bool,
     controls: Arc<Controls>,
 }
 
@@ -92,7 +102,7 @@ impl PendingPut for Pending {
         pause(&self.controls.durable_delay_us);
         self.controls.wait_while_held();
         self.commit.wait()?;
-        if self.controls.lose_pending.load(Ordering::Relaxed) { Err(failure()) } else { Ok(()) }
+        if self.is_lost { Err(failure()) } else { Ok(()) }
     }
 }
 
@@ -167,6 +177,7 @@ impl Backing for Controlled {
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
         self.controls.writes.fetch_add(1, Ordering::Relaxed);
+        pass(&self.controls.writing);
         self.controls.wait_while_held();
         if self.controls.fail_writes.load(Ordering::Relaxed) {
             return Err(failure());
@@ -181,15 +192,19 @@ impl Backing for Controlled {
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
+        let is_lost = self.controls.lose_pending.load(Ordering::Relaxed);
         self.controls.writes.fetch_add(1, Ordering::Relaxed);
         if self.controls.fail_writes.load(Ordering::Relaxed) {
             return Err(failure());
         }
         let commit = self.device.submit(batch)?;
-        Ok(Box::new(Pending { commit, controls: self.controls.clone() }))
+        Ok(Box::new(Pending { commit, is_lost, controls: self.controls.clone() }))
     }
 
     fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
+        if self.controls.fail_writes.load(Ordering::Relaxed) {
+            return Err(failure());
+        }
         self.device.delete_namespace(namespace)
     }
 

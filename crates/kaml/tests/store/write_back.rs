@@ -1,12 +1,12 @@
 //! Write-back: unflushed records, flush, cleaning.
 
 use crate::moves::Rng;
-use crate::world::World;
+use crate::world::{World, shut};
 use kaml::store::{Backing, Store, StoreError, StoreOptions, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, VersionOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn back(bytes: u64) -> StoreOptions {
     StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(bytes) }
@@ -157,7 +157,8 @@ fn puts_do_not_wait_for_a_waiting_flush() {
 }
 
 /// Goal:   a commit takes along the unflushed records that it read.
-/// Method: a write-back put, a transaction that reads it and writes another; nothing is flushed; look at the device.
+/// Method: a write-back put, a transaction that reads it and writes another; nothing is flushed; look at the device. Then the
+///         same with a delete.
 #[test]
 fn commits_do_not_depend_on_unflushed_puts() {
     let world = World::new(&back(1 << 20));
@@ -171,6 +172,15 @@ fn commits_do_not_depend_on_unflushed_puts() {
         .unwrap();
     assert_eq!(world.device.get(world.ns, 1u64).unwrap().unwrap(), b"source");
     assert_eq!(world.device.get(world.ns, 2u64).unwrap().unwrap(), b"source");
+    world.store.delete(world.ns, 1u64).unwrap();
+    world
+        .store
+        .run(|txn| {
+            assert!(txn.read(world.ns, 1u64)?.is_none());
+            txn.insert(world.ns, 3u64, b"as it was gone")
+        })
+        .unwrap();
+    assert_eq!(world.device.get(world.ns, 1u64).unwrap(), None);
 }
 
 /// Goal:   a device that fails fails the flush and loses nothing.
@@ -325,4 +335,134 @@ fn deletes_make_room_on_a_full_device() {
     store.flush().unwrap();
     new.for_each(|key| assert_eq!(device.get(ns, key).unwrap().unwrap(), [2; 1000]));
     (0..full).for_each(|key| assert_eq!(device.exists(ns, key).unwrap(), key >= full / 2));
+}
+
+/// Goal:   nothing is put past the lock of a transaction, nor read from the device past an exclusive one.
+/// Method: transactions with a record, or another one that shares its lock: one reads, one is going to change it, two read; puts, and
+///         gets of what the cache does not have.
+#[test]
+fn transactions_keep_puts_and_loads_away() {
+    for (records_per_lock, readers, writers) in [(1, 1, 0), (1, 0, 1), (1, 2, 0), (16, 1, 0), (16, 0, 1), (16, 2, 0)] {
+        let lock_timeout = Duration::from_millis(20);
+        let world = World::new(&StoreOptions { records_per_lock, lock_timeout, ..back(1 << 20) });
+        let (store, ns) = (&world.store, world.ns);
+        (17..22u64).for_each(|key| world.device.put(ns, key, b"old").unwrap());
+        let mut txns: Vec<_> = (0..readers + writers).map(|_| store.begin().unwrap()).collect();
+        for txn in &mut txns {
+            let value = if writers > 0 { txn.read_for_update(ns, 17u64) } else { txn.read(ns, 17u64) };
+            assert_eq!(value.unwrap().as_deref(), Some(&b"old"[..]));
+        }
+        let key = if records_per_lock == 1 { 17u64 } else { 18 };
+        assert!(matches!(store.put(ns, key, b"new"), Err(StoreError::LockTimeout { .. })));
+        let (mut queue, mut answers) = (store.queue(4), Vec::new());
+        if writers > 0 && records_per_lock > 1 {
+            let before = world.gets();
+            queue.get(0, ns, 20u64);
+            queue.poll(false, &mut answers);
+            assert!(matches!(store.get(ns, 21u64), Err(StoreError::LockTimeout { .. })));
+            assert_eq!((answers.len(), world.gets()), (0, before));
+        }
+        drop(txns);
+        store.put(ns, key, b"new").unwrap();
+        queue.poll(true, &mut answers);
+        assert!(answers.into_iter().all(|answer| answer.result.unwrap().as_deref() == Some(b"old")));
+    }
+}
+
+/// Goal:   an unflushed put stays, whatever becomes of commits of its record before it and after it.
+/// Method: a commit with early release that is lost after the put; one that the device refuses after the put; then a flush.
+#[test]
+fn puts_outlive_commits_that_fail() {
+    let world = World::new(&StoreOptions { early_release: true, ..back(1 << 20) });
+    let (store, ns) = (&world.store, world.ns);
+    [1u64, 2].into_iter().for_each(|key| world.device.put(ns, key, b"old").unwrap());
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        world.controls.lose_pending.store(true, Ordering::Relaxed);
+        let writer = scope.spawn(|| store.run(|txn| txn.update(ns, 1u64, b"lost")));
+        world.wait_for_writes(1);
+        let mut early = store.begin().unwrap(); // gets the lock when it is given back
+        assert_eq!(early.read(ns, 1u64).unwrap().as_deref(), Some(&b"lost"[..]));
+        early.abort().unwrap();
+        store.put(ns, 1u64, b"kept").unwrap();
+        drop(held_back);
+        assert!(writer.join().unwrap().is_err());
+    });
+    store.put(ns, 2u64, b"kept").unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert!(store.run(|txn| txn.update(ns, 2u64, b"refused")).is_err());
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    [1u64, 2].into_iter().for_each(|key| assert_eq!(store.get(ns, key).unwrap().as_deref(), Some(&b"kept"[..])));
+    store.flush().unwrap();
+    [1u64, 2].into_iter().for_each(|key| assert_eq!(world.device.get(ns, key).unwrap().unwrap(), b"kept"));
+}
+
+/// Goal:   two contents of a record are never on their way together: the older one could come last.
+/// Method: a flush that waited for a transaction is about to store the record; then it is put again, and much else, so that
+///         records are cleaned; the flush goes on.
+#[test]
+fn older_contents_do_not_come_last() {
+    let world = World::new(&back(1 << 20));
+    let (store, ns) = (&world.store, world.ns);
+    store.put(ns, 1u64, b"older").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.read_for_update(ns, 1u64).unwrap();
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| store.flush());
+        while store.stats().lock_wait_count == 0 {
+            std::thread::yield_now();
+        }
+        let writing = shut(&world.controls.writing);
+        txn.abort().unwrap();
+        writing.wait();
+        let putter = scope.spawn(|| {
+            store.put(ns, 1u64, b"newer").unwrap();
+            (0..3000u64).for_each(|key| store.put(ns, 100 + key, &[3; 1000]).unwrap());
+        });
+        let begin = Instant::now();
+        while !putter.is_finished() && begin.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        writing.wait();
+        putter.join().unwrap();
+        flush.join().unwrap().unwrap();
+    });
+    store.flush().unwrap();
+    assert_eq!(world.device.get(ns, 1u64).unwrap().unwrap(), b"newer");
+}
+
+/// Goal:   who waits for a record that is being written is woken when it is written.
+/// Method: a transaction waits behind a flush whose Put is held back; lock waits may take longer than the test may.
+#[test]
+fn who_waits_for_cleaning_is_woken() {
+    let world = World::new(&StoreOptions { lock_timeout: Duration::from_secs(20), ..back(1 << 20) });
+    let (store, ns) = (&world.store, world.ns);
+    store.put(ns, 1u64, b"put").unwrap();
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        let flush = scope.spawn(|| store.flush());
+        world.wait_for_writes(1);
+        let writer = scope.spawn(|| store.run(|txn| txn.update(ns, 1u64, b"changed")));
+        while store.stats().lock_wait_count == 0 {
+            std::thread::yield_now();
+        }
+        let begin = Instant::now();
+        drop(held_back);
+        flush.join().unwrap().unwrap();
+        writer.join().unwrap().unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    });
+}
+
+/// Goal:   unflushed records of a namespace go with it, not before.
+/// Method: the device refuses to delete it; then a flush.
+#[test]
+fn a_namespace_that_stays_keeps_unflushed_records() {
+    let world = World::new(&back(1 << 20));
+    world.store.put(world.ns, 1u64, b"put").unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert!(world.store.delete_namespace(world.ns).is_err());
+    world.controls.fail_writes.store(false, Ordering::Relaxed);
+    world.store.flush().unwrap();
+    assert_eq!(world.device.get(world.ns, 1u64).unwrap().unwrap(), b"put");
 }
