@@ -427,8 +427,7 @@ impl Cache {
         if shard.entry(slot).ticket() != ticket {
             return;
         }
-        shard.set_clean(slot);
-        shard.set_content(slot, Content::Unknown, 0);
+        shard.set_content(slot, Content::Unknown, 0); // it was clean: what is not flushed has no ticket
         if shard.entry(slot).pins == 0 {
             shard.remove(slot);
         }

@@ -32,9 +32,6 @@ pub(super) struct Held {
 impl Held {
     /// Gives the lock back, and makes the change visible if there is one.
     pub(super) fn let_go(self, cache: &Cache, change: Option<(Content, Ticket)>) {
-        if change.is_some() {
-            cache.xcbs.set_phase(self.who, Phase::Installing);
-        }
         cache.let_go(self.who, &self.grip, change);
         cache.xcbs.give_back(self.who);
         cache.make_room(self.grip.shard);

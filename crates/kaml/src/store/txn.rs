@@ -498,7 +498,6 @@ impl Transaction {
             shard = Some(access.grip.shard);
         }
         self.table.clear();
-        cache.xcbs.set_phase(self.who, Phase::Private);
         if let Some(shard) = shard {
             cache.make_room(shard); // what was pinned can leave now
         }
