@@ -319,3 +319,23 @@ fn bytes_of(version: &Version) -> u64 {
     let extent = if matches!(version.kind, Kind::Extent(_)) { u64::from(version.value_len) } else { 0 };
     version.stored_bytes() as u64 + extent
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   a tombstone stays as long as any version that it hides does, not only the one before it; the open group is left alone.
+    /// Method: a group of which nearly all is kept, one of which half is, and an open one of which nothing is; a key with a version in
+    ///         the first, another and a tombstone in the second.
+    #[test]
+    fn tombstones_stay_before_all_that_they_hide() {
+        let group = |sequences: Range<u64>| sequences.map(|sequence| (sequence, 1)).collect::<Vec<_>>();
+        let groups = vec![group(0..10), group(10..14), group(14..18)];
+        let decisions = Decisions { groups, sizes: vec![1; 3], closed: 2, ..Decisions::default() };
+        let drop = [0, 10, 11].into_iter().chain(14..18).collect();
+        let verdict = Verdict { drop, with_older: vec![(11, vec![10, 0])], ..Verdict::default() };
+        let plan = decisions.plan(0, verdict);
+        assert!(plan.runs.into_iter().flatten().eq([1]));
+        assert_eq!((plan.drop, plan.segments), (BTreeSet::from([10]), 1));
+    }
+}

@@ -5,6 +5,7 @@ mod common;
 use common::{Random, Store, tiny, tiny_bloom, tiny_indexes, value_of, version};
 use kaml_versions::{
     BloomOptions, Columns, Error, Index, Key, Kind, Parameters, SegmentAt, SegmentInfo, SegmentTable, ValueShape,
+    is_whole,
 };
 use std::collections::BTreeMap;
 
@@ -143,6 +144,31 @@ fn tables_are_made_again_from_records() {
     assert_equal(&restored, &mut store, &model, u64::MAX);
     let bloom = tiny_bloom(4, 3);
     assert!(SegmentTable::of_records(0, &vec![0; bloom.segment_bytes()], 1, 0, &bloom).is_err());
+}
+
+/// Goal:   a segment counts as whole with all of its records and its table, and not otherwise.
+/// Method: every segment of both kinds, as it is, with each page emptied, and with a byte of each page changed.
+#[test]
+fn whole_segments_lack_nothing() {
+    for parameters in tiny_indexes(5) {
+        let (mut columns, mut store, _) = run(parameters, 500);
+        empty(&mut columns, &mut store);
+        for segment in (0..parameters.rows).flat_map(|row| columns.segments(row)) {
+            let image = &store.images[segment.at.get() as usize];
+            assert!(is_whole(image, &segment, &parameters));
+            let page_bytes = parameters.page_bytes as usize;
+            for at in
+                (0..image.len()).step_by(page_bytes).filter(|at| image[*at..][..page_bytes] != vec![0; page_bytes])
+            {
+                let mut without = image.clone();
+                without[at..][..page_bytes].fill(0);
+                assert!(!is_whole(&without, &segment, &parameters), "without the page at {at}");
+                let mut changed = image.clone();
+                changed[at] ^= 1;
+                assert!(!is_whole(&changed, &segment, &parameters), "with a byte changed at {at}");
+            }
+        }
+    }
 }
 
 /// Goal:   segments are full, tables small, reads few, the live estimate true, as the design promises.

@@ -214,3 +214,43 @@ fn queues_of_closed_devices_take_no_puts() {
     assert_eq!(device.get(records, 1).unwrap().as_deref(), Some(&b"one"[..]));
     assert_eq!(device.get(records, 2).unwrap(), None);
 }
+
+/// Goal:   Gets that wait for memory come in their order, each is answered, and the memory is free in the end.
+/// Method: long values, from flash and from write buffers, under a limit that one of them nearly takes; a record whose namespace goes
+///         while its Get waits; a loop that sleeps only while it may.
+#[test]
+fn held_gets_are_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let [records, gone] = ["records", "gone"].map(|name| device.create_namespace(name, &options).unwrap());
+    (0..4u64).for_each(|key| device.put(records, key, &[key as u8; 100 << 10]).unwrap());
+    device.put(records, 4u64, &[4; 20 << 10]).unwrap();
+    device.put(gone, 5u64, &[5; 100 << 10]).unwrap();
+    let (mut queue, mut answers) = (device.queue(32), Vec::new());
+    queue.set_spare_bytes_max(150 << 10);
+    for key in 0..5u64 {
+        queue.get_with_room(key, records, key, 0).unwrap();
+    }
+    queue.get_with_room(5, gone, 5u64, 0).unwrap();
+    device.delete_namespace(gone).unwrap();
+    for _ in 0..1000 {
+        assert!(queue.spare_bytes() <= 150 << 10);
+        queue.poll(true, &mut answers);
+    }
+    assert_eq!((answers.len(), queue.in_flight(), queue.spare_bytes()), (6, 0, 0));
+    assert!(
+        (0..3).all(|at| answers[at].token == at as u64),
+        "reads of flash that do not fit together keep their order"
+    );
+    answers.sort_by_key(|answer| answer.token);
+    let gone = answers.pop().unwrap().result;
+    assert!(gone.is_err() && answers.into_iter().all(|answer| answer.result.unwrap().is_some()));
+    for key in 0..4u64 {
+        queue.get_with_room(key, records, key, 0).unwrap();
+    }
+    queue.get(9, records, 9u64).unwrap();
+    assert!(wait_at_descriptor(&mut queue), "one that is answered makes room for the next");
+    queue.get(9, records, 9u64).unwrap();
+    assert!(wait_at_descriptor(&mut queue), "the answer is there already");
+}

@@ -197,3 +197,38 @@ fn no_phantom_deadlocks() {
     assert_eq!(explore(3, &[&[(0, X), (1, X), (2, S)], &[(0, S), (1, X)], &[(1, S), (2, X)], &[(0, X), (2, X)]]), 0);
     assert_eq!(explore(1, &[&[(0, X)], &[(0, S)], &[(0, X)], &[(0, S)]]), 0);
 }
+
+/// Goal:   locks are given in the order of asking, so that nobody starves; those who share one wait for whom neither shares it with.
+/// Method: a reader, behind it a writer and two readers.
+#[test]
+fn locks_are_given_in_order() {
+    let (mut word, mut queues) = (LockWord::FREE, Queues::default());
+    assert_eq!(queues.acquire(&mut word, 0, S), Asked::Granted);
+    for (who, mode) in [(1, X), (2, S), (3, S)] {
+        assert_eq!(queues.acquire(&mut word, who, mode), Asked::Queued, "{who}");
+    }
+    let mut blockers = Vec::new();
+    queues.blockers(word, 3, &mut blockers);
+    assert_eq!(blockers, [1]);
+    assert_eq!(queues.release(&mut word, 0), [1]);
+    assert_eq!(queues.release(&mut word, 1), [2, 3]);
+}
+
+/// Goal:   who gives up in the very moment when it is given the lock has it, or does not, and knows.
+/// Method: one holds the lock, the other waits for no time at all, in many schedules; in the end the lock is free.
+#[test]
+fn who_gives_up_holds_nothing() {
+    let run = || {
+        let space = Arc::new(Space::new(1, 2));
+        let (at, holder) = (LockAddr { shard: 0, slot: 0 }, space.clone());
+        space.acquire(0, 0, X).unwrap();
+        let holder = shuttle::thread::spawn(move || holder.release(0, 0));
+        let asked = space.with(at, |word, queues| space.waits.ask(word, queues, at, 1, X));
+        if asked != Asked::Queued || space.waits.wait(&*space, at, 1, X, Duration::ZERO).is_ok() {
+            space.release(0, 1);
+        }
+        holder.join().unwrap();
+        assert_eq!(space.shards[0].lock().unwrap().word, LockWord::FREE);
+    };
+    shuttle::check_random(run, SCHEDULES);
+}

@@ -145,4 +145,14 @@ mod tests {
         assert_eq!(standings, [S::Durable, S::Durable, S::Lost, S::Durable, S::Pending]);
         assert_eq!(line.take(), 4);
     }
+
+    /// Goal:   a commit between two lost ones is not lost.
+    /// Method: three tickets that end in order.
+    #[test]
+    fn who_ends_between_the_lost_is_not() {
+        let line = Line::default();
+        let results = [Err(Lost), Ok(()), Err(Lost)];
+        results.into_iter().for_each(|result| line.end(line.take(), result));
+        assert_eq!([1, 2, 3].map(|ticket| line.wait(ticket)), results);
+    }
 }

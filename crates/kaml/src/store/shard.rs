@@ -471,8 +471,31 @@ mod tests {
             assert_eq!(shard.len(), model.len());
             let values: usize = model.values().map(|(_, value)| value_bytes(value.len())).sum();
             assert_eq!(shard.bytes, values + shard.structure_bytes);
+            let dirty = shard.entries.iter().filter(|entry| entry.dirty).map(Entry::weight).sum::<usize>();
+            assert_eq!(shard.dirty_bytes, dirty);
             assert!(shard.dirty.iter().all(|slot| (*slot as usize) < shard.entries.len()));
         }
         assert!(given > 200, "{given} slots were given back");
+    }
+
+    /// Goal:   slots that the cleaner has taken find room when it puts them back, however many have become dirty meanwhile.
+    /// Method: it takes most of 400; 400 others become dirty; they come back, and the list has not grown for it.
+    #[test]
+    fn the_cleaner_makes_no_memory_grow() {
+        let mut shard = Shard::new();
+        let make_dirty = |shard: &mut Shard, keys: std::ops::Range<u64>| {
+            for id in keys.map(|key| RecordId { namespace: 1, key: Key::from(key) }) {
+                let slot = shard.find_or_make(&id, id.hash());
+                shard.set_content(slot, Content::Absent, 0);
+                shard.set_dirty(slot);
+            }
+        };
+        make_dirty(&mut shard, 0..400);
+        let taken = shard.dirty.split_off(100);
+        taken.iter().for_each(|_| shard.take_dirty());
+        make_dirty(&mut shard, 400..800);
+        let before = shard.dirty.capacity();
+        taken.into_iter().for_each(|slot| shard.give_dirty_back(slot));
+        assert_eq!((shard.dirty.len(), shard.dirty.capacity()), (800, before));
     }
 }

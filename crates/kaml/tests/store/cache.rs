@@ -1,12 +1,11 @@
 //! Reading through the cache, its budget and its eviction.
 
 use crate::moves::Rng;
-use crate::world::World;
+use crate::world::{World, shut};
 use kaml::Key;
 use kaml::store::{Store, StoreError, StoreOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Barrier};
 
 fn value(key: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (key as u8).wrapping_mul(31).wrapping_add(i as u8)).collect()
@@ -86,8 +85,7 @@ fn reads_recover_when_the_device_does() {
 fn reads_leave_nothing_of_a_deleted_namespace() {
     let world = World::new(&StoreOptions::new(4 << 20));
     world.device.put(world.ns, 1u64, b"x").unwrap();
-    let found = Arc::new(Barrier::new(2));
-    *world.controls.found.lock().unwrap() = Some(found.clone());
+    let found = shut(&world.controls.found);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| world.store.get(world.ns, 1u64));
         found.wait();
@@ -276,4 +274,16 @@ fn lru_misses(trace: &[u64], warm: usize, capacity: usize) -> u64 {
         }
     }
     misses
+}
+
+/// Goal:   a record that would drive out everything else is read, and not kept.
+/// Method: one of a third of the budget, read twice: the device is asked each time.
+#[test]
+fn what_is_too_large_is_not_kept() {
+    let world = World::new(&StoreOptions::new(300 << 10));
+    world.device.put(world.ns, 1u64, &[1; 100 << 10]).unwrap();
+    let before = world.store.stats().used_bytes;
+    (0..2).for_each(|_| assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], [1; 100 << 10]));
+    assert_eq!(world.gets(), 2);
+    assert!(world.store.stats().used_bytes < before + (50 << 10));
 }

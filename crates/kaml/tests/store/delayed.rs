@@ -1,6 +1,6 @@
 //! Delayed durability: what commits, reads and flushes promise, and what becomes of commits that cannot be stored.
 
-use crate::world::World;
+use crate::world::{World, shut};
 use kaml::Key;
 use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
 use std::sync::atomic::Ordering;
@@ -57,6 +57,9 @@ fn commits_are_gathered() {
     assert_eq!(world.device.stats().put_count, 4, "each record once");
     world.store.flush().unwrap();
     assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "there was nothing more to store");
+    set(&world, 0..4, b"again").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "after a flush they are gathered again");
 }
 
 /// Goal:   commits become durable by themselves after the delay, and when the store is closed.
@@ -251,4 +254,141 @@ fn bad_commits_harm_nobody_else() {
     world.store.flush().unwrap();
     assert_eq!(on_device(&world, 0).unwrap(), b"good");
     assert!(world.store.get(others[1], Key::new(b"k").unwrap()).is_err());
+}
+
+/// Goal:   a queue's change that its device would not take is refused at once, and one that waits does not wait for the delay.
+/// Method: blind puts into an unknown namespace and with a key of another kind beside a commit, and a flush; an update on a store
+///         that would wait for an hour, polled for without waiting.
+#[test]
+fn queues_harm_no_epoch_and_hurry() {
+    let world = world(LATER);
+    let (mut queue, mut answers) = (world.store.queue(4), Vec::new());
+    set(&world, 0..1, b"good").unwrap();
+    queue.put(0, 77, 1u64, b"x");
+    queue.put(1, world.ns, Key::new(b"text").unwrap(), b"x");
+    while queue.in_flight() > 0 {
+        queue.poll(true, &mut answers);
+    }
+    assert!(answers.len() == 2 && answers.drain(..).all(|answer| answer.result.is_err()));
+    world.store.flush().unwrap();
+    assert_eq!(on_device(&world, 0).unwrap(), b"good");
+    queue.update(2, world.ns, 1u64, |_| Update::Store(b"x".to_vec()));
+    let begun = Instant::now();
+    while queue.in_flight() > 0 && begun.elapsed() < Duration::from_secs(20) {
+        queue.poll(false, &mut answers);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(answers.len() == 1 && answers[0].result.is_ok());
+}
+
+/// Goal:   who reads and asks to wait does not wait for the delay.
+/// Method: a transaction that only reads a record which would be durable in ten seconds.
+#[test]
+fn readers_that_wait_hurry() {
+    let world = world(Duration::from_secs(10));
+    set(&world, 0..1, b"x").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    assert!(txn.read(world.ns, 0u64).unwrap().is_some());
+    let begun = Instant::now();
+    txn.commit_durable().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5) && on_device(&world, 0).is_some());
+}
+
+/// More than an epoch takes.
+const LARGE: usize = 600 << 10;
+
+/// Goal:   a change that no epoch takes is not stored if it was made of what is lost, even if that is told to nobody else.
+/// Method: a commit that waits is lost; a queue's update and a transaction have read from it before.
+#[test]
+fn large_changes_are_not_built_on_the_lost() {
+    for is_queue in [true, false] {
+        let world = world(LATER);
+        let (store, ns) = (&world.store, world.ns);
+        set(&world, 0..2, b"old").unwrap();
+        store.flush().unwrap();
+        world.controls.fail_writes.store(true, Ordering::Relaxed);
+        let writing = shut(&world.controls.writing);
+        let result = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut txn = store.begin().unwrap();
+                txn.update(ns, 0u64, b"lost").unwrap();
+                txn.commit_durable()
+            });
+            writing.wait();
+            let (mut queue, mut answers) = (store.queue(4), Vec::new());
+            let mut txn = store.begin().unwrap();
+            if is_queue {
+                queue.update(0, ns, 0u64, |found| {
+                    assert_eq!(found, Some(&b"lost"[..]));
+                    Update::Store(vec![1; LARGE])
+                });
+            } else {
+                assert_eq!(txn.read(ns, 0u64).unwrap().as_deref(), Some(&b"lost"[..]));
+            }
+            writing.wait();
+            assert!(writer.join().unwrap().is_err());
+            world.controls.fail_writes.store(false, Ordering::Relaxed);
+            if is_queue {
+                queue.poll(true, &mut answers);
+                return answers.pop().unwrap().result.map(drop);
+            }
+            txn.update(ns, 1u64, &[1; LARGE]).unwrap();
+            txn.commit()
+        });
+        assert!(matches!(result, Err(StoreError::DependencyLost)), "{result:?}");
+        (0..2).for_each(|key| assert_eq!(on_device(&world, key).unwrap(), b"old"));
+    }
+}
+
+/// Goal:   a queue's change that no epoch takes comes after those before it, and not at all while lost ones are not acknowledged.
+/// Method: one of a record whose commit is just being written; one after a commit that is lost.
+#[test]
+fn large_changes_of_queues_follow() {
+    let world = world(LATER);
+    let (store, ns) = (&world.store, world.ns);
+    set(&world, 0..1, b"before").unwrap();
+    let writing = shut(&world.controls.writing);
+    let (mut queue, mut answers) = (store.queue(4), Vec::new());
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| store.flush());
+        writing.wait();
+        queue.put(0, ns, 0u64, &[1; LARGE]);
+        queue.poll(false, &mut answers);
+        writing.wait();
+        flush.join().unwrap().unwrap();
+    });
+    queue.poll(true, &mut answers);
+    answers.pop().unwrap().result.unwrap();
+    assert_eq!(on_device(&world, 0).unwrap(), [1; LARGE]);
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    set(&world, 1..2, b"lost").unwrap();
+    queue.put(0, ns, 1u64, &[1; LARGE]);
+    queue.poll(true, &mut answers);
+    let result = answers.pop().unwrap().result;
+    assert!(matches!(result, Err(StoreError::CommitsLost { .. })), "{result:?}");
+}
+
+/// Goal:   commits that joined while an epoch was lost are undone with it.
+/// Method: one that joins while the Put of the epoch before is on its way, which then fails.
+#[test]
+fn who_came_after_the_lost_is_undone() {
+    let world = world(LATER);
+    set(&world, 0..2, b"old").unwrap();
+    world.store.flush().unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    set(&world, 0..1, b"lost").unwrap();
+    let writing = shut(&world.controls.writing);
+    std::thread::scope(|scope| {
+        let flush = scope.spawn(|| world.store.flush());
+        writing.wait();
+        set(&world, 1..2, b"lost").unwrap();
+        writing.wait();
+        assert!(matches!(flush.join().unwrap(), Err(StoreError::CommitsLost { commits: 2, .. })));
+    });
+    // The loss is told before the last record is forgotten; a plain get of one would wait for that.
+    let is_old = |key| world.store.begin().unwrap().read(world.ns, key).unwrap().as_deref() == Some(b"old");
+    let begun = Instant::now();
+    while !(0..2u64).all(is_old) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::moves::Rng;
 use crate::world::World;
-use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMode};
+use kaml::store::{Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -396,4 +396,76 @@ fn a_panicking_change_takes_nothing_along() {
         store.put(namespace, 4u64, b"changed").unwrap();
         assert_eq!(store.stats().timeout_count, 0);
     }
+}
+
+/// Goal:   a change of a queue that is lost is not kept, and who has seen it is not answered as if it were.
+/// Method: a queue whose Puts fail once they are under way; a get, an update that keeps the record, and a transaction see its
+///         change before it fails.
+#[test]
+fn lost_changes_take_their_readers_along() {
+    let world = World::new(&StoreOptions::new(1 << 20));
+    let (store, ns) = (&world.store, world.ns);
+    store.put(ns, 1u64, b"old").unwrap();
+    world.controls.fail_queued.store(true, Ordering::Relaxed);
+    let (mut queue, mut reader, mut answers) = (store.queue(8), store.queue(8), Vec::new());
+    queue.put(0, ns, 1u64, b"lost");
+    reader.get(1, ns, 1u64);
+    reader.update(2, ns, 1u64, |found| {
+        assert_eq!(found, Some(&b"lost"[..]));
+        Update::Keep
+    });
+    let mut txn = store.begin().unwrap();
+    assert_eq!(txn.read(ns, 1u64).unwrap().as_deref(), Some(&b"lost"[..]));
+    reader.poll(false, &mut answers);
+    assert!(answers.is_empty());
+    queue.poll(true, &mut answers);
+    assert!(answers.pop().unwrap().result.is_err());
+    assert!(matches!(txn.commit(), Err(StoreError::DependencyLost)));
+    while reader.in_flight() > 0 {
+        reader.poll(true, &mut answers);
+    }
+    answers.sort_by_key(|answer| answer.token);
+    let [found, kept] = [0, 1].map(|at| &answers[at].result);
+    assert_eq!(found.as_ref().unwrap().as_deref(), Some(&b"old"[..]));
+    assert!(matches!(kept, Err(StoreError::DependencyLost)), "{kept:?}");
+}
+
+/// Goal:   a read of the device that was overtaken does not bring an old value back.
+/// Method: a record is put and flushed while a queue reads it, and forgotten by a commit that fails; a second queue reads it again,
+///         and the first read comes to its end before.
+#[test]
+fn overtaken_reads_bring_nothing_back() {
+    let (world, mut answers) =
+        (World::new(&StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(1 << 20) }), vec![]);
+    let (store, ns) = (&world.store, world.ns);
+    world.device.put(ns, 1u64, b"old").unwrap();
+    world.controls.fail_queued.store(true, Ordering::Relaxed);
+    let [mut first, mut second] = [(); 2].map(|()| store.queue(8));
+    first.get(1, ns, 1u64);
+    store.put(ns, 1u64, b"new").unwrap();
+    store.flush().unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    assert!(store.run(|txn| txn.update(ns, 1u64, b"lost")).is_err());
+    second.get(2, ns, 1u64);
+    first.poll(true, &mut answers);
+    second.poll(true, &mut answers);
+    assert_eq!(answers.len(), 2);
+    assert_eq!(store.get(ns, 1u64).unwrap().as_deref(), Some(&b"new"[..]));
+}
+
+/// Goal:   a change that the device refuses at once leaves no lock behind.
+/// Method: an update of an unflushed record while the device refuses Puts; then a transaction takes the lock.
+#[test]
+fn refused_changes_leave_no_lock() {
+    let lock_timeout = Duration::from_millis(50);
+    let options = StoreOptions { write_mode: WriteMode::Back, lock_timeout, ..StoreOptions::new(1 << 20) };
+    let world = World::new(&options);
+    world.store.put(world.ns, 1u64, b"put").unwrap();
+    world.controls.fail_writes.store(true, Ordering::Relaxed);
+    let (mut queue, mut answers) = (world.store.queue(4), Vec::new());
+    queue.update(0, world.ns, 1u64, add_one_byte);
+    queue.poll(true, &mut answers);
+    assert!(answers.pop().unwrap().result.is_err());
+    let mut txn = world.store.begin().unwrap();
+    assert_eq!(txn.read_for_update(world.ns, 1u64).unwrap().as_deref(), Some(&b"put"[..]));
 }

@@ -1,10 +1,10 @@
 //! Transactions: states, locks, deadlocks, early release.
 
-use crate::world::World;
+use crate::world::{World, shut};
 use kaml::Key;
 use kaml::store::{StoreError, StoreOptions, Transaction, XcbEvent, XcbState};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 fn world() -> World {
@@ -393,11 +393,7 @@ fn existence_is_not_half_a_transaction() {
     let world = world();
     let (store, ns) = (&world.store, world.ns);
     store.put(ns, 2u64, b"old").unwrap();
-    let [looks, written] = [&world.controls.looks, &world.controls.written].map(|gate| {
-        let barrier = Arc::new(Barrier::new(2));
-        *gate.lock().unwrap() = Some(barrier.clone());
-        barrier
-    });
+    let [looks, written] = [&world.controls.looks, &world.controls.written].map(shut);
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let is_there = store.exists(ns, 1u64).unwrap();
@@ -468,5 +464,136 @@ fn waits_may_be_without_end() {
             put.join().unwrap().unwrap();
         });
         assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"b");
+    }
+}
+
+/// Goal:   what was released early is seen however large it is: until it is durable, the device has an older value.
+/// Method: a commit of a value that is too large to be kept is on its way; a transaction reads it.
+#[test]
+fn large_early_commits_are_seen() {
+    let cache = StoreOptions { transactions_max: 16, ..StoreOptions::new(160 << 10) };
+    let world = World::new(&StoreOptions { early_release: true, ..cache });
+    world.store.put(world.ns, 1u64, b"old").unwrap();
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        let writer = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, &[1; 24 << 10])).unwrap());
+        world.wait_for_writes(2);
+        let mut reader = world.store.begin().unwrap();
+        assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], [1; 24 << 10]);
+        drop(held_back);
+        reader.commit().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+/// Goal:   a lost commit does not take along what replaced its record meanwhile.
+/// Method: two commits of one record on their way, of which the first is lost; then the record is read without the device.
+#[test]
+fn a_lost_commit_takes_no_later_one_along() {
+    let world = World::new(&StoreOptions { early_release: true, ..StoreOptions::new(4 << 20) });
+    world.store.put(world.ns, 1u64, b"old").unwrap();
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        world.controls.lose_pending.store(true, Ordering::Relaxed);
+        let lost = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"lost")));
+        world.wait_for_writes(2);
+        world.controls.lose_pending.store(false, Ordering::Relaxed);
+        let kept = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"kept")));
+        world.wait_for_writes(3);
+        drop(held_back);
+        assert!(lost.join().unwrap().is_err());
+        kept.join().unwrap().unwrap();
+    });
+    let before = world.gets();
+    assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"kept");
+    assert_eq!(world.gets(), before);
+}
+
+/// Goal:   nothing is stored that was made of what is lost.
+/// Method: a transaction reads from a commit that is then lost, and changes another record.
+#[test]
+fn nothing_is_built_on_the_lost() {
+    let world = World::new(&StoreOptions { early_release: true, ..StoreOptions::new(4 << 20) });
+    [1u64, 2].into_iter().for_each(|key| world.store.put(world.ns, key, b"old").unwrap());
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        world.controls.lose_pending.store(true, Ordering::Relaxed);
+        let writer = scope.spawn(|| world.store.run(|txn| txn.update(world.ns, 1u64, b"lost")));
+        world.wait_for_writes(3);
+        let mut reader = world.store.begin().unwrap();
+        assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"lost");
+        drop(held_back);
+        assert!(writer.join().unwrap().is_err());
+        world.controls.lose_pending.store(false, Ordering::Relaxed);
+        reader.update(world.ns, 2u64, b"of lost").unwrap();
+        assert!(matches!(reader.commit(), Err(StoreError::DependencyLost)));
+    });
+    assert_eq!(world.device.get(world.ns, 2u64).unwrap().unwrap(), b"old");
+}
+
+/// Goal:   after a commit that failed the device is asked, which may have stored it.
+/// Method: the device refuses a commit of a record that is in the cache; then it is read.
+#[test]
+fn failed_commits_may_have_been_stored() {
+    for early_release in [false, true] {
+        let world = World::new(&StoreOptions { early_release, ..StoreOptions::new(4 << 20) });
+        world.store.put(world.ns, 1u64, b"old").unwrap();
+        world.controls.fail_writes.store(true, Ordering::Relaxed);
+        assert!(world.store.run(|txn| txn.update(world.ns, 1u64, b"new")).is_err());
+        let before = world.gets();
+        assert_eq!(&world.store.get(world.ns, 1u64).unwrap().unwrap()[..], b"old");
+        assert_eq!(world.gets(), before + 1);
+    }
+}
+
+/// Goal:   no plain read answers anything before it is durable, in whichever way it is made.
+/// Method: a commit with a change and a delete on its way, and one thread for each way to read; none comes back before it.
+#[test]
+fn plain_reads_wait_for_what_is_on_its_way() {
+    let world = World::new(&StoreOptions { early_release: true, ..StoreOptions::new(4 << 20) });
+    let (store, ns) = (&world.store, world.ns);
+    [1u64, 2].into_iter().for_each(|key| store.put(ns, key, b"old").unwrap());
+    let changed: [&(dyn Fn() -> bool + Sync); 5] = [
+        &|| store.get_into(ns, 1u64, &mut Vec::new()).unwrap(),
+        &|| !store.get_into(ns, 2u64, &mut Vec::new()).unwrap(),
+        &|| store.exists(ns, 1u64).unwrap(),
+        &|| !store.exists(ns, 2u64).unwrap(),
+        &|| store.get_many(ns, &[1, 2].map(Key::from)).unwrap()[1].is_none(),
+    ];
+    std::thread::scope(|scope| {
+        let held_back = world.controls.hold_back();
+        let change = |txn: &mut Transaction| {
+            txn.update(ns, 1u64, b"new")?;
+            txn.delete(ns, 2u64)
+        };
+        let writer = scope.spawn(move || store.run(change).unwrap());
+        world.wait_for_writes(3);
+        let mut early = store.begin().unwrap(); // gets the locks when they are given back
+        assert!(early.read(ns, 1u64).unwrap().is_some() && early.read(ns, 2u64).unwrap().is_none());
+        early.abort().unwrap();
+        let readers = changed.map(|is_so| scope.spawn(is_so));
+        std::thread::sleep(Duration::from_millis(50)); // they either are wrong by now or wait
+        assert!(readers.iter().all(|reader| !reader.is_finished()));
+        drop(held_back);
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap()));
+        writer.join().unwrap();
+    });
+}
+
+/// Goal:   a transaction leaves nothing pinned, whatever became of its locks.
+/// Method: locks that become exclusive, and one that is refused; then nothing keeps a record from leaving with its namespace.
+#[test]
+fn nothing_stays_pinned() {
+    for records_per_lock in [1, 4] {
+        let lock_timeout = Duration::from_millis(20);
+        let world = World::new(&StoreOptions { records_per_lock, lock_timeout, ..StoreOptions::new(4 << 20) });
+        (0..8u64).for_each(|key| world.store.put(world.ns, key, b"x").unwrap());
+        let [mut a, mut b] = [(); 2].map(|()| world.store.begin().unwrap());
+        a.read(world.ns, 1u64).unwrap();
+        a.read_for_update(world.ns, 1u64).unwrap();
+        assert!(matches!(b.read(world.ns, 1u64), Err(StoreError::LockTimeout { .. })));
+        a.commit().unwrap();
+        world.store.delete_namespace(world.ns).unwrap();
+        assert_eq!(world.store.stats().record_count, 0);
     }
 }

@@ -206,7 +206,7 @@ fn too_long_versions_are_refused_at_once() {
         let world = World::new(&StoreOptions { durability_delay, ..back(32 << 20) });
         let versions = NamespaceOptions { keys: KeyKind::U64, ..VersionOptions::default().into() };
         let space = world.device.create_namespace("versions", &versions).unwrap();
-        let long = vec![1; world.device.info().value_bytes_max as usize];
+        let long = vec![1; Backing::value_bytes_max(&world.device, space) as usize + 1];
         world.store.put(world.ns, 1u64, b"put").unwrap();
         world.store.run(|txn| txn.insert(world.ns, 2u64, b"committed")).unwrap();
         let mut queue = world.store.queue(4);
