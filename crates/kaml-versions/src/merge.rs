@@ -111,19 +111,7 @@ fn decide<S: Source>(
     closes: bool,
 ) -> Result<MergePlan, S::Error> {
     let (decisions, timeline) = read_row(source, row, kept_from, closes)?;
-    let mut verdict = Verdict::default();
-    for candidates in decisions.keys.values() {
-        let sequences: Vec<u64> = candidates.iter().map(|candidate| candidate.version.sequence).collect();
-        verdict.newest.extend(sequences.first());
-        for (at, fate) in retention.fates(candidates, &timeline).into_iter().enumerate() {
-            if fate != Fate::Kept {
-                verdict.drop.insert(sequences[at]);
-            }
-            if fate == Fate::GoesWithOlder && at + 1 < sequences.len() {
-                verdict.with_older.push((sequences[at], sequences[at + 1..].to_vec()));
-            }
-        }
-    }
+    let verdict = decisions.verdict(retention, &timeline);
     Ok(decisions.plan(row, verdict))
 }
 
@@ -258,6 +246,23 @@ impl MergePlan {
 }
 
 impl Decisions {
+    fn verdict(&self, retention: &Retention, timeline: &Timeline) -> Verdict {
+        let mut verdict = Verdict::default();
+        for candidates in self.keys.values() {
+            let sequences: Vec<u64> = candidates.iter().map(|candidate| candidate.version.sequence).collect();
+            verdict.newest.extend(sequences.first());
+            for (at, fate) in retention.fates(candidates, timeline).into_iter().enumerate() {
+                if fate != Fate::Kept {
+                    verdict.drop.insert(sequences[at]);
+                }
+                if fate == Fate::GoesWithOlder && at + 1 < sequences.len() {
+                    verdict.with_older.push((sequences[at], sequences[at + 1..].to_vec()));
+                }
+            }
+        }
+        verdict
+    }
+
     fn plan(self, row: u32, verdict: Verdict) -> MergePlan {
         let Verdict { mut drop, newest, with_older } = verdict;
         let is_kept = |(sequence, _): &&(u64, u64)| !drop.contains(sequence);
@@ -331,9 +336,23 @@ mod tests {
     fn tombstones_stay_before_all_that_they_hide() {
         let group = |sequences: Range<u64>| sequences.map(|sequence| (sequence, 1)).collect::<Vec<_>>();
         let groups = vec![group(0..10), group(10..14), group(14..18)];
-        let decisions = Decisions { groups, sizes: vec![1; 3], closed: 2, ..Decisions::default() };
-        let drop = [0, 10, 11].into_iter().chain(14..18).collect();
-        let verdict = Verdict { drop, with_older: vec![(11, vec![10, 0])], ..Verdict::default() };
+        let versions = |key: u64, kind, sequences: &[u64]| {
+            let candidate = |sequence: &u64| {
+                let kind = if *sequence == sequences[0] { kind } else { Kind::Value };
+                let (key, sequence) = (Key::from(key), *sequence);
+                let (value_len, value_crc, time_ns, user_version, ordinal) = (0, 0, sequence, 1, 0);
+                let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal };
+                Candidate { version, internal: Some(0) }
+            };
+            (Key::from(key), sequences.iter().map(candidate).collect())
+        };
+        let deleted = versions(1, Kind::Tombstone, &[11, 10, 0]);
+        let replaced = versions(2, Kind::Value, &[18, 17, 16, 15, 14]);
+        let keys = BTreeMap::from([deleted, replaced]);
+        let decisions = Decisions { keys, groups, sizes: vec![1; 3], closed: 2 };
+        let only_newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
+        let verdict = decisions.verdict(&only_newest, &Timeline::default());
+        assert_eq!((&verdict.newest, verdict.drop.len()), (&BTreeSet::from([11, 18]), 7));
         let plan = decisions.plan(0, verdict);
         assert!(plan.runs.into_iter().flatten().eq([1]));
         assert_eq!((plan.drop, plan.segments), (BTreeSet::from([10]), 1));

@@ -479,23 +479,27 @@ mod tests {
     }
 
     /// Goal:   slots that the cleaner has taken find room when it puts them back, however many have become dirty meanwhile.
-    /// Method: it takes most of 400; 400 others become dirty; they come back, and the list has not grown for it.
+    /// Method: it takes most of 400; others become dirty, as many as the list has room for, or many more; they come back, and the
+    ///         list has not grown for it.
     #[test]
     fn the_cleaner_makes_no_memory_grow() {
-        let mut shard = Shard::new();
-        let make_dirty = |shard: &mut Shard, keys: std::ops::Range<u64>| {
-            for id in keys.map(|key| RecordId { namespace: 1, key: Key::from(key) }) {
-                let slot = shard.find_or_make(&id, id.hash());
-                shard.set_content(slot, Content::Absent, 0);
-                shard.set_dirty(slot);
-            }
-        };
-        make_dirty(&mut shard, 0..400);
-        let taken = shard.dirty.split_off(100);
-        taken.iter().for_each(|_| shard.take_dirty());
-        make_dirty(&mut shard, 400..800);
-        let before = shard.dirty.capacity();
-        taken.into_iter().for_each(|slot| shard.give_dirty_back(slot));
-        assert_eq!((shard.dirty.len(), shard.dirty.capacity()), (800, before));
+        for more in [0, 400] {
+            let mut shard = Shard::new();
+            let make_dirty = |shard: &mut Shard, keys: std::ops::Range<usize>| {
+                for id in keys.map(|key| RecordId { namespace: 1, key: Key::from(key as u64) }) {
+                    let slot = shard.find_or_make(&id, id.hash());
+                    shard.set_content(slot, Content::Absent, 0);
+                    shard.set_dirty(slot);
+                }
+            };
+            make_dirty(&mut shard, 0..400);
+            let taken = shard.dirty.split_off(100);
+            taken.iter().for_each(|_| shard.take_dirty());
+            let end = 400 + shard.dirty.capacity() - shard.dirty.len() + more;
+            make_dirty(&mut shard, 400..end);
+            let before = shard.dirty.capacity();
+            taken.into_iter().for_each(|slot| shard.give_dirty_back(slot));
+            assert_eq!((shard.dirty.len(), shard.dirty.capacity()), (end, before));
+        }
     }
 }
