@@ -144,6 +144,15 @@ impl Reader {
         self.gate.pin(self.geometry.chunk_at(kaml_flash::BlockIndex(block), 0))
     }
 
+    /// Whether what finds a namespace's records is in memory; else the next command on it has to wait for [`Core::load_index`].
+    pub fn is_loaded(&self, namespace: u32) -> Result<bool, Error> {
+        let space = self.space(namespace)?;
+        Ok(match space.layout.versions() {
+            Some(_) => space.versions().is_some(),
+            None => space.index.read().expect("no panics under this lock").is_some(),
+        })
+    }
+
     /// What a namespace holds.
     pub(crate) fn layout(&self, namespace: u32) -> Result<Layout, Error> {
         Ok(self.space(namespace)?.layout)

@@ -242,6 +242,13 @@ impl Device {
         Ok(self.shared().lock().unload_index(id)?)
     }
 
+    /// Whether the index of a namespace is in memory. If not, the next command on it reads it first, which takes a quarter of a
+    /// second for ten million keys, also in an event loop ([`Device::queue`]): one with other things to do has another thread carry
+    /// that command out.
+    pub fn is_namespace_loaded(&self, id: NamespaceId) -> Result<bool, Error> {
+        Ok(self.shared().reader.is_loaded(id)?)
+    }
+
     /// After how long without use the index of a namespace leaves memory, to be loaded again when it is next used: between
     /// `idle` and twice that. 10 minutes unless told; at least a millisecond.
     pub fn unload_idle_after(&self, idle: Duration) {

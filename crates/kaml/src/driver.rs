@@ -144,6 +144,9 @@ impl Shared {
         core: MutexGuard<'a, Core>,
         id: NamespaceId,
     ) -> Result<MutexGuard<'a, Core>, Error> {
+        if self.reader.is_loaded(id)? {
+            return Ok(core); // it stays as long as the core is locked
+        }
         drop(core);
         let _alone = self.loading.lock().expect("no panics under this lock");
         let mut core = self.lock();

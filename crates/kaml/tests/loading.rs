@@ -1,71 +1,13 @@
 //! Indexes that leave memory and come back while others are at work.
 
-use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
-use kaml_device::Core;
-use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MediumError, MemoryMedium, Queue};
+#[path = "support/held.rs"]
+mod held;
+
+use held::Held;
+use kaml::{BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
-
-/// A medium in memory whose reads by blocked callers can be held up, or fail.
-struct Held {
-    medium: MemoryMedium,
-    fails: AtomicBool,
-    is_held: Mutex<bool>,
-    let_go: Condvar,
-    waiting: AtomicU64,
-}
-
-impl Held {
-    fn new() -> Arc<Held> {
-        let options = CreateOptions::new(64 << 20);
-        let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
-        Core::format(&medium).unwrap();
-        let (fails, is_held) = (AtomicBool::new(false), Mutex::default());
-        Arc::new(Held { medium, fails, is_held, let_go: Condvar::new(), waiting: AtomicU64::new(0) })
-    }
-
-    fn hold(&self, is_held: bool) {
-        *self.is_held.lock().unwrap() = is_held;
-        self.let_go.notify_all();
-    }
-}
-
-impl Medium for Held {
-    fn geometry(&self) -> &Geometry {
-        self.medium.geometry()
-    }
-    fn uuid(&self) -> [u8; 16] {
-        self.medium.uuid()
-    }
-    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        if let Io::Read { at, .. } = io {
-            if self.fails.load(Ordering::SeqCst) {
-                return Err(MediumError::ReadFailed { what: at.to_string(), error: "uncorrectable".into() });
-            }
-            let mut is_held = self.is_held.lock().unwrap();
-            self.waiting.fetch_add(1, Ordering::SeqCst);
-            while *is_held {
-                is_held = self.let_go.wait(is_held).unwrap();
-            }
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-        }
-        self.medium.execute(io)
-    }
-    fn queue(&self, depth: u32) -> Box<dyn Queue> {
-        self.medium.queue(depth)
-    }
-    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.medium.read_root(slot, into)
-    }
-    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.medium.read_ring(offset, into)
-    }
-    fn describe(&self) -> String {
-        self.medium.describe()
-    }
-}
 
 fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
     let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
@@ -76,13 +18,15 @@ fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
 
 /// Goal:   who loads an index holds up nobody who works in another namespace; all who wait for it get it, from one load.
 /// Method: reads are held up while three threads ask for a record of a namespace that is not in memory; meanwhile records of
-///         another are put, read from the write buffer, listed and deleted.
+///         another are put, read from the write buffer, listed and deleted, and blocks are read from there.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
     let held = Held::new();
     let device = Device::on_medium(held.clone()).unwrap();
     let (idle, busy) = (records(&device, "idle", 2000), records(&device, "busy", 10));
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 8).into()).unwrap();
     assert!(device.unload_namespace(idle).unwrap());
+    device.block_write(disk, 0, &[1; 8 * 4096]).unwrap();
     held.hold(true);
     let (done, answers): (Sender<u64>, Receiver<u64>) = channel();
     std::thread::scope(|scope| {
@@ -102,6 +46,9 @@ fn others_go_on_while_an_index_is_loaded() {
             device.delete(busy, key - 10).unwrap();
         }
         assert_eq!(device.list(busy, None, 1000).unwrap().keys.len(), 10);
+        let mut found = vec![0; 8 * 4096];
+        device.block_read(disk, 0, &mut found).unwrap();
+        assert_eq!(found, [1; 8 * 4096]);
         assert!(answers.recv_timeout(Duration::from_millis(20)).is_err(), "the index cannot be there yet");
         assert_eq!(held.waiting.load(Ordering::SeqCst), 1, "one thread loads for all");
         held.hold(false);

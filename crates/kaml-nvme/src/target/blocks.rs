@@ -57,7 +57,7 @@ impl Target {
         }
         match command.opcode {
             nvm::READ => self.engine.block_read(origin, nsid, first, bytes as usize),
-            nvm::WRITE => self.engine.block_write(origin, nsid, first, &data),
+            nvm::WRITE => self.engine.block_write(origin, nsid, first, data),
             nvm::WRITE_ZEROES => self.engine.block_trim(origin, nsid, std::slice::from_ref(&(first..end))),
             _ => {
                 let range = first * u64::from(info.block_bytes)..end * u64::from(info.block_bytes);

@@ -6,7 +6,7 @@
 
 use super::budget::Budget;
 use super::core::{NewQueue, Origin};
-use super::keyvalue::found_in;
+use super::keyvalue::{found, found_in};
 use super::workers::{Change, Done, Worker, Workers};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
@@ -143,6 +143,12 @@ impl Engine {
         })
     }
 
+    /// Whether a command on a namespace reads its index first, so that a worker has to carry it out. What is wrong with a namespace
+    /// the command tells.
+    pub(crate) fn must_load(&self, namespace: NamespaceId) -> bool {
+        matches!(self.device.is_namespace_loaded(namespace), Ok(false))
+    }
+
     /// Stores a value.
     pub(crate) fn store(
         &mut self,
@@ -152,7 +158,7 @@ impl Engine {
         value: Cow<'_, [u8]>,
         condition: Condition,
     ) -> Result<(), Status> {
-        if value.len() >= LARGE_BYTES {
+        if value.len() >= LARGE_BYTES || self.must_load(namespace) {
             self.store_slowly(origin, namespace, key, value.into_owned(), condition);
             return Ok(());
         }
@@ -178,7 +184,7 @@ impl Engine {
     /// Stores the records of a batch, all or none.
     pub(crate) fn write(&mut self, origin: Origin, batch: kaml::Batch) -> Result<(), Status> {
         self.write_count += 1;
-        if batch.value_bytes() >= LARGE_BYTES {
+        if batch.value_bytes() >= LARGE_BYTES || batch.records().any(|record| self.must_load(record.namespace)) {
             self.start(origin, move |worker| done(worker.device.write(&batch)));
             return Ok(());
         }
@@ -195,12 +201,23 @@ impl Engine {
         key: Key,
         room: usize,
     ) -> Result<(), Status> {
+        if self.must_load(namespace) {
+            self.retrieve_slowly(origin, namespace, key, room);
+            return Ok(());
+        }
         self.read_count += 1;
         let token = self.token(origin, Then::Retrieve(room));
         self.queue.set_spare_bytes_max(self.budget.spare_max());
         let result = self.queue.get_with_room(token, namespace, key, room);
         self.budget.set_spare(self.queue.spare_bytes());
         self.answered_if_refused(token, result)
+    }
+
+    /// Has a worker read a value.
+    pub(crate) fn retrieve_slowly(&mut self, origin: Origin, namespace: NamespaceId, key: Key, room: usize) {
+        self.start_read(origin, move |worker| {
+            found(worker.device.get(namespace, key).map(|value| value.map(Bytes::from)), room).into()
+        });
     }
 
     /// Reads so many bytes of whole blocks.
@@ -211,6 +228,14 @@ impl Engine {
         first_block: u64,
         bytes: usize,
     ) -> Result<(), Status> {
+        if self.must_load(namespace) {
+            self.start_read(origin, move |worker| {
+                let mut blocks = vec![0; bytes];
+                let read = worker.device.block_read(namespace, first_block, &mut blocks);
+                read.map(|()| (0, blocks)).map_err(|error| status_of(&error)).into()
+            });
+            return Ok(());
+        }
         self.read_count += 1;
         let token = self.token(origin, Then::Read);
         let result = self.queue.submit_block_read(token, namespace, first_block, bytes);
@@ -223,11 +248,16 @@ impl Engine {
         origin: Origin,
         namespace: NamespaceId,
         first_block: u64,
-        data: &[u8],
+        data: Cow<'_, [u8]>,
     ) -> Result<(), Status> {
         self.write_count += 1;
+        if self.must_load(namespace) {
+            let data = data.into_owned();
+            self.start(origin, move |worker| done(worker.device.block_write(namespace, first_block, &data)));
+            return Ok(());
+        }
         let token = self.token(origin, Then::Store);
-        let result = self.queue.submit_block_write(token, namespace, first_block, data);
+        let result = self.queue.submit_block_write(token, namespace, first_block, &data);
         self.answered_if_refused(token, result)
     }
 
@@ -238,6 +268,15 @@ impl Engine {
         namespace: NamespaceId,
         ranges: &[Range<u64>],
     ) -> Result<(), Status> {
+        if self.must_load(namespace) {
+            let ranges = ranges.to_vec();
+            self.start(origin, move |worker| {
+                let trim =
+                    |range: &Range<u64>| worker.device.block_trim(namespace, range.start, range.end - range.start);
+                done(ranges.iter().try_for_each(trim))
+            });
+            return Ok(());
+        }
         let parts = Rc::new(Cell::new(Parts { left: 0, status: Status::SUCCESS }));
         for range in ranges {
             let token = self.token(origin, Then::Part(Rc::clone(&parts)));

@@ -84,9 +84,7 @@ impl Target {
     fn retrieve(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
         let (key, room, id) = (key_of(command)?, room(command), space.id);
         if space.keeps_versions() {
-            self.engine.start_read(origin, move |worker| {
-                found(worker.device.get(id, key).map(|value| value.map(Bytes::from)), room).into()
-            });
+            self.engine.retrieve_slowly(origin, id, key, room);
             return Ok(());
         }
         self.engine.retrieve(origin, id, key, room)
@@ -112,13 +110,13 @@ impl Target {
         self.engine.write(origin, batch)
     }
 
-    /// The index knows; only where versions are kept, flash is read.
+    /// The index knows, if it is in memory; where versions are kept, flash is read.
     fn exist(&mut self, origin: Origin, space: &Space, command: &Command) -> Outcome {
         let (id, key) = match key_of(command) {
             Ok(key) => (space.id, key),
             Err(status) => return status.into(),
         };
-        if space.keeps_versions() {
+        if space.keeps_versions() || self.engine.must_load(id) {
             self.engine.start_read(origin, move |worker| exists(&worker.device, id, key).into());
             return Outcome::Later;
         }
@@ -132,7 +130,7 @@ impl Target {
             Ok(_) => return Status::INVALID_FIELD.into(),
             Err(status) => return status.into(),
         };
-        if space.keeps_versions() {
+        if space.keeps_versions() || self.engine.must_load(id) {
             self.engine
                 .start_read(origin, move |worker| listed(&worker.device, id, start, room).map(|d| (0, d)).into());
             return Outcome::Later;

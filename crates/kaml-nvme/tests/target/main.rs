@@ -7,6 +7,7 @@ mod everything;
 mod hostile;
 mod hosts;
 mod keyvalue;
+mod loading;
 mod memory;
 mod named;
 mod remote;
