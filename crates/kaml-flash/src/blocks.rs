@@ -51,6 +51,8 @@ struct Block {
     /// The page behind the last urgent program whose data arrived.
     urgent_end: u32,
     turn: Turn,
+    /// Somebody was refused the turn since it was taken.
+    is_awaited: bool,
     /// Its range was allocated in the file since it was opened.
     allocated: bool,
     image: Option<Box<Image>>,
@@ -98,6 +100,7 @@ impl Blocks {
             programs_in_flight: 0,
             urgent_end: 0,
             turn: Turn::Free,
+            is_awaited: false,
             allocated: false,
             image: None,
         };
@@ -111,7 +114,7 @@ impl Blocks {
         self.table.lock().expect("no panic under this lock")
     }
 
-    /// Pokes `queue` whenever a turn ends, as long as it lives.
+    /// Pokes `queue` whenever a turn ends that somebody waits for, as long as it lives.
     pub(crate) fn add_queue(&self, queue: Weak<dyn Poke>) {
         let mut table = self.table();
         table.queues.retain(|queue| queue.strong_count() > 0);
@@ -184,10 +187,13 @@ impl Blocks {
     pub(crate) fn take_oob(&self, geometry: &Geometry, block: BlockIndex, pages: u32) -> OobTurn {
         let mut table = self.table();
         let block = &mut table.blocks[block.0 as usize];
-        let Some(image) = block.image.as_ref().filter(|_| block.needs_oob(pages)) else { return OobTurn::Written };
-        if block.turn != Turn::Free {
+        if !block.needs_oob(pages) {
+            return OobTurn::Written;
+        }
+        if block.is_taken() {
             return OobTurn::Busy;
         }
+        let image = block.image.as_ref().expect("it has what is needed");
         block.turn = Turn::WritingOob;
         let (bytes, at) = image.unwritten(geometry, block.programmed.next());
         OobTurn::Write { bytes, at, pages: block.programmed.next() }
@@ -199,7 +205,6 @@ impl Blocks {
         let Table { blocks, with_image, with_urgent, .. } = &mut *table;
         let block = &mut blocks[at.0 as usize];
         assert_eq!(block.turn, Turn::WritingOob, "a turn ends once");
-        block.turn = Turn::Free;
         if let (Some(pages), Some(image)) = (pages, &mut block.image) {
             image.written_pages = pages;
             image.stale = false;
@@ -211,10 +216,17 @@ impl Blocks {
                 with_urgent.remove(&at);
             }
         }
-        self.end_turn(table);
+        self.end_turn(table, at);
     }
 
-    fn end_turn(&self, table: MutexGuard<'_, Table>) {
+    /// Gives a turn back. Waking takes time, so that it is done only if somebody may be waiting: who was refused the turn asks again
+    /// before it sleeps.
+    fn end_turn(&self, mut table: MutexGuard<'_, Table>, at: BlockIndex) {
+        let block = &mut table.blocks[at.0 as usize];
+        block.turn = Turn::Free;
+        if !std::mem::take(&mut block.is_awaited) {
+            return;
+        }
         let queues: Vec<Arc<dyn Poke>> = table.queues.iter().filter_map(Weak::upgrade).collect();
         drop(table);
         self.turn_ended.notify_all();
@@ -225,7 +237,7 @@ impl Blocks {
 
     /// Waits until nobody has the turn. Answers false when that takes unreasonably long.
     pub(crate) fn wait_turn(&self, at: BlockIndex) -> bool {
-        let taken = |table: &mut Table| table.blocks[at.0 as usize].turn != Turn::Free;
+        let taken = |table: &mut Table| table.blocks[at.0 as usize].is_taken();
         let waited = self.turn_ended.wait_timeout_while(self.table(), TURN_WAIT_MAX, taken);
         !waited.expect("no panic under this lock").1.timed_out()
     }
@@ -263,7 +275,7 @@ impl Blocks {
         if block.programs_in_flight > 0 {
             return Err(MediumError::BadRange { what: format!("erase of {at} while it is being programmed") });
         }
-        if block.turn != Turn::Free {
+        if block.is_taken() {
             return Ok(false);
         }
         block.turn = Turn::Erasing;
@@ -275,7 +287,6 @@ impl Blocks {
         let mut table = self.table();
         let block = &mut table.blocks[at.0 as usize];
         assert_eq!(block.turn, Turn::Erasing, "a turn ends once");
-        block.turn = Turn::Free;
         if erased {
             block.programmed = Programmed::Pages(0);
             block.image = None;
@@ -285,11 +296,18 @@ impl Blocks {
             table.with_urgent.remove(&at);
             table.without_space.retain(|program| program.block != at);
         }
-        self.end_turn(table);
+        self.end_turn(table, at);
     }
 }
 
 impl Block {
+    /// Whether somebody has the turn, whose end the caller is told of then.
+    fn is_taken(&mut self) -> bool {
+        let is_taken = self.turn != Turn::Free;
+        self.is_awaited |= is_taken;
+        is_taken
+    }
+
     /// Whether the OOB of the first `pages` pages is not all in the file.
     fn needs_oob(&self, pages: u32) -> bool {
         // Fewer pages than asked for are programmed when the block was erased since: that ended the need for the others.
@@ -318,4 +336,61 @@ pub(crate) fn block_failure(block: BlockIndex, what: &'static str, errno: Errno)
         return MediumError::NoSpace { what: format!("{what} of {block}") };
     }
     MediumError::BlockFailed { block, what, error: errno.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FormatOptions;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[derive(Default)]
+    struct Counted(AtomicU32);
+
+    impl Poke for Counted {
+        fn poke(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Goal:   the end of a turn wakes those who were refused it, and nobody else.
+    /// Method: turns to write OOB and to erase, with and without somebody who asks meanwhile, or waits; pokes are counted.
+    #[test]
+    fn only_awaited_turns_wake() {
+        let geometry = Geometry::for_file(32 << 20, 512, &FormatOptions::new(32 << 20)).unwrap();
+        let (blocks, at) = (Blocks::new(4), BlockIndex(1));
+        let queue = Arc::new(Counted::default());
+        let poke: Arc<dyn Poke> = queue.clone();
+        blocks.add_queue(Arc::downgrade(&poke));
+        let pokes = || queue.0.swap(0, Ordering::Relaxed);
+        for asks in [false, true] {
+            assert!(blocks.start_erase(at).unwrap());
+            if asks {
+                assert!(!blocks.start_erase(at).unwrap());
+            }
+            blocks.erase_done(at, true, false);
+            assert_eq!(pokes(), u32::from(asks), "an erase");
+            let page = PageAddr { block: at, page: 0 };
+            let unit = geometry.page_bytes * geometry.pages_per_program;
+            let oob = vec![1; (geometry.oob_bytes * geometry.pages_per_program) as usize];
+            let end = blocks.start_program(&geometry, (page, unit as usize, &oob), 4096, || Ok(())).unwrap();
+            blocks.program_done(&geometry, at, None);
+            assert!(matches!(blocks.take_oob(&geometry, at, end), OobTurn::Write { .. }));
+            if asks {
+                assert!(matches!(blocks.take_oob(&geometry, at, end), OobTurn::Busy));
+            }
+            blocks.oob_done(&geometry, at, Some(end));
+            assert_eq!(pokes(), u32::from(asks), "OOB");
+            assert!(matches!(blocks.take_oob(&geometry, at, end), OobTurn::Written));
+        }
+        assert!(blocks.start_erase(at).unwrap());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| blocks.wait_turn(at));
+            while !blocks.table().blocks[1].is_awaited {
+                std::thread::yield_now();
+            }
+            blocks.erase_done(at, true, false);
+            assert!(waiting.join().unwrap(), "whoever waits is woken");
+        });
+    }
 }
