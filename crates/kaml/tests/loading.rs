@@ -21,8 +21,8 @@ fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
 ///         another are put, read from the write buffer, listed and deleted, and blocks are read from there.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
-    let held = Held::new();
-    let device = Device::on_medium(held.clone()).unwrap();
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
     let (idle, busy) = (records(&device, "idle", 2000), records(&device, "busy", 10));
     let disk = device.create_namespace("disk", &BlockOptions::new(4096, 8).into()).unwrap();
     assert!(device.unload_namespace(idle).unwrap());
@@ -63,8 +63,8 @@ fn others_go_on_while_an_index_is_loaded() {
 /// Method: reads fail while it is not in memory; then everything is checked, and again after the device was closed and opened.
 #[test]
 fn namespaces_that_cannot_be_read_are_deleted() {
-    let held = Held::new();
-    let device = Device::on_medium(held.clone()).unwrap();
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium.clone()).unwrap();
     let (lost, kept) = (records(&device, "lost", 2000), records(&device, "kept", 1000));
     let live = device.stats().live_bytes;
     assert!(device.unload_namespace(lost).unwrap());
@@ -81,7 +81,7 @@ fn namespaces_that_cannot_be_read_are_deleted() {
     };
     check(&device);
     device.close().unwrap();
-    check(&Device::on_medium(held).unwrap());
+    check(&Device::on_medium(medium).unwrap());
 }
 
 /// Goal:   a namespace that is loaded again and again serves its records whole, and can be deleted at any moment.

@@ -20,8 +20,8 @@ use std::time::Duration;
 ///         there.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
-    let held = Held::new();
-    let world = World::serving(Device::on_medium(held.clone()).unwrap(), |_| {});
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
     let device = &world.device;
     let (idle, busy) = (world.namespace("idle"), world.namespace("busy"));
     let disk = |name| device.create_namespace(name, &BlockOptions::new(4096, 64).into()).unwrap();
