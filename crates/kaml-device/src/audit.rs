@@ -143,7 +143,7 @@ impl BlockAudit {
             }
         }
         let block = core.blocks.get(self.block);
-        let is_changing = core.writers.is_active(self.block) || core.collector.is_running();
+        let is_changing = core.writers.is_active(self.block) || core.collector.is_running() || core.deletions > 0;
         let settled = block.holds == 0 && !is_changing && self.programmed == core.gate().programmed_chunks(self.block);
         if settled && block.valid_chunks != live_chunks {
             judgement

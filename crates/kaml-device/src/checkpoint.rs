@@ -350,7 +350,7 @@ impl Core {
             && self.spaces.values().all(|space| !space.dirty)
             && !self.ring.has_staged()
             && self.ring.in_flight() == 0;
-        let clean = clean && self.table_is_exact;
+        let clean = clean && self.table_is_exact && self.deletions == 0;
         Root {
             generation: self.root.generation + 1,
             epoch: self.recovering.map_or(self.ring.epoch, |(epoch, _)| epoch),

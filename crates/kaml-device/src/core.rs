@@ -103,6 +103,8 @@ pub struct Core {
     pub(crate) salvage: Option<Vec<String>>,
     /// No record has moved since the block table was written.
     pub(crate) table_is_exact: bool,
+    /// Deleted namespaces whose records still count as live.
+    pub(crate) deletions: u32,
     /// Memory of all indexes as of the last poll.
     pub(crate) index_bytes: u64,
     /// [`Core::capacity_chunks`] as of the last poll.
@@ -172,6 +174,7 @@ impl Core {
             recovering: None,
             salvage: None,
             table_is_exact: false,
+            deletions: 0,
             index_bytes: 0,
             capacity_cached: 0,
             geometry,

@@ -517,7 +517,9 @@ impl Core {
         if !drain.scanned || drain.moving > 0 {
             return;
         }
-        let (is_stuck, scans) = (drain.is_stuck, drain.scans);
+        // Records of a namespace that is being deleted are not moved, and still count as live.
+        let is_stuck = drain.is_stuck || self.deletions > 0;
+        let scans = drain.scans;
         let entry = self.blocks.get(block);
         if entry.valid_chunks > 0 && !is_stuck && scans < SCANS_MAX {
             self.collector.draining.get_mut(&block).expect("just seen").scanned = false;

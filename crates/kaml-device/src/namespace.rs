@@ -6,7 +6,7 @@
 
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::layout::{BlockOptions, Layout};
-use crate::versioned::{MergePolicy, VersionOptions, Versioned, segment_chunks};
+use crate::versioned::{MergePolicy, VersionOptions, Versioned, for_each_segment, segment_chunks};
 use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{IndexReader, IndexWriter, KeyKind};
 use kaml_versions::{Parameters, Versions};
@@ -101,6 +101,23 @@ impl NamespaceShared {
     /// Whether anybody asked since this was asked last.
     pub(crate) fn take_use(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Adds the chunks that an index, or versions, point at to those of each block.
+pub(crate) fn count_chunks(
+    index: Option<&IndexWriter>,
+    versions: Option<&Versions>,
+    geometry: &Geometry,
+    of_blocks: &mut [u32],
+) {
+    let mut count = |at: u64, chunks: u32| of_blocks[geometry.split(ChunkAddr(at)).0.0 as usize] += chunks;
+    if let Some(index) = index {
+        index.for_each_slot(|slot| count(slot.at, slot.len.chunks_max()));
+    }
+    if let Some(columns) = versions.map(Versions::columns) {
+        let chunks = segment_chunks(columns.parameters(), geometry);
+        for_each_segment(columns, |segment| count(segment.at.get(), chunks));
     }
 }
 
@@ -218,14 +235,7 @@ impl Namespace {
 
     /// Adds the chunks that it points at to those of each block.
     pub(crate) fn count_chunks(&self, geometry: &Geometry, of_blocks: &mut [u32]) {
-        let mut count = |at: u64, chunks: u32| of_blocks[geometry.split(ChunkAddr(at)).0.0 as usize] += chunks;
-        if let Some(index) = &self.index {
-            index.for_each_slot(|slot| count(slot.at, slot.len.chunks_max()));
-        }
-        if let Some(parameters) = self.layout.versions() {
-            let chunks = segment_chunks(parameters, geometry);
-            self.for_each_segment(|segment| count(segment.at.get(), chunks));
-        }
+        count_chunks(self.index.as_ref(), self.shared.versions().as_ref(), geometry, of_blocks);
     }
 
     /// Makes a loaded index visible to readers.

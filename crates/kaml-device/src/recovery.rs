@@ -1,19 +1,19 @@
 //! Opening a device: after a clean close at once, after a crash by replaying the journal and the ring.
 //!
-//! Lives here:       formatting, the steps of opening, loading an index.
-//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`), reading it (`metadata`).
+//! Lives here:       formatting, the steps of opening.
+//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`), reading it (`metadata`, `loading`).
 //! Implements:       design section 6; docs/formats/root.md.
 //!
 //! Steps: read roots → block table → (clean: done) → indexes → journal from each snapshot's entry → count live
 //! records → ring from the root's tail: records are placed again → one root that starts a new epoch.
 
-use crate::blocks::{BlockTable, Pin};
+use crate::blocks::BlockTable;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::journal::{self, Change};
 use crate::format::oob::{Extent, Oob, entries_of_block, extents};
 use crate::format::record::{Record, RecordHeader, RecordKind};
-use crate::format::root::{Root, Stream};
+use crate::format::root::Root;
 use crate::journal::{Journal, JournalRun};
 use crate::lifetime::Class;
 use crate::metadata::{find_root, read_journal, read_root, read_stream};
@@ -22,8 +22,8 @@ use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, sequences_ahead_max};
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
-use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Completion, Io, Medium, PageAddr};
-use kaml_index::{IndexLayout, IndexWriter, Key, Slot};
+use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, Medium, PageAddr};
+use kaml_index::{Key, Slot};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// What opening found.
@@ -37,36 +37,6 @@ pub struct OpenReport {
     pub ring_frames: u64,
     /// Records in them.
     pub ring_records: u64,
-}
-
-/// The snapshot of an index, kept from being erased until it has been read.
-pub struct IndexLoad {
-    id: u32,
-    name: String,
-    layout: IndexLayout,
-    snapshot: Option<Stream>,
-    _pins: Vec<Pin>,
-}
-
-impl IndexLoad {
-    /// Reads and checks the snapshot: a second for ten million keys, so not under a lock that others wait for.
-    pub fn read(self, medium: &dyn Medium) -> Result<LoadedIndex, Error> {
-        let IndexLoad { id, name, layout, snapshot, .. } = self;
-        let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
-        let mut index = IndexWriter::new(layout);
-        if let Some(stream) = &snapshot {
-            let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-            index.restore(&bytes).map_err(|e| damaged(e.to_string()))?;
-        }
-        Ok(LoadedIndex { id, snapshot, index })
-    }
-}
-
-/// An index as its snapshot has it.
-pub struct LoadedIndex {
-    id: u32,
-    snapshot: Option<Stream>,
-    index: IndexWriter,
 }
 
 /// Pages that one opening may program: at 4 KiB more than any flash endures.
@@ -170,42 +140,6 @@ impl Core {
         core.blocks.set_age(core.writers.sequence, core.sequence);
         core.ring.begin_versions(core.sequence);
         Ok(core)
-    }
-
-    /// Loads the index of a namespace from its snapshot, if it is not in memory.
-    pub fn load_index(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
-        if let Some(load) = self.begin_load(medium, id)? {
-            let loaded = load.read(medium)?;
-            self.finish_load(loaded);
-        }
-        Ok(())
-    }
-
-    /// What a thread needs to load the index of a namespace beside the core; nothing if it is in memory. Versions are loaded
-    /// at once.
-    pub fn begin_load(&mut self, medium: &dyn Medium, id: u32) -> Result<Option<IndexLoad>, Error> {
-        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
-        space.shared.note_use(); // it is about to be used
-        if space.index.is_some() {
-            return Ok(None);
-        }
-        if space.layout.versions().is_some() {
-            return self.load_versions(medium, id).map(|()| None);
-        }
-        let gate = self.gate();
-        let runs = space.snapshot.iter().flat_map(|stream| &stream.runs);
-        let pins = runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect();
-        let layout = self.index_layout(space.layout);
-        Ok(Some(IndexLoad { id, name: space.name.clone(), layout, snapshot: space.snapshot.clone(), _pins: pins }))
-    }
-
-    /// Puts a loaded index in place, if it is still wanted and true.
-    pub fn finish_load(&mut self, loaded: LoadedIndex) {
-        let space = self.spaces.get_mut(&loaded.id);
-        // Nothing changes a namespace whose index is not in memory, but another may have loaded it, or deleted it.
-        if let Some(space) = space.filter(|space| space.index.is_none() && space.snapshot == loaded.snapshot) {
-            space.install(loaded.index);
-        }
     }
 
     fn recover(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {

@@ -489,14 +489,19 @@ fn lost_namespaces_are_deleted() {
         let live = rig.core.stats().live_bytes;
         let mut known_lost = BTreeSet::new();
         let mut delete = |rig: &mut Rig, id| {
-            while let Err(StageError::NeedIndex(needed)) = rig.core.delete_namespace(id, &known_lost) {
-                if needed == lost || (needed, lost_count) == (more, 2) {
-                    known_lost.insert(needed);
-                } else {
-                    rig.core.load_index(&rig.medium, needed).unwrap();
+            let deletion = loop {
+                match rig.core.delete_namespace(id, &known_lost) {
+                    Ok(deletion) => break deletion,
+                    Err(StageError::NeedIndex(needed)) if needed == lost || (needed, lost_count) == (more, 2) => {
+                        assert!(known_lost.insert(needed));
+                    }
+                    Err(StageError::NeedIndex(needed)) => rig.core.load_index(&rig.medium, needed).unwrap(),
+                    Err(error) => panic!("{error:?}"),
                 }
-            }
-            assert_eq!(rig.core.delete_namespace(id, &known_lost), Err(Error::UnknownNamespace(id).into()));
+            };
+            rig.core.finish_deletion(deletion.count(rig.core.geometry()));
+            let again = rig.core.delete_namespace(id, &known_lost).err();
+            assert_eq!(again, Some(Error::UnknownNamespace(id).into()));
         };
         delete(&mut rig, lost);
         if lost_count == 2 {
@@ -613,7 +618,8 @@ fn failed_programs_of_deleted_namespaces_stop_nothing() {
     let value = (&value[..], crc_fast::crc32_iscsi(&value));
     let image = encode_image(rig.core.geometry(), gone, key, value, rig.core.last_sequence(), buf);
     let ticket = rig.core.place(gone, key, image).unwrap();
-    rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
+    let deletion = rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
+    rig.core.finish_deletion(deletion.count(rig.core.geometry()));
     rig.world.wear_out = true;
     (0..20).for_each(|_| rig.background());
     assert_eq!((rig.core.stats().program_failures, rig.core.stopped()), (1, None));

@@ -236,7 +236,7 @@ fn stale_snapshots_are_not_installed() {
     device.put(2, b"deleted");
     device.unload();
     let load = |device: &mut Device| {
-        let load = device.core.begin_load(&device.medium, device.namespace).unwrap().unwrap();
+        let load = device.core.begin_load(device.namespace).unwrap().unwrap();
         load.read(&device.medium).unwrap()
     };
     let stale = load(&mut device);

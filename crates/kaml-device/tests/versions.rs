@@ -162,6 +162,16 @@ impl World {
         self.life.until(|core| core.roots_done() >= request)
     }
 
+    /// Takes the versions out of memory; answers how far a merge could go.
+    fn unload(&mut self) -> u64 {
+        self.root(true).expect("power stays");
+        let request = self.life.core.request_checkpoint();
+        self.life.until(|core| core.roots_done() >= request).expect("power stays");
+        let limit = self.life.core.merge_limit(self.versions).unwrap();
+        assert_eq!(self.life.core.unload_index(self.versions), Ok(true));
+        limit
+    }
+
     fn apply(&mut self, step: &Step) -> Result<Result<(), Error>, Cut> {
         self.life.core.set_time(7);
         let (records, versions) = (self.records, self.versions);
@@ -520,4 +530,45 @@ fn a_rollback_is_a_change() {
     assert_eq!(put(&mut world, before), Err(Error::Conflict { namespace: versions, key: Key::from(1), present: true }));
     let after = world.life.core.newest_committed(versions);
     assert_eq!(put(&mut world, after), Ok(()));
+}
+
+/// Goal:   versions that were read beside the core are not put in place once there are newer ones, or others were faster. Merges stay
+///         behind the oldest one that is kept.
+/// Method: read them beside the core; before they are put in place others are, are changed, written out and leave memory, once by a
+///         put that is only in the kept stream, once by one that is in a segment.
+#[test]
+fn stale_versions_are_not_installed() {
+    let medium = MemoryMedium::new(geometry(Packing::Across));
+    let (mut world, mut model) = (World::new(&medium, 1, COLUMNS), Model::default());
+    let put = |world: &mut World, model: &mut Model, seeds: Range<u64>| {
+        for seed in seeds {
+            let step = Step::Put(BTreeMap::from([((true, seed % KEYS), Some((seed, 900)))]));
+            world.apply(&step).expect("power stays").unwrap();
+            model.step(&step);
+        }
+    };
+    put(&mut world, &mut model, 0..100);
+    for count in [1, 2000] {
+        let limit = world.unload();
+        assert_eq!(world.life.core.merge_limit(world.versions), Err(StageError::NeedIndex(world.versions)));
+        let read = |world: &mut World| {
+            let load = world.life.core.begin_load(world.versions).unwrap().expect("it left memory");
+            load.read(&world.life.medium).unwrap()
+        };
+        let (late, loaded, stale) = (read(&mut world), read(&mut world), read(&mut world));
+        world.life.core.finish_load(loaded);
+        assert_eq!(world.life.core.merge_limit(world.versions), Ok(limit));
+        put(&mut world, &mut model, 1000..1000 + count);
+        world.life.core.finish_load(late);
+        world.compare(&model, false).unwrap();
+        let limit = world.unload();
+        world.life.core.finish_load(stale);
+        world.compare(&model, false).unwrap();
+        world.unload();
+        let closed = world.life.core.request_close();
+        world.life.until(|core| core.roots_done() >= closed).expect("power stays");
+        world = World::open(&medium, 2).unwrap();
+        world.life.core.load_index(&medium, world.versions).unwrap();
+        assert_eq!(world.life.core.merge_limit(world.versions), Ok(limit));
+    }
 }

@@ -16,7 +16,7 @@ use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::{Past, PastCommand};
-use kaml_device::{BlockStep, Core, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
+use kaml_device::{BlockStep, Core, Deletion, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -85,6 +85,8 @@ const GET_IDS: u64 = 1 << 63;
 const TURNS_MAX: u64 = 100_000;
 /// The same where steps of merges are no answer: merging all rows of a namespace takes many.
 const ENDLESS_TURNS_MAX: u64 = 2_000_000;
+/// Turns that counting a deleted namespace takes on average, while others go on.
+const DELETION_TURNS: u64 = 20;
 /// What passes when nothing is under way: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
 
@@ -105,6 +107,8 @@ pub struct World {
     pub(crate) waiting: Vec<Command>,
     /// Creating or deleting a namespace, with the root that makes it durable.
     naming: Option<(u64, u32)>,
+    /// Of a deleted namespace, what is to be counted.
+    deletion: Option<(Deletion, u32)>,
     readings: BTreeMap<u64, Reading>,
     unit_readings: BTreeMap<u64, UnitReading>,
     next_get: u64,
@@ -131,6 +135,7 @@ impl World {
             counts: Counts::default(),
             waiting: Vec::new(),
             naming: None,
+            deletion: None,
             readings: BTreeMap::new(),
             unit_readings: BTreeMap::new(),
             next_get: GET_IDS,
@@ -150,7 +155,7 @@ impl World {
 
     /// Whether nothing is asked for that was not answered.
     pub fn is_quiet(&self) -> bool {
-        self.depth() == 0 && self.naming.is_none()
+        self.depth() == 0 && self.naming.is_none() && self.deletion.is_none()
     }
 
     /// Commands under way.
@@ -191,6 +196,7 @@ impl World {
         if !self.lazy() {
             self.poll()?;
         }
+        self.finish_deletion();
         self.deliver()?;
         self.idle_turns += 1;
         self.endless_turns += 1;
@@ -506,15 +512,15 @@ impl World {
             || self.waiting.iter().enumerate().any(|(i, command)| i != which && touches(command))
             || self.readings.values().any(|reading| reading.address.0 == space)
             || self.unit_readings.values().any(|reading| reading.put.space == space);
-        if !there || busy || self.naming.is_some() {
+        if !there || busy || self.naming.is_some() || self.deletion.is_some() {
             self.waiting.swap_remove(which);
             return Ok(());
         }
         match self.core.delete_namespace(space, &BTreeSet::new()) {
-            Ok(()) => {
+            Ok(deletion) => {
                 self.waiting.swap_remove(which);
                 self.model.spaces.get_mut(&space).expect("just seen").1 = Phase::Deleting;
-                self.naming = Some((self.core.request_root(false), space));
+                self.deletion = Some((deletion, space));
                 Ok(())
             }
             Err(StageError::NeedIndex(id)) => self.load_for(which, id),
@@ -523,6 +529,18 @@ impl World {
                 self.waiting.swap_remove(which);
                 self.refused(error)
             }
+        }
+    }
+
+    /// What a deleted namespace had is counted at some time, or many turns later.
+    fn finish_deletion(&mut self) {
+        if self.naming.is_none()
+            && self.deletion.is_some()
+            && self.rng.one_in(DELETION_TURNS)
+            && let Some((deletion, space)) = self.deletion.take()
+        {
+            self.core.finish_deletion(deletion.count(self.core.geometry()));
+            self.naming = Some((self.core.request_root(false), space));
         }
     }
 

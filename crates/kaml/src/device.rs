@@ -209,9 +209,9 @@ impl Device {
     pub fn delete_namespace(&self, id: NamespaceId) -> Result<(), Error> {
         let mut core = self.shared().lock();
         let mut lost = BTreeSet::new();
-        loop {
+        let deletion = loop {
             match core.delete_namespace(id, &lost) {
-                Ok(()) => break,
+                Ok(deletion) => break deletion,
                 Err(StageError::NeedIndex(needed)) => {
                     core = self.shared().load_index(core, needed).unwrap_or_else(|why| {
                         tracing::warn!(namespace = needed, %why, deleting = id, "a namespace is deleted without this index");
@@ -222,7 +222,11 @@ impl Device {
                 Err(StageError::Refused(error)) => return Err(error.into()),
                 Err(StageError::Busy) => core = self.shared().make_room(core),
             }
-        }
+        };
+        drop(core);
+        let counted = deletion.count(&self.shared().geometry); // others go on meanwhile
+        let mut core = self.shared().lock();
+        core.finish_deletion(counted);
         let request = core.request_root(false);
         self.shared().wait_root(core, request)
     }

@@ -150,11 +150,12 @@ impl Shared {
         drop(core);
         let _alone = self.loading.lock().expect("no panics under this lock");
         let mut core = self.lock();
-        while let Some(load) = core.begin_load(&*self.medium, id)? {
+        while let Some(load) = core.begin_load(id)? {
             drop(core);
-            let loaded = load.read(&*self.medium)?;
+            let loaded = load.read(&*self.medium);
             core = self.lock();
-            core.finish_load(loaded);
+            self.reader.is_loaded(id)?; // what cannot be read of a namespace that was deleted meanwhile is not damaged
+            core.finish_load(loaded?);
         }
         Ok(core)
     }

@@ -10,21 +10,33 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    with_versions(device, name, count, None)
+}
+
+fn with_versions(device: &Device, name: &str, count: u64, versions: Option<VersionOptions>) -> NamespaceId {
+    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
     let space = device.create_namespace(name, &options).unwrap();
     (0..count).for_each(|key| device.put(space, key, &key.to_le_bytes()).unwrap());
     space
 }
 
 /// Goal:   who loads an index holds up nobody who works in another namespace; all who wait for it get it, from one load.
-/// Method: reads are held up while three threads ask for a record of a namespace that is not in memory; meanwhile records of
-///         another are put, read from the write buffer, listed and deleted, and blocks are read from there.
+/// Method: reads are held up while three threads ask for a record of a namespace that is not in memory, one with versions or
+///         without; meanwhile records of another are put, read from the write buffer, listed and deleted, and blocks are read from
+///         there.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
+    for versions in [None, Some(VersionOptions::default())] {
+        others_go_on_while_it_is_loaded(versions);
+    }
+}
+
+fn others_go_on_while_it_is_loaded(versions: Option<VersionOptions>) {
     let (held, medium) = Held::new();
     let device = Device::on_medium(medium).unwrap();
-    let (idle, busy) = (records(&device, "idle", 2000), records(&device, "busy", 10));
+    let (idle, busy) = (with_versions(&device, "idle", 2000, versions), records(&device, "busy", 10));
     let disk = device.create_namespace("disk", &BlockOptions::new(4096, 8).into()).unwrap();
+    device.settle().unwrap(); // versions are in the ring no more
     assert!(device.unload_namespace(idle).unwrap());
     device.block_write(disk, 0, &[1; 8 * 4096]).unwrap();
     held.hold(true);
@@ -139,9 +151,7 @@ fn indexes_come_and_go_under_load() {
 fn checks_load_what_has_left_memory() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
     let idle = records(&device, "idle", 3000);
-    let versions = Some(VersionOptions::default());
-    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
-    let kept = device.create_namespace("kept", &options).unwrap();
+    let kept = with_versions(&device, "kept", 0, Some(VersionOptions::default()));
     (0..3000u64).for_each(|key| device.put(kept, key, &[5; 1000]).unwrap());
     device.settle().unwrap();
     let mut left = 0;

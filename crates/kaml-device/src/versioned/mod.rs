@@ -17,17 +17,19 @@
 //! - the kept stream is replaced only while every segment is journaled: what the old one alone had is in one of them.
 
 mod keep;
+mod load;
 mod low;
 mod open;
 mod read;
 mod segments;
 
 pub(crate) use keep::KeepJob;
+pub(crate) use load::{LoadedVersions, VersionsLoad};
 pub use low::MergePolicy;
 pub(crate) use open::Again;
 pub use read::{SegmentRead, VersionReader};
 pub use segments::segment_image;
-pub(crate) use segments::{NoSegment, Placing};
+pub(crate) use segments::{NoSegment, Placing, for_each_segment};
 
 use crate::blocks::BlockTable;
 use crate::core::Core;

@@ -44,6 +44,24 @@ impl SegmentRead {
         &bytes[self.part.clone()]
     }
 
+    /// Reads it from the medium.
+    ///
+    /// # Errors
+    /// The medium's; [`Error::SegmentDamaged`] for what `take` refuses. Both are tried again first.
+    pub(crate) fn fetch<T>(
+        &self,
+        medium: &dyn Medium,
+        namespace: u32,
+        mut take: impl FnMut(&[u8]) -> Result<T, Damage>,
+    ) -> Result<T, Error> {
+        read_again(|| {
+            let mut io = Io::Read { at: self.at, into: AlignedBuf::zeroed(self.bytes) };
+            medium.execute(&mut io)?;
+            let Io::Read { into: found, .. } = io else { unreachable!("still a read") };
+            take(self.of(&found)).map_err(|what| self.damaged(namespace, what))
+        })
+    }
+
     /// The error of a part that is not what it should be.
     pub fn damaged(&self, namespace: u32, what: Damage) -> Error {
         Error::SegmentDamaged { namespace, at: self.at, what }
@@ -122,17 +140,11 @@ impl Core {
         mut take: impl FnMut(&[u8]) -> Result<T, Damage>,
     ) -> Result<T, Error> {
         let read = SegmentRead::new(&self.geometry, at, bytes);
-        let mut take = |found: &[u8]| take(found).map_err(|what| read.damaged(namespace, what));
         let mut buffered = vec![0; bytes.len()];
         if self.read_segment(&read, &mut buffered) {
-            return take(&buffered);
+            return take(&buffered).map_err(|what| read.damaged(namespace, what));
         }
-        read_again(|| {
-            let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
-            medium.execute(&mut io)?;
-            let Io::Read { into: found, .. } = io else { unreachable!("still a read") };
-            take(read.of(&found))
-        })
+        read.fetch(medium, namespace, take)
     }
 
     /// Copies a part of a segment that waits to be programmed; false if it is on the medium by now.

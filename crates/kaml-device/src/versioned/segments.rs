@@ -453,10 +453,11 @@ fn aligned(bytes: &[u8]) -> Arc<AlignedBuf> {
 
 impl Namespace {
     /// Segments of a namespace that is loaded.
-    pub(crate) fn for_each_segment(&self, mut each: impl FnMut(&SegmentInfo)) {
-        self.with_versions(|versions| {
-            let columns = versions.columns();
-            (0..columns.parameters().rows).flat_map(|row| columns.segments(row)).for_each(|segment| each(&segment));
-        });
+    pub(crate) fn for_each_segment(&self, each: impl FnMut(&SegmentInfo)) {
+        self.with_versions(|versions| for_each_segment(versions.columns(), each));
     }
+}
+
+pub(crate) fn for_each_segment(columns: &Columns, mut each: impl FnMut(&SegmentInfo)) {
+    (0..columns.parameters().rows).flat_map(|row| columns.segments(row)).for_each(|segment| each(&segment));
 }

@@ -1,0 +1,108 @@
+//! Indexes that come back into memory while others are at work.
+//!
+//! Lives here:       what a thread reads beside the core, and puts in place.
+//! Lives elsewhere:  versions (`versioned::load`), when an index leaves memory (`namespace_commands`), opening (`recovery`).
+//! Implements:       design section 6 (index load on first use).
+
+use crate::blocks::Pin;
+use crate::core::Core;
+use crate::error::Error;
+use crate::format::root::Stream;
+use crate::metadata::read_stream;
+use crate::versioned::{LoadedVersions, VersionsLoad};
+use kaml_flash::{BlockIndex, Medium};
+use kaml_index::{IndexLayout, IndexWriter};
+
+/// What finds the records of a namespace, on flash, kept from being erased until it has been read.
+pub struct IndexLoad(Load);
+
+enum Load {
+    Records(SnapshotLoad),
+    Versions(VersionsLoad),
+}
+
+struct SnapshotLoad {
+    id: u32,
+    name: String,
+    layout: IndexLayout,
+    snapshot: Option<Stream>,
+    _pins: Vec<Pin>,
+}
+
+/// What finds the records of a namespace, as flash has it.
+pub struct LoadedIndex(Loaded);
+
+enum Loaded {
+    Records { id: u32, snapshot: Option<Stream>, index: IndexWriter },
+    Versions(Box<LoadedVersions>),
+}
+
+impl IndexLoad {
+    /// Reads and checks it: a second for ten million keys, so not under a lock that others wait for.
+    pub fn read(self, medium: &dyn Medium) -> Result<LoadedIndex, Error> {
+        Ok(LoadedIndex(match self.0 {
+            Load::Records(load) => load.read(medium)?,
+            Load::Versions(load) => {
+                let directory = load.read_directory(medium)?;
+                Loaded::Versions(Box::new(load.read(medium, directory, None)?))
+            }
+        }))
+    }
+}
+
+impl SnapshotLoad {
+    fn read(self, medium: &dyn Medium) -> Result<Loaded, Error> {
+        let SnapshotLoad { id, name, layout, snapshot, .. } = self;
+        let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
+        let mut index = IndexWriter::new(layout);
+        if let Some(stream) = &snapshot {
+            let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
+            index.restore(&bytes).map_err(|e| damaged(e.to_string()))?;
+        }
+        Ok(Loaded::Records { id, snapshot, index })
+    }
+}
+
+impl Core {
+    /// Loads the index of a namespace from its snapshot, if it is not in memory.
+    pub fn load_index(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        if let Some(load) = self.begin_load(id)? {
+            let loaded = load.read(medium)?;
+            self.finish_load(loaded);
+        }
+        Ok(())
+    }
+
+    /// What a thread needs to load the index of a namespace beside the core; nothing if it is in memory.
+    pub fn begin_load(&self, id: u32) -> Result<Option<IndexLoad>, Error> {
+        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        space.shared.note_use(); // it is about to be used
+        if space.is_loaded() {
+            return Ok(None);
+        }
+        if space.layout.versions().is_some() {
+            return Ok(Some(IndexLoad(Load::Versions(self.versions_load(id)))));
+        }
+        let gate = self.gate();
+        let runs = space.snapshot.iter().flat_map(|stream| &stream.runs);
+        let pins = runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect();
+        let layout = self.index_layout(space.layout);
+        let (name, snapshot) = (space.name.clone(), space.snapshot.clone());
+        Ok(Some(IndexLoad(Load::Records(SnapshotLoad { id, name, layout, snapshot, _pins: pins }))))
+    }
+
+    /// Puts a loaded index in place, if it is still wanted and true.
+    pub fn finish_load(&mut self, loaded: LoadedIndex) {
+        let (id, found, index) = match loaded.0 {
+            Loaded::Records { id, snapshot, index } => (id, snapshot, index),
+            Loaded::Versions(loaded) => {
+                self.wants_seal = true;
+                return self.install_versions(*loaded);
+            }
+        };
+        // Nothing changes a namespace whose index is not in memory, but another may have loaded it, or deleted it.
+        if let Some(space) = self.spaces.get_mut(&id).filter(|space| space.index.is_none() && space.snapshot == found) {
+            space.install(index);
+        }
+    }
+}
