@@ -162,7 +162,7 @@ impl Shared {
 
     /// Memory is slow, and the core's lock is short: what a Put needs of the index comes meanwhile.
     pub(crate) fn prefetch(&self, ops: &[Op<'_>]) {
-        ops.iter().for_each(|op| self.reader.prefetch(op.namespace, &op.key));
+        self.reader.prefetch(ops.iter().map(|op| (op.namespace, &op.key)));
     }
 
     /// Writes the staged frame if that can be done now; else waits for the housekeeping thread.
