@@ -86,6 +86,7 @@ fn others_go_on_while_a_namespace_is_counted() {
     let during = life.core.stats();
     assert!(during.relocated_bytes > before.relocated_bytes + (1 << 20), "{during:?}");
     assert_eq!(during.live_bytes, before.live_bytes, "it has not been counted");
+    life.audit();
     life.core.finish_deletion(deletion.count(life.core.geometry()));
     settle(&mut life);
     let after = life.core.stats();
