@@ -83,12 +83,17 @@ impl Core {
         if space.layout.versions().is_some() {
             return Ok(Some(IndexLoad(Load::Versions(self.versions_load(id)))));
         }
-        let gate = self.gate();
-        let runs = space.snapshot.iter().flat_map(|stream| &stream.runs);
-        let pins = runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect();
+        let pins = self.pin_streams(&space.snapshot);
         let layout = self.index_layout(space.layout);
         let (name, snapshot) = (space.name.clone(), space.snapshot.clone());
         Ok(Some(IndexLoad(Load::Records(SnapshotLoad { id, name, layout, snapshot, _pins: pins }))))
+    }
+
+    /// Keeps streams from being erased for as long as the answer lives.
+    pub(crate) fn pin_streams<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Vec<Pin> {
+        let gate = self.gate();
+        let runs = streams.into_iter().flat_map(|stream| &stream.runs);
+        runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect()
     }
 
     /// Puts a loaded index in place, if it is still wanted and true.

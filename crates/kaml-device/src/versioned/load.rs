@@ -14,7 +14,7 @@ use crate::format::root::Stream;
 use crate::format::version::{Directory, Entry, kept_versions};
 use crate::metadata::{read_damaged_stream, read_stream};
 use crate::versioned::{SegmentRead, segment_chunks};
-use kaml_flash::{BlockIndex, ChunkAddr, Geometry, Medium};
+use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Error as Damage, Parameters, SegmentAt, SegmentTable, Source, Version, Versions, View, newest,
 };
@@ -25,7 +25,6 @@ use std::ops::Range;
 pub(crate) struct VersionsLoad {
     id: u32,
     name: String,
-    geometry: Geometry,
     parameters: Parameters,
     snapshot: Option<Stream>,
     kept: Option<Stream>,
@@ -239,13 +238,13 @@ impl VersionsLoad {
         bytes: Range<usize>,
         take: impl FnMut(&[u8]) -> Result<T, Damage>,
     ) -> Result<T, Error> {
-        let at = stored.entry.at;
-        let (_, chunk) = self.geometry.split(ChunkAddr(at.get()));
-        let end = chunk + segment_chunks(&self.parameters, &self.geometry);
-        if at.get() >= self.geometry.chunk_count() || end > self.geometry.chunks_per_block() {
+        let (at, geometry) = (stored.entry.at, medium.geometry());
+        let (_, chunk) = geometry.split(ChunkAddr(at.get()));
+        let end = chunk + segment_chunks(&self.parameters, geometry);
+        if at.get() >= geometry.chunk_count() || end > geometry.chunks_per_block() {
             return Err(stored.nowhere());
         }
-        SegmentRead::new(&self.geometry, at, &bytes).fetch(medium, self.id, take)
+        SegmentRead::new(geometry, at, &bytes).fetch(medium, self.id, take)
     }
 
     /// The kept versions of the namespace, in the order of their sequences.
@@ -264,13 +263,10 @@ impl Core {
     pub(crate) fn versions_load(&self, id: u32) -> VersionsLoad {
         let space = &self.spaces[&id];
         let kept = space.versioned.as_ref().and_then(|versioned| versioned.kept.clone());
-        let runs = space.snapshot.iter().chain(&kept).flat_map(|stream| &stream.runs);
-        let gate = self.gate();
-        let pins = runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect();
+        let pins = self.pin_streams(space.snapshot.iter().chain(&kept));
         VersionsLoad {
             id,
             name: space.name.clone(),
-            geometry: self.geometry.clone(),
             parameters: *space.layout.versions().expect("a versioned namespace"),
             snapshot: space.snapshot.clone(),
             kept,
