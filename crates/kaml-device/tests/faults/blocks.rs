@@ -1,0 +1,160 @@
+//! Programs and erases that fail, and bits that flip.
+
+use crate::rig::{Rig, scattered, value};
+use kaml_device::{Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, encode_image, image_bytes};
+use kaml_flash::AlignedBuf;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Goal:   a large value whose program fails beside its ring write is stored elsewhere, once, and the ring goes on behind the frame that
+///         says nothing now.
+/// Method: large values put one by one while now and then the block programmed next goes bad, although its ring write was made;
+///         the device opened again soon after each failure, and in the end; counts, and each time all values.
+#[test]
+fn programs_that_fail_beside_their_frames_lose_nothing() {
+    let mut rig = Rig::new();
+    let mut model = BTreeMap::new();
+    let (mut beside, mut failed) = (0, 0);
+    for round in 0..600u64 {
+        let key = round * 7 % 40;
+        let value = vec![round as u8; DIRECT_BYTES + (round as usize * 37) % 5000];
+        rig.world.wear_out |= round % 60 == 40;
+        match rig.put_large(key, &value) {
+            Some(Ok(())) => beside += 1,
+            Some(Err(_)) => failed += 1,
+            None => {}
+        }
+        model.insert(key, value);
+        if round % 5 == 0 {
+            rig.background();
+        }
+        if round % 60 == 41 {
+            rig.core = Core::open(&rig.medium).unwrap().0;
+            rig.compare(&model, 40);
+        }
+    }
+    assert!(beside > 200 && failed > 2, "{beside} beside, {failed} failed");
+    rig.settle();
+    assert!(rig.core.stats().bad_blocks > 2, "{:?}", rig.core.stats());
+    rig.compare(&model, 40);
+    rig.reopen();
+    rig.compare(&model, 40);
+}
+
+/// Goal:   blocks that fail are retired with nothing lost, for good, and the device goes on.
+/// Method: overwrite while now and then the block programmed next goes bad, whatever it is for; compare, reopen,
+///         compare.
+#[test]
+fn failing_blocks_lose_nothing() {
+    let mut rig = Rig::new();
+    let mut model = BTreeMap::new();
+    for round in 0..20_000u64 {
+        rig.world.wear_out |= round % 1500 == 700;
+        let key = scattered(round) % 2100;
+        rig.put(key, Some(&value(key, round))).unwrap();
+        model.insert(key, value(key, round));
+    }
+    rig.settle();
+    let stats = rig.core.stats();
+    assert!(stats.bad_blocks >= 10 && stats.program_failures >= 5 && stats.relocated_bytes > 0, "{stats:?}");
+    rig.compare(&model, 2100);
+    rig.reopen();
+    rig.compare(&model, 2100);
+    assert!(rig.core.stats().bad_blocks >= stats.bad_blocks);
+}
+
+/// Goal:   a record whose block fails is found at its new place, also if its index left memory while it stood in a buffer.
+/// Method: after each of twenty Puts a checkpoint, until the index can be taken out of memory; then the buffer with the record is
+///         programmed, and that fails; compared each time, and after the device is opened again.
+#[test]
+fn failing_blocks_wait_for_indexes_that_left_memory() {
+    let mut rig = Rig::new();
+    let mut model = BTreeMap::new();
+    for key in 0..20 {
+        rig.put(key, Some(&value(key, 1))).unwrap();
+        model.insert(key, value(key, 1));
+        rig.unload_and_wear_out(key);
+        let failures = rig.core.stats().program_failures;
+        rig.settle();
+        assert_eq!(rig.core.stats().program_failures, failures + 1, "it stood in a buffer");
+        rig.compare(&model, 20);
+    }
+    rig.reopen();
+    rig.compare(&model, 20);
+}
+
+/// Goal:   a root does not give up the ring frames of records that a failed block took along, while they stand in a buffer again.
+/// Method: fill a block, whose program fails; once its records stand in another one's buffer, a root that does not settle; then the
+///         device is opened as after a crash.
+#[test]
+fn records_placed_again_hold_the_ring() {
+    let mut rig = Rig::new();
+    let one_log = NamespaceChange { logs: Some(vec![0]), ..NamespaceChange::default() };
+    rig.core.set_namespace(rig.namespace, &one_log).unwrap();
+    rig.settle();
+    let (mut model, mut key) = (BTreeMap::new(), 0);
+    rig.world.wear_out = true;
+    while rig.core.stats().program_failures == 0 {
+        rig.put(key, Some(&value(key, 1))).unwrap();
+        model.insert(key, value(key, 1));
+        key += 1;
+    }
+    let programs = rig.core.stats().page_bytes;
+    while rig.core.wants_poll() {
+        rig.background();
+    }
+    let request = rig.core.request_root(false);
+    while rig.core.roots_done() < request {
+        rig.background();
+    }
+    assert!(rig.core.has_unprogrammed() && key > 20, "{key} records; {programs} {:?}", rig.core.stats());
+    rig.reopen();
+    rig.compare(&model, key);
+}
+
+/// Goal:   a large value whose namespace is deleted while its program fails does not stop the device.
+/// Method: place one, delete its namespace, fail the program; whoever placed it is told that it may go on, and that the namespace is gone.
+#[test]
+fn failed_programs_of_deleted_namespaces_stop_nothing() {
+    let mut rig = Rig::new();
+    let (gone, key) = (rig.namespace, Key::from(1u64));
+    let value = vec![1; DIRECT_BYTES];
+    let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), value.len()));
+    let value = (&value[..], crc_fast::crc32_iscsi(&value));
+    let image = encode_image(rig.core.geometry(), gone, key, value, rig.core.last_sequence(), buf);
+    let ticket = rig.core.place(gone, key, image).unwrap();
+    let deletion = rig.core.delete_namespace(gone, &BTreeSet::new()).unwrap();
+    rig.core.finish_deletion(deletion.count(rig.core.geometry()));
+    rig.world.wear_out = true;
+    (0..20).for_each(|_| rig.background());
+    assert_eq!((rig.core.stats().program_failures, rig.core.stopped()), (1, None));
+    assert!(rig.core.is_placed(ticket), "its caller waits for ever");
+    let op = Op { namespace: gone, key, body: Body::Placed { ticket }, condition: Condition::Always };
+    assert_eq!(rig.core.stage(&[op]), Err(Error::UnknownNamespace(gone).into()));
+    rig.core.forget(ticket);
+    rig.settle();
+    assert_eq!(rig.core.stats().bad_blocks, 1);
+    rig.reopen();
+}
+
+/// Goal:   a bit that flips on its way from the medium damages nothing for good: collection moves what it read right, and keeps all
+///         blocks.
+/// Method: records are overwritten and collected while bits flip in every third read; then read without.
+#[test]
+fn flipped_bits_are_not_moved_along() {
+    let (mut rig, mut model) = (Rig::new(), BTreeMap::new());
+    rig.world.flips = true;
+    for round in 0..20_000u64 {
+        let key = scattered(round) % 2600;
+        rig.put(key, Some(&value(key, round))).unwrap();
+        model.insert(key, value(key, round));
+    }
+    rig.settle();
+    rig.world.flips = false;
+    let stats = rig.core.stats();
+    assert!(stats.relocated_bytes > 1 << 20, "{stats:?}");
+    assert_eq!((stats.bad_blocks, stats.damaged_records), (0, 0), "{stats:?}");
+    rig.compare(&model, 2600);
+    rig.audit();
+    rig.reopen();
+    rig.compare(&model, 2600);
+}

@@ -1,0 +1,9 @@
+//! The firmware on flash that fails.
+
+mod blocks;
+mod indexes;
+mod rig;
+mod ring;
+mod space;
+#[path = "../common/watched.rs"]
+mod watched;
