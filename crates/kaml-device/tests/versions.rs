@@ -474,7 +474,7 @@ fn blocks_that_fail_while_opening_take_no_versions_along() {
                 _ => Ok(()),
             }
         };
-        drop(Core::open(&Watched { medium: crashed.clone(), watch }).unwrap());
+        drop(Core::open(&Watched { medium: crashed.clone(), watch, before: |queue| queue }).unwrap());
         let mut world = World::open(&crashed.reopen(), 7).unwrap();
         assert_eq!(world.compare(&model, false), Ok(()), "program {fails_at} failed");
         if failed.into_inner().unwrap().is_none() {

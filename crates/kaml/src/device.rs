@@ -8,7 +8,7 @@ use crate::bytes::Bytes;
 use crate::check::CheckReport;
 use crate::driver::Shared;
 use crate::error::Error;
-use crate::queue::AsyncQueue;
+use crate::queue::{AsyncQueue, finish_ring_writes};
 use crate::stats::{DeviceInfo, Stats};
 use crate::sync::{Instant, JoinHandle, Mutex};
 use crate::{Cursor, Key, NamespaceChange, NamespaceId, NamespaceInfo, NamespaceOptions, background};
@@ -224,6 +224,7 @@ impl Device {
             }
         };
         drop(core);
+        finish_ring_writes(self.shared());
         let counted = deletion.count(&self.shared().geometry); // others go on meanwhile
         let mut core = self.shared().lock();
         core.finish_deletion(counted);

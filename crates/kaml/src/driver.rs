@@ -148,6 +148,7 @@ impl Shared {
             return Ok(core); // it stays as long as the core is locked
         }
         drop(core);
+        finish_ring_writes(self);
         let _alone = self.loading.lock().expect("no panics under this lock");
         let mut core = self.lock();
         while let Some(load) = core.begin_load(id)? {

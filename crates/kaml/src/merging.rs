@@ -5,6 +5,7 @@
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 
 use crate::driver::Shared;
+use crate::queue::finish_ring_writes;
 use crate::sync::{Instant, JoinHandle, MutexGuard, sleep, spawn};
 use crate::versions::MergeReport;
 use crate::{Error, NamespaceId};
@@ -81,6 +82,7 @@ impl Drop for Merging<'_> {
 impl Shared {
     /// Nobody else merges until the answer is dropped.
     pub(crate) fn merge_alone(&self) -> MutexGuard<'_, ()> {
+        finish_ring_writes(self);
         self.merging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

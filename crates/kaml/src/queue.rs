@@ -196,18 +196,11 @@ impl AsyncQueue {
         let start = Instant::now();
         let shared = self.shared.clone();
         shared.prefetch(ops);
-        let mut core = shared.lock();
-        Shared::tell_time(&mut core);
-        let frame = loop {
-            match core.stage(ops) {
-                Ok(frame) => break frame,
-                Err(StageError::Refused(error)) => {
-                    drop(core);
-                    self.leave_nothing_behind();
-                    return Err(error.into());
-                }
-                Err(StageError::NeedIndex(id)) => core = shared.load_index(core, id)?,
-                Err(StageError::Busy) => core = self.make_room(&shared, core),
+        let (mut core, frame) = match self.stage(&shared, ops) {
+            Ok(staged) => staged,
+            Err(error) => {
+                self.leave_nothing_behind();
+                return Err(error);
             }
         };
         let wake = core.has_background();
@@ -224,6 +217,20 @@ impl AsyncQueue {
         }
         self.puts.push_back(WaitingPut { frame, token, start, failed: None });
         Ok(())
+    }
+
+    /// Stages a Put, waiting for room if there is none just now.
+    fn stage<'a>(&mut self, shared: &'a Arc<Shared>, ops: &[Op<'_>]) -> Result<(MutexGuard<'a, Core>, u64), Error> {
+        let mut core = shared.lock();
+        Shared::tell_time(&mut core);
+        loop {
+            match core.stage(ops) {
+                Ok(frame) => return Ok((core, frame)),
+                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::NeedIndex(id)) => core = shared.load_index(core, id)?,
+                Err(StageError::Busy) => core = self.make_room(shared, core),
+            }
+        }
     }
 
     /// From now on whoever commits a frame wakes this loop: it may have something in it.

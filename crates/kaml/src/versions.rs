@@ -9,6 +9,7 @@
 
 use crate::driver::Shared;
 use crate::merging::Pace;
+use crate::queue::finish_ring_writes;
 use crate::{Cursor, Device, Error, Key, ListPage, NamespaceId};
 use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader, read_whole};
 use kaml_versions::{
@@ -435,6 +436,7 @@ impl Device {
 
     /// What [`Device::merge`] would drop under these rules; nothing is changed.
     pub fn merge_dry_run(&self, namespace: NamespaceId, retention: &Retention) -> Result<MergeReport, Error> {
+        finish_ring_writes(self.shared());
         let limit = self.shared().merge_limit(namespace)?;
         let mut reading = self.shared().reading(namespace)?;
         let mut report = MergeReport::default();

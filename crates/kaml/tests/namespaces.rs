@@ -1,73 +1,22 @@
 //! Namespaces that come and change while others use them, and as many as the root takes.
 
+#[path = "support/held_queue.rs"]
+mod held_queue;
+#[path = "../../kaml-device/tests/common/watched.rs"]
+mod watched;
+
+use held_queue::hold_back;
 use kaml::{CreateOptions, Device, Error, KeyKind, NamespaceChange, NamespaceOptions};
 use kaml_device::Core;
-use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, MediumError, MemoryMedium, Queue, Wait, Wake};
+use kaml_flash::{Geometry, Io, MemoryMedium};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
+use watched::{Seen, Watched};
 
 fn u64_keys() -> NamespaceOptions {
     NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
-}
-
-/// A medium in memory whose root writes can be held up.
-struct HeldRoots {
-    medium: MemoryMedium,
-    is_held: Arc<AtomicBool>,
-}
-
-struct HeldQueue {
-    queue: Box<dyn Queue>,
-    is_held: Arc<AtomicBool>,
-    held: Vec<(IoId, Io)>,
-}
-
-impl Queue for HeldQueue {
-    fn submit(&mut self, id: IoId, io: Io) {
-        match matches!(io, Io::WriteRoot { .. }) && self.is_held.load(Ordering::SeqCst) {
-            true => self.held.push((id, io)),
-            false => self.queue.submit(id, io),
-        }
-    }
-    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
-        if !self.is_held.load(Ordering::SeqCst) {
-            self.held.drain(..).for_each(|(id, io)| self.queue.submit(id, io));
-        }
-        let wait = if self.held.is_empty() { wait } else { Wait::ForNs(1_000_000) };
-        self.queue.reap(wait, done);
-    }
-    fn in_flight(&self) -> usize {
-        self.queue.in_flight() + self.held.len()
-    }
-    fn waker(&self) -> Arc<dyn Wake> {
-        self.queue.waker()
-    }
-}
-
-impl Medium for HeldRoots {
-    fn geometry(&self) -> &Geometry {
-        self.medium.geometry()
-    }
-    fn uuid(&self) -> [u8; 16] {
-        self.medium.uuid()
-    }
-    fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
-        self.medium.execute(io)
-    }
-    fn queue(&self, depth: u32) -> Box<dyn Queue> {
-        Box::new(HeldQueue { queue: self.medium.queue(depth), is_held: self.is_held.clone(), held: Vec::new() })
-    }
-    fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.medium.read_root(slot, into)
-    }
-    fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
-        self.medium.read_ring(offset, into)
-    }
-    fn describe(&self) -> String {
-        self.medium.describe()
-    }
 }
 
 /// Goal:   no Put is acknowledged whose namespace a crash would take along.
@@ -80,7 +29,9 @@ fn puts_wait_until_their_namespace_is_durable() {
         let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
         Core::format(&medium).unwrap();
         let is_held = Arc::new(AtomicBool::new(false));
-        let held = HeldRoots { medium: medium.clone(), is_held: is_held.clone() };
+        let hold = is_held.clone();
+        let before = hold_back(move |io, _| matches!(io, Io::WriteRoot { .. }) && hold.load(Ordering::SeqCst));
+        let held = Watched { medium: medium.clone(), watch: |_: Seen<'_>| Ok(()), before };
         let device = Device::on_medium(Arc::new(held)).unwrap();
         let value = vec![7; len];
         is_held.store(true, Ordering::SeqCst);

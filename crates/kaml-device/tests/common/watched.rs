@@ -9,13 +9,18 @@ pub(crate) enum Seen<'a> {
     RingRead,
 }
 
-/// The flash, and who looks.
-pub(crate) struct Watched<F> {
+/// The flash, who looks, and what comes before its queues.
+pub(crate) struct Watched<F, Q> {
     pub(crate) medium: MemoryMedium,
     pub(crate) watch: F,
+    pub(crate) before: Q,
 }
 
-impl<F: Fn(Seen<'_>) -> Result<(), MediumError> + Send + Sync> Medium for Watched<F> {
+impl<F, Q> Medium for Watched<F, Q>
+where
+    F: Fn(Seen<'_>) -> Result<(), MediumError> + Send + Sync,
+    Q: Fn(Box<dyn Queue>) -> Box<dyn Queue> + Send + Sync,
+{
     fn geometry(&self) -> &Geometry {
         self.medium.geometry()
     }
@@ -30,7 +35,7 @@ impl<F: Fn(Seen<'_>) -> Result<(), MediumError> + Send + Sync> Medium for Watche
     }
 
     fn queue(&self, depth: u32) -> Box<dyn Queue> {
-        self.medium.queue(depth)
+        (self.before)(self.medium.queue(depth))
     }
 
     fn read_root(&self, slot: u8, into: &mut AlignedBuf) -> Result<(), MediumError> {

@@ -47,7 +47,8 @@ fn small_frames_are_read_together() {
                 reads.fetch_add(u64::from(matches!(seen, Seen::RingRead)), Ordering::Relaxed);
                 Ok(())
             };
-            let (core, report) = Core::open(&Watched { medium: rig.medium.clone(), watch }).unwrap();
+            let (core, report) =
+                Core::open(&Watched { medium: rig.medium.clone(), watch, before: |queue| queue }).unwrap();
             let reads = reads.into_inner();
             assert!(reads <= 32, "{reads} reads for {} frames", report.ring_frames);
             frames_max = frames_max.max(report.ring_frames);

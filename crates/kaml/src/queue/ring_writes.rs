@@ -5,7 +5,7 @@
 //!
 //! A ring write holds the Puts of everybody, and only the thread that started it can take its completion. A thread that
 //! then sleeps for a later frame in a blocking call would sleep for ever, and everybody with it. So every blocking call
-//! finishes the ring writes of its own thread before it sleeps.
+//! finishes the ring writes of its own thread before it sleeps, or is about to read for long.
 
 use crate::driver::Shared;
 use crate::sync::thread_local;

@@ -5,7 +5,7 @@ mod watched;
 
 use kaml::CreateOptions;
 use kaml_device::Core;
-use kaml_flash::{Geometry, Io, Medium, MediumError, MemoryMedium};
+use kaml_flash::{Geometry, Io, Medium, MediumError, MemoryMedium, Queue};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use watched::{Seen, Watched};
@@ -22,7 +22,16 @@ pub(crate) struct Held {
 
 impl Held {
     /// One, and a formatted medium in memory behind it.
+    #[allow(dead_code, reason = "some want other queues")]
     pub(crate) fn new() -> (Arc<Held>, Arc<dyn Medium>) {
+        Held::with_queues(|queue| queue)
+    }
+
+    /// The same with something before the medium's queues.
+    pub(crate) fn with_queues<Q>(before: Q) -> (Arc<Held>, Arc<dyn Medium>)
+    where
+        Q: Fn(Box<dyn Queue>) -> Box<dyn Queue> + Send + Sync + 'static,
+    {
         let options = CreateOptions::new(64 << 20);
         let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
         Core::format(&medium).unwrap();
@@ -32,7 +41,7 @@ impl Held {
             Seen::Operation(Io::Read { .. }) => gate.pass(),
             Seen::Operation(_) | Seen::RingRead => Ok(()),
         };
-        (held, Arc::new(Watched { medium, watch }))
+        (held, Arc::new(Watched { medium, watch, before }))
     }
 
     pub(crate) fn hold(&self, is_held: bool) {
