@@ -184,6 +184,48 @@ fn loops_that_sleep_are_woken() {
     assert!(unit[..512] == [1; 512] && unit[512..1024] == [2; 512] && unit[1024..] == [1; 3072]);
 }
 
+/// Goal:   reads that were done at once are all answered before the loop sleeps, although one poll answers only some of them; also when
+///         a blocked call of the thread has found them done.
+/// Method: many Gets from flash, polled for when all have had time to be done: blocked, at the descriptor, and at the descriptor after
+///         a blocked Put beside one of the loop. A sleep that nobody ends lasts a second, or five.
+#[test]
+fn reads_done_together_are_answered_together() {
+    const GETS: u64 = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    (0..GETS).for_each(|key| device.put(records, key, &value(key, 0)).unwrap());
+    device.settle().unwrap();
+    let (mut queue, mut answers) = (device.queue(128), Vec::new());
+    let mut get_all = |queue: &mut AsyncQueue, puts: bool| {
+        if puts {
+            queue.put(GETS, records, GETS, b"in the loop").unwrap();
+        }
+        (0..GETS).for_each(|key| queue.get(key, records, key).unwrap());
+        queue.poll(false, &mut answers);
+        std::thread::sleep(Duration::from_millis(20));
+        answers.clear();
+    };
+    for round in 0..5 {
+        get_all(&mut queue, false);
+        let begin = Instant::now();
+        let mut answers = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert!(begin.elapsed() < Duration::from_millis(900), "round {round}: it slept {:?}", begin.elapsed());
+        for answer in answers {
+            assert!(answer.result.unwrap().as_deref() == Some(&value(answer.token, 0)[..]), "{}", answer.token);
+        }
+        get_all(&mut queue, false);
+        assert!(wait_at_descriptor(&mut queue), "round {round}");
+        get_all(&mut queue, true);
+        device.put(records, GETS + 1, b"blocked").unwrap();
+        assert!(wait_at_descriptor(&mut queue), "round {round}, after a blocked Put");
+    }
+}
+
 /// Goal:   a queue that outlives its device loses nothing that it answers: what comes after the device was closed is refused.
 /// Method: put before and after the last handle is closed, records and blocks, small ones and a large one; the device is opened again.
 #[test]
