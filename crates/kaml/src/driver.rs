@@ -531,12 +531,22 @@ impl Shared {
         self.wake_background();
         let no_space_count = core.no_space_count();
         while core.roots_done() < request {
-            if let Some(error) = programs_wait_for_ever(&core, no_space_count) {
-                return Err(error);
-            }
-            core = self.make_room(core);
+            core = self.wait_for_programs(core, no_space_count)?;
         }
         Ok(())
+    }
+
+    /// Waits for what comes with page programs, unless the device takes no changes, or they found no space below again since there
+    /// had been `no_space_count` that did not.
+    pub(crate) fn wait_for_programs<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        no_space_count: u64,
+    ) -> Result<MutexGuard<'a, Core>, Error> {
+        match programs_wait_for_ever(&core, no_space_count) {
+            Some(error) => Err(error),
+            None => Ok(self.make_room(core)),
+        }
     }
 }
 

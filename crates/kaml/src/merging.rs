@@ -168,15 +168,13 @@ impl Shared {
     /// Waits until the segments of a row are settled, and closes its last group.
     fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
         let mut core = self.lock();
+        let no_space_count = core.no_space_count();
         loop {
             match core.begin_merge(namespace, row) {
                 Ok(()) => return Ok(()),
                 Err(StageError::Refused(error)) => return Err(error.into()),
                 Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                Err(StageError::Busy) => match core.stopped() {
-                    Some(error) => return Err(error.into()),
-                    None => core = self.make_room(core),
-                },
+                Err(StageError::Busy) => core = self.wait_for_programs(core, no_space_count)?,
             }
         }
     }
@@ -186,11 +184,9 @@ impl Shared {
         let mut tickets = Vec::with_capacity(merged.segments.len());
         let installed = self.place_all(namespace, merged, (&mut tickets, pace)).and_then(|()| {
             let mut core = self.lock();
+            let no_space_count = core.no_space_count();
             while !tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
-                if let Some(error) = core.stopped() {
-                    return Err(error.into());
-                }
-                core = self.make_room(core);
+                core = self.wait_for_programs(core, no_space_count)?;
             }
             Ok(core.install_merge(namespace, merged, &tickets)?)
         });
@@ -209,12 +205,13 @@ impl Shared {
         for sealed in &merged.segments {
             let image = segment_image(sealed);
             let mut core = self.lock();
+            let no_space_count = core.no_space_count();
             loop {
                 match core.place_merged(namespace, sealed, &image) {
                     Ok(ticket) => break tickets.push(ticket),
                     Err(StageError::Refused(error)) => return Err(error.into()),
                     Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                    Err(StageError::Busy) => core = self.make_room(core),
+                    Err(StageError::Busy) => core = self.wait_for_programs(core, no_space_count)?,
                 }
             }
             drop(core);

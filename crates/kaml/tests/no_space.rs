@@ -1,6 +1,9 @@
 //! The device on a file system that is full.
 
-use kaml::{CreateOptions, Device, KeyKind, NamespaceChange, NamespaceOptions, OpenOptions};
+use kaml::{
+    CreateOptions, Device, Error, KeyKind, NamespaceChange, NamespaceOptions, OpenOptions, Retention, VersionOptions,
+};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -54,10 +57,7 @@ fn devices_go_on_where_space_cannot_be_reserved() {
         let (count, error) = (0..).find_map(|key| Some((key, put(key).err()?))).unwrap();
         assert!(error.to_string().starts_with("no space left below"), "{error}");
         std::fs::remove_file(at.join("ballast")).unwrap();
-        let begin = Instant::now();
-        while let Err(error) = put(count) {
-            assert!(begin.elapsed() < Duration::from_secs(20), "{error}");
-        }
+        await_space(|| put(count));
         let more = (4 << 20) / value_bytes as u64;
         (count..count + more).for_each(|key| put(key).unwrap());
         device.close().unwrap();
@@ -104,16 +104,86 @@ fn namespaces_change_without_space_below() {
         assert!(error.to_string().starts_with("no space left below"), "{error}");
     }
     assert!(run(Command::new("mount").args(["-o", "remount,size=128m"]).arg(dir.path())));
-    let begin = Instant::now();
-    while let Err(error) = device.put(gone + 1, 1, b"one") {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{error}"); // until programs are tried again
-    }
+    await_space(|| device.put(gone + 1, 1, b"one"));
     device.close().unwrap();
     let device = Device::open(&path, &OpenOptions::default()).unwrap();
     let names: Vec<String> = device.namespaces().into_iter().map(|space| space.name).collect();
     assert_eq!(names, ["renamed", "new"]);
     assert_eq!(device.get(gone + 1, 1).unwrap().unwrap(), b"one");
     device.close().unwrap();
+}
+
+/// Goal:   a merge that finds no space below in its middle says so, and gives up what it has written; it can be made again.
+/// Method: versions are settled, a file beside the device takes all space, and a merge begins that has more to write than the device has
+///         ready; four times over, then with space; when the namespace is deleted its blocks are free, also those of the four. Needs
+///         the right to mount.
+#[test]
+fn merges_end_without_space_below() {
+    let dir = tempfile::tempdir().unwrap();
+    if !run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=40m", "tmpfs"]).arg(dir.path())) {
+        println!("skipped: no right to mount a tmpfs");
+        return;
+    }
+    let _unmount = Unmount(dir.path().into());
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(96 << 20)).unwrap();
+    let versions = VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() };
+    let space = device.create_namespace("n", &NamespaceOptions { keys: KeyKind::U64, ..versions.into() }).unwrap();
+    let value = |key: u64, round: u64| vec![(key ^ round) as u8; 4000];
+    for round in 0..3 {
+        // The newest is kept, and of what went before some go: most has to be written again.
+        let keys = (0..2000u64).filter(|key| round == 0 || key % 3 == round);
+        keys.for_each(|key| device.put(space, key, &value(key, round)).unwrap());
+    }
+    device.settle().unwrap();
+    let (say, said) = channel();
+    let merge = move |device: &Device| {
+        let retention = Retention { keep_internal: false, ..Retention::default() };
+        device.merge(space, &retention, &mut |_, _| {})
+    };
+    let without_space = {
+        let (device, ballast) = (device.clone(), dir.path().join("ballast"));
+        move || {
+            let merge_once = || {
+                device.settle().unwrap();
+                let mut file = std::fs::File::create(&ballast).unwrap();
+                while file.write_all(&[1; 64 << 10]).is_ok() {}
+                let merged = merge(&device);
+                std::fs::remove_file(&ballast).unwrap();
+                drop(file);
+                await_space(|| device.settle());
+                merged
+            };
+            say.send([(); 4].map(|()| merge_once())).is_ok()
+        }
+    };
+    let thread = std::thread::spawn(without_space);
+    for merged in said.recv_timeout(Duration::from_secs(40)).expect("they end") {
+        let error = merged.unwrap_err();
+        assert!(error.to_string().starts_with("no space left below"), "{error}");
+    }
+    thread.join().unwrap();
+    merge(&device).unwrap();
+    for key in 0..2000u64 {
+        let newest = (0..3).rfind(|round| *round == 0 || key % 3 == *round).unwrap();
+        assert!(device.get(space, key).unwrap().unwrap() == value(key, newest), "key {key}");
+    }
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.delete_namespace(space).unwrap();
+    device.settle().unwrap();
+    let stats = device.stats();
+    assert!(stats.free_blocks > stats.block_count - 6, "what the merges gave up is in use: {stats:?}");
+    device.close().unwrap();
+}
+
+/// Tries until programs that had no space have been tried again.
+fn await_space<T>(command: impl Fn() -> Result<T, Error>) -> T {
+    let begin = Instant::now();
+    loop {
+        match command() {
+            Ok(answer) => return answer,
+            Err(error) => assert!(begin.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+    }
 }
 
 fn fill_and_close(value_bytes: usize) {
