@@ -115,7 +115,7 @@ impl Core {
         self.check(door, ops)?;
         let bytes = self.admit(ops)?;
         if !self.ring.has_room(bytes) || !self.has_sequences(ops.len()) {
-            return Err(StageError::Busy);
+            return Err(self.wait_for_programs());
         }
         let mark = self.ring.mark();
         for op in ops {
@@ -178,11 +178,15 @@ impl Core {
 
     /// What is put into a namespace that no root knows yet would be lost with it, and so waits for one.
     pub(crate) fn check_durable(&self, namespace: u32) -> Result<(), StageError> {
-        match self.no_space_below() {
-            _ if namespace < self.root.next_namespace => Ok(()),
-            Some(error) => Err(Error::Medium(error).into()),
-            None => Err(StageError::Busy),
+        match namespace < self.root.next_namespace {
+            true => Ok(()),
+            false => Err(self.wait_for_programs()),
         }
+    }
+
+    /// The answer to a command that has to wait for page programs: if there is no space for them nobody knows for how long.
+    fn wait_for_programs(&self) -> StageError {
+        self.no_space_below().map_or(StageError::Busy, |error| Error::Medium(error).into())
     }
 
     /// Whether so many more sequences may be used before a root tells of those that were: opening after a crash begins behind them.
@@ -258,7 +262,7 @@ impl Core {
         if chunks > 0 {
             self.admit_chunks(chunks)?;
         } else if !self.may_delete() {
-            return Err(StageError::Busy);
+            return Err(self.wait_for_programs());
         } else if self.collector.wedged && self.blocks.free_count() == 0 {
             return Err(self.full_now().into()); // the journal that deletes need could not go on
         }
@@ -266,7 +270,7 @@ impl Core {
             return Err(self.no_room());
         }
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
-            return Err(StageError::Busy);
+            return Err(self.wait_for_programs());
         }
         Ok(ring_bytes)
     }

@@ -37,6 +37,35 @@ fn no_space_below_is_survived() {
     rig.compare(&model, 100);
 }
 
+/// Goal:   deletes do not wait for ever where there is no space below: as many as the ring takes are accepted, then they are told.
+/// Method: fail all programs and erases with no space and delete until that is refused; reads go on, what was accepted holds; then let
+///         them succeed.
+#[test]
+fn deletes_are_told_of_no_space_below() {
+    let mut rig = Rig::new();
+    let mut model: BTreeMap<u64, Vec<u8>> = (0..100).map(|key| (key, value(key, 0))).collect();
+    model.iter().for_each(|(key, value)| rig.put(*key, Some(value)).unwrap());
+    rig.world.no_space = true;
+    let refused = (0..100_000).find_map(|i| {
+        let refused = rig.put(i % 50, None).err();
+        if refused.is_none() {
+            model.remove(&(i % 50));
+        }
+        refused
+    });
+    assert!(matches!(refused, Some(Error::Medium(MediumError::NoSpace { .. }))), "{refused:?}");
+    assert_eq!(model.len(), 50);
+    rig.compare(&model, 100);
+    rig.world.no_space = false;
+    rig.background();
+    rig.put(60, None).unwrap();
+    model.remove(&60);
+    rig.settle();
+    rig.compare(&model, 100);
+    rig.reopen();
+    rig.compare(&model, 100);
+}
+
 /// Goal:   a program that is tried again comes before those of later pages, whatever came up while it was under way.
 /// Method: a program finds no space and is handed out again; Puts fill the next pages meanwhile; it finds none again just when it is due.
 #[test]
