@@ -26,7 +26,7 @@ use crate::namespace::{Directory, Namespace};
 use crate::ring::{self, CommitRing, Staged};
 use crate::staging::Ticket;
 use crate::stats::Counters;
-use crate::versioned::{KeepJob, Placing};
+use crate::versioned::{KeepJob, Placing, Replaced};
 use crate::writers::{Move, Writers};
 use kaml_flash::{BlockIndex, ChunkAddr, Completion, Geometry, Io, IoId, MediumError, Packing, PageAddr};
 use kaml_index::{DenseLayout, HashLayout, IndexLayout, Key, LenCode, Slot};
@@ -76,6 +76,8 @@ pub struct Core {
     pub(crate) beside: Option<u64>,
     /// Segments of versioned namespaces being programmed.
     pub(crate) placing: BTreeMap<u64, Placing>,
+    /// Segments that were placed again, for those who looked before that.
+    pub(crate) replaced: Vec<Replaced>,
     /// There are versioned namespaces.
     pub(crate) keeps_versions: bool,
     /// A page buffer of versions, or one of its rows, is full.
@@ -159,6 +161,7 @@ impl Core {
             next_ticket: 1,
             beside: None,
             placing: BTreeMap::new(),
+            replaced: Vec::new(),
             keeps_versions: false,
             wants_seal: false,
             seal_stalled: false,
@@ -520,6 +523,7 @@ impl Core {
             self.step_root();
             self.stop_at_dead_end();
             self.note_wedged();
+            self.forget_replaced();
         }
         self.update_sizes();
         out.extend(self.outbox.drain(..));

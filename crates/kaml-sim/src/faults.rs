@@ -143,6 +143,12 @@ impl Injector {
         }
     }
 
+    /// From now on this goes wrong, and nothing that went on before.
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+        self.no_space_left = 0;
+    }
+
     /// The same flash under another power supply: what is broken stays broken.
     pub(crate) fn inherit(&mut self, other: &Injector) {
         self.bad.clone_from(&other.bad);

@@ -93,7 +93,7 @@ impl SimMedium {
 
     /// From now on these go wrong instead; what is broken stays broken.
     pub fn set_faults(&self, faults: Faults) {
-        self.engine().injector.faults = faults;
+        self.engine().injector.set_faults(faults);
     }
 
     /// From now on no read fails and no bit flips; what is stored stays as it is.

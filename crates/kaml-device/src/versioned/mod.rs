@@ -27,6 +27,7 @@ pub(crate) use keep::KeepJob;
 pub(crate) use load::{LoadedVersions, VersionsLoad};
 pub use low::MergePolicy;
 pub(crate) use open::Again;
+pub(crate) use read::Replaced;
 pub use read::{SegmentRead, VersionReader};
 pub use segments::segment_image;
 pub(crate) use segments::{NoSegment, Placing, for_each_segment};

@@ -5,7 +5,8 @@
 //! Implements:       design sections 2 and 4; docs/versioned.md "In the device".
 //!
 //! Why a pin is enough: a segment's address changes under the lock that a look holds. Whoever pins a block during a look
-//! has it pinned before the segment can move, and blocks are erased only after that, when nobody pins them.
+//! has it pinned before the segment can move, and blocks are erased only after that, when nobody pins them. Where a block fails
+//! before its segments are on flash, what was to be programmed is kept as long.
 
 use crate::blocks::Pin;
 use crate::core::Core;
@@ -66,6 +67,12 @@ impl SegmentRead {
     pub fn damaged(&self, namespace: u32, what: Damage) -> Error {
         Error::SegmentDamaged { namespace, at: self.at, what }
     }
+}
+
+/// A segment whose block failed while it stood in a buffer there.
+pub(crate) struct Replaced {
+    at: ChunkAddr,
+    image: Arc<AlignedBuf>,
 }
 
 /// Reads one versioned namespace, beside the core.
@@ -147,14 +154,34 @@ impl Core {
         read.fetch(medium, namespace, take)
     }
 
-    /// Copies a part of a segment that waits to be programmed; false if it is on the medium by now.
+    /// Copies a part of a segment that waits to be programmed, there or at another place since; false if it is on the medium by now.
     pub fn read_segment(&self, read: &SegmentRead, into: &mut [u8]) -> bool {
         let (block, chunk) = self.geometry.split(read.at);
         let mut bytes = vec![0; read.bytes];
-        let is_buffered = self.writers.read(block.0, chunk, &mut bytes);
+        let is_buffered = self.writers.read(block.0, chunk, &mut bytes) || self.read_replaced(read.at, &mut bytes);
         if is_buffered {
             into.copy_from_slice(read.of(&bytes));
         }
         is_buffered
+    }
+
+    fn read_replaced(&self, at: ChunkAddr, into: &mut [u8]) -> bool {
+        let chunk_bytes = self.geometry.chunk_bytes as usize;
+        let found = self.replaced.iter().find_map(|replaced| {
+            let start = usize::try_from(at.0.checked_sub(replaced.at.0)?).ok()?.checked_mul(chunk_bytes)?;
+            replaced.image.get(start..start + into.len())
+        });
+        found.inspect(|found| into.copy_from_slice(found)).is_some()
+    }
+
+    /// Keeps a segment of a failed block that gets another place for those who have pinned it at the old one.
+    pub(crate) fn keep_replaced(&mut self, at: ChunkAddr, image: Arc<AlignedBuf>) {
+        self.replaced.push(Replaced { at, image });
+    }
+
+    /// Gives those up that nobody can have looked for.
+    pub(crate) fn forget_replaced(&mut self) {
+        let (geometry, gate) = (&self.geometry, &self.blocks.gate);
+        self.replaced.retain(|replaced| gate.is_pinned(geometry.split(replaced.at).0.0));
     }
 }

@@ -296,6 +296,7 @@ impl Core {
         let (id, row, old, image, purpose) =
             (placing.namespace, placing.row, placing.at, placing.image.clone(), placing.purpose);
         let old_block = self.block_of(old.0);
+        self.keep_replaced(old, image.clone());
         if !self.spaces.contains_key(&id) || matches!(purpose, Purpose::Abandoned) {
             self.placing.remove(&ticket);
             self.blocks.unhold(old_block);

@@ -1,8 +1,12 @@
 //! Programs and erases that fail, and bits that flip.
 
 use crate::rig::{Rig, scattered, value};
-use kaml_device::{Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, encode_image, image_bytes};
-use kaml_flash::AlignedBuf;
+use kaml_device::{
+    Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, VersionOptions, VersionReader, encode_image,
+    image_bytes,
+};
+use kaml_flash::{AlignedBuf, Io, Medium};
+use kaml_versions::{SegmentAt, Versions};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Goal:   a large value whose program fails beside its ring write is stored elsewhere, once, and the ring goes on behind the frame that
@@ -157,4 +161,53 @@ fn flipped_bits_are_not_moved_along() {
     rig.audit();
     rig.reopen();
     rig.compare(&model, 2600);
+}
+
+/// Goal:   a segment of versions that somebody has looked up is read whole, although its block fails before it is programmed.
+/// Method: hold a segment whose program is under way; that fails, and the segment gets another place; read it at the old one, for as
+///         long as it is held.
+#[test]
+fn held_segments_outlive_their_failed_block() {
+    let mut rig = Rig::new();
+    let versions = VersionOptions { buffer_bytes: 64 << 10, ..VersionOptions::default() };
+    rig.namespace = rig.core.create_namespace("versions", &versions.into()).unwrap();
+    rig.settle();
+    rig.poll_after_puts = false;
+    let segments = |reader: &mut VersionReader| {
+        let rows = 0..reader.row_count();
+        let hold_all = |versions: &Versions, hold: &mut dyn FnMut(SegmentAt)| {
+            let all: Vec<SegmentAt> =
+                rows.flat_map(|row| versions.columns().segments(row)).map(|found| found.at).collect();
+            all.iter().for_each(|at| hold(*at));
+            all
+        };
+        reader.look(hold_all).unwrap()
+    };
+    let mut reader = rig.core.reader().versions(rig.namespace).unwrap();
+    let (mut programs, mut key) = (Vec::new(), 0);
+    let at = loop {
+        rig.put(key, Some(&[key as u8; 3000])).unwrap();
+        rig.core.poll(rig.now_ns, &mut programs);
+        key += 1;
+        if let Some(at) = segments(&mut reader).first() {
+            break *at;
+        }
+    };
+    let bytes = 100..2000;
+    let (read, is_programmed) = reader.locate(at, &bytes);
+    let (mut before, mut after) = (vec![0; bytes.len()], vec![0; bytes.len()]);
+    assert!(!is_programmed && rig.core.read_segment(&read, &mut before));
+    let block = rig.medium.geometry().split(read.at).0;
+    for (id, io) in programs {
+        rig.world.wear_out = matches!(&io, Io::Program { at, .. } if at.block == block);
+        rig.execute(id, io);
+    }
+    rig.background();
+    assert!(!segments(&mut rig.core.reader().versions(rig.namespace).unwrap()).contains(&at), "it has another place");
+    assert!(rig.core.read_segment(&read, &mut after) && before == after);
+    drop(reader);
+    rig.background();
+    assert!(!rig.core.read_segment(&read, &mut after), "it is kept for nobody");
+    rig.settle();
+    assert_eq!(rig.core.stats().bad_blocks, 1);
 }

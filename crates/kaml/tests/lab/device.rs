@@ -2,7 +2,9 @@
 //! the power goes.
 
 use crate::everything::pasts::KEEP_LAST;
-use crate::everything::{Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
+use crate::everything::{
+    Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, is_without_space, roll_back, take_snapshot,
+};
 use crate::explore::{device_on, explore};
 use kaml::{BloomOptions, Device, MergePolicy, Retention, VersionOptions};
 use kaml_device::Core;
@@ -94,13 +96,18 @@ impl World {
                 scope.spawn(move || (0..STEPS).for_each(|_| owner.step(device)));
             }
             let ([first, second], operator) = (&mut self.disks, &mut self.operator);
+            let flash = &self.flash;
             scope.spawn(move || match seed / 3 % 2 {
                 0 => (0..STEPS).for_each(|_| first.step(device, spaces.disk)),
                 _ => first.queue_steps(device, spaces.disk, counted(2 * STEPS)),
             });
             scope.spawn(move || second.queue_steps(device, spaces.disk, counted(STEPS)));
-            let is_over =
-                move |_: &usize| disturb(device, spaces, operator, trouble).is_some() && trouble == Trouble::Cut;
+            let is_over = move |step: &usize| {
+                if trouble == Trouble::NoSpace && *step == STEPS / 8 {
+                    flash.set_faults(Faults { no_space_ppm: 1_000_000, ..flash.faults().clone() });
+                }
+                disturb(device, spaces, operator, trouble).is_some() && trouble == Trouble::Cut
+            };
             scope.spawn(move || (0..STEPS / 2).find(is_over));
         });
     }
@@ -118,6 +125,16 @@ impl World {
     /// Closes the device and opens it again.
     fn reopen(self) -> World {
         self.device.close().unwrap();
+        self.flash.reopen();
+        World { device: device_on(&self.flash), ..self }
+    }
+
+    /// Closes the device without space below, and opens it again with some.
+    fn close_without_space(self, faults: Faults) -> World {
+        if let Err(error) = self.device.close() {
+            assert!(is_without_space(&error), "{error}");
+        }
+        self.flash.set_faults(faults);
         self.flash.reopen();
         World { device: device_on(&self.flash), ..self }
     }
@@ -219,6 +236,43 @@ fn everything_at_once_on_flash_that_misreads() {
         moved
     });
     assert!(moved.is_none_or(|moved| moved > 5_000_000), "{moved:?} bytes were moved by collection");
+}
+
+/// Goal:   without space below every command is answered, nobody waits for the end of it; what is refused has changed nothing, what is
+///         accepted is there when the device was closed, which says so, and opened again; and with space everything goes on.
+/// Method: the same while from some moment on no program finds space. In one of three lives there is some again before the device is
+///         closed, in one the power goes instead.
+#[test]
+fn everything_at_once_without_space_below() {
+    let met = explore(30, |seed| {
+        let scale = Scale { trouble: Trouble::NoSpace, ..SCALE };
+        let mut world = World::new(seed, scale, if seed % 2 == 0 { 48 } else { 32 });
+        let faults = world.flash.faults().clone();
+        for life in 0..3 {
+            let snapshot = world.snapshot();
+            world.live(seed);
+            world = match life {
+                0 => world.close_without_space(faults.clone()),
+                1 => {
+                    world.flash.set_faults(faults.clone());
+                    world
+                }
+                _ => {
+                    world.flash.set_faults(faults.clone());
+                    world.power_on(seed)
+                }
+            };
+            assert!((0..100).any(|_| world.device.settle().is_ok()), "programs are tried again");
+            world.check();
+            world.roll_back(snapshot);
+            world = world.reopen();
+            world.compare_all();
+        }
+        world.met()
+    });
+    if let Some(met) = met {
+        assert!(met.refused > 500 && met.unknown == 0, "{met:?}");
+    }
 }
 
 /// Goal:   commands that a full device refuses have changed nothing, all others are carried out; deletes and trims are accepted; and

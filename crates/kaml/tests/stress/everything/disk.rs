@@ -118,7 +118,7 @@ impl Disk {
             Fate::Done => self.stamps[blocks].fill(stamp),
             Fate::Refused => {
                 self.met.refused += 1;
-                if stamp == 0 || self.scale.trouble == Trouble::Misread {
+                if stamp == 0 || matches!(self.scale.trouble, Trouble::Misread | Trouble::NoSpace) {
                     self.find_out(device, disk, blocks, stamp);
                 }
             }

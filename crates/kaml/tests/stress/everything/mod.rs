@@ -43,6 +43,8 @@ pub(crate) enum Trouble {
     Cut,
     /// A read is refused, or a bit flips on its way: what needs it is refused, and nothing has changed. Space is short, too.
     Misread,
+    /// From some moment on there is no space below for programs: what needs one is refused, and nothing has changed.
+    NoSpace,
     /// Bits flip on the way of a read, so rarely that it comes right when it is repeated: nothing is refused but for want of space.
     Flip,
 }
@@ -55,27 +57,32 @@ enum Fate {
 }
 
 impl Trouble {
-    fn has_little_space(self) -> bool {
-        matches!(self, Trouble::Full | Trouble::Misread | Trouble::Flip)
+    /// Whether it is the reason of an error, which says that there is no space.
+    fn lacks_space(self, error: &Error) -> bool {
+        self != Trouble::Cut && self.explains(error) && (is_full(error) || is_without_space(error))
+    }
+
+    /// Whether it is the reason of an error.
+    fn explains(self, error: &Error) -> bool {
+        match self {
+            Trouble::None => false,
+            Trouble::Full | Trouble::Flip => is_full(error),
+            Trouble::Misread => is_misread(error) || is_full(error),
+            Trouble::NoSpace => is_without_space(error) || is_full(error),
+            Trouble::Cut => true,
+        }
     }
 
     /// Whether it is the reason of an error, or that a namespace has gone.
     fn excuse(self, error: &Error, may_be_gone: bool) {
-        let is_excused = match self {
-            Trouble::None => false,
-            Trouble::Full | Trouble::Flip => is_full(error),
-            Trouble::Misread => is_misread(error) || is_full(error),
-            Trouble::Cut => true,
-        };
-        assert!(is_excused || may_be_gone && is_unknown(error), "{error}");
+        assert!(self.explains(error) || may_be_gone && is_unknown(error), "{error}");
     }
 
     fn fate(self, result: Result<(), Error>) -> Fate {
         match (self, result) {
             (_, Ok(())) => Fate::Done,
-            (Trouble::Full | Trouble::Flip, Err(error)) if is_full(&error) => Fate::Refused,
-            (Trouble::Misread, Err(error)) if is_misread(&error) || is_full(&error) => Fate::Refused,
             (Trouble::Cut, Err(_)) => Fate::Unknown,
+            (_, Err(error)) if self.explains(&error) => Fate::Refused,
             (_, Err(error)) => panic!("{error}"),
         }
     }
@@ -103,6 +110,10 @@ fn is_misread(error: &Error) -> bool {
 
 fn is_full(error: &Error) -> bool {
     matches!(error.command(), Some(kaml_device::Error::Full { .. }))
+}
+
+pub(crate) fn is_without_space(error: &Error) -> bool {
+    matches!(error.command(), Some(kaml_device::Error::Medium(kaml_flash::MediumError::NoSpace { .. })))
 }
 
 /// Eight of them are a unit of the namespace.

@@ -5,7 +5,7 @@
 
 use super::operator::trespass;
 use super::pasts::{KEEP_LAST, Pasts};
-use super::{Address, Change, Content, Fate, Met, Rng, Scale, Spaces, Trouble, is_full, is_misread};
+use super::{Address, Change, Content, Fate, Met, Rng, Scale, Spaces, Trouble, is_misread};
 use kaml::{AsyncQueue, Batch, Condition, Device, Error, Key, NamespaceId};
 use std::collections::HashMap;
 
@@ -72,7 +72,8 @@ impl Owner {
             Fate::Done => self.apply(changes),
             Fate::Refused => {
                 let takes_space = |(at, content): &Change| content.is_some() || at.0 == self.spaces.kept;
-                let may_be_refused = self.scale.trouble == Trouble::Misread || changes.iter().any(takes_space);
+                let trouble = matches!(self.scale.trouble, Trouble::Misread | Trouble::NoSpace);
+                let may_be_refused = trouble || changes.iter().any(takes_space);
                 assert!(may_be_refused, "deletes are accepted on full devices");
                 self.met.refused += 1;
             }
@@ -219,7 +220,7 @@ impl Owner {
                 }
             }
             5 => match device.snapshot(space) {
-                Err(error) if self.scale.trouble.has_little_space() && is_full(&error) => self.met.refused += 1,
+                Err(error) if self.scale.trouble.lacks_space(&error) => self.met.refused += 1,
                 taken => {
                     if let Some(number) = self.found(taken) {
                         self.pasts.snapshot_taken(number, false);
