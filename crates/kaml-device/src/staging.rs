@@ -114,9 +114,7 @@ impl Core {
     fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
         self.check(door, ops)?;
         let bytes = self.admit(ops)?;
-        if !self.ring.has_room(bytes) || !self.has_sequences(ops.len()) {
-            return Err(self.wait_for_programs());
-        }
+        self.check_ring_has_room(bytes, ops.len())?;
         let mark = self.ring.mark();
         for op in ops {
             if self.stage_one(op).is_err() {
@@ -187,6 +185,14 @@ impl Core {
     /// The answer to a command that has to wait for page programs: if there is no space for them nobody knows for how long.
     fn wait_for_programs(&self) -> StageError {
         self.no_space_below().map_or(StageError::Busy, |error| Error::Medium(error).into())
+    }
+
+    /// The ring has room for so many bytes of so many records; a root gives back some.
+    pub(crate) fn check_ring_has_room(&mut self, bytes: usize, records: usize) -> Result<(), StageError> {
+        match self.ring.has_room(bytes) && self.has_sequences(records) {
+            true => Ok(()),
+            false => Err(self.wait_for_programs()),
+        }
     }
 
     /// Whether so many more sequences may be used before a root tells of those that were: opening after a crash begins behind them.

@@ -398,12 +398,10 @@ impl Core {
         };
         let versioned = space.versioned.as_ref().expect("admitted");
         let has_command = versioned.staged.iter().any(|staged| matches!(staged, StagedVersion::Command(..)));
-        if has_command
-            || !self.ring.has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN)
-            || !self.has_sequences(1)
-        {
+        if has_command {
             return Err(StageError::Busy); // it may change what this one can do
         }
+        self.check_ring_has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN, 1)?;
         let present = checked.map_err(Error::Versions)?;
         self.sequence += 1;
         let (kind, about) = command_code(command);
