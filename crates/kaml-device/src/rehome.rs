@@ -92,7 +92,10 @@ impl Core {
     }
 
     fn ops_on_block(&self, block: u32) -> bool {
-        self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
+        // A frame on its way to the ring names the place of the value that is programmed beside it.
+        let beside = self.beside.and_then(|id| self.tickets.get(&id));
+        beside.is_some_and(|ticket| self.block_of(ticket.at.0) == block)
+            || self.outbox.iter().any(|(_, io)| matches!(io, Io::Program { at, .. } if at.block.0 == block))
     }
 
     /// Places the records that are not programmed again; so many blocks are left to others.

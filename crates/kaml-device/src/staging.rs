@@ -581,6 +581,7 @@ impl Core {
         if let Some(placed) = self.tickets.remove(&ticket) {
             let block = self.block_of(placed.at.0);
             self.blocks.unhold(block);
+            self.collector.wedged = false; // what it kept may be all that stood in the way
         }
     }
 }

@@ -439,9 +439,7 @@ impl Writers {
             buffer.first_frame = u64::MAX;
         }
         while writer.buffers.front().is_some_and(|b| b.programmed) {
-            let next_done = writer.buffers.get(1).is_none_or(|next| next.programmed);
-            let spills = writer.buffers[0].spills;
-            if spills && (writer.buffers.len() == 1 || !next_done) {
+            if writer.buffers[0].spills && !writer.spilling_record_is_programmed() {
                 break;
             }
             let buffer = writer.buffers.pop_front().expect("checked");
@@ -602,6 +600,13 @@ impl BlockWriter {
             }
         }
         false
+    }
+
+    /// Whether all of the record is programmed that goes on behind the first buffer: up to the next one in which a record ends.
+    fn spilling_record_is_programmed(&self) -> bool {
+        let ends = |buffer: &Buffer| buffer.marks.iter().any(|mark| mark.bitmap != 0);
+        let end = self.buffers.iter().skip(1).position(ends);
+        end.is_some_and(|end| self.buffers.range(..end + 2).all(|buffer| buffer.programmed))
     }
 
     /// The records that end in buffers which are not programmed: (first chunk, chunks).

@@ -1,6 +1,6 @@
 //! Large values whose caller is alone: programmed beside the ring writes that name them.
 
-use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
 use kaml_device::Core;
 use kaml_flash::{AlignedBuf, Begun, BegunPair, FileMedium, Geometry, Io, Medium, MediumError, Queue};
 use std::sync::Arc;
@@ -98,4 +98,19 @@ impl std::fmt::Debug for Failing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} beside", self.beside.load(Ordering::Relaxed))
     }
+}
+
+/// Goal:   a device that has refused a batch for want of room takes others at once.
+/// Method: a batch of large values that is more than all of it; then a record is put.
+#[test]
+fn what_is_refused_leaves_no_full_device() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("n", &options).unwrap();
+    let (value, mut batch) = (vec![7; 200_000], Batch::new());
+    for key in 0..300u64 {
+        batch.put(space, key, &value);
+    }
+    assert!(matches!(device.write(&batch).unwrap_err().command(), Some(kaml_device::Error::Full { .. })));
+    device.put(space, 1u64, b"small").unwrap();
 }

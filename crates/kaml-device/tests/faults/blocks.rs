@@ -1,13 +1,14 @@
 //! Programs and erases that fail, and bits that flip.
 
-use crate::rig::{Rig, scattered, value};
+use crate::rig::{Rig, geometry, scattered, value};
 use kaml_device::{
-    Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, VersionOptions, VersionReader, encode_image,
-    image_bytes,
+    Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, StageError, VersionOptions, VersionReader,
+    encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, Io, Medium};
+use kaml_flash::{AlignedBuf, Geometry, Io, Medium, PageAddr};
 use kaml_versions::{SegmentAt, Versions};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Goal:   a large value whose program fails beside its ring write is stored elsewhere, once, and the ring goes on behind the frame that
 ///         says nothing now.
@@ -210,4 +211,104 @@ fn held_segments_outlive_their_failed_block() {
     assert!(!rig.core.read_segment(&read, &mut after), "it is kept for nobody");
     rig.settle();
     assert_eq!(rig.core.stats().bad_blocks, 1);
+}
+
+fn image(rig: &Rig, key: u64, value: &[u8]) -> Arc<AlignedBuf> {
+    let buf = AlignedBuf::zeroed(image_bytes(rig.core.geometry(), value.len()));
+    let value = (value, crc_fast::crc32_iscsi(value));
+    encode_image(rig.core.geometry(), rig.namespace, Key::from(key), value, rig.core.last_sequence(), buf)
+}
+
+fn placed(rig: &Rig, key: u64, ticket: u64) -> Op<'static> {
+    let (namespace, body) = (rig.namespace, Body::Placed { ticket });
+    Op { namespace, key: Key::from(key), body, condition: Condition::Always }
+}
+
+/// Goal:   a large value that is written beside its frame keeps its place until that is committed, although its block fails meanwhile.
+/// Method: the program of another one behind it fails before the first caller comes back; all is audited, and read after opening.
+#[test]
+fn another_program_fails_while_one_is_beside_its_frame() {
+    let mut rig = Rig::new();
+    let one_log = NamespaceChange { logs: Some(vec![0]), ..NamespaceChange::default() };
+    rig.core.set_namespace(rig.namespace, &one_log).unwrap();
+    rig.settle();
+    let value = vec![7u8; DIRECT_BYTES];
+    rig.put_large(1, &value);
+    let first = rig.core.place(rig.namespace, Key::from(2u64), image(&rig, 2, &value)).unwrap();
+    let (program_id, mut program) = rig.core.take_program(first).expect("it is alone");
+    let (write_id, mut write) = rig.core.stage_beside(&placed(&rig, 2, first)).expect("it may be");
+    rig.medium.execute(&mut program).unwrap();
+    rig.medium.execute(&mut write).unwrap();
+    let Io::Program { at: PageAddr { block, .. }, .. } = program else { panic!("a program") };
+    let second = rig.core.place(rig.namespace, Key::from(3u64), image(&rig, 3, &value)).unwrap();
+    rig.world.bad_blocks.insert(block.0);
+    (0..5).for_each(|_| rig.background());
+    assert_eq!(rig.core.stats().program_failures, 1);
+    assert!(rig.core.complete_beside((program_id, program), (write_id, write), Ok(Ok(()))).is_none());
+    while !rig.core.is_placed(second) {
+        rig.background();
+    }
+    rig.core.forget(second);
+    rig.settle();
+    rig.audit();
+    assert_eq!(rig.get(2).as_ref(), Some(&value));
+    rig.reopen();
+    assert_eq!(rig.get(2).as_ref(), Some(&value));
+}
+
+/// Goal:   collection of a record that is longer than three write buffers ends, although its new block fails when two are programmed.
+/// Method: large values are overwritten until collection moves some; the third program of moved records in a block fails.
+#[test]
+fn moved_long_records_whose_block_fails_late() {
+    let flash =
+        Geometry { pages_per_block: 512, blocks_per_die: 20, dies_per_channel: 1, ring_bytes: 4 << 20, ..geometry() };
+    let mut rig = Rig::on(flash);
+    let value = vec![9u8; 900 << 10];
+    for key in [1000, 1001, 1002, 1003, 1000] {
+        rig.put_large(key, &value);
+    }
+    rig.settle();
+    let mut moves_in = BTreeMap::<u32, u32>::new();
+    let mut step = |rig: &mut Rig| {
+        rig.now_ns += 200_000_000;
+        let mut out = Vec::new();
+        rig.core.poll(rig.now_ns, &mut out);
+        for (id, io) in out {
+            if let Io::Program { at, urgent: false, data, .. } = &io
+                && data.len() == 256 << 10
+                && rig.world.bad_blocks.is_empty()
+            {
+                let count = moves_in.entry(at.block.0).or_default();
+                *count += 1;
+                if *count == 3 {
+                    rig.world.bad_blocks.insert(at.block.0);
+                }
+            }
+            rig.execute(id, io);
+        }
+    };
+    for key in (0..200).map(|round| 2000 + round % 13) {
+        let image = image(&rig, key, &value);
+        let ticket = loop {
+            match rig.core.place(rig.namespace, Key::from(key), image.clone()) {
+                Ok(ticket) => break ticket,
+                Err(error) => assert_eq!(error, StageError::Busy),
+            }
+            step(&mut rig);
+        };
+        while !rig.core.is_placed(ticket) {
+            step(&mut rig);
+        }
+        rig.core.stage(&[placed(&rig, key, ticket)]).unwrap();
+        let (id, io) = rig.core.begin_persist().unwrap();
+        rig.execute(id, io);
+        if !rig.world.bad_blocks.is_empty() {
+            break;
+        }
+    }
+    assert!(rig.core.stats().program_failures > 0, "{:?}", rig.core.stats());
+    (0..300).for_each(|_| rig.background());
+    assert!(rig.core.is_idle(), "collection never ends: {:?}", rig.core.stats());
+    assert_eq!(rig.get(1001).as_ref(), Some(&value));
+    rig.audit();
 }

@@ -9,7 +9,7 @@ use kaml_flash::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-fn geometry() -> Geometry {
+pub(crate) fn geometry() -> Geometry {
     Geometry {
         channel_count: 1,
         dies_per_channel: 2,
@@ -29,7 +29,7 @@ fn geometry() -> Geometry {
 /// What the world does to operations before they reach the medium.
 #[derive(Default)]
 pub(crate) struct World {
-    bad_blocks: BTreeSet<u32>,
+    pub(crate) bad_blocks: BTreeSet<u32>,
     /// The block that is programmed next goes bad.
     pub(crate) wear_out: bool,
     pub(crate) no_space: bool,
@@ -68,7 +68,11 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn new() -> Rig {
-        let medium = MemoryMedium::new(geometry());
+        Rig::on(geometry())
+    }
+
+    pub(crate) fn on(geometry: Geometry) -> Rig {
+        let medium = MemoryMedium::new(geometry);
         Core::format(&medium).unwrap();
         let (core, _) = Core::open(&medium).unwrap();
         let mut rig = Rig {

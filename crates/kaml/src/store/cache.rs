@@ -13,7 +13,7 @@ use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
 use super::evict::{ListName, USES_MAX};
 use super::in_flight;
-use super::line::{Line, Lost, Ticket};
+use super::line::{Line, Lost, Standing, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
 use super::record::{RecordId, heap_bytes, value_bytes};
 use super::shard::{Content, STEPS_TO_VALUE, Shard, View};
@@ -407,6 +407,10 @@ impl Cache {
             Content::Unknown | Content::Loading(_) | Content::Absent => true,
         };
         shard.set_clean(slot);
+        // Its epoch may have been lost since it was joined, and what it wrote been forgotten before it was here.
+        if self.line.standing(ticket) == Standing::Lost {
+            return shard.set_content(slot, Content::Unknown, 0);
+        }
         // Until it is durable the device has an older content, so that the cache must answer for it.
         shard.set_content(slot, if cachable || ticket > 0 { content } else { Content::Unknown }, ticket);
     }

@@ -3,7 +3,8 @@
 use crate::world::{World, shut};
 use kaml::Key;
 use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Longer than any test: nothing becomes durable unless it is asked for.
@@ -390,5 +391,49 @@ fn who_came_after_the_lost_is_undone() {
     let begun = Instant::now();
     while !(0..2u64).all(is_old) {
         assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+}
+
+/// Goal:   what an epoch that is lost has changed is never served again, and its records can be put and got, also of commits that have
+///         joined it and are making what they wrote visible just then.
+/// Method: threads put while writes fail now and then; then every record is got.
+#[test]
+fn commits_of_epochs_that_are_being_lost_leave_nothing() {
+    let options = StoreOptions {
+        durability_delay: Duration::from_micros(200),
+        write_mode: WriteMode::Back,
+        ..StoreOptions::new(64 << 20)
+    };
+    let world = World::new(&options);
+    let (store, space) = (world.store.clone(), world.ns);
+    for _ in 0..8 {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (store, stop) = (&store, &stop);
+                scope.spawn(move || {
+                    for turn in (0u64..).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                        if store.put(space, thread * 1000 + turn % 200, b"value").is_err() {
+                            store.acknowledge_lost();
+                        }
+                    }
+                });
+            }
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(2));
+                world.controls.fail_writes.store(true, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1));
+                world.controls.fail_writes.store(false, Ordering::Relaxed);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        store.acknowledge_lost();
+        let (done, all) = channel();
+        let of = store.clone();
+        std::thread::spawn(move || {
+            (0..8000u64).for_each(|key| drop(of.get(space, key).unwrap()));
+            done.send(()).is_ok()
+        });
+        all.recv_timeout(Duration::from_secs(20)).expect("a get never returns");
     }
 }
