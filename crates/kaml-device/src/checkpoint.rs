@@ -365,6 +365,7 @@ impl Core {
             journal_entries_end: self.journal.next_entry(),
             journal_tail: self.journal.tail(),
             lifetime: self.counters.lifetime(),
+            index_seed: self.root.index_seed,
         }
     }
 

@@ -586,6 +586,23 @@ impl Core {
     // --- sizes ----------------------------------------------------------------------------------------------------------
 
     /// What a namespace's index must have room for.
+    /// Draws the number that decides where indexes place keys, unless one was drawn: so that nobody can choose keys that collide, which
+    /// are found more slowly. It counts for indexes that are made from now on, and is durable with the next root, which namespaces wait
+    /// for before they take Puts. Without it places follow from the device's UUID, which hosts may know.
+    pub fn draw_index_seed(&mut self, random: impl FnOnce() -> u64) {
+        if self.root.index_seed == 0 {
+            self.root.index_seed = random();
+        }
+    }
+
+    /// Where the index of a namespace places its keys.
+    pub(crate) fn seed(&self, namespace: u32) -> u64 {
+        let (low, high) = self.uuid.split_at(8);
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let id = u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word(low) ^ word(high).rotate_left(32) ^ id ^ self.root.index_seed
+    }
+
     pub(crate) fn index_layout(&self, layout: Layout) -> IndexLayout {
         let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
         match layout {

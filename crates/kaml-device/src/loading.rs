@@ -25,6 +25,8 @@ struct SnapshotLoad {
     id: u32,
     name: String,
     layout: IndexLayout,
+    /// Of an index that has no snapshot.
+    seed: u64,
     snapshot: Option<Stream>,
     _pins: Vec<Pin>,
 }
@@ -52,13 +54,15 @@ impl IndexLoad {
 
 impl SnapshotLoad {
     fn read(self, medium: &dyn Medium) -> Result<Loaded, Error> {
-        let SnapshotLoad { id, name, layout, snapshot, .. } = self;
+        let SnapshotLoad { id, name, layout, seed, snapshot, .. } = self;
         let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
-        let mut index = IndexWriter::new(layout);
-        if let Some(stream) = &snapshot {
-            let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-            index.restore(&bytes).map_err(|e| damaged(e.to_string()))?;
-        }
+        let index = match &snapshot {
+            Some(stream) => {
+                let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
+                IndexWriter::of_snapshot(layout, &bytes).map_err(|e| damaged(e.to_string()))?
+            }
+            None => IndexWriter::new(layout, seed),
+        };
         Ok(Loaded::Records { id, snapshot, index })
     }
 }
@@ -84,9 +88,9 @@ impl Core {
             return Ok(Some(IndexLoad(Load::Versions(self.versions_load(id)))));
         }
         let pins = self.pin_streams(&space.snapshot);
-        let layout = self.index_layout(space.layout);
+        let (layout, seed) = (self.index_layout(space.layout), self.seed(id));
         let (name, snapshot) = (space.name.clone(), space.snapshot.clone());
-        Ok(Some(IndexLoad(Load::Records(SnapshotLoad { id, name, layout, snapshot, _pins: pins }))))
+        Ok(Some(IndexLoad(Load::Records(SnapshotLoad { id, name, layout, seed, snapshot, _pins: pins }))))
     }
 
     /// Keeps streams from being erased for as long as the answer lives.

@@ -72,7 +72,7 @@ impl Core {
                 versioned.merge_when_low = options.versions.and_then(|versions| versions.merge_when_low);
                 *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
             }
-            _ => space.install(IndexWriter::new(self.index_layout(layout))),
+            _ => space.install(IndexWriter::new(self.index_layout(layout), self.seed(id))),
         }
         self.directory.insert(id, space.shared.clone());
         self.keeps_versions |= space.versioned.is_some();

@@ -98,7 +98,7 @@ impl Core {
             if is_versioned {
                 self.drop_space(id, damage);
             } else {
-                let index = IndexWriter::new(self.index_layout(layout));
+                let index = IndexWriter::new(self.index_layout(layout), self.seed(id));
                 self.spaces.get_mut(&id).expect("just seen").install(index);
                 damage.rebuild.insert(id);
             }

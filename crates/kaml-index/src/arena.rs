@@ -392,6 +392,12 @@ impl Pages {
         first
     }
 
+    /// Whether there is address space for so many pages, and lines that are taken at once.
+    pub(crate) fn have_room(&self, arena: &Arena, pages: u32, lines: u32) -> bool {
+        let runs = pages.saturating_add(lines.div_ceil(self.lines) + 1); // lines come in two runs: a header and a directory
+        u64::from(self.frontier) + u64::from(self.tail) + u64::from(runs) <= u64::from(arena.line_count / self.lines)
+    }
+
     fn take_run(&mut self, arena: &Arc<Arena>, pages: u32) -> u32 {
         let page_count = arena.line_count / self.lines;
         let end = self.frontier + pages;

@@ -1,7 +1,7 @@
 //! Growing and shrinking of segments, one at a time and in small steps.
 //!
 //! Lives here:       adding a page, splitting a segment, denser buckets, the directory.
-//! Lives elsewhere:  where a key belongs (`shape`), single entries (`writer`).
+//! Lives elsewhere:  where a key belongs (`shape`), single entries (`writer`), keys that were chosen to collide (`outside`).
 //! May be called by: `HashWriter`, snapshots.
 //!
 //! | step    | when                                       | what moves                                                   |
@@ -10,6 +10,7 @@
 //! | add     | a segment is full, or a key found no place | half of one page goes to a new one, to the same buckets there |
 //! | split   | a segment has sixteen pages                | nothing: eight pages get a header of their own               |
 //! | rebuild | a segment is sparse                        | all entries are placed anew in fewer pages                   |
+//! | outside | a key found no place, and more would not help | nothing: the key goes beside the segments (`outside`)      |
 //!
 //! An insert so moves less than one entry on average and never waits longer than one step takes, some tens of
 //! microseconds for the first and one or two for the others; the last is only for removes. Publishing a split: the new header
@@ -27,6 +28,13 @@ use crate::writer::{Segment, changing};
 const REBUILT_PERCENT: u32 = 70;
 /// A segment that is less than 40 % full is rebuilt smaller.
 const SPARSE_PERCENT: u32 = 40;
+
+/// In a segment of which fewer slots are taken, keys that are spread evenly find a place (`writer` has from where on not); one that
+/// does not was chosen, and would find none in a larger segment.
+const PLACED_PERCENT: u32 = 60;
+
+/// The least depth of a directory: a line of entries.
+pub(crate) const DEPTH_LEAST: u32 = ENTRIES_PER_LINE.ilog2();
 
 /// A segment's new pages, not yet published.
 pub(crate) struct Built {
@@ -48,16 +56,19 @@ impl Owner {
         let mut owner = Owner { pages: Pages::new(table.page_lines()), entries: vec![] };
         let built = Built { shape: Shape::new(&table.fields, 0, 0, 1), pages: vec![owner.pages.take(&table.arena)] };
         let header = owner.publish_header(table, &built);
-        owner.directory(table, 4, |_| header);
+        owner.directory(table, DEPTH_LEAST, |_| header);
         table.stats.slot_count.store(u64::from(built.shape.slots()), Relaxed);
         owner.count_memory(table);
         owner
     }
 
-    /// Gives a full segment more slots.
+    /// Gives a full segment more slots; false if that would not help, or cannot be.
     #[cold]
-    pub(crate) fn grow(&mut self, table: &Table, header: u32) {
+    pub(crate) fn grow(&mut self, table: &Table, header: u32) -> bool {
         let segment = Segment::of_header(table, header);
+        if !self.can_grow(table, segment.shape) {
+            return false;
+        }
         let slots = segment.shape.slots_per_bucket();
         if segment.shape.slots_possible(&table.fields) > slots {
             match slots {
@@ -73,6 +84,15 @@ impl Owner {
             }
         }
         self.count_memory(table);
+        true
+    }
+
+    fn can_grow(&self, table: &Table, shape: Shape) -> bool {
+        let splits = shape.slots_possible(&table.fields) == shape.slots_per_bucket() && shape.pages() + 1 == PAGES_MAX;
+        let directory = if splits && shape.depth() == table.root().depth() { 2 << shape.depth() } else { 0 };
+        shape.count() * 100 >= shape.slots() * PLACED_PERCENT
+            && !(splits && shape.depth() == DEPTH_MAX)
+            && self.pages.have_room(&table.arena, PAGES_MAX, HEADER_LINES + (directory / ENTRIES_PER_LINE) as u32)
     }
 
     /// Cuts buckets of `N` slots into `M`. In fresh pages, since it takes too long for readers to wait.
@@ -120,10 +140,6 @@ impl Owner {
     fn split(&mut self, table: &Table, header: u32) {
         let whole = Segment::of_header(table, header);
         let (shape, depth) = (whole.shape, whole.shape.depth() + 1);
-        assert!(
-            depth <= DEPTH_MAX,
-            "segments split {DEPTH_MAX} times: more keys than an index holds, or keys chosen against its seed"
-        );
         let (slots, pages) = (shape.slots_per_bucket(), whole.pages());
         let high_count = by_slots!(slots, N => (PAGES_FULL * PAGE_LINES..PAGES_MAX * PAGE_LINES)
             .map(|bucket| N as u32 - bucket::empties::<N>(&table.bucket(whole.at(bucket))).count_ones())
@@ -148,7 +164,8 @@ impl Owner {
     pub(crate) fn shrink_if_sparse(&mut self, table: &Table, m: u64) {
         let header = table.header(m);
         let shape = table.arena.header(header).shape();
-        if shape.pages() > 1 && shape.count() * 100 < shape.slots() * SPARSE_PERCENT {
+        let is_sparse = shape.pages() > 1 && shape.count() * 100 < shape.slots() * SPARSE_PERCENT;
+        if is_sparse && self.pages.have_room(&table.arena, shape.pages(), 0) {
             self.rebuild(table, header);
             self.count_memory(table);
         }

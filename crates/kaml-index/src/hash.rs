@@ -11,9 +11,11 @@ use crate::arena::Arena;
 use crate::bucket::Fields;
 use crate::growth::Owner;
 use crate::mixed::Mixer;
-use crate::table::{Stats, Table};
+use crate::outside::Outside;
+use crate::snapshot::seed_of;
+use crate::table::{Entry, Stats, Table};
 use crate::writer::Upsert;
-use crate::{Cursor, Key, KeyKind, Slot};
+use crate::{Cursor, Key, KeyKind, Slot, SnapshotError};
 
 /// What an index must have room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,10 +71,10 @@ macro_rules! reading {
 
         /// Memory taken from the system, everything counted.
         pub fn memory_bytes(&self) -> u64 {
-            self.table.stats.memory_bytes.load(Relaxed)
+            self.table.stats.memory_bytes.load(Relaxed) + self.table.outside.memory_bytes()
         }
 
-        /// Keys per slot, 0 to 1.
+        /// Keys in slots per slot, 0 to 1.
         pub fn load(&self) -> f64 {
             self.table.load()
         }
@@ -102,8 +104,8 @@ impl HashReader {
 impl HashWriter {
     reading!();
 
-    /// An empty index. Its keys are mixed with fixed constants, so whoever knows them can choose keys that collide: use
-    /// `with_seed` where keys may come from an enemy.
+    /// An empty index. Its keys are mixed with fixed constants, so whoever knows them can choose keys that collide, which are found
+    /// more slowly: use `with_seed` where keys may come from an enemy.
     ///
     /// # Panics
     /// When `addr_bits` is 0 or above `HashLayout::ADDR_BITS_MAX`.
@@ -125,10 +127,21 @@ impl HashWriter {
             layout,
             seed,
             root: AtomicU64::new(0),
+            outside: Outside::default(),
             stats: Stats::default(),
         });
         let owner = Owner::start(&table);
         HashWriter { table, owner }
+    }
+
+    /// The index of which a snapshot was taken, with its seed: images, one behind the other in the order in which they were taken.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn of_snapshot(layout: HashLayout, snapshot: &[u8]) -> Result<HashWriter, SnapshotError> {
+        let mut index = Self::with_seed(layout, seed_of(snapshot)?);
+        index.restore(snapshot)?;
+        Ok(index)
     }
 
     /// A reader for another thread.
@@ -136,7 +149,8 @@ impl HashWriter {
         HashReader { table: Arc::clone(&self.table) }
     }
 
-    /// Sets where the key's record lies; where it lay before.
+    /// Sets where the key's record lies; where it lay before. A key always finds a place: one that was chosen to collide with others, or
+    /// that address space is short for, in a tree beside the table.
     ///
     /// # Panics
     /// When the namespace does not take the key (`Key::check`), or `slot.at` has more than `addr_bits` bits.
@@ -148,7 +162,13 @@ impl HashWriter {
             match self.table.upsert(header, &mixed, value) {
                 Upsert::Replaced(old) => return self.table.fields.slot_of(old),
                 Upsert::Inserted => return None,
-                Upsert::NoRoom => self.owner.grow(&self.table, header),
+                Upsert::NoRoom => {
+                    if !self.owner.grow(&self.table, header) {
+                        self.table.outside.add([(mixed, value)]);
+                        self.table.count_keys(1);
+                        return None;
+                    }
+                }
             }
         }
     }
@@ -174,7 +194,7 @@ impl HashWriter {
     pub fn for_each(&self, mut visit: impl FnMut(Key, Slot)) {
         let (mut next, mut entries) = (Some(0), vec![]);
         while let Some(m) = next {
-            next = self.table.collect(m, &mut entries).end();
+            next = collect_all(&self.table, m, &mut entries);
             for (mixed, value) in &entries {
                 let key = self.table.mixer.key(mixed).expect("stored keys are keys");
                 visit(key, self.table.fields.slot_of(*value).expect("collected slots are not empty"));
@@ -190,6 +210,9 @@ impl HashWriter {
                 visit(self.table.fields.slot_of(value).expect("slots that are not empty"));
             });
         }
+        self.table.outside.for_each_value(|value| {
+            visit(self.table.fields.slot_of(value).expect("values that are there"));
+        });
     }
 
     fn value(&self, slot: Slot) -> u64 {
@@ -213,6 +236,13 @@ fn reserved_bytes(layout: HashLayout) -> u64 {
     by_keys.min(by_memory).max(LEAST)
 }
 
+/// The entries of the segment that holds `m`, wherever they are, in no order; where the next segment begins.
+fn collect_all(table: &Table, m: u64, entries: &mut Vec<Entry>) -> Option<u64> {
+    let shape = table.collect(m, entries);
+    table.outside.collect(shape, entries);
+    shape.end()
+}
+
 fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {
     let limit = limit.max(1);
     let (mut keys, mut entries, mut last) = (vec![], vec![], after);
@@ -220,7 +250,7 @@ fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option
     while let Some(m) = next
         && keys.len() < limit
     {
-        next = table.collect(m, &mut entries).end();
+        next = collect_all(table, m, &mut entries);
         entries.retain(|(mixed, _)| last.is_none_or(|last| *mixed > last.0));
         let wanted = limit - keys.len();
         if entries.len() > wanted {
@@ -229,6 +259,7 @@ fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option
             next = Some(m);
         }
         entries.sort_unstable();
+        entries.dedup_by_key(|(mixed, _)| *mixed); // one may have left its slot and come back outside meanwhile
         last = entries.last().map(|(mixed, _)| Cursor(*mixed)).or(last);
         keys.extend(entries.iter().map(|(mixed, _)| table.mixer.key(mixed).expect("stored keys are keys")));
     }

@@ -146,15 +146,31 @@ impl IndexReader {
 impl IndexWriter {
     reading!();
 
-    /// An empty index.
+    /// An empty index; a hash index mixes keys with the seed.
     ///
     /// # Panics
-    /// As [`HashWriter::new`] and [`DenseWriter::new`].
-    pub fn new(layout: IndexLayout) -> IndexWriter {
+    /// As [`HashWriter::with_seed`] and [`DenseWriter::new`].
+    pub fn new(layout: IndexLayout, seed: u64) -> IndexWriter {
         match layout {
-            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::new(layout)),
+            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::with_seed(layout, seed)),
             IndexLayout::Dense(layout) => IndexWriter::Dense(DenseWriter::new(layout)),
         }
+    }
+
+    /// The index of which a snapshot was taken: images, one behind the other in the order in which they were taken. A hash index has
+    /// the seed that it had.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn of_snapshot(layout: IndexLayout, snapshot: &[u8]) -> Result<IndexWriter, SnapshotError> {
+        Ok(match layout {
+            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::of_snapshot(layout, snapshot)?),
+            IndexLayout::Dense(layout) => {
+                let mut index = DenseWriter::new(layout);
+                index.restore(snapshot)?;
+                IndexWriter::Dense(index)
+            }
+        })
     }
 
     /// A reader for another thread.
@@ -210,11 +226,5 @@ impl IndexWriter {
     /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         either!(self, index => index.snapshot_next(from, out))
-    }
-
-    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A
-    /// snapshot that is refused leaves the index without keys.
-    pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
-        either!(self, index => index.restore(snapshot))
     }
 }

@@ -17,6 +17,7 @@
 //! | `table`    | reading                                                                 |
 //! | `writer`   | changing entries                                                        |
 //! | `growth`   | changing segments                                                       |
+//! | `outside`  | keys that were chosen to collide                                        |
 //! | `snapshot` | images of segments                                                      |
 //! | `hash`     | the public types of the hash index, made of the rooms above             |
 //! | `dense`    | the array of a dense index                                              |
@@ -35,6 +36,7 @@ mod key;
 mod len_code;
 mod measure;
 mod mixed;
+mod outside;
 mod shape;
 mod snapshot;
 mod table;

@@ -20,12 +20,13 @@ use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::arena::{LINE_BYTES, PAGE_LINES};
+use crate::arena::{ENTRIES_PER_LINE, LINE_BYTES, PAGE_LINES};
 use crate::bucket::{self, EXTRA_BUCKET_BITS, Raw, SLOTS_MIN, Words, low_bits};
-use crate::growth::{Built, Owner};
-use crate::shape::{DEPTH_MAX, PAGES_MAX, Shape};
-use crate::table::{Table, by_slots, extra_at};
-use crate::{HashLayout, HashWriter, KeyKind};
+use crate::growth::{Built, DEPTH_LEAST, Owner};
+use crate::mixed::Mixed;
+use crate::shape::{DEPTH_MAX, HEADER_LINES, PAGES_MAX, Shape};
+use crate::table::{Entry, Table, by_slots, extra_at};
+use crate::{HashLayout, HashWriter, Key, KeyKind};
 
 /// Before the buckets of each image.
 ///
@@ -41,9 +42,10 @@ use crate::{HashLayout, HashWriter, KeyKind};
 /// |     21 |     1 | `slots`     | per bucket, 2 to 6, no more than depth and pages allow          |
 /// |     22 |     2 | `pages`     | 1 to 15                                                        |
 /// |     24 |     4 | `count`     | slots that are not empty                                       |
-/// |     28 |     4 | `bytes`     | of the image: 64 for the head, 4096 or 4288 a page             |
-/// |     32 |    28 | `reserved`  | zero when written, refused when not zero                       |
-/// |     60 |     4 | `crc32c`    | over bytes 0..60, then the pages                               |
+/// |     28 |     4 | `bytes`     | of head and pages: 64 for the head, 4096 or 4288 a page        |
+/// |     32 |     8 | `outside`   | entries behind the pages: keys that have no slot               |
+/// |     40 |    20 | `reserved`  | zero when written, refused when not zero                       |
+/// |     60 |     4 | `crc32c`    | over bytes 0..60, then all that follows                        |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
@@ -58,8 +60,26 @@ struct Head {
     pages: U16,
     count: U32,
     bytes: U32,
-    reserved: [u8; 28],
+    outside: U64,
+    reserved: [u8; 20],
     crc32c: U32,
+}
+
+/// A key without a slot (`outside`), in the order of mixed keys.
+///
+/// | offset | bytes | field          | meaning                                                     |
+/// |-------:|------:|----------------|-------------------------------------------------------------|
+/// |      0 |     8 | `m`            | 64 mixed bits                                               |
+/// |      8 |     8 | `high`         | the first 8 bytes of a key of 1 to 16 bytes, else 0         |
+/// |     16 |     8 | `len_less_one` | the length of such a key less one, else 0                   |
+/// |     24 |     8 | `value`        | length code << `addr_bits`, chunk number                    |
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct OutsideEntry {
+    m: U64,
+    high: U64,
+    len_less_one: U64,
+    value: U64,
 }
 
 const HEAD_BYTES: usize = size_of::<Head>();
@@ -69,7 +89,7 @@ const VERSION: u16 = 2;
 const _: () = {
     assert!(HEAD_BYTES == 64);
     assert!(offset_of!(Head, seed) == 8 && offset_of!(Head, prefix) == 16 && offset_of!(Head, pages) == 22);
-    assert!(offset_of!(Head, bytes) == 28 && offset_of!(Head, crc32c) == 60);
+    assert!(offset_of!(Head, bytes) == 28 && offset_of!(Head, outside) == 32 && offset_of!(Head, crc32c) == 60);
 };
 
 /// Where a snapshot goes on: the first mixed key of the next segment.
@@ -131,6 +151,18 @@ pub enum SnapshotError {
         /// Which slot of it.
         slot: u32,
     },
+    /// An entry without a slot is one that no index has, or not where it belongs.
+    #[error("entry {entry} behind the pages is impossible")]
+    Outside {
+        /// Which one.
+        entry: u64,
+    },
+    /// The index has no address space for it.
+    #[error("{pages} pages are more than the index has room for")]
+    NoRoom {
+        /// Pages of the snapshot.
+        pages: u64,
+    },
     /// A line of a dense index holds what no entries would put there.
     #[error("line {line} is impossible")]
     Line {
@@ -179,12 +211,15 @@ impl HashWriter {
         let start = out.len();
         let bytes = image_bytes(table, shape);
         out.reserve(bytes);
-        out.extend_from_slice(head(table, shape, bytes as u32).as_bytes());
+        let mut outside = vec![];
+        table.outside.collect(shape, &mut outside);
+        out.extend_from_slice(head(table, shape, bytes as u32, outside.len() as u64).as_bytes());
         for number in (0..shape.pages()).map(|i| header.page(i)) {
             for line in number * table.page_lines()..(number + 1) * table.page_lines() {
                 out.extend_from_slice(table.arena.line(line).load().map(U64::new).as_bytes());
             }
         }
+        outside.iter().for_each(|entry| out.extend_from_slice(OutsideEntry::of(entry).as_bytes()));
         let crc32c = checksum(&out[start..]);
         out[start + offset_of!(Head, crc32c)..][..4].copy_from_slice(&crc32c.to_le_bytes());
         shape.end().map(SnapshotCursor)
@@ -196,6 +231,7 @@ impl HashWriter {
         self.refuse_unless_empty()?;
         let images = self.table.images(snapshot)?;
         let arena = &self.table.arena;
+        self.refuse_unless_room(&images)?;
         let targets = self.owner.pages.take_all(arena, |pages| {
             let mut take = |shape: Shape| (0..shape.pages()).map(|_| pages.take(arena)).collect();
             images.iter().map(|i| Built { shape: i.shape, pages: take(i.shape) }).collect::<Vec<_>>()
@@ -218,12 +254,29 @@ impl HashWriter {
             others.into_iter().map(|thread| thread.join().expect("damaged images panic nowhere")).fold(own, Result::and)
         });
         match copied {
-            Ok(()) => self.owner.start_loaded(&self.table, &targets),
+            Ok(()) => {
+                table.outside.add(images.iter().flat_map(|image| image.outside().iter().map(OutsideEntry::entry)));
+                self.owner.start_loaded(table, &targets)
+            }
             Err(_) => {
                 targets.iter().flat_map(|target| &target.pages).for_each(|page| self.owner.pages.give_back(*page))
             }
         }
         copied
+    }
+
+    fn refuse_unless_room(&self, images: &[Image<'_>]) -> Result<(), SnapshotError> {
+        let pages = images.iter().map(|image| u64::from(image.shape.pages())).sum();
+        let depth = images.iter().map(|image| image.shape.depth()).max().unwrap_or(0).max(DEPTH_LEAST);
+        // A page of headers may have a line or two to spare.
+        let lines = images.len() as u64 * u64::from(HEADER_LINES + 1) + (1 << depth) / ENTRIES_PER_LINE;
+        let (Ok(few), Ok(lines)) = (u32::try_from(pages), u32::try_from(lines)) else {
+            return Err(SnapshotError::NoRoom { pages });
+        };
+        match self.owner.pages.have_room(&self.table.arena, few, lines) {
+            true => Ok(()),
+            false => Err(SnapshotError::NoRoom { pages }),
+        }
     }
 
     fn refuse_unless_empty(&self) -> Result<(), SnapshotError> {
@@ -242,7 +295,8 @@ impl Table {
             let (head, _) = Head::read_from_prefix(rest)
                 .map_err(|_| SnapshotError::Short { needed: HEAD_BYTES, got: rest.len() })?;
             let shape = check_head(self, &head)?;
-            let needed = head.bytes.get() as usize;
+            let outside_bytes = head.outside.get().saturating_mul(size_of::<OutsideEntry>() as u64);
+            let needed = (outside_bytes as usize).saturating_add(head.bytes.get() as usize);
             let (bytes, behind) =
                 rest.split_at_checked(needed).ok_or(SnapshotError::Short { needed, got: rest.len() })?;
             if next != Some(shape.start()) {
@@ -260,14 +314,15 @@ impl Table {
 
     /// Checks an image and copies its buckets into pages that nothing refers to.
     fn copy_in(&self, image: &Image<'_>, pages: &[u32]) -> Result<(), SnapshotError> {
-        let (head, lines) = Head::ref_from_prefix(image.bytes).expect("heads were looked at");
+        let (head, rest) = Head::ref_from_prefix(image.bytes).expect("heads were looked at");
         let (computed, found) = (checksum(image.bytes), head.crc32c.get());
         if computed != found {
             return Err(SnapshotError::Checksum { found, computed });
         }
         let line_count = pages.len() * self.page_lines() as usize;
-        let lines = <[[U64; 8]]>::ref_from_bytes_with_elems(lines, line_count).expect("so says its length");
+        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(rest, line_count).expect("so says its length");
         by_slots!(image.shape.slots_per_bucket(), N => check_buckets::<N>(self, image.shape, lines)?);
+        check_outside(self, image)?;
         for (lines, &page) in lines.chunks(self.page_lines() as usize).zip(pages) {
             for (words, line) in lines.iter().zip(page * self.page_lines()..) {
                 self.arena.line(line).store(&words.map(U64::get));
@@ -277,13 +332,44 @@ impl Table {
     }
 }
 
+impl Image<'_> {
+    /// The entries behind the pages.
+    fn outside(&self) -> &[OutsideEntry] {
+        let (head, _) = Head::ref_from_prefix(self.bytes).expect("heads were looked at");
+        <[OutsideEntry]>::ref_from_bytes(&self.bytes[head.bytes.get() as usize..]).expect("so says its length")
+    }
+}
+
+impl OutsideEntry {
+    fn of((mixed, value): &Entry) -> OutsideEntry {
+        let len_less_one = u64::from(mixed.len_less_one);
+        OutsideEntry {
+            m: mixed.m.into(),
+            high: mixed.high.into(),
+            len_less_one: len_less_one.into(),
+            value: (*value).into(),
+        }
+    }
+
+    fn entry(&self) -> Entry {
+        let len_less_one = self.len_less_one.get() as u8;
+        (Mixed { m: self.m.get(), high: self.high.get(), len_less_one }, self.value.get())
+    }
+}
+
+/// The seed of the index that a snapshot was taken of.
+pub(crate) fn seed_of(snapshot: &[u8]) -> Result<u64, SnapshotError> {
+    let short = SnapshotError::Short { needed: HEAD_BYTES, got: snapshot.len() };
+    Head::ref_from_prefix(snapshot).map(|(head, _)| head.seed.get()).map_err(|_| short)
+}
+
 impl Owner {
     /// Replaces the one empty segment of a fresh index: every header and the directory anew, then the root. The old segment
     /// stays behind with its page, for readers who are in it; they see an index without keys.
     fn start_loaded(&mut self, table: &Table, segments: &[Built]) {
         let depth = segments.iter().map(|built| built.shape.depth()).max().expect("one segment at least");
         let headers: Vec<u32> = segments.iter().map(|built| self.publish_header(table, built)).collect();
-        let depth = depth.max(4);
+        let depth = depth.max(DEPTH_LEAST);
         let mut at = 0;
         self.directory(table, depth, |index| {
             while !segments[at].shape.holds(index << (64 - depth)) {
@@ -292,13 +378,13 @@ impl Owner {
             headers[at]
         });
         let sum = |of: fn(Shape) -> u32| segments.iter().map(|built| u64::from(of(built.shape))).sum();
-        table.stats.key_count.store(sum(Shape::count), Relaxed);
+        table.stats.key_count.store(sum(Shape::count) + table.outside.len(), Relaxed);
         table.stats.slot_count.store(sum(Shape::slots), Relaxed);
         self.count_memory(table);
     }
 }
 
-fn head(table: &Table, shape: Shape, bytes: u32) -> Head {
+fn head(table: &Table, shape: Shape, bytes: u32, outside: u64) -> Head {
     Head {
         magic: MAGIC,
         version: VERSION.into(),
@@ -311,7 +397,8 @@ fn head(table: &Table, shape: Shape, bytes: u32) -> Head {
         pages: (shape.pages() as u16).into(),
         count: shape.count().into(),
         bytes: bytes.into(),
-        reserved: [0; 28],
+        outside: outside.into(),
+        reserved: [0; 20],
         crc32c: 0.into(),
     }
 }
@@ -354,12 +441,30 @@ fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
     let shape = Shape::with_slots(prefix, depth, pages, slots);
     field("count", count.into(), count <= shape.slots())?;
     field("bytes", bytes.into(), bytes as usize == image_bytes(table, shape))?;
-    field("reserved", 1, head.reserved == [0; 28])?;
+    field("reserved", 1, head.reserved == [0; 20])?;
     Ok(shape.with_count(count))
 }
 
+/// Head and pages.
 fn image_bytes(table: &Table, shape: Shape) -> usize {
     HEAD_BYTES + (shape.pages() * table.page_lines()) as usize * LINE_BYTES
+}
+
+/// Refuses entries that are of no key, of another segment's, or not in their order.
+fn check_outside(table: &Table, image: &Image<'_>) -> Result<(), SnapshotError> {
+    let mut last = None;
+    for (i, entry) in (0..).zip(image.outside()) {
+        let (mixed, value) = entry.entry();
+        let is_key = match table.layout.keys {
+            KeyKind::U64 => mixed.high == 0 && entry.len_less_one == 0,
+            KeyKind::Bytes => entry.len_less_one < Key::BYTES_MAX as u64 && table.mixer.key(&mixed).is_some(),
+        };
+        let is_value = table.fields.slot_of(value).is_some_and(|slot| table.fields.value_of(slot) == value);
+        if !is_key || !is_value || !image.shape.holds(mixed.m) || last.replace(mixed) >= Some(mixed) {
+            return Err(SnapshotError::Outside { entry: i });
+        }
+    }
+    Ok(())
 }
 
 /// Refuses slots that are not where their key belongs, bits outside of slots, and a wrong count.
@@ -446,4 +551,93 @@ mod tests {
     }
 
     const GOLDEN_BUCKETS: u32 = 565_895_171;
+
+    /// An image with one key that has no slot.
+    fn outside_image(layout: HashLayout) -> Vec<u8> {
+        let index = HashWriter::with_seed(layout, 3);
+        let mixed = Mixed { m: 0x0102_0304_0506_0708, ..Mixed::default() };
+        index.table.outside.add([(mixed, 5 << layout.addr_bits | 9)]);
+        let mut image = vec![];
+        assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
+        image
+    }
+
+    fn checksummed(mut image: Vec<u8>) -> Vec<u8> {
+        let crc32c = checksum(&image).to_le_bytes();
+        image[offset_of!(Head, crc32c)..HEAD_BYTES].copy_from_slice(&crc32c);
+        image
+    }
+
+    /// Goal:   nor does the format of keys without slots.
+    /// Method: such an entry, byte by byte.
+    #[test]
+    fn golden_outside() {
+        let image = outside_image(HashLayout { keys: KeyKind::U64, addr_bits: 36 });
+        assert_eq!(image.len(), 64 + 67 * 64 + 32);
+        assert_eq!(image[32..60], [[1u8].as_slice(), &[0; 27]].concat());
+        let mut wanted = vec![8, 7, 6, 5, 4, 3, 2, 1];
+        wanted.extend([0; 16]);
+        wanted.extend(b"\x09\0\0\0\x50\0\0\0");
+        assert_eq!(image[64 + 67 * 64..], wanted);
+    }
+
+    /// Goal:   entries without slots that no index has are refused.
+    /// Method: one that is there twice; parts of an integer that only long keys have; no length; more bits than a length has; one that
+    ///         belongs to another segment.
+    #[test]
+    fn impossible_entries_outside() {
+        let layout = HashLayout { keys: KeyKind::U64, addr_bits: 36 };
+        let image = outside_image(layout);
+        let entry = image.len() - size_of::<OutsideEntry>();
+        let refused = |image: Vec<u8>| HashWriter::of_snapshot(layout, &checksummed(image)).err();
+        assert_eq!(refused(image.clone()), None);
+        let mut twice = image.clone();
+        twice.extend_from_within(entry..);
+        twice[offset_of!(Head, outside)] = 2;
+        assert_eq!(refused(twice), Some(SnapshotError::Outside { entry: 1 }));
+        let changed = |change: fn(&mut OutsideEntry)| {
+            let mut image = image.clone();
+            change(OutsideEntry::mut_from_bytes(&mut image[entry..]).unwrap());
+            refused(image)
+        };
+        let impossible = Some(SnapshotError::Outside { entry: 0 });
+        assert_eq!(changed(|entry| entry.high = 1.into()), impossible);
+        assert_eq!(changed(|entry| entry.len_less_one = 1.into()), impossible);
+        assert_eq!(changed(|entry| entry.value = 9.into()), impossible);
+        assert_eq!(changed(|entry| entry.value |= U64::new(1 << 60)), impossible);
+        let long = HashLayout { keys: KeyKind::Bytes, ..layout };
+        let mut too_long = outside_image(long);
+        let entry = too_long.len() - size_of::<OutsideEntry>();
+        too_long[entry + offset_of!(OutsideEntry, len_less_one)] = 16;
+        assert_eq!(HashWriter::of_snapshot(long, &checksummed(too_long)).err(), impossible);
+        let index = HashWriter::with_seed(layout, 3);
+        let half = |prefix| {
+            let shape = Shape::new(&index.table.fields, prefix, 1, 1);
+            let outside = if prefix == 1 { 1 } else { 0 };
+            let mut bytes = vec![0; image_bytes(&index.table, shape)];
+            let head = head(&index.table, shape, bytes.len() as u32, outside);
+            bytes[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+            bytes.extend(image[image.len() - size_of::<OutsideEntry>()..].iter().take(32 * outside as usize));
+            checksummed(bytes)
+        };
+        let snapshot = [half(0), half(1)].concat();
+        assert_eq!(HashWriter::of_snapshot(layout, &snapshot).err(), impossible);
+    }
+
+    /// Goal:   a snapshot that address space is too short for is refused.
+    /// Method: heads of so many pages as no index of a small device has.
+    #[test]
+    fn too_many_pages() {
+        let layout = HashLayout { keys: KeyKind::U64, addr_bits: 10 };
+        let mut index = HashWriter::with_seed(layout, 3);
+        let (shape, count) = (|prefix| Shape::new(&index.table.fields, prefix, 12, 15), 1 << 12);
+        let bytes = image_bytes(&index.table, shape(0));
+        let mut snapshot = vec![0; bytes * count];
+        for (image, prefix) in snapshot.chunks_mut(bytes).zip(0..) {
+            image[..HEAD_BYTES].copy_from_slice(head(&index.table, shape(prefix), bytes as u32, 0).as_bytes());
+        }
+        let refused = index.restore(&snapshot);
+        assert_eq!(refused, Err(SnapshotError::NoRoom { pages: 15 * count as u64 }));
+        assert_eq!(index.insert(&Key::from(1), Slot { at: 1, len: LenCode::of(1).unwrap() }), None);
+    }
 }

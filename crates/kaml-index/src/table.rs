@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use crate::arena::{Arena, Line, Lines, PAGE_LINES, alike};
 use crate::bucket::{Bucket, EXTRA_BUCKET_BITS, Fields, SLOTS_MAX, Words, low_bits, matching};
 use crate::mixed::{Mixed, Mixer};
+use crate::outside::Outside;
 use crate::shape::{Header, Shape, WidePlace};
 use crate::{HashLayout, Key, Slot};
 
@@ -77,6 +78,7 @@ pub(crate) struct Table {
     pub(crate) layout: HashLayout,
     pub(crate) seed: u64,
     pub(crate) root: AtomicU64,
+    pub(crate) outside: Outside,
     pub(crate) stats: Stats,
 }
 
@@ -346,7 +348,8 @@ impl Table {
     fn get_integer(&self, m: u64) -> Option<Slot> {
         let lines = self.arena.lines();
         let header = lines.header(lines.entry(self.root().entry(m)).load(Acquire));
-        if let Some(aim) = self.aim(header, &Mixed::of_integer(m))
+        if self.outside.is_empty()
+            && let Some(aim) = self.aim(header, &Mixed::of_integer(m))
             && aim.slots == self.fields.slots_by_head
             && let Some(answer) = self.search_six(lines, &aim)
             && header.stood(aim.version)
@@ -374,7 +377,7 @@ impl Table {
                 self.prefetch_both(&aim);
                 let slot = self.search_any(&aim, mixed);
                 if header.stood(aim.version) {
-                    return slot;
+                    return slot.or_else(|| self.fields.slot_of(self.outside.get(mixed)));
                 }
             }
             back_off(&mut tries);
@@ -415,9 +418,10 @@ impl Table {
         if self.fields.extra {
             aims[..keys.len()].iter().for_each(|aim| self.prefetch_behind(lines, aim));
         }
+        let alone = self.outside.is_empty();
         for (i, key) in keys.iter().enumerate() {
             let slot = match self.search_aimed(lines, &aims[i], &mixed[i]) {
-                Some(slot) if lines.header(headers[i]).stood(aims[i].version) => slot,
+                Some(slot) if lines.header(headers[i]).stood(aims[i].version) && slot.is_some() | alone => slot,
                 _ => self.get_mixed(&mixed[i]),
             };
             answers.push(slot.filter(|_| key.check(self.layout.keys).is_ok()));
@@ -436,7 +440,7 @@ impl Table {
         }
     }
 
-    /// The entries of the segment that holds `m`, in no order, and its shape.
+    /// The entries in the slots of the segment that holds `m`, in no order, and its shape.
     pub(crate) fn collect(&self, m: u64, entries: &mut Vec<Entry>) -> Shape {
         let mut tries = 0;
         loop {
@@ -483,7 +487,8 @@ impl Table {
     }
 
     pub(crate) fn load(&self) -> f64 {
-        self.stats.key_count.load(Relaxed) as f64 / self.stats.slot_count.load(Relaxed) as f64
+        let in_slots = self.stats.key_count.load(Relaxed).saturating_sub(self.outside.len());
+        in_slots as f64 / self.stats.slot_count.load(Relaxed) as f64
     }
 }
 

@@ -58,6 +58,7 @@ const fn full(percents: &[u32; 7]) -> [[u16; PAGES_MAX as usize]; 7] {
 pub(crate) enum Upsert {
     Replaced(u64),
     Inserted,
+    /// The segment is full, or the key's buckets are and none of their entries can make way.
     NoRoom,
 }
 
@@ -351,6 +352,10 @@ impl Table {
                 segment.overwrite::<N>(header, at, choice, &place, value, mixed);
                 return Upsert::Replaced(old);
             }
+            let old = self.outside.replace(mixed, value, |_| true);
+            if old != 0 {
+                return Upsert::Replaced(old);
+            }
             if segment.shape.count() >= FULL[usize::from(self.fields.extra)][N][segment.shape.pages() as usize].into() {
                 return Upsert::NoRoom;
             }
@@ -362,7 +367,7 @@ impl Table {
                 return Upsert::NoRoom;
             }
         });
-        self.stats.key_count.store(self.stats.key_count.load(Relaxed) + 1, Relaxed);
+        self.count_keys(1);
         Upsert::Inserted
     }
 
@@ -376,13 +381,28 @@ impl Table {
                     segment.overwrite::<N>(header, at, choice, &place, value, mixed);
                     true
                 }
-                _ => false,
+                Some(_) => false,
+                None => self.outside.replace(mixed, value, |old| old == expected) != 0,
             }
         })
     }
 
-    /// Empties the key's slot; the value it had, or 0.
+    /// Forgets the key; the value it had, or 0.
     pub(crate) fn remove(&self, mixed: &Mixed) -> u64 {
+        let old = match self.empty_slot(mixed) {
+            0 => self.outside.remove(mixed),
+            old => old,
+        };
+        self.count_keys(if old == 0 { 0 } else { -1 });
+        old
+    }
+
+    pub(crate) fn count_keys(&self, more: i64) {
+        self.stats.key_count.store(self.stats.key_count.load(Relaxed).wrapping_add_signed(more), Relaxed);
+    }
+
+    /// Empties the key's slot; the value it had, or 0.
+    fn empty_slot(&self, mixed: &Mixed) -> u64 {
         let segment = Segment::of_header(self, self.header(mixed.m));
         let (header, place) = (segment.header, segment.shape.place(mixed));
         by_slots!(segment.shape.slots_per_bucket(), N => {
@@ -392,7 +412,6 @@ impl Table {
                 segment.note_full(at.0, false);
                 header.shape.store(segment.shape.with_count(segment.shape.count() - 1).0, Relaxed);
             });
-            self.stats.key_count.store(self.stats.key_count.load(Relaxed) - 1, Relaxed);
             old
         })
     }

@@ -36,9 +36,7 @@ fn contents(index: &IndexWriter) -> BTreeMap<Key, Slot> {
 }
 
 fn load(layout: DenseLayout, images: &[Vec<u8>]) -> IndexWriter {
-    let mut index = IndexWriter::new(IndexLayout::Dense(layout));
-    index.restore(&images.concat()).unwrap();
-    index
+    IndexWriter::of_snapshot(IndexLayout::Dense(layout), &images.concat()).unwrap()
 }
 
 #[derive(Clone, Debug)]
@@ -66,7 +64,7 @@ proptest! {
     #[test]
     fn like_a_map(ops in ops(), addr_bits in 1u32..=48, key_count in prop_oneof![1u64..100, 1u64..100_000]) {
         let layout = layout(key_count, addr_bits);
-        let mut index = IndexWriter::new(IndexLayout::Dense(layout));
+        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
         let mut model = BTreeMap::new();
         let place = |at: u64| slot(at & ((1 << addr_bits) - 1));
         for op in ops {
@@ -127,7 +125,7 @@ proptest! {
     #[test]
     fn hostile_images(at in 0usize..2000, with in prop::collection::vec(any::<u8>(), 1..20)) {
         let layout = layout(300, 35);
-        let mut index = IndexWriter::new(IndexLayout::Dense(layout));
+        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
         for i in 0..200 {
             index.insert(&Key::from(i), slot(i * 77));
         }
@@ -135,8 +133,7 @@ proptest! {
         with.iter().enumerate().for_each(|(i, byte)| if let Some(target) = image.get_mut(at + i) { *target = *byte });
         let crc = crc_fast::crc32_iscsi(&[&image[..60], &image[64..]].concat());
         image[60..64].copy_from_slice(&crc.to_le_bytes());
-        let mut loaded = IndexWriter::new(IndexLayout::Dense(layout));
-        if loaded.restore(&image).is_ok() {
+        if let Ok(loaded) = IndexWriter::of_snapshot(IndexLayout::Dense(layout), &image) {
             prop_assert_eq!(contents(&loaded).len() as u64, loaded.len());
         }
     }
@@ -200,7 +197,7 @@ fn readers_see_whole_entries() {
 #[test]
 fn fuzzy_snapshots() {
     let layout = layout(200_000, 36);
-    let mut index = IndexWriter::new(IndexLayout::Dense(layout));
+    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
     for key in (0..200_000).step_by(3) {
         index.insert(&Key::from(key), slot(key));
     }
@@ -234,7 +231,7 @@ fn fuzzy_snapshots() {
 #[test]
 fn wrong_images_are_refused() {
     let layout = layout(100_000, 36);
-    let mut index = IndexWriter::new(IndexLayout::Dense(layout));
+    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
     assert_eq!(images(&index).len(), 1);
     assert_eq!(load(layout, &images(&index)).len(), 0);
     for key in [5, 50_000, 90_000] {
@@ -242,14 +239,15 @@ fn wrong_images_are_refused() {
     }
     let images = images(&index);
     assert_eq!(images.len(), 4, "one for each of three segments, one for what is behind the last");
-    let fresh = || IndexWriter::new(IndexLayout::Dense(layout));
-    assert!(matches!(fresh().restore(&images[1]), Err(SnapshotError::OutOfOrder { expected: Some(0), .. })));
-    assert_eq!(fresh().restore(&[]), Err(SnapshotError::Incomplete { from: 0 }));
-    assert!(matches!(fresh().restore(&images[0][..100]), Err(SnapshotError::Short { got: 100, .. })));
+    let refused = |layout, image: &[u8]| IndexWriter::of_snapshot(layout, image).err().expect("refused");
+    let dense = IndexLayout::Dense(layout);
+    assert!(matches!(refused(dense, &images[1]), SnapshotError::OutOfOrder { expected: Some(0), .. }));
+    assert_eq!(refused(dense, &[]), SnapshotError::Incomplete { from: 0 });
+    assert!(matches!(refused(dense, &images[0][..100]), SnapshotError::Short { got: 100, .. }));
     let mut flipped = images[0].clone();
     flipped[200] ^= 1;
-    assert!(matches!(fresh().restore(&flipped), Err(SnapshotError::Checksum { .. })));
-    let mut loaded = load(layout, &images);
+    assert!(matches!(refused(dense, &flipped), SnapshotError::Checksum { .. }));
+    let IndexWriter::Dense(mut loaded) = load(layout, &images) else { panic!("as its layout says") };
     assert_eq!(loaded.restore(&images[0]), Err(SnapshotError::NotEmpty { keys: 3 }));
     let others = [
         DenseLayout { addr_bits: 35, ..layout },
@@ -257,10 +255,8 @@ fn wrong_images_are_refused() {
         DenseLayout { len: LenCode::of(17).unwrap(), ..layout },
     ];
     for other in others {
-        let mut other = IndexWriter::new(IndexLayout::Dense(other));
-        assert_eq!(other.restore(&images[0]), Err(SnapshotError::Foreign));
+        assert_eq!(refused(IndexLayout::Dense(other), &images[0]), SnapshotError::Foreign);
     }
-    let hash = kaml_index::HashLayout { keys: KeyKind::U64, addr_bits: 36 };
-    let mut hash = IndexWriter::new(IndexLayout::Hash(hash));
-    assert_eq!(hash.restore(&images[0]), Err(SnapshotError::Magic { found: *b"KDX1" }));
+    let hash = IndexLayout::Hash(kaml_index::HashLayout { keys: KeyKind::U64, addr_bits: 36 });
+    assert_eq!(refused(hash, &images[0]), SnapshotError::Magic { found: *b"KDX1" });
 }

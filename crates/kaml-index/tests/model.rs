@@ -1,9 +1,12 @@
 //! The index against `std` maps.
 
+mod support;
+
 use std::collections::{HashMap, HashSet};
 
 use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot};
 use proptest::prelude::*;
+use support::{colliding, of_mixed};
 
 fn slot(at: u64, chunks: u32) -> Slot {
     Slot { at, len: LenCode::of(chunks).unwrap() }
@@ -85,13 +88,17 @@ proptest! {
 
     /// Goal:   the index answers as a map does, whatever its layout, while it grows, splits and shrinks.
     /// Method: random operations on random layouts beside a `HashMap`, all answers compared, everything read back at the
-    ///         end in each of the ways there are.
+    ///         end in each of the ways there are; in some cases half of the keys were chosen to collide.
     #[test]
-    fn like_a_map(ops in ops(), bytes: bool, addr_bits in 1u32..=48, pattern in 0u8..12, seed: u64) {
+    fn like_a_map(ops in ops(), bytes: bool, addr_bits in 1u32..=48, pattern in 0u8..14, seed: u64) {
         let keys = if bytes { KeyKind::Bytes } else { KeyKind::U64 };
         let mut index = HashWriter::with_seed(HashLayout { keys, addr_bits }, seed);
         let mut model = HashMap::new();
-        let key = |i| key(keys, pattern, i);
+        let chosen = if pattern < 12 { vec![] } else { colliding(keys, seed, 2000) };
+        let key = |i: u16| match i % 2 {
+            0 if !chosen.is_empty() => chosen[usize::from(i / 2) % chosen.len()],
+            _ => key(keys, pattern, i),
+        };
         let cut = |at: u64| at & ((1 << addr_bits) - 1);
         for op in ops {
             match op {
@@ -169,6 +176,43 @@ fn alike_long_keys_find_room() {
     for (i, key) in keys.iter().enumerate() {
         assert_eq!(index.get(key), Some(slot(i as u64, 1)), "{key}");
     }
+}
+
+/// Goal:   keys chosen to meet in one segment however often it splits find a place, too, and take no more memory than a hundred bytes
+///         each beyond the largest directory; also where address space ends before segments cannot split any more.
+/// Method: keys that agree in the bits by which segments split; read back, listed, removed.
+#[test]
+fn keys_of_one_prefix_find_a_place() {
+    const COUNT: u64 = 200_000;
+    for addr_bits in [20, 40] {
+        let mut index = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits }, 7);
+        let key = |m: u64| of_mixed(KeyKind::U64, 7, m);
+        (0..COUNT).for_each(|i| assert_eq!(index.insert(&key(i), slot(i, 1)), None));
+        let directories = 128 << 20;
+        assert!(index.memory_bytes() < directories + COUNT * 100, "{} bytes", index.memory_bytes());
+        (0..COUNT).for_each(|i| assert_eq!(index.get(&key(i)), Some(slot(i, 1))));
+        (COUNT..2 * COUNT).for_each(|i| assert_eq!(index.get(&key(i)), None));
+        let model = (0..COUNT).map(|i| (key(i), slot(i, 1))).collect();
+        check(&index, &model).unwrap();
+        (0..COUNT).for_each(|i| assert_eq!(index.remove(&key(i)), Some(slot(i, 1))));
+        assert_eq!(index.len(), 0);
+    }
+}
+
+/// Goal:   a few keys that were chosen to collide cost an index that holds many others nothing.
+/// Method: a hundred thousand keys, a hundred of the chosen, again as many others: no more memory than without the chosen, but for
+///         a few pages; the load is that of an index without them.
+#[test]
+fn few_chosen_keys_cost_little() {
+    let filled = |chosen: &[Key]| {
+        let mut index = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits: 33 }, 7);
+        (0..100_000).for_each(|i| assert_eq!(index.insert(&Key::from(i), slot(i, 1)), None));
+        chosen.iter().for_each(|key| assert_eq!(index.insert(key, slot(1, 1)), None));
+        (100_000..200_000).for_each(|i| assert_eq!(index.insert(&Key::from(i), slot(i, 1)), None));
+        (index.memory_bytes(), index.load())
+    };
+    let (without, with) = (filled(&[]), filled(&colliding(KeyKind::U64, 7, 100)));
+    assert!(with.0 < without.0 + without.0 / 10 && with.1 > without.1 - 0.1, "{without:?}, with the chosen {with:?}");
 }
 
 /// Goal:   memory follows the keys down as well as up, and given-back pages are used again.

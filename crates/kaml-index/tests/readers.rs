@@ -1,9 +1,12 @@
 //! Readers beside the writer.
 
-use std::collections::HashSet;
+mod support;
+
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot};
+use support::colliding;
 
 /// Values carry their key's number and a turn, so that a reader can tell what was never written for its key.
 fn slot(i: u64, turn: u64) -> Slot {
@@ -17,10 +20,30 @@ fn check(i: u64, slot: Slot, turns: u64, what: &str) {
     assert!(turn <= turns, "{what} answered turn {turn} before it was written");
 }
 
-fn key(kind: KeyKind, i: u64) -> Key {
-    match kind {
-        KeyKind::U64 => Key::from(i),
-        KeyKind::Bytes => Key::new(&[&i.to_be_bytes()[..], b"long key"].concat()).unwrap(),
+/// The keys of a test by their numbers.
+struct Keys {
+    kind: KeyKind,
+    /// Each sixteenth is of these, as long as there are any.
+    chosen: Vec<Key>,
+    numbers: HashMap<Key, u64>,
+}
+
+impl Keys {
+    fn new(kind: KeyKind, chosen: Vec<Key>) -> Keys {
+        Keys { kind, numbers: chosen.iter().copied().zip((0..).step_by(16)).collect(), chosen }
+    }
+
+    fn key(&self, i: u64) -> Key {
+        let chosen = if i.is_multiple_of(16) { self.chosen.get((i / 16) as usize) } else { None };
+        chosen.copied().unwrap_or_else(|| match self.kind {
+            KeyKind::U64 => Key::from(i),
+            KeyKind::Bytes => Key::new(&[&i.to_be_bytes()[..], b"long key"].concat()).unwrap(),
+        })
+    }
+
+    fn number(&self, key: &Key) -> u64 {
+        let own = || u64::from_be_bytes(key.as_bytes()[..8].try_into().unwrap());
+        self.numbers.get(key).copied().unwrap_or_else(own)
     }
 }
 
@@ -28,15 +51,25 @@ fn key(kind: KeyKind, i: u64) -> Key {
 ///         key that was never there, however much the table kicks, grows, splits, shrinks and reuses pages beside it.
 /// Method: one writer updates the lasting keys turn by turn, and inserts and removes a crowd of passing keys in waves; two
 ///         readers probe lasting and absent keys, singly and in batches, and list; each answer is checked by itself. With
-///         narrow addresses buckets have six slots, for which look-ups have a way of their own.
+///         narrow addresses buckets have six slots, for which look-ups have a way of their own. The same with some keys, lasting and
+///         passing ones, that were chosen to collide.
 #[test]
 fn readers_are_never_misled() {
     const LASTING: u64 = 20_000;
     const PASSING: u64 = 150_000;
-    for (kind, addr_bits) in [(KeyKind::U64, 26), (KeyKind::U64, 40), (KeyKind::Bytes, 40)] {
+    let chosen = colliding(KeyKind::U64, 0, ((LASTING + PASSING) / 16) as usize);
+    let ways = [
+        (KeyKind::U64, 26, vec![]),
+        (KeyKind::U64, 40, vec![]),
+        (KeyKind::Bytes, 40, vec![]),
+        (KeyKind::U64, 26, chosen.clone()),
+        (KeyKind::U64, 40, chosen),
+    ];
+    for (kind, addr_bits, chosen) in ways {
+        let keys = &Keys::new(kind, chosen);
         let mut index = HashWriter::new(HashLayout { keys: kind, addr_bits });
         for i in 0..LASTING {
-            index.insert(&key(kind, i), slot(i, 0));
+            index.insert(&keys.key(i), slot(i, 0));
         }
         let (done, turns, answers) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -51,20 +84,20 @@ fn readers_are_never_misled() {
                     while !done.load(Acquire) || count == 0 {
                         for _ in 0..1000 {
                             let i = next() % LASTING;
-                            let found = reader.get(&key(kind, i)).expect("lasting keys are always found");
+                            let found = reader.get(&keys.key(i)).expect("lasting keys are always found");
                             check(i, found, turns.load(Acquire) + 1, "get");
-                            assert_eq!(reader.get(&key(kind, 1 << 40 | i)), None, "never inserted");
+                            assert_eq!(reader.get(&keys.key(1 << 40 | i)), None, "never inserted");
                         }
                         let wanted: Vec<u64> = (0..100).map(|_| next() % LASTING).collect();
-                        let keys: Vec<Key> = wanted.iter().map(|&i| key(kind, i)).collect();
+                        let wanted_keys: Vec<Key> = wanted.iter().map(|&i| keys.key(i)).collect();
                         let mut found = vec![];
-                        reader.get_batch(&keys, &mut found);
+                        reader.get_batch(&wanted_keys, &mut found);
                         for (&i, found) in wanted.iter().zip(found) {
                             check(i, found.expect("lasting keys are always found"), turns.load(Acquire) + 1, "batch");
                         }
                         count += 1;
                         if count % 64 == thread {
-                            list_all(&reader, kind, LASTING);
+                            list_all(&reader, keys, LASTING);
                         }
                     }
                     answered.fetch_add(count, Relaxed);
@@ -74,13 +107,13 @@ fn readers_are_never_misled() {
                 for i in 0..PASSING {
                     let passing = LASTING + i;
                     if turn % 2 == 1 {
-                        index.insert(&key(kind, passing), slot(passing, turn));
+                        index.insert(&keys.key(passing), slot(passing, turn));
                     } else {
-                        assert!(index.remove(&key(kind, passing)).is_some());
+                        assert!(index.remove(&keys.key(passing)).is_some());
                     }
                     if i % 4 == 0 {
                         let lasting = i * 7 % LASTING;
-                        index.insert(&key(kind, lasting), slot(lasting, turn));
+                        index.insert(&keys.key(lasting), slot(lasting, turn));
                     }
                 }
                 turns.store(turn, Release);
@@ -92,14 +125,14 @@ fn readers_are_never_misled() {
     }
 }
 
-fn list_all(reader: &kaml_index::HashReader, kind: KeyKind, lasting: u64) {
+fn list_all(reader: &kaml_index::HashReader, keys: &Keys, lasting: u64) {
     let (mut seen, mut after, mut found) = (HashSet::new(), None, 0);
     loop {
-        let (keys, next) = reader.list(after, 1000);
-        for listed in keys {
+        let (listed, next) = reader.list(after, 1000);
+        for listed in listed {
             assert!(seen.insert(listed), "{listed} listed twice");
-            let number = u64::from_be_bytes(listed.as_bytes()[..8].try_into().unwrap());
-            assert_eq!(listed, key(kind, number));
+            let number = keys.number(&listed);
+            assert_eq!(listed, keys.key(number));
             found += u64::from(number < lasting);
         }
         let Some(next) = next else { break };

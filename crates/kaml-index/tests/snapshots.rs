@@ -1,9 +1,12 @@
 //! Snapshots: there and back, under changes, and out of damaged bytes.
 
+mod support;
+
 use std::collections::HashMap;
 
 use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor, SnapshotError};
 use proptest::prelude::*;
+use support::colliding;
 
 const LAYOUT: HashLayout = HashLayout { keys: KeyKind::U64, addr_bits: 32 };
 const LONG: HashLayout = HashLayout { keys: KeyKind::Bytes, addr_bits: 40 };
@@ -30,6 +33,15 @@ fn filled(layout: HashLayout, count: u64) -> (HashWriter, HashMap<Key, Slot>) {
     (index, model)
 }
 
+/// The same with so many keys more that were chosen to collide.
+fn filled_with_chosen(layout: HashLayout, count: u64, chosen: usize) -> (HashWriter, HashMap<Key, Slot>) {
+    let (mut index, mut model) = filled(layout, count);
+    for (key, i) in colliding(layout.keys, 5, chosen).into_iter().zip(count..) {
+        assert_eq!(index.insert(&key, slot(i)), model.insert(key, slot(i)));
+    }
+    (index, model)
+}
+
 fn images(index: &HashWriter) -> Vec<Vec<u8>> {
     let (mut images, mut next) = (vec![], Some(SnapshotCursor::START));
     while let Some(cursor) = next {
@@ -48,15 +60,14 @@ fn contents(index: &HashWriter) -> HashMap<Key, Slot> {
 
 /// Goal:   a snapshot brings back what was saved, and the loaded index goes on like any other.
 /// Method: indexes from empty to several segments, of both kinds of keys, saved, loaded from one run of bytes, compared, then
-///         doubled and emptied.
+///         doubled and emptied; some with keys that were chosen to collide.
 #[test]
 fn there_and_back() {
     for layout in [LAYOUT, LONG] {
-        for count in [0, 1, 300, 5_000, 100_000] {
-            let (index, mut model) = filled(layout, count);
+        for (count, chosen) in [(0, 0), (1, 0), (300, 0), (5_000, 0), (100_000, 0), (0, 40), (100_000, 1000)] {
+            let (index, mut model) = filled_with_chosen(layout, count, chosen);
             let bytes = images(&index).concat();
-            let mut loaded = HashWriter::with_seed(layout, 5);
-            loaded.restore(&bytes).unwrap();
+            let mut loaded = HashWriter::of_snapshot(layout, &bytes).unwrap();
             assert_eq!(contents(&loaded), model);
             assert_eq!(loaded.load(), index.load());
             for i in count..2 * count {
@@ -155,9 +166,10 @@ proptest! {
         long: bool,
         changes in prop::collection::vec((prop_oneof![2 => 0usize..64, 1 => 0usize..1 << 14], 1u8..), 1..4),
         count in 0u64..300,
+        chosen in prop_oneof![2 => Just(0), 1 => 13usize..40],
     ) {
         let layout = if long { LONG } else { LAYOUT };
-        let (index, _) = filled(layout, count);
+        let (index, _) = filled_with_chosen(layout, count, chosen);
         let mut image = images(&index).remove(0);
         let intact = image.clone();
         changes.iter().for_each(|&(at, flip)| { let at = at % image.len(); image[at] ^= flip; });

@@ -17,6 +17,7 @@ use kaml_flash::{
     Durability, FileMedium, FormatOptions as CreateOptions, Geometry, Medium, MemoryMedium, OpenOptions, Overlay,
 };
 use std::collections::BTreeSet;
+use std::hash::BuildHasher;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,6 +61,12 @@ fn memory(options: &CreateOptions) -> Result<MemoryMedium, Error> {
     Ok(MemoryMedium::try_new(geometry).map_err(kaml_flash::FormatError::from)?)
 }
 
+/// A number that nobody can foretell.
+fn random() -> u64 {
+    // The keys of the hash are the system's random numbers.
+    std::hash::RandomState::new().hash_one(0)
+}
+
 impl Device {
     /// Creates a device on a file (made sparse, of the given capacity) or a block device, and opens it.
     pub fn create(path: impl AsRef<Path>, options: &CreateOptions) -> Result<Device, Error> {
@@ -76,7 +83,7 @@ impl Device {
         let medium = FileMedium::create_with(path.as_ref(), options, progress)?;
         Core::format(&medium)?;
         let durability = medium.durability();
-        Device::start(Arc::new(medium), path.as_ref(), durability, false)
+        Device::start(Arc::new(medium), path.as_ref(), durability, false, random)
     }
 
     /// Opens a device. After a crash this brings back exactly what was acknowledged.
@@ -91,7 +98,7 @@ impl Device {
             true => Arc::new(Overlay::new(Arc::new(medium))),
             false => Arc::new(medium),
         };
-        Device::start(medium, path.as_ref(), durability, options.read_only)
+        Device::start(medium, path.as_ref(), durability, options.read_only, random)
     }
 
     /// A device in memory, gone when it is closed: for tests and for measuring what the medium costs.
@@ -108,12 +115,12 @@ impl Device {
 
     fn in_memory_of(medium: MemoryMedium, options: &CreateOptions) -> Result<Device, Error> {
         Core::format(&medium)?;
-        Device::start(Arc::new(medium), Path::new(""), options.durability, false)
+        Device::start(Arc::new(medium), Path::new(""), options.durability, false, random)
     }
 
-    /// Opens a device on any medium that was formatted before.
+    /// Opens a device on any medium that was formatted before. It does the same each time: nothing is drawn at random.
     pub fn on_medium(medium: Arc<dyn Medium>) -> Result<Device, Error> {
-        Device::start(medium, Path::new(""), Durability::Power, false)
+        Device::start(medium, Path::new(""), Durability::Power, false, || 0)
     }
 
     /// Opens a device without one of its namespaces, which is deleted with everything in it: for a device that cannot be opened
@@ -123,9 +130,10 @@ impl Device {
         let begin = Instant::now();
         let medium = FileMedium::open(path.as_ref(), &OpenOptions::default())?;
         let durability = medium.durability();
-        let (core, report, gone) = Core::open_without(&medium, name)?;
+        let (mut core, report, gone) = Core::open_without(&medium, name)?;
         let path = path.as_ref().display().to_string();
         let about = About { path, durability, report, open: begin.elapsed(), read_only: false };
+        core.draw_index_seed(random);
         Ok((Device::run(core, Arc::new(medium), about)?, gone))
     }
 
@@ -149,9 +157,16 @@ impl Device {
         Ok((Device::run(core, medium, about)?, found))
     }
 
-    fn start(medium: Arc<dyn Medium>, path: &Path, durability: Durability, read_only: bool) -> Result<Device, Error> {
+    fn start(
+        medium: Arc<dyn Medium>,
+        path: &Path,
+        durability: Durability,
+        read_only: bool,
+        seed: fn() -> u64,
+    ) -> Result<Device, Error> {
         let begin = Instant::now();
-        let (core, report) = if read_only { Core::open_to_read(&*medium)? } else { Core::open(&*medium)? };
+        let (mut core, report) = if read_only { Core::open_to_read(&*medium)? } else { Core::open(&*medium)? };
+        core.draw_index_seed(seed);
         let path = path.display().to_string();
         let about = About { path, durability, report, open: begin.elapsed(), read_only };
         Device::run(core, medium, about)

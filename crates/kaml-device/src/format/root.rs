@@ -74,6 +74,8 @@ pub(crate) struct Root {
     /// Since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes, page bytes,
     /// erases.
     pub(crate) lifetime: [u64; 8],
+    /// Known to nobody outside: where indexes place keys follows from it. 0 if none was drawn.
+    pub(crate) index_seed: u64,
 }
 
 /// Why no root can be read.
@@ -104,14 +106,16 @@ pub enum RootError {
 
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
-/// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that are there twice; an older
-/// root is one without them. There are no versions 3 and 7, which one flipped bit would make older ones.
-const VERSION: u32 = 10;
+/// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that are there twice, version 11 the
+/// seed of indexes; an older root is one without them. There are no versions 3 and 7, which one flipped bit would make older ones.
+const VERSION: u32 = 11;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
 /// The first version with journal entries in the root. A flipped bit that makes it an older one leaves bytes over.
 const WITH_TAIL: u32 = 5;
+/// The first version with the seed of indexes.
+const WITH_SEED: u32 = 11;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
@@ -141,6 +145,7 @@ impl Root {
         w.u32(self.journal_tail.len() as u32);
         w.0.extend_from_slice(&self.journal_tail);
         self.lifetime.iter().for_each(|value| w.u64(*value));
+        w.u64(self.index_seed);
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -203,6 +208,9 @@ impl Root {
         }
         for value in &mut root.lifetime {
             *value = r.u64()?;
+        }
+        if version >= WITH_SEED {
+            root.index_seed = r.u64()?;
         }
         r.0.is_empty().then_some(root)
     }

@@ -120,6 +120,7 @@ fn root() -> Root {
         journal_entries_end: 290,
         journal_tail: vec![7; 56],
         lifetime: [1, 2, 3, 4, 5, 6, 7, 8],
+        index_seed: 0x1112_1314_1516_1718,
     }
 }
 
@@ -153,7 +154,7 @@ fn golden_bytes() {
     PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
     assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
     let bytes = root().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_666_733_024);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 3_806_140_925);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -168,14 +169,15 @@ fn golden_bytes() {
 }
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
-///         the root, 5 no merges for lack of space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once.
+///         the root, 5 no merges for lack of space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
+///         10 no seed of indexes.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
     for (version, namespaces, sum) in [(1, 1, 3_892_935_238), (2, 2, 367_554_758), (4, 3, 2_814_431_330)] {
-        let mut old = Root { journal_tail: Vec::new(), ..root() };
+        let mut old = Root { journal_tail: Vec::new(), ..root_without_seed() };
         old.namespaces.truncate(namespaces);
-        let mut bytes = old.encode(UUID);
+        let mut bytes = encode_without_seed(&old);
         // Without the length of the tail, which stands in front of the eight sums.
         let behind = bytes.len() - 64;
         bytes.drain(behind - 4..behind);
@@ -187,21 +189,36 @@ fn older_roots_open() {
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
     for (version, namespaces, sum) in [(5, 3, 3_847_074_820), (6, 4, 2_020_765_534), (8, 5, 397_817_397)] {
-        let mut old = root();
+        let mut old = root_without_seed();
         old.namespaces.truncate(namespaces);
-        let mut bytes = old.encode(UUID);
+        let mut bytes = encode_without_seed(&old);
         bytes[4] = version;
         let crc = crc_fast::crc32_iscsi(&bytes[HEADER_BYTES..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
-    let mut bytes = root().encode(UUID);
-    bytes[4] = 9;
-    let sum = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
-    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_492_963_056, "as version 9 wrote it");
-    assert_eq!(Root::decode(&bytes, UUID), Ok(root()));
+    for (version, sum) in [(9, 1_492_963_056), (10, 2_666_733_024)] {
+        let mut bytes = encode_without_seed(&root_without_seed());
+        bytes[4] = version;
+        let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
+        assert_eq!(Root::decode(&bytes, UUID), Ok(root_without_seed()));
+    }
+}
+
+fn root_without_seed() -> Root {
+    Root { index_seed: 0, ..root() }
+}
+
+/// The root without its last field; its checksum is wrong.
+fn encode_without_seed(root: &Root) -> Vec<u8> {
+    let mut bytes = root.encode(UUID);
+    bytes.truncate(bytes.len() - 8);
+    let len = (bytes.len() - HEADER_BYTES) as u32;
+    bytes[8..12].copy_from_slice(&len.to_le_bytes());
+    bytes
 }
 
 /// Goal:   the formats of versioned namespaces never change unnoticed; what is encoded is decoded, and nothing that is cut.

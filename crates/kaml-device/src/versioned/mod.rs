@@ -242,13 +242,6 @@ impl Core {
         (1..=block).contains(&segment_bytes) && block % segment_bytes < block / 64
     }
 
-    /// Nobody can choose keys that collide in all namespaces: the device's random number decides where they go.
-    fn seed(&self, namespace: u32) -> u64 {
-        let (low, high) = self.uuid.split_at(8);
-        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        word(low) ^ word(high).rotate_left(32) ^ u64::from(namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
     pub(crate) fn version_spaces(&self) -> impl Iterator<Item = (u32, &Namespace)> {
         self.spaces.iter().filter(|(_, space)| space.layout.versions().is_some()).map(|(id, space)| (*id, space))
     }
