@@ -39,6 +39,8 @@ pub struct BlockInfo {
 const UNITS_PER_PUT_MAX: u64 = 256;
 /// Units that one step of a trim deletes at most.
 const UNITS_PER_TRIM: usize = 256;
+/// Lines of the index that it looks at for them: some ten microseconds.
+const LINES_PER_TRIM: u64 = 1024;
 
 impl Core {
     /// What a block namespace offers.
@@ -141,7 +143,7 @@ pub struct BlockChange {
 pub enum BlockStep {
     /// All of it is staged and durable once this frame is committed; at once if there is none.
     Done(Option<u64>),
-    /// A Put of it is staged; call again for the next.
+    /// A piece of it is staged, or looked at and empty; call again for the next.
     More,
     /// This must be read and given to [`BlockChange::supply`] first.
     Read(FlashRead),
@@ -217,6 +219,12 @@ impl BlockChange {
         }
         self.known.clear();
         Ok(if self.at == self.range.end { BlockStep::Done(self.frame) } else { BlockStep::More })
+    }
+
+    /// Whether it is about no more units than one step of a trim deletes.
+    pub fn is_one_step(&self) -> bool {
+        let unit_bytes = u64::from(self.options.unit_bytes);
+        (self.range.end - self.range.start).div_ceil(unit_bytes) <= UNITS_PER_TRIM as u64
     }
 
     /// Takes the value of the read that `stage` asked for.
@@ -316,14 +324,14 @@ impl BlockChange {
         let units = self.at / unit_bytes..self.range.end / unit_bytes;
         let space = core.spaces.get(&self.namespace).ok_or(Error::UnknownNamespace(self.namespace))?;
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(self.namespace)) };
-        let found = index.numbers(units.clone(), UNITS_PER_TRIM).expect("block namespaces have an index of numbers");
+        let found = index.some_numbers(units, UNITS_PER_TRIM, LINES_PER_TRIM);
+        let (found, next) = found.expect("block namespaces have an index of numbers");
         let ops: Vec<Op<'_>> = found.iter().map(|unit| self.op(*unit, Body::Delete)).collect();
         if !ops.is_empty() {
             let frame = core.stage_units(&ops)?;
             self.staged(frame);
         }
-        let is_last = found.len() < UNITS_PER_TRIM;
-        self.at = if is_last { units.end } else { found[found.len() - 1] + 1 } * unit_bytes;
+        self.at = next * unit_bytes;
         Ok(())
     }
 

@@ -219,21 +219,47 @@ impl Array {
     }
 
     fn numbers(&self, range: Range<u64>, limit: usize) -> Vec<u64> {
+        self.some_numbers(range, limit, u64::MAX).0
+    }
+
+    fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> (Vec<u64>, u64) {
         let mut numbers = Vec::new();
         let end = range.end.min(self.layout.key_count);
-        let mut line = range.start / self.per_line;
-        while line * self.per_line < end && numbers.len() < limit {
+        let (mut line, mut step) = (range.start / self.per_line, 0);
+        while line * self.per_line < end && step < steps {
+            step += 1;
             let segment = (line / SEGMENT_LINES) as usize;
             let Some(lines) = self.lines(segment) else {
                 line = (segment as u64 + 1) * SEGMENT_LINES;
                 continue;
             };
-            let first = line * self.per_line;
-            let found = self.entries(&lines[(line % SEGMENT_LINES) as usize]).map(|(i, _)| first + i);
-            numbers.extend(found.filter(|number| (range.start..end).contains(number)).take(limit - numbers.len()));
+            let (own, first) = (&lines[(line % SEGMENT_LINES) as usize], line * self.per_line);
+            if !is_empty_beside(own) {
+                let found = self.entries(own).map(|(i, _)| first + i);
+                for number in found.filter(|number| (range.start..end).contains(number)) {
+                    if numbers.len() == limit {
+                        return (numbers, number);
+                    }
+                    numbers.push(number);
+                }
+            }
             line += 1;
         }
-        numbers
+        (numbers, if line * self.per_line < end { range.start.max(line * self.per_line) } else { range.end })
+    }
+}
+
+/// Whether a line has no entries, read beside the writer.
+fn is_empty_beside(line: &Line) -> bool {
+    loop {
+        let version = line.0[0].load(Acquire) & VERSION_MASK;
+        let entries =
+            line.0[1..].iter().fold(line.0[0].load(Relaxed) & !VERSION_MASK, |all, word| all | word.load(Relaxed));
+        fence(Acquire);
+        if version & 1 == 0 && line.0[0].load(Relaxed) & VERSION_MASK == version {
+            return entries == 0;
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -271,6 +297,12 @@ macro_rules! reading {
         /// Memory taken: the directory, and the segments with keys.
         pub fn memory_bytes(&self) -> u64 {
             self.array.memory_bytes.load(Relaxed)
+        }
+
+        /// Some keys of a range in their order, no more than `limit`, and from where on there may be more; at the end of the range
+        /// there are not. It takes no more than `steps` looks at a line, or at a segment without any.
+        pub fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> (Vec<u64>, u64) {
+            self.array.some_numbers(range, limit, steps)
         }
 
         /// The first `limit` keys of a range, in their order.

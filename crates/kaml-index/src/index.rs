@@ -129,11 +129,11 @@ macro_rules! reading {
             }
         }
 
-        /// Up to `limit` keys of a range in their order, of an index of numbers; a hash index keeps no order and answers none.
-        pub fn numbers(&self, range: Range<u64>, limit: usize) -> Option<Vec<u64>> {
+        /// Some keys of a range of an index of numbers ([`DenseReader::some_numbers`]); a hash index keeps no order and answers none.
+        pub fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> Option<(Vec<u64>, u64)> {
             match self {
                 Self::Hash(_) => None,
-                Self::Dense(index) => Some(index.numbers(range, limit)),
+                Self::Dense(index) => Some(index.some_numbers(range, limit, steps)),
             }
         }
     };

@@ -101,10 +101,20 @@ proptest! {
         prop_assert_eq!(reader.get(&Key::from(key_count)), None);
         prop_assert_eq!(reader.get(&Key::new(b"k").unwrap()), None);
         let keys: Vec<u64> = model.keys().map(|key| key.as_u64().unwrap()).collect();
-        prop_assert_eq!(reader.numbers(0..u64::MAX, usize::MAX), Some(keys.clone()));
+        let all = reader.some_numbers(0..u64::MAX, usize::MAX, u64::MAX);
+        prop_assert_eq!(all, Some((keys.clone(), u64::MAX)));
         let half = key_count / 3..key_count / 2;
-        let wanted: Vec<u64> = keys.iter().copied().filter(|key| half.contains(key)).take(7).collect();
-        prop_assert_eq!(reader.numbers(half, 7), Some(wanted));
+        let wanted: Vec<u64> = keys.iter().copied().filter(|key| half.contains(key)).collect();
+        for (limit, steps) in [(7, u64::MAX), (7, 3), (usize::MAX, 3)] {
+            let (mut found, mut from, mut calls) = (vec![], half.start, 0);
+            while from < half.end {
+                let (some, next) = reader.some_numbers(from..half.end, limit, steps).unwrap();
+                prop_assert!(some.len() <= limit && next > from);
+                (found, from, calls) = ([found, some].concat(), next, calls + 1);
+            }
+            prop_assert_eq!(&found, &wanted);
+            prop_assert!(calls >= wanted.len() / limit, "no call found more");
+        }
         let (mut listed, mut after) = (vec![], None);
         loop {
             let (keys, next) = index.list(after, 50);

@@ -63,6 +63,12 @@ fn check(index: &HashWriter, model: &HashMap<Key, Slot>) -> Result<(), TestCaseE
     let mut seen = HashMap::new();
     index.for_each(|key, slot| assert!(seen.insert(key, slot).is_none(), "{key} twice"));
     prop_assert_eq!(&seen, model);
+    let mut places: Vec<u64> = vec![];
+    index.for_each_slot(|slot| places.push(slot.at));
+    places.sort_unstable();
+    let mut wanted: Vec<u64> = model.values().map(|slot| slot.at).collect();
+    wanted.sort_unstable();
+    prop_assert_eq!(places, wanted);
     let keys: Vec<Key> = model.keys().copied().collect();
     let mut answers = vec![];
     index.reader().get_batch(&keys, &mut answers);
@@ -180,16 +186,22 @@ fn alike_long_keys_find_room() {
 
 /// Goal:   keys chosen to meet in one segment however often it splits find a place, too, and take no more memory than a hundred bytes
 ///         each beyond the largest directory; also where address space ends before segments cannot split any more.
-/// Method: keys that agree in the bits by which segments split; read back, listed, removed.
+/// Method: keys that agree in the bits by which segments split, or of which as many begin with each number of zeros, so that segments
+///         split as often as they can; read back, listed, removed.
 #[test]
 fn keys_of_one_prefix_find_a_place() {
     const COUNT: u64 = 200_000;
-    for addr_bits in [20, 40] {
+    let agree = |i: u64| i;
+    let begin_with_zeros = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63) >> (i % 27);
+    let ways: [(u32, &dyn Fn(u64) -> u64); 4] =
+        [(20, &agree), (40, &agree), (20, &begin_with_zeros), (40, &begin_with_zeros)];
+    for (way, (addr_bits, mixed)) in ways.into_iter().enumerate() {
         let mut index = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits }, 7);
-        let key = |m: u64| of_mixed(KeyKind::U64, 7, m);
+        let key = |i: u64| of_mixed(KeyKind::U64, 7, mixed(i));
         (0..COUNT).for_each(|i| assert_eq!(index.insert(&key(i), slot(i, 1)), None));
         let directories = 128 << 20;
         assert!(index.memory_bytes() < directories + COUNT * 100, "{} bytes", index.memory_bytes());
+        assert!(way < 3 || index.memory_bytes() > directories / 2, "they split to the end: {}", index.memory_bytes());
         (0..COUNT).for_each(|i| assert_eq!(index.get(&key(i)), Some(slot(i, 1))));
         (COUNT..2 * COUNT).for_each(|i| assert_eq!(index.get(&key(i)), None));
         let model = (0..COUNT).map(|i| (key(i), slot(i, 1))).collect();
@@ -211,6 +223,9 @@ fn few_chosen_keys_cost_little() {
         (100_000..200_000).for_each(|i| assert_eq!(index.insert(&Key::from(i), slot(i, 1)), None));
         (index.memory_bytes(), index.load())
     };
+    let mut alone = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits: 33 }, 7);
+    colliding(KeyKind::U64, 7, 1000).iter().for_each(|key| assert_eq!(alone.insert(key, slot(1, 1)), None));
+    assert!((32_000..200_000).contains(&alone.memory_bytes()), "{} bytes of a thousand", alone.memory_bytes());
     let (without, with) = (filled(&[]), filled(&colliding(KeyKind::U64, 7, 100)));
     assert!(with.0 < without.0 + without.0 / 10 && with.1 > without.1 - 0.1, "{without:?}, with the chosen {with:?}");
 }

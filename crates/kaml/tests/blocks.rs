@@ -329,6 +329,38 @@ fn many_in_flight() {
     assert_eq!(disk.device.block_info(disk.space).unwrap().used_blocks, 0);
 }
 
+/// Goal:   long trims take turns: a poll goes on with a few of them, and with each a bit, so that the loop's other commands do not wait
+///         for all.
+/// Method: trims of a large disk that was touched here and there, and of many short ranges without anything: how many are answered by
+///         each poll. All are in the end, and what was there is gone.
+#[test]
+fn long_trims_take_turns() {
+    const BLOCKS: u64 = 1 << 20;
+    let device = device();
+    let space = create(&device, 4096, 4096, BLOCKS);
+    let touched = || (0..BLOCKS).step_by(5000);
+    touched().for_each(|block| device.block_write(space, block, &[1; 4096]).unwrap());
+    let (mut queue, mut answers) = (device.queue(1000), Vec::new());
+    (0..3).for_each(|token| queue.submit_block_trim(token, space, 0, BLOCKS).unwrap());
+    queue.poll(false, &mut answers);
+    assert!(answers.is_empty(), "a poll does not go through all of a disk");
+    assert_eq!(drain(&mut queue).len(), 3);
+    (0..100).for_each(|token| queue.submit_block_trim(token, space, token * 1000, 1000).unwrap());
+    let mut polls = 0;
+    while queue.in_flight() > 0 {
+        let before = answers.len();
+        queue.poll(polls % 2 == 1, &mut answers);
+        assert!(answers.len() - before <= 10, "a poll goes on with a few");
+        polls += 1;
+    }
+    assert_eq!(answers.len(), 100);
+    let mut block = [1; 4096];
+    for at in touched() {
+        device.block_read(space, at, &mut block).unwrap();
+        assert!(block == [0; 4096], "block {at}");
+    }
+}
+
 /// Goal:   a loop hears of its writes whoever commits them.
 /// Method: threads write beside it, so that its blocks often are in their frames; nothing that is answered waits for the
 ///         end of a wait, which is a second.

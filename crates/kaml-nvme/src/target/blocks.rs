@@ -9,7 +9,7 @@
 
 use super::core::{Origin, Outcome, Space, Target};
 use super::engine::status_of;
-use super::workers::Done;
+use super::workers::{Step, Worker};
 use crate::wire::blocks::{DATASET_DEALLOCATE, decode_ranges, get_range};
 use crate::wire::command::{Command, nvm};
 use crate::wire::status::Status;
@@ -61,9 +61,9 @@ impl Target {
             nvm::WRITE_ZEROES => self.engine.block_trim(origin, nsid, std::slice::from_ref(&(first..end))),
             _ => {
                 let range = first * u64::from(info.block_bytes)..end * u64::from(info.block_bytes);
-                let (block_bytes, expected) =
-                    (info.block_bytes, (command.opcode == nvm::COMPARE).then(|| data.into_owned()));
-                self.engine.start_read(origin, move |worker| check(&worker.device, nsid, block_bytes, range, expected));
+                let expected = (command.opcode == nvm::COMPARE).then(|| data.into_owned());
+                let check = Check { nsid, block_bytes: info.block_bytes, at: range.start, range, expected };
+                self.engine.read_in_pieces(origin, move |worker| check.go_on(worker));
                 Ok(())
             }
         }
@@ -85,7 +85,7 @@ impl Target {
         if ranges.iter().any(|range| range.end > info.block_count) {
             return Status::LBA_OUT_OF_RANGE.into();
         }
-        ranges.retain(|range| !range.is_empty());
+        merge_ranges(&mut ranges);
         if command.cdw11.get() & DATASET_DEALLOCATE == 0 || ranges.is_empty() {
             return Status::SUCCESS.into();
         }
@@ -93,19 +93,46 @@ impl Target {
     }
 }
 
-/// Reads a range of bytes, piece by piece, and compares it with what is expected, if anything is.
-fn check(device: &Device, nsid: NamespaceId, block_bytes: u32, range: Range<u64>, expected: Option<Vec<u8>>) -> Done {
-    let mut piece = vec![0; CHECKED_BYTES.min((range.end - range.start) as usize)];
-    let mut compare = || -> Result<u64, Status> {
-        for at in range.clone().step_by(CHECKED_BYTES) {
-            let piece = &mut piece[..CHECKED_BYTES.min((range.end - at) as usize)];
-            device.block_read(nsid, at / u64::from(block_bytes), piece).map_err(|error| status_of(&error))?;
-            let expected = expected.as_deref().map(|all| &all[(at - range.start) as usize..][..piece.len()]);
-            if expected.is_some_and(|expected| expected != piece) {
-                return Err(Status::COMPARE_FAILURE);
-            }
+/// Makes ranges that overlap or touch one, and leaves out empty ones.
+fn merge_ranges(ranges: &mut Vec<Range<u64>>) {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let merges = next.start <= range.end;
+        if merges {
+            range.end = range.end.max(next.end);
         }
-        Ok(0)
-    };
-    compare().into()
+        merges
+    });
+}
+
+/// Reads a range of bytes, piece by piece, and compares it with what is expected, if anything is.
+struct Check {
+    nsid: NamespaceId,
+    block_bytes: u32,
+    range: Range<u64>,
+    /// Where the next piece begins.
+    at: u64,
+    expected: Option<Vec<u8>>,
+}
+
+impl Check {
+    fn go_on(mut self, worker: &mut Worker) -> Step {
+        match self.check_piece(&worker.device) {
+            Ok(()) if self.at < self.range.end => Step::More(Box::new(move |worker| self.go_on(worker))),
+            result => Step::Done(result.map(|()| 0).into()),
+        }
+    }
+
+    fn check_piece(&mut self, device: &Device) -> Result<(), Status> {
+        let mut piece = vec![0; CHECKED_BYTES.min((self.range.end - self.at) as usize)];
+        let first_block = self.at / u64::from(self.block_bytes);
+        device.block_read(self.nsid, first_block, &mut piece).map_err(|error| status_of(&error))?;
+        let expected = self.expected.as_deref().map(|all| &all[(self.at - self.range.start) as usize..][..piece.len()]);
+        if expected.is_some_and(|expected| expected != piece) {
+            return Err(Status::COMPARE_FAILURE);
+        }
+        self.at += piece.len() as u64;
+        Ok(())
+    }
 }

@@ -396,7 +396,13 @@ mod tests {
             controller.event_mask = mask;
             controller.warn(warnings);
             controller.acknowledge(lid::HEALTH);
-            let _ = controller.wait_for_event(Origin { link: 0, cid: 1, reserved: 0, asked: Asked::default() });
+            let _ = controller.wait_for_event(Origin {
+                link: 0,
+                controller: 1,
+                cid: 1,
+                reserved: 0,
+                asked: Asked::default(),
+            });
             controller.next_event().map(|(_, result)| result)
         };
         assert_eq!(told(!0xff, warning::SPARE), None, "not wanted");
@@ -412,7 +418,7 @@ mod tests {
     #[test]
     fn events_are_told_once_until_acknowledged() {
         let mut controller = controller();
-        let origin = |cid| Origin { link: 0, cid, reserved: 0, asked: Asked::default() };
+        let origin = |cid| Origin { link: 0, controller: 1, cid, reserved: 0, asked: Asked::default() };
         controller.raise(Event::NAMESPACES);
         controller.raise(Event::NAMESPACES);
         assert!(controller.next_event().is_none(), "nobody waits");

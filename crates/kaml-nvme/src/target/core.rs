@@ -36,6 +36,8 @@ pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) link: u64,
+    /// The controller of the link, once it has one.
+    pub(crate) controller: u16,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
     pub(crate) asked: Asked,
@@ -43,7 +45,7 @@ pub(crate) struct Origin {
 
 impl Origin {
     fn of(link: u64, command: &Command, reserved: usize) -> Origin {
-        Origin { link, cid: command.cid.get(), reserved, asked: Asked::of(command) }
+        Origin { link, controller: 0, cid: command.cid.get(), reserved, asked: Asked::of(command) }
     }
 
     /// The answer to the command.
@@ -247,6 +249,7 @@ impl Target {
     /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
     pub(crate) fn part(&mut self, link: u64) {
         self.engine.leave_behind(link);
+        self.late_connects.retain(|late| late.origin.link != link);
         match self.seats.remove(&link) {
             Some(Seat::Admin(id)) => self.end(id),
             Some(Seat::Io(id, queue)) => {
@@ -332,6 +335,7 @@ impl Target {
             Seat::Admin(id) | Seat::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
+        let origin = Origin { controller: id, ..origin };
         controller.hear(now);
         let ready = controller.is_ready();
         let mut outcome = match seat {
@@ -446,6 +450,10 @@ impl Target {
     /// A worker has created or deleted a namespace for the host behind a link.
     fn managed(&mut self, link: u64, change: Change) {
         self.managing -= 1;
+        if let Change::Deleted(id) = change {
+            // Who deleted it knows, the others are told below.
+            self.spaces.remove(&id);
+        }
         if let Change::Created(id) = change {
             // Created is not attached (spec:NVMe-Base "Namespace Management").
             self.controllers.values_mut().for_each(|controller| {

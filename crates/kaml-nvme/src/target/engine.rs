@@ -7,11 +7,12 @@
 use super::budget::Budget;
 use super::core::{NewQueue, Origin};
 use super::keyvalue::{found, found_in};
-use super::workers::{Change, Done, Worker, Workers};
+use super::workers::{Change, Done, Job, Step, Worker, Workers};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
@@ -51,14 +52,25 @@ enum Then {
     Read,
     /// It is one of several that are answered as one.
     Part(Rc<Cell<Parts>>),
-    /// A worker has the answer; whether it changes what others read.
-    Job { changes: bool },
+    /// A worker has the answer.
+    Job(Work),
+}
+
+/// What a worker's job does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Nothing that others can read.
+    Reads,
+    /// It changes what others read.
+    Changes,
+    /// It creates or deletes namespaces, which the target waits for.
+    Manages,
 }
 
 impl Then {
     /// Whether it matters to others when it is carried out.
     fn changes(&self) -> bool {
-        matches!(self, Then::Store | Then::Part(_) | Then::Job { changes: true })
+        matches!(self, Then::Store | Then::Part(_) | Then::Job(Work::Changes | Work::Manages))
     }
 
     /// Bytes that count for it; of parts nothing, since what they need is short and counted once for all of them.
@@ -297,34 +309,54 @@ impl Engine {
 
     /// Has a worker read something.
     pub(crate) fn start_read(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
+        self.read_in_pieces(origin, |worker| Step::Done(job(worker)));
+    }
+
+    /// Has a worker read something piece by piece; others have their turns in between.
+    pub(crate) fn read_in_pieces(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Step + Send + 'static) {
         self.read_count += 1;
-        let token = self.token(origin, Then::Job { changes: false });
-        self.workers.start(token, Box::new(job));
+        self.start_job(origin, Work::Reads, Box::new(job));
     }
 
     /// Has a worker change something.
     pub(crate) fn start(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
-        let token = self.token(origin, Then::Job { changes: true });
-        self.workers.start(token, Box::new(job));
+        self.start_job(origin, Work::Changes, Box::new(|worker| Step::Done(job(worker))));
+    }
+
+    /// Has a worker create or delete namespaces; it does, even if the host goes.
+    pub(crate) fn start_managing(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
+        self.start_job(origin, Work::Manages, Box::new(|worker| Step::Done(job(worker))));
+    }
+
+    fn start_job(&mut self, origin: Origin, work: Work, job: Job) {
+        let token = self.token(origin, Then::Job(work));
+        self.workers.start(origin.controller, token, job);
     }
 
     /// Has the worker for what takes minutes do it, after what it was told before; it changes nothing that is there to stay.
     pub(crate) fn start_slow(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
-        let token = self.token(origin, Then::Job { changes: false });
-        self.workers.start_slow(token, Box::new(job));
+        let token = self.token(origin, Then::Job(Work::Reads));
+        self.workers.start_slow(origin.controller, token, Box::new(|worker| Step::Done(job(worker))));
     }
 
-    /// Jobs that a link has asked for need not be begun any more, if they change nothing: nobody waits for them.
+    /// Jobs that a link has asked for are not begun any more: nobody waits for what they read, and what they change must not overwrite
+    /// what the host does since by another way.
     fn give_up(&mut self, link: u64) {
-        let is_given_up = |(_, place): &(usize, &Option<(Origin, Then, u64)>)| match place {
-            Some((origin, then, _)) => origin.link == link && matches!(then, Then::Job { changes: false }),
-            None => false,
-        };
-        let given_up = self.in_flight.iter().enumerate().filter(is_given_up);
-        self.workers.give_up(given_up.map(|(token, _)| token as u64));
+        let (mut controller, mut given_up) = (0, BTreeSet::new());
+        for (token, place) in self.in_flight.iter().enumerate() {
+            if let Some((origin, Then::Job(Work::Reads | Work::Changes), _)) = place
+                && origin.link == link
+            {
+                controller = origin.controller; // the link's own, in all of them
+                given_up.insert(token as u64);
+            }
+        }
+        if !given_up.is_empty() {
+            self.workers.give_up(controller, &given_up);
+        }
     }
 
-    /// A link has gone. What it asked for goes on, and takes memory until it is over.
+    /// A link has gone. What it asked for and is under way goes on, and takes memory until it is over.
     pub(crate) fn leave_behind(&mut self, link: u64) {
         self.give_up(link);
         let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
@@ -428,7 +460,7 @@ impl Then {
                 (status, 0, Bytes::default())
             }
             (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
-            (Then::Store | Then::Job { .. }, Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
+            (Then::Store | Then::Job(_), Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(room), value) => match found_in(value, room, spend) {
                 Ok((bytes, value)) => (Status::SUCCESS, bytes, value),

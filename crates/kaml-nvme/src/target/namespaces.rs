@@ -41,7 +41,7 @@ impl Target {
         };
         let wanted = create.kaml.read()?;
         self.managing += 1;
-        self.engine.start(origin, move |worker| create_namespace(&worker.device, &wanted, blocks));
+        self.engine.start_managing(origin, move |worker| create_namespace(&worker.device, &wanted, blocks));
         Ok(())
     }
 
@@ -52,7 +52,7 @@ impl Target {
         };
         doomed.iter().try_for_each(|nsid| self.check_reservation(id, *nsid, Use::Write))?;
         self.managing += 1;
-        self.engine.start(origin, move |worker| {
+        self.engine.start_managing(origin, move |worker| {
             let deleted = doomed.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
             let change = if deleted.is_ok() { Change::Deleted(nsid) } else { Change::Failed };
             let result = deleted.map(|()| (0, Bytes::default())).map_err(|error| status_of(&error));

@@ -2,14 +2,17 @@
 //!
 //! Lives here:       the threads, handing jobs to them and taking back what they came to.
 //! Lives elsewhere:  the jobs (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), who they are for (`engine`).
+//!
+//! Jobs of one controller are begun in their order; controllers take turns, so that none waits for all that another one has asked
+//! for. A job that takes long says so after a piece of it, and goes on when it is its controller's turn again.
 
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Device, NamespaceId};
 use rustix::event::EventfdFlags;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 /// Threads for large values, which are written before they are committed, for lists of keys, versions and namespaces.
@@ -66,23 +69,91 @@ impl Worker {
 }
 
 /// What a worker is told to do.
-pub(crate) type Job = Box<dyn FnOnce(&mut Worker) -> Done + Send>;
-type Inbox = Arc<Mutex<mpsc::Receiver<(u64, Job)>>>;
+pub(crate) type Job = Box<dyn FnOnce(&mut Worker) -> Step + Send>;
+
+/// How far a job has come.
+pub(crate) enum Step {
+    Done(Done),
+    /// A piece of it is done; this is the rest.
+    More(Job),
+}
+
+/// Jobs that no worker has begun, or gone on with.
+#[derive(Default)]
+struct Waiting {
+    /// By controller; none is empty.
+    queues: BTreeMap<u16, VecDeque<(u64, Job)>>,
+    /// Controllers with jobs, in the order of their turns.
+    turns: VecDeque<u16>,
+    /// Nobody begins any more.
+    is_over: bool,
+}
+
+impl Waiting {
+    /// The queue of a controller, which is about to get a job.
+    fn queue(&mut self, controller: u16) -> &mut VecDeque<(u64, Job)> {
+        self.queues.entry(controller).or_insert_with(|| {
+            self.turns.push_back(controller);
+            VecDeque::new()
+        })
+    }
+
+    /// The next job, and whose it is.
+    fn next(&mut self) -> Option<(u16, u64, Job)> {
+        let controller = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&controller).expect("whose turn it is has jobs");
+        let (token, job) = queue.pop_front().expect("no queue is empty");
+        match queue.is_empty() {
+            true => drop(self.queues.remove(&controller)),
+            false => self.turns.push_back(controller),
+        }
+        Some((controller, token, job))
+    }
+
+    /// Takes such jobs of a controller out.
+    fn take_out(&mut self, controller: u16, tokens: &BTreeSet<u64>) -> Vec<(u64, Job)> {
+        let Some(queue) = self.queues.remove(&controller) else { return Vec::new() };
+        let (out, rest): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(|(token, _)| tokens.contains(token));
+        match rest.is_empty() {
+            true => self.turns.retain(|turn| *turn != controller),
+            false => drop(self.queues.insert(controller, rest)),
+        }
+        out.into()
+    }
+}
+
+/// Where workers find jobs.
+#[derive(Default)]
+struct Inbox {
+    waiting: Mutex<Waiting>,
+    has_come: Condvar,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().expect("no panics under this lock")
+    }
+
+    /// The next job, when there is one; none once it is over.
+    fn next(&self) -> Option<(u16, u64, Job)> {
+        let is_idle = |waiting: &mut Waiting| waiting.turns.is_empty() && !waiting.is_over;
+        let mut waiting = self.has_come.wait_while(self.lock(), is_idle).expect("no panics under this lock");
+        if waiting.is_over { None } else { waiting.next() }
+    }
+}
 
 /// What workers have done.
 struct Finished {
     list: Mutex<Vec<(u64, Done)>>,
-    /// Jobs that need not be begun any more.
-    given_up: Mutex<BTreeSet<u64>>,
     /// Whether the list holds anything, for those who look often.
     is_there: AtomicBool,
     event: OwnedFd,
 }
 
 impl Finished {
-    fn push(&self, token: u64, done: Done) {
+    fn push(&self, done: impl IntoIterator<Item = (u64, Done)>) {
         let mut list = self.list.lock().expect("no panics under this lock");
-        list.push((token, done));
+        list.extend(done);
         self.is_there.store(true, Ordering::Release);
         drop(list);
         // The counter cannot overflow: it would take 2^64 jobs.
@@ -92,8 +163,8 @@ impl Finished {
 
 /// See the module.
 pub(crate) struct Workers {
-    /// For jobs that are soon done, and for those that take minutes; none once they are to end.
-    outboxes: Option<[mpsc::Sender<(u64, Job)>; 2]>,
+    /// For jobs that are soon done, and for those that take minutes.
+    inboxes: [Arc<Inbox>; 2],
     finished: Arc<Finished>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -101,42 +172,41 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn start_threads(device: &Device) -> std::io::Result<Workers> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let finished = Arc::new(Finished {
-            list: Mutex::default(),
-            given_up: Mutex::default(),
-            is_there: AtomicBool::new(false),
-            event,
-        });
-        let (quick, quick_inbox) = mpsc::channel();
-        let (slow, slow_inbox) = mpsc::channel();
-        let (quick_inbox, slow_inbox) = (Arc::new(Mutex::new(quick_inbox)), Arc::new(Mutex::new(slow_inbox)));
-        let mut threads = Vec::new();
-        for inbox in std::iter::repeat_n(quick_inbox, WORKER_COUNT).chain([slow_inbox]) {
-            let (device, finished) = (device.clone(), Arc::clone(&finished));
+        let finished = Arc::new(Finished { list: Mutex::default(), is_there: AtomicBool::new(false), event });
+        let mut workers = Workers { inboxes: Default::default(), finished, threads: Vec::new() };
+        let [quick, slow] = workers.inboxes.clone();
+        for inbox in std::iter::repeat_n(quick, WORKER_COUNT).chain([slow]) {
+            let (device, finished) = (device.clone(), Arc::clone(&workers.finished));
             let work = move || work(Worker { device, queue: None }, &inbox, &finished);
-            threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(work)?);
+            workers.threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(work)?);
         }
-        Ok(Workers { outboxes: Some([quick, slow]), finished, threads })
+        Ok(workers)
     }
 
-    /// Has one of them do it.
-    pub(crate) fn start(&self, token: u64, job: Job) {
-        self.send(0, token, job);
+    /// Has one of them do it, for a controller.
+    pub(crate) fn start(&self, controller: u16, token: u64, job: Job) {
+        self.send(0, controller, token, job);
     }
 
     /// Has the one for slow jobs do it.
-    pub(crate) fn start_slow(&self, token: u64, job: Job) {
-        self.send(1, token, job);
+    pub(crate) fn start_slow(&self, controller: u16, token: u64, job: Job) {
+        self.send(1, controller, token, job);
     }
 
-    fn send(&self, outbox: usize, token: u64, job: Job) {
-        let outboxes = self.outboxes.as_ref().expect("closed only when dropped");
-        outboxes[outbox].send((token, job)).expect("workers live");
+    fn send(&self, inbox: usize, controller: u16, token: u64, job: Job) {
+        self.inboxes[inbox].lock().queue(controller).push_back((token, job));
+        self.inboxes[inbox].has_come.notify_one();
     }
 
-    /// Jobs that need not be begun any more. Those that are under way go on.
-    pub(crate) fn give_up(&self, tokens: impl Iterator<Item = u64>) {
-        self.finished.given_up.lock().expect("no panics under this lock").extend(tokens);
+    /// Jobs of a controller that are not to be begun any more, nor gone on with. They are done.
+    pub(crate) fn give_up(&self, controller: u16, tokens: &BTreeSet<u64>) {
+        for inbox in &self.inboxes {
+            let given_up = inbox.lock().take_out(controller, tokens);
+            if !given_up.is_empty() {
+                let aborted = || Err::<u64, _>(Status::ABORT_REQUESTED).into();
+                self.finished.push(given_up.into_iter().map(|(token, _)| (token, aborted())));
+            }
+        }
     }
 
     /// Appends what they have done.
@@ -148,8 +218,6 @@ impl Workers {
         self.finished.is_there.store(false, Ordering::Release);
         // It can only be empty already.
         let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
-        let mut given_up = self.finished.given_up.lock().expect("no panics under this lock");
-        given_up.retain(|given_up| list.iter().all(|(token, _)| token != given_up));
         into.append(&mut list);
     }
 
@@ -160,19 +228,21 @@ impl Workers {
 }
 
 fn work(mut worker: Worker, inbox: &Inbox, finished: &Finished) {
-    loop {
-        let job = inbox.lock().expect("no panics under this lock").recv();
-        let Ok((token, job)) = job else { return };
-        let is_given_up = finished.given_up.lock().expect("no panics under this lock").contains(&token);
-        let done = if is_given_up { Err::<u64, _>(Status::ABORT_REQUESTED).into() } else { job(&mut worker) };
-        finished.push(token, done);
+    while let Some((controller, token, job)) = inbox.next() {
+        match job(&mut worker) {
+            Step::Done(done) => finished.push([(token, done)]),
+            Step::More(rest) => inbox.lock().queue(controller).push_front((token, rest)),
+        }
     }
 }
 
 impl Drop for Workers {
-    /// Waits for what they are doing.
+    /// Waits for what they are doing. What they have not begun was answered to nobody, and is not done.
     fn drop(&mut self) {
-        self.outboxes = None;
+        for inbox in &self.inboxes {
+            inbox.lock().is_over = true;
+            inbox.has_come.notify_all();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a worker panicked");

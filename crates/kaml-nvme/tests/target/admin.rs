@@ -106,7 +106,9 @@ fn namespaces_are_managed_by_hosts() {
     assert_ne!(host.id(), other.id());
     let mut listen = Command::new(admin::SET_FEATURES, 0);
     (listen.cdw10, listen.cdw11) = (0x0b.into(), (1 << 8).into());
-    other.admin().execute(listen, &[], 0).unwrap().success().unwrap();
+    for host in [&host, &other] {
+        host.admin().execute(listen, &[], 0).unwrap().success().unwrap();
+    }
     let event = other.admin().submit(Command::new(admin::ASYNC_EVENT, 0), &[], 0).unwrap();
 
     let manage = |select: u32, nsid: u32, data: &[u8]| {
@@ -146,6 +148,8 @@ fn namespaces_are_managed_by_hosts() {
     let event = other.admin().submit(Command::new(admin::ASYNC_EVENT, 0), &[], 0).unwrap();
     assert_eq!(manage(1, nsid, &[]).status, Status::SUCCESS);
     assert_eq!(other.admin().wait(event).unwrap().result, 0x04_0002);
+    let told = host.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap();
+    assert_eq!(words(&told), [], "who creates, attaches and deletes knows");
     assert_eq!(space.exist(&kaml::Key::from(1)).unwrap_err().status(), Some(Status::INVALID_NAMESPACE));
     assert!(world.device.namespaces().iter().all(|info| info.id != nsid));
 

@@ -1,10 +1,7 @@
 //! Indexes that are loaded while hosts are at work.
 
-#[path = "../../../kaml/tests/support/held.rs"]
-mod held;
-
+use crate::held::Held;
 use crate::world::{World, key};
-use held::Held;
 use kaml::{BlockOptions, Device};
 use kaml_nvme::host::{Blocks, KeyValue};
 use kaml_nvme::wire::keyvalue::store;

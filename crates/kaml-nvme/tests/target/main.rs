@@ -4,6 +4,8 @@ mod admin;
 mod blocks;
 mod errors;
 mod everything;
+#[path = "../../../kaml/tests/support/held.rs"]
+mod held;
 mod hostile;
 mod hosts;
 mod keyvalue;
@@ -12,5 +14,6 @@ mod memory;
 mod named;
 mod remote;
 mod reservations;
+mod turns;
 mod versions;
 mod world;

@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(super) const BLOCK_BIT: u64 = 1 << 62;
 /// Puts that one change stages in one visit to the core.
 const PUTS_PER_VISIT: usize = 4;
+/// Changes that have their turn in one round of a poll, so that whoever has other commands in the loop does not wait for all.
+const TURNS_PER_ROUND: usize = 4;
 
 /// Block commands on their way.
 #[derive(Default)]
@@ -31,8 +33,9 @@ pub(super) struct BlockCommands {
     free_reads: Vec<usize>,
     /// Reads of one unit among them, which are commands of their own.
     one_unit_reads: usize,
-    /// Changes that wait for room or their turn.
+    /// Changes that wait for room or their turn, and how many of them were tried since one could go on.
     later: VecDeque<u64>,
+    tried: usize,
     /// Reads that are done and not worked off.
     pub(super) arrived: Vec<Completion>,
 }
@@ -159,7 +162,8 @@ impl AsyncQueue {
         self.start_change(token, change, data)
     }
 
-    /// Starts a trim. As [`crate::Device::block_trim`].
+    /// Starts a trim. As [`crate::Device::block_trim`]. One of more units than a few waits for its turn among those that go on, so that
+    /// to start many takes no time.
     pub fn submit_block_trim(
         &mut self,
         token: u64,
@@ -168,7 +172,15 @@ impl AsyncQueue {
         count: u64,
     ) -> Result<(), Error> {
         let change = BlockChange::trim(&self.shared.reader, namespace, first_block, count)?;
-        self.start_change(token, change, &[])
+        if change.is_one_step() {
+            return self.start_change(token, change, &[]);
+        }
+        self.ask_to_be_woken();
+        let id = self.blocks.new_id();
+        let change = Command::Change { token, start: Instant::now(), change, data: Vec::new() };
+        self.blocks.commands.insert(id, change);
+        self.blocks.later.push_back(id);
+        Ok(())
     }
 
     /// Starts making blocks read as zeroes. As [`crate::Device::block_write_zeroes`].
@@ -325,19 +337,19 @@ impl AsyncQueue {
         }
     }
 
-    /// Whether it could go on at once.
+    /// Whether it could go on.
     fn go_on_with(&mut self, id: u64) -> bool {
         let Some(Command::Change { token, start, mut change, data }) = self.blocks.commands.remove(&id) else {
             unreachable!("only changes go on")
         };
         let visit = self.visit(&mut change, &data);
         self.blocks.commands.insert(id, Command::Change { token, start, change, data });
-        let has_more = matches!(visit, Ok(Visit::Turn));
+        let goes_on = !matches!(visit, Ok(Visit::Busy));
         match visit {
             Ok(visit) => self.after_visit(id, visit),
             Err(error) => self.give_up(id, error),
         }
-        has_more
+        goes_on
     }
 
     fn give_up(&mut self, id: u64, error: Error) {
@@ -354,12 +366,20 @@ impl AsyncQueue {
         }
     }
 
-    /// Lets each change that waits for room or its turn go on once; whether any could go on at once.
+    /// Lets some changes that wait for room or their turn go on; whether others, or they once more, may go on at once.
     pub(super) fn take_turns(&mut self) -> bool {
-        (0..self.blocks.later.len()).fold(false, |has_more, _| {
-            let id = self.blocks.later.pop_front().expect("counted");
-            self.go_on_with(id) || has_more
-        })
+        for _ in 0..TURNS_PER_ROUND {
+            if self.blocks.tried >= self.blocks.later.len() {
+                break;
+            }
+            let id = self.blocks.later.pop_front().expect("more than were tried");
+            self.blocks.tried = if self.go_on_with(id) { 0 } else { self.blocks.tried + 1 };
+        }
+        let is_over = self.blocks.tried >= self.blocks.later.len();
+        if is_over {
+            self.blocks.tried = 0; // there may be room when it is their turn again
+        }
+        !is_over
     }
 }
 

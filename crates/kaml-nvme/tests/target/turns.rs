@@ -1,0 +1,144 @@
+//! Hosts that ask for much, and hosts that go, beside others.
+
+use crate::held::Held;
+use crate::world::{World, key};
+use kaml::{BlockOptions, Device, NamespaceId};
+use kaml_nvme::host::{Blocks, Controller, HostOptions, KeyValue, Wait};
+use kaml_nvme::wire::command::{Command, nvm};
+use kaml_nvme::wire::status::Status;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Long enough for a worker.
+const VALUE_BYTES: usize = 40_000;
+
+fn disk(device: &Device, blocks: u64) -> NamespaceId {
+    device.create_namespace("disk", &BlockOptions::new(4096, blocks).into()).unwrap()
+}
+
+/// Has a host verify 256 MiB so many times at once.
+fn flood(host: &Controller, disk: NamespaceId, count: usize) {
+    let mut verify = Command::new(nvm::VERIFY, disk);
+    verify.cdw12 = 0xffff.into();
+    for _ in 0..count {
+        let _ = host.queues()[0].enqueue(verify, &[], 0).unwrap().unwrap();
+    }
+    host.queues()[0].send().unwrap();
+}
+
+/// How many commands of a host have been answered that nobody has heard of.
+fn answered(host: &Controller) -> usize {
+    let mut answers = Vec::new();
+    host.queues()[0].poll(Wait::No, &mut answers).unwrap();
+    answers.len()
+}
+
+/// Goal:   a host that asks workers for minutes of work keeps nobody else waiting for more than a piece of it.
+/// Method: a thousand verifications of 256 MiB each, and beside them stores, lists and compares of another host, which take a worker,
+///         too: they are answered while nearly all of the first are not.
+#[test]
+fn hosts_take_turns() {
+    let world = World::new();
+    let (records, disk) = (world.namespace("records"), disk(&world.device, 1 << 16));
+    let busy = world.host_with(|options| options.depth = 1000);
+    let other = world.host();
+    flood(&busy, disk, 1000);
+    let queue = &other.queues()[0];
+    let (records, blocks) = (KeyValue::new(queue, records), Blocks::new(&other, queue, disk).unwrap());
+    for round in 0..10u8 {
+        records.store(&key(&[round]), &vec![round; VALUE_BYTES], 0).unwrap();
+        assert_eq!(records.list(None, 4096).unwrap().len(), usize::from(round) + 1);
+        blocks.compare(u64::from(round), &[0; 4096]).unwrap();
+    }
+    assert!(answered(&busy) < 100, "each of the other host's waits for one piece");
+}
+
+/// Goal:   what a host that has gone asked for and nobody has begun is not done: it may have been done since by another way, and is not
+///         to be overwritten. Others can connect meanwhile; so can that host.
+/// Method: both workers are held up by reads of an index; a host's store of a long value comes behind them, and the host goes. Another
+///         one connects, and stores another value under the key; then the workers go on.
+#[test]
+fn what_nobody_has_begun_goes_with_its_host() {
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+    let (records, idle) = (world.namespace("records"), world.namespace("idle"));
+    world.device.put(idle, key(b"one"), b"value").unwrap();
+    assert!(world.device.unload_namespace(idle).unwrap());
+    let (slow, lost) = (world.host(), world.host());
+    held.hold(true);
+    let waits = [0, 1].map(|_| {
+        let retrieve = KeyValue::new(&slow.queues()[0], idle).retrieving(&key(b"one"), 10);
+        slow.queues()[0].submit(retrieve, &[], 10).unwrap()
+    });
+    while held.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let store = KeyValue::new(&lost.queues()[0], records).storing(&key(b"key"), VALUE_BYTES, 0);
+    let _ = lost.queues()[0].submit(store, &[1; VALUE_BYTES], 0).unwrap();
+    // The first is answered behind the request for the value, the second is sent behind the value.
+    for _ in 0..2 {
+        assert!(!KeyValue::new(&lost.queues()[0], records).exist(&key(b"key")).unwrap());
+    }
+    drop(lost);
+    let (say, said) = channel();
+    std::thread::scope(|scope| {
+        let world = &world;
+        scope.spawn(move || {
+            let options = HostOptions { keep_alive: Duration::ZERO, ..HostOptions::default() };
+            let host = Controller::connect(&world.address, &world.subsystem, &options).unwrap();
+            KeyValue::new(&host.queues()[0], records).store(&key(b"key"), b"newer", 0).unwrap();
+            say.send(()).unwrap();
+        });
+        let is_in_time = said.recv_timeout(Duration::from_secs(20)).is_ok();
+        held.hold(false);
+        assert!(is_in_time, "somebody else connects and stores while the workers are held up");
+    });
+    for wait in waits {
+        assert_eq!(slow.queues()[0].wait(wait).unwrap().status, Status::SUCCESS);
+    }
+    // A worker's job, which would come behind the lost host's.
+    KeyValue::new(&slow.queues()[0], records).store(&key(b"other"), &[2; VALUE_BYTES], 0).unwrap();
+    assert_eq!(*world.device.get(records, key(b"key")).unwrap().unwrap(), *b"newer");
+}
+
+/// Goal:   trims of large ranges, one after another and many at once, keep nobody waiting.
+/// Method: a disk of 64 GiB with a block here and there; one host trims all of it many times over, in ranges that overlap and in many
+///         commands; another one's commands are answered while most of the trims are not. At the end all is zeroes.
+#[test]
+fn trims_take_turns() {
+    const BLOCKS: u64 = 64 << 18;
+    let world = World::new();
+    let (records, disk) = (world.namespace("records"), disk(&world.device, BLOCKS));
+    let touched = || (0..BLOCKS).step_by(10_000);
+    touched().for_each(|block| world.device.block_write(disk, block, &[1; 4096]).unwrap());
+    let busy = world.host_with(|options| options.depth = 200);
+    let other = world.host();
+    let records = KeyValue::new(&other.queues()[0], records);
+    let mut dataset = Command::new(nvm::DATASET_MANAGEMENT, disk);
+    (dataset.cdw10, dataset.cdw11) = (255.into(), 4.into());
+    let range =
+        |from: u32| [&[0; 4][..], &(BLOCKS as u32 - from).to_le_bytes(), &u64::from(from).to_le_bytes()].concat();
+    let data: Vec<u8> = (0..256).flat_map(range).collect();
+    for _ in 0..200 {
+        let _ = busy.queues()[0].enqueue(dataset, &data, 0).unwrap().unwrap();
+    }
+    busy.queues()[0].send().unwrap();
+    for round in 0..10u8 {
+        records.store(&key(&[round]), &[round], 0).unwrap();
+        assert_eq!(records.retrieve(&key(&[round]), 1).unwrap().unwrap().0, [round]);
+    }
+    let mut heard = answered(&busy);
+    assert!(heard < 100, "{heard} trims were answered before");
+    while heard < 200 {
+        let mut answers = Vec::new();
+        busy.queues()[0].poll(Wait::Yes, &mut answers).unwrap();
+        assert!(answers.iter().all(|(_, answer)| answer.status == Status::SUCCESS));
+        heard += answers.len();
+    }
+    let mut block = [1; 4096];
+    for at in touched() {
+        world.device.block_read(disk, at, &mut block).unwrap();
+        assert!(block == [0; 4096], "block {at}");
+    }
+}
