@@ -345,6 +345,9 @@ class Owner:
     def _close(self) -> None:
         if not self._is_open:
             return
+        if os.getpid() != self._process:
+            self._is_open = False  # it is the parent's, which goes on with it
+            return
         code = status(self._CLOSE, self._handle)
         self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
         if code != Status.BAD_HANDLE:  # another thread was quicker

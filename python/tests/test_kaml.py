@@ -4,8 +4,10 @@ import doctest
 import gc
 import os
 import pathlib
+import signal
 import tempfile
 import threading
+import time
 import unittest
 import warnings
 
@@ -378,6 +380,30 @@ class Ends(unittest.TestCase):
                 self.assertEqual([str(warning.category.__name__) for warning in told], ["ResourceWarning"] * 3)
                 with Device.open(path) as device:  # which would be locked
                     self.assertEqual(device.get(space, "key"), b"kept")
+
+    def test_forked_children_close_nothing_of_their_parents(self):
+        with Device.in_memory(64 << 20) as device, Store(device, cache_bytes=1 << 20) as store:
+            space = device.create_namespace("space")
+            txn = store.transaction()
+            txn.insert(space, "key", b"value")
+            child = os.fork()
+            if child == 0:
+                txn.close()
+                with device, store:
+                    pass
+                os._exit(7)
+            for _ in range(2000):
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    break
+                time.sleep(0.01)
+            else:
+                os.kill(child, signal.SIGKILL)
+                self.fail("the child hangs")
+            self.assertEqual(os.WEXITSTATUS(status), 7)
+            txn.commit()
+            txn.close()
+            self.assertEqual(device.get(space, "key"), b"value")
 
     def test_threads_close_what_others_use(self):
         for _ in range(20):

@@ -190,6 +190,11 @@ impl Core {
         self.request_root(true)
     }
 
+    /// Takes no changes any more: the device is closed, whether or not its last root could be written.
+    pub fn end_changes(&mut self) {
+        self.is_closing = true;
+    }
+
     /// Requests up to this number are done.
     pub fn roots_done(&self) -> u64 {
         self.root_commit.done

@@ -168,6 +168,9 @@ impl Core {
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
             if op.condition != Condition::Always {
+                if self.is_in_doubt(op) {
+                    return Err(StageError::Busy);
+                }
                 self.check_condition(op, index, uncommitted.as_ref())?;
             }
         }
@@ -212,6 +215,14 @@ impl Core {
     /// Whether each key with uncommitted records is there once they are committed.
     fn uncommitted_keys(&self) -> HashMap<(u32, Key), bool> {
         self.ring.uncommitted().map(|staged| ((staged.namespace, staged.key), staged.to.is_some())).collect()
+    }
+
+    /// Whether the newest record of a key is a large value beside its frame: it is taken back if its program fails, so nothing is
+    /// judged by it.
+    fn is_in_doubt(&self, op: &Op<'_>) -> bool {
+        let is_own = |ticket: &u64| matches!(op.body, Body::Placed { ticket: own } if own == *ticket);
+        let beside = self.beside.filter(|ticket| !is_own(ticket)).and_then(|ticket| self.tickets.get(&ticket));
+        beside.is_some_and(|placed| placed.namespace == op.namespace && placed.key == op.key)
     }
 
     fn check_condition(

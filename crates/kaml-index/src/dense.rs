@@ -245,7 +245,7 @@ impl Array {
             }
             line += 1;
         }
-        (numbers, if line * self.per_line < end { range.start.max(line * self.per_line) } else { range.end })
+        (numbers, if line * self.per_line < end { line * self.per_line } else { range.end })
     }
 }
 
@@ -300,7 +300,7 @@ macro_rules! reading {
         }
 
         /// Some keys of a range in their order, no more than `limit`, and from where on there may be more; at the end of the range
-        /// there are not. It takes no more than `steps` looks at a line, or at a segment without any.
+        /// there are not. It takes no more than `steps` looks, of which there must be one, at a line, or at a segment without any.
         pub fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> (Vec<u64>, u64) {
             self.array.some_numbers(range, limit, steps)
         }

@@ -489,6 +489,7 @@ impl Inner {
         self.shared.ends_merges.store(true, Ordering::Release);
         let alone = self.shared.merge_alone();
         let closed = if self.about.read_only { Ok(()) } else { self.last_root() };
+        self.shared.lock().end_changes(); // queues may outlive it
         drop(alone);
         self.shared.closing.store(true, Ordering::Release);
         self.shared.wake_background();

@@ -176,6 +176,27 @@ fn merges_end_without_space_below() {
 }
 
 /// Tries until programs that had no space have been tried again.
+/// Goal:   a queue that outlives its device is told that it is closed, also if closing failed.
+/// Method: a device larger than its tmpfs takes puts until one is refused, and is closed; deletes through a queue, which need no space,
+///         are refused at once. Needs the right to mount.
+#[test]
+fn queues_of_devices_that_failed_to_close_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    if !run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "tmpfs"]).arg(dir.path())) {
+        println!("skipped: no right to mount a tmpfs");
+        return;
+    }
+    let _unmount = Unmount(dir.path().into());
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("n", &options).unwrap();
+    assert!((0u64..).any(|key| device.put(space, key, &[1; 4000]).is_err()));
+    let mut queue = device.queue(8);
+    assert!(device.close().is_err());
+    let refused = queue.delete(0, space, 0u64).unwrap_err();
+    assert!(matches!(refused.command(), Some(kaml_device::Error::Closed)), "{refused}");
+}
+
 fn await_space<T>(command: impl Fn() -> Result<T, Error>) -> T {
     let begin = Instant::now();
     loop {

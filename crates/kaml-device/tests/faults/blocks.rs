@@ -5,7 +5,7 @@ use kaml_device::{
     Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, StageError, VersionOptions, VersionReader,
     encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, Geometry, Io, Medium, PageAddr};
+use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MediumError, PageAddr};
 use kaml_versions::{SegmentAt, Versions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -254,6 +254,42 @@ fn another_program_fails_while_one_is_beside_its_frame() {
     assert_eq!(rig.get(2).as_ref(), Some(&value));
     rig.reopen();
     assert_eq!(rig.get(2).as_ref(), Some(&value));
+}
+
+/// Goal:   no condition is judged by a large value that is taken back.
+/// Method: while one is beside its frame, Puts on condition of its key, alone and in a batch of many, are not accepted, one of another
+///         key is; its program finds no space, and then they are judged by what is there.
+#[test]
+fn conditions_wait_for_what_is_beside_its_frame() {
+    let mut rig = Rig::new();
+    let value = vec![7u8; DIRECT_BYTES];
+    rig.put_large(1, &value);
+    let ticket = rig.core.place(rig.namespace, Key::from(2u64), image(&rig, 2, &value)).unwrap();
+    let (program_id, program) = rig.core.take_program(ticket).expect("it is alone");
+    let (write_id, mut write) = rig.core.stage_beside(&placed(&rig, 2, ticket)).expect("it may be");
+    let namespace = rig.namespace;
+    let put_if = |key: u64, condition| {
+        let body = Body::Value { value: b"small", crc32c: crc_fast::crc32_iscsi(b"small") };
+        Op { namespace, key: Key::from(key), body, condition }
+    };
+    let many: Vec<Op<'_>> = (2..20).map(|key| put_if(key, Condition::IfAbsent)).collect();
+    assert_eq!(rig.core.stage(&[put_if(2, Condition::IfPresent)]), Err(StageError::Busy));
+    assert_eq!(rig.core.stage(&[put_if(2, Condition::IfAbsent)]), Err(StageError::Busy));
+    assert_eq!(rig.core.stage(&many), Err(StageError::Busy));
+    rig.core.stage(&[put_if(1, Condition::IfPresent)]).unwrap();
+    rig.medium.execute(&mut write).unwrap();
+    let no_space = MediumError::NoSpace { what: "the program".into() };
+    let empty = rig.core.complete_beside((program_id, program), (write_id, write), Err(no_space));
+    let (id, io) = empty.expect("it is taken back");
+    rig.execute(id, io);
+    let refused = rig.core.stage(&[put_if(2, Condition::IfPresent)]);
+    assert!(matches!(refused, Err(StageError::Refused(Error::Conflict { present: false, .. }))), "{refused:?}");
+    rig.core.forget(ticket);
+    let (id, io) = rig.core.begin_persist().expect("the Put of the other key");
+    rig.execute(id, io);
+    rig.settle();
+    assert!(rig.get(1).is_some_and(|value| value == b"small") && rig.get(2).is_none());
+    rig.audit();
 }
 
 /// Goal:   collection of a record that is longer than three write buffers ends, although its new block fails when two are programmed.

@@ -498,12 +498,18 @@ fn update_blocking(store: &Store, namespace: NamespaceId, key: Key, change: Upda
 }
 
 impl Drop for StoreQueue {
-    /// Brings everything to its end: others wait for its locks and tickets.
+    /// Brings everything to its end: others wait for its locks and tickets. The first change that panics is heard of when all is over,
+    /// unless the thread panics already.
     fn drop(&mut self) {
-        let mut answers = Vec::new();
+        let (mut answers, mut panic) = (Vec::new(), None);
         while self.in_flight() > 0 {
-            self.poll(true, &mut answers);
+            if let Err(caught) = catch_unwind(AssertUnwindSafe(|| self.poll(true, &mut answers))) {
+                panic.get_or_insert(caught);
+            }
             answers.clear();
+        }
+        if let Some(panic) = panic.filter(|_| !std::thread::panicking()) {
+            resume_unwind(panic);
         }
     }
 }

@@ -398,6 +398,37 @@ fn a_panicking_change_takes_nothing_along() {
     }
 }
 
+/// Goal:   nor when the queue is dropped, by a thread that panics or not: all is brought to its end, and the first panic is heard of if
+///         none is under way.
+/// Method: two panicking updates among good ones, of records that must be read; the queue is dropped at once.
+#[test]
+fn a_panicking_change_takes_nothing_along_at_the_end() {
+    for panics_already in [false, true] {
+        let (device, store, namespace) = open(WriteMode::Through, false);
+        (0..8u64).for_each(|key| device.put(namespace, key, b"old").unwrap());
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            let mut queue = store.queue(8);
+            for key in 0..8u64 {
+                let change =
+                    move |old: Option<&[u8]>| if key % 4 == 1 { panic!("key {key}") } else { add_one_byte(old) };
+                queue.update(key, namespace, key, change);
+            }
+            if panics_already {
+                panic!("before");
+            }
+        }));
+        let panic = caught.unwrap_err();
+        let message = panic.downcast_ref::<String>().map_or("before", String::as_str);
+        assert_eq!(message == "before", panics_already, "{message}");
+        for key in 0..8u64 {
+            let wanted = if key % 4 == 1 { 3 } else { 4 };
+            assert_eq!(store.get(namespace, key).unwrap().unwrap().len(), wanted, "key {key}");
+            store.put(namespace, key, b"changed").unwrap();
+        }
+        assert_eq!(store.stats().timeout_count, 0);
+    }
+}
+
 /// Goal:   a change of a queue that is lost is not kept, and who has seen it is not answered as if it were.
 /// Method: a queue whose Puts fail once they are under way; a get, an update that keeps the record, and a transaction see its
 ///         change before it fails.
