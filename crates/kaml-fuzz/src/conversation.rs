@@ -103,6 +103,8 @@ struct Side {
     /// What the target asks for.
     asked: Vec<Transfer>,
     /// It said that the connection ends.
+    /// A terminate request has come, and all of its data.
+    terminates: bool,
     terminated: bool,
     /// The last result, which for a Connect is the controller.
     result: u64,
@@ -329,6 +331,7 @@ impl Side {
             framer: Framer::new(End::Host),
             outbox: Outbox::new(End::Host),
             asked: Vec::new(),
+            terminates: false,
             terminated: false,
             result: 0,
         }
@@ -346,10 +349,17 @@ impl Side {
                 match event {
                     Event::Header(Header::ReadyToTransfer(asked), 0) => self.asked.push(asked),
                     Event::Header(Header::Response(completion), 0) => self.result = completion.result.get(),
-                    Event::Header(Header::Terminate(_), 0) => self.terminated = true,
+                    // What made no sense comes with it.
+                    Event::Header(Header::Terminate(_), data) => {
+                        self.framer.place(vec![0; data], 0);
+                        self.terminates = true;
+                    }
                     Event::Header(_, 0) => {}
                     Event::Header(_, data) => self.framer.place(vec![0; data], 0),
-                    Event::Data(_, intact) => assert!(intact, "digests of the target are right"),
+                    Event::Data(_, intact) => {
+                        assert!(intact, "digests of the target are right");
+                        self.terminated = self.terminates;
+                    }
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::transport::outbox::Outbox;
 use crate::transport::{Digests, End};
 use crate::wire::command::{Command, Completion, Direction};
 use crate::wire::fabrics::NO_FLOW_CONTROL;
-use crate::wire::pdu::{Fatal, Header, Init, Transfer};
+use crate::wire::pdu::{Fatal, Header, Init, Transfer, kind};
 use crate::wire::status::Status;
 use kaml::Bytes;
 use std::borrow::Cow;
@@ -291,7 +291,11 @@ impl Connection {
     pub fn next_request(&mut self) -> Option<Request> {
         let request = self.try_next().unwrap_or_else(|fatal| {
             tracing::debug!(%fatal, "closing a connection");
-            self.outbox.push(&Header::Terminate(fatal.terminate()));
+            // Who ends the connection wants no answer, however it says so.
+            let head = self.framer.head();
+            if head.first() != Some(&kind::H2C_TERM) {
+                self.outbox.push_copy(&Header::Terminate(fatal.terminate()), head);
+            }
             self.phase = Phase::Closing;
             None
         });

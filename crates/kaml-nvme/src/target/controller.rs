@@ -349,10 +349,11 @@ impl Controller {
     }
 }
 
-/// A keep-alive time-out in whole units.
+/// A keep-alive time-out in whole units, no longer than its 32 bits can tell.
 pub(crate) fn round_keep_alive(ms: u32) -> Duration {
     let unit = KEEP_ALIVE_UNIT.as_millis() as u64;
-    Duration::from_millis(u64::from(ms).next_multiple_of(unit))
+    let max = u64::from(u32::MAX) / unit * unit;
+    Duration::from_millis(u64::from(ms).next_multiple_of(unit).min(max))
 }
 
 #[cfg(test)]
@@ -445,6 +446,8 @@ mod tests {
         assert_eq!(controller.keep_alive_ms(), 5000);
         assert!(!controller.is_silent(begin + Duration::from_secs(6)));
         assert!(controller.is_silent(begin + Duration::from_millis(6001)));
+        controller.set_keep_alive_ms(u32::MAX);
+        assert_eq!(controller.keep_alive_ms(), 4_294_967_000);
         controller.set_keep_alive_ms(0);
         assert!(!controller.is_silent(begin + Duration::from_secs(6000)));
         controller.kind = Kind::Discovery;

@@ -341,6 +341,7 @@ impl Target {
         let mut outcome = match seat {
             _ if command.opcode == FABRICS => self.fabrics(link, seat, command, &data, now),
             _ if !ready => Status::COMMAND_SEQUENCE.into(),
+            _ if command.flags & FLAGS_FUSED != 0 => Status::INVALID_FIELD.into(),
             Seat::Io(..) => self.io(origin, id, command, data),
             Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, command, &data),
         };
@@ -356,9 +357,6 @@ impl Target {
         let nsid = command.nsid.get();
         if nsid == ALL_NAMESPACES && command.opcode == kv::FLUSH {
             return Status::SUCCESS.into(); // whatever was answered is durable
-        }
-        if command.flags & FLAGS_FUSED != 0 {
-            return Status::INVALID_FIELD.into();
         }
         let space = match self.attached(id, nsid) {
             Err(status) => return status.into(),

@@ -17,6 +17,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -30,6 +31,8 @@ const TICK: Duration = Duration::from_millis(500);
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
 const STALL_MAX: Duration = Duration::from_secs(30);
+/// A host of which nothing is heard for so long is asked by the system whether it is still there; after as long again it is not.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Ticks for which the data of one command may be on their way when somebody else has waited for memory for so many: hosts give
 /// commands up after 30 seconds.
 const HELD_TICKS_MAX: u32 = 20;
@@ -240,6 +243,7 @@ impl Reactor {
     fn admit(&mut self, socket: TcpStream, now: Instant) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
+        notice_silence(&socket)?;
         let local = socket.local_addr()?;
         let link = self.next_link;
         epoll::add(&self.epoll, &socket, EventData::new_u64(link), EventFlags::IN)?;
@@ -441,4 +445,12 @@ impl Reactor {
         self.settle(Instant::now());
         self.links.clear();
     }
+}
+
+/// Has the system end a connection whose peer does not answer any more: hosts need not ask for a keep-alive time-out.
+fn notice_silence(socket: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE_MAX)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE_MAX / 4)?;
+    Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
 }

@@ -38,6 +38,8 @@ pub struct Framer {
     inbox: Box<[u8]>,
     /// What is not read yet.
     unread: Range<usize>,
+    /// The last header, until the next bytes are received.
+    head: Range<usize>,
     state: State,
     in_place: bool,
     pads_digests: bool,
@@ -63,7 +65,7 @@ impl Framer {
     pub fn new(end: End) -> Framer {
         let inbox = vec![0; INBOX_BYTES].into_boxed_slice();
         let (digests, state) = (Digests::default(), State::Header);
-        Framer { end, digests, inbox, unread: 0..0, state, in_place: false, pads_digests: false }
+        Framer { end, digests, inbox, unread: 0..0, head: 0..0, state, in_place: false, pads_digests: false }
     }
 
     /// From the next PDU on.
@@ -160,9 +162,16 @@ impl Framer {
         }
     }
 
+    /// As much as there is of the header that was read last, or made no sense; to be asked for before anything more is received.
+    pub fn head(&self) -> &[u8] {
+        &self.inbox[self.head.clone()]
+    }
+
     fn header(&mut self) -> Result<Option<Event>, Fatal> {
         let unread = &self.inbox[self.unread.clone()];
         let Ok((common, _)) = Common::read_from_prefix(unread) else { return Ok(None) };
+        let head_bytes = common.expected_header_bytes().unwrap_or(size_of::<Common>());
+        self.head = self.unread.start..self.unread.end.min(self.unread.start + head_bytes);
         let frame = Frame::of(&common, self.end, self.digests)?;
         let Some(head) = unread.get(..frame.data_at) else { return Ok(None) };
         let (header, rest) = head.split_at(frame.header_bytes);

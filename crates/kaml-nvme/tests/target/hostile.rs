@@ -53,6 +53,11 @@ fn answers(world: &World, sent: &[u8]) -> (Vec<u8>, u16, u32) {
         let length = u32::from_le_bytes(rest[4..8].try_into().unwrap()) as usize;
         kinds.push(rest[0]);
         if rest[0] == kind::C2H_TERM {
+            let head = &rest[usize::from(rest[3])..length];
+            assert!(
+                head.len() >= 8 && sent.windows(head.len()).any(|part| part == head),
+                "what made no sense: {head:?}"
+            );
             status = u16::from_le_bytes([rest[8], rest[9]]);
             field = u32::from_le_bytes(rest[10..14].try_into().unwrap());
         }
@@ -98,6 +103,28 @@ fn breaches_are_named() {
     let mut bad_init = bytes(&[(init(), vec![])]);
     bad_init[8] = 1;
     assert_eq!(answers(&world, &bad_init), (vec![term], 6, 8), "an unknown format");
+    // Who ends the connection gets no answer, also if data are said to begin within the header.
+    for data_offset in [24, 0] {
+        let mut end = vec![kind::H2C_TERM, 0, 24, data_offset, 48, 0, 0, 0, 1, 0];
+        end.resize(48, 0);
+        assert_eq!(answers(&world, &opened(end)).0, [1], "a host ends the connection");
+    }
+}
+
+/// Goal:   a host whose machine has gone does not stay connected for ever, whether or not it asked for a keep-alive time-out.
+/// Method: the system looks after connections itself: their timers are the ones for that.
+#[test]
+fn dead_hosts_are_noticed() {
+    const KEEP_ALIVE_TIMER: &str = "02:";
+    let world = World::new();
+    let _host = world.host();
+    let begin = Instant::now();
+    // Another timer runs while something is not acknowledged yet.
+    while timers(&world.address).iter().any(|timer| !timer.starts_with(KEEP_ALIVE_TIMER)) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", timers(&world.address));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(timers(&world.address).len() >= 2, "an admin queue and an I/O queue");
 }
 
 /// Resident bytes of this process, other tests and devices in memory included.
@@ -156,6 +183,11 @@ fn hosts_vanish() {
 
 /// Connections to an address of 127.0.0.1 whose accepting end somebody holds; other tests have descriptors, too.
 fn held_connections(address: &str) -> usize {
+    timers(address).len()
+}
+
+/// The timers of these.
+fn timers(address: &str) -> Vec<String> {
     const LISTENING: &str = "0A";
     let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
     let local = format!(":{port:04X}");
@@ -164,7 +196,7 @@ fn held_connections(address: &str) -> usize {
         let fields: Vec<&str> = line.split_whitespace().collect();
         fields[1].ends_with(&local) && fields[3] != LISTENING && fields[9] != "0"
     };
-    table.lines().skip(1).filter(is_held).count()
+    table.lines().skip(1).filter(is_held).map(|line| line.split_whitespace().nth(5).unwrap().to_owned()).collect()
 }
 
 /// Goal:   a real host that vanishes with commands in flight leaves nothing in flight for others.
