@@ -14,7 +14,8 @@
 //! | 32 .. 512      | entries   | `addr_bits + 1` bits each: chunk number + 1, 0 for a key without a record   |
 //!
 //! - 1024 lines are a segment, made when one of its keys is first inserted and kept until the index is dropped, so that a
-//!   reader needs no protocol to reach a line. A namespace without data costs its directory: a third of a thousandth.
+//!   reader needs no protocol to reach a line. So are 256 places for segments, a group: a namespace costs next to nothing before
+//!   it has data, however large it is.
 //! - A reader loads the version (acquire), the entry's words (relaxed), fences (acquire), loads the version again; equal
 //!   and even means that the words stood together. The writer makes it odd (relaxed), fences (release), stores the words
 //!   (relaxed) and last the version (release), as the hash index does with a segment. A version would have to come round,
@@ -40,7 +41,7 @@ pub struct DenseLayout {
 }
 
 impl DenseLayout {
-    /// 256 TiB of 4 KiB blocks; their directory takes 134 MB.
+    /// 256 TiB of 4 KiB blocks.
     pub const KEYS_MAX: u64 = 1 << 36;
     /// As for a hash index.
     pub const ADDR_BITS_MAX: u32 = 48;
@@ -52,7 +53,11 @@ pub(crate) const SEGMENT_LINES: u64 = 1024;
 const ENTRIES_AT: u32 = 32;
 const VERSION_MASK: u64 = low_bits(ENTRIES_AT);
 
+/// Segments of a group.
+const GROUP_SEGMENTS: usize = 256;
+
 type Segment = OnceLock<Box<[Line]>>;
+type Group = OnceLock<Box<[Segment; GROUP_SEGMENTS]>>;
 
 /// The array.
 pub(crate) struct Array {
@@ -60,7 +65,7 @@ pub(crate) struct Array {
     entry_bits: u32,
     /// Entries of a line.
     pub(crate) per_line: u64,
-    segments: Box<[Segment]>,
+    groups: Box<[Group]>,
     pub(crate) key_count: AtomicU64,
     memory_bytes: AtomicU64,
 }
@@ -81,9 +86,9 @@ impl Array {
         let entry_bits = layout.addr_bits + 1;
         let per_line = u64::from((512 - ENTRIES_AT) / entry_bits);
         let segments = layout.key_count.div_ceil(per_line).div_ceil(SEGMENT_LINES);
-        let segments: Box<[Segment]> = (0..segments).map(|_| Segment::new()).collect();
-        let memory_bytes = AtomicU64::new(size_of_val(&*segments) as u64);
-        Array { layout, entry_bits, per_line, segments, key_count: AtomicU64::new(0), memory_bytes }
+        let groups: Box<[Group]> = (0..segments.div_ceil(GROUP_SEGMENTS as u64)).map(|_| Group::new()).collect();
+        let memory_bytes = AtomicU64::new(size_of_val(&*groups) as u64);
+        Array { layout, entry_bits, per_line, groups, key_count: AtomicU64::new(0), memory_bytes }
     }
 
     /// Keys of a whole segment.
@@ -110,17 +115,30 @@ impl Array {
     /// The lines of a segment, if any of its keys was ever inserted.
     #[inline]
     pub(crate) fn lines(&self, segment: usize) -> Option<&[Line]> {
-        self.segments.get(segment)?.get().map(|lines| &**lines)
+        self.groups.get(segment / GROUP_SEGMENTS)?.get()?[segment % GROUP_SEGMENTS].get().map(|lines| &**lines)
     }
 
     /// The lines of a segment, made now if they were not there; the last segment has as many as it needs.
     pub(crate) fn lines_to_change(&self, segment: usize) -> &[Line] {
-        self.segments[segment].get_or_init(|| {
+        let group = self.groups[segment / GROUP_SEGMENTS].get_or_init(|| {
+            self.memory_bytes.fetch_add(size_of::<[Segment; GROUP_SEGMENTS]>() as u64, Relaxed);
+            Box::new([const { Segment::new() }; GROUP_SEGMENTS])
+        });
+        group[segment % GROUP_SEGMENTS].get_or_init(|| {
             let lines = self.layout.key_count.div_ceil(self.per_line) - segment as u64 * SEGMENT_LINES;
             let lines: Box<[Line]> = (0..lines.min(SEGMENT_LINES)).map(|_| Line::default()).collect();
             self.memory_bytes.fetch_add((lines.len() * LINE_BYTES) as u64, Relaxed);
             lines
         })
+    }
+
+    /// The segments of a range that have lines, and the lines.
+    pub(crate) fn made(&self, segments: Range<usize>) -> impl Iterator<Item = (usize, &[Line])> {
+        let groups = segments.start / GROUP_SEGMENTS..segments.end.div_ceil(GROUP_SEGMENTS).min(self.groups.len());
+        let made = groups.filter_map(|group| Some((group * GROUP_SEGMENTS, self.groups.get(group)?.get()?)));
+        let all = made.flat_map(|(first, group)| (first..).zip(group.iter()));
+        all.filter_map(|(number, segment)| Some((number, &**segment.get()?)))
+            .filter(move |(number, _)| segments.contains(number))
     }
 
     #[inline]
@@ -230,7 +248,10 @@ impl Array {
             step += 1;
             let segment = (line / SEGMENT_LINES) as usize;
             let Some(lines) = self.lines(segment) else {
-                line = (segment as u64 + 1) * SEGMENT_LINES;
+                let group = segment / GROUP_SEGMENTS;
+                let is_made = self.groups[group].get().is_some();
+                let next = if is_made { segment + 1 } else { (group + 1) * GROUP_SEGMENTS };
+                line = next as u64 * SEGMENT_LINES;
                 continue;
             };
             let (own, first) = (&lines[(line % SEGMENT_LINES) as usize], line * self.per_line);
@@ -294,13 +315,13 @@ macro_rules! reading {
             self.array.key_count.load(Relaxed)
         }
 
-        /// Memory taken: the directory, and the segments with keys.
+        /// Memory taken: places for segments, and the segments with keys.
         pub fn memory_bytes(&self) -> u64 {
             self.array.memory_bytes.load(Relaxed)
         }
 
         /// Some keys of a range in their order, no more than `limit`, and from where on there may be more; at the end of the range
-        /// there are not. It takes no more than `steps` looks, of which there must be one, at a line, or at a segment without any.
+        /// there are not. It takes no more than `steps` looks, of which there must be one, at a line, or at a stretch without any.
         pub fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> (Vec<u64>, u64) {
             self.array.some_numbers(range, limit, steps)
         }
@@ -368,9 +389,9 @@ impl DenseWriter {
 
     /// Visits every entry once, in the order of the keys.
     pub fn for_each(&self, mut visit: impl FnMut(Key, Slot)) {
-        for segment in 0..self.array.segments.len() {
+        for (segment, lines) in self.array.made(0..usize::MAX) {
             let first = segment as u64 * SEGMENT_LINES;
-            for (line, number) in self.array.lines(segment).into_iter().flatten().zip(first..) {
+            for (line, number) in lines.iter().zip(first..) {
                 for (i, entry) in self.array.entries(line) {
                     let slot = self.array.slot_of(entry).expect("entries that are not empty");
                     visit(Key::from(number * self.array.per_line + i), slot);

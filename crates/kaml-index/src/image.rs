@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::arena::LINE_BYTES;
+use crate::arena::{LINE_BYTES, Line};
 use crate::dense::{Array, DenseWriter, SEGMENT_LINES};
 use crate::snapshot::checksum;
 use crate::{SnapshotCursor, SnapshotError};
@@ -69,7 +69,7 @@ impl DenseWriter {
         let array = &*self.array;
         let (from, end) = (from.0, array.layout.key_count);
         let segments = (from / array.segment_keys()) as usize..end.div_ceil(array.segment_keys()) as usize;
-        let with_keys = segments.into_iter().find_map(|segment| array.words(segment).map(|words| (segment, words)));
+        let with_keys = array.made(segments).find_map(|(segment, lines)| Some((segment, words(lines)?)));
         let (first, until, words) = match with_keys {
             Some((segment, words)) => {
                 let first = segment as u64 * array.segment_keys();
@@ -162,13 +162,12 @@ impl Array {
     fn first_line(&self, head: &Head) -> u64 {
         head.first.get() / self.per_line
     }
+}
 
-    /// The lines of a segment with their versions left out, if any has an entry.
-    fn words(&self, segment: usize) -> Option<Vec<[u64; 8]>> {
-        let lines = self.lines(segment)?;
-        let words: Vec<[u64; 8]> = lines.iter().map(|line| without_version(line.load())).collect();
-        words.iter().any(|words| *words != [0; 8]).then_some(words)
-    }
+/// The lines of a segment with their versions left out, if any has an entry.
+fn words(lines: &[Line]) -> Option<Vec<[u64; 8]>> {
+    let words: Vec<[u64; 8]> = lines.iter().map(|line| without_version(line.load())).collect();
+    words.iter().any(|words| *words != [0; 8]).then_some(words)
 }
 
 /// Only the writer takes images, so no line changes meanwhile.
