@@ -381,17 +381,26 @@ class Ends(unittest.TestCase):
                 with Device.open(path) as device:  # which would be locked
                     self.assertEqual(device.get(space, "key"), b"kept")
 
-    def test_forked_children_close_nothing_of_their_parents(self):
+    def test_forked_children_have_nothing_of_their_parents(self):
         with Device.in_memory(64 << 20) as device, Store(device, cache_bytes=1 << 20) as store:
             space = device.create_namespace("space")
             txn = store.transaction()
             txn.insert(space, "key", b"value")
             child = os.fork()
             if child == 0:
+                refused = 0
+                uses = (lambda: device.put(space, "other", b"lost"), lambda: store.get(space, "key"), txn.commit)
+                for use in uses:
+                    try:
+                        use()
+                    except kaml.Error as error:
+                        refused += error.status == Status.BAD_HANDLE
                 txn.close()
                 with device, store:
                     pass
-                os._exit(7)
+                with Device.in_memory(64 << 20) as own:
+                    own.put(own.create_namespace("space"), "key", b"value")
+                os._exit(4 + refused)
             for _ in range(2000):
                 pid, status = os.waitpid(child, os.WNOHANG)
                 if pid:

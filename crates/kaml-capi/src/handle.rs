@@ -12,13 +12,16 @@
 //!        kind     generation   slot
 //! ```
 //!
+//! After a fork what was open is the parent's, whose threads the child does not have: the child's handles of it are not open, and
+//! what it opens itself is its own.
+//!
 //! A call holds its slot's lock (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
 //! has it, so nothing is ever closed under a call that uses it, and closing never waits for a call.
 
 use crate::failure::Failure;
 use crate::status::kaml_status::{KAML_BAD_HANDLE, KAML_IN_USE, KAML_TOO_MANY};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError, RwLock, TryLockError};
 
 const SLOT_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 40;
@@ -29,6 +32,22 @@ const CHUNKS_MAX: usize = SLOTS_MAX / CHUNK_SLOTS;
 /// A slot is left alone when its generations are used up: after 10^12 uses.
 const GENERATION_MAX: u64 = (1 << GENERATION_BITS) - 1;
 const _: () = assert!(4 + GENERATION_BITS + SLOT_BITS == u64::BITS);
+
+/// Forks between this process and the one that opened the first handle.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+static NOTICES_FORKS: Once = Once::new();
+
+/// Has each fork from now on counted, in the child.
+fn notice_forks() {
+    extern "C" fn count() {
+        FORKS.fetch_add(1, Ordering::Relaxed);
+    }
+    NOTICES_FORKS.call_once(|| {
+        // SAFETY: what is called in the child adds to an atomic and nothing else. Without memory for it children are not told, who
+        // may do nothing with what was open anyway.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(count)) };
+    });
+}
 
 /// What a handle stands for. No kind is zero, so a handle of zeros is never open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +70,8 @@ impl Kind {
 struct Slot<T> {
     /// Changes under the lock only; read before it too, so that a stale handle never meets a call of its slot's next user.
     generation: AtomicU64,
+    /// Forks before it was opened.
+    forks: AtomicU64,
     value: RwLock<Option<T>>,
 }
 
@@ -76,10 +97,12 @@ impl<T> Registry<T> {
 
     /// Opens a handle.
     pub(crate) fn insert(&self, value: T) -> Result<u64, Failure> {
+        notice_forks();
         let at = self.take_slot()?;
         let slot = &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS];
         let mut content = slot.value.write().unwrap_or_else(PoisonError::into_inner);
         *content = Some(value);
+        slot.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(((self.kind as u64) << (64 - 4)) | (slot.generation.load(Ordering::Acquire) << SLOT_BITS) | at as u64)
     }
 
@@ -157,6 +180,11 @@ impl<T> Registry<T> {
         let at = handle as usize % SLOTS_MAX;
         let chunk = self.chunks[at / CHUNK_SLOTS].get().ok_or_else(|| self.not_open(handle))?;
         let (slot, generation) = (&chunk[at % CHUNK_SLOTS], (handle >> SLOT_BITS) & GENERATION_MAX);
+        if slot.forks.load(Ordering::Relaxed) != FORKS.load(Ordering::Relaxed) {
+            let what = self.kind.name();
+            let text = format!("{handle:#x} is a {what} of the process that this one was forked from");
+            return Err(Failure::new(KAML_BAD_HANDLE, text));
+        }
         if slot.is_at(generation) { Ok((slot, generation)) } else { Err(self.not_open(handle)) }
     }
 
@@ -173,7 +201,9 @@ impl<T> Slot<T> {
 }
 
 fn new_chunk<T>() -> Box<[Slot<T>]> {
-    (0..CHUNK_SLOTS).map(|_| Slot { generation: AtomicU64::new(0), value: RwLock::new(None) }).collect()
+    (0..CHUNK_SLOTS)
+        .map(|_| Slot { generation: AtomicU64::new(0), forks: AtomicU64::new(0), value: RwLock::new(None) })
+        .collect()
 }
 
 #[cfg(test)]
