@@ -1,12 +1,16 @@
 //! Ctrl-C, and a terminal that goes: noticed between two steps of a long command, or the end of one that has no steps.
 //!
-//! Lives here:       both; that child processes do not outlive us.
+//! Lives here:       both; inputs that may never come; that child processes do not outlive us.
 //! Lives elsewhere:  what must go when a process ends (`kaml_workloads::scratch`).
 
 use crate::failure::Failure;
 use kaml_workloads::scratch;
+use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,18 +18,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone)]
 pub struct Interrupt {
     asked: Arc<AtomicBool>,
+    /// There is something to read from it once it was asked.
+    woken: Arc<UnixStream>,
 }
 
 impl Interrupt {
     /// From now on the first Ctrl-C is noticed instead of ending the process; the second ends it.
     pub fn listen() -> Result<Interrupt, Failure> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in signals() {
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&asked))
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
-                .map_err(Failure::io("listening for signals"))?;
-        }
-        Ok(Interrupt { asked })
+        let listen = || {
+            let (woken, wakes) = UnixStream::pair()?;
+            for signal in signals() {
+                signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&asked))?;
+                signal_hook::flag::register(signal, Arc::clone(&asked))?;
+                signal_hook::low_level::pipe::register(signal, wakes.try_clone()?)?;
+            }
+            Ok(woken)
+        };
+        let woken = listen().map_err(Failure::io("listening for signals"))?;
+        Ok(Interrupt { asked, woken: Arc::new(woken) })
+    }
+
+    /// The same input, reading of which fails once the person asked to stop, however long nothing comes.
+    pub fn reads<R: Read + AsFd>(&self, input: R) -> impl Read + use<R> {
+        Awaited { input, interrupt: self.clone() }
     }
 
     /// Whether the person asked to stop.
@@ -36,6 +52,35 @@ impl Interrupt {
     /// Fails with what has been done so far if the person asked to stop.
     pub fn check(&self, done: impl FnOnce() -> String) -> Result<(), Failure> {
         if self.is_asked() { Err(Failure::Interrupted(format!(": {}", done()))) } else { Ok(()) }
+    }
+}
+
+/// See [`Interrupt::reads`].
+struct Awaited<R> {
+    input: R,
+    interrupt: Interrupt,
+}
+
+impl<R: Read + AsFd> Read for Awaited<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            let mut fds = [
+                PollFd::new(&self.input, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.interrupt.woken.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Err(rustix::io::Errno::INTR) => {}
+                polled => drop(polled?),
+            }
+            if self.interrupt.is_asked() {
+                // Not of the kind that readers try again.
+                return Err(std::io::Error::other("interrupted"));
+            }
+            match self.input.read(bytes) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
     }
 }
 

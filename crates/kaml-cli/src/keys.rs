@@ -51,7 +51,12 @@ fn parse(text: &str, kind: KeyKind) -> Result<Key, Failure> {
         return Ok(number.into());
     }
     match text.strip_prefix("0x").map(parse_hex) {
-        Some(Ok(bytes)) if !bytes.is_empty() => key(&bytes),
+        Some(Ok(bytes)) if !bytes.is_empty() && (kind == KeyKind::Bytes || bytes.len() == 8) => key(&bytes),
+        _ if kind == KeyKind::U64 => {
+            let what =
+                "is no 64-bit integer, which this namespace takes; 0x and 16 digits, --hex and --text take its 8 bytes";
+            Err(Failure::Usage(format!("key `{text}` {what}")))
+        }
         _ => key(text.as_bytes()),
     }
 }
@@ -148,11 +153,15 @@ mod tests {
         let other = ["Zürich", "日本", "e\u{301}", "a\u{200b}b", "\u{202e}ab", "naïve \"q\"", "12345678", "0x00000000"];
         let pairs = (0..=u16::MAX).map(|pair| pair.to_be_bytes().to_vec());
         let keys = pairs.chain(odd.iter().chain(&other).map(|text| text.as_bytes().to_vec()));
-        for key in keys.map(|bytes| Key::new(&bytes).unwrap()) {
-            for kind in [KeyKind::Bytes, KeyKind::U64] {
-                let shown = show(&key, kind);
-                assert_eq!(parse(&shown, kind).ok(), Some(key), "{shown}");
-                assert!(!shown.starts_with('-') && shown.trim() == shown, "{shown}");
+        let comes_back = |key: Key, kind: KeyKind| {
+            let shown = show(&key, kind);
+            assert_eq!(parse(&shown, kind).ok(), Some(key), "{shown}");
+            assert!(!shown.starts_with('-') && shown.trim() == shown, "{shown}");
+        };
+        for bytes in keys {
+            comes_back(Key::new(&bytes).unwrap(), KeyKind::Bytes);
+            if let Ok(eight) = bytes.try_into() {
+                comes_back(Key::from(u64::from_be_bytes(eight)), KeyKind::U64);
             }
         }
         let shown = |text: &str| show(&Key::new(text.as_bytes()).unwrap(), KeyKind::Bytes);
@@ -163,6 +172,16 @@ mod tests {
             assert!(shown(text).starts_with("0x"), "{text}");
         }
         assert_eq!(show(&Key::from(7), KeyKind::U64), "7");
+    }
+
+    /// Goal:   a typing error is no key of a namespace of integers.
+    /// Method: eight letters, too few digits, half a byte; eight bytes in hexadecimal digits are one.
+    #[test]
+    fn integers_are_no_text() {
+        for text in ["abcdefgh", "0x07", "0x000000000000000", "-1", "18446744073709551616", ""] {
+            assert!(parse(text, KeyKind::U64).is_err(), "{text}");
+        }
+        assert_eq!(parse("0x0000000000000007", KeyKind::U64).ok(), Some(7.into()));
     }
 
     /// Goal:   rubbish is refused with words.

@@ -30,7 +30,7 @@ use std::process::ExitCode;
   kaml put data.kaml notes hello world  store a record
   kaml get data.kaml notes hello        read it back
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 not found,
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, \
 4 condition not met, 130 interrupted.")]
 struct Arguments {
     #[command(subcommand)]

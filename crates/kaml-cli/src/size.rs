@@ -2,7 +2,8 @@
 //!
 //! Lives here:       reading and showing sizes.
 //!
-//! `K M G T` and `KiB MiB GiB TiB` are powers of 1024, `kB MB GB TB` powers of 1000; letters may be of either case.
+//! `K M G T` and `KiB MiB GiB TiB` are powers of 1024, `kB MB GB TB` powers of 1000; letters may be of either case. Parts of a
+//! byte are dropped: `1.1G` is what comes closest below.
 
 /// Not a size.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,14 +31,14 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         "tb" => 1_000_000_000_000,
         _ => return Err(error()),
     };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(factor).ok_or_else(error);
+    let (whole, fraction) = number.split_once('.').unwrap_or((&number, "0"));
+    let (whole, decimals) = (whole.parse::<u64>().map_err(|_| error())?, fraction.len() as u32);
+    let fraction = u128::from(fraction.parse::<u64>().map_err(|_| error())?) * u128::from(factor);
+    if factor == 1 && fraction > 0 {
+        return Err(error()); // there are no parts of bytes
     }
-    let bytes = number.parse::<f64>().map_err(|_| error())? * factor as f64;
-    if bytes.fract() != 0.0 || !(0.0..9.0e15).contains(&bytes) {
-        return Err(error());
-    }
-    Ok(bytes as u64)
+    let fraction = fraction / 10u128.checked_pow(decimals).ok_or_else(error)?;
+    whole.checked_mul(factor).and_then(|bytes| bytes.checked_add(fraction as u64)).ok_or_else(error)
 }
 
 /// Shows bytes with three digits: `1.50 GiB`.
@@ -112,10 +113,17 @@ mod tests {
             ("1_000", 1000),
             ("200g", 200 << 30),
             ("2TiB", 2 << 40),
+            ("1.1G", 1_181_116_006),
+            ("2.01kB", 2010),
+            ("4.1GB", 4_100_000_000),
+            ("0.5k", 512),
+            ("1.0", 1),
         ] {
             assert_eq!(parse(text), Ok(bytes), "{text}");
         }
-        for text in ["", "G", "-1", "1.5", "1x", "12 34", "1.2.3", "99999999999T", "NaN", "inf"] {
+        for text in
+            ["", "G", "-1", "1.5", "1x", "12 34", "1.2.3", "99999999999T", "NaN", "inf", ".5G", "1.G", "1.+5G", "+1"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }

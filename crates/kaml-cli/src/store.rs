@@ -6,6 +6,7 @@ use crate::whole::WholeFile;
 use clap::Args;
 use kaml::{Device, NamespaceInfo, NamespaceOptions, OpenOptions};
 use kaml_nvme::host::{HostOptions, RemoteDevice};
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -144,10 +145,32 @@ fn named(path: &Path, error: kaml::Error) -> Failure {
     Failure::Failed(if text.contains(&name) { text } else { format!("{name}: {text}") })
 }
 
+/// Closes a device that has done what it was told, which is there to stay; says so if it could not be closed in order.
+pub fn close(device: Box<dyn Place>) {
+    if let Err(error) = device.close() {
+        let what = "it is done, but the device could not be closed in order, and recovers when it is next opened";
+        // If standard error is closed as well, nobody is left to tell.
+        let _ = writeln!(std::io::stderr(), "kaml: {what}: {error}");
+    }
+}
+
 /// A namespace by its name.
 pub fn namespace(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
     let found = device.namespaces()?.into_iter().find(|info| info.name == name);
     found.ok_or_else(|| kaml::Error::from(kaml_device::Error::UnknownNamespaceName(name.to_owned())).into())
+}
+
+/// A namespace that holds records, by its name.
+pub fn namespace_of_records(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
+    holds_records(namespace(device, name)?)
+}
+
+/// Refuses one that holds blocks.
+pub fn holds_records(info: NamespaceInfo) -> Result<NamespaceInfo, Failure> {
+    match info.blocks {
+        None => Ok(info),
+        Some(_) => Err(Failure::Usage(format!("namespace `{}` holds blocks, not records", info.name))),
+    }
 }
 
 /// A namespace by its name, made with default options if it is missing.

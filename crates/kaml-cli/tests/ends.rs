@@ -124,6 +124,6 @@ fn creating_leaves_nothing() {
     assert!(said.contains("data.kaml is half made, and no device"), "{said}");
     // What cannot be made leaves nothing either.
     fs::remove_file(world.path("data.kaml")).unwrap();
-    world.fails(1, &["create", "data.kaml", "--capacity", "4096"]);
+    world.fails(2, &["create", "data.kaml", "--capacity", "4096"]);
     assert!(!world.path("data.kaml").exists());
 }

@@ -103,7 +103,7 @@ fn namespaces_come_and_go() {
     world.ok(&["put", "data.kaml", "counters", "42", "one"]);
     assert_eq!(world.ok(&["get", "data.kaml", "counters", "42", "--u64"]), "one");
     assert_eq!(world.ok(&["list", "data.kaml", "counters"]), "42\n");
-    assert!(world.fails(2, &["put", "data.kaml", "counters", "word", "x"]).contains("8-byte"));
+    assert!(world.fails(2, &["put", "data.kaml", "counters", "word", "x"]).contains("no 64-bit integer"));
 
     let list = world.json(&["namespace", "list", "data.kaml", "--json"]);
     let names: Vec<_> = list.as_array().unwrap().iter().map(|ns| ns["name"].as_str().unwrap()).collect();
@@ -227,7 +227,9 @@ fn mistakes_are_answered() {
     fs::write(world.path("foreign"), vec![b'x'; 1 << 20]).unwrap();
     assert!(world.fails(1, &["info", "foreign"]).contains("foreign"));
     world.fails(1, &["create", "data.kaml", "--capacity", "64MiB"]);
-    world.fails(1, &["create", "tiny.kaml", "--capacity", "4096"]);
+    for geometry in [&["4096"][..], &["64MiB", "--dies", "0"], &["64MiB", "--block-bytes", "77"]] {
+        world.fails(2, &[&["create", "tiny.kaml", "--capacity"], geometry].concat());
+    }
     world.fails(3, &["put", "data.kaml", "nowhere", "k", "v"]);
     world.fails(2, &["put", "data.kaml", "notes", "seventeen-bytes!!", "v"]);
     world.fails(2, &["put", "data.kaml", "notes", "", "v"]);
@@ -256,6 +258,28 @@ fn mistakes_are_named() {
         assert!(world.fails(2, arguments).contains("namespace `notes` does not keep versions"), "{arguments:?}");
     }
     world.fails(3, &["undo", "data.kaml", "past", "absent"]);
+    world.ok(&["put", "data.kaml", "past", "known", "once"]);
+    world.ok(&["snapshot", "data.kaml", "past"]);
+    let said = world.fails(3, &["get", "data.kaml", "past", "known", "--back", "4"]);
+    assert!(said.contains("`known` was not there 4 changes ago"), "{said}");
+    let said = world.fails(3, &["get", "data.kaml", "past", "other", "--as-of", "1"]);
+    assert!(said.contains("no key `other` in snapshot 1"), "{said}");
+    assert_eq!(world.run(&["history", "data.kaml", "past", "known", "--limit", "0"]).status.code(), Some(2));
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "4096", "--size", "1MiB"]);
+    for arguments in [
+        &["put", "data.kaml", "disk", "a", "b"][..],
+        &["get", "data.kaml", "disk", "a"],
+        &["delete", "data.kaml", "disk", "a"],
+        &["list", "data.kaml", "disk"],
+        &["export", "data.kaml", "nowhere", "-n", "disk"],
+    ] {
+        let said = world.fails(2, arguments);
+        assert!(said.contains("namespace `disk` holds blocks"), "{arguments:?}: {said}");
+    }
+    let said = world.fails(2, &["namespace", "set", "data.kaml", "notes", "--merge-when-low"]);
+    assert!(said.contains("namespace `notes` does not keep versions"), "{said}");
+    world.ok(&["namespace", "create", "data.kaml", "ints", "--keys", "u64"]);
+    assert!(world.fails(2, &["put", "data.kaml", "ints", "abcdefgh", "v"]).contains("no 64-bit integer"));
     assert_eq!(world.run(&["undo", "data.kaml", "past", "absent", "--count", "0"]).status.code(), Some(2));
     let said = world.fails(1, &["get", "data.kaml", "notes", "temperature", "--output", "nowhere/file"]);
     assert_eq!(said, "kaml: nowhere/file: No such file or directory (os error 2)\n");
@@ -284,6 +308,56 @@ fn batches_fit_small_devices() {
     let report = world.json(&["salvage", "data.kaml", "--into", "copy.kaml", "--json"]);
     assert_eq!(report["namespaces"][2]["records"], 30_000, "{report}");
     assert_eq!(world.ok(&["list", "copy.kaml", "large"]).lines().count(), 400);
+}
+
+/// Goal:   what cannot be imported leaves no namespace behind; nothing leaves an empty one.
+/// Method: a file that is no JSON Lines, a file of nothing.
+#[test]
+fn failed_imports_make_nothing() {
+    let world = World::new();
+    fs::write(world.path("table.csv"), "a,b\n1,2\n").unwrap();
+    fs::write(world.path("empty"), "\n").unwrap();
+    assert!(world.fails(1, &["import", "data.kaml", "table.csv", "-n", "csv"]).contains("table.csv, line 1"));
+    world.ok(&["import", "data.kaml", "empty", "-n", "empty"]);
+    let namespaces = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    let names: Vec<&str> = namespaces.as_array().unwrap().iter().map(|info| info["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["notes", "empty"]);
+}
+
+/// Goal:   `-` is a stream, whatever has that name.
+/// Method: a directory of that name; a value to standard output; a tree, which no stream takes.
+#[test]
+fn dashes_are_streams() {
+    let world = World::new();
+    fs::create_dir(world.path("-")).unwrap();
+    fs::write(world.path("-/file"), "text").unwrap();
+    let piped = world.pipe(&["import", "data.kaml", "-", "-n", "notes"], b"{\"key\":\"k\",\"value\":\"v\"}\n");
+    assert!(piped.status.success(), "{piped:?}");
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "k", "--output", "-"]), "v");
+    world.ok(&["import", "data.kaml", "./-", "-n", "tree"]);
+    assert!(world.fails(2, &["export", "data.kaml", "-", "-n", "tree", "--format", "tree"]).contains("--format jsonl"));
+    assert_eq!(world.ok(&["export", "data.kaml", "-", "-n", "tree"]).lines().count(), 1);
+}
+
+/// Goal:   trees and records are not mixed, by whichever name.
+/// Method: a tree into a namespace of records, of integers, of blocks; under the name of a tree's metadata; a tree again.
+#[test]
+fn trees_mix_with_nothing() {
+    let world = World::new();
+    fs::create_dir(world.path("tree")).unwrap();
+    fs::write(world.path("tree/file"), "text").unwrap();
+    world.ok(&["put", "data.kaml", "notes", "k", "v"]);
+    world.ok(&["namespace", "create", "data.kaml", "ints", "--keys", "u64"]);
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "4096", "--size", "1MiB"]);
+    let import = |name| ["import", "data.kaml", "tree", "-n", name];
+    for (name, why) in [("notes", "no tree"), ("ints", "keys that are integers"), ("disk", "takes blocks")] {
+        assert!(world.fails(2, &import(name)).contains(why), "{name}");
+    }
+    world.ok(&import("t.meta"));
+    assert!(world.fails(2, &import("t")).contains("`t.meta` holds records"));
+    world.ok(&import("t.meta"));
+    let namespaces = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    assert_eq!(namespaces.as_array().unwrap().len(), 5, "{namespaces}");
 }
 
 /// Goal:   a line that cannot be stored is named, whatever is wrong with it.
@@ -414,6 +488,11 @@ fn damaged_devices_are_salvaged() {
     let output = world.run(&["salvage", "data.kaml", "--into", "new.kaml", "--json"]);
     assert_eq!(output.status.code(), Some(1), "something was damaged: {output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    // Once more: what is there is replaced only if that is asked for, and is never the damaged device.
+    world.fails(1, &["salvage", "data.kaml", "--into", "new.kaml"]);
+    world.fails(2, &["salvage", "data.kaml", "--into", "./data.kaml", "--force"]);
+    let again = world.run(&["salvage", "data.kaml", "--into", "new.kaml", "--force", "--json"]);
+    assert_eq!(again.stdout, output.stdout);
     let notes = &report["namespaces"][0];
     assert_eq!((&notes["name"], &notes["rebuilt"]), (&Value::from("notes"), &Value::from(true)), "{report}");
     assert_eq!((&notes["records"], &notes["unreadable"]), (&Value::from(50), &Value::from(1)), "{report}");
@@ -489,6 +568,40 @@ fn an_interrupted_import_is_whole() {
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let records = world.json(&["namespace", "list", "data.kaml", "--json"])[0]["record_count"].as_u64().unwrap();
     assert!(records > 0 && records.is_multiple_of(10), "{records}");
+}
+
+/// Goal:   Ctrl-C ends what waits for somebody else at once: an import for what never comes, an export for who never reads.
+/// Method: a pipe with half a batch in it, a named pipe that nobody opens; a full pipe; the device closed in order by the imports.
+#[test]
+fn what_waits_for_ever_can_be_interrupted() {
+    let world = World::new();
+    let line = |i: usize| format!("{{\"key\":\"{i}\",\"value\":\"{}\"}}\n", "x".repeat(1000));
+    let lines: String = (0..300).map(line).collect();
+    assert!(world.pipe(&["import", "data.kaml", "-", "-n", "notes"], lines.as_bytes()).status.success());
+    rustix::fs::mkfifoat(rustix::fs::CWD, world.path("fifo"), rustix::fs::Mode::RWXU).unwrap();
+    let interrupted = |arguments: &[&str]| {
+        let mut command = world.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        write!(input, "{}{}", line(1000), line(1001)).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+        let begin = std::time::Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(begin.elapsed().as_secs() < 20, "{arguments:?}: does not end");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(130), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(interrupted(&["import", "data.kaml", "-", "-n", "notes"]), "kaml: interrupted: 0 records are stored\n");
+    assert!(interrupted(&["import", "data.kaml", "-", "-n", "notes", "--batch", "1"]).contains("2 records"));
+    assert!(interrupted(&["import", "data.kaml", "fifo", "-n", "notes"]).contains("0 records"));
+    assert_eq!(interrupted(&["export", "data.kaml", "-", "-n", "notes"]), "kaml: interrupted\n");
+    assert_eq!(interrupted(&["export", "data.kaml", "fifo", "-n", "notes"]), "kaml: interrupted\n");
+    assert_eq!(world.ok(&["list", "data.kaml", "notes"]).lines().count(), 302);
 }
 
 /// Goal:   quickstart tells its story, loses nothing, and its JSON carries the figures.

@@ -102,7 +102,13 @@ impl Arguments {
             bar.set_position(done);
         });
         bar.finish_and_clear();
-        let device = device?;
+        use kaml::CreateError as E;
+        let device = device.map_err(|error| match error {
+            kaml::Error::Create(E::TooSmall { .. } | E::TooFewBlocks { .. } | E::Geometry(_)) => {
+                Failure::Usage(error.to_string())
+            }
+            error => error.into(),
+        })?;
         if let Some(half_made) = half_made {
             half_made.keep();
         }

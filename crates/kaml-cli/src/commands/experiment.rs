@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
   kaml experiment gc --board tlc --out figures --json
   kaml experiment muninn-fig9 --keys 50M --out figures
 
-Each experiment writes NAME.csv and NAME.svg. The same board and seed give the same bytes on every machine.
-fig5 to fig8 are those of the KAML paper, section V; muninn-fig7 to muninn-fig10 those of the Muninn paper, section 6, on
+Each experiment writes NAME.csv and NAME.svg. The same board and seed give the same bytes on every machine. \
+fig5 to fig8 are those of the KAML paper, section V; muninn-fig7 to muninn-fig10 those of the Muninn paper, section 6, on \
 its own flash whatever the board. With fewer keys than its 50M these have fewer rows of segments, each as long.")]
 pub struct Arguments {
     /// fig5 to fig8, gc, wear, logs, muninn-fig7 to muninn-fig10, or all

@@ -1,7 +1,7 @@
 //! `kaml export`: restores a directory tree, or writes JSON Lines.
 
 use crate::failure::Failure;
-use crate::interrupt::Interrupt;
+use crate::interrupt::{self, Interrupt};
 use crate::place::Place;
 use crate::restore::Restore;
 use crate::store::{self, PlaceArgument};
@@ -27,8 +27,8 @@ const PAGE_KEYS: usize = 4096;
   kaml export data.kaml notes.jsonl --namespace notes
   kaml export data.kaml - --namespace notes | gzip > notes.jsonl.gz
 
-A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and
-times, and every file is verified against the hash in its metadata; others are written as JSON Lines. Files come under their
+A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and \
+times, and every file is verified against the hash in its metadata; others are written as JSON Lines. Files come under their \
 names when they are whole, and are durable when the command ends.")]
 pub struct Arguments {
     #[command(flatten)]
@@ -54,6 +54,9 @@ enum Format {
     Jsonl,
 }
 
+/// Fails with what has been done so far if the person asked to stop.
+type Stop<'a> = dyn Fn(&dyn Fn() -> String) -> Result<(), Failure> + Sync + 'a;
+
 /// What was done.
 #[derive(Default, Serialize)]
 struct Report {
@@ -65,28 +68,35 @@ struct Report {
 impl Arguments {
     /// Exports.
     pub fn run(self) -> Result<(), Failure> {
-        let interrupt = Interrupt::listen()?;
+        let to_stdout = self.target == Path::new("-");
+        let found = std::fs::metadata(&self.target);
+        // Who reads may do so slowly, or not at all, and nothing is left behind.
+        let is_stream = to_stdout || found.is_ok_and(|found| !found.is_file() && !found.is_dir());
+        let interrupt = if is_stream {
+            interrupt::ends_it(String::new())?;
+            None
+        } else {
+            Some(Interrupt::listen()?)
+        };
+        let stop = |done: &dyn Fn() -> String| interrupt.as_ref().map_or(Ok(()), |interrupt| interrupt.check(done));
         let started = Instant::now();
         let device = self.device.open_to_read()?;
-        let to_stdout = self.target == Path::new("-");
         let is_tree = store::namespace(&*device, &tree::namespace_names(&self.namespace).1).is_ok();
         let format = self.format.unwrap_or(if is_tree && !to_stdout { Format::Tree } else { Format::Jsonl });
         let mut report = Report::default();
+        if format == Format::Tree && to_stdout {
+            return Err(Failure::Usage("a tree cannot be written to standard output; --format jsonl can".into()));
+        }
         match format {
-            Format::Tree => self.tree(&*device, &interrupt, &mut report)?,
+            Format::Tree => self.tree(&*device, &stop, &mut report)?,
             Format::Jsonl if to_stdout => {
-                drop(self.lines(
-                    &*device,
-                    || Ok(std::io::stdout().lock()),
-                    Failure::output,
-                    &interrupt,
-                    &mut report,
-                )?);
+                let open = || Ok(std::io::stdout().lock());
+                drop(self.lines(&*device, open, Failure::output, &stop, &mut report)?);
             }
             Format::Jsonl => {
                 let create = || self.device.create_beside(&self.target);
                 let wrong = Failure::io(self.target.display());
-                let file = self.lines(&*device, create, &wrong, &interrupt, &mut report)?;
+                let file = self.lines(&*device, create, &wrong, &stop, &mut report)?;
                 file.finish().map_err(wrong)?;
             }
         }
@@ -109,7 +119,7 @@ impl Arguments {
         }
     }
 
-    fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
+    fn tree(&self, device: &dyn Place, stop: &Stop<'_>, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
         let contents = store::namespace(device, &contents)?.id;
         let info = store::namespace(device, &metadata)?;
@@ -131,7 +141,7 @@ impl Arguments {
             Ok::<(), Failure>(())
         };
         let restored = for_each_page(device, info.id, |page| {
-            let goes_on = || !interrupt.is_asked();
+            let goes_on = || stop(&String::new).is_ok();
             parallel::for_each(page, goes_on, |key| {
                 let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
                 if tree.is_gone(&metadata)? {
@@ -147,13 +157,13 @@ impl Arguments {
                 }
                 Ok(())
             })?;
-            interrupt.check(String::new)
+            stop(&String::new)
         });
         // When nothing else is made any more: nobody must come through a link that was not there when it looked.
         let links: Vec<Metadata> = links.into_inner().expect("no panics under this lock");
         let restored = restored.and_then(|()| links.iter().try_for_each(restore));
         (report.entries, report.value_bytes) = (count.into_inner(), bytes.into_inner());
-        interrupt.check(|| format!("{} entries are restored", report.entries))?;
+        stop(&|| format!("{} entries are restored", report.entries))?;
         restored?;
         restoring.finish(directories.into_inner().expect("no panics under this lock"))?;
         // Once for all of them: their owner may do away with the device.
@@ -169,17 +179,13 @@ impl Arguments {
         device: &dyn Place,
         target: impl FnOnce() -> Result<W, Failure>,
         wrong: impl Fn(std::io::Error) -> Failure,
-        interrupt: &Interrupt,
+        stop: &Stop<'_>,
         report: &mut Report,
     ) -> Result<W, Failure> {
-        let info = store::namespace(device, &self.namespace)?;
-        device.list(info.id, None, 1)?; // it holds records
+        let info = store::namespace_of_records(device, &self.namespace)?;
         let mut target = BufWriter::with_capacity(1 << 18, target()?);
         for_each_key(device, info.id, |key| {
-            interrupt.check(|| match self.target == Path::new("-") {
-                true => format!("{} records are written", report.entries),
-                false => format!("{} is not written", self.target.display()),
-            })?;
+            stop(&|| format!("{} is not written", self.target.display()))?;
             let value = device.get(info.id, key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
             let object = super::record::to_json(keys::to_json(&key, info.keys), &value);
             report.entries += 1;

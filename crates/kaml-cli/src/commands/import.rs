@@ -10,8 +10,9 @@ use clap::Args;
 use kaml::{Batch, Key, KeyKind, NamespaceInfo};
 use serde::Serialize;
 use serde_json::Value;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,11 +24,15 @@ use std::time::Instant;
   kaml import data.kaml records.jsonl --namespace notes
   zcat dump.jsonl.gz | kaml import data.kaml - --namespace notes --batch 1000
 
-A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put
-(larger than 4 MiB: parts first, then the metadata that makes them visible). JSON Lines hold one object a line,
-{\"key\": …} or {\"key_u64\": …} or {\"key_hex\": …} with {\"value\": text} or {\"value_base64\": …}; each batch of lines is
-one atomic Put. Of a tree the device itself, sockets, pipes and devices
-are left out, and named on standard error. Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
+A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put \
+(larger than 4 MiB: parts first, then the metadata that makes them visible). Of a tree the device itself, sockets, pipes \
+and devices are left out, and named on standard error.
+
+JSON Lines hold one object a line, {\"key\": text} or {\"key_u64\": integer} or {\"key_hex\": digits} with \
+{\"value\": text} or {\"value_base64\": …}; each batch of lines is one atomic Put. An integer under \"key\" is one under \
+\"key_u64\": eight bytes, the highest first.
+
+Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
@@ -66,8 +71,9 @@ impl Arguments {
     pub fn run(self) -> Result<(), Failure> {
         let interrupt = Interrupt::listen()?;
         let started = Instant::now();
-        let is_tree = self.source.is_dir();
-        let device = if is_tree || self.source == Path::new("-") || self.source.exists() {
+        let from_stdin = self.source == Path::new("-");
+        let is_tree = !from_stdin && self.source.is_dir();
+        let device = if from_stdin || self.source.exists() {
             self.device.open()?
         } else {
             return Err(Failure::Failed(format!("{}: no such file or directory", self.source.display())));
@@ -78,9 +84,11 @@ impl Arguments {
         } else {
             self.lines(&*device, &interrupt, &mut report)
         };
-        let closed = device.close();
-        outcome?;
-        closed?;
+        if let Err(failure) = outcome {
+            let _recovers = device.close();
+            return Err(failure);
+        }
+        store::close(device);
         report.seconds = started.elapsed().as_secs_f64();
         if self.json {
             return output::json(&report);
@@ -91,6 +99,7 @@ impl Arguments {
 
     fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
+        check_tree(&device.namespaces()?, &contents, &metadata)?;
         let contents = store::namespace_or_new(device, &contents)?.id;
         let metadata = store::namespace_or_new(device, &metadata)?.id;
         let tree = Tree { device, contents, metadata };
@@ -107,7 +116,8 @@ impl Arguments {
             &entries,
             || !interrupt.is_asked(),
             |entry| {
-                bytes.fetch_add(tree.store(entry)?, Ordering::Relaxed);
+                let stored = tree.store(entry).map_err(|failure| at(&entry.source, failure))?;
+                bytes.fetch_add(stored, Ordering::Relaxed);
                 count.fetch_add(1, Ordering::Relaxed);
                 bar.inc(entry.bytes);
                 Ok(())
@@ -120,8 +130,10 @@ impl Arguments {
     }
 
     fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
-        let namespace = store::namespace_or_new(device, &self.namespace)?;
-        let (input, bytes) = self.open_lines()?;
+        let (input, bytes) = self.open_lines(interrupt)?;
+        // One that is not there yet is made when the first line has turned out to be good.
+        let found = device.namespaces()?.into_iter().find(|info| info.name == self.namespace);
+        let mut namespace = found.map_or(Ok(None), |info| store::holds_records(info).map(Some))?;
         let bar = if std::io::stderr().is_terminal() {
             super::check::bytes_bar(bytes)
         } else {
@@ -139,23 +151,35 @@ impl Arguments {
         let mut line_count = 0;
         for (line, number) in input.lines().zip(1..) {
             let wrong = |what: String| Failure::Failed(format!("{}, line {number}: {what}", self.source.display()));
-            let line = line.map_err(|error| wrong(error.to_string()))?;
+            let line = match line {
+                Err(_) if interrupt.is_asked() => break,
+                line => line.map_err(|error| wrong(error.to_string()))?,
+            };
             line_count = number;
             bar.inc(line.len() as u64 + 1);
             if line.trim().is_empty() {
                 continue;
             }
-            let (key, value) = record(&line, &namespace, device.value_bytes_max()).map_err(wrong)?;
+            let keys = namespace.as_ref().map_or(KeyKind::Bytes, |info| info.keys);
+            let (key, value) = record(&line, keys, device.value_bytes_max()).map_err(wrong)?;
+            let id = match &namespace {
+                Some(info) => info.id,
+                None => namespace.insert(store::namespace_or_new(device, &self.namespace)?).id,
+            };
             if place::is_full(&batch, value.len(), limit) {
                 put(&mut batch, number - 1)?;
             }
-            batch.put(namespace.id, key, &value);
+            batch.put(id, key, &value);
             if batch.len() >= self.batch.max(1) {
                 put(&mut batch, number)?;
             }
         }
-        if !batch.is_empty() {
+        if !batch.is_empty() && !interrupt.is_asked() {
             put(&mut batch, line_count)?;
+        }
+        interrupt.check(|| format!("{} records are stored", report.entries))?;
+        if namespace.is_none() {
+            store::namespace_or_new(device, &self.namespace)?;
         }
         bar.finish_and_clear();
         Ok(())
@@ -166,23 +190,57 @@ impl Arguments {
         Failure::Failed(format!("{}, in the batch that ends with line {line}: {failure}", self.source.display()))
     }
 
-    fn open_lines(&self) -> Result<(Box<dyn BufRead>, u64), Failure> {
+    fn open_lines(&self, interrupt: &Interrupt) -> Result<(Box<dyn BufRead>, u64), Failure> {
         if self.source == Path::new("-") {
-            return Ok((Box::new(BufReader::new(std::io::stdin())), 0));
+            return Ok((Box::new(BufReader::new(interrupt.reads(std::io::stdin()))), 0));
         }
-        let file = File::open(&self.source).map_err(Failure::io(self.source.display()))?;
+        // A pipe that nobody writes to yet is waited for like one that nothing comes from.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+        let file = options.open(&self.source).map_err(Failure::io(self.source.display()))?;
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-        Ok((Box::new(BufReader::with_capacity(1 << 18, file)), bytes))
+        Ok((Box::new(BufReader::with_capacity(1 << 18, interrupt.reads(file))), bytes))
     }
 }
 
-/// The record that a line holds, if the namespace and the device take it.
-fn record(line: &str, namespace: &NamespaceInfo, value_bytes_max: u64) -> Result<(Key, Vec<u8>), String> {
+/// Says which path could not be stored.
+fn at(source: &Path, failure: Failure) -> Failure {
+    let path = source.display().to_string();
+    match failure {
+        Failure::Failed(what) if !what.contains(&path) => Failure::Failed(format!("{path}: {what}")),
+        failure => failure,
+    }
+}
+
+/// Refuses to mix a tree with records that are none, before anything is made for it.
+fn check_tree(found: &[NamespaceInfo], contents: &str, metadata: &str) -> Result<(), Failure> {
+    let find = |name: &str| found.iter().find(|info| info.name == name);
+    let (is_tree, has_records) = (find(metadata).is_some(), |info: &&NamespaceInfo| info.record_count > 0);
+    for info in [contents, metadata].into_iter().filter_map(find) {
+        if info.blocks.is_some() || info.keys == KeyKind::U64 {
+            let takes = if info.blocks.is_some() { "blocks" } else { "keys that are integers" };
+            return Err(Failure::Usage(format!("namespace `{}` takes {takes}, a tree has paths", info.name)));
+        }
+    }
+    if find(contents).filter(has_records).is_some() && !is_tree {
+        let text = format!("namespace `{contents}` holds records that are no tree; --namespace another one");
+        return Err(Failure::Usage(text));
+    }
+    if find(metadata).filter(has_records).is_some() && find(contents).is_none() {
+        let text =
+            format!("namespace `{metadata}` holds records, but there is no `{contents}`; --namespace another one");
+        return Err(Failure::Usage(text));
+    }
+    Ok(())
+}
+
+/// The record that a line holds, if a namespace of such keys and the device take it.
+fn record(line: &str, keys: KeyKind, value_bytes_max: u64) -> Result<(Key, Vec<u8>), String> {
     let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Err("not a JSON object".into()) };
     let key = keys::from_json(&object)?;
     let value = super::record::value_from_json(&object)?;
-    if namespace.keys == KeyKind::U64 && key.as_u64().is_none() {
-        return Err(format!("key `{key}` is not a 64-bit integer, which namespace {:?} takes", namespace.name));
+    if keys == KeyKind::U64 && key.as_u64().is_none() {
+        return Err(format!("key `{key}` is not a 64-bit integer, which this namespace takes"));
     }
     if value.len() as u64 > value_bytes_max {
         return Err(format!("a value of {} bytes; this device takes at most {value_bytes_max}", value.len()));

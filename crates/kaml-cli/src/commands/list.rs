@@ -37,7 +37,7 @@ impl Arguments {
     /// Lists the keys.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.device.open_to_read()?;
-        let namespace = store::namespace(&*device, &self.namespace)?;
+        let namespace = store::namespace_of_records(&*device, &self.namespace)?;
         let mut left = self.limit.unwrap_or(usize::MAX);
         let mut after = None;
         while left > 0 {

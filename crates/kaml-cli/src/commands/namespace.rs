@@ -1,5 +1,6 @@
 //! `kaml namespace create|list|set|delete`.
 
+use crate::commands::versions::keeps_versions;
 use crate::failure::Failure;
 use crate::store::{self, PlaceArgument};
 use crate::{output, size};
@@ -251,7 +252,8 @@ impl Arguments {
                 let device = target.device.open()?;
                 device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
                 target.show(&store::namespace(&*device, &target.name)?, "created")?;
-                Ok(device.close()?)
+                store::close(device);
+                Ok(())
             }
             Action::List { device, json } => {
                 let namespaces = device.open_to_read()?.namespaces()?;
@@ -263,13 +265,17 @@ impl Arguments {
             }
             Action::Set { target, rename, logs, policy, never_merge } => {
                 let device = target.device.open()?;
-                let id = store::namespace(&*device, &target.name)?.id;
+                let info = store::namespace(&*device, &target.name)?;
+                if policy.merge_when_low || never_merge {
+                    keeps_versions(&info)?;
+                }
                 let name = rename.clone().unwrap_or_else(|| target.name.clone());
                 let merge_when_low = policy.policy().map(Some).or(never_merge.then_some(None));
                 let change = NamespaceChange { name: rename, logs: logs.map(|logs| logs.0), merge_when_low };
-                device.set_namespace(id, &change)?;
+                device.set_namespace(info.id, &change)?;
                 target.show(&store::namespace(&*device, &name)?, "changed")?;
-                Ok(device.close()?)
+                store::close(device);
+                Ok(())
             }
             Action::Delete { target, damaged: true } => {
                 let (device, info) = target.device.local().open_without(&target.name)?;
@@ -281,7 +287,8 @@ impl Arguments {
                 let info = store::namespace(&*device, &target.name)?;
                 device.delete_namespace(info.id)?;
                 target.show(&info, "deleted")?;
-                Ok(device.close()?)
+                store::close(device);
+                Ok(())
             }
         }
     }

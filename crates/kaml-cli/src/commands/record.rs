@@ -4,14 +4,20 @@ use crate::commands::versions::{AtArguments, keeps_versions};
 use crate::failure::{Failure, is_conflict};
 use crate::keys::{self, KeyArgument};
 use crate::output;
+use crate::size;
 use crate::store::{self, PlaceArgument};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use kaml::{Batch, Condition};
+use kaml::{At, Batch, Condition};
 use serde_json::{Map, Value, json};
+use std::fmt::Display;
+use std::fs::File;
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A value lies in one erase block, and these have no more.
+const VALUE_BYTES_MAX: u64 = 1 << 30;
 
 /// Which record.
 #[derive(Args)]
@@ -87,15 +93,26 @@ pub struct DeleteArguments {
     must_exist: bool,
 }
 
+/// Reads a value that some device may take, and not for ever.
+fn read_value(from: impl Read, name: impl Display) -> Result<Vec<u8>, Failure> {
+    let mut value = Vec::new();
+    from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value).map_err(Failure::io(&name))?;
+    match value.len() as u64 {
+        ..=VALUE_BYTES_MAX => Ok(value),
+        _ => {
+            Err(Failure::Failed(format!("{name}: longer than {}, and so than any value", size::show(VALUE_BYTES_MAX))))
+        }
+    }
+}
+
 impl PutArguments {
     fn value(&self) -> Result<Vec<u8>, Failure> {
         match (&self.file, self.value.as_deref()) {
-            (Some(path), _) => std::fs::read(path).map_err(Failure::io(path.display())),
-            (None, Some("-")) => {
-                let mut value = Vec::new();
-                std::io::stdin().lock().read_to_end(&mut value).map_err(Failure::io("standard input"))?;
-                Ok(value)
+            (Some(path), _) => {
+                let file = File::open(path).map_err(Failure::io(path.display()))?;
+                read_value(file, path.display())
             }
+            (None, Some("-")) => read_value(std::io::stdin().lock(), "standard input"),
             (None, text) => Ok(text.unwrap_or_default().as_bytes().to_vec()),
         }
     }
@@ -104,7 +121,7 @@ impl PutArguments {
     pub fn run(self) -> Result<(), Failure> {
         let value = self.value()?;
         let device = self.record.device.open()?;
-        let namespace = store::namespace(&*device, &self.record.namespace)?;
+        let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let condition = match (self.if_absent, self.if_present) {
             (true, _) => Condition::IfAbsent,
@@ -118,7 +135,7 @@ impl PutArguments {
             let is = if self.if_absent { "is there already" } else { "is not there" };
             Failure::Condition(format!("{}: key `{}` {is}", namespace.name, self.record.key.text()))
         })?;
-        device.close()?;
+        store::close(device);
         if self.record.json {
             let mut answer = keys::to_json(&key, namespace.keys);
             answer.insert("bytes".into(), json!(value.len()));
@@ -132,9 +149,16 @@ impl GetArguments {
     /// Writes the value.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.record.device.open_to_read()?;
-        let namespace = store::namespace(&*device, &self.record.namespace)?;
+        let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
-        let absent = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
+        let absent = || {
+            let (space, key) = (&namespace.name, self.record.key.text());
+            Failure::NotFound(match self.at.at() {
+                None | Some(At::Latest) => format!("{space}: no key `{key}`"),
+                Some(At::Snapshot(snapshot)) => format!("{space}: no key `{key}` in snapshot {snapshot}"),
+                Some(At::Back(count)) => format!("{space}: key `{key}` was not there {count} changes ago"),
+            })
+        };
         let value = match self.at.at() {
             None => device.get(namespace.id, key)?,
             Some(at) => {
@@ -143,7 +167,7 @@ impl GetArguments {
             }
         };
         let value = value.ok_or_else(absent)?;
-        if let Some(path) = &self.output {
+        if let Some(path) = self.output.as_deref().filter(|path| *path != Path::new("-")) {
             let mut file = self.record.device.create_beside(path)?;
             return file.write_all(&value).and_then(|()| file.finish()).map_err(Failure::io(path.display()));
         }
@@ -158,7 +182,7 @@ impl DeleteArguments {
     /// Deletes the record.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.record.device.open()?;
-        let namespace = store::namespace(&*device, &self.record.namespace)?;
+        let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
         let key = self.record.key.key(namespace.keys)?;
         let is_missing = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
         let looks_first = self.must_exist && namespace.versions.is_some();
@@ -174,7 +198,7 @@ impl DeleteArguments {
             true => is_missing(),
             false => error.into(),
         })?;
-        device.close()?;
+        store::close(device);
         if self.record.json { output::json(&keys::to_json(&key, namespace.keys)) } else { Ok(()) }
     }
 }

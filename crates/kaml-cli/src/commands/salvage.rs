@@ -21,9 +21,9 @@ use std::path::PathBuf;
   kaml salvage broken.kaml --into new.kaml        # and keep it
   kaml salvage broken.kaml --into new.kaml --json
 
-Nothing is written to the damaged device. Where an index or the journal is damaged, all pages are scanned and the newest
-record of each key counts; records that were deleted since their index was last written whole may be back then. Of
-namespaces that keep versions the newest ones are copied. Where something was written over the device's beginning, what says
+Nothing is written to the damaged device. Where an index or the journal is damaged, all pages are scanned and the newest \
+record of each key counts; records that were deleted since their index was last written whole may be back then. Of \
+namespaces that keep versions the newest ones are copied. Where something was written over the device's beginning, what says \
 how it was made is taken from its end.
 
 Exits with 1 if anything could not be read.")]
@@ -40,6 +40,9 @@ pub struct Arguments {
     /// What an acknowledged put to the new device survives
     #[arg(long, value_enum, default_value_t, requires = "into")]
     durability: Durability,
+    /// Overwrite whatever is at NEW
+    #[arg(long, requires = "into")]
+    force: bool,
     /// What was found as JSON
     #[arg(long)]
     json: bool,
@@ -74,7 +77,12 @@ impl Arguments {
     /// Salvages.
     pub fn run(self) -> Result<(), Failure> {
         store::refuse_remote(&self.path)?;
-        self.into.as_deref().map_or(Ok(()), store::refuse_remote)?;
+        if let Some(into) = &self.into {
+            store::refuse_remote(into)?;
+            if store::identity(into).is_some_and(|found| Some(found) == store::identity(&self.path)) {
+                return Err(Failure::Usage(format!("{}: is the damaged device itself", into.display())));
+            }
+        }
         let interrupt = Interrupt::listen()?;
         let bar = bytes_bar(0).with_message("blocks scanned");
         let (device, found) = Device::salvage(&self.path, &mut |done, total| {
@@ -109,7 +117,8 @@ impl Arguments {
         // A block device says nothing of its size there; flash is more than eight ninths of a device.
         let known = if size > 0 { size } else { device.info().flash_bytes * 9 / 8 };
         let capacity = self.capacity.unwrap_or(known);
-        let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
+        let durability = self.durability.into();
+        let options = CreateOptions { durability, force: self.force, ..CreateOptions::new(capacity) };
         Ok(Some(Device::create(path, &options)?))
     }
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 #[command(after_help = "Examples:
   kaml serve data.kaml
   kaml serve --in-memory 1GiB --busy-poll
-  kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2014-08.org.nvmexpress:uuid:1b4e28ba-2fa1-11d2-883f-0016d3cca427
+  kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2026-11.example:host
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
 

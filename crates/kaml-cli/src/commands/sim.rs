@@ -30,7 +30,7 @@ enum Sim {
   kaml sim run --seeds 1000 --first-seed 5000 --cut-one-in 20
   kaml sim run --exhaustive --json
 
-The same seeds give the same fingerprint on every machine. Exits with 1 at the first promise that is broken, with the
+The same seeds give the same fingerprint on every machine. Exits with 1 at the first promise that is broken, with the \
 line that replays it.")]
     Run(RunArguments),
     /// Run seeds for a time, on all cores

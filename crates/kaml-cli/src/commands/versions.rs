@@ -91,7 +91,7 @@ impl SnapshotArguments {
             Some(version) => device.forget_snapshot(namespace.id, version).map(|()| version)?,
             None => device.snapshot(namespace.id)?,
         };
-        device.close()?;
+        store::close(device);
         let what = if self.forget.is_some() { "forgot" } else { "took" };
         target.answer(json!({ "snapshot": version }), format!("{what} snapshot {version} of `{}`", namespace.name))
     }
@@ -111,8 +111,8 @@ pub struct HistoryArguments {
     #[command(flatten)]
     key: KeyArgument,
     /// At most so many versions
-    #[arg(long)]
-    limit: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
 }
 
 impl HistoryArguments {
@@ -120,7 +120,7 @@ impl HistoryArguments {
     pub fn run(self) -> Result<(), Failure> {
         let (device, namespace) = self.target.open_to_read()?;
         let key = self.key.key(namespace.keys)?;
-        let past = device.history(namespace.id, key, self.limit.unwrap_or(usize::MAX))?;
+        let past = device.history(namespace.id, key, self.limit.map_or(usize::MAX, |limit| limit as usize))?;
         if past.is_empty() {
             return Err(Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.key.text())));
         }
@@ -172,7 +172,7 @@ impl UndoArguments {
         let (device, namespace) = self.target.open()?;
         let key = self.key.key(namespace.keys)?;
         let is_there = device.undo(namespace.id, key, self.count)?;
-        device.close()?;
+        store::close(device);
         let name = self.key.text();
         let changes = if self.count == 1 { "change".to_owned() } else { format!("{} changes", self.count) };
         let text = if is_there { "as it was before" } else { "deleted, as it was not there before" };
@@ -198,7 +198,7 @@ impl RollbackArguments {
     pub fn run(self) -> Result<(), Failure> {
         let (device, namespace) = self.target.open()?;
         let before = device.roll_back(namespace.id, self.snapshot)?;
-        device.close()?;
+        store::close(device);
         let name = &namespace.name;
         let text = format!("`{name}` is as in snapshot {}; snapshot {before} is what it was", self.snapshot);
         self.target.answer(json!({ "snapshot": self.snapshot, "before": before }), text)
@@ -252,8 +252,9 @@ impl DiffArguments {
   kaml merge data.kaml past --keep-last 10
   kaml merge data.kaml past --keep-days 30 --drop-snapshots
 
-The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from
-groups of segments with enough that may go, so others stay until a later merge. Nothing goes without this command.")]
+The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from \
+groups of segments with enough that may go, so others stay until a later merge. Nothing goes without this command, unless \
+the namespace is one that is merged when space runs low (kaml namespace set --merge-when-low).")]
 pub struct MergeArguments {
     #[command(flatten)]
     target: Target,
@@ -294,7 +295,7 @@ impl MergeArguments {
         let (device, namespace) = if self.dry_run { self.target.open_to_read()? } else { self.target.open()? };
         let report = device.merge(namespace.id, &retention, self.dry_run)?;
         let segment_bytes = device.version_stats(namespace.id)?.segment_bytes;
-        device.close()?;
+        store::close(device);
         let MergeReport { versions, kept, dropped, dropped_bytes, segments_read, segments_written } = report;
         let json = json!({
             "dry_run": self.dry_run,
