@@ -52,3 +52,13 @@ url=$(sed -n 's/^repository = "\(.*\)"/\1/p' "$here/../../Cargo.toml")
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" -e "s|@URL@|$url|" -e "s|@PRIVATE@|$private|" \
     "$here/kaml.pc.in" >"$to/lib/pkgconfig/kaml.pc"
 echo "installed libkaml $version in $to"
+# Programs find it where the loader looks, which a new library has to be shown.
+if [ -z "${DESTDIR:-}" ]; then
+    if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null 2>&1; then
+        ldconfig
+    fi
+    case $(ldconfig -p 2>/dev/null) in
+    *"=> $prefix/lib/libkaml.so.$major"*) ;;
+    *) echo "the loader does not look there: set LD_LIBRARY_PATH=$prefix/lib where programs run" ;;
+    esac
+fi

@@ -27,7 +27,15 @@ from ._device import (
     Snapshot,
     Version,
 )
-from ._errors import Error, ExistsError, NotFoundError, RetryableError, Status
+from ._errors import (
+    Error,
+    ExistsError,
+    NoFileError,
+    NoPermissionError,
+    NotFoundError,
+    RetryableError,
+    Status,
+)
 from ._native import Key, version
 from ._store import Store, Transaction, WriteMode
 
@@ -44,6 +52,8 @@ __all__ = [
     "MergePolicy",
     "MergeReport",
     "Namespace",
+    "NoFileError",
+    "NoPermissionError",
     "NotFoundError",
     "RetryableError",
     "Snapshot",

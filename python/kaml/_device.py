@@ -208,9 +208,6 @@ class Device(native.Owner):
     def __enter__(self) -> "Device":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def limits(self) -> Limits:
         """The largest value and the most one Put takes."""

@@ -1,6 +1,7 @@
 """What calls fail with: the statuses of ``kaml.h`` as exceptions."""
 
 import enum
+import errno
 
 
 class Status(enum.IntEnum):
@@ -38,6 +39,8 @@ class Status(enum.IntEnum):
     NEWER_VERSION = 51
     LOCKED = 52
     NOT_EMPTY = 53
+    NO_FILE = 54
+    NO_PERMISSION = 55
     INTERNAL = 99
 
 
@@ -58,6 +61,22 @@ class ExistsError(Error):
     """A record has that key already. A transaction goes on after it."""
 
 
+class NoFileError(Error, FileNotFoundError):
+    """There is no such file, or no directory to make it in."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.errno = errno.ENOENT
+
+
+class NoPermissionError(Error, PermissionError):
+    """The system does not let the file be read, written or made."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.errno = errno.EACCES
+
+
 class RetryableError(Error):
     """The transaction was aborted, for no fault of its own: run it again."""
 
@@ -65,6 +84,8 @@ class RetryableError(Error):
 _CLASSES = {
     Status.NOT_FOUND: NotFoundError,
     Status.EXISTS: ExistsError,
+    Status.NO_FILE: NoFileError,
+    Status.NO_PERMISSION: NoPermissionError,
     Status.DEADLOCK: RetryableError,
     Status.LOCK_TIMEOUT: RetryableError,
     Status.DEPENDENCY_LOST: RetryableError,

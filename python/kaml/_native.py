@@ -12,7 +12,7 @@ import warnings
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Optional, Union
 
-from ._errors import Status, error
+from ._errors import Error, Status, error
 
 #: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number as 8 bytes, big-endian, as ``KeyKind.U64`` wants.
 Key = Union[bytes, str, int]
@@ -278,7 +278,11 @@ _NUMBERS = {
 
 def _load() -> ctypes.CDLL:
     name = os.environ.get("KAML_LIBRARY") or ctypes.util.find_library("kaml") or f"libkaml.so.{VERSION_MAJOR}"
-    library = ctypes.CDLL(name)
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as failure:
+        where = "it is looked for where KAML_LIBRARY says, or else where the system looks"
+        raise ImportError(f"{failure} ({where})") from failure
     for function, (restype, argtypes) in FUNCTIONS.items():
         declared = getattr(library, function)
         declared.restype, declared.argtypes = restype, argtypes
@@ -352,6 +356,14 @@ class Owner:
         self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
         if code != Status.BAD_HANDLE:  # another thread was quicker
             _check(code)
+
+    def __exit__(self, raised: "Optional[type[BaseException]]", *_: object) -> None:
+        try:
+            self._close()
+        except Error:
+            if raised is None:
+                raise
+            # What the block raised says more; the collector of garbage closes what could not be closed now.
 
     def __del__(self) -> None:
         # After a fork what was open is the parent's; when the interpreter ends the system cleans up.

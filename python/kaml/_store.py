@@ -67,9 +67,6 @@ class Store(native.Owner):
     def __enter__(self) -> "Store":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def flush(self) -> None:
         """Makes everything durable that was put or committed before."""
         call("kaml_store_flush", self._handle)

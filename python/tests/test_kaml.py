@@ -1,6 +1,7 @@
 """What the package does, on the real library."""
 
 import doctest
+import errno
 import gc
 import os
 import pathlib
@@ -380,6 +381,41 @@ class Ends(unittest.TestCase):
                 self.assertEqual([str(warning.category.__name__) for warning in told], ["ResourceWarning"] * 3)
                 with Device.open(path) as device:  # which would be locked
                     self.assertEqual(device.get(space, "key"), b"kept")
+
+    def test_what_a_block_raises_is_what_is_raised(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "device.kaml")
+            with self.assertRaisesRegex(ValueError, "mine"):
+                with Device.create(path, 64 << 20) as device, Store(device, 1 << 20) as store:
+                    space = device.create_namespace("space")
+                    store.put(space, "key", b"kept")
+                    txn = store.transaction()  # which keeps both from being closed
+                    txn.insert(space, "other", b"lost")
+                    raise ValueError("mine")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                del txn, store, device
+                gc.collect()
+            with Device.open(path) as device:  # which would be locked
+                self.assertEqual(device.get(space, "key"), b"kept")
+                self.assertIsNone(device.get(space, "other"))
+            with self.assertRaises(kaml.Error):
+                with Device.in_memory(64 << 20) as device, Store(device, 1 << 20) as store:
+                    txn = store.transaction()  # without anything else to be told
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                del txn, store, device
+                gc.collect()
+
+    def test_missing_files_are_missing_files(self):
+        for use in (Device.open, lambda path: Device.create(path, 64 << 20)):
+            with self.assertRaisesRegex(FileNotFoundError, "/nowhere/at/all") as caught:
+                use("/nowhere/at/all")
+            self.assertIsInstance(caught.exception, kaml.NoFileError)
+            self.assertEqual((caught.exception.status, caught.exception.errno), (Status.NO_FILE, errno.ENOENT))
+        with self.assertRaises(PermissionError) as caught:
+            Device.create("/sys/device.kaml", 64 << 20)
+        self.assertEqual(caught.exception.status, Status.NO_PERMISSION)
 
     def test_forked_children_have_nothing_of_their_parents(self):
         with Device.in_memory(64 << 20) as device, Store(device, cache_bytes=1 << 20) as store:

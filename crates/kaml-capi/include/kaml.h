@@ -149,6 +149,10 @@ typedef enum kaml_status {
     KAML_LOCKED = 52,
     // Something is there already, and it was not asked to be replaced.
     KAML_NOT_EMPTY = 53,
+    // No file is there, or the directory that it was to be made in is not.
+    KAML_NO_FILE = 54,
+    // The system does not let this user read or write the file, or make it.
+    KAML_NO_PERMISSION = 55,
     // A mistake in this library; please report it with its message.
     KAML_INTERNAL = 99,
 } kaml_status;
@@ -376,7 +380,7 @@ bool kaml_is_retryable(int status);
 // if none did. Valid until the next call of this thread fails; never freed by the caller.
 const char *kaml_last_error(void);
 
-// The version of the library, as `KAML_VERSION` was when the program was compiled: `"1.2.3"`.
+// The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
 const char *kaml_version(void);
 
 // Gives back a value that the library answered. A null pointer is nothing.

@@ -93,7 +93,7 @@ pub extern "C" fn kaml_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The version of the library, as `KAML_VERSION` was when the program was compiled: `"1.2.3"`.
+/// The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_version() -> *const c_char {
     const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {

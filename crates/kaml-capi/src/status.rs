@@ -83,6 +83,10 @@ pub enum kaml_status {
     KAML_LOCKED = 52,
     /// Something is there already, and it was not asked to be replaced.
     KAML_NOT_EMPTY = 53,
+    /// No file is there, or the directory that it was to be made in is not.
+    KAML_NO_FILE = 54,
+    /// The system does not let this user read or write the file, or make it.
+    KAML_NO_PERMISSION = 55,
 
     /// A mistake in this library; please report it with its message.
     KAML_INTERNAL = 99,
@@ -92,7 +96,7 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 33] = [
+    pub(crate) const ALL: [kaml_status; 35] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
@@ -125,6 +129,8 @@ impl kaml_status {
         KAML_NEWER_VERSION,
         KAML_LOCKED,
         KAML_NOT_EMPTY,
+        KAML_NO_FILE,
+        KAML_NO_PERMISSION,
         KAML_INTERNAL,
     ];
 
@@ -165,6 +171,8 @@ impl kaml_status {
             KAML_NEWER_VERSION => c"made by a later version of this software",
             KAML_LOCKED => c"open in another process, or twice in this one",
             KAML_NOT_EMPTY => c"something is there already",
+            KAML_NO_FILE => c"no such file or directory",
+            KAML_NO_PERMISSION => c"permission denied",
             KAML_INTERNAL => c"a mistake in libkaml; please report it",
         }
     }
@@ -289,7 +297,7 @@ impl From<&FormatError> for kaml_status {
             | FormatError::NotAFile { .. } => KAML_BAD_ARGUMENT,
             FormatError::NotEmpty { .. } => KAML_NOT_EMPTY,
             FormatError::InUse { .. } => KAML_LOCKED,
-            FormatError::Io { .. } => KAML_IO,
+            FormatError::Io { source, .. } => of_system(source),
         }
     }
 }
@@ -301,8 +309,19 @@ impl From<&OpenError> for kaml_status {
             OpenError::Damaged { .. } | OpenError::HeadDamaged { .. } | OpenError::Truncated { .. } => KAML_CORRUPT,
             OpenError::NewerVersion { .. } => KAML_NEWER_VERSION,
             OpenError::InUse { .. } => KAML_LOCKED,
-            OpenError::Io { .. } => KAML_IO,
+            OpenError::Io { source, .. } => of_system(source),
         }
+    }
+}
+
+/// What the system said of a file as a whole.
+fn of_system(error: &std::io::Error) -> kaml_status {
+    use std::io::ErrorKind;
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => KAML_NO_FILE,
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => KAML_NO_PERMISSION,
+        ErrorKind::StorageFull => KAML_NO_SPACE,
+        _ => KAML_IO,
     }
 }
 

@@ -42,7 +42,9 @@ static void opening(void) {
     EXPECT(kaml_create(path, 64 << 20, NULL, NULL), KAML_BAD_ARGUMENT);
     EXPECT(kaml_create(path, 1, NULL, &other), KAML_BAD_ARGUMENT);
     EXPECT(kaml_open(NULL, NULL, &other), KAML_BAD_ARGUMENT);
-    EXPECT(kaml_open("/nowhere/at/all", NULL, &other), KAML_IO);
+    EXPECT(kaml_open("/nowhere/at/all", NULL, &other), KAML_NO_FILE);
+    EXPECT(kaml_create("/nowhere/at/all", 64 << 20, NULL, &other), KAML_NO_FILE);
+    EXPECT(kaml_create("/sys/device.kaml", 64 << 20, NULL, &other), KAML_NO_PERMISSION);
     EXPECT(kaml_open("/dev/null", NULL, &other), KAML_NOT_A_DEVICE);
     TRUE_THAT(other.id == 0);
     create.durability = 7;
