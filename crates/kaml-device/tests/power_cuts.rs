@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{Cut, Life, Rng, geometry, value};
+use common::{Cut, Life, Rng, value};
 use kaml_device::{
     Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op, StageError, encode_image, image_bytes,
 };
-use kaml_flash::{AlignedBuf, Medium, MemoryMedium, Packing};
+use kaml_flash::{AlignedBuf, Geometry, Medium, MemoryMedium, Packing};
 use std::collections::BTreeMap;
 
 /// (namespace, key) → seed and length of the value.
@@ -14,16 +14,51 @@ type Model = BTreeMap<(u32, u64), (u64, usize)>;
 /// What a Put does to each key; nothing: delete.
 type Changes = BTreeMap<(u32, u64), Option<(u64, usize)>>;
 
-const KEYS: u64 = 300;
+/// Flash, and what is stored on it.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// Blocks that one write buffer fills, records of a ring frame and a little more.
+    Short,
+    /// Blocks of four write buffers, records of up to three.
+    Long,
+}
+
+impl Shape {
+    fn geometry(self, packing: Packing, blocks_per_die: u32) -> Geometry {
+        let geometry = common::geometry(packing, blocks_per_die);
+        match self {
+            Shape::Short => geometry,
+            Shape::Long => Geometry { pages_per_block: (1 << 20) / geometry.page_bytes, ..geometry },
+        }
+    }
+
+    fn keys(self) -> u64 {
+        match self {
+            Shape::Short => 300,
+            Shape::Long => 60,
+        }
+    }
+
+    fn value_bytes(self, rng: &mut Rng) -> u64 {
+        match (self, rng.below(12)) {
+            (Shape::Long, 0 | 1) => 260_000 + rng.below(500_000),
+            (Shape::Long, 2) => 33_000 + rng.below(100_000),
+            (Shape::Short, 0) => 33_000 + rng.below(10_000),
+            (Shape::Short, 1) | (Shape::Long, 3) => rng.below(30_000),
+            _ => rng.below(3000),
+        }
+    }
+}
 
 /// A life of a device with several namespaces of records.
 struct World {
     life: Life,
+    shape: Shape,
 }
 
 impl World {
-    fn open(medium: &MemoryMedium, seed: u64) -> Result<World, Error> {
-        Ok(World { life: Life::open(medium, seed)? })
+    fn open(medium: &MemoryMedium, seed: u64, shape: Shape) -> Result<World, Error> {
+        Ok(World { life: Life::open(medium, seed)?, shape })
     }
 
     /// Programs a large value ahead of its Put.
@@ -70,12 +105,8 @@ impl World {
         let count = 1 + self.life.rng.below(4);
         let one = |_| {
             let space = spaces[self.life.rng.below(spaces.len() as u64) as usize];
-            let key = self.life.rng.below(KEYS);
-            let len = match self.life.rng.below(12) {
-                0 => 33_000 + self.life.rng.below(10_000) as usize,
-                1 => self.life.rng.below(30_000) as usize,
-                _ => self.life.rng.below(3000) as usize,
-            };
+            let key = self.life.rng.below(self.shape.keys());
+            let len = self.shape.value_bytes(&mut self.life.rng) as usize;
             ((space, key), (self.life.rng.below(5) > 0).then(|| (self.life.rng.next() | 1, len)))
         };
         (0..count).map(one).collect()
@@ -115,7 +146,7 @@ impl World {
     }
 
     fn contents(&mut self, spaces: &[u32]) -> BTreeMap<(u32, u64), Vec<u8>> {
-        let keys = spaces.iter().flat_map(|space| (0..KEYS).map(move |key| (*space, key)));
+        let keys = spaces.iter().flat_map(|space| (0..self.shape.keys()).map(move |key| (*space, key)));
         keys.filter_map(|(space, key)| Some(((space, key), self.life.get(space, key)?))).collect()
     }
 }
@@ -134,9 +165,9 @@ fn contents_of(model: &Model) -> BTreeMap<(u32, u64), Vec<u8>> {
 }
 
 /// A device with three namespaces, durable.
-fn new_world(medium: &MemoryMedium, seed: u64) -> (World, Vec<u32>) {
+fn new_world(medium: &MemoryMedium, seed: u64, shape: Shape) -> (World, Vec<u32>) {
     Core::format(medium).unwrap();
-    let mut world = World::open(medium, seed).unwrap();
+    let mut world = World::open(medium, seed, shape).unwrap();
     let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
     let spaces = ["a", "b", "c"].iter().map(|n| world.life.core.create_namespace(n, &options).unwrap()).collect();
     let request = world.life.core.request_root(false);
@@ -146,12 +177,16 @@ fn new_world(medium: &MemoryMedium, seed: u64) -> (World, Vec<u32>) {
 
 /// Runs a seeded workload over several lives of one device, each ended by a power cut at a medium operation, and
 /// compares after each. Answers whether the first run ended before its cut.
-fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64) -> bool {
+fn survive(seed: u64, shape: Shape, packing: Packing, first_cut: u64, steps: u64, lives: u64) -> bool {
     let replay = format!("seed {seed} {packing:?} first cut {first_cut}");
     // Dies with few blocks tell fewer lifetimes apart.
-    let blocks_per_die = if seed.is_multiple_of(2) { 40 } else { 24 };
-    let medium = MemoryMedium::new(geometry(packing, blocks_per_die));
-    let (mut world, spaces) = new_world(&medium, seed);
+    let blocks_per_die = match shape {
+        Shape::Short if seed.is_multiple_of(2) => 40,
+        Shape::Short => 24,
+        Shape::Long => 22,
+    };
+    let medium = MemoryMedium::new(shape.geometry(packing, blocks_per_die));
+    let (mut world, spaces) = new_world(&medium, seed, shape);
     let mut model = Model::new();
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
     let mut uncut = false;
@@ -166,10 +201,10 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64) 
         for _ in 0..rng.below(3) {
             medium.power_on(rng.next());
             medium.cut_after(1 + rng.below(200));
-            drop(World::open(&medium, seed));
+            drop(World::open(&medium, seed, shape));
         }
         medium.power_on(rng.next());
-        world = World::open(&medium, rng.next()).unwrap_or_else(|e| panic!("{replay} life {life}: {e}"));
+        world = World::open(&medium, rng.next(), shape).unwrap_or_else(|e| panic!("{replay} life {life}: {e}"));
         let found = world.contents(&spaces);
         let mut with = model.clone();
         change(&mut with, &under_way.clone().unwrap_or_default());
@@ -194,7 +229,7 @@ fn survive(seed: u64, packing: Packing, first_cut: u64, steps: u64, lives: u64) 
 fn every_cut_of_a_short_run_is_survived() {
     for packing in [Packing::Across, Packing::WithinPage] {
         for cut in 1.. {
-            if survive(1 + cut % 7, packing, cut, 40, 2) {
+            if survive(1 + cut % 7, Shape::Short, packing, cut, 40, 2) {
                 break;
             }
         }
@@ -207,6 +242,19 @@ fn every_cut_of_a_short_run_is_survived() {
 fn long_lives_survive_random_cuts() {
     for seed in 1..=12 {
         let packing = if seed % 3 == 0 { Packing::WithinPage } else { Packing::Across };
-        survive(seed, packing, 500 + seed * 97, 4000, 12);
+        survive(seed, Shape::Short, packing, 500 + seed * 97, 4000, 12);
+    }
+}
+
+/// Goal:   the same where records take several write buffers and blocks have more.
+/// Method: random cuts, many lives of one device, with collection going on; and cuts at many operations of a short run.
+#[test]
+fn long_records_survive_cuts() {
+    for seed in 1..=4 {
+        let packing = if seed % 3 == 0 { Packing::WithinPage } else { Packing::Across };
+        survive(seed, Shape::Long, packing, 500 + seed * 97, 1500, 8);
+        for cut in 0..10 {
+            survive(seed, Shape::Long, packing, 1 + cut * 7 + seed, 60, 2);
+        }
     }
 }

@@ -94,7 +94,7 @@ fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
         return None;
     }
     let len = match workload.direct_one_in < u64::MAX && rng.one_in(workload.direct_one_in) {
-        true => DIRECT_BYTES as u64 + rng.below(12_000),
+        true => DIRECT_BYTES as u64 + rng.below(workload.direct_len_more),
         false => rng.below(workload.len_max + 1),
     };
     Some(Value { seed: rng.draw(), len: len as u32 })

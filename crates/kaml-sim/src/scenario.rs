@@ -24,6 +24,8 @@ pub struct Workload {
     pub len_max: u64,
     /// One value in so many is larger than the ring takes.
     pub direct_one_in: u64,
+    /// So many bytes more than the least have those at most.
+    pub direct_len_more: u64,
     /// Records of a Put.
     pub batch_max: u64,
     /// Commands under way at once.
@@ -158,7 +160,11 @@ impl Scenario {
     /// What a seed stands for.
     pub fn draw(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
-        let geometry = draw_geometry(&mut rng);
+        let mut geometry = draw_geometry(&mut rng);
+        if has_long(seed) {
+            let pages = LONG_BLOCK_BYTES / geometry.page_bytes;
+            geometry.pages_per_block = pages.next_multiple_of(geometry.pages_per_program);
+        }
         let faults = if rng.one_in(3) { Faults::default() } else { Faults::draw(&mut rng) };
         let options = Options {
             timing: draw_timing(seed),
@@ -170,6 +176,13 @@ impl Scenario {
         let mut workload = draw_workload(&mut rng, &geometry);
         if has_disks(seed) {
             (workload.spaces, workload.disk_percent) = (workload.spaces.max(2), DISK_PERCENT);
+        }
+        if has_long(seed) {
+            workload.direct_len_more = geometry.block_bytes() / 2;
+            workload.direct_one_in = 4 + workload.direct_one_in % 28;
+            let mean = workload.len_max / 2 + workload.direct_len_more / 2 / workload.direct_one_in;
+            let keys = records_that_fill(&geometry, mean, LONG_FILL_PERCENT) / u64::from(workload.spaces);
+            workload.keys = keys.clamp(4, workload.keys);
         }
         if has_pasts(seed) {
             (workload.spaces, workload.past_percent) = (workload.spaces.max(2), PAST_PERCENT);
@@ -199,6 +212,7 @@ impl Scenario {
             keys: 40,
             len_max: 1_200,
             direct_one_in: u64::MAX,
+            direct_len_more: DIRECT_LEN_MORE,
             batch_max: 4,
             depth: 3,
             commands: 60,
@@ -285,6 +299,17 @@ fn has_disks(seed: u64) -> bool {
     seed % 16 == 3
 }
 
+/// Without more said about them, large values are at most so much longer than the least.
+const DIRECT_LEN_MORE: u64 = 12_000;
+/// An erase block that takes several write buffers to fill, and so much of the flash that is filled then.
+const LONG_BLOCK_BYTES: u32 = 1 << 20;
+const LONG_FILL_PERCENT: u64 = 40;
+
+/// One seed in sixteen has erase blocks of several write buffers, and values of as many; from the seed itself, as [`draw_timing`].
+fn has_long(seed: u64) -> bool {
+    seed % 16 == 9
+}
+
 /// Of the commands of seeds that have versioned namespaces, so many are about the past.
 const PAST_PERCENT: u64 = 4;
 
@@ -366,6 +391,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         keys,
         len_max,
         direct_one_in: often(rng, 80),
+        direct_len_more: DIRECT_LEN_MORE,
         batch_max: [1, 3, 8, 30][rng.below(4) as usize],
         depth: rng.within(1, 12) as usize,
         commands: rng.within(200, 2_500),
