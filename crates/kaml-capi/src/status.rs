@@ -206,6 +206,7 @@ impl From<&Error> for kaml_status {
             Error::HandlesInUse(_) => KAML_IN_USE,
             Error::Thread(_) => KAML_NO_RESOURCES,
             Error::Remote(_) => KAML_IO,
+            Error::Cancelled => KAML_INTERNAL, // nothing here cancels anything
         }
     }
 }

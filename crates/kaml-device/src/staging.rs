@@ -217,6 +217,11 @@ impl Core {
         self.ring.uncommitted().map(|staged| ((staged.namespace, staged.key), staged.to.is_some())).collect()
     }
 
+    /// Whether a Put under conditions has to wait until somebody's large value is programmed ([`Core::stage_beside`]).
+    pub fn waits_for_large_value(&self, ops: &[Op<'_>]) -> bool {
+        ops.iter().any(|op| op.condition != Condition::Always && self.is_in_doubt(op))
+    }
+
     /// Whether the newest record of a key is a large value beside its frame: it is taken back if its program fails, so nothing is
     /// judged by it.
     fn is_in_doubt(&self, op: &Op<'_>) -> bool {

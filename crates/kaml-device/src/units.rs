@@ -126,6 +126,8 @@ pub struct BlockChange {
     /// The bytes that it is about, and where the next Put begins.
     range: Range<u64>,
     at: u64,
+    /// Those that it is about after these, the last ones first; none of them empty.
+    rest: Vec<Range<u64>>,
     /// Checksums of the units that a write fills, in order; nothing for a trim.
     whole_crcs: Option<Vec<u32>>,
     /// Contents that were read for units that are changed in part.
@@ -171,26 +173,39 @@ impl BlockChange {
         let range = options.bytes_of_buffer(namespace, first_block, data.len())?;
         let whole = options.spans(range.clone()).filter(|span| span.in_unit.len() == options.unit_bytes as usize);
         let whole_crcs = whole.map(|span| crc_fast::crc32_iscsi(&data[span.in_range])).collect();
-        Ok(BlockChange::new(options, namespace, range, Some(whole_crcs)))
+        Ok(BlockChange::new(options, namespace, vec![range], Some(whole_crcs)))
     }
 
-    /// A trim: the blocks read as zeroes and give their space back. Units that are trimmed in part are written.
-    pub fn trim(reader: &Reader, namespace: u32, first_block: u64, count: u64) -> Result<BlockChange, Error> {
+    /// A trim of ranges of blocks, one after the other: they read as zeroes and give their space back. Units that are trimmed in part
+    /// are written.
+    pub fn trim(reader: &Reader, namespace: u32, ranges: &[Range<u64>]) -> Result<BlockChange, Error> {
         let options = reader.block_options(namespace)?;
-        let range = options.bytes_of(namespace, first_block, count)?;
-        // What the last unit has behind the last block belongs to nobody.
-        let end = if count > 0 && first_block + count == options.block_count { options.unit_count() } else { 0 };
-        let range = range.start..range.end.max(end * u64::from(options.unit_bytes));
-        Ok(BlockChange::new(options, namespace, range, None))
+        let bytes_of = |blocks: &Range<u64>| {
+            let count = blocks.end.saturating_sub(blocks.start);
+            let range = options.bytes_of(namespace, blocks.start, count)?;
+            // What the last unit has behind the last block belongs to nobody.
+            let end = if count > 0 && blocks.end == options.block_count { options.unit_count() } else { 0 };
+            Ok(range.start..range.end.max(end * u64::from(options.unit_bytes)))
+        };
+        let ranges = ranges.iter().map(bytes_of).collect::<Result<_, Error>>()?;
+        Ok(BlockChange::new(options, namespace, ranges, None))
     }
 
-    fn new(options: BlockOptions, namespace: u32, range: Range<u64>, whole_crcs: Option<Vec<u32>>) -> BlockChange {
-        let at = range.start;
+    fn new(
+        options: BlockOptions,
+        namespace: u32,
+        mut ranges: Vec<Range<u64>>,
+        whole_crcs: Option<Vec<u32>>,
+    ) -> BlockChange {
+        ranges.retain(|range| !range.is_empty());
+        ranges.reverse();
+        let range = ranges.pop().unwrap_or(0..0);
         BlockChange {
             namespace,
             options,
+            at: range.start,
             range,
-            at,
+            rest: ranges,
             whole_crcs,
             known: Vec::new(),
             asked: None,
@@ -204,7 +219,10 @@ impl BlockChange {
     pub fn stage(&mut self, core: &mut Core, data: &[u8]) -> Result<BlockStep, StageError> {
         self.last = None;
         if self.at == self.range.end {
-            return Ok(BlockStep::Done(self.frame));
+            match self.rest.pop() {
+                None => return Ok(BlockStep::Done(self.frame)),
+                Some(next) => (self.at, self.range) = (next.start, next),
+            }
         }
         let from = self.at;
         let next = match self.whole_crcs.is_some() {
@@ -218,13 +236,15 @@ impl BlockChange {
             *bytes = from - self.range.start..self.at - self.range.start;
         }
         self.known.clear();
-        Ok(if self.at == self.range.end { BlockStep::Done(self.frame) } else { BlockStep::More })
+        let is_done = self.at == self.range.end && self.rest.is_empty();
+        Ok(if is_done { BlockStep::Done(self.frame) } else { BlockStep::More })
     }
 
-    /// Whether it is about no more units than one step of a trim deletes.
+    /// Whether it is about one range of no more units than one step of a trim deletes.
     pub fn is_one_step(&self) -> bool {
         let unit_bytes = u64::from(self.options.unit_bytes);
-        (self.range.end - self.range.start).div_ceil(unit_bytes) <= UNITS_PER_TRIM as u64
+        let units = (self.range.end - self.range.start).div_ceil(unit_bytes);
+        units <= UNITS_PER_TRIM as u64 && self.rest.is_empty()
     }
 
     /// Takes the value of the read that `stage` asked for.
@@ -241,7 +261,7 @@ impl BlockChange {
         self.frame
     }
 
-    /// The Put that the last `stage` staged, if it was one: its frame, and which bytes of the change, counted from its start,
+    /// The Put that the last `stage` staged, if it was one: its frame, and which bytes of its range, counted from the range's start,
     /// it is about. For checkers, which follow each Put.
     pub fn last_put(&self) -> Option<(u64, Range<u64>)> {
         self.last.clone()

@@ -67,7 +67,7 @@ impl BlockPut {
             let (space, first, count) = (self.space, self.blocks.start, self.blocks.end - self.blocks.start);
             self.change = Some(match self.seeds {
                 Some(_) => BlockChange::write(reader, space, first, &self.data)?,
-                None => BlockChange::trim(reader, space, first, count)?,
+                None => BlockChange::trim(reader, space, std::slice::from_ref(&(first..first + count)))?,
             });
         }
         let change = self.change.as_mut().expect("just made");

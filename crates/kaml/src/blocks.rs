@@ -45,7 +45,8 @@ impl Device {
     /// Forgets what blocks hold and gives the space back, also on a full device; durable when it returns. They read as
     /// zeroes. Units that are trimmed in part are written, which takes space. Not atomic.
     pub fn block_trim(&self, namespace: NamespaceId, first_block: u64, count: u64) -> Result<(), Error> {
-        let change = BlockChange::trim(&self.shared().reader, namespace, first_block, count)?;
+        let blocks = first_block..first_block.saturating_add(count);
+        let change = BlockChange::trim(&self.shared().reader, namespace, std::slice::from_ref(&blocks))?;
         self.shared().change_blocks(change, &[])
     }
 

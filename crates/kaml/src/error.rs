@@ -22,6 +22,9 @@ pub enum Error {
     /// A device behind a network cannot be reached, or answered what a local one does not.
     #[error("{0}")]
     Remote(String),
+    /// The command was given up on request ([`crate::AsyncQueue::cancel_trims`]); a part of it may have been carried out.
+    #[error("the command was cancelled")]
+    Cancelled,
     /// The system refused a thread.
     #[error("the housekeeping thread cannot be started: {0}")]
     Thread(std::io::Error),
@@ -44,7 +47,8 @@ impl Error {
     pub fn command(&self) -> Option<&kaml_device::Error> {
         match self {
             Error::Command(error) => Some(error),
-            Error::Create(_) | Error::Open(_) | Error::HandlesInUse(_) | Error::Remote(_) | Error::Thread(_) => None,
+            Error::Create(_) | Error::Open(_) | Error::HandlesInUse(_) => None,
+            Error::Remote(_) | Error::Cancelled | Error::Thread(_) => None,
         }
     }
 }

@@ -180,27 +180,51 @@ impl AsyncQueue {
         self.submit(token, &mut [Op { namespace, key: key.into(), body, condition }])
     }
 
+    /// As [`AsyncQueue::put_if`], but answers false, having done nothing, where that would wait for somebody's large value under the key:
+    /// its condition is judged once that is written.
+    pub fn try_put_if(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        value: &[u8],
+        condition: Condition,
+    ) -> Result<bool, Error> {
+        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+        self.try_submit(token, &mut [Op { namespace, key: key.into(), body, condition }], false)
+    }
+
+    /// As [`AsyncQueue::write`], but answers false where [`AsyncQueue::try_put_if`] does.
+    pub fn try_write(&mut self, token: u64, batch: &Batch) -> Result<bool, Error> {
+        self.try_submit(token, &mut batch.ops(), false)
+    }
+
     /// Starts a delete.
     pub fn delete(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
         self.submit(token, &mut [Op { namespace, key: key.into(), body: Body::Delete, condition: Condition::Always }])
     }
 
     fn submit(&mut self, token: u64, ops: &mut [Op<'_>]) -> Result<(), Error> {
+        self.try_submit(token, ops, true).map(|is_started| debug_assert!(is_started))
+    }
+
+    /// Answers false if it would wait for a large value and is not `patient`.
+    fn try_submit(&mut self, token: u64, ops: &mut [Op<'_>], patient: bool) -> Result<bool, Error> {
         let large = |op: &Op<'_>| matches!(op.body, Body::Value { value, .. } if value.len() >= DIRECT_BYTES);
         if ops.iter().any(large) {
             self.shared.write(ops)?;
             self.ready.push(Answer { token, result: Ok(None) });
-            return Ok(());
+            return Ok(true);
         }
         self.ask_to_be_woken();
         let start = Instant::now();
         let shared = self.shared.clone();
         shared.prefetch(ops);
-        let (mut core, frame) = match self.stage(&shared, ops) {
-            Ok(staged) => staged,
-            Err(error) => {
+        let (mut core, frame) = match self.stage(&shared, ops, patient) {
+            Ok(Some(staged)) => staged,
+            not_staged => {
                 self.leave_nothing_behind();
-                return Err(error);
+                return not_staged.map(|_| false);
             }
         };
         let wake = core.has_background();
@@ -216,18 +240,24 @@ impl AsyncQueue {
             self.wants_housekeeping();
         }
         self.puts.push_back(WaitingPut { frame, token, start, failed: None });
-        Ok(())
+        Ok(true)
     }
 
-    /// Stages a Put, waiting for room if there is none just now.
-    fn stage<'a>(&mut self, shared: &'a Arc<Shared>, ops: &[Op<'_>]) -> Result<(MutexGuard<'a, Core>, u64), Error> {
+    /// Stages a Put, waiting for room if there is none just now, and if it is `patient` for a large value.
+    fn stage<'a>(
+        &mut self,
+        shared: &'a Arc<Shared>,
+        ops: &[Op<'_>],
+        patient: bool,
+    ) -> Result<Option<(MutexGuard<'a, Core>, u64)>, Error> {
         let mut core = shared.lock();
         Shared::tell_time(&mut core);
         loop {
             match core.stage(ops) {
-                Ok(frame) => return Ok((core, frame)),
+                Ok(frame) => return Ok(Some((core, frame))),
                 Err(StageError::Refused(error)) => return Err(error.into()),
                 Err(StageError::NeedIndex(id)) => core = shared.load_index(core, id)?,
+                Err(StageError::Busy) if !patient && core.waits_for_large_value(ops) => return Ok(None),
                 Err(StageError::Busy) => core = self.make_room(shared, core),
             }
         }

@@ -1,6 +1,9 @@
 //! Block namespaces as a disk's user meets them.
 
-use kaml::{AsyncQueue, Batch, BlockOptions, CreateOptions, Device, Durability, Error, NamespaceId, OpenOptions};
+use kaml::{
+    Answer, AsyncQueue, Batch, BlockOptions, CreateOptions, Device, Durability, Error, NamespaceId, NamespaceOptions,
+    OpenOptions,
+};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -359,6 +362,92 @@ fn long_trims_take_turns() {
         device.block_read(space, at, &mut block).unwrap();
         assert!(block == [0; 4096], "block {at}");
     }
+}
+
+/// Goal:   Puts in flight beside a trim are written and answered, however far the trim is when they come.
+/// Method: a trim of which the first step stages something and the others nothing, and a put after so many polls; nobody else
+///         commits anything.
+#[test]
+fn puts_beside_trims_are_answered() {
+    const BLOCKS: u64 = 1 << 20;
+    let device = device();
+    let space = create(&device, 4096, 4096, BLOCKS);
+    let records = device.create_namespace("records", &NamespaceOptions::default()).unwrap();
+    (0..BLOCKS).step_by(5000).for_each(|block| device.block_write(space, block, &[1; 4096]).unwrap());
+    device.block_trim(space, 0, BLOCKS).unwrap();
+    for polls in 0..12 {
+        device.block_write(space, 0, &[1; 4096]).unwrap();
+        let (mut queue, mut answers) = (device.queue(8), Vec::new());
+        queue.submit_block_trim(1, space, 0, BLOCKS).unwrap();
+        (0..polls).for_each(|_| queue.poll(false, &mut answers));
+        queue.put(2, records, 7u64, b"value").unwrap();
+        let begin = std::time::Instant::now();
+        while queue.in_flight() > 0 {
+            queue.poll(false, &mut answers);
+            if begin.elapsed().as_secs() >= 20 {
+                std::mem::forget(queue); // which would wait for ever, too
+                panic!("a put after {polls} polls is not answered");
+            }
+        }
+    }
+}
+
+/// Goal:   a trim of many ranges trims all of them and nothing else, and is answered once.
+/// Method: whole units, parts of units, an empty range, the last blocks, in namespaces of small and of large units; the model.
+#[test]
+fn trims_of_many_ranges() {
+    let device = device();
+    for (name, unit_bytes) in [("small", 512), ("large", 4096)] {
+        let options = BlockOptions { block_bytes: 512, block_count: 1003, unit_bytes };
+        let space = device.create_namespace(name, &options.into()).unwrap();
+        let data = vec![7; 1003 * 512];
+        device.block_write(space, 0, &data).unwrap();
+        let ranges = [3..5, 16..40, 41..41, 90..700, 701..702, 1001..1003];
+        let (mut queue, mut answers) = (device.queue(8), Vec::new());
+        queue.submit_block_trims(1, space, &ranges).unwrap();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        assert!(matches!(answers[..], [Answer { token: 1, result: Ok(None) }]), "{answers:?}");
+        let mut found = vec![1; data.len()];
+        device.block_read(space, 0, &mut found).unwrap();
+        for (block, bytes) in (0..).zip(found.chunks(512)) {
+            let is_trimmed = ranges.iter().any(|range| range.contains(&block));
+            assert!(bytes.iter().all(|byte| *byte == if is_trimmed { 0 } else { 7 }), "{name}: block {block}");
+        }
+        let beyond = queue.submit_block_trims(2, space, &[0..1, 1000..1004]).unwrap_err();
+        assert!(matches!(beyond.command(), Some(kaml_device::Error::BlocksOutOfRange { .. })), "{beyond}");
+        device.delete_namespace(space).unwrap();
+    }
+}
+
+/// Goal:   trims that are cancelled do not go on, and are answered so; others do.
+/// Method: two of a large disk, one of which is cancelled when both have begun; how much of the disk is left.
+#[test]
+fn trims_are_cancelled() {
+    const BLOCKS: u64 = 1 << 20;
+    let device = device();
+    let spaces = ["one", "two"].map(|name| {
+        let options = BlockOptions { block_bytes: 4096, block_count: BLOCKS, unit_bytes: 4096 };
+        device.create_namespace(name, &options.into()).unwrap()
+    });
+    let touched = || (0..BLOCKS).step_by(5000);
+    for space in spaces {
+        touched().for_each(|block| device.block_write(space, block, &[1; 4096]).unwrap());
+    }
+    let (mut queue, mut answers) = (device.queue(8), Vec::new());
+    (0..).zip(spaces).for_each(|(token, space)| queue.submit_block_trim(token, space, 0, BLOCKS).unwrap());
+    queue.poll(false, &mut answers);
+    queue.cancel_trims(&[1, 7].into());
+    while queue.in_flight() > 0 {
+        queue.poll(true, &mut answers);
+    }
+    answers.sort_by_key(|answer| answer.token);
+    let [Answer { result: Ok(None), .. }, Answer { result: Err(Error::Cancelled), .. }] = &answers[..] else {
+        panic!("{answers:?}")
+    };
+    let left = spaces.map(|space| device.namespaces().iter().find(|info| info.id == space).unwrap().record_count);
+    assert!(left[0] == 0 && left[1] > 100, "{left:?}");
 }
 
 /// Goal:   a loop hears of its writes whoever commits them.

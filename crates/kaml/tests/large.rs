@@ -1,16 +1,18 @@
 //! Large values whose caller is alone: programmed beside the ring writes that name them.
 
-use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{Answer, Batch, Condition, CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
 use kaml_device::Core;
 use kaml_flash::{AlignedBuf, Begun, BegunPair, FileMedium, Geometry, Io, Medium, MediumError, Queue};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A file whose programs beside a ring write fail when told so, after the ring write.
+/// A file whose programs beside a ring write fail when told so, after the ring write, or come to no end for so long.
 struct Failing {
     medium: FileMedium,
     fails: AtomicBool,
+    held: Mutex<()>,
     beside: AtomicU64,
 }
 
@@ -30,7 +32,11 @@ impl Medium for Failing {
     fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
         self.beside.fetch_add(1, Ordering::Relaxed);
         if !self.fails.swap(false, Ordering::Relaxed) {
-            return self.medium.begin_with(program, persist);
+            let begun = self.medium.begin_with(program, persist)?;
+            return Ok(Box::new(move || {
+                let _held = self.held.lock().unwrap();
+                begun()
+            }));
         }
         let Io::Program { at, .. } = program else { panic!("a program comes first") };
         let failed = MediumError::BlockFailed { block: at.block, what: "program", error: "worn out".into() };
@@ -53,6 +59,15 @@ impl Medium for Failing {
     }
 }
 
+impl Failing {
+    fn create(path: &Path) -> Arc<Failing> {
+        let medium = FileMedium::create(path, &CreateOptions::new(256 << 20)).unwrap();
+        Core::format(&medium).unwrap();
+        let (fails, beside, held) = (AtomicBool::default(), AtomicU64::default(), Mutex::default());
+        Arc::new(Failing { medium, fails, held, beside })
+    }
+}
+
 fn value(key: u64) -> Vec<u8> {
     let mut value = vec![key as u8; (1 << 20) + key as usize];
     value[..8].copy_from_slice(&key.to_le_bytes());
@@ -67,9 +82,7 @@ fn value(key: u64) -> Vec<u8> {
 fn values_are_stored_beside_their_frames() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("device");
-    let medium = FileMedium::create(&path, &CreateOptions::new(256 << 20)).unwrap();
-    Core::format(&medium).unwrap();
-    let medium = Arc::new(Failing { medium, fails: AtomicBool::default(), beside: AtomicU64::default() });
+    let medium = Failing::create(&path);
     let device = Device::on_medium(medium.clone()).unwrap();
     let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
     let space = device.create_namespace("large", &options).unwrap();
@@ -92,6 +105,47 @@ fn values_are_stored_beside_their_frames() {
     let space = device.namespace("large").unwrap();
     (0..80).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}, opened again"));
     device.close().unwrap();
+}
+
+/// Goal:   an event loop is told that a condition waits for somebody's large value, and does not wait itself.
+/// Method: a large value whose write comes to no end while a queue puts under its key and another one; then it does.
+#[test]
+fn conditions_on_large_values_need_not_wait() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let medium = Failing::create(&dir.path().join("device"));
+    let device = Device::on_medium(medium.clone()).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("large", &options).unwrap();
+    let (mut queue, mut answers) = (device.queue(8), Vec::new());
+    // Not every value is written beside its frame: the first of a block is not.
+    let is_beside = (0..20u64).any(|key| {
+        let (before, value) = (medium.beside.load(Ordering::Relaxed), value(key));
+        std::thread::scope(|scope| {
+            let held = medium.held.lock().unwrap();
+            let put = scope.spawn(|| device.put(space, key, &value));
+            let is_beside = || medium.beside.load(Ordering::Relaxed) > before;
+            while !is_beside() && !put.is_finished() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if is_beside() {
+                let mut batch = Batch::new();
+                batch.put_if_absent(space, key, b"batch");
+                assert!(!queue.try_put_if(1, space, key, b"small", Condition::IfAbsent).unwrap());
+                assert!(!queue.try_write(1, &batch).unwrap());
+                assert!(queue.try_put_if(2, space, 1000 + key, b"small", Condition::IfAbsent).unwrap());
+            }
+            drop(held);
+            put.join().unwrap().unwrap();
+            is_beside()
+        })
+    });
+    assert!(is_beside);
+    while queue.in_flight() > 0 {
+        queue.poll(true, &mut answers);
+    }
+    assert!(matches!(answers[..], [Answer { token: 2, result: Ok(None) }]), "{answers:?}");
+    let key = (0..20u64).rev().find(|key| device.exists(space, *key).unwrap()).unwrap();
+    assert!(device.get(space, key).unwrap().unwrap() == value(key), "nothing was put over it");
 }
 
 impl std::fmt::Debug for Failing {

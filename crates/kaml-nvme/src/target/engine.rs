@@ -11,11 +11,9 @@ use super::workers::{Change, Done, Job, Step, Worker, Workers};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Condition, Device, Key, NamespaceId};
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::rc::Rc;
 
 /// Reads of the device in flight at a time; more wait in its queue.
 const QUEUE_DEPTH: u32 = 256;
@@ -50,8 +48,8 @@ enum Then {
     Retrieve(usize),
     /// Success has the blocks.
     Read,
-    /// It is one of several that are answered as one.
-    Part(Rc<Cell<Parts>>),
+    /// Success has no data; it is given up if its link goes.
+    Trim,
     /// A worker has the answer.
     Job(Work),
 }
@@ -70,22 +68,8 @@ enum Work {
 impl Then {
     /// Whether it matters to others when it is carried out.
     fn changes(&self) -> bool {
-        matches!(self, Then::Store | Then::Part(_) | Then::Job(Work::Changes | Work::Manages))
+        matches!(self, Then::Store | Then::Trim | Then::Job(Work::Changes | Work::Manages))
     }
-
-    /// Bytes that count for it; of parts nothing, since what they need is short and counted once for all of them.
-    fn reserved(&self, origin: &Origin) -> usize {
-        if matches!(self, Then::Part(_)) { 0 } else { origin.reserved }
-    }
-}
-
-/// Commands of the device's queue that are one command of a host.
-#[derive(Clone, Copy)]
-struct Parts {
-    /// Not answered yet.
-    left: usize,
-    /// Success, or the last failure.
-    status: Status,
 }
 
 /// See the module.
@@ -94,7 +78,7 @@ pub(crate) struct Engine {
     queue: AsyncQueue,
     budget: Budget,
     in_flight: Vec<Option<(Origin, Then, u64)>>,
-    /// Commands and parts of commands started so far.
+    /// Commands started so far.
     started_count: u64,
     free: Vec<usize>,
     workers: Workers,
@@ -148,7 +132,7 @@ impl Engine {
     }
 
     /// Gives a token back because its command was refused at once.
-    fn answered_if_refused(&mut self, token: u64, result: Result<(), kaml::Error>) -> Result<(), Status> {
+    fn answered_if_refused<T>(&mut self, token: u64, result: Result<T, kaml::Error>) -> Result<T, Status> {
         result.map_err(|error| {
             self.take(token);
             status_of(&error)
@@ -176,8 +160,14 @@ impl Engine {
         }
         self.write_count += 1;
         let token = self.token(origin, Then::Store);
-        let result = self.queue.put_if(token, namespace, key, &value, condition);
-        self.answered_if_refused(token, result)
+        let started = self.queue.try_put_if(token, namespace, key, &value, condition);
+        if self.answered_if_refused(token, started)? {
+            return Ok(());
+        }
+        self.take(token);
+        let value = value.into_owned();
+        self.start(origin, move |worker| done(worker.device.put_if(namespace, key, &value, condition)));
+        Ok(())
     }
 
     /// Has a worker store a value.
@@ -201,8 +191,13 @@ impl Engine {
             return Ok(());
         }
         let token = self.token(origin, Then::Store);
-        let result = self.queue.write(token, &batch);
-        self.answered_if_refused(token, result)
+        let started = self.queue.try_write(token, &batch);
+        if self.answered_if_refused(token, started)? {
+            return Ok(());
+        }
+        self.take(token);
+        self.start(origin, move |worker| done(worker.device.write(&batch)));
+        Ok(())
     }
 
     /// Reads a value; no more than `room` bytes of it are answered, and its size as the result.
@@ -289,22 +284,9 @@ impl Engine {
             });
             return Ok(());
         }
-        let parts = Rc::new(Cell::new(Parts { left: 0, status: Status::SUCCESS }));
-        for range in ranges {
-            let token = self.token(origin, Then::Part(Rc::clone(&parts)));
-            let count = range.end - range.start;
-            let result = self.queue.submit_block_trim(token, namespace, range.start, count);
-            let Parts { left, .. } = parts.get();
-            match self.answered_if_refused(token, result) {
-                Ok(()) => parts.set(Parts { left: left + 1, status: Status::SUCCESS }),
-                Err(status) if left == 0 => return Err(status),
-                Err(status) => {
-                    parts.set(Parts { left, status });
-                    break;
-                }
-            }
-        }
-        Ok(())
+        let token = self.token(origin, Then::Trim);
+        let result = self.queue.submit_block_trims(token, namespace, ranges);
+        self.answered_if_refused(token, result)
     }
 
     /// Has a worker read something.
@@ -339,20 +321,25 @@ impl Engine {
         self.workers.start_slow(origin.controller, token, Box::new(|worker| Step::Done(job(worker))));
     }
 
-    /// Jobs that a link has asked for are not begun any more: nobody waits for what they read, and what they change must not overwrite
-    /// what the host does since by another way.
+    /// Jobs and trims that a link has asked for are not begun any more, nor gone on with: nobody waits for what they read, and what they
+    /// change must not overwrite what the host does since by another way.
     fn give_up(&mut self, link: u64) {
-        let (mut controller, mut given_up) = (0, BTreeSet::new());
+        let (mut controller, mut jobs, mut trims) = (0, BTreeSet::new(), BTreeSet::new());
         for (token, place) in self.in_flight.iter().enumerate() {
-            if let Some((origin, Then::Job(Work::Reads | Work::Changes), _)) = place
-                && origin.link == link
-            {
-                controller = origin.controller; // the link's own, in all of them
-                given_up.insert(token as u64);
+            match place {
+                Some((origin, Then::Job(Work::Reads | Work::Changes), _)) if origin.link == link => {
+                    controller = origin.controller; // the link's own, in all of them
+                    jobs.insert(token as u64);
+                }
+                Some((origin, Then::Trim, _)) if origin.link == link => drop(trims.insert(token as u64)),
+                _ => {}
             }
         }
-        if !given_up.is_empty() {
-            self.workers.give_up(controller, &given_up);
+        if !jobs.is_empty() {
+            self.workers.give_up(controller, &jobs);
+        }
+        if !trims.is_empty() {
+            self.queue.cancel_trims(&trims);
         }
     }
 
@@ -360,14 +347,14 @@ impl Engine {
     pub(crate) fn leave_behind(&mut self, link: u64) {
         self.give_up(link);
         let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
-        theirs.for_each(|(origin, then, _)| self.budget.take(then.reserved(origin)));
+        theirs.for_each(|(origin, ..)| self.budget.take(origin.reserved));
     }
 
     /// What has been done since, without waiting.
     pub(crate) fn poll(&mut self, replies: &mut Vec<Reply>, has_gone: impl Fn(u64) -> bool) {
-        let over = |budget: &Budget, origin: &Origin, then: &Then| {
+        let over = |budget: &Budget, origin: &Origin| {
             if has_gone(origin.link) {
-                budget.give_back(then.reserved(origin));
+                budget.give_back(origin.reserved);
             }
         };
         self.started = false;
@@ -376,16 +363,16 @@ impl Engine {
         self.queue.poll(false, &mut answers);
         for answer in answers.drain(..) {
             let (origin, then) = self.take(answer.token);
-            over(&self.budget, &origin, &then);
-            replies.extend(then.reply(origin, answer.result, |spent| self.queue.recycle(spent)));
+            over(&self.budget, &origin);
+            replies.push(then.reply(origin, answer.result, |spent| self.queue.recycle(spent)));
         }
         self.answers = answers;
         self.budget.set_spare(self.queue.spare_bytes());
         let mut done = std::mem::take(&mut self.done);
         self.workers.take(&mut done);
         for (token, Done { result, namespace }) in done.drain(..) {
-            let (origin, then) = self.take(token);
-            over(&self.budget, &origin, &then);
+            let (origin, _) = self.take(token);
+            over(&self.budget, &origin);
             let (status, (result, data)) = match result {
                 Ok(answer) => (Status::SUCCESS, answer),
                 Err(status) => (status, (0, Bytes::default())),
@@ -442,32 +429,18 @@ impl Engine {
 }
 
 impl Then {
-    /// The answer; none as long as there are other parts to wait for. Memory that it does not need is spent.
-    fn reply(
-        self,
-        origin: Origin,
-        result: Result<Option<Bytes>, kaml::Error>,
-        spend: impl FnOnce(Bytes),
-    ) -> Option<Reply> {
+    /// The answer. Memory that it does not need is spent.
+    fn reply(self, origin: Origin, result: Result<Option<Bytes>, kaml::Error>, spend: impl FnOnce(Bytes)) -> Reply {
         let (status, result, data) = match (self, result) {
-            (Then::Part(parts), result) => {
-                let Parts { left, status } = parts.get();
-                let status = result.map_or_else(|error| status_of(&error), |_| status);
-                parts.set(Parts { left: left - 1, status });
-                if left > 1 {
-                    return None;
-                }
-                (status, 0, Bytes::default())
-            }
             (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
-            (Then::Store | Then::Job(_), Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
+            (Then::Store | Then::Trim | Then::Job(_), Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(room), value) => match found_in(value, room, spend) {
                 Ok((bytes, value)) => (Status::SUCCESS, bytes, value),
                 Err(status) => (status, 0, Bytes::default()),
             },
         };
-        Some(Reply { result, data, ..Reply::of(origin, status) })
+        Reply { result, data, ..Reply::of(origin, status) }
     }
 }
 
@@ -480,6 +453,9 @@ pub(crate) fn done(result: Result<(), kaml::Error>) -> Done {
 pub(crate) fn status_of(error: &kaml::Error) -> Status {
     use kaml::VersionError as V;
     use kaml_device::Error as E;
+    if matches!(error, kaml::Error::Cancelled) {
+        return Status::ABORT_REQUESTED;
+    }
     let Some(error) = error.command() else {
         tracing::error!(%error, "a command failed");
         return Status::INTERNAL;

@@ -78,13 +78,15 @@ pub(crate) enum Step {
     More(Job),
 }
 
-/// Jobs that no worker has begun, or gone on with.
+/// Jobs that no worker has begun, or gone on with, and those under way.
 #[derive(Default)]
 struct Waiting {
     /// By controller; none is empty.
     queues: BTreeMap<u16, VecDeque<(u64, Job)>>,
     /// Controllers with jobs, in the order of their turns.
     turns: VecDeque<u16>,
+    /// Jobs that a worker is about, and whether they are given up after the piece that is under way.
+    under_way: BTreeMap<u64, bool>,
     /// Nobody begins any more.
     is_over: bool,
 }
@@ -107,11 +109,23 @@ impl Waiting {
             true => drop(self.queues.remove(&controller)),
             false => self.turns.push_back(controller),
         }
+        self.under_way.insert(token, false);
         Some((controller, token, job))
     }
 
-    /// Takes such jobs of a controller out.
+    /// A piece of a job is done, and there is more of it; answers false if that is given up.
+    fn go_on(&mut self, controller: u16, token: u64, rest: Job) -> bool {
+        let is_given_up = self.under_way.remove(&token).expect("it was under way");
+        if !is_given_up {
+            self.queue(controller).push_front((token, rest));
+        }
+        !is_given_up
+    }
+
+    /// Takes such jobs of a controller out; of those under way the rest is given up.
     fn take_out(&mut self, controller: u16, tokens: &BTreeSet<u64>) -> Vec<(u64, Job)> {
+        let under_way = self.under_way.iter_mut().filter(|(token, _)| tokens.contains(token));
+        under_way.for_each(|(_, is_given_up)| *is_given_up = true);
         let Some(queue) = self.queues.remove(&controller) else { return Vec::new() };
         let (out, rest): (VecDeque<_>, VecDeque<_>) = queue.into_iter().partition(|(token, _)| tokens.contains(token));
         match rest.is_empty() {
@@ -203,7 +217,6 @@ impl Workers {
         for inbox in &self.inboxes {
             let given_up = inbox.lock().take_out(controller, tokens);
             if !given_up.is_empty() {
-                let aborted = || Err::<u64, _>(Status::ABORT_REQUESTED).into();
                 self.finished.push(given_up.into_iter().map(|(token, _)| (token, aborted())));
             }
         }
@@ -230,10 +243,22 @@ impl Workers {
 fn work(mut worker: Worker, inbox: &Inbox, finished: &Finished) {
     while let Some((controller, token, job)) = inbox.next() {
         match job(&mut worker) {
-            Step::Done(done) => finished.push([(token, done)]),
-            Step::More(rest) => inbox.lock().queue(controller).push_front((token, rest)),
+            Step::Done(done) => {
+                inbox.lock().under_way.remove(&token);
+                finished.push([(token, done)]);
+            }
+            Step::More(rest) => {
+                if !inbox.lock().go_on(controller, token, rest) {
+                    finished.push([(token, aborted())]);
+                }
+            }
         }
     }
+}
+
+/// Of a job that is given up.
+fn aborted() -> Done {
+    Err::<u64, _>(Status::ABORT_REQUESTED).into()
 }
 
 impl Drop for Workers {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use zerocopy::FromZeros;
 
 /// The most memory that this process has had so far.
-fn peak_bytes() -> u64 {
+pub(crate) fn peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10

@@ -1,14 +1,16 @@
 //! Hosts that ask for much, and hosts that go, beside others.
 
 use crate::held::Held;
-use crate::world::{World, key};
+use crate::memory::peak_bytes;
+use crate::world::{World, key, run_alone};
 use kaml::{BlockOptions, Device, NamespaceId};
 use kaml_nvme::host::{Blocks, Controller, HostOptions, KeyValue, Wait};
 use kaml_nvme::wire::command::{Command, nvm};
 use kaml_nvme::wire::status::Status;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Long enough for a worker.
 const VALUE_BYTES: usize = 40_000;
@@ -25,6 +27,21 @@ fn flood(host: &Controller, disk: NamespaceId, count: usize) {
         let _ = host.queues()[0].enqueue(verify, &[], 0).unwrap().unwrap();
     }
     host.queues()[0].send().unwrap();
+}
+
+/// A trim of so many ranges and one more.
+fn trim(disk: NamespaceId, more: u32) -> Command {
+    let mut dataset = Command::new(nvm::DATASET_MANAGEMENT, disk);
+    (dataset.cdw10, dataset.cdw11) = (more.into(), 4.into());
+    dataset
+}
+
+/// Its data.
+fn ranges(of: &[Range<u64>]) -> Vec<u8> {
+    let one = |range: &Range<u64>| {
+        [&[0; 4][..], &((range.end - range.start) as u32).to_le_bytes(), &range.start.to_le_bytes()].concat()
+    };
+    of.iter().flat_map(one).collect()
 }
 
 /// How many commands of a host have been answered that nobody has heard of.
@@ -115,13 +132,9 @@ fn trims_take_turns() {
     let busy = world.host_with(|options| options.depth = 200);
     let other = world.host();
     let records = KeyValue::new(&other.queues()[0], records);
-    let mut dataset = Command::new(nvm::DATASET_MANAGEMENT, disk);
-    (dataset.cdw10, dataset.cdw11) = (255.into(), 4.into());
-    let range =
-        |from: u32| [&[0; 4][..], &(BLOCKS as u32 - from).to_le_bytes(), &u64::from(from).to_le_bytes()].concat();
-    let data: Vec<u8> = (0..256).flat_map(range).collect();
+    let data = ranges(&(0..256).map(|from| from..BLOCKS).collect::<Vec<_>>());
     for _ in 0..200 {
-        let _ = busy.queues()[0].enqueue(dataset, &data, 0).unwrap().unwrap();
+        let _ = busy.queues()[0].enqueue(trim(disk, 255), &data, 0).unwrap().unwrap();
     }
     busy.queues()[0].send().unwrap();
     for round in 0..10u8 {
@@ -141,4 +154,115 @@ fn trims_take_turns() {
         world.device.block_read(disk, at, &mut block).unwrap();
         assert!(block == [0; 4096], "block {at}");
     }
+}
+
+/// Goal:   a store beside a trim is answered, however far the trim is when it comes.
+/// Method: one host with a trim of a large disk, of which only the first block holds anything, and a store after so many microseconds;
+///         nobody else commits anything.
+#[test]
+fn stores_beside_trims_are_answered() {
+    const BLOCKS: u64 = 64 << 18;
+    let world = World::new();
+    let (records, disk) = (world.namespace("records"), disk(&world.device, BLOCKS));
+    (0..BLOCKS).step_by(10_000).for_each(|block| world.device.block_write(disk, block, &[1; 4096]).unwrap());
+    let host = world.host();
+    let queue = &host.queues()[0];
+    let records = KeyValue::new(queue, records);
+    for round in 0..60u64 {
+        world.device.block_write(disk, 0, &[1; 4096]).unwrap();
+        let begin = Instant::now();
+        let _ = queue.enqueue(trim(disk, 0), &ranges(&[0..BLOCKS]), 0).unwrap().unwrap();
+        queue.send().unwrap();
+        std::thread::sleep(Duration::from_micros(round * 97 % 5000));
+        let _ = queue.enqueue(records.storing(&key(&[1]), 1, 0), &[1], 0).unwrap().unwrap();
+        queue.send().unwrap();
+        let mut heard = 0;
+        while heard < 2 {
+            heard += answered(&host);
+            if begin.elapsed().as_secs() >= 20 {
+                std::mem::forget(world); // which would wait for ever, too
+                panic!("round {round}: {heard} of 2 are answered");
+            }
+        }
+    }
+}
+
+/// Goal:   trims of hosts that have gone keep nobody waiting.
+/// Method: hosts send a thousand trims of a large disk each, and go; another one connects.
+#[test]
+fn trims_go_with_their_host() {
+    const BLOCKS: u64 = 64 << 18;
+    let world = World::new();
+    let large = disk(&world.device, BLOCKS);
+    (0..BLOCKS).step_by(10_000).for_each(|block| world.device.block_write(large, block, &[1; 4096]).unwrap());
+    let hosts: Vec<Controller> = (0..4).map(|_| world.host_with(|options| options.depth = 1000)).collect();
+    for host in &hosts {
+        for _ in 0..999 {
+            let _ = host.queues()[0].enqueue(trim(large, 0), &ranges(&[0..BLOCKS]), 0).unwrap().unwrap();
+        }
+        host.queues()[0].send().unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    drop(hosts);
+    let begin = Instant::now();
+    drop(world.host());
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(5), "another host waited {took:?} for its connection");
+}
+
+/// Goal:   of a job in pieces the rest is not done once its host has gone.
+/// Method: a host goes while the first piece of a long verification is being read, which is held up; how much is read afterwards.
+#[test]
+fn rests_of_jobs_go_with_their_host() {
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+    let disk = disk(&world.device, 1 << 12);
+    (0..1 << 12).step_by(64).for_each(|at| world.device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
+    let other = world.host();
+    held.hold(true);
+    let mut verify = Command::new(nvm::VERIFY, disk);
+    verify.cdw12 = 0xfff.into();
+    let _ = other.queues()[0].enqueue(verify, &[], 0).unwrap().unwrap();
+    other.queues()[0].send().unwrap();
+    while held.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(other);
+    // Whoever connects does so behind the one that has gone.
+    drop(world.host());
+    std::thread::sleep(Duration::from_millis(200));
+    let before = world.device.stats().read_bytes;
+    held.hold(false);
+    std::thread::sleep(Duration::from_millis(500));
+    let read = world.device.stats().read_bytes - before;
+    assert!(read <= 2 << 20, "{read} bytes of 16 MiB were read for nobody");
+}
+
+/// Goal:   trims take the memory of their ranges and no more, while they wait.
+/// Method: 900 commands of 256 ranges with gaps, each range more than one step: the process takes less than 16 KiB more for each. In a
+///         process of its own, whose memory other tests do not use.
+#[test]
+fn waiting_trims_take_little_memory() {
+    run_alone("turns::waiting_trims");
+}
+
+#[test]
+#[ignore = "waiting_trims_take_little_memory runs it in a process of its own"]
+fn waiting_trims() {
+    const BLOCKS: u64 = 64 << 18;
+    let world = World::new();
+    let (records, disk) = (world.namespace("records"), disk(&world.device, BLOCKS));
+    (0..BLOCKS).step_by(10_000).for_each(|block| world.device.block_write(disk, block, &[1; 4096]).unwrap());
+    let busy = world.host_with(|options| options.depth = 1000);
+    let data = ranges(&(0..256).map(|i| i * 65_000..i * 65_000 + 60_000).collect::<Vec<_>>());
+    let before = peak_bytes();
+    for _ in 0..900 {
+        let _ = busy.queues()[0].enqueue(trim(disk, 255), &data, 0).unwrap().unwrap();
+    }
+    busy.queues()[0].send().unwrap();
+    // Answered behind all of them, and so when they are there.
+    assert!(!KeyValue::new(&busy.queues()[0], records).exist(&key(b"key")).unwrap());
+    let grown = peak_bytes() - before;
+    assert!(grown < 900 * (16 << 10), "{} KiB more", grown >> 10);
+    assert!(answered(&busy) < 800, "most of them wait");
 }

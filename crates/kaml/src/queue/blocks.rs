@@ -12,7 +12,7 @@ use crate::sync::Instant;
 use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub(super) struct BlockCommands {
 
 enum Command {
     Read { token: u64, start: Instant, into: Vec<u8>, reads: usize, error: Option<Error> },
-    Change { token: u64, start: Instant, change: BlockChange, data: Vec<u8> },
+    Change { token: u64, start: Instant, change: BlockChange, data: Vec<u8>, is_cancelled: bool },
 }
 
 enum Reading {
@@ -171,13 +171,25 @@ impl AsyncQueue {
         first_block: u64,
         count: u64,
     ) -> Result<(), Error> {
-        let change = BlockChange::trim(&self.shared.reader, namespace, first_block, count)?;
+        let blocks = first_block..first_block.saturating_add(count);
+        self.submit_block_trims(token, namespace, std::slice::from_ref(&blocks))
+    }
+
+    /// Starts a trim of ranges of blocks, one after the other; it is answered as one.
+    pub fn submit_block_trims(
+        &mut self,
+        token: u64,
+        namespace: NamespaceId,
+        ranges: &[Range<u64>],
+    ) -> Result<(), Error> {
+        let change = BlockChange::trim(&self.shared.reader, namespace, ranges)?;
         if change.is_one_step() {
             return self.start_change(token, change, &[]);
         }
         self.ask_to_be_woken();
         let id = self.blocks.new_id();
-        let change = Command::Change { token, start: Instant::now(), change, data: Vec::new() };
+        let (start, data) = (Instant::now(), Vec::new());
+        let change = Command::Change { token, start, change, data, is_cancelled: false };
         self.blocks.commands.insert(id, change);
         self.blocks.later.push_back(id);
         Ok(())
@@ -210,7 +222,8 @@ impl AsyncQueue {
             }
         };
         let id = self.blocks.new_id();
-        self.blocks.commands.insert(id, Command::Change { token, start, change, data: data.to_vec() });
+        let data = data.to_vec();
+        self.blocks.commands.insert(id, Command::Change { token, start, change, data, is_cancelled: false });
         self.after_visit(id, visit);
         Ok(())
     }
@@ -256,12 +269,36 @@ impl AsyncQueue {
         }
     }
 
-    /// The last Put of a change is staged: its frame is the newest there is, so that the Puts that wait stay in order.
+    /// Trims of such tokens do not go on any more: they are answered with [`Error::Cancelled`], once what was done of them is durable.
+    pub fn cancel_trims(&mut self, tokens: &BTreeSet<u64>) {
+        let mut cancelled = BTreeSet::new();
+        for (id, command) in &mut self.blocks.commands {
+            if let Command::Change { token, data, is_cancelled, .. } = command
+                && data.is_empty()
+                && tokens.contains(token)
+            {
+                *is_cancelled = true;
+                cancelled.insert(*id);
+            }
+        }
+        // Those that are not here wait for a read, and see it then.
+        let later = std::mem::take(&mut self.blocks.later);
+        let (given_up, later): (VecDeque<u64>, _) = later.into_iter().partition(|id| cancelled.contains(id));
+        (self.blocks.later, self.blocks.tried) = (later, 0);
+        given_up.into_iter().for_each(|id| self.give_up(id, Error::Cancelled));
+    }
+
+    /// The last Put of a change is staged, or was when it had more to look at. Puts that wait are in the order of their frames.
     fn change_staged(&mut self, token: u64, start: Instant, frame: Option<u64>) {
         match frame {
-            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start, failed: None }),
+            Some(frame) => self.add_waiting(WaitingPut { frame, token, start, failed: None }),
             None => self.ready.push(Answer { token, result: Ok(None) }),
         }
+    }
+
+    fn add_waiting(&mut self, put: WaitingPut) {
+        let at = self.puts.partition_point(|before| before.frame <= put.frame);
+        self.puts.insert(at, put);
     }
 
     fn start_block_read(&mut self, at: ChunkAddr, bytes: usize, reading: Reading) {
@@ -339,11 +376,12 @@ impl AsyncQueue {
 
     /// Whether it could go on.
     fn go_on_with(&mut self, id: u64) -> bool {
-        let Some(Command::Change { token, start, mut change, data }) = self.blocks.commands.remove(&id) else {
+        let Some(Command::Change { token, start, mut change, data, is_cancelled }) = self.blocks.commands.remove(&id)
+        else {
             unreachable!("only changes go on")
         };
-        let visit = self.visit(&mut change, &data);
-        self.blocks.commands.insert(id, Command::Change { token, start, change, data });
+        let visit = if is_cancelled { Err(Error::Cancelled) } else { self.visit(&mut change, &data) };
+        self.blocks.commands.insert(id, Command::Change { token, start, change, data, is_cancelled });
         let goes_on = !matches!(visit, Ok(Visit::Busy));
         match visit {
             Ok(visit) => self.after_visit(id, visit),
@@ -361,7 +399,7 @@ impl AsyncQueue {
     /// A change cannot go on: it is answered when what was staged of it is committed.
     fn change_failed(&mut self, token: u64, start: Instant, change: &BlockChange, error: Error) {
         match change.frame() {
-            Some(frame) => self.puts.push_back(WaitingPut { frame, token, start, failed: Some(Box::new(error)) }),
+            Some(frame) => self.add_waiting(WaitingPut { frame, token, start, failed: Some(Box::new(error)) }),
             None => self.ready.push(Answer { token, result: Err(error) }),
         }
     }

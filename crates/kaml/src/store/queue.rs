@@ -503,8 +503,12 @@ impl Drop for StoreQueue {
     fn drop(&mut self) {
         let (mut answers, mut panic) = (Vec::new(), None);
         while self.in_flight() > 0 {
+            let before = self.in_flight();
             if let Err(caught) = catch_unwind(AssertUnwindSafe(|| self.poll(true, &mut answers))) {
                 panic.get_or_insert(caught);
+                if self.in_flight() == before {
+                    break; // it was not a change of ours, and comes again
+                }
             }
             answers.clear();
         }

@@ -484,6 +484,23 @@ fn overtaken_reads_bring_nothing_back() {
     assert_eq!(store.get(ns, 1u64).unwrap().as_deref(), Some(&b"new"[..]));
 }
 
+/// Goal:   a queue below which something is broken for good does not keep its thread for ever when it is dropped.
+/// Method: the device's queue panics whenever it is polled, with a put in flight.
+#[test]
+fn queues_end_although_their_polls_panic() {
+    let world = World::new(&StoreOptions::new(1 << 20));
+    let (store, ns, controls) = (world.store.clone(), world.ns, world.controls.clone());
+    controls.fail_queued.store(true, Ordering::Relaxed);
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut queue = store.queue(8);
+        queue.put(0, ns, 1u64, b"value");
+        controls.panic_queued.store(true, Ordering::Relaxed);
+        say.send(catch_unwind(AssertUnwindSafe(|| drop(queue))).is_err()).unwrap();
+    });
+    assert!(said.recv_timeout(Duration::from_secs(20)).unwrap(), "whoever dropped it hears of the panic");
+}
+
 /// Goal:   a change that the device refuses at once leaves no lock behind.
 /// Method: an update of an unflushed record while the device refuses Puts; then a transaction takes the lock.
 #[test]

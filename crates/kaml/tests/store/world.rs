@@ -32,6 +32,7 @@ pub(crate) struct Controls {
     pub(crate) lose_answers: AtomicBool,
     /// There are queues, whose Puts are accepted and then fail.
     pub(crate) fail_queued: AtomicBool,
+    pub(crate) panic_queued: AtomicBool,
 }
 
 pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
@@ -125,6 +126,7 @@ impl BatchReader for Counted {
 
 struct Failing {
     queue: Box<dyn CommandQueue>,
+    controls: Arc<Controls>,
     failed: Vec<Answer>,
 }
 
@@ -139,6 +141,7 @@ impl CommandQueue for Failing {
     }
 
     fn poll(&mut self, wait: bool, answers: &mut Vec<Answer>) {
+        assert!(!self.controls.panic_queued.load(Ordering::Relaxed), "told to panic");
         self.queue.poll(wait && self.failed.is_empty(), answers);
         answers.append(&mut self.failed);
     }
@@ -151,7 +154,9 @@ impl CommandQueue for Failing {
 impl Backing for Controlled {
     fn queue(&self, depth: u32) -> Option<Box<dyn CommandQueue>> {
         let fails = self.controls.fail_queued.load(Ordering::Relaxed);
-        fails.then(|| Box::new(Failing { queue: Box::new(self.device.queue(depth)), failed: Vec::new() }) as _)
+        let controls = self.controls.clone();
+        let failing = || Failing { queue: Box::new(self.device.queue(depth)), controls, failed: Vec::new() };
+        fails.then(|| Box::new(failing()) as _)
     }
 
     fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
