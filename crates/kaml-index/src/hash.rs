@@ -250,9 +250,12 @@ fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option
     while let Some(m) = next
         && keys.len() < limit
     {
-        next = collect_all(table, m, &mut entries);
-        entries.retain(|(mixed, _)| last.is_none_or(|last| *mixed > last.0));
         let wanted = limit - keys.len();
+        let shape = table.collect(m, &mut entries);
+        next = shape.end();
+        entries.retain(|(mixed, _)| last.is_none_or(|last| *mixed > last.0));
+        // One more tells that there are more.
+        table.outside.collect_behind(shape, last.map(|last| last.0), wanted.saturating_add(1), &mut entries);
         if entries.len() > wanted {
             entries.select_nth_unstable(wanted);
             entries.truncate(wanted);

@@ -12,6 +12,7 @@
 //! no key that was there all the time.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -80,11 +81,17 @@ impl Outside {
 
     /// Appends the entries whose keys belong to a segment, in their order.
     pub(crate) fn collect(&self, shape: Shape, entries: &mut Vec<Entry>) {
+        self.collect_behind(shape, None, usize::MAX, entries);
+    }
+
+    /// The same, of at most so many that come behind a key.
+    pub(crate) fn collect_behind(&self, shape: Shape, after: Option<Mixed>, limit: usize, entries: &mut Vec<Entry>) {
         if !self.is_empty() {
-            let from = Mixed { m: shape.start(), ..Mixed::default() };
+            let start = Mixed { m: shape.start(), ..Mixed::default() };
+            let from = after.filter(|after| *after >= start).map_or(Included(start), Excluded);
             let own = self.read();
-            let of_segment = own.range(from..).take_while(|(mixed, _)| shape.holds(mixed.m));
-            entries.extend(of_segment.map(|(mixed, value)| (*mixed, *value)));
+            let of_segment = own.range((from, Unbounded)).take_while(|(mixed, _)| shape.holds(mixed.m));
+            entries.extend(of_segment.take(limit).map(|(mixed, value)| (*mixed, *value)));
         }
     }
 

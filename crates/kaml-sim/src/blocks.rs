@@ -28,7 +28,7 @@ pub struct BlockPut {
     seeds: Option<Vec<u64>>,
     options: BlockOptions,
     data: Vec<u8>,
-    change: Option<BlockChange>,
+    change: Option<Box<BlockChange>>,
 }
 
 impl BlockPut {
@@ -65,10 +65,10 @@ impl BlockPut {
     ) -> Result<(BlockStep, Option<(u64, Changes)>), StageError> {
         if self.change.is_none() {
             let (space, first, count) = (self.space, self.blocks.start, self.blocks.end - self.blocks.start);
-            self.change = Some(match self.seeds {
+            self.change = Some(Box::new(match self.seeds {
                 Some(_) => BlockChange::write(reader, space, first, &self.data)?,
                 None => BlockChange::trim(reader, space, std::slice::from_ref(&(first..first + count)))?,
-            });
+            }));
         }
         let change = self.change.as_mut().expect("just made");
         let step = change.stage(core, &self.data)?;

@@ -8,6 +8,7 @@ use kaml_nvme::host::{Blocks, Controller, HostOptions, KeyValue, Wait};
 use kaml_nvme::wire::command::{Command, nvm};
 use kaml_nvme::wire::status::Status;
 use std::ops::Range;
+use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -171,7 +172,7 @@ fn stores_beside_trims_are_answered() {
     for round in 0..60u64 {
         world.device.block_write(disk, 0, &[1; 4096]).unwrap();
         let begin = Instant::now();
-        let _ = queue.enqueue(trim(disk, 0), &ranges(&[0..BLOCKS]), 0).unwrap().unwrap();
+        let _ = queue.enqueue(trim(disk, 0), &ranges(from_ref(&(0..BLOCKS))), 0).unwrap().unwrap();
         queue.send().unwrap();
         std::thread::sleep(Duration::from_micros(round * 97 % 5000));
         let _ = queue.enqueue(records.storing(&key(&[1]), 1, 0), &[1], 0).unwrap().unwrap();
@@ -198,7 +199,7 @@ fn trims_go_with_their_host() {
     let hosts: Vec<Controller> = (0..4).map(|_| world.host_with(|options| options.depth = 1000)).collect();
     for host in &hosts {
         for _ in 0..999 {
-            let _ = host.queues()[0].enqueue(trim(large, 0), &ranges(&[0..BLOCKS]), 0).unwrap().unwrap();
+            let _ = host.queues()[0].enqueue(trim(large, 0), &ranges(from_ref(&(0..BLOCKS))), 0).unwrap().unwrap();
         }
         host.queues()[0].send().unwrap();
     }
