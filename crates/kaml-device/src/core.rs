@@ -71,6 +71,8 @@ pub struct Core {
     no_space_count: u64,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
+    /// Chunks of all of them: they will be live, and nothing else may take their room.
+    pub(crate) ticket_chunks: u64,
     pub(crate) next_ticket: u64,
     /// The ticket that was staged while its pages are being programmed, if one was.
     pub(crate) beside: Option<u64>,
@@ -158,6 +160,7 @@ impl Core {
             no_space_count: 0,
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
+            ticket_chunks: 0,
             next_ticket: 1,
             beside: None,
             placing: BTreeMap::new(),

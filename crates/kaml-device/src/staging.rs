@@ -99,6 +99,11 @@ const CONDITIONS_LOOKED_UP: usize = 8;
 /// Values from this size on are programmed before they are committed, and only their place goes through the ring.
 pub const DIRECT_BYTES: usize = 32 << 10;
 
+/// Chunks that a record will count as live, whose index entry says its length in steps.
+fn counted(chunks: u32) -> u64 {
+    u64::from(code(chunks).chunks_max())
+}
+
 impl Core {
     /// Phase 1 of an atomic Put: all of `ops` or none. Answers the frame that carries it; the Put is durable and
     /// visible once [`Core::committed`] is beyond that.
@@ -126,7 +131,7 @@ impl Core {
             if let Body::Placed { ticket } = op.body
                 && self.beside != Some(ticket)
             {
-                self.tickets.remove(&ticket);
+                self.take_out_ticket(ticket);
             }
         }
         self.ring.end_put();
@@ -306,7 +311,7 @@ impl Core {
             return Err(StageError::Busy);
         }
         let capacity = self.capacity_cached;
-        if self.blocks.live_chunks() + chunks > capacity {
+        if self.blocks.live_chunks() + self.ticket_chunks + chunks > capacity {
             return Err(self.full(capacity).into());
         }
         if self.may_write() { Ok(()) } else { Err(self.no_room()) }
@@ -468,7 +473,7 @@ impl Core {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Records)?;
         space.layout.check_key(&key).map_err(Error::Key)?;
-        self.admit_chunks(u64::from(chunks))?;
+        self.admit_chunks(counted(chunks))?;
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(StageError::Busy);
         }
@@ -476,6 +481,7 @@ impl Core {
         let floor = self.floor(Class::Direct);
         let at = self.place_image(namespace, chunks, &image, id, floor).map_err(|NoBlock| self.no_room())?;
         self.tickets.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
+        self.ticket_chunks += counted(chunks);
         Ok(id)
     }
 
@@ -536,7 +542,7 @@ impl Core {
             self.ring.withdraw(frame, &mut write);
             return Some((id, write));
         };
-        self.tickets.remove(&ticket);
+        self.take_out_ticket(ticket);
         self.complete(Completion { id, io: write, result });
         None
     }
@@ -592,9 +598,15 @@ impl Core {
         self.tickets.get(&ticket).is_some_and(|t| t.done)
     }
 
+    fn take_out_ticket(&mut self, ticket: u64) -> Option<Ticket> {
+        let placed = self.tickets.remove(&ticket)?;
+        self.ticket_chunks -= counted(placed.chunks);
+        Some(placed)
+    }
+
     /// Gives up a ticket that will not be staged.
     pub fn forget(&mut self, ticket: u64) {
-        if let Some(placed) = self.tickets.remove(&ticket) {
+        if let Some(placed) = self.take_out_ticket(ticket) {
             let block = self.block_of(placed.at.0);
             self.blocks.unhold(block);
             self.collector.wedged = false; // what it kept may be all that stood in the way

@@ -332,6 +332,39 @@ impl Array {
         self.durable = self.done;
     }
 
+    /// An operation fails. What it leaves is nothing, all of it, or a part; after a power cut a program or an erase may have left
+    /// something else.
+    pub(crate) fn fail(&mut self, io: &Io, marker: Done, choice: &mut Rng) {
+        let leaves = choice.below(3);
+        if leaves == 0 {
+            return;
+        }
+        let sector = self.geometry.sector_bytes as usize;
+        match io {
+            Io::Program { at, data, oob, .. } => {
+                self.program(*at, data, oob, UNFINISHED);
+                if leaves == 1 {
+                    let pages = at.page as usize..at.page as usize + data.len() / self.geometry.page_bytes as usize;
+                    let (mode, geometry, kind) = (Left::choose(choice), self.geometry.clone(), (self.keep, self.blank));
+                    for page in &mut self.block(at.block).pages[pages] {
+                        *page = mode.leave(None, page.as_ref(), &geometry, kind, choice);
+                    }
+                }
+            }
+            Io::Erase { block, .. } => self.erase(*block, UNFINISHED),
+            Io::Persist { offset, data, len, .. } => {
+                let region = &mut self.ring[*offset as usize..*offset as usize + *len];
+                tear(region, &data[..*len], sector, choice);
+            }
+            Io::WriteRoot { slot, data } => {
+                let region = &mut self.roots[usize::from(*slot)][..data.len()];
+                tear(region, data, sector, choice);
+            }
+            Io::Flush => self.settle(marker),
+            Io::Read { .. } | Io::ReadOob { .. } => {}
+        }
+    }
+
     /// A clean end: nothing is lost, but the medium forgets what was programmed.
     pub(crate) fn reopen(&mut self) {
         self.life += 1;

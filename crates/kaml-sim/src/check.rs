@@ -63,14 +63,15 @@ impl Tested for SimMedium {
 /// Whether flash itself is the reason of an error, so that the firmware may answer it.
 pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
     let faults = medium.faults();
-    let lossy = faults.lose_data();
+    let lossy = faults.disturb_reads();
+    let has_failed = || !medium.bad_blocks().is_empty() || faults.die_dies_at.is_some();
     match error {
         Error::Medium(error) | Error::Stopped(error) => match error {
             MediumError::NoSpace { .. } => faults.no_space_ppm > 0,
             MediumError::ReadFailed { .. } => lossy,
             MediumError::NotDurable { .. } => faults.not_durable_ppm > 0,
             // The last good block failed.
-            MediumError::WornOut { .. } => !medium.bad_blocks().is_empty() || faults.die_dies_at.is_some(),
+            MediumError::WornOut { .. } => has_failed(),
             // So many are gone that what is left is of no use.
             MediumError::BlockFailed { .. } => medium.bad_blocks().len() > 4 || faults.die_dies_at.is_some(),
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
@@ -80,8 +81,10 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
         | Error::IndexDamaged { .. }
         | Error::MetadataDamaged(_) => lossy,
         Error::Versions(kaml_versions::Error::DamagedRecord(_) | kaml_versions::Error::DamagedTable(_)) => lossy,
-        // The limits depend on the shape, which a seed draws without regard to them.
-        Error::Full { .. } | Error::BatchTooLarge { .. } | Error::ValueTooLarge { .. } => true,
+        // The limits depend on the shape, which a seed draws without regard to them; they are to be what they say.
+        Error::Full { live_bytes, capacity_bytes } => has_failed() || live_bytes * 10 >= capacity_bytes * 8,
+        Error::BatchTooLarge { bytes, max, .. } => bytes > max,
+        Error::ValueTooLarge { bytes, max } => bytes > max,
         _ => false,
     }
 }
@@ -174,12 +177,12 @@ pub fn contents(
         for number in 0..workload.keys {
             match get(core, &reader, medium, model, (*space, number)) {
                 Ok(found) => comparison.compare((*space, number), found.as_deref()).map_err(Violation::new)?,
-                Err(error) if medium.excuses(&error) => lost += 1,
+                Err(error) if medium.loses_data() && medium.excuses(&error) => lost += 1,
                 Err(error) => return Err(Violation::new(format!("namespace {space} key {number}: {error}"))),
             }
         }
     }
-    let excused = |error: &Error| medium.excuses(error);
+    let excused = |error: &Error| medium.loses_data() && medium.excuses(error);
     lost += versions::histories(core, medium, model, &mut comparison, workload.keys, excused)?;
     let came_through = comparison.came_through();
     model.adopt(came_through);

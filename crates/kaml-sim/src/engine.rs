@@ -7,7 +7,7 @@
 use crate::array::{Array, Done};
 #[cfg(feature = "broken")]
 use crate::broken::BrokenMedium;
-use crate::faults::Injector;
+use crate::faults::{Injector, Strike};
 use crate::rng::{Rng, Trace, mix};
 use crate::timing::{Clocks, Next, Progress, Timing};
 use kaml_flash::{BlockIndex, Completion, Geometry, Io, IoId, MediumError};
@@ -279,8 +279,14 @@ impl Engine {
             Some(error) => Err(error),
             None => {
                 let erase_count = erase_count(&self.array, &io);
-                let fate = self.injector.strike(&io, &self.geometry, erase_count, self.mutations);
-                fate.and_then(|()| self.apply(&mut io, marker))
+                match self.injector.strike(&io, &self.geometry, erase_count, self.mutations) {
+                    Ok(()) => self.apply(&mut io, marker),
+                    Err(Strike::Dead(error)) => Err(error),
+                    Err(Strike::Failed(error)) => {
+                        self.array.fail(&io, marker, &mut self.rng);
+                        Err(error)
+                    }
+                }
             }
         };
         if let (Ok(()), Io::Read { into, .. } | Io::ReadOob { into, .. }) = (&result, &mut io) {

@@ -45,7 +45,7 @@ impl Faults {
             unreadable_ppm: some(8, 1_000),
             no_space_ppm: some(8, 2_000),
             slow_ppm: some(2, 20_000),
-            not_durable_ppm: some(12, 100),
+            not_durable_ppm: some(12, 3_000),
             ..Faults::default()
         };
         faults.endurance = rng.one_in(8).then(|| rng.within(60, 400) as u32);
@@ -53,9 +53,14 @@ impl Faults {
         faults
     }
 
-    /// Whether data that was acknowledged may become unreadable (never wrong): the flash itself lost it.
+    /// Whether a read may fail or be found to be wrong, so that whoever asked is told so.
+    pub fn disturb_reads(&self) -> bool {
+        self.flip_ppm > 0 || self.unreadable_ppm > 0 || self.lose_data()
+    }
+
+    /// Whether data that was acknowledged may become unreadable for good (never wrong): the flash itself lost it.
     pub fn lose_data(&self) -> bool {
-        self.flip_ppm > 0 || self.unreadable_ppm > 0 || self.die_dies_at.is_some()
+        self.die_dies_at.is_some()
     }
 }
 
@@ -83,17 +88,9 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
-    /// All of them.
+    /// All that failed or went wrong: neither what was slow, nor what the flash corrected.
     pub fn total(&self) -> u64 {
-        self.programs
-            + self.erases
-            + self.corrected
-            + self.flips
-            + self.unreadable
-            + self.no_space
-            + self.slow
-            + self.not_durable
-            + self.dead_die
+        self.programs + self.erases + self.flips + self.unreadable + self.no_space + self.not_durable + self.dead_die
     }
 
     /// Adds another run's.
@@ -108,6 +105,14 @@ impl FaultCounts {
         self.not_durable += other.not_durable;
         self.dead_die += other.dead_die;
     }
+}
+
+/// How an operation ends that a fault strikes.
+pub(crate) enum Strike {
+    /// It was carried out, who knows how far.
+    Failed(MediumError),
+    /// Nobody was there to carry it out.
+    Dead(MediumError),
 }
 
 /// Programs without space in a row.
@@ -200,17 +205,18 @@ impl Injector {
         geometry: &Geometry,
         erase_count: u32,
         mutation: u64,
-    ) -> Result<(), MediumError> {
+    ) -> Result<(), Strike> {
+        let failed = |why| Err(Strike::Failed(refusal(io, why)));
         if self.die_is_dead(io, geometry, mutation) {
             self.counts.dead_die += 1;
-            return Err(refusal(io, "the die does not answer"));
+            return Err(Strike::Dead(refusal(io, "the die does not answer")));
         }
         match io {
             Io::Program { at, .. } => {
                 if self.bad.contains(&at.block.0) || self.rng.chance_ppm(self.faults.program_ppm) {
                     self.fail(at.block);
                     self.counts.programs += 1;
-                    return Err(refusal(io, "program status: fail"));
+                    return failed("program status: fail");
                 }
             }
             Io::Erase { block, .. } => {
@@ -218,19 +224,19 @@ impl Injector {
                 if worn || self.bad.contains(&block.0) || self.rng.chance_ppm(self.faults.erase_ppm) {
                     self.fail(*block);
                     self.counts.erases += 1;
-                    return Err(refusal(io, "erase status: fail"));
+                    return failed("erase status: fail");
                 }
             }
             Io::Read { .. } | Io::ReadOob { .. } => {
                 if !self.reads_spared && self.rng.chance_ppm(self.faults.unreadable_ppm) {
                     self.counts.unreadable += 1;
-                    return Err(refusal(io, "uncorrectable"));
+                    return failed("uncorrectable");
                 }
             }
             Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush => {
                 if self.rng.chance_ppm(self.faults.not_durable_ppm) {
                     self.counts.not_durable += 1;
-                    return Err(refusal(io, "input/output error"));
+                    return failed("input/output error");
                 }
             }
         }

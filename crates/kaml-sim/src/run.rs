@@ -263,12 +263,12 @@ impl Run {
             self.step(world)?;
         }
         if self.rng.one_in(3) {
-            world.close()?;
+            world.close(&mut |world| self.step(world))?;
             self.totals.closes += 1;
             return Ok(());
         }
         if self.rng.one_in(2) {
-            world.settle()?;
+            world.settle(&mut |world| self.step(world))?;
         }
         Ok(())
     }
@@ -361,9 +361,9 @@ impl Run {
             let command = Command::draw(&mut world.rng, &world.workload, &world.model);
             world.submit(command);
             let depth = world.workload.depth;
-            world.drive(|world| world.depth() < depth)?;
+            world.drive(&mut World::advance, |world| world.depth() < depth)?;
         }
-        world.settle()
+        world.settle(&mut World::advance)
     }
 
     fn end_life(&mut self, end: End, medium: &SimMedium) -> Result<(), Violation> {

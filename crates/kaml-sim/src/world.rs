@@ -466,7 +466,7 @@ impl World {
     pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
         self.answered();
         self.counts.refused += 1;
-        let may = matches!(error, Error::Full { .. } | Error::Stopped(_)) || check::is_excused(&error, &self.medium);
+        let may = matches!(error, Error::Stopped(_)) || check::is_excused(&error, &self.medium);
         if may { Ok(()) } else { Err(Violation::new(format!("refused: {error}")).into()) }
     }
 
@@ -557,34 +557,37 @@ impl World {
 
     // --- waiting ----------------------------------------------------------------------------------------------------------------
 
-    /// Goes on until `done`, without new commands.
-    pub fn drive(&mut self, done: impl Fn(&World) -> bool) -> Result<(), End> {
+    /// Goes on until `done`, without new commands; `step` lets things happen.
+    pub fn drive(&mut self, step: Step<'_>, done: impl Fn(&World) -> bool) -> Result<(), End> {
         while !done(self) {
             self.turn()?;
-            self.advance()?;
+            step(self)?;
         }
         Ok(())
     }
 
     /// Answers everything and programs it; afterwards all blocks that failed in this life are noted for good.
-    pub fn settle(&mut self) -> Result<(), End> {
-        self.drive(World::is_quiet)?;
+    pub fn settle(&mut self, step: Step<'_>) -> Result<(), End> {
+        self.drive(step, World::is_quiet)?;
         let bad = self.medium.bad_blocks_told();
         // The first root waits until failed blocks are dealt with, the second one says so.
         for _ in 0..2 {
             self.answered();
             let request = self.core.request_root(true);
-            self.drive(|world| world.core.roots_done() >= request)?;
+            self.drive(step, |world| world.core.roots_done() >= request)?;
         }
         self.medium.bad_blocks_are_known(bad);
         Ok(())
     }
 
     /// Closes the device cleanly.
-    pub fn close(&mut self) -> Result<(), End> {
-        self.settle()?;
+    pub fn close(&mut self, step: Step<'_>) -> Result<(), End> {
+        self.settle(step)?;
         self.answered();
         let request = self.core.request_close();
-        self.drive(|world| world.core.roots_done() >= request)
+        self.drive(step, |world| world.core.roots_done() >= request)
     }
 }
+
+/// Lets the next thing happen in a world, or looks at it first: [`World::advance`], or what tries cuts.
+pub(crate) type Step<'a> = &'a mut dyn FnMut(&mut World) -> Result<(), End>;

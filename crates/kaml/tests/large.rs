@@ -154,6 +154,30 @@ impl std::fmt::Debug for Failing {
     }
 }
 
+/// Goal:   no batch of large values goes beyond the capacity.
+/// Method: batches of ever more large values, each on a fresh device, until one is refused; what is live after each.
+#[test]
+fn batches_of_large_values_stay_within_the_capacity() {
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let value = vec![7; 33_000];
+    for count in (1000..2000u64).step_by(20) {
+        let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+        let space = device.create_namespace("n", &options).unwrap();
+        let mut batch = Batch::new();
+        for key in 0..count {
+            batch.put(space, key, &value);
+        }
+        let written = device.write(&batch);
+        let stats = device.stats();
+        assert!(stats.live_bytes <= stats.capacity_bytes, "{count} values: {stats:?}");
+        if let Err(error) = written {
+            assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+            return;
+        }
+    }
+    panic!("none was refused");
+}
+
 /// Goal:   a device that has refused a batch for want of room takes others at once.
 /// Method: a batch of large values that is more than all of it; then a record is put.
 #[test]

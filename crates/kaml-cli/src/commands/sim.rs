@@ -408,7 +408,7 @@ fn show(totals: &Totals, elapsed: Duration, json: bool) -> Result<(), Failure> {
         ("  unreadable", faults.unreadable),
         ("  no space below", faults.no_space),
         ("  refused by a dead die", faults.dead_die),
-        ("  slow or corrected", faults.slow + faults.corrected),
+        ("operations that were slow, or corrected by the flash", faults.slow + faults.corrected),
         ("reads answered with an error, data lost by flash", totals.counts.lost),
         ("devices given up, metadata lost by flash", totals.given_up),
     ];
