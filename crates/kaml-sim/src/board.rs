@@ -9,6 +9,7 @@ use crate::controller::{ControllerTiming, LinkTiming};
 use crate::timing::NandTiming;
 use kaml_flash::{Geometry, GeometryError, Packing};
 use serde::Deserialize;
+use std::ops::RangeInclusive;
 
 /// A board.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,10 +35,35 @@ pub enum BoardError {
     /// No flash has this shape.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// A number that is divided by, or a list that is chosen from, has nothing.
-    #[error("board: {0} must not be empty or 0")]
+    /// A list that is chosen from has nothing.
+    #[error("board: {0} must not be empty")]
     Nothing(&'static str),
+    /// A number that no board has.
+    #[error("board: {name} is {value}, but must be from {least} to {most}")]
+    OutOfRange {
+        /// Of the number.
+        name: &'static str,
+        /// What the file says.
+        value: u64,
+        /// The least that there can be.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
 }
+
+/// Refuses a number outside a range.
+pub(crate) fn in_range(name: &'static str, value: u64, range: RangeInclusive<u64>) -> Result<(), BoardError> {
+    match range.contains(&value) {
+        true => Ok(()),
+        false => Err(BoardError::OutOfRange { name, value, least: *range.start(), most: *range.end() }),
+    }
+}
+
+/// The longest that anything on a board takes: ten seconds.
+pub(crate) const NS_MAX: u64 = 10_000_000_000;
+/// More than any rate: 1 PB/s.
+pub(crate) const BYTES_PER_US_MAX: u64 = 1_000_000_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -92,7 +118,7 @@ impl Board {
         let File { name, geometry, flash, link, controller } = toml::from_str(text)?;
         let geometry = Geometry::from(geometry);
         geometry.check()?;
-        flash.check().and(link.check()).and(controller.check()).map_err(BoardError::Nothing)?;
+        flash.check().and(link.check()).and(controller.check())?;
         Ok(Board { name, geometry, flash, link, controller })
     }
 
@@ -180,10 +206,20 @@ mod tests {
         assert!(matches!(change("planes", "plains"), Err(BoardError::Syntax(_))));
         assert!(matches!(change("page_bytes = 8192", "page_bytes = 8191"), Err(BoardError::Geometry(_))));
         assert_eq!(change("[75_000]", "[]"), Err(BoardError::Nothing("read_ns")));
-        assert_eq!(
-            change("channel_bytes_per_us = 200", "channel_bytes_per_us = 0"),
-            Err(BoardError::Nothing("channel_bytes_per_us"))
-        );
+        for (from, name, value) in [
+            ("channel_bytes_per_us = 200", "channel_bytes_per_us", 0),
+            ("spread_percent = 10", "spread_percent", 101),
+            ("program_wear_percent = 15", "program_wear_percent", 101),
+            ("[75_000]", "read_ns", NS_MAX + 1),
+            ("command_cores = 3", "command_cores", 1 << 40),
+        ] {
+            assert!(PRESETS[0].contains(from), "{from}");
+            let to = if from.starts_with('[') { format!("[{value}]") } else { format!("{name} = {value}") };
+            let Err(BoardError::OutOfRange { name: which, value: found, .. }) = change(from, &to) else {
+                panic!("{to}")
+            };
+            assert_eq!((which, found), (name, value));
+        }
     }
 
     /// Goal:   an operation alone takes what the file says: sensing and transfer, transfer and cells, an erase.

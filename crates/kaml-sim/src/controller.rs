@@ -7,6 +7,7 @@
 //! The firmware's state has one writer, so one core carries it: it places records, swings index entries and starts
 //! operations. The others take commands, look keys up and answer.
 
+use crate::board::{BYTES_PER_US_MAX, BoardError, NS_MAX, in_range};
 use serde::Deserialize;
 
 /// What the way between host and device takes.
@@ -39,10 +40,15 @@ pub struct ControllerTiming {
     pub operation_cycles: u64,
 }
 
+/// More than anything takes of a core.
+const CYCLES_MAX: u64 = 1_000_000_000;
+
 impl LinkTiming {
-    /// Names a number that is divided by and is 0.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        if self.bytes_per_us == 0 { Err("bytes_per_us") } else { Ok(()) }
+    /// Names what no link has.
+    pub(crate) fn check(&self) -> Result<(), BoardError> {
+        in_range("bytes_per_us", self.bytes_per_us, 1..=BYTES_PER_US_MAX)?;
+        in_range("one_way_ns", self.one_way_ns, 0..=NS_MAX)?;
+        in_range("host_ns", self.host_ns, 0..=NS_MAX)
     }
 
     fn transfer(&self, bytes: u64) -> u64 {
@@ -51,13 +57,17 @@ impl LinkTiming {
 }
 
 impl ControllerTiming {
-    /// Names a number that must not be 0 and is.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        match (self.core_mhz, self.command_cores) {
-            (0, _) => Err("core_mhz"),
-            (_, 0) => Err("command_cores"),
-            _ => Ok(()),
-        }
+    /// Names what no controller has.
+    pub(crate) fn check(&self) -> Result<(), BoardError> {
+        in_range("core_mhz", self.core_mhz, 1..=100_000)?;
+        in_range("command_cores", self.command_cores as u64, 1..=1024)?;
+        let cycles = [
+            ("command_cycles", self.command_cycles),
+            ("probe_cycles", self.probe_cycles),
+            ("record_cycles", self.record_cycles),
+            ("operation_cycles", self.operation_cycles),
+        ];
+        cycles.into_iter().try_for_each(|(name, cycles)| in_range(name, cycles, 0..=CYCLES_MAX))
     }
 
     fn ns(&self, cycles: u64) -> u64 {

@@ -7,6 +7,7 @@
 //! An operation on pages goes step by step, `planes` pages each: a read senses, then transfers; a program transfers,
 //! then programs. Between two steps of a long operation a waiting read may go first.
 
+use crate::board::{BYTES_PER_US_MAX, BoardError, NS_MAX, in_range};
 use crate::rng::Rng;
 use kaml_flash::{Geometry, Io};
 use std::collections::VecDeque;
@@ -270,17 +271,27 @@ fn work(io: &Io, geometry: &Geometry) -> Option<Work> {
 }
 
 impl NandTiming {
-    /// Names a number that is divided by, or a list that is chosen from, and has nothing.
-    pub(crate) fn check(&self) -> Result<(), &'static str> {
-        let missing = [
-            ("read_ns", self.read_ns.is_empty()),
-            ("program_ns", self.program_ns.is_empty()),
-            ("rated_erases", self.rated_erases == 0),
-            ("planes", self.planes == 0),
-            ("channel_bytes_per_us", self.channel_bytes_per_us == 0),
-            ("buffer_bytes_per_us", self.buffer_bytes_per_us == 0),
+    /// Names what no flash has. No product of two of these numbers and a percentage is too large.
+    pub(crate) fn check(&self) -> Result<(), BoardError> {
+        for (name, times) in [("read_ns", &self.read_ns), ("program_ns", &self.program_ns)] {
+            if times.is_empty() {
+                return Err(BoardError::Nothing(name));
+            }
+            times.iter().try_for_each(|ns| in_range(name, *ns, 0..=NS_MAX))?;
+        }
+        let numbers = [
+            ("erase_ns", self.erase_ns, 0..=NS_MAX),
+            ("channel_command_ns", self.channel_command_ns, 0..=NS_MAX),
+            ("buffer_write_ns", self.buffer_write_ns, 0..=NS_MAX),
+            ("spread_percent", self.spread_percent, 0..=100),
+            ("erase_wear_percent", self.erase_wear_percent, 0..=1000),
+            ("program_wear_percent", self.program_wear_percent, 0..=100),
+            ("rated_erases", self.rated_erases, 1..=1_000_000),
+            ("planes", self.planes.into(), 1..=64),
+            ("channel_bytes_per_us", self.channel_bytes_per_us, 1..=BYTES_PER_US_MAX),
+            ("buffer_bytes_per_us", self.buffer_bytes_per_us, 1..=BYTES_PER_US_MAX),
         ];
-        missing.into_iter().find(|(_, missing)| *missing).map_or(Ok(()), |(name, _)| Err(name))
+        numbers.into_iter().try_for_each(|(name, value, range)| in_range(name, value, range))
     }
 
     /// Pages that are programmed together are of one kind.
