@@ -609,6 +609,7 @@ impl Medium for FileMedium {
         let media = &*self.media;
         let kind = if sys::is_block_device(&media.file).unwrap_or(false) { "block device" } else { "file" };
         let durable = match media.durability {
+            Durability::Power if sys::is_in_memory(&media.file) => "as durable as a file system in memory",
             Durability::Power => "survives power loss",
             Durability::Process => "survives the end of the process, not power loss",
         };

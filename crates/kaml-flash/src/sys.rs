@@ -112,6 +112,13 @@ pub(crate) fn allocate(file: &File, at: u64, len: u64) -> Result<(), Errno> {
     }
 }
 
+/// Whether a file is on a file system that power loss empties.
+pub(crate) fn is_in_memory(file: &File) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    rustix::fs::fstatfs(file).is_ok_and(|found| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(found.f_type as u64)))
+}
+
 pub(crate) fn is_block_device(file: &File) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::BlockDevice)
 }

@@ -762,3 +762,16 @@ fn block_devices_work() {
     let again = FileMedium::create(&path, &FormatOptions { force: true, ..whole }).unwrap();
     assert_eq!((page(&again, 0, 0), ring_byte(&again, 0)), ((0, 0), 0));
 }
+
+/// Goal:   a device on a file system in memory does not claim to survive power loss; one on a disk does.
+/// Method: a device in each, where there is one; `stat` says which is which.
+#[test]
+fn devices_in_memory_claim_no_more() {
+    for directory in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
+        let Ok(dir) = tempfile::tempdir_in(directory) else { continue };
+        let described = FileMedium::create(dir.path().join("device"), &options()).unwrap().describe();
+        let stat = Command::new("stat").args(["-f", "-c", "%T"]).arg(dir.path()).output().unwrap();
+        let is_in_memory = stat.stdout.starts_with(b"tmpfs");
+        assert_eq!(described.contains("survives power loss"), !is_in_memory, "{described}");
+    }
+}

@@ -237,7 +237,8 @@ impl World {
 
 fn run(seed: u64, workload: Workload, broken: Option<BrokenDisk>, one_in: u64) -> Result<Totals, String> {
     let world = World::new(seed, workload, broken, one_in);
-    assert!(world.medium.describe().contains("survives power loss"));
+    let described = world.medium.describe();
+    assert!(["survives power loss", "as durable as"].iter().any(|claim| described.contains(claim)), "{described}");
     world.run()
 }
 

@@ -411,7 +411,11 @@ pub fn table(namespaces: &[NamespaceInfo]) -> comfy_table::Table {
                 [] => "all".into(),
                 logs => logs.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
             },
-            size::show_count(info.record_count),
+            match info.versions {
+                Some(_) if info.record_count == 1 => "1 version".into(),
+                Some(_) => format!("{} versions", size::show_count(info.record_count)),
+                None => size::show_count(info.record_count),
+            },
             if info.loaded { size::show(info.index_bytes) } else { "not loaded".into() },
         ]
     });
