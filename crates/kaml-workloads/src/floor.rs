@@ -137,15 +137,30 @@ pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
     Ok(figures)
 }
 
-/// The better of one and two writes in flight, each run for half the time: what the bars are measured against.
+/// The better of one and two writes in flight, for blocking callers: what the bars are measured against.
 pub fn better(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
-    let half = Floor { duration: floor.duration / 2, ..*floor };
-    let one = blocking_on(scratch, &Floor { writes_in_flight: 1, ..half })?;
-    if floor.clients == 1 {
-        return Ok(one);
-    }
-    let two = blocking_on(scratch, &Floor { writes_in_flight: 2, ..half })?;
-    Ok(if two.operations_per_s > one.operations_per_s { two } else { one })
+    best_of(floor, &[1, 2], |floor| blocking_on(scratch, floor))
+}
+
+/// The best of one, two and three writes in flight, for the event loop: KAML's own has up to three.
+pub fn better_event_loop(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
+    best_of(floor, &[1, 2, 3], |floor| event_loop_on(scratch, floor))
+}
+
+/// The best run of several numbers of writes in flight, which share the time. One client has no use for a second write.
+fn best_of(
+    floor: &Floor,
+    writes_in_flight: &[usize],
+    mut run: impl FnMut(&Floor) -> Result<Figures, Error>,
+) -> Result<Figures, Error> {
+    let useful = &writes_in_flight[..writes_in_flight.len().min(floor.clients.max(1))];
+    let duration = floor.duration / useful.len() as u32;
+    let mut runs = useful.iter().map(|&writes_in_flight| run(&Floor { writes_in_flight, duration, ..*floor }));
+    let first = runs.next().ok_or_else(|| Error::Parameters("no writes in flight".into()))??;
+    runs.try_fold(first, |best, next| {
+        let next = next?;
+        Ok(if next.operations_per_s > best.operations_per_s { next } else { best })
+    })
 }
 
 /// One thread, many logical clients: each answered client puts again at once; the whole frame is one write.
@@ -498,6 +513,29 @@ mod tests {
             assert_eq!(word(8) as usize, FRAME_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + 100));
             let body = &frame[FRAME_HEADER_BYTES + RECORD_HEADER_BYTES..][..100];
             assert_eq!(word(FRAME_HEADER_BYTES + 12), crc_fast::crc32_iscsi(body));
+        }
+    }
+
+    /// Goal:   bars are measured against the best of as many writes in flight as the driver beside it may have.
+    /// Method: rates that are best at one, two and three writes; which were run, and for how long; the real ones, short.
+    #[test]
+    fn the_best_number_of_writes_counts() {
+        let figures = Meter::start().stop(String::new(), 0, 0, &histogram());
+        for best in 1..=3 {
+            let mut runs = Vec::new();
+            let found = best_of(&floor(4, 1, 1), &[1, 2, 3], |floor| {
+                runs.push((floor.writes_in_flight, floor.duration));
+                let operations_per_s = if floor.writes_in_flight == best { 2.0 } else { 1.0 };
+                Ok(Figures { what: floor.writes_in_flight.to_string(), operations_per_s, ..figures.clone() })
+            });
+            assert_eq!(found.unwrap().what, best.to_string());
+            assert_eq!(runs, [1, 2, 3].map(|writes| (writes, Duration::from_millis(20))));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
+        for clients in [1, 2, 8] {
+            assert!(better(&scratch, &floor(clients, 1, 1)).unwrap().operations > 0);
+            assert!(better_event_loop(&scratch, &floor(clients, 1, 1)).unwrap().operations > 0);
         }
     }
 

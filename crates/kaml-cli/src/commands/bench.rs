@@ -157,7 +157,7 @@ struct FloorArguments {
     /// Logical clients of the event loop, a list, or `none`
     #[arg(long, default_value = "32,128")]
     clients: Counts,
-    /// Writes in flight; without it one and two are tried and the better is reported (event loop: one)
+    /// Writes in flight; without it one and two are tried, by the event loop three too, and the best is reported
     #[arg(long)]
     in_flight: Option<usize>,
     /// What writes are padded to
@@ -352,7 +352,10 @@ impl FloorArguments {
             });
         }
         for clients in &self.clients.0 {
-            figures.push(floor::event_loop_on(&scratch, &floor(*clients, self.in_flight.unwrap_or(1)))?);
+            figures.push(match self.in_flight {
+                Some(writes) => floor::event_loop_on(&scratch, &floor(*clients, writes))?,
+                None => floor::better_event_loop(&scratch, &floor(*clients, 1))?,
+            });
         }
         self.common.show(&figures)
     }

@@ -139,7 +139,7 @@ impl Bench<'_> {
         let row = |depth: usize| {
             let pairs = self.in_turns(
                 (512, PUT_KEYS),
-                || Ok(floor::event_loop_on(&scratch, &self.floor(512, 1, depth))?.records_per_s),
+                || Ok(floor::better_event_loop(&scratch, &self.floor(512, 1, depth))?.records_per_s),
                 |device, namespace, turn| {
                     Ok(micro::puts_in_flight(device, namespace, &self.put(512, 1, depth, turn))?.records_per_s)
                 },
