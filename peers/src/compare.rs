@@ -102,7 +102,7 @@ impl Plan {
         let seconds = (self.run.duration + self.run.warm_up).as_secs_f64() * self.rounds as f64;
         let added = (seconds * OPERATIONS_PER_S * size.operation_bytes as f64) as u64;
         let setup = Setup {
-            dir: dir.path(),
+            dir: dir.path().to_owned(),
             tables: workload.tables(),
             cache_bytes,
             data_bytes: size.value_bytes + added,
@@ -118,8 +118,8 @@ impl Plan {
 }
 
 impl Contender {
-    fn finish(self) -> Result<Row, Error> {
-        let checked = self.workload.check(&*self.engine, LOAD_THREADS, &progress(self.kind))?;
+    fn finish(mut self) -> Result<Row, Error> {
+        let checked = self.workload.check(&mut *self.engine, LOAD_THREADS, &progress(self.kind))?;
         let page_cache = match self.kind.page_cache() {
             PageCache::Unused => "no",
             PageCache::Besides => "besides",

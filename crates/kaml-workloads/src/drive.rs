@@ -90,8 +90,16 @@ pub trait Workload: Sync {
     /// Runs operations.
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error>;
 
-    /// Compares the tables with what all runs did; answers what was found to be as it must be.
-    fn check(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error>;
+    /// Compares the tables with what all runs did, as they are read; answers what was found to be as it must be.
+    fn compare(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error>;
+
+    /// Settles the engine, opens it again, so that it has to read what it wrote, and [compares](Workload::compare).
+    fn check(&self, engine: &mut dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error> {
+        progress(Stage::Settle, 0, 0);
+        engine.settle()?;
+        engine.reopen()?;
+        self.compare(engine, threads, progress)
+    }
 }
 
 /// How much a workload stores.

@@ -39,6 +39,12 @@ pub trait Engine: Sync {
     /// Everything durable, and all work done that was put off: what a device wrote can be counted now.
     fn settle(&self) -> Result<(), Error>;
 
+    /// Closes it and opens it again, so that what it answers afterwards comes from its files, not from its cache. One that
+    /// fails in this cannot be used any more.
+    fn reopen(&mut self) -> Result<(), Error> {
+        Err(Error::Engine(format!("{} cannot be opened again", self.describe())))
+    }
+
     /// What it did since it was opened.
     fn counts(&self) -> Counts;
 }

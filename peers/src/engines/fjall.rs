@@ -20,8 +20,8 @@ pub(super) struct Fjall {
 }
 
 impl Fjall {
-    pub(super) fn create(setup: &Setup<'_>) -> Result<Fjall, Error> {
-        let builder = SingleWriterTxDatabase::builder(setup.dir).cache_size(setup.cache_bytes);
+    pub(super) fn create(setup: &Setup) -> Result<Fjall, Error> {
+        let builder = SingleWriterTxDatabase::builder(&setup.dir).cache_size(setup.cache_bytes);
         let database = builder.open().map_err(engine_error)?;
         let open = |name: &&str| database.keyspace(name, KeyspaceCreateOptions::default).map_err(engine_error);
         let tables = setup.tables.iter().map(open).collect::<Result<_, _>>()?;

@@ -26,12 +26,12 @@ pub(super) struct Lmdb {
 }
 
 impl Lmdb {
-    pub(super) fn create(setup: &Setup<'_>) -> Result<Lmdb, Error> {
+    pub(super) fn create(setup: &Setup) -> Result<Lmdb, Error> {
         let mut options = EnvOpenOptions::new();
         let map = (setup.data_bytes as usize * MAP_FACTOR).max(MAP_MIN).next_multiple_of(1 << 20);
         options.map_size(map).max_dbs(setup.tables.len() as u32).max_readers(READERS_MAX);
-        // SAFETY: the directory is new and ours alone, so that nobody else changes the file below the mapping.
-        let env = unsafe { options.open(setup.dir) }.map_err(engine_error)?;
+        // SAFETY: the directory is ours alone, so that nobody else changes the file below the mapping.
+        let env = unsafe { options.open(&setup.dir) }.map_err(engine_error)?;
         let mut txn = env.write_txn().map_err(engine_error)?;
         let create = |name: &&str| env.create_database(&mut txn, Some(name)).map_err(engine_error);
         let tables = setup.tables.iter().map(create).collect::<Result<_, _>>()?;

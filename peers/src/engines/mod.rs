@@ -23,9 +23,9 @@ use kaml::CreateOptions;
 use kaml::store::StoreOptions;
 use kaml_workloads::Error;
 use kaml_workloads::engine::store::KamlEngine;
-use kaml_workloads::engine::{Engine, Stop};
+use kaml_workloads::engine::{Counts, Engine, Session, Stop};
 use std::fmt::Display;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// An engine to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -59,9 +59,10 @@ pub(crate) enum PageCache {
 }
 
 /// What an engine is opened with.
-pub(crate) struct Setup<'a> {
-    /// An empty directory of its own.
-    pub dir: &'a Path,
+#[derive(Clone)]
+pub(crate) struct Setup {
+    /// A directory of its own: empty, or with what it wrote.
+    pub dir: PathBuf,
     /// Names of its tables.
     pub tables: &'static [&'static str],
     /// Memory for caching.
@@ -89,11 +90,19 @@ impl Kind {
         }
     }
 
-    /// Opens it anew.
-    pub(crate) fn open(self, setup: &Setup<'_>) -> Result<Box<dyn Engine>, Error> {
+    /// Opens it in an empty directory.
+    pub(crate) fn open(self, setup: &Setup) -> Result<Box<dyn Engine>, Error> {
         Ok(match self {
             Kind::Kaml => Box::new(kaml(setup, false)?),
             Kind::KamlEarly => Box::new(kaml(setup, true)?),
+            peer => Box::new(Peer { kind: peer, setup: setup.clone(), engine: Some(peer.adapter(setup)?) }),
+        })
+    }
+
+    /// Opens a peer, whose tables may be there already.
+    fn adapter(self, setup: &Setup) -> Result<Box<dyn Engine>, Error> {
+        Ok(match self {
+            Kind::Kaml | Kind::KamlEarly => self.open(setup)?,
             #[cfg(feature = "rocksdb")]
             Kind::Rocksdb => Box::new(rocksdb::Rocksdb::create(setup)?),
             Kind::Lmdb => Box::new(lmdb::Lmdb::create(setup)?),
@@ -104,11 +113,49 @@ impl Kind {
     }
 }
 
+/// A peer, which can be closed and opened again.
+struct Peer {
+    kind: Kind,
+    setup: Setup,
+    /// Not there only while it is opened again, and after that failed.
+    engine: Option<Box<dyn Engine>>,
+}
+
+impl Peer {
+    fn engine(&self) -> &dyn Engine {
+        self.engine.as_deref().expect("an engine that could not be opened again is not used")
+    }
+}
+
+impl Engine for Peer {
+    fn describe(&self) -> String {
+        self.engine().describe()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+        self.engine().session()
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        self.engine().settle()
+    }
+
+    fn reopen(&mut self) -> Result<(), Error> {
+        self.engine = None; // closed, before it is opened again
+        self.engine = Some(self.kind.adapter(&self.setup)?);
+        Ok(())
+    }
+
+    fn counts(&self) -> Counts {
+        self.engine().counts()
+    }
+}
+
 /// The device is offered so many bytes for each that is stored: collection has an easy life.
 const CAPACITY_FACTOR: u64 = 2;
 const CAPACITY_MIN: u64 = 1 << 30;
 
-fn kaml(setup: &Setup<'_>, early_release: bool) -> Result<KamlEngine, Error> {
+fn kaml(setup: &Setup, early_release: bool) -> Result<KamlEngine, Error> {
     let capacity = (setup.data_bytes * CAPACITY_FACTOR).max(CAPACITY_MIN);
     let store = StoreOptions { early_release, ..StoreOptions::new(setup.cache_bytes) };
     KamlEngine::create(Some(&setup.dir.join("bench.kaml")), &CreateOptions::new(capacity), &store, setup.tables)
@@ -126,11 +173,12 @@ fn failed(error: impl Display) -> Stop {
 mod tests {
     use super::*;
     use kaml_workloads::drive::{Run, Workload};
-    use kaml_workloads::engine::{Session, Table};
+    use kaml_workloads::engine::Table;
     use kaml_workloads::{tpcb, tpcc, ycsb};
+    use std::path::Path;
 
     fn open(kind: Kind, dir: &Path, tables: &'static [&'static str]) -> Box<dyn Engine> {
-        let setup = Setup { dir, tables, cache_bytes: 16 << 20, data_bytes: 64 << 20, threads: 4 };
+        let setup = Setup { dir: dir.to_owned(), tables, cache_bytes: 16 << 20, data_bytes: 64 << 20, threads: 4 };
         kind.open(&setup).unwrap_or_else(|error| panic!("{kind:?}: {error}"))
     }
 
@@ -140,12 +188,12 @@ mod tests {
     }
 
     /// Goal:   every engine keeps the contract of the traits: loads, puts, commits, rollbacks, absent records, all keys.
-    /// Method: one session each, call after call; a second session sees it.
+    /// Method: one session each, call after call; a second session sees it, also when it was closed and opened again.
     #[test]
     fn the_contract_is_kept_by_all() {
         for kind in Kind::value_variants() {
             let dir = tempfile::tempdir().unwrap();
-            let engine = open(*kind, dir.path(), &["first", "second"]);
+            let mut engine = open(*kind, dir.path(), &["first", "second"]);
             let (a, b) = (Table(0), Table(1));
             let mut session = engine.session().unwrap();
             session.load(a, &[(0, vec![0; 300]), (u64::MAX, vec![1; 300]), (1 << 63, Vec::new())]).unwrap();
@@ -169,10 +217,15 @@ mod tests {
                 txn.delete(b, 7)
             });
             moved.unwrap_or_else(|error| panic!("{kind:?}: {error}"));
-            let mut second = engine.session().unwrap();
-            let found = [(a, 0), (b, 7), (b, 8)].map(|(table, key)| value(&mut *second, table, key));
-            assert_eq!(found, [Some(b"seven".to_vec()), None, Some(b"seven".to_vec())], "{kind:?}");
-            engine.settle().unwrap();
+            drop(session);
+            for _ in 0..2 {
+                let mut second = engine.session().unwrap();
+                let found = [(a, 0), (b, 7), (b, 8)].map(|(table, key)| value(&mut *second, table, key));
+                assert_eq!(found, [Some(b"seven".to_vec()), None, Some(b"seven".to_vec())], "{kind:?}");
+                drop(second);
+                engine.settle().unwrap();
+                engine.reopen().unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+            }
         }
     }
 
@@ -189,12 +242,12 @@ mod tests {
             let (tpcb, tpcc) = (tpcb::Tpcb::new(tpcb).unwrap(), tpcc::Tpcc::new(tpcc).unwrap());
             for workload in [&ycsb as &dyn Workload, &tpcb, &tpcc] {
                 let dir = tempfile::tempdir().unwrap();
-                let engine = open(*kind, dir.path(), workload.tables());
+                let mut engine = open(*kind, dir.path(), workload.tables());
                 let quiet = |_, _, _| ();
                 let loaded = workload.load(&*engine, 2, &quiet);
                 let outcome = loaded.and_then(|()| workload.run(&*engine, &Run::of(4, 200), &quiet));
                 assert_eq!(outcome.map(|outcome| outcome.operations).map_err(|e| format!("{kind:?}: {e}")), Ok(200));
-                let checked = workload.check(&*engine, 2, &quiet).map_err(|e| format!("{kind:?}: {e}"));
+                let checked = workload.check(&mut *engine, 2, &quiet).map_err(|e| format!("{kind:?}: {e}"));
                 assert!(checked.is_ok_and(|facts| !facts.is_empty()), "{kind:?}");
             }
         }

@@ -16,7 +16,7 @@ pub(super) struct Redb {
 }
 
 impl Redb {
-    pub(super) fn create(setup: &Setup<'_>) -> Result<Redb, Error> {
+    pub(super) fn create(setup: &Setup) -> Result<Redb, Error> {
         let cache_bytes = setup.cache_bytes as usize;
         let path = setup.dir.join("bench.redb");
         let database = Database::builder().set_cache_size(cache_bytes).create(path).map_err(engine_error)?;

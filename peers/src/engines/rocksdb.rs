@@ -221,7 +221,7 @@ fn show(slice: *mut ffi::Slice, see: &mut dyn FnMut(&[u8])) -> bool {
 }
 
 impl Rocksdb {
-    pub(super) fn create(setup: &Setup<'_>) -> Result<Rocksdb, Error> {
+    pub(super) fn create(setup: &Setup) -> Result<Rocksdb, Error> {
         let buffer = (setup.cache_bytes / WRITE_BUFFER_SHARE).min(WRITE_BUFFER_BYTES_MAX) as usize;
         let path = CString::new(setup.dir.as_os_str().as_encoded_bytes()).map_err(engine_error)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);

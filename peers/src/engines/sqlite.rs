@@ -21,12 +21,12 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    pub(super) fn create(setup: &Setup<'_>) -> Result<Sqlite, Error> {
+    pub(super) fn create(setup: &Setup) -> Result<Sqlite, Error> {
         let cache_bytes = setup.cache_bytes / setup.threads.max(1) as u64;
         let sqlite = Sqlite { path: setup.dir.join("bench.sqlite"), table_count: setup.tables.len(), cache_bytes };
         let connection = sqlite.connect().map_err(engine_error)?;
         for at in 0..sqlite.table_count {
-            let text = format!("CREATE TABLE t{at} (k INTEGER PRIMARY KEY, v BLOB NOT NULL)");
+            let text = format!("CREATE TABLE IF NOT EXISTS t{at} (k INTEGER PRIMARY KEY, v BLOB NOT NULL)");
             connection.execute(&text, []).map_err(engine_error)?;
         }
         Ok(sqlite)

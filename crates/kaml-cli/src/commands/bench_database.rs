@@ -273,7 +273,7 @@ impl Common {
         let mut outcomes =
             runs.iter().map(|run| workload.run(&engine, run, &progress)).collect::<Result<Vec<_>, _>>()?;
         if !self.no_check {
-            let checked = workload.check(&engine, self.load_threads, &progress)?;
+            let checked = workload.check(&mut engine, self.load_threads, &progress)?;
             outcomes.iter_mut().for_each(|outcome| outcome.checked.clone_from(&checked));
         }
         bar.finish_and_clear();

@@ -7,10 +7,10 @@ use super::{Answered, Body, Cause, Change, Counts, Engine, Pipeline, Record, Ses
 use crate::Error;
 use crate::network::Served;
 use kaml::store::{self, Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update};
-use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::cell::RefCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,12 +19,36 @@ const LOAD_BYTES: usize = 256 << 10;
 
 /// A store on a device of its own.
 pub struct KamlEngine {
-    device: Device,
-    store: Store,
+    /// Not there only while it is opened again, and after that failed.
+    open: Option<Open>,
     tables: Vec<NamespaceId>,
     description: String,
+    /// Of the device; none in memory.
+    path: Option<PathBuf>,
+    options: StoreOptions,
+    /// How many lead to the device, if it is reached over the wire.
+    connections: Option<u16>,
+}
+
+/// A device and what is open over it.
+struct Open {
+    device: Device,
+    store: Store,
     /// What the store reaches the device through, if it does not have it in hand.
     served: Option<Served>,
+}
+
+impl Open {
+    fn new(device: Device, options: &StoreOptions, connections: Option<u16>) -> Result<Open, Error> {
+        let Some(queues) = connections else {
+            let store = Store::open(device.clone(), options).map_err(engine_error)?;
+            return Ok(Open { device, store, served: None });
+        };
+        let served = Served::start(&device, false)?;
+        let host = HostOptions { queues, ..HostOptions::default() };
+        let store = Store::open(RemoteDevice::open(&served.url, &host)?, options).map_err(engine_error)?;
+        Ok(Open { device, store, served: Some(served) })
+    }
 }
 
 impl KamlEngine {
@@ -43,8 +67,7 @@ impl KamlEngine {
         let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
         let create = |name: &&str| device.create_namespace(name, &keys);
         let tables = tables.iter().map(create).collect::<Result<Vec<_>, _>>()?;
-        let store = Store::open(device.clone(), options).map_err(engine_error)?;
-        let served = None;
+        let open = Some(Open::new(device, options, None)?);
         let release = match options.durability_delay {
             Duration::ZERO if options.early_release => "early release".to_owned(),
             Duration::ZERO => "strict".to_owned(),
@@ -56,33 +79,37 @@ impl KamlEngine {
             options.records_per_lock,
             options.write_mode,
         );
-        Ok(KamlEngine { device, store, tables, description, served })
+        let (path, options) = (path.map(Path::to_owned), options.clone());
+        Ok(KamlEngine { open, tables, description, path, options, connections: None })
     }
 
     /// The same device and namespaces, with a store that reaches them over NVMe/TCP on loopback, by so many connections.
     /// What was loaded is there.
     pub fn over_the_wire(mut self, options: &StoreOptions, connections: u16) -> Result<KamlEngine, Error> {
-        let served = Served::start(&self.device, false)?;
-        let host = HostOptions { queues: connections, ..HostOptions::default() };
-        self.store = Store::open(RemoteDevice::open(&served.url, &host)?, options).map_err(engine_error)?;
+        (self.options, self.connections) = (options.clone(), Some(connections));
         self.description = format!("{}, over {connections} connection(s) on loopback", self.description);
-        self.served = Some(served);
+        let device = self.device().clone();
+        self.open = Some(Open::new(device, &self.options, self.connections)?);
         Ok(self)
     }
 
     /// Where it is served, if it is reached over the wire.
     pub fn url(&self) -> Option<&RemoteUrl> {
-        self.served.as_ref().map(|served| &served.url)
+        self.open().served.as_ref().map(|served| &served.url)
     }
 
     /// The device below.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.open().device
     }
 
     /// The store.
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.open().store
+    }
+
+    fn open(&self) -> &Open {
+        self.open.as_ref().expect("an engine that could not be opened again is not used")
     }
 }
 
@@ -96,17 +123,34 @@ impl Engine for KamlEngine {
     }
 
     fn pipeline(&self, in_flight: usize) -> Option<Box<dyn Pipeline + '_>> {
-        let queue = self.store.queue(in_flight as u32);
+        let queue = self.store().queue(in_flight as u32);
         Some(Box::new(KamlPipeline { tables: &self.tables, queue, answers: Vec::new(), wrong: Rc::default() }))
     }
 
     fn settle(&self) -> Result<(), Error> {
-        self.store.flush().map_err(engine_error)?;
-        Ok(self.device.settle()?)
+        self.store().flush().map_err(engine_error)?;
+        Ok(self.device().settle()?)
+    }
+
+    /// A device in memory is gone when it is closed: there, only the store is a new one.
+    fn reopen(&mut self) -> Result<(), Error> {
+        let gone = || Error::Engine("the device could not be opened again before".into());
+        let Open { device, store, served } = self.open.take().ok_or_else(gone)?;
+        drop(store);
+        served.map_or(Ok(()), Served::stop)?;
+        let device = match &self.path {
+            Some(path) => {
+                device.close()?;
+                Device::open(path, &OpenOptions::default())?
+            }
+            None => device,
+        };
+        self.open = Some(Open::new(device, &self.options, self.connections)?);
+        Ok(())
     }
 
     fn counts(&self) -> Counts {
-        let stats = self.store.stats();
+        let stats = self.store().stats();
         Counts { cache_misses: Some(stats.miss_count), cache_bytes: Some(stats.used_bytes) }
     }
 }
@@ -117,20 +161,20 @@ struct KamlSession<'a> {
 
 impl Session for KamlSession<'_> {
     fn get(&mut self, table: Table, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
-        let found = self.engine.store.get(self.engine.tables[table.0], key).map_err(stop)?;
+        let found = self.engine.store().get(self.engine.tables[table.0], key).map_err(stop)?;
         Ok(found.map(|value| see(&value)).is_some())
     }
 
     fn get_into(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
-        self.engine.store.get_into(self.engine.tables[table.0], key, value).map_err(stop)
+        self.engine.store().get_into(self.engine.tables[table.0], key, value).map_err(stop)
     }
 
     fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
-        self.engine.store.put(self.engine.tables[table.0], key, value).map_err(stop)
+        self.engine.store().put(self.engine.tables[table.0], key, value).map_err(stop)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<(), Stop> {
-        let txn = self.engine.store.begin().map_err(stop)?;
+        let txn = self.engine.store().begin().map_err(stop)?;
         let mut txn = KamlTransaction { txn, tables: &self.engine.tables };
         body(&mut txn)?; // dropped, it aborts
         txn.txn.commit().map_err(stop)
@@ -145,13 +189,13 @@ impl Session for KamlSession<'_> {
             batch.put(namespace, *key, value);
             bytes += value.len() + size_of::<u64>();
             if bytes >= LOAD_BYTES {
-                self.engine.device.write(&batch).map_err(Error::from)?;
+                self.engine.device().write(&batch).map_err(Error::from)?;
                 batch.clear();
                 bytes = 0;
             }
         }
         if bytes > 0 {
-            self.engine.device.write(&batch).map_err(Error::from)?;
+            self.engine.device().write(&batch).map_err(Error::from)?;
         }
         Ok(())
     }
@@ -297,5 +341,37 @@ mod tests {
         assert!(matches!(session.transact(&mut |txn| txn.delete(a, 5)), Err(Stop::Failed(_))));
         engine.settle().unwrap();
         assert!(engine.counts().cache_misses.unwrap() > 0);
+    }
+
+    /// Goal:   an engine that was opened again has every record, and answers what its device has, not what it had cached.
+    /// Method: in memory, on a file, and over the wire; change a record below the store; count what was not in the cache.
+    #[test]
+    fn what_was_cached_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, served) = (dir.path().join("a.kaml"), dir.path().join("b.kaml"));
+        let options = StoreOptions::new(4 << 20);
+        for (path, connections) in [(None, None), (Some(&file), None), (Some(&served), Some(2))] {
+            let device = CreateOptions::new(64 << 20);
+            let path = path.map(PathBuf::as_path);
+            let mut engine = KamlEngine::create(path, &device, &options, &["a"]).unwrap();
+            if let Some(connections) = connections {
+                engine = engine.over_the_wire(&options, connections).unwrap();
+            }
+            let value = |engine: &KamlEngine, key| {
+                let mut value = Vec::new();
+                engine.session().unwrap().get_into(Table(0), key, &mut value).unwrap().then_some(value)
+            };
+            for key in 0..100 {
+                engine.session().unwrap().put(Table(0), key, b"put").unwrap();
+            }
+            engine.settle().unwrap();
+            engine.device().put(engine.tables[0], 7, b"below").unwrap();
+            assert_eq!(value(&engine, 7), Some(b"put".to_vec()));
+            engine.reopen().unwrap();
+            assert_eq!(value(&engine, 7), Some(b"below".to_vec()));
+            assert!((8..100).all(|key| value(&engine, key) == Some(b"put".to_vec())));
+            assert!(engine.counts().cache_misses.unwrap() >= 93);
+            assert_eq!(engine.url().is_some(), connections.is_some());
+        }
     }
 }
