@@ -784,6 +784,47 @@ fn database_workloads_run_small() {
     }
 }
 
+/// Goal:   benches refuse times and numbers that make no sense, as a matter of usage, and leave nothing behind.
+/// Method: none, too many, none at all and no number; for each flag that takes them.
+#[test]
+fn benches_refuse_senseless_numbers() {
+    let world = World::empty();
+    for wrong in [
+        &["floor", "--seconds", "0"][..],
+        &["put", "--seconds", "1e19"],
+        &["get", "--seconds", "NaN"],
+        &["raw", "--seconds=-1"],
+        &["serve", "--seconds", "0"],
+        &["compare", "--seconds", "0"],
+        &["compare", "--steady-seconds-max", "1e19"],
+        &["floor", "--threads", "100000"],
+        &["floor", "--clients", "5000000000"],
+        &["floor", "--batch", "0"],
+        &["floor", "--in-flight", "0"],
+        &["raw", "--depths", "5000000000"],
+        &["raw", "--transfers", "5000"],
+        &["put", "--threads", "0"],
+        &["put", "--in-flight", "5000000000"],
+        &["put", "--in-flight", "0"],
+        &["put", "--batch", "5000000000"],
+        &["mixed", "--keys", "0"],
+        &["ycsb", "a", "--seconds", "0"],
+        &["ycsb", "a", "--warm-up", "1e19"],
+        &["ycsb", "a", "--warm-up=-1"],
+        &["ycsb", "a", "--threads", "1,0"],
+        &["tpcb", "--threads", "100000"],
+        &["tpcc", "--load-threads", "0"],
+        &["ycsb", "a", "--in-flight", "5000000000"],
+        &["ycsb", "a", "--threads", "4096", "--in-flight", "65536"],
+        &["conflicts", "--threads", "0"],
+        &["conflicts", "--threads", "5000000000"],
+    ] {
+        let said = world.fails(2, &[&["bench"], wrong].concat());
+        assert!(said.contains("--"), "{wrong:?}: {said}");
+        assert_eq!(fs::read_dir(world.dir.path()).unwrap().count(), 0, "{wrong:?} left something behind");
+    }
+}
+
 /// Goal:   killed again and again, a device loses nothing that was acknowledged.
 /// Method: twelve kill cycles (`kaml bench kill` runs hundreds).
 #[test]

@@ -9,10 +9,10 @@
 
 use crate::Error;
 use crate::keys::Rng;
+use crate::together::{self, Gate};
 use kaml::store::{Store, StoreOptions};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
 use serde::Serialize;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -73,14 +73,14 @@ fn measure(settings: &Settings, records_per_lock: u32) -> Result<Row, Error> {
     let lock_timeout = LOCK_TIMEOUT;
     let options = StoreOptions { records_per_lock, transactions_max, lock_timeout, ..StoreOptions::new(CACHE_BYTES) };
     let store = Store::open(device, &options).map_err(|error| Error::Parameters(error.to_string()))?;
-    let (gate, granted) = (Barrier::new(settings.threads), AtomicU64::new(0));
+    let (gate, granted) = (Gate::new(settings.threads), AtomicU64::new(0));
     let one = |thread: u64| {
         let mut rng = Rng::new(settings.seed ^ thread.rotate_left(32));
         let mut result = Ok(());
         for round in 0..u64::from(settings.rounds) {
             // Nobody waits now: whoever waited in the last round did so before anybody ended it.
             let (waited, asked) = (store.stats().lock_wait_count, settings.threads as u64);
-            gate.wait();
+            gate.pass()?;
             // After a failure the round goes on, or the others would wait for ever.
             let mut txn = store.begin();
             let key = rng.below(settings.records);
@@ -89,18 +89,20 @@ fn measure(settings: &Settings, records_per_lock: u32) -> Result<Row, Error> {
                 .map_err(|error| error.to_string())
                 .and_then(|txn| txn.read_for_update(namespace, key).map(drop).map_err(|error| error.to_string()));
             granted.fetch_add(1, Ordering::SeqCst);
-            while granted.load(Ordering::SeqCst) - round * asked + store.stats().lock_wait_count - waited < asked {
+            let all_asked =
+                || granted.load(Ordering::SeqCst) - round * asked + store.stats().lock_wait_count - waited >= asked;
+            while !all_asked() && !gate.is_given_up() {
                 std::thread::sleep(LOOK_PAUSE);
             }
             result = result.and(held.map_err(Error::Engine));
             drop(txn);
-            gate.wait();
+            gate.pass()?;
         }
         result
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..settings.threads as u64).map(|thread| scope.spawn(move || one(thread))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a locking thread panicked"))
+        let work = (0..settings.threads as u64).map(|thread| move || one(thread));
+        together::join(together::start(scope, Some(&gate), work)?)
     })?;
     let rounds = f64::from(settings.rounds);
     let expected = expected(settings.records, records_per_lock, settings.threads);

@@ -11,10 +11,10 @@ use crate::engine::{Body, Cause, Engine, Pipeline, Session, Stop, Table};
 use crate::figures::{DiskBytes, Meter, histogram, record, resident_bytes};
 use crate::outcome;
 pub use crate::outcome::{Aborts, KindFigures, Outcome};
+use crate::together::{self, Gate};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::ops::Range;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -223,25 +223,25 @@ pub fn run<W: Worker>(
     let workers: Vec<W> = (0..run.threads).map(make).collect();
     let (meter, before, misses, results) = std::thread::scope(|scope| {
         let field = &field;
-        let start = |worker| scope.spawn(move || field.work(engine, worker));
-        let threads: Vec<_> = workers.into_iter().map(start).collect();
+        let _held = field.gate.held();
+        let work = workers.into_iter().map(|worker| move || field.work(engine, worker));
+        let threads = together::start(scope, Some(&field.gate), work)?;
         progress(Stage::WarmUp, 0, 0);
-        field.gate.wait(); // all have warmed up
+        let warmed_up = field.gate.pass();
         reset_memory_peak();
         let (before, misses) = (DiskBytes::now(), engine.counts().cache_misses);
         progress(Stage::Measure, 0, 0);
         let meter = Meter::start();
-        field.gate.wait();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| thread.join().expect("a workload thread panicked");
-        let results: Vec<Result<(W, Share), Error>> = threads.into_iter().map(join).collect();
-        (meter.stop(String::new(), 0, 0, &histogram()), before, misses, results)
-    });
+        let begun = warmed_up.and_then(|()| field.gate.pass());
+        let results = together::join(threads)?;
+        begun?;
+        Ok::<_, Error>((meter.stop(String::new(), 0, 0, &histogram()), before, misses, results))
+    })?;
     let memory_bytes_max = resident_bytes().map(|(_, max)| max);
     let counts = engine.counts();
     let mut all = Share::new(about.kinds.len());
     let mut workers = Vec::new();
-    for result in results {
-        let (worker, share) = result?;
+    for (worker, share) in results {
         all.add(&share)?;
         workers.push(worker);
     }
@@ -309,18 +309,18 @@ struct Field<'a> {
     run: &'a Run,
     kinds: usize,
     /// Twice: after the warm-up, and before the measured part.
-    gate: Barrier,
+    gate: Gate,
     begun: AtomicU64,
     failed: AtomicBool,
 }
 
 impl<'a> Field<'a> {
     fn new(run: &'a Run, kinds: usize) -> Field<'a> {
-        let gate = Barrier::new(run.threads + 1);
+        let gate = Gate::new(run.threads + 1);
         Field { run, kinds, gate, begun: AtomicU64::new(0), failed: AtomicBool::new(false) }
     }
 
-    /// One thread: both gates are passed whatever happens, or the others would wait for ever.
+    /// One thread: both gates are passed whatever fails, or the others would wait for ever.
     fn work<W: Worker>(&self, engine: &dyn Engine, mut worker: W) -> Result<(W, Share), Error> {
         let door = Door::open(engine, self.run.in_flight);
         let mut share = Share::new(self.kinds);
@@ -330,9 +330,9 @@ impl<'a> Field<'a> {
             Ok(door)
         });
         self.failed.fetch_or(warmed.is_err(), Ordering::Relaxed);
-        self.gate.wait();
+        self.gate.pass()?;
         share = Share::new(self.kinds);
-        self.gate.wait();
+        self.gate.pass()?;
         let mut door = warmed?;
         let (duration, limit) = (self.run.duration, self.run.operations_max);
         let result = self.operate(&mut door, &mut worker, duration, &self.begun, limit, &mut share);
@@ -351,8 +351,9 @@ impl<'a> Field<'a> {
     ) -> Result<(), Error> {
         let start = Instant::now();
         let goes_on = |now: Instant| {
-            now < start + duration
+            now - start < duration
                 && !self.failed.load(Ordering::Relaxed)
+                && !self.gate.is_given_up()
                 && (operations_max == u64::MAX || begun.fetch_add(1, Ordering::Relaxed) < operations_max)
         };
         match door {
@@ -429,12 +430,9 @@ pub fn share_out<T: Send>(
         }
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(one)).collect();
-        let mut results = Vec::new();
-        for thread in threads {
-            results.extend(thread.join().expect("a workload thread panicked")?);
-        }
-        Ok(results)
+        let threads = together::start(scope, None, (0..threads.max(1)).map(|_| one));
+        let threads = threads.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        Ok(together::join(threads)?.into_iter().flatten().collect())
     })
 }
 
@@ -525,6 +523,32 @@ mod tests {
         };
         let result = share_out(&engine, 3, 100_000_000, Stage::Load, &|_, _, _| (), fail);
         assert!(matches!(result, Err(Error::Wrong(what)) if what == "here"));
+    }
+
+    /// Panics at its first operation, or at its hundredth.
+    struct Panicking {
+        left: u64,
+    }
+
+    impl Worker for Panicking {
+        fn operate(&mut self, _: &mut dyn Session, _: &mut Tally) -> Result<usize, Error> {
+            self.left = self.left.checked_sub(1).expect("this worker has had enough");
+            Ok(0)
+        }
+    }
+
+    /// Goal:   a panic ends a run with its words, also before anything is measured; a time beyond all clocks is one without end.
+    /// Method: one worker of three panics in the warm-up, or in a measured part that would take longer than there are seconds.
+    #[test]
+    fn panics_end_a_run() {
+        let engine = engine();
+        let about = About { workload: "panicking".into(), kinds: &["nothing"], configuration: 1.into() };
+        let make = |thread: usize| Panicking { left: if thread == 1 { 100 } else { u64::MAX } };
+        for (warm_up, duration) in [(Duration::MAX, Duration::ZERO), (Duration::ZERO, Duration::MAX)] {
+            let parameters = Run { warm_up, duration, ..Run::of(3, u64::MAX) };
+            let result = run(&engine, &parameters, &about, &|_, _, _| (), make);
+            assert!(matches!(result, Err(Error::Wrong(what)) if what.contains("has had enough")));
+        }
     }
 
     /// Goal:   an operation that fails ends the run with its error, also during the warm-up.

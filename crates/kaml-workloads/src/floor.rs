@@ -14,6 +14,7 @@ mod pages;
 
 use crate::figures::{Meter, histogram, record};
 use crate::scratch::Scratch;
+use crate::together::{self, Gate};
 use crate::uring::Loop;
 use crate::{Error, Figures};
 use hdrhistogram::Histogram;
@@ -23,7 +24,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Bytes of the log, and of the pages behind it if they are asked for, unless told otherwise; written round and round.
@@ -119,16 +120,15 @@ pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
         }
         false => None,
     };
-    let start = Barrier::new(floor.clients + 1);
+    let start = Gate::new(floor.clients + 1);
     let (meter, latencies) = std::thread::scope(|scope| {
         let (log, start) = (&log, &start);
-        let clients: Vec<_> = (0..floor.clients).map(|client| scope.spawn(move || log.client(client, start))).collect();
-        start.wait();
+        let work = (0..floor.clients).map(|client| move || log.client(client, start));
+        let clients = together::start(scope, Some(start), work)?;
+        let passed = start.pass();
         let meter = Meter::start();
-        let mut all = histogram();
-        for client in clients {
-            all += client.join().expect("a client panicked")?;
-        }
+        let all = together::join(clients)?.into_iter().fold(histogram(), |all, of_client| all + of_client);
+        passed?;
         Ok::<_, Error>((meter, all))
     })?;
     let figures = floor.figures(meter, "floor, blocking", &latencies);
@@ -181,7 +181,7 @@ pub fn event_loop_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error>
     let mut frames: Vec<Frame> = (0..slot_count).map(|_| Frame::default()).collect();
     let mut done: Vec<usize> = (0..slot_count).collect();
     let meter = Meter::start();
-    let end = Instant::now() + floor.duration;
+    let begin = Instant::now();
     loop {
         let now = Instant::now();
         for slot in done.drain(..) {
@@ -189,7 +189,7 @@ pub fn event_loop_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error>
             for begun in frame.begun.drain(..) {
                 record(&mut latencies, now - begun);
             }
-            if now >= end {
+            if now - begin >= floor.duration {
                 continue;
             }
             let clients = floor.clients / slot_count + usize::from(slot < floor.clients % slot_count);
@@ -335,7 +335,7 @@ impl<'a> Log<'a> {
             leader_count: 0,
             heir: false,
             cursor: Cursor::new(),
-            spare: (0..floor.writes_in_flight).map(|_| frame()).collect(),
+            spare: (0..floor.writes_in_flight.min(floor.clients)).map(|_| frame()).collect(),
             pages: None,
         };
         let words = (0..WORD_COUNT).map(|_| Word(AtomicU32::new(WAITING))).collect();
@@ -343,14 +343,14 @@ impl<'a> Log<'a> {
     }
 
     /// Puts until time is up.
-    fn client(&self, client: usize, start: &Barrier) -> Result<Histogram<u64>, Error> {
+    fn client(&self, client: usize, start: &Gate) -> Result<Histogram<u64>, Error> {
         let payload = vec![client as u8; self.floor.record_bytes];
         let mut batch = vec![0u8; self.floor.batch_bytes()];
         let mut latencies = histogram();
-        start.wait();
-        let mut begun = Instant::now();
-        let end = begun + self.floor.duration;
-        while begun < end {
+        start.pass()?;
+        let begin = Instant::now();
+        let mut begun = begin;
+        while begun - begin < self.floor.duration {
             let mut len = 0;
             for key in 0..self.floor.batch_records {
                 len += write_record(&mut batch[len..], key as u64, &payload);

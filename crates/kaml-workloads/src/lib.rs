@@ -24,6 +24,7 @@ pub mod reopen;
 mod rows;
 pub mod scratch;
 pub mod steady;
+mod together;
 pub mod tpcb;
 pub mod tpcc;
 mod uring;

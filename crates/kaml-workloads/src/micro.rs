@@ -8,11 +8,11 @@
 
 use crate::figures::{Meter, histogram, record};
 use crate::keys::{Chooser, Distribution, Rng};
+use crate::together::{self, Gate};
 use crate::{Error, Figures};
 use hdrhistogram::Histogram;
 use kaml::{Answer, Batch, Bytes, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::ops::Range;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -143,9 +143,9 @@ pub fn fill_range(
     };
     std::thread::scope(|scope| {
         let share = &share;
-        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || share(thread))).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().expect("a filling thread panicked"))
-    })
+        together::join(together::start(scope, None, (0..THREADS).map(|thread| move || share(thread)))?)
+    })?;
+    Ok(())
 }
 
 /// Puts records `0..count` one after another.
@@ -162,16 +162,16 @@ where
     if thread_count == 0 {
         return Err(Error::Parameters("no threads".into()));
     }
-    let start = Barrier::new(thread_count + 1);
+    let start = Gate::new(thread_count + 1);
     let begun_count = AtomicU64::new(0);
     let one = |thread: u64| -> Result<Histogram<u64>, Error> {
         let made = make(thread);
-        start.wait();
+        start.pass()?;
         let mut operation = made?;
         let mut latencies = histogram();
-        let mut begun = Instant::now();
-        let end = begun + stop.duration;
-        while begun < end && begun_count.fetch_add(1, Ordering::Relaxed) < stop.operations {
+        let begin = Instant::now();
+        let mut begun = begin;
+        while begun - begin < stop.duration && begun_count.fetch_add(1, Ordering::Relaxed) < stop.operations {
             operation()?;
             let now = Instant::now();
             record(&mut latencies, now - begun);
@@ -181,13 +181,12 @@ where
     };
     std::thread::scope(|scope| {
         let one = &one;
-        let threads: Vec<_> = (0..thread_count as u64).map(|thread| scope.spawn(move || one(thread))).collect();
-        start.wait();
+        let work = (0..thread_count as u64).map(|thread| move || one(thread));
+        let threads = together::start(scope, Some(&start), work)?;
+        let passed = start.pass();
         let meter = Meter::start();
-        let join = |all, thread: std::thread::ScopedJoinHandle<'_, Result<_, Error>>| {
-            Ok::<_, Error>(all + thread.join().expect("a workload thread panicked")?)
-        };
-        let latencies = threads.into_iter().try_fold(histogram(), join)?;
+        let latencies = together::join(threads)?.into_iter().fold(histogram(), |all, of_thread| all + of_thread);
+        passed?;
         Ok(Run { meter, latencies })
     })
 }
@@ -312,12 +311,12 @@ fn in_flight(
     let mut begun = vec![(Instant::now(), 0u64); depth];
     let mut idle: Vec<usize> = (0..depth).collect();
     let meter = Meter::start();
-    let end = Instant::now() + stop.duration;
+    let begin = Instant::now();
     let mut begun_count = 0;
     loop {
         let mut now = Instant::now();
         for token in idle.drain(..) {
-            if now < end && begun_count < stop.operations {
+            if now - begin < stop.duration && begun_count < stop.operations {
                 begun_count += 1;
                 begun[token] = (now, submit(&mut queue, token as u64)?);
             }
@@ -418,6 +417,19 @@ mod tests {
             assert_eq!(all.operations, 500);
             assert!((150..350).contains(&puts.operations), "{puts:?}");
         }
+    }
+
+    /// Goal:   a thread that panics before all are ready ends the run, with its words.
+    /// Method: one of four; then a run whose end lies beyond all clocks.
+    #[test]
+    fn panics_end_a_run() {
+        let stop = Stop { duration: Duration::MAX, operations: 100 };
+        let result = threads(4, stop, |thread| {
+            assert!(thread != 2, "thread 2 has had enough");
+            Ok(|| Ok(()))
+        });
+        assert!(matches!(result, Err(Error::Wrong(what)) if what.contains("has had enough")));
+        assert_eq!(threads(4, stop, |_| Ok(|| Ok(()))).unwrap().latencies.len(), 100);
     }
 
     /// Goal:   a workload notices a record that is missing or has another's value.

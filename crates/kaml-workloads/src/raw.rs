@@ -6,6 +6,7 @@
 use crate::figures::{Meter, histogram, record};
 use crate::keys::Rng;
 use crate::scratch::Scratch;
+use crate::together;
 use crate::uring::Loop;
 use crate::{Error, Figures};
 use kaml_flash::AlignedBuf;
@@ -54,8 +55,8 @@ fn pread(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Error> {
     let mut latencies = histogram();
     let meter = Meter::start();
     let mut begun = Instant::now();
-    let end = begun + reads.duration;
-    while latencies.is_empty() || begun < end {
+    let begin = begun;
+    while latencies.is_empty() || begun - begin < reads.duration {
         let offset = random_offset(&mut rng, scratch, reads.bytes);
         file.read_exact_at(&mut into, offset).map_err(Error::io("reading"))?;
         let now = Instant::now();
@@ -73,7 +74,6 @@ fn reads_in_flight(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Er
     let mut done: Vec<usize> = (0..reads.depth).collect();
     let meter = Meter::start();
     let start = Instant::now();
-    let end = start + reads.duration;
     let mut primed = false;
     loop {
         let now = Instant::now();
@@ -81,7 +81,7 @@ fn reads_in_flight(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Er
             if primed {
                 record(&mut latencies, now - begun[slot]);
             }
-            if !primed || now < end {
+            if !primed || now - start < reads.duration {
                 begun[slot] = now;
                 ring.read(slot, random_offset(&mut rng, scratch, reads.bytes), reads.bytes);
             }
@@ -146,7 +146,7 @@ fn sequential(
     let file = scratch.open(false)?;
     let share = scratch.bytes() / run.depth as u64 / run.bytes as u64 * run.bytes as u64;
     let meter = Meter::start();
-    let end = Instant::now() + run.duration;
+    let begin = Instant::now();
     let one = |thread: usize| {
         let make = if run.huge_pages { AlignedBuf::for_transfers } else { AlignedBuf::zeroed };
         let mut buffer = make(run.bytes);
@@ -154,7 +154,7 @@ fn sequential(
         let mut latencies = histogram();
         let mut begun = Instant::now();
         let mut count = 0u64;
-        while count == 0 || begun < end {
+        while count == 0 || begun - begin < run.duration {
             let offset = thread as u64 * share + (run.skipped + count) * run.bytes as u64 % share;
             count += 1;
             transfer(&file, &mut buffer, offset, count).map_err(Error::io("direct I/O"))?;
@@ -166,10 +166,8 @@ fn sequential(
     };
     let latencies = std::thread::scope(|scope| {
         let one = &one;
-        let threads: Vec<_> = (0..run.depth).map(|thread| scope.spawn(move || one(thread))).collect();
-        threads
-            .into_iter()
-            .try_fold(histogram(), |all, thread| Ok::<_, Error>(all + thread.join().expect("a thread panicked")?))
+        let threads = together::start(scope, None, (0..run.depth).map(|thread| move || one(thread)))?;
+        Ok::<_, Error>(together::join(threads)?.into_iter().fold(histogram(), |all, of_thread| all + of_thread))
     })?;
     Ok(figures(meter, what, run.bytes, run.depth, &latencies))
 }

@@ -19,8 +19,52 @@ use kaml_workloads::raw::{self, RandomReads, Sequential};
 use kaml_workloads::scratch::{Passing, Scratch};
 use kaml_workloads::{Error, Figures, keys, memory, reopen};
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// A run takes a week at most.
+const SECONDS_MAX: f64 = 7.0 * 24.0 * 3600.0;
+/// Each thread has a stack, histograms and buffers: more are no use to any machine.
+const THREADS_MAX: usize = 4096;
+/// Each operation in flight has a buffer.
+const IN_FLIGHT_MAX: usize = 1 << 16;
+/// Records in one Put, or writes of a floor at once: far more than there is a use for.
+const BATCH_MAX: usize = 1 << 16;
+const WRITES_MAX: usize = 1024;
+
+/// The time that a flag asks for.
+pub(super) fn time(flag: &str, seconds: f64, may_be_0: bool) -> Result<Duration, Failure> {
+    let fits = |time: &Duration| (may_be_0 || !time.is_zero()) && time.as_secs_f64() <= SECONDS_MAX;
+    let least = if may_be_0 { "not below" } else { "above" };
+    let refused = || Failure::Usage(format!("--{flag} {seconds}: must be {least} 0 and at most {SECONDS_MAX}"));
+    Duration::try_from_secs_f64(seconds).ok().filter(fits).ok_or_else(refused)
+}
+
+/// Demands of the number that a flag asks for that it makes sense.
+fn within(flag: &str, number: usize, range: RangeInclusive<usize>) -> Result<(), Failure> {
+    if range.contains(&number) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("--{flag} {number}: must be in {} to {}", range.start(), range.end())))
+}
+
+/// Demands a number of threads that can be had.
+pub(super) fn threads_within(flag: &str, number: usize) -> Result<(), Failure> {
+    within(flag, number, 1..=THREADS_MAX)
+}
+
+/// Demands so many operations in flight, on each of so many threads, that there is memory for all; 0: threads wait for each.
+pub(super) fn in_flight_within(in_flight: usize, threads: usize) -> Result<(), Failure> {
+    within("in-flight", in_flight, 0..=IN_FLIGHT_MAX)?;
+    match in_flight * threads {
+        all if all <= 16 * IN_FLIGHT_MAX => Ok(()),
+        all => {
+            let most = 16 * IN_FLIGHT_MAX;
+            Err(Failure::Usage(format!("--in-flight {in_flight} on {threads} threads are {all}: at most {most}")))
+        }
+    }
+}
 
 /// Flags of `kaml bench`.
 #[derive(Args)]
@@ -133,7 +177,7 @@ pub struct Common {
 
 impl Common {
     pub fn duration(&self) -> Result<Duration, Failure> {
-        Duration::try_from_secs_f64(self.seconds).map_err(|error| Failure::Usage(format!("--seconds: {error}")))
+        time("seconds", self.seconds, false)
     }
 
     pub fn show(&self, figures: &[Figures]) -> Result<(), Failure> {
@@ -333,6 +377,10 @@ impl Arguments {
 impl FloorArguments {
     fn run(self) -> Result<(), Failure> {
         let duration = self.common.duration()?;
+        self.threads.0.iter().try_for_each(|threads| threads_within("threads", *threads))?;
+        self.clients.0.iter().try_for_each(|clients| within("clients", *clients, 1..=IN_FLIGHT_MAX))?;
+        within("batch", self.batch, 1..=BATCH_MAX)?;
+        within("in-flight", self.in_flight.unwrap_or(1), 1..=WRITES_MAX)?;
         let halves = if self.pages { 2 } else { 1 };
         let scratch = Scratch::create(&self.common.dir, halves * floor::LOG_BYTES)?;
         let floor = |clients, writes_in_flight| Floor {
@@ -363,8 +411,11 @@ impl FloorArguments {
 
 impl RawArguments {
     fn run(self) -> Result<(), Failure> {
+        let duration = self.common.duration()?;
+        self.depths.0.iter().try_for_each(|depth| within("depths", *depth, 1..=THREADS_MAX))?;
+        self.transfers.0.iter().try_for_each(|threads| threads_within("transfers", *threads))?;
         let scratch = Scratch::create(&self.common.dir, self.file)?;
-        let figures = self.measure(&scratch, self.common.duration()?)?;
+        let figures = self.measure(&scratch, duration)?;
         self.common.show(&figures)
     }
 
@@ -388,8 +439,18 @@ impl RawArguments {
 
 impl DeviceArguments {
     fn run(self, work: Work) -> Result<(), Failure> {
+        self.common.duration()?;
+        threads_within("threads", self.threads)?;
+        within("in-flight", self.in_flight.unwrap_or(1), 1..=IN_FLIGHT_MAX)?;
+        within("batch", self.batch, 1..=BATCH_MAX)?;
+        if self.keys == 0 {
+            return Err(Failure::Usage("--keys must not be 0".into()));
+        }
         let scratch = Passing::directory(&self.common.dir).map_err(Failure::io(self.common.dir.display()))?;
-        let capacity = self.capacity.unwrap_or((self.keys * (self.bytes + 256) * 2).max(32 << 30));
+        let capacity = self.capacity.unwrap_or_else(|| {
+            let record_bytes = self.bytes.saturating_add(256).saturating_mul(2);
+            self.keys.saturating_mul(record_bytes).max(32 << 30)
+        });
         let options = CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) };
         let device = Device::create(scratch.path().join("bench.kaml"), &options)?;
         let bytes_max = device.info().value_bytes_max;
@@ -413,9 +474,6 @@ impl DeviceArguments {
             Distribution::Zipf => return Err(Failure::Usage(format!("--theta {}: must be in 0..1", self.theta))),
             Distribution::Sequential => keys::Distribution::Sequential,
         };
-        if self.keys == 0 || self.batch == 0 {
-            return Err(Failure::Usage("--keys and --batch must not be 0".into()));
-        }
         let records = Records { value_bytes: self.bytes as usize, count: self.keys, distribution, seed: 1 };
         let stop = Stop { duration: self.common.duration()?, operations: self.count.unwrap_or(u64::MAX) };
         let in_flight = self.in_flight.unwrap_or(self.threads);
@@ -437,7 +495,6 @@ impl DeviceArguments {
 
 impl CompareArguments {
     fn options(&self) -> Result<Options, Failure> {
-        let seconds = Duration::try_from_secs_f64(self.steady_seconds_max);
         Ok(Options {
             dir: self.common.dir.clone(),
             duration: self.common.duration()?,
@@ -446,7 +503,7 @@ impl CompareArguments {
             get_records: self.get_records.max(1),
             index_keys: self.index_keys.0.iter().map(|keys| *keys as u64).collect(),
             steady_capacity: self.steady_capacity,
-            steady_duration_max: seconds.map_err(|error| Failure::Usage(format!("--steady-seconds-max: {error}")))?,
+            steady_duration_max: time("steady-seconds-max", self.steady_seconds_max, true)?,
             reopen_records: self.reopen_records.max(1),
             kill_cycles: self.kill_cycles,
             memory_bytes: self.memory_bytes,

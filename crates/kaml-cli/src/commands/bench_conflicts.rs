@@ -3,6 +3,7 @@
 //! Lives here:       flags, the table, writing the picture.
 //! Lives elsewhere:  the experiment (`kaml_workloads::conflicts`).
 
+use super::bench::threads_within;
 use crate::failure::Failure;
 use crate::output;
 use clap::Args;
@@ -38,6 +39,7 @@ pub struct Arguments {
 impl Arguments {
     /// Measures and shows.
     pub fn run(self) -> Result<(), Failure> {
+        threads_within("threads", self.threads)?;
         let settings = Settings {
             records: self.records,
             threads: self.threads,

@@ -3,6 +3,7 @@
 //! Lives here:       flags, progress and the table.
 //! Lives elsewhere:  workloads, engine and figures (`kaml-workloads`).
 
+use super::bench::{in_flight_within, threads_within, time};
 use super::create::Durability;
 use crate::failure::Failure;
 use crate::{output, size};
@@ -255,10 +256,10 @@ impl TpccArguments {
 impl Common {
     /// Loads a workload on a new device, runs it with each number of threads, and checks it.
     fn measure(&self, workload: &dyn Workload, operations_max: Option<u64>) -> Result<Vec<Outcome>, Failure> {
+        let runs = self.runs(operations_max)?;
         let scratch = Passing::directory(&self.dir).map_err(Failure::io(self.dir.display()))?;
         let path = scratch.path().join("bench.kaml");
         let path = (!self.in_memory).then_some(path.as_path());
-        let runs = self.runs(operations_max)?;
         let store = self.store(workload);
         let mut engine = KamlEngine::create(path, &self.device(workload), &store, workload.tables())?;
         if let Some(connections) = self.served {
@@ -281,21 +282,14 @@ impl Common {
     }
 
     fn runs(&self, operations_max: Option<u64>) -> Result<Vec<Run>, Failure> {
-        let seconds = |name, seconds| {
-            Duration::try_from_secs_f64(seconds).map_err(|error| Failure::Usage(format!("--{name}: {error}")))
-        };
-        let (duration, warm_up) = (seconds("seconds", self.seconds)?, seconds("warm-up", self.warm_up)?);
+        let (duration, warm_up) = (time("seconds", self.seconds, false)?, time("warm-up", self.warm_up, true)?);
+        threads_within("load-threads", self.load_threads)?;
         let operations_max = self.operations.or(operations_max).unwrap_or(u64::MAX);
-        let run = |(at, threads): (usize, &usize)| match *threads {
-            0 => Err(Failure::Usage("--threads must not be 0".into())),
-            threads => Ok(Run {
-                threads,
-                in_flight: self.in_flight,
-                duration,
-                warm_up,
-                operations_max,
-                seed: self.seed + at as u64,
-            }),
+        let run = |(at, &threads): (usize, &usize)| {
+            threads_within("threads", threads)?;
+            in_flight_within(self.in_flight, threads)?;
+            let seed = self.seed.wrapping_add(at as u64);
+            Ok(Run { threads, in_flight: self.in_flight, duration, warm_up, operations_max, seed })
         };
         self.threads.iter().enumerate().map(run).collect()
     }
