@@ -40,7 +40,7 @@ pub struct SteadyFigures {
     pub records: u64,
     /// Live bytes as a share of the capacity that the device reports, after filling.
     pub live_share: f64,
-    /// Overwrites before any record was relocated.
+    /// Overwrites before any record was relocated, if the first slice of them did without.
     pub before: Figures,
     /// Overwrites in the steady state.
     pub steady: Figures,
@@ -69,14 +69,13 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
     device.settle()?;
     device.reset_latencies();
     let mut overwriting = Overwriting::new(&device, namespace, steady, records);
-    overwriting.until(|begun, now| now.relocated_bytes > begun.relocated_bytes)?;
-    let before = overwriting.take("before garbage collection")?;
-    progress(&format!("before garbage collection: {:.0} puts/s", before.0.operations_per_s));
+    let before = overwriting.until_relocation()?;
+    progress(&format!("before garbage collection: {:.0} puts/s", before.operations_per_s));
     let capacity = steady.capacity as f64;
     overwriting.until_overwritten(steady.settle_capacities * capacity)?;
-    overwriting.take("settling")?;
+    overwriting.take("settling");
     overwriting.until_overwritten((steady.settle_capacities + steady.measured_capacities) * capacity)?;
-    let (figures, begun) = overwriting.take("steady state")?;
+    let (figures, begun) = overwriting.take("steady state");
     let now = device.stats();
     let pages = (now.page_bytes - begun.page_bytes) as f64;
     let result = SteadyFigures {
@@ -85,8 +84,8 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
         overwritten_capacities: overwriting.value_bytes() / capacity,
         write_amplification: pages / (now.record_bytes - begun.record_bytes).max(1) as f64,
         page_bytes_per_value_byte: pages / (now.host_bytes - begun.host_bytes).max(1) as f64,
-        p999_ratio: figures.latency.p999_ns as f64 / before.0.latency.p999_ns.max(1) as f64,
-        before: before.0,
+        p999_ratio: figures.latency.p999_ns as f64 / before.latency.p999_ns.max(1) as f64,
+        before,
         steady: figures,
         erase_min: now.erase_min.into(),
         erase_max: now.erase_max.into(),
@@ -125,6 +124,7 @@ struct Overwriting<'a> {
     steady: &'a Steady,
     records: u64,
     slice: u64,
+    slice_duration: Duration,
     end: Instant,
     put_count: u64,
     stage: Vec<Figures>,
@@ -136,19 +136,28 @@ impl<'a> Overwriting<'a> {
         let end = Instant::now() + steady.duration_max;
         let stage_begun = device.stats();
         let (slice, put_count, stage) = (0, 0, Vec::new());
-        Overwriting { device, namespace, steady, records, slice, end, put_count, stage, stage_begun }
+        let slice_duration = SLICE;
+        Overwriting { device, namespace, steady, records, slice, slice_duration, end, put_count, stage, stage_begun }
     }
 
     fn value_bytes(&self) -> f64 {
         (self.put_count * self.steady.value_bytes as u64) as f64
     }
 
-    /// Overwrites, at least one slice, until the counters say so or time is up.
-    fn until(&mut self, done: impl Fn(&Stats, &Stats) -> bool) -> Result<(), Error> {
+    /// Overwrites until a record was relocated, or time is up, and ends the stage. The slice in which it was belongs to the next
+    /// stage; only if it was the first, there is nothing else.
+    fn until_relocation(&mut self) -> Result<Figures, Error> {
         loop {
+            let before_slice = self.device.stats();
             self.one_slice()?;
-            if done(&self.stage_begun, &self.device.stats()) || Instant::now() >= self.end {
-                return Ok(());
+            let relocated = self.device.stats().relocated_bytes > self.stage_begun.relocated_bytes;
+            if relocated && self.stage.len() > 1 {
+                let last = self.stage.split_off(self.stage.len() - 1);
+                let stage = std::mem::replace(&mut self.stage, last);
+                return Ok(self.end_stage("before garbage collection", &stage, before_slice).0);
+            }
+            if relocated || Instant::now() >= self.end {
+                return Ok(self.take("before garbage collection, or as it began").0);
             }
         }
     }
@@ -169,20 +178,24 @@ impl<'a> Overwriting<'a> {
             distribution: steady.distribution,
             seed: self.slice << 20,
         };
-        let puts = Puts { records, batch_records: 1, in_flight: steady.threads, stop: Stop::after(SLICE) };
+        let puts =
+            Puts { records, batch_records: 1, in_flight: steady.threads, stop: Stop::after(self.slice_duration) };
         let figures = micro::puts(self.device, self.namespace, &puts)?;
         self.put_count += figures.operations;
         self.stage.push(figures);
         Ok(())
     }
 
-    /// Ends a stage; answers its figures and the counters at its beginning. Percentiles are the device's own over the
-    /// whole stage.
-    fn take(&mut self, what: &str) -> Result<(Figures, Stats), Error> {
+    /// Ends a stage; answers its figures and the counters at its beginning.
+    fn take(&mut self, what: &str) -> (Figures, Stats) {
         let stage = std::mem::take(&mut self.stage);
+        self.end_stage(what, &stage, self.device.stats())
+    }
+
+    /// The same for slices that ended when the counters were these. Percentiles are the device's own over all of them.
+    fn end_stage(&mut self, what: &str, stage: &[Figures], now: Stats) -> (Figures, Stats) {
         let sum = |field: fn(&Figures) -> f64| stage.iter().map(field).sum::<f64>();
         let (operations, seconds) = (sum(|f| f.operations as f64), sum(|f| f.seconds));
-        let now = self.device.stats();
         let latency = Latency {
             p50_ns: now.put_latency.p50_ns,
             p90_ns: now.put_latency.p90_ns,
@@ -207,6 +220,42 @@ impl<'a> Overwriting<'a> {
         };
         self.device.reset_latencies();
         let begun = std::mem::replace(&mut self.stage_begun, now);
-        Ok((figures, begun))
+        (figures, begun)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   what is told of the time before garbage collection has nothing of it.
+    /// Method: overwrite a small device in short slices; the counters at the end of the stage.
+    #[test]
+    fn nothing_is_relocated_before() {
+        let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+        let namespace = micro::namespace(&device, "bench").unwrap();
+        let steady = Steady {
+            capacity: 64 << 20,
+            live_share: 0.6,
+            value_bytes: 1024,
+            distribution: Distribution::Uniform,
+            threads: 2,
+            settle_capacities: 0.0,
+            measured_capacities: 0.0,
+            duration_max: Duration::from_secs(60),
+        };
+        let (records, _) = fill_to(&device, namespace, &steady, &mut |_| ()).unwrap();
+        device.settle().unwrap();
+        device.reset_latencies();
+        let mut overwriting = Overwriting::new(&device, namespace, &steady, records);
+        overwriting.slice_duration = Duration::from_millis(1);
+        let begun = overwriting.stage_begun.clone();
+        let before = overwriting.until_relocation().unwrap();
+        let ended = &overwriting.stage_begun;
+        assert!(before.operations > 0 && overwriting.stage.len() == 1, "{before:?}");
+        assert!(device.stats().relocated_bytes > begun.relocated_bytes);
+        assert_eq!(ended.relocated_bytes, begun.relocated_bytes);
+        assert_eq!(ended.put_count - begun.put_count, before.operations);
+        assert_eq!(overwriting.put_count, before.operations + overwriting.stage[0].operations);
     }
 }
