@@ -8,7 +8,7 @@
 
 use crate::Error;
 use crate::engine::{Body, Cause, Engine, Pipeline, Session, Stop, Table};
-use crate::figures::{DiskBytes, Meter, histogram, record, resident_bytes};
+use crate::figures::{DiskBytes, Meter, histogram, record, reset_resident_peak, resident_bytes};
 use crate::outcome;
 pub use crate::outcome::{Aborts, KindFigures, Outcome};
 use crate::together::{self, Gate};
@@ -228,7 +228,7 @@ pub fn run<W: Worker>(
         let threads = together::start(scope, Some(&field.gate), work)?;
         progress(Stage::WarmUp, 0, 0);
         let warmed_up = field.gate.pass();
-        reset_memory_peak();
+        reset_resident_peak();
         let (before, misses) = (DiskBytes::now(), engine.counts().cache_misses);
         progress(Stage::Measure, 0, 0);
         let meter = Meter::start();
@@ -445,11 +445,6 @@ pub(crate) fn read_all(
         true => Ok(()),
         false => Err(Error::Wrong(format!("table {}: record {key} is missing", table.0))),
     })
-}
-
-/// Tells the system to forget the highest memory so far; where it refuses, the peak is that of the whole process.
-fn reset_memory_peak() {
-    let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
 #[cfg(test)]

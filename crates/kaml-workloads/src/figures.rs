@@ -157,6 +157,11 @@ pub fn resident_bytes() -> Option<(u64, u64)> {
     Some((field("VmRSS:")?, field("VmHWM:")?))
 }
 
+/// Tells the system to forget the highest memory so far; where it refuses, the peak is that of the whole process.
+pub(crate) fn reset_resident_peak() {
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -56,6 +56,16 @@ pub struct SteadyFigures {
     pub erase_min: u64,
     /// Of all blocks, at the end.
     pub erase_max: u64,
+    /// Of all blocks, at the end.
+    pub erase_mean: f64,
+}
+
+impl SteadyFigures {
+    /// How far apart the erase counts of blocks are, as a share of their mean: above 1 if there is a block that was never
+    /// erased.
+    pub fn erase_spread_of_mean(&self) -> f64 {
+        (self.erase_max - self.erase_min) as f64 / self.erase_mean.max(f64::MIN_POSITIVE)
+    }
 }
 
 /// Overwrites are done in slices of this long, between which the device's counters are looked at.
@@ -89,6 +99,7 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
         steady: figures,
         erase_min: now.erase_min.into(),
         erase_max: now.erase_max.into(),
+        erase_mean: now.erase_mean,
     };
     device.close()?;
     Ok(result)

@@ -400,6 +400,8 @@ impl Bench<'_> {
             let spread_max = (f.erase_max as f64 * 0.1).max(16.0);
             let spread_name = format!("erase counts {} to {}, spread", f.erase_min, f.erase_max);
             row(&spread_name, "erases", spread, Some(Bar::AtMost(spread_max)));
+            // In so few capacities that is met by any block; this is not by one that is never erased.
+            row("spread of erase counts over their mean", "", f.erase_spread_of_mean(), Some(Bar::AtMost(1.0)));
         }
         Ok(rows)
     }
