@@ -228,13 +228,17 @@ pub fn run<W: Worker>(
         let threads = together::start(scope, Some(&field.gate), work)?;
         progress(Stage::WarmUp, 0, 0);
         let warmed_up = field.gate.pass();
+        // What the warm-up put off is not charged to what is measured.
+        progress(Stage::Settle, 0, 0);
+        let settled = warmed_up.and_then(|()| engine.settle());
+        field.failed.fetch_or(settled.is_err(), Ordering::Relaxed);
         reset_resident_peak();
         let (before, misses) = (DiskBytes::now(), engine.counts().cache_misses);
         progress(Stage::Measure, 0, 0);
         let meter = Meter::start();
-        let begun = warmed_up.and_then(|()| field.gate.pass());
+        let begun = field.gate.pass();
         let results = together::join(threads)?;
-        begun?;
+        settled.and(begun)?;
         Ok::<_, Error>((meter.stop(String::new(), 0, 0, &histogram()), before, misses, results))
     })?;
     let memory_bytes_max = resident_bytes().map(|(_, max)| max);
@@ -518,6 +522,56 @@ mod tests {
         };
         let result = share_out(&engine, 3, 100_000_000, Stage::Load, &|_, _, _| (), fail);
         assert!(matches!(result, Err(Error::Wrong(what)) if what == "here"));
+    }
+
+    /// An engine that counts how often it was settled, and may refuse it.
+    struct Settling {
+        engine: KamlEngine,
+        settled: AtomicU64,
+        refuses: bool,
+    }
+
+    impl Engine for Settling {
+        fn describe(&self) -> String {
+            self.engine.describe()
+        }
+
+        fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
+            self.engine.session()
+        }
+
+        fn settle(&self) -> Result<(), Error> {
+            self.settled.fetch_add(1, Ordering::SeqCst);
+            if self.refuses { Err(Error::Engine("it does not settle".into())) } else { self.engine.settle() }
+        }
+
+        fn counts(&self) -> crate::engine::Counts {
+            self.engine.counts()
+        }
+    }
+
+    /// Goal:   what an engine put off in the warm-up is done before bytes are counted; one that cannot settle ends the run.
+    /// Method: how often it was settled when it is measured; one that refuses.
+    #[test]
+    fn warm_ups_are_settled() {
+        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
+        let parameters = Run { warm_up: Duration::from_millis(20), ..Run::of(2, 100) };
+        for refuses in [false, true] {
+            let engine = Settling { engine: engine(), settled: AtomicU64::new(0), refuses };
+            engine.session().unwrap().load(Table(0), &[(7, vec![0; 8])]).unwrap();
+            let at_measure = AtomicU64::new(u64::MAX);
+            let progress = |stage, _, _| {
+                if stage == Stage::Measure {
+                    at_measure.store(engine.settled.load(Ordering::SeqCst), Ordering::SeqCst);
+                }
+            };
+            let result = run(&engine, &parameters, &about, &progress, |_| Adding { begun: 0, committed: 0 });
+            assert_eq!(at_measure.load(Ordering::SeqCst), 1);
+            match result {
+                Ok((outcome, _)) => assert!(!refuses && outcome.operations == 100),
+                Err(error) => assert!(refuses && error.to_string().contains("does not settle"), "{error}"),
+            }
+        }
     }
 
     /// Panics at its first operation, or at its hundredth.
