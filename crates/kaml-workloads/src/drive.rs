@@ -264,7 +264,7 @@ pub fn run<W: Worker>(
     };
     let engine = engine.describe();
     let configuration_hash = outcome::hash(&about.workload, &engine, &about.configuration);
-    let cpu_us = meter.cpu_us_per_operation; // of a meter that saw no operation: of all of them
+    let cpu_us = meter.cpu_us_per_operation.unwrap_or(0.0); // of a meter that saw no operation: of all of them
     let outcome = Outcome {
         workload: about.workload.clone(),
         engine,

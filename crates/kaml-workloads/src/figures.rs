@@ -66,9 +66,9 @@ pub struct Figures {
     pub megabytes_per_s: f64,
     /// From call to answer.
     pub latency: Latency,
-    /// User and system time of the whole process, in microseconds per call.
-    pub cpu_us_per_operation: f64,
-    /// Bytes that the process sent to the block layer, from `/proc/self/io`; absent where that is missing.
+    /// User and system time of the whole process, in microseconds per call; absent where the calls are a part of several kinds.
+    pub cpu_us_per_operation: Option<f64>,
+    /// Bytes that the process sent to the block layer, from `/proc/self/io`; absent where that is missing, and for a part.
     pub disk_write_bytes: Option<u64>,
     /// Bytes that the process fetched from the block layer.
     pub disk_read_bytes: Option<u64>,
@@ -111,7 +111,7 @@ impl Meter {
             records_per_s: records as f64 / seconds,
             megabytes_per_s: bytes as f64 / seconds / 1e6,
             latency: histogram.into(),
-            cpu_us_per_operation: cpu_ns as f64 / 1e3 / (operations.max(1) as f64),
+            cpu_us_per_operation: Some(cpu_ns as f64 / 1e3 / (operations.max(1) as f64)),
             disk_write_bytes: disk.map(|(before, after)| after.written.saturating_sub(before.written)),
             disk_read_bytes: disk.map(|(before, after)| after.read.saturating_sub(before.read)),
         }
@@ -190,7 +190,7 @@ mod tests {
         let figures = meter.stop("spin".into(), 40, 4000, &latencies);
         assert_eq!((figures.operations, figures.records, figures.bytes), (10, 40, 4000));
         assert!((figures.records_per_s * figures.seconds - 40.0).abs() < 1e-6);
-        assert!(figures.cpu_us_per_operation >= 2000.0, "{}", figures.cpu_us_per_operation);
+        assert!(figures.cpu_us_per_operation >= Some(2000.0), "{:?}", figures.cpu_us_per_operation);
         assert!((5000..5010).contains(&figures.latency.p50_ns), "{:?}", figures.latency);
         assert!(figures.latency.max_ns >= 10_000);
     }

@@ -111,12 +111,19 @@ pub struct Load {
     pub stop: Stop,
 }
 
+impl Load {
+    /// Commands in flight on one of the connections.
+    fn in_flight_on(&self, connection: usize) -> usize {
+        self.in_flight / self.connections + usize::from(connection < self.in_flight % self.connections)
+    }
+}
+
 /// Sends commands to a namespace of a target, random ones among records that are written first.
 pub fn run(url: &RemoteUrl, nsid: u32, load: &Load) -> Result<Figures, Error> {
     if load.records == 0 || load.in_flight == 0 || load.connections == 0 || load.bytes < 8 {
         return Err(Error::Parameters("records of at least 8 bytes, at least one, in flight on at least one".into()));
     }
-    let each = load.in_flight.div_ceil(load.connections);
+    let each = load.in_flight_on(0);
     let (queues, depth) = (u16::try_from(load.connections).ok(), u16::try_from(each.max(32)).ok());
     let Some((queues, depth)) = queues.zip(depth) else {
         return Err(Error::Parameters("so many connections, or commands on one".into()));
@@ -151,9 +158,9 @@ fn drive(
     load: &Load,
     chosen: &mut dyn Iterator<Item = u64>,
 ) -> Result<Histogram<u64>, Error> {
-    let each = load.in_flight.div_ceil(load.connections);
-    let client = |queue| Client::new(controller, queue, nsid, load);
-    let mut clients = controller.queues().iter().map(client).collect::<Result<Vec<_>, Error>>()?;
+    let client = |(at, queue)| Client::new(controller, queue, nsid, load, load.in_flight_on(at));
+    let queues = controller.queues().iter().take(load.connections).enumerate();
+    let mut clients = queues.map(client).collect::<Result<Vec<_>, Error>>()?;
     let (mut latencies, mut answers) = (histogram(), Vec::new());
     let (begin, mut started) = (Instant::now(), 0);
     // One queue is waited for by receiving, several ones all at once.
@@ -171,7 +178,7 @@ fn drive(
             answered += answers.len();
             answers.drain(..).try_for_each(|(ticket, finished)| client.answered(ticket, finished, &mut latencies))?;
             let before = started;
-            while going_on && started < load.stop.operations && client.in_flight < each {
+            while going_on && started < load.stop.operations && client.in_flight < client.in_flight_max {
                 let Some(number) = chosen.next() else { break };
                 client.start(number, now)?;
                 started += 1;
@@ -201,6 +208,7 @@ struct Client<'a> {
     /// Number and start of each command, by its place in the queue.
     started: Vec<(u64, Instant)>,
     in_flight: usize,
+    in_flight_max: usize,
 }
 
 enum Target<'a> {
@@ -209,13 +217,19 @@ enum Target<'a> {
 }
 
 impl<'a> Client<'a> {
-    fn new(controller: &Controller, queue: &'a Queue, nsid: u32, load: &'a Load) -> Result<Client<'a>, Error> {
+    fn new(
+        controller: &Controller,
+        queue: &'a Queue,
+        nsid: u32,
+        load: &'a Load,
+        in_flight_max: usize,
+    ) -> Result<Client<'a>, Error> {
         let target = match load.work {
             Work::Read | Work::Write => Target::Blocks(Blocks::new(controller, queue, nsid)?),
             Work::Retrieve | Work::Store => Target::Records(KeyValue::new(queue, nsid)),
         };
         let (data, started) = (vec![0x5a; load.bytes], Vec::new());
-        Ok(Client { queue, target, load, data, started, in_flight: 0 })
+        Ok(Client { queue, target, load, data, started, in_flight: 0, in_flight_max })
     }
 
     fn command(&self, number: u64) -> Result<Command, Error> {
@@ -353,6 +367,19 @@ mod tests {
     use super::*;
     use kaml::{BlockOptions, CreateOptions};
 
+    /// Goal:   as many commands are in flight as is said, however many connections share them.
+    /// Method: the shares of each, of numbers that are no multiples too.
+    #[test]
+    fn connections_share_what_is_in_flight() {
+        for (in_flight, connections, shares) in
+            [(10, 4, &[3, 3, 2, 2][..]), (8, 4, &[2; 4]), (1, 1, &[1]), (2, 3, &[1, 1, 0])]
+        {
+            let (work, stop) = (Work::Read, Stop::at(1));
+            let load = Load { work, bytes: 512, records: 1, in_flight, connections, spin: false, stop };
+            assert_eq!((0..connections).map(|at| load.in_flight_on(at)).collect::<Vec<_>>(), shares);
+        }
+    }
+
     /// Goal:   every kind of work runs over the wire, by one connection and by several, sleeping and polling.
     /// Method: a few hundred commands each on a device in memory; the floor moves something.
     #[test]
@@ -363,7 +390,7 @@ mod tests {
         let served = Served::start(&device, false).unwrap();
         for (work, nsid) in [(Work::Read, disk), (Work::Write, disk), (Work::Retrieve, records), (Work::Store, records)]
         {
-            for (connections, in_flight, spin) in [(1, 1, false), (1, 32, true), (3, 48, false)] {
+            for (connections, in_flight, spin) in [(1, 1, false), (1, 32, true), (3, 47, false), (3, 2, true)] {
                 let stop = Stop::at(300);
                 let load = Load { work, bytes: 8192, records: 100, in_flight, connections, spin, stop };
                 let figures = run(&served.url, nsid, &load).unwrap();

@@ -225,7 +225,11 @@ impl<'a> Overwriting<'a> {
             records_per_s: operations / seconds,
             megabytes_per_s: bytes / seconds / 1e6,
             latency,
-            cpu_us_per_operation: sum(|f| f.cpu_us_per_operation * f.operations as f64) / operations.max(1.0),
+            cpu_us_per_operation: stage
+                .iter()
+                .map(|f| f.cpu_us_per_operation.map(|us| us * f.operations as f64))
+                .sum::<Option<f64>>()
+                .map(|us| us / operations.max(1.0)),
             disk_write_bytes: stage.iter().map(|f| f.disk_write_bytes).sum(),
             disk_read_bytes: stage.iter().map(|f| f.disk_read_bytes).sum(),
         };

@@ -636,7 +636,7 @@ fn figures_table(figures: &[Figures]) -> comfy_table::Table {
             size::show_ns(f.latency.p99_ns),
             size::show_ns(f.latency.p999_ns),
             size::show_ns(f.latency.max_ns),
-            format!("{:.2}", f.cpu_us_per_operation),
+            f.cpu_us_per_operation.map_or_else(|| "-".into(), |us| format!("{us:.2}")),
             f.disk_bytes_per_byte().map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")),
         ]
     });

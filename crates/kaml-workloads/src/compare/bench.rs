@@ -215,7 +215,7 @@ impl Bench<'_> {
             let raw = RandomReads { bytes, depth, duration: self.options.duration, seed };
             let raw = raw::random_reads(scratch, &raw)?;
             pairs.push((raw.operations_per_s, kaml.operations_per_s));
-            cpu.push((raw.cpu_us_per_operation, kaml.cpu_us_per_operation));
+            cpu.extend(raw.cpu_us_per_operation.zip(kaml.cpu_us_per_operation));
         }
         let what = format!("uncached 1 KiB Get, {depth} in flight");
         let cpu_bar = (depth >= 16).then_some(Bar::AtMost(3.0));
