@@ -158,10 +158,11 @@ impl<'a> Overwriting<'a> {
     /// Overwrites until a record was relocated, or time is up, and ends the stage. The slice in which it was belongs to the next
     /// stage; only if it was the first, there is nothing else.
     fn until_relocation(&mut self) -> Result<Figures, Error> {
+        let mut before_slice = self.stage_begun.clone();
         loop {
-            let before_slice = self.device.stats();
             self.one_slice()?;
-            let relocated = self.device.stats().relocated_bytes > self.stage_begun.relocated_bytes;
+            let now = self.device.stats();
+            let relocated = now.relocated_bytes > self.stage_begun.relocated_bytes;
             if relocated && self.stage.len() > 1 {
                 let last = self.stage.split_off(self.stage.len() - 1);
                 let stage = std::mem::replace(&mut self.stage, last);
@@ -170,6 +171,7 @@ impl<'a> Overwriting<'a> {
             if relocated || Instant::now() >= self.end {
                 return Ok(self.take("before garbage collection, or as it began").0);
             }
+            before_slice = now; // not looked at again: collection may begin between two slices
         }
     }
 
