@@ -247,6 +247,22 @@ mod tests {
         assert_eq!(takes(&medium, vec![io]), 2 * transfer + flash.program_ns[0] + flash.program_ns[1]);
     }
 
+    /// Goal:   pages are read together that have the same place in their planes, and no others.
+    /// Method: two pages at once on two planes, from an even page on and from an odd one.
+    #[test]
+    fn pages_of_one_place_are_read_together() {
+        let (board, medium) = exact();
+        let flash = &board.flash;
+        let two_from = |page: u32| {
+            let chunk = page * board.geometry.chunks_per_page();
+            let at = board.geometry.chunk_at(BlockIndex(0), chunk);
+            vec![Io::Read { at, into: AlignedBuf::zeroed(2 * 8192) }]
+        };
+        let transfer = |pages: u64| flash.channel_command_ns + pages * 8192 * 1000 / flash.channel_bytes_per_us;
+        assert_eq!(takes(&medium, two_from(0)), flash.read_ns[0] + transfer(2));
+        assert_eq!(takes(&medium, two_from(1)), 2 * (flash.read_ns[0] + transfer(1)));
+    }
+
     /// Goal:   dies work side by side, chips of one channel take turns on its bus, one die does one thing at a time.
     /// Method: two programs on two channels, on two dies of one channel, two reads on one die.
     #[test]

@@ -128,9 +128,11 @@ impl Controller {
         self.occupy(now, self.cores.operation_cycles)
     }
 
-    /// A core other than the writer's starts an operation, and has taken its command just before.
-    pub(crate) fn read(&self, now: u64) -> u64 {
-        now + self.cores.ns(self.cores.operation_cycles)
+    /// A core other than the writer's starts an operation; answers when it has.
+    pub(crate) fn read(&mut self, now: u64) -> u64 {
+        let core = self.commands_free_ns.iter_mut().min().expect("at least one core");
+        *core = now.max(*core) + self.cores.ns(self.cores.operation_cycles);
+        *core
     }
 
     fn occupy(&mut self, now: u64, cycles: u64) -> u64 {

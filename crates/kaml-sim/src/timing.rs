@@ -169,8 +169,9 @@ impl Clocks {
         (now, erase_count): (u64, u32),
         (board, rng): (&NandTiming, &mut Rng),
     ) -> u64 {
-        let step_pages = board.planes.min(work.pages - progress.page).max(1);
         let page = work.first_page + progress.page;
+        // Pages are sensed or programmed together that have the same place in their planes.
+        let step_pages = (board.planes - page % board.planes).min(work.pages - progress.page).max(1);
         let bytes = || (work.bytes * u64::from(step_pages)).div_ceil(u64::from(work.pages));
         match work.kind {
             Kind::Erase => {

@@ -149,7 +149,7 @@ fn measure(
     rig.rest()?;
     let update = Load { records: 0..count, order: Order::Even, commands: Some(commands), ..load };
     let updated = one(rig, &update)?;
-    rig.rest()?;
+    rig.settle()?; // so that all reads are of flash
     let reads = Load { ask: kind.asks().0, warm_up: 0, commands: Some(scale.reads), ..update };
     Ok([one(rig, &reads)?, updated, inserted])
 }
