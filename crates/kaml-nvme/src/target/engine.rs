@@ -432,7 +432,9 @@ impl Then {
     /// The answer. Memory that it does not need is spent.
     fn reply(self, origin: Origin, result: Result<Option<Bytes>, kaml::Error>, spend: impl FnOnce(Bytes)) -> Reply {
         let (status, result, data) = match (self, result) {
-            (_, Err(error)) => (status_of(&error), 0, Bytes::default()),
+            (Then::Store | Then::Trim | Then::Read | Then::Job(_), Err(error)) => {
+                (status_of(&error), 0, Bytes::default())
+            }
             (Then::Store | Then::Trim | Then::Job(_), Ok(_)) => (Status::SUCCESS, 0, Bytes::default()),
             (Then::Read, Ok(blocks)) => (Status::SUCCESS, 0, blocks.unwrap_or_default()),
             (Then::Retrieve(room), value) => match found_in(value, room, spend) {

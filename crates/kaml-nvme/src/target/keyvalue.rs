@@ -191,7 +191,7 @@ pub(crate) fn found_in(
     room: usize,
     spend: impl FnOnce(Bytes),
 ) -> Result<(u64, Bytes), Status> {
-    let value = value.map_err(|error| status_of(&error))?.ok_or(Status::NO_SUCH_KEY)?;
+    let value = value.map_err(|error| value_status(&error))?.ok_or(Status::NO_SUCH_KEY)?;
     let bytes = value.len() as u64;
     if value.len() <= room {
         return Ok((bytes, value));
@@ -199,6 +199,12 @@ pub(crate) fn found_in(
     let part = value[..room].to_vec();
     spend(value);
     Ok((bytes, part.into()))
+}
+
+/// What a host is told of a value that cannot be read: a damaged one has a status of this command set.
+fn value_status(error: &kaml::Error) -> Status {
+    let status = status_of(error);
+    if status.is(Status::UNRECOVERED_READ) { Status::UNRECOVERED } else { status }
 }
 
 /// The key of a command that must have one.

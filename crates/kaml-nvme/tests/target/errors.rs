@@ -55,12 +55,12 @@ fn what_fails_is_in_the_error_log() {
     assert!(records(0).retrieve(&key(b"none"), 4).unwrap().is_none(), "an ordinary answer");
     assert_eq!(health(&host), (0, 0));
 
-    assert_eq!(status(records(1).retrieve(&key(b"k"), 100_000)), Status::UNRECOVERED_READ);
+    assert_eq!(status(records(1).retrieve(&key(b"k"), 100_000)), Status::UNRECOVERED);
     let found = entries(&host);
     assert_eq!((found.len(), health(&host)), (1, (1, 1)));
     let first = &found[0];
     assert_eq!((first.number.get(), first.queue.get(), first.nsid.get()), (1, 2, nsid));
-    assert_eq!(first.status.get(), Status::UNRECOVERED_READ.field());
+    assert_eq!(first.status.get(), Status::UNRECOVERED.field());
     assert_eq!((first.location.get(), first.lba.get(), first.vendor, first.transport), (NOWHERE, 0, 0, 3));
     assert_eq!((first.csi, first.opcode, first.version), (1, kv::RETRIEVE, 1));
 
