@@ -163,8 +163,7 @@ impl AsyncQueue {
 
     /// Starts a Put of one record.
     pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        self.submit(token, &mut [Op { namespace, key: key.into(), body, condition: Condition::Always }])
+        self.submit(token, &mut [storing(namespace, key, value, Condition::Always)])
     }
 
     /// Starts a Put of one record under a condition.
@@ -176,8 +175,7 @@ impl AsyncQueue {
         value: &[u8],
         condition: Condition,
     ) -> Result<(), Error> {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        self.submit(token, &mut [Op { namespace, key: key.into(), body, condition }])
+        self.submit(token, &mut [storing(namespace, key, value, condition)])
     }
 
     /// As [`AsyncQueue::put_if`], but answers false, having done nothing, where that would wait for somebody's large value under the key:
@@ -190,8 +188,7 @@ impl AsyncQueue {
         value: &[u8],
         condition: Condition,
     ) -> Result<bool, Error> {
-        let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        self.try_submit(token, &mut [Op { namespace, key: key.into(), body, condition }], false)
+        self.try_submit(token, &mut [storing(namespace, key, value, condition)], false)
     }
 
     /// As [`AsyncQueue::write`], but answers false where [`AsyncQueue::try_put_if`] does.
@@ -596,6 +593,12 @@ impl AsyncQueue {
         self.tally.get_ns.push((now - start).as_nanos() as u64);
         self.ready.push(Answer { token, result: value.map(Some) });
     }
+}
+
+/// The operation that stores a value.
+fn storing(namespace: NamespaceId, key: impl Into<Key>, value: &[u8], condition: Condition) -> Op<'_> {
+    let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
+    Op { namespace, key: key.into(), body, condition }
 }
 
 impl Drop for AsyncQueue {
