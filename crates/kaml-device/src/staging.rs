@@ -323,7 +323,9 @@ impl Core {
 
     fn full(&self, capacity: u64) -> Error {
         let bytes = u64::from(self.geometry.chunk_bytes);
-        Error::Full { live_bytes: self.blocks.live_chunks() * bytes, capacity_bytes: capacity * bytes }
+        // What is placed has its room already.
+        let live = self.blocks.live_chunks() + self.ticket_chunks;
+        Error::Full { live_bytes: live * bytes, capacity_bytes: capacity * bytes }
     }
 
     /// Some programs or erases wait for space below.
