@@ -10,8 +10,9 @@ use clap::Args;
 use kaml::{Batch, Key, KeyKind, NamespaceInfo};
 use serde::Serialize;
 use serde_json::Value;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,7 +193,9 @@ impl Arguments {
 
     fn open_lines(&self, interrupt: &Interrupt) -> Result<(Box<dyn BufRead>, u64), Failure> {
         if self.source == Path::new("-") {
-            return Ok((Box::new(BufReader::new(interrupt.reads(std::io::stdin()))), 0));
+            // Not through the buffer of `Stdin`: what is in it cannot be waited for.
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned().map_err(Failure::io("standard input"))?;
+            return Ok((Box::new(BufReader::with_capacity(1 << 18, interrupt.reads(File::from(stdin)))), 0));
         }
         // A pipe that nobody writes to yet is waited for like one that nothing comes from.
         let mut options = OpenOptions::new();
