@@ -1,4 +1,4 @@
-//! Trees with more in them than files: what is left out, what stands in the way, what is interrupted.
+//! Trees of files, whole and with more in them than files: what is left out, what stands in the way, what is interrupted.
 
 mod world;
 
@@ -179,4 +179,93 @@ fn killed_exports_leave_no_half_files() {
         return; // it was quicker
     }
     assert_eq!(fs::read(world.path("t.jsonl")).unwrap(), b"old");
+}
+
+/// Goal:   trees and records are not mixed, by whichever name.
+/// Method: a tree into a namespace of records, of integers, of blocks; under the name of a tree's metadata; a tree again.
+#[test]
+fn trees_mix_with_nothing() {
+    let world = World::new();
+    fs::create_dir(world.path("tree")).unwrap();
+    fs::write(world.path("tree/file"), "text").unwrap();
+    world.ok(&["put", "data.kaml", "notes", "k", "v"]);
+    world.ok(&["namespace", "create", "data.kaml", "ints", "--keys", "u64"]);
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "4096", "--size", "1MiB"]);
+    let import = |name| ["import", "data.kaml", "tree", "-n", name];
+    for (name, why) in [("notes", "no tree"), ("ints", "keys that are integers"), ("disk", "takes blocks")] {
+        assert!(world.fails(2, &import(name)).contains(why), "{name}");
+    }
+    world.ok(&import("t.meta"));
+    assert!(world.fails(2, &import("t")).contains("`t.meta` holds records"));
+    world.ok(&import("t.meta"));
+    let namespaces = world.json(&["namespace", "list", "data.kaml", "--json"]);
+    assert_eq!(namespaces.as_array().unwrap().len(), 5, "{namespaces}");
+}
+
+/// Goal:   a tree in which a directory has become a file, or a link, since it was imported is as it is now.
+/// Method: import, change, import again, export.
+#[test]
+fn directories_become_files() {
+    let world = World::new();
+    for name in ["tree/a/deep", "tree/b", "tree/c"] {
+        fs::create_dir_all(world.path(name)).unwrap();
+        fs::write(world.path(name).join("file"), name).unwrap();
+    }
+    world.ok(&["import", "data.kaml", "tree", "--namespace", "t"]);
+    for name in ["tree/a", "tree/b"] {
+        fs::remove_dir_all(world.path(name)).unwrap();
+    }
+    fs::write(world.path("tree/a"), "now a file").unwrap();
+    symlink("c", world.path("tree/b")).unwrap();
+    world.ok(&["import", "data.kaml", "tree", "--namespace", "t"]);
+    world.ok(&["export", "data.kaml", "restored", "--namespace", "t"]);
+    assert_eq!(picture(&world.path("tree")), picture(&world.path("restored")));
+}
+
+/// Goal:   a tree that is imported and exported is the same tree: contents, modes, times, links, empty directories;
+///         files larger than one Put takes included. Importing again replaces.
+/// Method: import, export, compare; change a large and a small file, import again, export elsewhere, compare.
+#[test]
+fn trees_survive() {
+    let world = World::empty();
+    world.ok(&["create", "data.kaml", "--capacity", "256MiB"]);
+    let source = world.path("source");
+    tree_of(&source);
+    let report = world.json(&["import", "data.kaml", "source", "--namespace", "files", "--json"]);
+    assert_eq!(report["entries"], 8);
+    world.ok(&["export", "data.kaml", "copy", "--namespace", "files"]);
+    assert_eq!(picture(&source), picture(&world.path("copy")));
+
+    fs::write(source.join("large.bin"), vec![3; 5_000_000]).unwrap();
+    fs::write(source.join("deep/er/b.bin"), "small now").unwrap();
+    world.ok(&["import", "data.kaml", "source", "-n", "files"]);
+    world.ok(&["export", "data.kaml", "again", "-n", "files"]);
+    assert_eq!(picture(&source), picture(&world.path("again")));
+    // The parts of the old large file are gone: those of the new one, and one record for each other file and link.
+    let info = world.json(&["info", "data.kaml", "--json"]);
+    let parts = 5_000_000u64.div_ceil(info["device"]["value_bytes_max"].as_u64().unwrap().min(4 << 20));
+    assert_eq!(info["namespaces"][0]["record_count"], parts + 4, "{info}");
+    world.ok(&["check", "data.kaml"]);
+}
+
+/// Goal:   a file is overwritten only with what was asked for, and the device never; what cannot be written is named.
+/// Method: export a namespace that is not there, and one of blocks, over a file; export and get over the device; a full target.
+#[test]
+fn exports_spare_files() {
+    let world = World::new();
+    world.ok(&["put", "data.kaml", "notes", "k", "v"]);
+    world.ok(&["namespace", "create", "data.kaml", "disk", "--block", "4096", "--size", "1MiB"]);
+    fs::write(world.path("old"), "precious").unwrap();
+    world.fails(3, &["export", "data.kaml", "old", "--namespace", "missing"]);
+    world.fails(2, &["export", "data.kaml", "old", "--namespace", "disk"]);
+    assert_eq!(fs::read(world.path("old")).unwrap(), b"precious");
+    symlink("data.kaml", world.path("link")).unwrap();
+    for target in ["data.kaml", "link"] {
+        let complaint = world.fails(2, &["export", "data.kaml", target, "--namespace", "notes"]);
+        assert!(complaint.contains("is the device itself"), "{complaint}");
+        world.fails(2, &["get", "data.kaml", "notes", "k", "--output", target]);
+    }
+    let complaint = world.fails(1, &["export", "data.kaml", "/dev/full", "--namespace", "notes"]);
+    assert!(complaint.starts_with("kaml: /dev/full: "), "{complaint}");
+    assert_eq!(world.ok(&["get", "data.kaml", "notes", "k"]), "v");
 }
