@@ -1,6 +1,6 @@
 //! Memory for data of all connections of a target.
 //!
-//! Lives here:       how much is in use, who may have more, whose turn it is.
+//! Lives here:       how much is in use, also by lists of keys, who may have more, whose turn it is.
 //! Lives elsewhere:  what counts for a command, what one connection may have (`connection`), who has waited for long (`reactor`).
 //! May be called by: connections, the reactor that drives them, and the device's side (`engine`).
 
@@ -16,12 +16,17 @@ const SHORT_BYTES_MAX: usize = 1 << 20;
 const SPARE_BYTES_MIN: usize = 4 << 20;
 const SPARE_PARTS: usize = 4;
 
+/// Beside all memory, lists of keys take no more than such a part of it, but for the last list of each controller.
+const LISTS_PARTS: usize = 8;
+
 /// See the module.
 #[derive(Clone)]
 pub struct Budget {
     used: Rc<Cell<usize>>,
     /// What reads of values take that are longer than what their hosts have room for.
     spare: Rc<Cell<usize>>,
+    /// What lists of keys take.
+    lists: Rc<Cell<usize>>,
     /// The connection whose turn it is, because it has waited for long: others begin nothing long until it could.
     turn: Rc<Cell<Option<u64>>>,
     /// Connections so far, by whose numbers they are told apart.
@@ -32,12 +37,18 @@ pub struct Budget {
 impl Budget {
     /// So many bytes.
     pub fn new(max: usize) -> Budget {
-        Budget { used: Rc::default(), spare: Rc::default(), turn: Rc::default(), connections: Rc::default(), max }
+        let (used, spare, lists) = (Rc::default(), Rc::default(), Rc::default());
+        Budget { used, spare, lists, turn: Rc::default(), connections: Rc::default(), max }
     }
 
     /// Bytes in use for what commands move.
     pub fn used(&self) -> usize {
         self.used.get()
+    }
+
+    /// Whether more is in use than there is.
+    pub(super) fn is_exceeded(&self) -> bool {
+        self.used() > self.max
     }
 
     /// So many bytes more are in use: for a connection, or for commands of one that has gone, which go on.
@@ -58,6 +69,21 @@ impl Budget {
     /// What they take now.
     pub(crate) fn set_spare(&self, bytes: usize) {
         self.spare.set(bytes);
+    }
+
+    /// Whether there are lists of keys that should go.
+    pub(super) fn has_too_many_lists(&self) -> bool {
+        self.lists.get() > self.max / LISTS_PARTS
+    }
+
+    /// A list of keys takes so many bytes.
+    pub(super) fn take_list(&self, bytes: usize) {
+        self.lists.set(self.lists.get() + bytes);
+    }
+
+    /// A list of so many bytes has gone.
+    pub(super) fn give_list_back(&self, bytes: usize) {
+        self.lists.set(self.lists.get() - bytes);
     }
 
     /// Whether connection `id`, which has `mine` in use, may have more.

@@ -13,9 +13,11 @@
 //! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
 //! that short commands go on whatever others hold. Who has waited for long has its turn before others begin anything long, and who
 //! lets a command hold memory for long, because it sends or takes the data slowly, has to go when others wait (`reactor`). Before a
-//! Connect commands move no more than a capsule takes. Besides there are the receive buffer and data in capsules,
-//! [`CAPSULE_DATA_BYTES`] for each entry of the queue at most, and completions that are not sent: no more than the queue has
-//! entries, because a host that keeps to it has not taken these entries again.
+//! Connect, and before a controller is enabled, commands move no more than a capsule takes; those of discovery, less than others
+//! ([`Transfers`]). Data in capsules are there before anybody could have them wait: they count as they come, and once all memory is in
+//! use, their connection is not listened to until what it asked for is carried out. Besides there are the receive buffer and
+//! completions that are not sent: no more than the queue has entries, because a host that keeps to it has not taken these entries
+//! again.
 
 use super::budget::Budget;
 use crate::transport::framer::{Event, Framer};
@@ -51,6 +53,8 @@ const TURN_COMMANDS_MIN: usize = 3;
 const TURN_BYTES_MAX: usize = 62 << 10;
 /// What comes with an answer's data: the header of its PDU, and a completion.
 const ANSWER_HEAD_BYTES: usize = 48;
+/// With a controller for discovery: 64 KiB, of which its log page takes two.
+pub const DISCOVERY_MDTS: u8 = 4;
 /// Entries of a queue before its Connect says how many.
 const ENTRIES_AT_FIRST: usize = 1;
 /// Commands whose answers are not sent, whatever the queue has: so many may come together before a Connect is answered.
@@ -111,6 +115,27 @@ pub struct Answer {
     pub reserved: usize,
 }
 
+/// How much a command may move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfers {
+    /// As much as a capsule takes: nobody knows yet what the connection is for.
+    Capsules,
+    /// With a controller for discovery.
+    Discovery,
+    /// [`TRANSFER_BYTES_MAX`].
+    Long,
+}
+
+impl Transfers {
+    fn bytes_max(self) -> usize {
+        match self {
+            Transfers::Capsules => CAPSULE_DATA_BYTES,
+            Transfers::Discovery => 4096 << DISCOVERY_MDTS,
+            Transfers::Long => TRANSFER_BYTES_MAX,
+        }
+    }
+}
+
 enum Phase {
     Opening,
     Open,
@@ -154,8 +179,7 @@ pub struct Connection {
     parked: VecDeque<(Command, u32)>,
     refused: Vec<(Command, Status)>,
     entries: usize,
-    /// What one command may move.
-    transfer_bytes_max: usize,
+    transfers: Transfers,
     outstanding: usize,
     /// Where in what goes out the answers end that are not sent, with the ticks when they came.
     unsent: VecDeque<(u64, u32)>,
@@ -185,7 +209,7 @@ impl Connection {
             parked: VecDeque::new(),
             refused: Vec::new(),
             entries: ENTRIES_AT_FIRST,
-            transfer_bytes_max: CAPSULE_DATA_BYTES,
+            transfers: Transfers::Capsules,
             outstanding: 0,
             unsent: VecDeque::new(),
             sent_bytes: 0,
@@ -199,9 +223,11 @@ impl Connection {
         }
     }
 
-    /// Time has passed, always as much.
+    /// Time has passed, always as much. That in which nobody listens to the host does not count.
     pub fn tick(&mut self) {
-        self.ticks = self.ticks.wrapping_add(1);
+        if !self.is_full() {
+            self.ticks = self.ticks.wrapping_add(1);
+        }
     }
 
     /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly.
@@ -268,6 +294,17 @@ impl Connection {
         self.framer.is_within() || self.gathering.iter().any(Option::is_some)
     }
 
+    /// Whether nothing more is to be received for now: all memory is in use, and some of it for commands of this connection that are
+    /// being carried out, which end by themselves.
+    pub fn is_full(&self) -> bool {
+        self.counted > CONNECTION_BYTES_MIN && self.budget.is_exceeded() && self.reserved > self.gathering_bytes()
+    }
+
+    /// Bytes that the host was asked for.
+    fn gathering_bytes(&self) -> usize {
+        self.gathering.iter().flatten().map(|gathering| Self::moved_bytes(&gathering.command)).sum()
+    }
+
     /// Whether commands wait for memory.
     pub fn is_parked(&self) -> bool {
         !self.parked.is_empty()
@@ -276,7 +313,11 @@ impl Connection {
     /// Takes a Connect's word on the queue: how many commands may be outstanding, and whether completions tell the head.
     pub fn set_queue(&mut self, entries: usize, flow_control: bool) {
         (self.entries, self.flow_control) = (entries, flow_control);
-        self.transfer_bytes_max = TRANSFER_BYTES_MAX;
+    }
+
+    /// How much commands may move from now on.
+    pub fn set_transfers(&mut self, transfers: Transfers) {
+        self.transfers = transfers;
     }
 
     /// What was sent with a command; to be asked for before anything more is received.
@@ -389,7 +430,7 @@ impl Connection {
             (Err(status), _) => Some(status),
             (Ok(true), _) if command.sgl.length != 0 => Some(Status::SGL_LENGTH),
             (_, Direction::Both) => Some(Status::INVALID_OPCODE),
-            (_, Direction::In | Direction::Out) if command.sgl.length.get() as usize > self.transfer_bytes_max => {
+            (_, Direction::In | Direction::Out) if command.sgl.length.get() as usize > self.transfers.bytes_max() => {
                 Some(Status::INVALID_FIELD)
             }
             _ => None,
@@ -613,6 +654,7 @@ mod tests {
         other.count();
         let mut connection = Connection::new(budget);
         connection.set_queue(64, true);
+        connection.set_transfers(Transfers::Long);
         let long = Command { sgl: crate::wire::command::Sgl::transport(1 << 20), ..Command::new(2, 1) };
         let short = Command { sgl: crate::wire::command::Sgl::transport(512), ..Command::new(2, 1) };
         let mut host = Outbox::new(End::Host);

@@ -177,6 +177,7 @@ impl Controller {
         host: HostName,
         admin_link: u64,
         keep_alive: Duration,
+        lists: Lists,
         now: Instant,
     ) -> Self {
         Controller {
@@ -201,7 +202,7 @@ impl Controller {
             detached: BTreeSet::new(),
             notices: Notices::default(),
             notice_masks: BTreeMap::new(),
-            lists: Lists::default(),
+            lists,
             errors: VecDeque::new(),
             error_count: 0,
         }
@@ -358,12 +359,14 @@ pub(crate) fn round_keep_alive(ms: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::Budget;
     use super::super::errors::Asked;
     use super::*;
 
     fn controller() -> Controller {
         let host = HostName { nqn: "nqn.test".into(), id: [1; 16] };
-        Controller::new(1, Kind::Storage, host, 0, round_keep_alive(4500), Instant::now())
+        let lists = Lists::new(Budget::new(1 << 20));
+        Controller::new(1, Kind::Storage, host, 0, round_keep_alive(4500), lists, Instant::now())
     }
 
     /// Goal:   enabling, resetting and shutting down move the status as hosts wait for it.

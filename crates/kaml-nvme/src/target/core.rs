@@ -4,14 +4,14 @@
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
 use super::budget::Budget;
-use super::connection::{Answer, Connection, Request};
+use super::connection::{Answer, Connection, Request, Transfers};
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::errors::Asked;
 use super::options::Options;
 use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
-use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, kv};
+use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL, kv};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::opcode;
 use crate::wire::status::Status;
@@ -246,6 +246,16 @@ impl Target {
         self.seats.insert(link, Seat::Nobody);
     }
 
+    /// How much commands of a link may move.
+    pub(crate) fn transfers(&self, link: u64) -> Transfers {
+        let Some(Seat::Admin(id) | Seat::Io(id, _)) = self.seats.get(&link) else { return Transfers::Capsules };
+        match self.controllers.get(id) {
+            Some(controller) if controller.kind == Kind::Discovery => Transfers::Discovery,
+            Some(controller) if controller.is_ready() => Transfers::Long,
+            Some(_) | None => Transfers::Capsules,
+        }
+    }
+
     /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
     pub(crate) fn part(&mut self, link: u64) {
         self.engine.leave_behind(link);
@@ -309,6 +319,9 @@ impl Target {
                 }
                 Outcome::Later => {}
             }
+            if command.opcode == FABRICS {
+                connection.set_transfers(self.transfers(link));
+            }
             self.forgotten.drain(..).for_each(|origin| connection.forget(origin.reserved));
         }
         turn
@@ -341,7 +354,8 @@ impl Target {
         let mut outcome = match seat {
             _ if command.opcode == FABRICS => self.fabrics(link, seat, command, &data, now),
             _ if !ready => Status::COMMAND_SEQUENCE.into(),
-            _ if command.flags & FLAGS_FUSED != 0 => Status::INVALID_FIELD.into(),
+            // Neither parts of one command, nor pages of the host's memory, nor metadata described by an SGL.
+            _ if command.flags & (FLAGS_FUSED | FLAGS_PSDT) != FLAGS_SGL => Status::INVALID_FIELD.into(),
             Seat::Io(..) => self.io(origin, id, command, data),
             Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, command, &data),
         };

@@ -6,6 +6,7 @@
 
 use super::controller::{Controller, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
 use super::core::{NewQueue, Outcome, Seat, Target};
+use super::named::Lists;
 use super::options::QUEUE_ENTRIES_MAX;
 use crate::wire::command::Command;
 use crate::wire::fabrics::{
@@ -83,7 +84,8 @@ impl Target {
             }
             self.refresh();
             let keep_alive = round_keep_alive(connect.keep_alive_ms.get());
-            let make = |id| Controller::new(id, kind, host, link, keep_alive, now);
+            let lists = Lists::new(self.budget.clone());
+            let make = |id| Controller::new(id, kind, host, link, keep_alive, lists, now);
             self.admit(kind, make).ok_or((Status::CONNECT_BUSY, 0))?
         } else {
             self.join(link, cntlid, connect.queue.get(), kind, &host)?

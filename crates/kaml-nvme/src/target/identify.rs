@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the layout of the pages (`wire::identify`).
 //! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-NVM and spec:NVMe-KV "Identify Namespace".
 
-use super::connection::{CAPSULE_DATA_BYTES, MDTS};
+use super::connection::{CAPSULE_DATA_BYTES, DISCOVERY_MDTS, MDTS};
 use super::controller::{ERRORS_MAX, EVENT_REQUESTS_MAX, KEEP_ALIVE_UNIT, Kind, NAMESPACE_EVENTS};
 use super::core::{Holds, Space, Target};
 use super::engine::status_of;
@@ -94,7 +94,7 @@ impl Target {
         page.sgls = SGLS.into();
         page.ctratt = (1 | 1 << 6).into(); // host ids of 128 bits, any command keeps alive
         if controller.kind == Kind::Discovery {
-            page.cntrltype = 2;
+            (page.cntrltype, page.mdts) = (2, DISCOVERY_MDTS);
             put_name(&mut page.subnqn, DISCOVERY_NQN);
             return Ok(page.as_bytes().to_vec());
         }

@@ -24,8 +24,8 @@ pub(super) struct Link {
     /// When anything last moved, in either direction.
     pub(super) moved: Instant,
     pub(super) connected: bool,
-    /// Whether the wait is also for room to send.
-    pub(super) wants_room: bool,
+    /// What the wait is for: something to receive, room to send.
+    pub(super) watched: EventFlags,
     /// Whether there is something to send, or to close.
     pub(super) touched: bool,
     pub(super) gone: bool,
@@ -86,15 +86,25 @@ impl Link {
         self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
     }
 
-    /// Waits for room to send exactly while there is something to send.
-    pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64) {
-        let wants_room = self.connection.outbox().bytes() > 0;
-        if wants_room != self.wants_room {
-            let flags = if wants_room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-            match epoll::modify(epoll, &self.socket, EventData::new_u64(number), flags) {
-                Ok(()) => self.wants_room = wants_room,
-                Err(_) => self.gone = true,
-            }
+    /// Waits for room to send exactly while there is something to send, and for something to receive while there is room for it.
+    pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64, now: Instant) {
+        let mut wanted = EventFlags::empty();
+        wanted.set(EventFlags::OUT, self.connection.outbox().bytes() > 0);
+        wanted.set(EventFlags::IN, self.connection.is_closing() || !self.connection.is_full());
+        if wanted == self.watched {
+            return;
         }
+        if self.is_deaf() {
+            self.moved = now; // it could not, while nobody listened
+        }
+        match epoll::modify(epoll, &self.socket, EventData::new_u64(number), wanted) {
+            Ok(()) => self.watched = wanted,
+            Err(_) => self.gone = true,
+        }
+    }
+
+    /// Whether nobody listens to the host.
+    pub(super) fn is_deaf(&self) -> bool {
+        !self.watched.contains(EventFlags::IN)
     }
 }

@@ -3,6 +3,7 @@
 //! Lives here:       the lists of a controller, Name Keys, Retrieve Named, Exist Named; values in the order of their keys.
 //! Lives elsewhere:  their data (`wire::named`), who reads (`workers`); the page for people (`docs/nvme-vendor.md`).
 
+use super::budget::Budget;
 use super::core::{Origin, Target};
 use super::engine::status_of;
 use super::keyvalue::room;
@@ -15,31 +16,49 @@ use kaml::{AsyncQueue, Bytes, Key, NamespaceId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Lists of one controller at most, so that hosts which forget theirs cost no more than 6 MiB: the oldest goes.
+/// Lists of one controller at most: the oldest goes, and also while the lists of all take too much memory (`budget`).
 const LISTS_MAX: usize = 64;
 
 type Keys = Arc<[(NamespaceId, Key)]>;
 
 /// Keys that a host has named, oldest first.
-#[derive(Default)]
 pub(crate) struct Lists {
     lists: VecDeque<(u32, Keys)>,
     last: u32,
+    budget: Budget,
 }
 
 impl Lists {
+    /// None yet.
+    pub(crate) fn new(budget: Budget) -> Lists {
+        Lists { lists: VecDeque::new(), last: 0, budget }
+    }
+
     fn add(&mut self, keys: Keys) -> u32 {
-        if self.lists.len() >= LISTS_MAX {
-            self.lists.pop_front();
-        }
+        self.budget.take_list(size_of_val(&*keys));
         self.last = self.last.wrapping_add(1);
         self.lists.push_back((self.last, keys));
+        while self.lists.len() > LISTS_MAX || self.lists.len() > 1 && self.budget.has_too_many_lists() {
+            self.forget_oldest();
+        }
         self.last
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, keys)) = self.lists.pop_front() {
+            self.budget.give_list_back(size_of_val(&*keys));
+        }
     }
 
     fn get(&self, number: u32) -> Result<&Keys, Status> {
         let found = self.lists.iter().find(|(of, _)| *of == number);
         found.map(|(_, keys)| keys).ok_or(Status::NO_SUCH_LIST)
+    }
+}
+
+impl Drop for Lists {
+    fn drop(&mut self) {
+        (0..self.lists.len()).for_each(|_| self.forget_oldest());
     }
 }
 
@@ -172,5 +191,37 @@ impl<'a> Telling<'a> {
             self.early_bytes -= value.len();
             queue.recycle(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   lists that hosts forget take no more than their part of the target's memory, whoever has them, and the last one of a
+    ///         controller stays.
+    /// Method: memory for sixteen lists, so that two is their part, and three controllers.
+    #[test]
+    fn lists_are_bounded() {
+        let keys: Keys = vec![(1, Key::new(b"k").unwrap()); 64].into();
+        let budget = Budget::new(16 * size_of_val(&*keys));
+        let mut all = [(); 3].map(|()| Lists::new(budget.clone()));
+        let numbers = |lists: &Lists| lists.lists.iter().map(|(number, _)| *number).collect::<Vec<_>>();
+        let add = |lists: &mut Lists, count: usize| {
+            for _ in 0..count {
+                lists.add(keys.clone());
+            }
+        };
+        add(&mut all[0], 5);
+        assert_eq!(numbers(&all[0]), [4, 5]);
+        all[1..].iter_mut().for_each(|lists| add(lists, 3));
+        assert_eq!(all.each_ref().map(numbers), [vec![4, 5], vec![3], vec![3]]);
+        assert!(budget.has_too_many_lists());
+        add(&mut all[0], 1);
+        assert_eq!(numbers(&all[0]), [6]);
+        drop(all);
+        let mut lists = Lists::new(budget);
+        add(&mut lists, 3);
+        assert_eq!(numbers(&lists), [2, 3], "those of controllers that have gone do not count");
     }
 }

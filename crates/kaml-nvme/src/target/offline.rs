@@ -64,6 +64,11 @@ impl Offline {
             let Some(connection) = self.connections.get_mut(&link).filter(|connection| !connection.is_closing()) else {
                 return;
             };
+            if connection.is_full() {
+                std::thread::yield_now();
+                self.poll();
+                continue;
+            }
             let space = connection.space();
             let count = space.len().min(bytes.len());
             space[..count].copy_from_slice(&bytes[..count]);
@@ -104,6 +109,7 @@ impl Offline {
             if let Some(connection) = self.connections.get_mut(&origin.link) {
                 if let Some(queue) = queue {
                     connection.set_queue(queue.entries, queue.flow_control);
+                    connection.set_transfers(self.target.transfers(origin.link));
                 }
                 connection.answer(origin.answer(status, result, data));
             }

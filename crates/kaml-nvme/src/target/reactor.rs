@@ -148,7 +148,7 @@ impl Reactor {
                 match event.data.u64() {
                     LISTENER => self.accept(now),
                     DEVICE | WORKERS | STOP => {} // looked after below in any case
-                    link => self.hear(link, now),
+                    link => self.hear(link, event.flags, now),
                 }
             }
             self.settle(now);
@@ -169,7 +169,8 @@ impl Reactor {
         if !nothing_left || !worth_it || in_a_row >= FOUND_IN_A_ROW_MAX {
             return None;
         }
-        let link = self.links.get_mut(&self.last_link).filter(|link| !link.connection.is_closing())?;
+        let link =
+            self.links.get_mut(&self.last_link).filter(|link| !link.connection.is_closing() && !link.is_deaf())?;
         let received = (0..LOOKS).find_map(|look| {
             if look > 0 {
                 (0..RESTS).for_each(|_| std::hint::spin_loop());
@@ -256,7 +257,7 @@ impl Reactor {
             began: now,
             moved: now,
             connected: false,
-            wants_room: false,
+            watched: EventFlags::IN,
             touched: false,
             gone: false,
         };
@@ -266,10 +267,12 @@ impl Reactor {
     }
 
     /// Receives once from a link that has something. More is told by the next wait.
-    fn hear(&mut self, number: u64, now: Instant) {
+    fn hear(&mut self, number: u64, events: EventFlags, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         link.touch(number, &mut self.touched);
-        if link.connection.is_closing() {
+        if link.is_deaf() {
+            link.gone |= events.intersects(EventFlags::HUP | EventFlags::ERR);
+        } else if link.connection.is_closing() {
             link.drain();
         } else if let Some(received) = link.receive() {
             self.received(number, received, now);
@@ -323,6 +326,7 @@ impl Reactor {
             if let Some(link) = self.links.get_mut(&origin.link) {
                 if let Some(queue) = queue {
                     link.connection.set_queue(queue.entries, queue.flow_control);
+                    link.connection.set_transfers(self.target.transfers(origin.link));
                     link.connected = true;
                 }
                 link.connection.answer(origin.answer(status, result, data));
@@ -344,7 +348,7 @@ impl Reactor {
                 self.close(number);
                 continue;
             }
-            link.watch(&self.epoll, number);
+            link.watch(&self.epoll, number, now);
             if link.connection.is_parked() {
                 self.go_on(number, now);
             }
@@ -421,14 +425,14 @@ impl Reactor {
                 tracing::warn!(peer = ?link.socket.peer_addr().ok(), "closing a slow connection: others wait for memory");
                 link.gone = true;
             }
-            let stalled = link.connection.is_owed() || link.connection.outbox().bytes() > 0;
+            let stalled = link.connection.is_owed() && !link.is_deaf() || link.connection.outbox().bytes() > 0;
             let late = !link.connected && now.duration_since(link.began) > GREETING_MAX;
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {
                 tracing::info!(peer = ?link.socket.peer_addr().ok(), "closing a connection that does not move");
                 link.gone = true;
             }
             // Room may have been made by other links.
-            if link.gone || link.connection.is_parked() || link.connection.is_closing() {
+            if link.gone || link.connection.is_parked() || link.connection.is_closing() || link.is_deaf() {
                 link.touch(*number, &mut self.touched);
             }
         }

@@ -102,6 +102,8 @@ pub enum Direction {
 pub const FABRICS: u8 = 0x7f;
 /// Command flags: an SGL describes the data.
 pub const FLAGS_SGL: u8 = 0x40;
+/// Command flags: what describes the data.
+pub const FLAGS_PSDT: u8 = 0xc0;
 /// Command flags: one of two commands that are carried out as one.
 pub const FLAGS_FUSED: u8 = 0x03;
 

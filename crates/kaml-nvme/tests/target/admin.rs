@@ -3,7 +3,7 @@
 use crate::world::World;
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue};
 use kaml_nvme::transport::Digests;
-use kaml_nvme::wire::command::{Command, FLAGS_FUSED, admin};
+use kaml_nvme::wire::command::{Command, FLAGS_FUSED, FLAGS_PSDT, admin};
 use kaml_nvme::wire::fabrics::{Connect, ConnectData, DISCOVERY_NQN};
 use kaml_nvme::wire::identify::{KvNamespace, cns, controller_list};
 use kaml_nvme::wire::logs::{Health, LogRequest, lid};
@@ -59,8 +59,11 @@ fn pages_have_what_hosts_need() {
     let mut fused = Command::new(admin::IDENTIFY, 0);
     fused.cdw10 = u32::from(cns::CONTROLLER).into();
     assert_eq!(host.admin().execute(fused, &[], 4096).unwrap().status, Status::SUCCESS);
-    fused.flags |= FLAGS_FUSED;
-    assert_eq!(host.admin().execute(fused, &[], 4096).unwrap().status, Status::INVALID_FIELD);
+    let plain = fused.flags;
+    for flags in [plain | FLAGS_FUSED, plain ^ FLAGS_PSDT, plain | FLAGS_PSDT, 0] {
+        fused.flags = flags;
+        assert_eq!(host.admin().execute(fused, &[], 4096).unwrap().status, Status::INVALID_FIELD, "{flags:x}");
+    }
     assert_eq!(host.identify(cns::COMMAND_SETS, 0, 0).unwrap()[..16], [3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     for csi in [0, 1] {
         let effects = host.log_page(&log(lid::EFFECTS, 4096, csi)).unwrap();

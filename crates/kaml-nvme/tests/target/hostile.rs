@@ -34,8 +34,13 @@ fn connect(subsystem: &str) -> (Header, Vec<u8>) {
 
 /// The Connect of a queue of 32 entries.
 pub(crate) fn connect_queue(subsystem: &str, queue: u16, cntlid: u16) -> (Header, Vec<u8>) {
+    connect_queue_of(subsystem, queue, cntlid, 32)
+}
+
+/// The Connect of a queue of so many entries.
+pub(crate) fn connect_queue_of(subsystem: &str, queue: u16, cntlid: u16, entries: u16) -> (Header, Vec<u8>) {
     let (mut connect, mut data) = (Connect::new_zeroed(), ConnectData::new_zeroed());
-    (connect.queue, connect.queue_size, data.cntlid) = (queue.into(), 31.into(), cntlid.into());
+    (connect.queue, connect.queue_size, data.cntlid) = (queue.into(), (entries - 1).into(), cntlid.into());
     put_name(&mut data.subsystem, subsystem);
     put_name(&mut data.host, "nqn.2026-11.example:host");
     (Header::Command(connect.command()), data.as_bytes().to_vec())
@@ -289,8 +294,10 @@ fn slow_hosts_leave_room_for_others() {
         assert_eq!(first[128], kind::RESPONSE, "it is not asked for its data");
     }
     let mut slow = world.raw();
-    slow.write_all(&bytes(&[(init(), vec![]), connect(&world.subsystem)])).unwrap();
-    slow.read_exact(&mut first).unwrap();
+    let enable = Property::command(fabrics::PROPERTY_SET, register::CC, false, 0x0046_0061);
+    let enable = (Header::Command(enable), vec![]);
+    slow.write_all(&bytes(&[(init(), vec![]), connect(&world.subsystem), enable])).unwrap();
+    slow.read_exact(&mut [0; 176]).unwrap();
     slow.write_all(&bytes(&[long(0x0d), long(0x0d)])).unwrap();
     for _ in 0..2 {
         slow.read_exact(&mut first[..24]).unwrap();
