@@ -71,7 +71,8 @@ pub struct Core {
     no_space_count: u64,
     pub(crate) failed_blocks: Vec<u32>,
     pub(crate) tickets: BTreeMap<u64, Ticket>,
-    /// Chunks of all of them: they will be live, and nothing else may take their room.
+    /// Chunks of all of them, and of those whose Puts are staged and not committed: they will be live, and nothing else may take their
+    /// room.
     pub(crate) ticket_chunks: u64,
     pub(crate) next_ticket: u64,
     /// The ticket that was staged while its pages are being programmed, if one was.
@@ -393,6 +394,7 @@ impl Core {
             let block = self.block_of(to.at);
             if staged.is_mapping {
                 self.blocks.set_mapping_frame(block, frame);
+                self.ticket_chunks -= u64::from(to.len.chunks_max());
             }
             if self.spaces.contains_key(&staged.namespace) {
                 self.blocks.add_valid(block, to.len.chunks_max());

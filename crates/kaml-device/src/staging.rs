@@ -131,7 +131,7 @@ impl Core {
             if let Body::Placed { ticket } = op.body
                 && self.beside != Some(ticket)
             {
-                self.take_out_ticket(ticket);
+                self.tickets.remove(&ticket);
             }
         }
         self.ring.end_put();
@@ -544,7 +544,7 @@ impl Core {
             self.ring.withdraw(frame, &mut write);
             return Some((id, write));
         };
-        self.take_out_ticket(ticket);
+        self.tickets.remove(&ticket);
         self.complete(Completion { id, io: write, result });
         None
     }
@@ -600,15 +600,10 @@ impl Core {
         self.tickets.get(&ticket).is_some_and(|t| t.done)
     }
 
-    fn take_out_ticket(&mut self, ticket: u64) -> Option<Ticket> {
-        let placed = self.tickets.remove(&ticket)?;
-        self.ticket_chunks -= counted(placed.chunks);
-        Some(placed)
-    }
-
     /// Gives up a ticket that will not be staged.
     pub fn forget(&mut self, ticket: u64) {
-        if let Some(placed) = self.take_out_ticket(ticket) {
+        if let Some(placed) = self.tickets.remove(&ticket) {
+            self.ticket_chunks -= counted(placed.chunks);
             let block = self.block_of(placed.at.0);
             self.blocks.unhold(block);
             self.collector.wedged = false; // what it kept may be all that stood in the way
