@@ -414,7 +414,10 @@ impl Core {
         self.journal.append(&change);
         if let Some(old) = old {
             let block = self.block_of(old.at);
+            let reclaimed = self.blocks.reclaimed_count();
             self.blocks.sub_valid(block, old.len.chunks_max());
+            // A block that is empty now may be all that was missing.
+            self.collector.wedged &= self.blocks.reclaimed_count() == reclaimed;
         }
     }
 

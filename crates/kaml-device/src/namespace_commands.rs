@@ -111,6 +111,7 @@ impl Core {
     /// What a deleted namespace pointed at is no longer live. Until now the blocks that it lies in were kept.
     pub fn finish_deletion(&mut self, counted: CountedDeletion) {
         self.blocks.sub_all_valid(&counted.chunks);
+        self.collector.wedged = false; // what it took may be all that stood in the way
         self.deletions -= 1;
         self.table_is_exact = false;
         self.blocks.release_stuck();

@@ -212,3 +212,22 @@ fn submitted_large_values_stay_within_the_capacity() {
     let stats = device.stats();
     assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
 }
+
+/// Goal:   a device on which collection had come to a stand takes Puts as soon as deletes have made room.
+/// Method: large values that leave a part of each block unused, until one is refused; all are deleted, and a record is put at once.
+#[test]
+fn deletes_end_a_stand_at_once() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("n", &options).unwrap();
+    let value = vec![7; 200_000];
+    for round in 0..10 {
+        let refused = (0..1000u64).find_map(|key| device.put(space, key, &value).err().map(|error| (key, error)));
+        let (count, error) = refused.expect("a device has an end");
+        assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+        let stats = device.stats();
+        assert!(stats.live_bytes < stats.capacity_bytes, "what is live is not what refuses it: {stats:?}");
+        (0..count).for_each(|key| device.delete(space, key).unwrap());
+        device.put(space, 0u64, b"small").unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+}
