@@ -237,6 +237,7 @@ impl From<&CommandError> for kaml_status {
             CommandError::NamespaceExists(_) => KAML_NAMESPACE_EXISTS,
             CommandError::BadName { .. } => KAML_BAD_NAME,
             CommandError::UnknownLog { .. }
+            | CommandError::LogTwice(_)
             | CommandError::EmptyBatch
             | CommandError::HoldsBlocks(_)
             | CommandError::HoldsRecords(_)

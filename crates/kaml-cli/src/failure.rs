@@ -88,7 +88,9 @@ impl From<kaml::Error> for Failure {
         let text = error.to_string();
         match error.command() {
             Some(Command::UnknownNamespace(_) | Command::UnknownNamespaceName(_)) => Failure::NotFound(text),
-            Some(Command::Key(_) | Command::BadName { .. } | Command::UnknownLog { .. }) => Failure::Usage(text),
+            Some(Command::Key(_) | Command::BadName { .. } | Command::UnknownLog { .. } | Command::LogTwice(_)) => {
+                Failure::Usage(text)
+            }
             Some(Command::BadBlockOptions { .. } | Command::HoldsBlocks(_) | Command::BadVersionOptions(_)) => {
                 Failure::Usage(text)
             }

@@ -94,7 +94,8 @@ fn conditions_are_kept() {
     world.fails(3, &["get", "data.kaml", "notes", "b"]);
 }
 
-/// Goal:   namespaces can be made, listed, renamed, moved and deleted; integer keys are integers.
+/// Goal:   namespaces can be made, listed, renamed, moved and deleted; integer keys are integers; logs are refused that are not
+///         there, or named twice.
 /// Method: do each, look at the JSON after each.
 #[test]
 fn namespaces_come_and_go() {
@@ -113,6 +114,10 @@ fn namespaces_come_and_go() {
 
     world.fails(1, &["namespace", "create", "data.kaml", "notes"]);
     world.fails(2, &["namespace", "create", "data.kaml", "x", "--logs", "9999"]);
+    for change in [["create", "data.kaml", "x"], ["set", "data.kaml", "counters"]] {
+        let twice = [&["namespace"][..], &change, &["--logs", "0,0"]].concat();
+        assert!(world.fails(2, &twice).contains("log 0 is named twice"));
+    }
     world.ok(&["namespace", "set", "data.kaml", "counters", "--rename", "numbers", "--logs", "all"]);
     world.fails(2, &["namespace", "set", "data.kaml", "numbers"]);
     assert_eq!(world.ok(&["get", "data.kaml", "numbers", "42"]), "one");

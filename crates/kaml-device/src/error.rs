@@ -32,6 +32,9 @@ pub enum Error {
         /// The largest that exists.
         last: u32,
     },
+    /// A log that is named twice in a list of logs.
+    #[error("log {0} is named twice")]
+    LogTwice(u32),
     /// Too many namespaces for a root, or too long names and lists of logs.
     #[error("no room for that in the root: all namespaces would take {bytes} of {max} bytes")]
     TooManyNamespaces {

@@ -191,7 +191,11 @@ impl Core {
 
     fn check_logs(&self, logs: &[u32]) -> Result<(), Error> {
         let last = self.geometry.die_count() - 1;
-        logs.iter().find(|log| **log > last).map_or(Ok(()), |log| Err(Error::UnknownLog { log: *log, last }))
+        if let Some(&log) = logs.iter().find(|log| **log > last) {
+            return Err(Error::UnknownLog { log, last });
+        }
+        let mut seen = BTreeSet::new();
+        logs.iter().find(|log| !seen.insert(**log)).map_or(Ok(()), |log| Err(Error::LogTwice(*log)))
     }
 
     /// The id of a namespace.

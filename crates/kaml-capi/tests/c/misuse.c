@@ -71,7 +71,7 @@ static void opening(void) {
 static void namespaces(void) {
     kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
     kaml_namespace_id id = 77, versions = 0;
-    const uint32_t log = 1000000;
+    const uint32_t log = 1000000, twice[2] = {0, 0};
     char name[300];
 
     EXPECT(kaml_create_namespace(device, "bytes", NULL, &bytes_ns), KAML_OK);
@@ -91,6 +91,9 @@ static void namespaces(void) {
     options.log_count = 1;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
     options.logs = &log;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.log_count = 2;
+    options.logs = twice;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
     options.log_count = 0;
     options.merge_when_low = 1;

@@ -477,7 +477,9 @@ pub(crate) fn status_of(error: &kaml::Error) -> Status {
         },
         E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
         E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
-        E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::EmptyBatch => Status::INVALID_FIELD,
+        E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::LogTwice(_) | E::EmptyBatch => {
+            Status::INVALID_FIELD
+        }
         E::TooManyNamespaces { .. } => Status::NAMESPACE_IDS_EXHAUSTED,
         E::Key(_) => Status::INVALID_KEY_SIZE,
         E::ValueTooLarge { .. } => Status::INVALID_VALUE_SIZE,
