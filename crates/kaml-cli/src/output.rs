@@ -3,9 +3,17 @@
 //! Lives here:       writing to standard output so that a closed pipe is not a panic; tables; colour on a terminal.
 
 use crate::failure::Failure;
+use crate::store::identity;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
+
+/// Whether a target is standard output, by whichever name: what stands there stays, and no other words come between.
+pub fn is_stdout(target: &Path) -> bool {
+    let here = || rustix::fs::fstat(std::io::stdout()).map(|found| (found.st_dev, found.st_ino)).ok();
+    target == Path::new("-") || identity(target).is_some_and(|found| here() == Some(found))
+}
 
 /// Writes text as it is.
 pub fn text(text: &str) -> Result<(), Failure> {

@@ -81,6 +81,27 @@ fn dashes_are_streams() {
     assert_eq!(world.ok(&["export", "data.kaml", "-", "-n", "tree"]).lines().count(), 1);
 }
 
+/// Goal:   standard output is that by its other names too: what is in a file already stays, and records have it for themselves.
+/// Method: export and get to /dev/stdout, which is the end of a file that has something; with and without a report; a pipe.
+#[test]
+fn standard_output_has_other_names() {
+    let world = World::new();
+    world.ok(&["put", "data.kaml", "notes", "k", "v"]);
+    let record = "{\"key\":\"k\",\"value\":\"v\"}\n";
+    let export = ["export", "data.kaml", "/dev/stdout", "-n", "notes"];
+    let get = ["get", "data.kaml", "notes", "k", "--output", "/proc/self/fd/1"];
+    for (arguments, written) in [(&export[..], record), (&get, "v"), (&[&export[..], &["--json"]].concat(), record)] {
+        fs::write(world.path("all"), "before\n").unwrap();
+        let all = fs::File::options().append(true).open(world.path("all")).unwrap();
+        let output = world.command(arguments).stdout(all).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        assert_eq!(fs::read_to_string(world.path("all")).unwrap(), format!("before\n{written}"), "{arguments:?}");
+        assert_eq!(world.ok(arguments), written, "{arguments:?}");
+        let report = serde_json::from_slice::<Value>(&output.stderr).ok();
+        assert_eq!(report.map(|report| report["entries"].clone()), arguments.contains(&"--json").then(|| 1.into()));
+    }
+}
+
 /// Goal:   a line that cannot be stored is named, whatever is wrong with it.
 /// Method: a key that the namespace does not take, and a value that the device does not take, among good lines.
 #[test]

@@ -12,7 +12,7 @@ use kaml::{Key, NamespaceId};
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,12 +33,12 @@ names when they are whole, and are durable when the command ends.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
-    /// Directory, file, or `-` for standard output
+    /// Directory, file, or `-` (also /dev/stdout) for standard output
     target: PathBuf,
     /// Name of the namespace
     #[arg(long, short)]
     namespace: String,
-    /// As what [default: a tree if NAME.meta exists and the target is not `-`]
+    /// As what [default: a tree if NAME.meta exists and the target is not standard output]
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// What was done as JSON, on standard error if the records go to standard output
@@ -68,7 +68,7 @@ struct Report {
 impl Arguments {
     /// Exports.
     pub fn run(self) -> Result<(), Failure> {
-        let to_stdout = self.target == Path::new("-");
+        let to_stdout = output::is_stdout(&self.target);
         let found = std::fs::metadata(&self.target);
         // Who reads may do so slowly, or not at all, and nothing is left behind.
         let is_stream = to_stdout || found.is_ok_and(|found| !found.is_file() && !found.is_dir());

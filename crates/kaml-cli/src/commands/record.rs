@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A value lies in one erase block, and these have no more.
 const VALUE_BYTES_MAX: u64 = 1 << 30;
@@ -167,7 +167,7 @@ impl GetArguments {
             }
         };
         let value = value.ok_or_else(absent)?;
-        if let Some(path) = self.output.as_deref().filter(|path| *path != Path::new("-")) {
+        if let Some(path) = self.output.as_deref().filter(|path| !output::is_stdout(path)) {
             let mut file = self.record.device.create_beside(path)?;
             return file.write_all(&value).and_then(|()| file.finish()).map_err(Failure::io(path.display()));
         }
