@@ -208,8 +208,10 @@ pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result
     }
     let versions = if flag(given.versioned, "versioned")? { Some(versions(given)?) } else { None };
     let wants_versions = given.version_buffer_bytes != 0 || given.index != 0 || given.merge_when_low != 0;
-    if versions.is_none() && wants_versions {
-        return Err(Failure::argument("version_buffer_bytes, index and merge_when_low: only of a versioned namespace"));
+    let wants_to_keep = given.keep_last != 0 || given.keep_for_ns != 0 || given.keep_internal != 0;
+    if versions.is_none() && (wants_versions || wants_to_keep) {
+        let what = "version_buffer_bytes, index, merge_when_low and what is kept then";
+        return Err(Failure::argument(format!("{what}: only of a versioned namespace")));
     }
     Ok(NamespaceOptions { keys, logs, versions, ..NamespaceOptions::default() })
 }

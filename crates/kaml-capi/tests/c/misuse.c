@@ -98,6 +98,16 @@ static void namespaces(void) {
     options.log_count = 0;
     options.merge_when_low = 1;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.merge_when_low = 0;
+    options.keep_last = 3;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.keep_last = 0;
+    options.keep_for_ns = 1;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.keep_for_ns = 0;
+    options.keep_internal = 1;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    options.keep_internal = 0;
     options.versioned = 1;
     options.merge_when_low = 2;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
