@@ -49,8 +49,13 @@ class Error(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
+        self._message = message
         #: A ``Status``, or a bare number that a later version of the library has added.
         self.status = Status(status) if status in Status.__members__.values() else status
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        # Without it a pool of processes waits for ever for a call that failed: what it failed with cannot be read there.
+        return type(self), (self.status, self._message)
 
 
 class NotFoundError(Error):

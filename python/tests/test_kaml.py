@@ -1,10 +1,12 @@
 """What the package does, on the real library."""
 
+import copy
 import doctest
 import errno
 import gc
 import os
 import pathlib
+import pickle
 import signal
 import tempfile
 import threading
@@ -416,6 +418,15 @@ class Ends(unittest.TestCase):
         with self.assertRaises(PermissionError) as caught:
             Device.create("/sys/device.kaml", 64 << 20)
         self.assertEqual(caught.exception.status, Status.NO_PERMISSION)
+
+    def test_failures_pass_between_processes(self):
+        for status in (*Status, 4711):
+            failure = kaml._errors.error(int(status), "of this case")
+            copies = [pickle.loads(pickle.dumps(failure, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)]
+            for again in (*copies, copy.copy(failure)):
+                self.assertIs(type(again), type(failure))
+                self.assertEqual((again.status, str(again)), (failure.status, str(failure)))
+                self.assertEqual(getattr(again, "errno", None), getattr(failure, "errno", None))
 
     def test_forked_children_have_nothing_of_their_parents(self):
         with Device.in_memory(64 << 20) as device, Store(device, cache_bytes=1 << 20) as store:
