@@ -93,6 +93,8 @@ impl WholeFile {
                 File::open(directory.unwrap_or(Path::new("."))).map_or(Ok(()), |directory| directory.sync_all())
             }
         }
+            // What may be written only where it stands is a file like any other.
+            WholeFile::Direct(file) if file.metadata()?.is_file() => file.sync_all(),
     }
 
     fn file(&mut self) -> &mut File {
@@ -104,6 +106,14 @@ impl WholeFile {
 
 /// With the mode of the old file, or that of any new one.
 fn beside(path: &Path, old: Option<&Metadata>) -> Result<(Beside, File)> {
+    /// What becomes of it without [`WholeFile::finish`].
+    pub fn unfinished(&self) -> &'static str {
+        match self {
+            WholeFile::Direct(_) => "is half written",
+            WholeFile::Beside { .. } => "is not written",
+        }
+    }
+
     let (beside, file) = Beside::file(path, 0o666)?;
     if let Some(old) = old {
         file.set_permissions(old.permissions())?;

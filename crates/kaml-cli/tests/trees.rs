@@ -6,18 +6,23 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use world::{World, picture, tree_of};
 
 /// Runs the program so that permissions hold for it, as for anybody but root.
 fn as_anybody(world: &World, arguments: &[&str]) -> Output {
+    spawn_as_anybody(world, arguments).wait_with_output().unwrap()
+}
+
+fn spawn_as_anybody(world: &World, arguments: &[&str]) -> Child {
     let mut command = world.command(arguments);
     if rustix::process::geteuid().is_root() {
         command = Command::new("setpriv");
         command.args(["--bounding-set", "-dac_override,-dac_read_search", env!("CARGO_BIN_EXE_kaml")]).args(arguments);
         command.current_dir(world.dir.path());
     }
-    command.stdin(Stdio::null()).output().expect("`setpriv` of util-linux, if root runs this")
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("`setpriv` of util-linux, if root runs this")
 }
 
 fn set_mode(path: &Path, mode: u32) {
@@ -200,6 +205,35 @@ fn trees_mix_with_nothing() {
     world.ok(&import("t.meta"));
     let namespaces = world.json(&["namespace", "list", "data.kaml", "--json"]);
     assert_eq!(namespaces.as_array().unwrap().len(), 5, "{namespaces}");
+}
+
+/// Goal:   a file that may be written only where it stands is, and durable like any other; that it is half written is said.
+/// Method: export over one in a directory in which nothing may be made, as anybody; then interrupted once it has begun.
+#[test]
+fn files_in_closed_directories_are_written_in_place() {
+    let world = World::empty();
+    world.ok(&["create", "data.kaml", "--capacity", "512MiB"]);
+    fs::create_dir(world.path("tree")).unwrap();
+    (0..8u8).for_each(|i| fs::write(world.path(&format!("tree/{i}")), vec![i | 0x80; 12 << 20]).unwrap());
+    world.ok(&["import", "data.kaml", "tree", "-n", "t"]);
+    let (dir, file) = (world.path("closed"), world.path("closed/t.jsonl"));
+    fs::create_dir(&dir).unwrap();
+    fs::write(&file, "old").unwrap();
+    set_mode(&dir, 0o555);
+    let export = ["export", "data.kaml", "closed/t.jsonl", "-n", "t", "--format", "jsonl"];
+    let mut child = spawn_as_anybody(&world, &export);
+    while fs::read(&file).unwrap() == b"old" && child.try_wait().unwrap().is_none() {}
+    let _ = kill_process(Pid::from_child(&child), Signal::INT);
+    let output = child.wait_with_output().unwrap();
+    if !output.status.success() {
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*said), (Some(130), "kaml: interrupted: closed/t.jsonl is half written\n"));
+    }
+    let output = as_anybody(&world, &export);
+    assert!(output.status.success(), "{output:?}");
+    let lines = fs::read(&file).unwrap().iter().filter(|byte| **byte == b'\n').count();
+    assert_eq!(lines, world.ok(&["list", "data.kaml", "t"]).lines().count());
+    set_mode(&dir, 0o755); // so that anybody can clean up
 }
 
 /// Goal:   a tree in which a directory has become a file, or a link, since it was imported is as it is now.

@@ -6,6 +6,7 @@ use crate::place::Place;
 use crate::restore::Restore;
 use crate::store::{self, PlaceArgument};
 use crate::tree::{self, Kind, Metadata, Tree};
+use crate::whole::WholeFile;
 use crate::{keys, output, parallel, size};
 use clap::{Args, ValueEnum};
 use kaml::{Key, NamespaceId};
@@ -91,12 +92,13 @@ impl Arguments {
             Format::Tree => self.tree(&*device, &stop, &mut report)?,
             Format::Jsonl if to_stdout => {
                 let open = || Ok(std::io::stdout().lock());
-                drop(self.lines(&*device, open, Failure::output, &stop, &mut report)?);
+                let never = |_: &_| ""; // Ctrl-C ends it there
+                drop(self.lines(&*device, open, Failure::output, never, &stop, &mut report)?);
             }
             Format::Jsonl => {
                 let create = || self.device.create_beside(&self.target);
                 let wrong = Failure::io(self.target.display());
-                let file = self.lines(&*device, create, &wrong, &stop, &mut report)?;
+                let file = self.lines(&*device, create, &wrong, WholeFile::unfinished, &stop, &mut report)?;
                 file.finish().map_err(wrong)?;
             }
         }
@@ -185,7 +187,7 @@ impl Arguments {
         let info = store::namespace_of_records(device, &self.namespace)?;
         let mut target = BufWriter::with_capacity(1 << 18, target()?);
         for_each_key(device, info.id, |key| {
-            stop(&|| format!("{} is not written", self.target.display()))?;
+            stop(&|| format!("{} {}", self.target.display(), unfinished(target.get_ref())))?;
             let value = device.get(info.id, key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
             let object = super::record::to_json(keys::to_json(&key, info.keys), &value);
             report.entries += 1;
@@ -197,6 +199,7 @@ impl Arguments {
 }
 
 /// Every key of a namespace, in the order of its listing.
+        unfinished: impl Fn(&W) -> &'static str,
 pub fn for_each_key(
     device: &dyn Place,
     namespace: NamespaceId,
