@@ -212,6 +212,11 @@ impl Metadata {
         Ok(path)
     }
 
+    /// Records that hold the contents.
+    pub fn record_count(&self) -> u64 {
+        if self.kind == Kind::Directory { 0 } else { self.part_count().max(1) }
+    }
+
     fn part_count(&self) -> u64 {
         if self.part_bytes == 0 { 0 } else { self.bytes.div_ceil(self.part_bytes) }
     }

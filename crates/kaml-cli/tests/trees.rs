@@ -207,6 +207,28 @@ fn trees_mix_with_nothing() {
     assert_eq!(namespaces.as_array().unwrap().len(), 5, "{namespaces}");
 }
 
+/// Goal:   records that were put beside a tree are not left out of its export unsaid; of a tree alone nothing is said.
+/// Method: a tree with large and small files, a link, empty ones, a file that became a directory; then a record in its namespace.
+#[test]
+fn records_beside_a_tree_are_told() {
+    let world = World::empty();
+    world.ok(&["create", "data.kaml", "--capacity", "256MiB"]);
+    tree_of(&world.path("tree"));
+    world.ok(&["import", "data.kaml", "tree", "-n", "t"]);
+    fs::remove_dir_all(world.path("tree/deep")).unwrap();
+    fs::write(world.path("tree/deep"), "now a file").unwrap();
+    world.ok(&["import", "data.kaml", "tree", "-n", "t"]);
+    let export = ["export", "data.kaml", "copy", "-n", "t", "--json"];
+    let output = world.run(&export);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    world.ok(&["put", "data.kaml", "t", "hello", "world"]);
+    let output = world.run(&export);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.ends_with("left out; --format jsonl writes all records: 1\n"), "{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["left_out_records"], 1, "{report}");
+}
+
 /// Goal:   a file that may be written only where it stands is, and durable like any other; that it is half written is said.
 /// Method: export over one in a directory in which nothing may be made, as anybody; then interrupted once it has begun.
 #[test]

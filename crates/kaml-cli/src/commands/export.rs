@@ -29,7 +29,8 @@ const PAGE_KEYS: usize = 4096;
   kaml export data.kaml - --namespace notes | gzip > notes.jsonl.gz
 
 A namespace that was imported from a directory (it has a NAME.meta beside it) is restored as a directory, with modes and \
-times, and every file is verified against the hash in its metadata; others are written as JSON Lines. Files come under their \
+times, and every file is verified against the hash in its metadata; others are written as JSON Lines, of those that keep \
+versions the newest ones. Files come under their \
 names when they are whole, and are durable when the command ends.")]
 pub struct Arguments {
     #[command(flatten)]
@@ -64,6 +65,13 @@ struct Report {
     entries: u64,
     value_bytes: u64,
     seconds: f64,
+    /// Records beside a tree, which are of no file.
+    #[serde(skip_serializing_if = "is_0")]
+    left_out_records: u64,
+}
+
+fn is_0(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Arguments {
@@ -123,9 +131,8 @@ impl Arguments {
 
     fn tree(&self, device: &dyn Place, stop: &Stop<'_>, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
-        let contents = store::namespace(device, &contents)?.id;
         let info = store::namespace(device, &metadata)?;
-        let tree = Tree { device, contents, metadata: info.id };
+        let tree = Tree { device, contents: store::namespace(device, &contents)?.id, metadata: info.id };
         if std::fs::metadata(&self.target).is_ok_and(|found| !found.is_dir()) {
             let text = format!("{}: is no directory; --format jsonl writes to files", self.target.display());
             return Err(Failure::Usage(text));
@@ -133,7 +140,7 @@ impl Arguments {
         std::fs::create_dir_all(&self.target).map_err(Failure::io(self.target.display()))?;
         let directory = std::fs::File::open(&self.target).map_err(Failure::io(self.target.display()))?;
         let bar = super::check::bytes_bar(info.record_count);
-        let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (count, bytes, of_files) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let (directories, links) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
         let restoring = Restore::new(&tree, &self.target, self.device.identity());
         let restore = |metadata: &Metadata| {
@@ -146,6 +153,7 @@ impl Arguments {
             let goes_on = || stop(&String::new).is_ok();
             parallel::for_each(page, goes_on, |key| {
                 let metadata = tree.metadata(key)?.ok_or_else(|| Failure::Failed(format!("{key}: gone meanwhile")))?;
+                of_files.fetch_add(metadata.record_count(), Ordering::Relaxed);
                 if tree.is_gone(&metadata)? {
                     return Ok(());
                 }
@@ -172,6 +180,16 @@ impl Arguments {
         let durable = rustix::fs::syncfs(directory);
         durable.map_err(|error| Failure::io(format!("making {} durable", self.target.display()))(error.into()))?;
         bar.finish_and_clear();
+        let contents = store::namespace(device, &contents)?;
+        if contents.versions.is_none() {
+            report.left_out_records = contents.record_count.saturating_sub(of_files.into_inner());
+        }
+        if report.left_out_records > 0 {
+            let (count, name) = (size::show_count(report.left_out_records), &contents.name);
+            let what = "of no file of the tree and left out; --format jsonl writes all records";
+            // If standard error is closed, the report has to do.
+            let _ = writeln!(std::io::stderr(), "kaml: records of `{name}` that are {what}: {count}");
+        }
         Ok(())
     }
 
@@ -181,6 +199,7 @@ impl Arguments {
         device: &dyn Place,
         target: impl FnOnce() -> Result<W, Failure>,
         wrong: impl Fn(std::io::Error) -> Failure,
+        unfinished: impl Fn(&W) -> &'static str,
         stop: &Stop<'_>,
         report: &mut Report,
     ) -> Result<W, Failure> {
@@ -199,7 +218,6 @@ impl Arguments {
 }
 
 /// Every key of a namespace, in the order of its listing.
-        unfinished: impl Fn(&W) -> &'static str,
 pub fn for_each_key(
     device: &dyn Place,
     namespace: NamespaceId,
