@@ -258,6 +258,33 @@ fn files_in_closed_directories_are_written_in_place() {
     set_mode(&dir, 0o755); // so that anybody can clean up
 }
 
+/// Goal:   a tree that cannot be imported leaves no namespace behind, and what was stored of one or of lines is told.
+/// Method: a directory that does not let anybody in; a file that does not let itself be read; a bad line behind good ones.
+#[test]
+fn failed_imports_tell_what_is_stored() {
+    let world = World::new();
+    fs::create_dir_all(world.path("tree/closed")).unwrap();
+    set_mode(&world.path("tree/closed"), 0o000);
+    let said = |arguments: &[&str]| {
+        let output = as_anybody(&world, arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let import = ["import", "data.kaml", "tree", "-n", "t"];
+    assert!(said(&import).ends_with("; 0 entries are stored\n"));
+    assert_eq!(world.json(&["namespace", "list", "data.kaml", "--json"]).as_array().unwrap().len(), 1);
+    set_mode(&world.path("tree/closed"), 0o755);
+    fs::write(world.path("tree/file"), "text").unwrap();
+    set_mode(&world.path("tree/file"), 0o000);
+    let complaint = said(&import);
+    assert!(complaint.contains("tree/file: ") && complaint.contains(" entries are stored"), "{complaint}");
+    let lines: String = (0..5).map(|i| format!("{{\"key\":\"{i}\",\"value\":\"\"}}\n")).collect();
+    fs::write(world.path("lines"), lines + "rubbish\n").unwrap();
+    let complaint = said(&["import", "data.kaml", "lines", "-n", "notes", "--batch", "2"]);
+    assert!(complaint.ends_with("lines, line 6: not a JSON object; 4 records are stored\n"), "{complaint}");
+    assert_eq!(world.ok(&["list", "data.kaml", "notes"]).lines().count(), 4);
+}
+
 /// Goal:   a tree in which a directory has become a file, or a link, since it was imported is as it is now.
 /// Method: import, change, import again, export.
 #[test]

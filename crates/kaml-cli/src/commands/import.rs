@@ -87,7 +87,11 @@ impl Arguments {
         };
         if let Err(failure) = outcome {
             let _recovers = device.close();
-            return Err(failure);
+            let stored = if is_tree { "entries are stored" } else { "records are stored" };
+            return Err(match failure {
+                Failure::Failed(what) => Failure::Failed(format!("{what}; {} {stored}", report.entries)),
+                failure => failure,
+            });
         }
         store::close(device);
         report.seconds = started.elapsed().as_secs_f64();
@@ -101,10 +105,10 @@ impl Arguments {
     fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
         check_tree(&device.namespaces()?, &contents, &metadata)?;
+        let tree::Walk { entries, left_out } = tree::walk(&self.source, &[], self.device.identity())?;
         let contents = store::namespace_or_new(device, &contents)?.id;
         let metadata = store::namespace_or_new(device, &metadata)?.id;
         let tree = Tree { device, contents, metadata };
-        let tree::Walk { entries, left_out } = tree::walk(&self.source, &[], self.device.identity())?;
         for (path, is) in left_out {
             let path = path.display().to_string();
             // If standard error is closed, the report has to do.
