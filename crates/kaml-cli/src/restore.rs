@@ -93,6 +93,8 @@ impl Restore<'_> {
         })?;
         let link = |name: &Path| std::os::unix::fs::symlink(OsStr::from_bytes(&target), name);
         let (beside, ()) = Beside::make(path, link).map_err(&failed)?;
+        // Not every file system has times of links.
+        let _ = beside.set_modified(metadata.mtime_s, metadata.mtime_ns);
         beside.rename(path).map_err(failed)
     }
 

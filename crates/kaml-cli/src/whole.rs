@@ -3,6 +3,7 @@
 //! Lives here:       writing beside the name, and the rename.
 //! Lives elsewhere:  what is written (`commands::export`, `commands::record`, `restore`).
 
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,6 +33,14 @@ impl Beside {
     /// A file to be written.
     pub fn file(path: &Path, mode: u32) -> Result<(Beside, File)> {
         Beside::make(path, |at| OpenOptions::new().write(true).create_new(true).mode(mode).open(at))
+    }
+
+    /// Sets when it was modified: itself, if it is a link, not what that leads to.
+    pub fn set_modified(&self, seconds: i64, nanoseconds: u32) -> Result<()> {
+        let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+        let times =
+            Timestamps { last_access: time(0, UTIME_OMIT), last_modification: time(seconds, nanoseconds.into()) };
+        Ok(utimensat(CWD, &self.at, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Gives it its name, in the place of what may stand there.
@@ -84,6 +93,8 @@ impl WholeFile {
     /// Gives it its name. Then it is durable: its owner may do away with what it was made from.
     pub fn finish(self) -> Result<()> {
         match self {
+            // What may be written only where it stands is a file like any other.
+            WholeFile::Direct(file) if file.metadata()?.is_file() => file.sync_all(),
             WholeFile::Direct(_) => Ok(()),
             WholeFile::Beside { file, beside, path } => {
                 file.sync_all()?;
@@ -93,8 +104,14 @@ impl WholeFile {
                 File::open(directory.unwrap_or(Path::new("."))).map_or(Ok(()), |directory| directory.sync_all())
             }
         }
-            // What may be written only where it stands is a file like any other.
-            WholeFile::Direct(file) if file.metadata()?.is_file() => file.sync_all(),
+    }
+
+    /// What becomes of it without [`WholeFile::finish`].
+    pub fn unfinished(&self) -> &'static str {
+        match self {
+            WholeFile::Direct(_) => "is half written",
+            WholeFile::Beside { .. } => "is not written",
+        }
     }
 
     fn file(&mut self) -> &mut File {
@@ -106,14 +123,6 @@ impl WholeFile {
 
 /// With the mode of the old file, or that of any new one.
 fn beside(path: &Path, old: Option<&Metadata>) -> Result<(Beside, File)> {
-    /// What becomes of it without [`WholeFile::finish`].
-    pub fn unfinished(&self) -> &'static str {
-        match self {
-            WholeFile::Direct(_) => "is half written",
-            WholeFile::Beside { .. } => "is not written",
-        }
-    }
-
     let (beside, file) = Beside::file(path, 0o666)?;
     if let Some(old) = old {
         file.set_permissions(old.permissions())?;

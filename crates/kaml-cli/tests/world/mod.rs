@@ -131,9 +131,8 @@ pub fn picture(root: &Path) -> Vec<(PathBuf, u32, std::time::SystemTime, Vec<u8>
             kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
             _ => fs::read(&path).unwrap(),
         };
-        let is_plain = !metadata.is_symlink() && path != root;
-        let mode = if is_plain { metadata.permissions().mode() } else { 0 };
-        let time = if is_plain { metadata.modified().unwrap() } else { std::time::UNIX_EPOCH };
+        let mode = if path == root { 0 } else { metadata.permissions().mode() };
+        let time = if path == root { std::time::UNIX_EPOCH } else { metadata.modified().unwrap() };
         rows.push((path.strip_prefix(root).unwrap().to_owned(), mode, time, contents));
     }
     rows.sort();
