@@ -124,6 +124,9 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Device, Failure> {
 }
 
 fn named(path: &Path, error: kaml::Error) -> Failure {
+    if let Some(kaml_device::Error::UnknownNamespaceName(_)) = error.command() {
+        return error.into();
+    }
     let mut text = error.to_string();
     if let kaml::Error::Open(kaml::OpenError::HeadDamaged { .. }) = error {
         text += "; `kaml salvage` reads what is left";

@@ -336,7 +336,7 @@ fn damaged_devices_are_salvaged() {
     for device in ["data.kaml", "new.kaml"] {
         assert_eq!(world.ok(&["get", device, "past", "hello"]), "world");
         assert!(world.ok(&["check", device]).contains("0 problems"));
-        world.fails(1, &["namespace", "delete", device, "notes", "--damaged"]);
+        world.fails(3, &["namespace", "delete", device, "notes", "--damaged"]);
     }
 }
 
