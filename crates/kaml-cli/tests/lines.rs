@@ -81,6 +81,19 @@ fn dashes_are_streams() {
     assert_eq!(world.ok(&["export", "data.kaml", "-", "-n", "tree"]).lines().count(), 1);
 }
 
+/// Goal:   what has no lines, as a disk's image, is refused and does not fill the memory first; lines of escapes are none of that.
+/// Method: an endless file; the largest value, each byte of it written with six; one without an end.
+#[test]
+fn endless_lines_are_refused() {
+    let world = World::new();
+    let complaint = world.fails(1, &["import", "data.kaml", "/dev/zero", "-n", "notes"]);
+    assert!(complaint.contains("/dev/zero, line 1: longer than"), "{complaint}");
+    let bytes = world.json(&["info", "data.kaml", "--json"])["device"]["value_bytes_max"].as_u64().unwrap() as usize;
+    let line = format!("{{\"key\":\"k\",\"value\":\"{}\"}}", "\\u0000".repeat(bytes));
+    assert!(world.pipe(&["import", "data.kaml", "-", "-n", "notes"], line.as_bytes()).status.success());
+    assert_eq!(world.run(&["get", "data.kaml", "notes", "k"]).stdout, vec![0; bytes]);
+}
+
 /// Goal:   standard output is that by its other names too: what is in a file already stays, and records have it for themselves.
 /// Method: export and get to /dev/stdout, which is the end of a file that has something; with and without a report; a pipe.
 #[test]

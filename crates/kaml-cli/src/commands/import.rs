@@ -11,12 +11,17 @@ use kaml::{Batch, Key, KeyKind, NamespaceInfo};
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+
+/// A byte of a value takes at most so many in a line: `\u0000`.
+const ESCAPED_BYTES: u64 = 6;
+/// The rest of a line takes less.
+const LINE_BYTES: u64 = 1 << 16;
 
 /// Flags of `kaml import`.
 #[derive(Args)]
@@ -135,7 +140,7 @@ impl Arguments {
     }
 
     fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
-        let (input, bytes) = self.open_lines(interrupt)?;
+        let (mut input, bytes) = self.open_lines(interrupt)?;
         // One that is not there yet is made when the first line has turned out to be good.
         let found = device.namespaces()?.into_iter().find(|info| info.name == self.namespace);
         let mut namespace = found.map_or(Ok(None), |info| store::holds_records(info).map(Some))?;
@@ -154,7 +159,9 @@ impl Arguments {
             interrupt.check(|| format!("{} records are stored", report.entries))
         };
         let mut line_count = 0;
-        for (line, number) in input.lines().zip(1..) {
+        let line_bytes_max = device.value_bytes_max().saturating_mul(ESCAPED_BYTES).saturating_add(LINE_BYTES);
+        let lines = std::iter::from_fn(|| next_line(&mut *input, line_bytes_max).transpose());
+        for (line, number) in lines.zip(1..) {
             let wrong = |what: String| Failure::Failed(format!("{}, line {number}: {what}", self.source.display()));
             let line = match line {
                 Err(_) if interrupt.is_asked() => break,
@@ -207,6 +214,20 @@ impl Arguments {
         let file = options.open(&self.source).map_err(Failure::io(self.source.display()))?;
         let bytes = file.metadata().map_or(0, |metadata| metadata.len());
         Ok((Box::new(BufReader::with_capacity(1 << 18, interrupt.reads(file))), bytes))
+    }
+}
+
+/// The next line without its end, if it is not so long that no device's value could be in it: a file of something else may have
+/// no lines at all.
+fn next_line(input: &mut dyn BufRead, bytes_max: u64) -> std::io::Result<Option<String>> {
+    let mut line = Vec::new();
+    input.take(bytes_max).read_until(b'\n', &mut line)?;
+    if line.is_empty() {
+        return Ok(None);
+    }
+    match line.pop_if(|last| *last == b'\n') {
+        None if line.len() as u64 == bytes_max => Err(Error::other(format!("longer than {bytes_max} bytes"))),
+        _ => String::from_utf8(line).map(Some).map_err(|error| Error::new(ErrorKind::InvalidData, error.utf8_error())),
     }
 }
 
