@@ -215,23 +215,35 @@ fn examine(
     let device = Device::open(path, &OpenOptions::default())?;
     let reopen_ns = started.elapsed().as_nanos() as u64;
     outcome.reopen_ns_max = outcome.reopen_ns_max.max(reopen_ns);
-    let namespaces = namespaces(&device)?;
-    let mut found = acknowledged;
-    let mut problems = Vec::new();
-    for lane in 0..LANES {
-        let s = head(&device, namespaces[0], lane)?;
-        let told = acknowledged[lane as usize];
-        if s != told && s != told + 1 {
-            problems.push(format!("lane {lane} is at batch {s}, acknowledged was {told}"));
-            continue;
+    let (found, mut problems) = compare(&device)?;
+    for (lane, (is, told)) in found.into_iter().zip(acknowledged).enumerate() {
+        if is != told && is != told + 1 {
+            problems.push(format!("lane {lane} is at batch {is}, acknowledged was {told}"));
         }
-        found[lane as usize] = s;
-        problems.extend(compare_lane(&device, &namespaces, lane, s)?);
+    }
+    outcome.relocated_bytes += device.stats().relocated_bytes;
+    device.close()?;
+    Ok((found, problems))
+}
+
+/// Opens a device that [`child`] has put batches to; answers the last batch of each lane that is there, and what is wrong.
+pub fn inspect(path: &Path) -> Result<([u64; LANES as usize], Vec<String>), Error> {
+    let device = Device::open(path, &OpenOptions::default())?;
+    let found = compare(&device)?;
+    device.close()?;
+    Ok(found)
+}
+
+/// Compares each lane with what its last batch must leave, and has the device check itself.
+fn compare(device: &Device) -> Result<([u64; LANES as usize], Vec<String>), Error> {
+    let namespaces = namespaces(device)?;
+    let (mut found, mut problems) = ([0; LANES as usize], Vec::new());
+    for lane in 0..LANES {
+        found[lane as usize] = head(device, namespaces[0], lane)?;
+        problems.extend(compare_lane(device, &namespaces, lane, found[lane as usize])?);
     }
     let check = device.check(&mut |_, _| {})?;
     problems.extend(check.problems.iter().map(|problem| format!("check: {problem}")));
-    outcome.relocated_bytes += device.stats().relocated_bytes;
-    device.close()?;
     Ok((found, problems))
 }
 

@@ -50,19 +50,6 @@ fn an_idle_device_sleeps() {
     assert!(count <= 2, "it woke {count} times in a second");
 }
 
-/// Goal:   whoever waits for what rounds do is told when it is done.
-/// Method: namespaces are created in memory one by one, each of which waits for a root. Who is not told looks again after 50 ms.
-#[test]
-fn who_waits_is_told() {
-    let _alone = alone();
-    const COUNT: u32 = 40;
-    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let begin = Instant::now();
-    (0..COUNT).for_each(|n| _ = namespace(&device, &n.to_string()));
-    let each = begin.elapsed() / COUNT;
-    assert!(each < Duration::from_millis(25), "{each:?} for a namespace");
-}
-
 /// Records that are overwritten: so many that no block is empty before it is collected.
 const BUSY: u64 = 4000;
 
