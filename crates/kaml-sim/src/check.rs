@@ -125,8 +125,10 @@ pub fn locate(
     (space, number): Address,
 ) -> Result<(Located, Option<Range<usize>>), Error> {
     match model.disks.get(&space) {
-        None if model.pasts.contains_key(&space) => Ok((versions::located(core, medium, (space, number))?, None)),
-        None => Ok((find(core, reader, medium, space, &Key::from(number))?, None)),
+        None if model.pasts.contains_key(&space) => {
+            Ok((versions::located(core, medium, model, (space, number))?, None))
+        }
+        None => Ok((find(core, reader, medium, space, &model.key((space, number)))?, None)),
         Some(options) => {
             let (located, bytes) = blocks::find(core, reader, medium, options, (space, number))?;
             Ok((located, Some(bytes)))
@@ -201,6 +203,14 @@ fn spaces(core: &Core, model: &mut Model) -> Result<(), Violation> {
         match model.spaces.get(&info.id) {
             Some((name, _)) if *name == info.name => {}
             _ => return Err(Violation::new(format!("namespace {} {:?} should not be there", info.id, info.name))),
+        }
+        if let Some(logs) = model.logs.get_mut(&info.id)
+            && !logs.adopt(&info.logs)
+        {
+            return Err(Violation::new(format!(
+                "namespace {} has logs {:?}, which were not asked for",
+                info.id, info.logs
+            )));
         }
     }
     for (id, (name, phase)) in model.spaces.clone() {

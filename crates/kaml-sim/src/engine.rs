@@ -7,6 +7,7 @@
 use crate::array::{Array, Done};
 #[cfg(feature = "broken")]
 use crate::broken::BrokenMedium;
+use crate::cuts::{CutMoment, CutPoints};
 use crate::faults::{Injector, Strike};
 use crate::rng::{Rng, Trace, mix};
 use crate::timing::{Clocks, Next, Progress, Timing};
@@ -57,6 +58,9 @@ pub(crate) struct Engine {
     mutations: u64,
     pub(crate) pages: PageCounts,
     cut_at: Option<u64>,
+    /// Cuts that are tried while something is read at once, and those that were.
+    pub(crate) cut_points: Option<CutPoints>,
+    pub(crate) cuts: Vec<CutMoment>,
     powered: bool,
     /// A rule that a medium cannot refuse by an answer was broken.
     pub(crate) misuse: Option<String>,
@@ -84,6 +88,8 @@ impl Engine {
             mutations: 0,
             pages: PageCounts::default(),
             cut_at: None,
+            cut_points: None,
+            cuts: Vec::new(),
             powered: true,
             misuse: None,
             #[cfg(feature = "broken")]

@@ -1,16 +1,18 @@
 //! Commands of hosts: which ones, and a Put until it is staged.
 //!
-//! Lives here:       drawing commands, large values placed ahead of their Put.
+//! Lives here:       drawing commands, large values placed ahead of their Put, whether conditions were judged rightly.
 //! Lives elsewhere:  carrying them out (`world`).
 
 use crate::blocks::BlockPut;
-use crate::model::{Changes, Model, Phase};
+use crate::check::Violation;
+use crate::model::{Address, Changes, Model, Phase};
 use crate::rng::Rng;
 use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
 use kaml_device::{Body, Condition, Core, DIRECT_BYTES, Key, Op, StageError, encode_image, image_bytes};
 use kaml_flash::AlignedBuf;
+use std::collections::BTreeMap;
 
 /// What a host wants.
 pub enum Command {
@@ -33,6 +35,8 @@ pub enum Command {
     Create,
     /// A namespace gone.
     Delete(u32),
+    /// A namespace to other logs.
+    Move(u32),
 }
 
 impl Command {
@@ -42,7 +46,7 @@ impl Command {
             Command::Put(put) => put.changes.keys().any(|(id, _)| *id == space),
             Command::Blocks(put) => put.space == space,
             Command::Past(command) => command.space == space,
-            Command::Get((id, _)) | Command::Delete(id) => *id == space,
+            Command::Get((id, _)) | Command::Delete(id) | Command::Move(id) => *id == space,
             Command::Root { .. } | Command::Unload(_) | Command::Create => false,
         }
     }
@@ -80,12 +84,19 @@ impl Command {
         if one_in(rng, workload.namespace_one_in) {
             return if last > 0 && rng.one_in(2) { Command::Delete(space(rng)) } else { Command::Create };
         }
+        if one_in(rng, workload.move_one_in) {
+            return Command::Move(space(rng));
+        }
         if rng.below(100) < workload.get_percent {
             return Command::Get((space(rng), rng.below(workload.keys)));
         }
         let count = rng.within(1, workload.batch_max);
         let change = |_| ((space(rng), rng.below(workload.keys)), draw_value(rng, workload));
-        Command::Put(Put::new((0..count).map(change).collect()))
+        let mut put = Put::new((0..count).map(change).collect(), model);
+        if workload.condition_percent > 0 && rng.below(100) < workload.condition_percent {
+            put.draw_conditions(rng, model);
+        }
+        Command::Put(put)
     }
 }
 
@@ -104,6 +115,10 @@ fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
 pub struct Put {
     /// What it does.
     pub changes: Changes,
+    keys: Vec<Key>,
+    conditions: Vec<Condition>,
+    /// Of keys that must not have changed since a look at them, how often they had then.
+    looked: BTreeMap<Address, usize>,
     /// The bytes of each value, and their checksums.
     bytes: Vec<Option<(Vec<u8>, u32)>>,
     /// The tickets of large values that have a place.
@@ -111,14 +126,103 @@ pub struct Put {
 }
 
 impl Put {
-    /// Ready to be tried.
-    pub fn new(changes: Changes) -> Put {
+    /// Ready to be tried, under no condition.
+    pub fn new(changes: Changes, model: &Model) -> Put {
         let bytes = |value: &Option<Value>| {
             let bytes = value.map(Value::noise)?;
             let crc32c = crc_fast::crc32_iscsi(&bytes);
             Some((bytes, crc32c))
         };
-        Put { bytes: changes.values().map(bytes).collect(), tickets: vec![None; changes.len()], changes }
+        Put {
+            bytes: changes.values().map(bytes).collect(),
+            tickets: vec![None; changes.len()],
+            keys: changes.keys().map(|address| model.key(*address)).collect(),
+            conditions: vec![Condition::Always; changes.len()],
+            looked: BTreeMap::new(),
+            changes,
+        }
+    }
+
+    /// Puts one record, half of them or all under conditions, most of which hold by what was answered.
+    fn draw_conditions(&mut self, rng: &mut Rng, model: &Model) {
+        let (which, only) = (rng.below(3), rng.below(self.changes.len() as u64) as usize);
+        let fails_one_in = 2 + self.changes.len() as u64;
+        for (i, address) in self.changes.keys().enumerate() {
+            let has_one = which == 0 || which == 1 && rng.one_in(2) || i == only;
+            if has_one {
+                let asks_for_present = model.records.contains_key(address) != rng.one_in(fails_one_in);
+                self.conditions[i] = match asks_for_present {
+                    _ if model.pasts.contains_key(&address.0) => Condition::UnchangedSince(0),
+                    true => Condition::IfPresent,
+                    false => Condition::IfAbsent,
+                };
+            }
+        }
+    }
+
+    /// Its host looks at the keys that are not to change until it is staged.
+    pub(crate) fn look(&mut self, core: &Core, model: &Model) {
+        for (address, condition) in self.changes.keys().zip(&mut self.conditions) {
+            if let Condition::UnchangedSince(sequence) = condition {
+                *sequence = core.newest_committed(address.0);
+                self.looked.insert(*address, model.pasts[&address.0].change_count(address.1));
+            }
+        }
+    }
+
+    /// Whether it is under conditions.
+    pub(crate) fn is_conditional(&self) -> bool {
+        self.conditions.iter().any(|condition| *condition != Condition::Always)
+    }
+
+    /// Whether a record of it is under a condition.
+    pub(crate) fn has_condition_on(&self, address: &Address) -> bool {
+        let mut conditions = self.changes.keys().zip(&self.conditions);
+        conditions.any(|(other, condition)| other == address && *condition != Condition::Always)
+    }
+
+    /// Bytes of its values that have places of their own.
+    pub(crate) fn placed_bytes(&self) -> u64 {
+        let placed = self.tickets.iter().zip(&self.bytes).filter(|(ticket, _)| ticket.is_some());
+        placed.filter_map(|(_, bytes)| bytes.as_ref()).map(|(bytes, _)| bytes.len() as u64).sum()
+    }
+
+    /// Whether a record's condition holds, as the model knows.
+    fn holds(&self, i: usize, address: &Address, model: &Model) -> bool {
+        match self.conditions[i] {
+            Condition::Always => true,
+            Condition::IfAbsent => !model.is_present(address),
+            Condition::IfPresent => model.is_present(address),
+            Condition::UnchangedSince(_) => {
+                let staged = model.unanswered.iter().filter(|(_, changes)| changes.contains_key(address)).count();
+                model.pasts[&address.0].change_count(address.1) + staged == self.looked[address]
+            }
+        }
+    }
+
+    /// It was staged: all its conditions must hold.
+    pub(crate) fn was_right(&self, model: &Model) -> Result<(), Violation> {
+        let broken = self.changes.keys().enumerate().find(|(i, address)| !self.holds(*i, address, model));
+        broken.map_or(Ok(()), |(i, address)| {
+            let condition = self.conditions[i];
+            Err(Violation::new(format!("a Put was taken although {condition:?} does not hold of {address:?}")))
+        })
+    }
+
+    /// It was refused for a key: its condition must not hold. That of a version may do so nevertheless.
+    pub(crate) fn was_wrong(&self, namespace: u32, key: &Key, present: bool, model: &Model) -> Result<(), Violation> {
+        let is_it = |(i, address): &(usize, &Address)| address.0 == namespace && self.keys[*i] == *key;
+        let right = self.changes.keys().enumerate().find(is_it).is_some_and(|(i, address)| {
+            let is_version = matches!(self.conditions[i], Condition::UnchangedSince(_));
+            is_version || !self.holds(i, address, model) && model.is_present(address) == present
+        });
+        let what = || format!("a Put was refused: key {key} of namespace {namespace} is said to be there: {present}");
+        if right { Ok(()) } else { Err(Violation::new(what())) }
+    }
+
+    /// The ticket of the large value that it consists of.
+    pub(crate) fn lone_ticket(&self) -> Option<u64> {
+        if self.tickets.len() == 1 { self.tickets[0] } else { None }
     }
 
     /// The tickets of large values that have a place.
@@ -129,7 +233,7 @@ impl Put {
     /// Gives large values their places; an error while some are not programmed.
     pub fn place(&mut self, core: &mut Core) -> Result<Option<u64>, StageError> {
         let mut all_placed = true;
-        for (i, (space, key)) in self.changes.keys().enumerate() {
+        for (i, ((space, _), key)) in self.changes.keys().zip(&self.keys).enumerate() {
             let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
                 continue;
             };
@@ -141,8 +245,8 @@ impl Put {
                 None => {
                     let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), bytes.len()));
                     let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
-                    let image = encode_image(core.geometry(), *space, Key::from(*key), value, after, buf);
-                    *self.tickets[i].insert(core.place(*space, Key::from(*key), image)?)
+                    let image = encode_image(core.geometry(), *space, *key, value, after, buf);
+                    *self.tickets[i].insert(core.place(*space, *key, image)?)
                 }
             };
             all_placed &= core.is_placed(ticket);
@@ -157,11 +261,11 @@ impl Put {
             (None, Some((value, crc32c))) => Body::Value { value, crc32c: *crc32c },
             (None, None) => Body::Delete,
         };
-        let op = |(i, (namespace, key)): (usize, &(u32, u64))| Op {
+        let op = |(i, (namespace, _)): (usize, &Address)| Op {
             namespace: *namespace,
-            key: Key::from(*key),
+            key: self.keys[i],
             body: body(i),
-            condition: Condition::Always,
+            condition: self.conditions[i],
         };
         self.changes.keys().enumerate().map(op).collect()
     }

@@ -5,6 +5,7 @@
 //! Implements:       `kaml_flash::{Medium, Queue}`; design section 9.
 
 use crate::array::{Array, Keep};
+use crate::cuts::{CutMoment, CutPoints};
 use crate::engine::{Engine, PageCounts};
 use crate::faults::{FaultCounts, Faults, Injector};
 use crate::rng::Rng;
@@ -172,12 +173,38 @@ impl SimMedium {
 
     /// Other flash, powered, with what a cut at this moment might have left of this one; this one goes on.
     pub fn fork_after_cut(&self, choice: u64) -> SimMedium {
-        let array = self.engine().array_after_cut(choice);
+        self.fork(&self.engine(), choice)
+    }
+
+    fn fork(&self, engine: &Engine, choice: u64) -> SimMedium {
         let mut options = (*self.options).clone();
         options.seed = crate::rng::mix(options.seed ^ choice);
-        let fork = Self::assemble(self.geometry.clone(), options, array);
-        fork.engine().inherit(&self.engine());
+        let fork = Self::assemble(self.geometry.clone(), options, engine.array_after_cut(choice));
+        fork.engine().inherit(engine);
         fork
+    }
+
+    /// From now on these cuts are tried where something happens while [`Medium::execute`] waits for what it was asked for; nobody
+    /// else sees those moments.
+    pub(crate) fn cut_within_reads(&self, points: Option<CutPoints>) {
+        self.engine().cut_points = points;
+    }
+
+    /// Those that were tried since this was asked last.
+    pub(crate) fn take_cuts(&self) -> Vec<CutMoment> {
+        std::mem::take(&mut self.engine().cuts)
+    }
+
+    /// The cut just before the operation that is done next, if it is one of `points`.
+    pub(crate) fn cut_here(&self, points: CutPoints) -> Option<CutMoment> {
+        self.cut_moment(&self.engine(), points)
+    }
+
+    fn cut_moment(&self, engine: &Engine, points: CutPoints) -> Option<CutMoment> {
+        let number = engine.mutations() + 1;
+        let mut draw = points.at(number).filter(|_| engine.next_mutates())?;
+        let state = draw.draw();
+        Some(CutMoment { number, state, fork: self.fork(engine, state), draw })
     }
 
     /// Breaks one of the medium's promises from now on.
@@ -200,6 +227,8 @@ impl Medium for SimMedium {
         let mut engine = self.engine();
         engine.submit(SYNCHRONOUS, 0, std::mem::replace(io, Io::Flush));
         while !engine.has_done(SYNCHRONOUS) {
+            let cut = engine.cut_points.and_then(|points| self.cut_moment(&engine, points));
+            engine.cuts.extend(cut);
             assert!(engine.advance(), "an operation in flight has an event to come");
         }
         let mut done = Vec::new();

@@ -7,28 +7,17 @@
 //! run tries thousands of cuts.
 
 use crate::check::{self, Violation};
+use crate::cuts::{CutMoment, CutPoints, Cuts};
 use crate::faults::FaultCounts;
 use crate::host::Command;
 use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
 use crate::scenario::{Scenario, Small, Workload, draw_past};
-use crate::versions::Past;
 use crate::world::{Counts, End, World};
 use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
 use kaml_flash::Overlay;
 use std::sync::Arc;
-
-/// Which operations power is cut at.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cuts {
-    /// Every one.
-    Every,
-    /// One in so many, as the seed says.
-    OneIn(u64),
-    /// This one.
-    Only(u64),
-}
 
 /// What to run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,6 +42,12 @@ pub struct Totals {
     pub cuts: u64,
     /// Of these, during a recovery.
     pub recovery_cuts: u64,
+    /// Of these, while something was read at once.
+    pub read_cuts: u64,
+    /// Of these, during formatting and the first opening.
+    pub format_cuts: u64,
+    /// Of these, the ones that left a device; of the others nothing could be opened, and they were formatted again.
+    pub formats_whole: u64,
     /// Clean closes.
     pub closes: u64,
     /// Failures of ring, root or flush survived.
@@ -76,6 +71,9 @@ impl Totals {
         self.counts.add(&other.counts);
         self.cuts += other.cuts;
         self.recovery_cuts += other.recovery_cuts;
+        self.read_cuts += other.read_cuts;
+        self.format_cuts += other.format_cuts;
+        self.formats_whole += other.formats_whole;
         self.closes += other.closes;
         self.stops += other.stops;
         self.given_up += other.given_up;
@@ -100,6 +98,8 @@ pub struct Failure {
 const OPEN_TRIES_MAX: u32 = 30;
 /// Operations of a recovery that is cut are counted up to this.
 const RECOVERY_CUT_MAX: u64 = 60;
+/// Operations of formatting that change something: the first root.
+const FORMAT_MUTATIONS: u64 = 1;
 /// So many cuts are followed by an opening for reading, too.
 const READ_ONLY_ONE_IN: u64 = 8;
 /// Commands after a recovery that is not gone on with.
@@ -189,13 +189,10 @@ impl Run {
         let medium = SimMedium::new(geometry, options).map_err(|error| Violation::new(error.to_string()))?;
         #[cfg(feature = "broken")]
         medium.break_promise(self.broken);
-        if let Err(error) = Core::format(&medium) {
-            return excuse(&error, &medium);
-        }
-        let mut model = Model::default();
         let mut opening = self.rng.branch(1);
-        let Opened::Open(core) = self.open(&medium, &mut opening)? else { return Ok(()) };
-        let mut core = *core;
+        let Some(mut core) = self.format(&medium, &mut opening)? else { return Ok(()) };
+        let mut model = Model::default();
+        medium.cut_within_reads(Some(self.points().within_reads()));
         for life in 0..workload.lives {
             let mut world =
                 World::new(core, medium.clone(), model, workload.clone(), mix(seed ^ u64::from(life) << 32));
@@ -207,6 +204,7 @@ impl Run {
             model = std::mem::take(&mut world.model);
             drop(world);
             self.end_life(end, &medium)?;
+            medium.cut_within_reads(None); // recoveries are cut on forks
             match self.open(&medium, &mut opening)? {
                 Opened::Open(next) => core = *next,
                 Opened::WornOut => {
@@ -216,8 +214,67 @@ impl Run {
                 Opened::GivenUp => return self.finish(&medium),
             }
             check::contents(&mut core, &medium, &mut model, &workload)?;
+            medium.cut_within_reads(Some(self.points().within_reads()));
         }
         self.finish(&medium)
+    }
+
+    /// Formats flash and opens it for the first time. Both are cut wherever something changes; nothing if flash says no.
+    fn format(&mut self, medium: &SimMedium, draw: &mut Rng) -> Result<Option<Core>, Violation> {
+        let cuts = match self.plan.cuts {
+            Cuts::Only(only) => Cuts::Only(only),
+            Cuts::Every | Cuts::OneIn(_) => Cuts::Every,
+        };
+        medium.cut_within_reads(Some(CutPoints { seed: self.plan.seed, cuts }));
+        let core = match Core::format(medium) {
+            Err(error) => excuse(&error, medium).map(|()| None)?,
+            Ok(()) => match self.open(medium, draw)? {
+                Opened::Open(core) => Some(*core),
+                Opened::WornOut | Opened::GivenUp => None,
+            },
+        };
+        medium.cut_within_reads(None);
+        for moment in medium.take_cuts() {
+            self.cut = Some(moment.number);
+            self.try_format_cut(moment)?;
+            self.cut = None;
+        }
+        Ok(core)
+    }
+
+    /// Power was cut during formatting, and there is an empty device or none, and it can be formatted after all; or during the first
+    /// opening, and there is one.
+    fn try_format_cut(&mut self, moment: CutMoment) -> Result<(), Violation> {
+        let CutMoment { number, fork, mut draw, .. } = moment;
+        self.totals.cuts += 1;
+        self.totals.format_cuts += 1;
+        let core = match Core::open(&fork) {
+            Err(Error::Root(_)) if number <= FORMAT_MUTATIONS => {
+                let formatted = Core::format(&fork);
+                if let Err(error) = formatted {
+                    return excuse(&error, &fork);
+                }
+                self.open(&fork, &mut draw)?
+            }
+            Ok((core, _)) => {
+                self.totals.formats_whole += 1;
+                Opened::Open(Box::new(core))
+            }
+            Err(error) => {
+                excuse(&error, &fork)?;
+                self.open(&fork, &mut draw)?
+            }
+        };
+        let Opened::Open(mut core) = core else { return Ok(()) };
+        let mut model = Model::default();
+        check::contents(&mut core, &fork, &mut model, &self.scenario.workload)?;
+        self.aftermath(*core, &fork, model, draw.draw())?;
+        self.totals.faults.add(&fork.fault_counts());
+        Ok(())
+    }
+
+    fn points(&self) -> CutPoints {
+        CutPoints { seed: self.plan.seed, cuts: self.plan.cuts }
     }
 
     fn finish(&mut self, medium: &SimMedium) -> Result<(), Violation> {
@@ -233,12 +290,10 @@ impl Run {
             let name = format!("first {number} of life {life}");
             let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
             let past = (number % 2 == 1 && world.workload.past_percent > 0).then(|| draw_past(&mut world.rng));
-            let options =
-                NamespaceOptions { keys: KeyKind::U64, blocks: disk, versions: past, ..NamespaceOptions::default() };
+            let keys = if disk.is_some() { KeyKind::U64 } else { world.workload.key_kind(&mut world.rng) };
+            let options = NamespaceOptions { keys, blocks: disk, versions: past, ..NamespaceOptions::default() };
             if let Ok(id) = world.core.create_namespace(&name, &options) {
-                world.model.disks.extend(disk.map(|options| (id, options)));
-                world.model.pasts.extend(past.map(|_| (id, Past::default())));
-                world.model.spaces.insert(id, (name, Phase::Creating));
+                world.model.add_space(id, name, &options);
             }
         }
     }
@@ -287,34 +342,32 @@ impl Run {
 
     /// Lets one thing happen; if it changes something, power may be cut just before it is done, on a fork.
     fn step(&mut self, world: &mut World) -> Result<(), End> {
-        if world.medium.next_mutates() {
-            let number = world.medium.mutations() + 1;
-            // Drawn apart, so that a replay of one cut sees the same run.
-            let mut draw = Rng::new(mix(self.plan.seed ^ mix(number)));
-            let cut = match self.plan.cuts {
-                Cuts::Every => true,
-                Cuts::OneIn(n) => draw.one_in(n),
-                Cuts::Only(only) => number == only,
-            };
-            if cut {
-                self.cut = Some(number);
-                let mut draw = Rng::new(mix(self.plan.seed.rotate_left(7) ^ mix(number)));
-                self.survive(world, &mut draw)?;
-                self.cut = None;
-            }
+        for (moment, model) in std::mem::take(&mut world.cuts_of_reads) {
+            self.totals.read_cuts += 1;
+            self.survive(moment, model)?;
+        }
+        if let Some(moment) = world.medium.cut_here(self.points()) {
+            self.survive(moment, world.model.clone())?;
         }
         if world.rng.below(100) >= self.scenario.workload.lazy_percent / 2 { world.advance() } else { Ok(()) }
     }
 
-    /// Power is cut here, on a fork: everything that was answered must come back.
-    fn survive(&mut self, world: &World, draw: &mut Rng) -> Result<(), Violation> {
-        let state = draw.draw();
-        let fork = world.medium.fork_after_cut(state);
+    /// Power was cut, on a fork: everything that was answered must come back.
+    fn survive(&mut self, moment: CutMoment, model: Model) -> Result<(), Violation> {
+        self.cut = Some(moment.number);
+        self.try_cut(moment, model)?;
+        self.cut = None;
+        Ok(())
+    }
+
+    fn try_cut(&mut self, moment: CutMoment, mut model: Model) -> Result<(), Violation> {
+        let CutMoment { state, fork, mut draw, .. } = moment;
+        let draw = &mut draw;
+        let workload = self.scenario.workload.clone();
         self.totals.cuts += 1;
         if state.is_multiple_of(READ_ONLY_ONE_IN) {
-            read_only(&world.medium.fork_after_cut(state), world.model.clone(), &world.workload)?;
+            read_only(&fork.fork_after_cut(state), model.clone(), &workload)?;
         }
-        let mut model = world.model.clone();
         for _ in 0..draw.below(3) {
             fork.cut_after(draw.within(1, RECOVERY_CUT_MAX));
             let opened = Core::open(&fork);
@@ -327,7 +380,6 @@ impl Run {
             self.totals.recovery_cuts += 1;
             fork.power_on();
         }
-        let workload = world.workload.clone();
         match self.open(&fork, draw)? {
             Opened::Open(mut core) => {
                 check::contents(&mut core, &fork, &mut model, &workload)?;

@@ -7,9 +7,9 @@ use crate::array::Keep;
 use crate::board::Board;
 use crate::faults::Faults;
 use crate::medium::Options;
-use crate::rng::Rng;
+use crate::rng::{Rng, mix};
 use crate::timing::Timing;
-use kaml_device::{BlockOptions, MergePolicy, VersionOptions};
+use kaml_device::{BlockOptions, DIRECT_BYTES, KeyKind, MergePolicy, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 use kaml_versions::BloomOptions;
 
@@ -48,6 +48,16 @@ pub struct Workload {
     pub disk_percent: u64,
     /// Of a hundred commands, so many are about the past; then a second namespace keeps versions.
     pub past_percent: u64,
+    /// Of a hundred Puts, so many are under conditions.
+    pub condition_percent: u64,
+    /// Of a hundred Puts of one large value alone, so many are staged while its pages are being programmed, where that may be.
+    pub beside_percent: u64,
+    /// Of a hundred namespaces, so many have byte strings for keys.
+    pub string_percent: u64,
+    /// One command in so many moves a namespace to other logs.
+    pub move_one_in: u64,
+    /// Namespaces go while commands on them are under way, come and go at once, and take the names of those that went.
+    pub is_crowded: bool,
     /// How reluctant the driver is to do what is due, in percent.
     pub lazy_percent: u64,
 }
@@ -60,6 +70,14 @@ impl Workload {
         }
         let (block_bytes, unit_bytes) = [(512, 4096), (512, 2048), (512, 512), (4096, 4096)][rng.below(4) as usize];
         Some(BlockOptions { block_bytes, block_count: self.keys, unit_bytes })
+    }
+
+    /// Which keys a namespace takes.
+    pub(crate) fn key_kind(&self, rng: &mut Rng) -> KeyKind {
+        match self.string_percent > 0 && rng.below(100) < self.string_percent {
+            true => KeyKind::Bytes,
+            false => KeyKind::U64,
+        }
     }
 
     /// What a versioned namespace is like, if a new one is to be one.
@@ -110,11 +128,19 @@ pub enum Small {
     Flips,
     /// Blocks that fail, over several lives; not in that list either.
     Failures,
+    /// Puts under conditions, few keys, some of them byte strings; namespaces that move to other logs.
+    Conditions,
+    /// One large value after the other, staged while their pages are being programmed.
+    Beside,
+    /// The same on flash where programs fail or find no space below, over several lives; not in that list either.
+    Withdrawn,
+    /// What a seed stood for before hosts did the last four things of a [`Workload`]: as the seeds of older finds need it.
+    Plain,
 }
 
 impl Small {
     /// Those that are cut at every operation.
-    pub const ALL: [Small; 8] = [
+    pub const ALL: [Small; 10] = [
         Small::Puts,
         Small::Collection,
         Small::Growth,
@@ -123,6 +149,8 @@ impl Small {
         Small::Namespaces,
         Small::Blocks,
         Small::Versions,
+        Small::Conditions,
+        Small::Beside,
     ];
 
     /// As one writes it.
@@ -141,15 +169,17 @@ impl Small {
             Small::Readers => "readers",
             Small::Flips => "flips",
             Small::Failures => "failures",
+            Small::Conditions => "conditions",
+            Small::Beside => "beside",
+            Small::Withdrawn => "withdrawn",
+            Small::Plain => "plain",
         }
     }
 
     /// The one of that name.
     pub fn named(name: &str) -> Option<Small> {
-        Small::ALL
-            .into_iter()
-            .chain([Small::Disks, Small::Pasts, Small::Readers, Small::Flips, Small::Failures])
-            .find(|small| small.name() == name)
+        let others = [Small::Disks, Small::Pasts, Small::Readers, Small::Flips, Small::Failures, Small::Withdrawn];
+        Small::ALL.into_iter().chain(others).chain([Small::Plain]).find(|small| small.name() == name)
     }
 }
 
@@ -159,6 +189,13 @@ const CHAOS_NS_MAX: u64 = 100_000;
 impl Scenario {
     /// What a seed stands for.
     pub fn draw(seed: u64) -> Scenario {
+        let mut scenario = Scenario::plain(seed);
+        draw_more(seed, &scenario.geometry, &mut scenario.workload);
+        scenario
+    }
+
+    /// The same without what [`draw_more`] adds.
+    fn plain(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
         let mut geometry = draw_geometry(&mut rng);
         if has_long(seed) {
@@ -192,6 +229,9 @@ impl Scenario {
 
     /// A small workload without faults; the seed decides the interleaving.
     pub fn small(small: Small, seed: u64) -> Scenario {
+        if small == Small::Plain {
+            return Scenario::plain(seed);
+        }
         let mut rng = Rng::new(seed);
         let geometry = small_geometry(if rng.one_in(2) { Packing::Across } else { Packing::WithinPage });
         let options = Options {
@@ -200,6 +240,7 @@ impl Scenario {
                 Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
                 Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
                 Small::Disks | Small::Pasts => Faults::draw(&mut rng),
+                Small::Withdrawn => Faults { program_ppm: 20_000, no_space_ppm: 4_000, ..Faults::default() },
                 Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
                 _ => Faults::default(),
             },
@@ -224,7 +265,21 @@ impl Scenario {
             unload_one_in: u64::MAX,
             disk_percent: 0,
             past_percent: 0,
+            condition_percent: 0,
+            beside_percent: 0,
+            string_percent: 0,
+            move_one_in: u64::MAX,
+            is_crowded: false,
             lazy_percent: 40,
+        };
+        let lone = Workload {
+            spaces: 1,
+            keys: 12,
+            direct_one_in: 1,
+            batch_max: 1,
+            condition_percent: 20,
+            beside_percent: 80,
+            ..base.clone()
         };
         let workload = match small {
             Small::Puts => Workload { spaces: 3, ..base },
@@ -263,6 +318,21 @@ impl Scenario {
                 ..base
             },
             Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
+            Small::Conditions => Workload {
+                keys: 12,
+                batch_max: 12,
+                depth: 5,
+                commands: 100,
+                condition_percent: 70,
+                string_percent: 50,
+                move_one_in: 8,
+                namespace_one_in: 12,
+                is_crowded: true,
+                ..base
+            },
+            Small::Beside => lone,
+            Small::Withdrawn => Workload { commands: 500, lives: 2, ..lone },
+            Small::Plain => unreachable!("returned above"),
             Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
             Small::Readers => Workload {
                 spaces: 1,
@@ -403,8 +473,44 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         unload_one_in: often(rng, 200),
         disk_percent: 0,
         past_percent: 0,
+        condition_percent: 0,
+        beside_percent: 0,
+        string_percent: 0,
+        move_one_in: u64::MAX,
+        is_crowded: false,
         lazy_percent: rng.within(0, 80),
     }
+}
+
+/// What came later than the rest: each in some seeds only, drawn apart, so that a seed stays what it was but for this
+/// ([`Small::Plain`]).
+fn draw_more(seed: u64, geometry: &Geometry, workload: &mut Workload) {
+    let mut rng = Rng::new(mix(seed ^ 0xADD5));
+    if rng.one_in(2) {
+        workload.condition_percent = rng.within(5, 70);
+    }
+    workload.string_percent = [0, 0, 50, 100][rng.below(4) as usize];
+    if rng.one_in(2) {
+        workload.move_one_in = rng.within(10, 200);
+    }
+    workload.is_crowded = rng.one_in(2);
+    if workload.is_crowded && rng.one_in(2) {
+        workload.namespace_one_in = workload.namespace_one_in.min(rng.within(20, 100));
+    }
+    workload.beside_percent = [0, 50, 100][rng.below(3) as usize];
+    if has_lone(seed) {
+        // A frame goes beside a value only where no other Puts are.
+        (workload.direct_one_in, workload.batch_max, workload.depth) = (rng.within(1, 3), 1, rng.within(1, 3) as usize);
+        let mean = workload.len_max / 2 + (DIRECT_BYTES as u64 + workload.direct_len_more / 2) / workload.direct_one_in;
+        let keys = records_that_fill(geometry, mean, LONG_FILL_PERCENT) / u64::from(workload.spaces);
+        workload.keys = keys.clamp(4, workload.keys);
+        workload.beside_percent = workload.beside_percent.max(50);
+    }
+}
+
+/// One seed in eight puts large values alone, few at once; from the seed itself, as [`draw_timing`].
+fn has_lone(seed: u64) -> bool {
+    seed % 8 == 4
 }
 
 /// Records with values of so many bytes that fill so much of the flash, or what the firmware gives of it.

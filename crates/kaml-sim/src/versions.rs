@@ -12,7 +12,7 @@ use crate::model::{Address, Changes, Comparison, Model};
 use crate::rng::Rng;
 use crate::value::Value;
 use crate::world::{End, World};
-use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader, segment_image};
+use kaml_device::{Core, Error, FindError, StageError, VersionReader, segment_image};
 use kaml_flash::Medium;
 use kaml_versions::{
     At, Command as VersionCommand, Error as Damage, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt,
@@ -40,6 +40,8 @@ pub struct Past {
     commands: BTreeMap<u32, Option<Seen>>,
     /// Versions that nothing sees may be gone.
     is_merged: bool,
+    /// Rollbacks that were answered.
+    rollbacks: usize,
 }
 
 impl Past {
@@ -50,6 +52,7 @@ impl Past {
             self.snapshots.insert(finished, self.seen.clone());
             if let Some(Some(seen)) = self.commands.remove(&finished) {
                 self.seen = seen;
+                self.rollbacks += 1;
             }
             return;
         }
@@ -62,6 +65,16 @@ impl Past {
 
     fn value(&self, key: u64, seen: &Seen) -> Option<Value> {
         seen.get(&key).and_then(|at| self.versions[&key][*at])
+    }
+
+    /// Those that did not come through will not.
+    pub(crate) fn forget_commands(&mut self) {
+        self.commands.clear();
+    }
+
+    /// How often what a key shows may have changed.
+    pub(crate) fn change_count(&self, key: u64) -> usize {
+        self.rollbacks + self.versions.get(&key).map_or(0, Vec::len)
     }
 
     /// All versions, if none may be gone.
@@ -109,13 +122,18 @@ impl Source for Reading<'_> {
 }
 
 /// The newest version of a key; of [`COMMAND`] which user version was finished last.
-pub(crate) fn newest(core: &mut Core, medium: &dyn Medium, (space, key): Address) -> Result<Option<Vec<u8>>, Error> {
+pub(crate) fn newest(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    (space, key): Address,
+) -> Result<Option<Vec<u8>>, Error> {
     let mut reading = Reading::new(core, medium, space)?;
     if key == COMMAND {
         let finished = reading.look(|versions, _| versions.timeline().present() - 1)?;
         return Ok((finished > 0).then(|| command(finished).noise()));
     }
-    Ok(get(&mut reading, &Key::from(key), At::Latest)?.map(|record| record.value))
+    Ok(get(&mut reading, &model.key((space, key)), At::Latest)?.map(|record| record.value))
 }
 
 fn command(finished: u32) -> Value {
@@ -132,7 +150,7 @@ pub(crate) fn compare(
     comparison: &mut Comparison<'_>,
     (space, key): Address,
 ) -> Result<Result<(), String>, Error> {
-    let found = history(&mut Reading::new(core, medium, space)?, &Key::from(key), usize::MAX)?;
+    let found = history(&mut Reading::new(core, medium, space)?, &model.key((space, key)), usize::MAX)?;
     let past = &model.pasts[&space];
     let answered = past.versions.get(&key).map_or(&[][..], Vec::as_slice);
     let put = |(at, (_, changes)): (usize, &(u64, Changes))| match changes.contains_key(&(space, COMMAND)) {
@@ -183,7 +201,8 @@ pub(crate) fn compare_snapshots(
     let mut reading = Reading::new(core, medium, space)?;
     for (version, seen) in ends.into_iter().flatten() {
         for key in 0..keys {
-            let found = get(&mut reading, &Key::from(key), At::Snapshot(*version))?.map(|record| record.value);
+            let at = At::Snapshot(*version);
+            let found = get(&mut reading, &model.key((space, key)), at)?.map(|record| record.value);
             if found != past.value(key, seen).map(Value::noise) {
                 return Ok(Err(format!("namespace {space} key {key}: snapshot {version} shows something else")));
             }
@@ -391,7 +410,9 @@ impl World {
             command.give_up(&mut self.core);
             return Ok(());
         }
-        match command.step(&mut self.core, &self.medium, &mut self.model) {
+        let step = command.step(&mut self.core, &self.medium, &mut self.model);
+        self.note_cuts_of_reads();
+        match step {
             Ok(Step::Done) => return Ok(()),
             Ok(Step::On) => self.submit(Command::Past(command)),
             Ok(Step::Later) | Err(StageError::Busy) => self.waiting.push(Command::Past(command)),
@@ -410,8 +431,13 @@ impl World {
 }
 
 /// As [`newest`], as a driver looks it up.
-pub(crate) fn located(core: &mut Core, medium: &dyn Medium, address: Address) -> Result<check::Located, Error> {
-    newest(core, medium, address).map(check::Located::Value)
+pub(crate) fn located(
+    core: &mut Core,
+    medium: &dyn Medium,
+    model: &Model,
+    address: Address,
+) -> Result<check::Located, Error> {
+    newest(core, medium, model, address).map(check::Located::Value)
 }
 
 /// Compares all histories of a device, and what was finished last; answers how many flash has lost.
@@ -425,7 +451,7 @@ pub(crate) fn histories(
 ) -> Result<u64, Violation> {
     let mut lost = 0;
     for space in model.pasts.keys() {
-        let finished = newest(core, medium, (*space, COMMAND));
+        let finished = newest(core, medium, model, (*space, COMMAND));
         let compared = finished.map(|found| comparison.compare((*space, COMMAND), found.as_deref()));
         let mut all = vec![compared];
         all.extend((0..keys).map(|key| compare(core, medium, model, comparison, (*space, key))));

@@ -9,15 +9,19 @@
 
 use crate::blocks::BlockPut;
 use crate::check::{self, Violation};
-use crate::host::Command;
+use crate::cuts::CutMoment;
+use crate::host::{Command, Put};
 use crate::medium::{SimMedium, SimQueue};
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
-use crate::versions::{Past, PastCommand};
-use kaml_device::{BlockStep, Core, Deletion, Error, FlashRead, KeyKind, NamespaceOptions, Op, Reader, StageError};
-use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
+use crate::versions::PastCommand;
+use kaml_device::{
+    BlockStep, Core, Deletion, Error, FlashRead, Key, KeyKind, NamespaceChange, NamespaceOptions, Op, Reader,
+    StageError,
+};
+use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue, Wait};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -51,6 +55,30 @@ pub struct Counts {
     pub refused: u64,
     /// Gets that answered an error because flash had lost the data, and other commands because it had lost an index.
     pub lost: u64,
+    /// Puts under conditions that were staged, all of which held.
+    pub conditions_held: u64,
+    /// Puts that were refused for a condition.
+    pub conditions_failed: u64,
+    /// Large values that were programmed beside the frames that name them.
+    pub beside: u64,
+    /// Such frames that were written again without them, because the program failed.
+    pub withdrawn: u64,
+    /// Gets of byte strings that found a value.
+    pub strings_found: u64,
+    /// Gets of byte strings that found none.
+    pub strings_absent: u64,
+    /// Namespaces moved to other logs.
+    pub moves: u64,
+    /// Moves to logs that are not there, refused.
+    pub moves_refused: u64,
+    /// Namespaces durably created.
+    pub created: u64,
+    /// Namespaces durably deleted.
+    pub deleted: u64,
+    /// Deletions begun while commands on the namespace were waiting or under way.
+    pub deleted_in_use: u64,
+    /// Commands that found that their namespace had gone meanwhile.
+    pub orphaned: u64,
 }
 
 impl Counts {
@@ -61,6 +89,18 @@ impl Counts {
         self.gets += other.gets;
         self.refused += other.refused;
         self.lost += other.lost;
+        self.conditions_held += other.conditions_held;
+        self.conditions_failed += other.conditions_failed;
+        self.beside += other.beside;
+        self.withdrawn += other.withdrawn;
+        self.strings_found += other.strings_found;
+        self.strings_absent += other.strings_absent;
+        self.moves += other.moves;
+        self.moves_refused += other.moves_refused;
+        self.created += other.created;
+        self.deleted += other.deleted;
+        self.deleted_in_use += other.deleted_in_use;
+        self.orphaned += other.orphaned;
     }
 }
 
@@ -79,6 +119,22 @@ struct UnitReading {
     put: BlockPut,
 }
 
+/// A large value on its way to its pages, beside the frame that names it.
+struct Beside {
+    put: Put,
+    frame: u64,
+    program_id: IoId,
+    write_id: IoId,
+    /// Both are carried out at once, and a flush makes them durable; else the ring write follows the program.
+    is_together: bool,
+    programmed: Option<(Io, Result<(), MediumError>)>,
+    /// Before it is carried out, or afterwards.
+    write: Option<Io>,
+    written: Option<Result<(), MediumError>>,
+}
+
+/// The flush of the two.
+const BESIDE_FLUSH_ID: u64 = GET_IDS - 1;
 /// Gets have names above all that the firmware gives.
 const GET_IDS: u64 = 1 << 63;
 /// Turns without an answer after which a command counts as waiting for ever.
@@ -87,6 +143,8 @@ const TURNS_MAX: u64 = 100_000;
 const ENDLESS_TURNS_MAX: u64 = 2_000_000;
 /// Turns that counting a deleted namespace takes on average, while others go on.
 const DELETION_TURNS: u64 = 20;
+/// Names that namespaces of crowded devices share.
+const NAMES: u64 = 8;
 /// What passes when nothing is under way: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
 
@@ -105,10 +163,13 @@ pub struct World {
     pub counts: Counts,
     /// Commands that could not be staged yet.
     pub(crate) waiting: Vec<Command>,
-    /// Creating or deleting a namespace, with the root that makes it durable.
-    naming: Option<(u64, u32)>,
-    /// Of a deleted namespace, what is to be counted.
-    deletion: Option<(Deletion, u32)>,
+    /// Namespaces being created or deleted, with the roots that make it durable.
+    naming: Vec<(u64, u32)>,
+    /// Of deleted namespaces, what is to be counted.
+    deletions: Vec<(Deletion, u32)>,
+    beside: Option<Beside>,
+    /// Cuts within synchronous reads, and what the device had to hold then.
+    pub(crate) cuts_of_reads: Vec<(CutMoment, Model)>,
     readings: BTreeMap<u64, Reading>,
     unit_readings: BTreeMap<u64, UnitReading>,
     next_get: u64,
@@ -134,8 +195,10 @@ impl World {
             model,
             counts: Counts::default(),
             waiting: Vec::new(),
-            naming: None,
-            deletion: None,
+            naming: Vec::new(),
+            deletions: Vec::new(),
+            beside: None,
+            cuts_of_reads: Vec::new(),
             readings: BTreeMap::new(),
             unit_readings: BTreeMap::new(),
             next_get: GET_IDS,
@@ -155,7 +218,7 @@ impl World {
 
     /// Whether nothing is asked for that was not answered.
     pub fn is_quiet(&self) -> bool {
-        self.depth() == 0 && self.naming.is_none() && self.deletion.is_none()
+        self.depth() == 0 && self.naming.is_empty() && self.deletions.is_empty()
     }
 
     /// Commands under way.
@@ -164,8 +227,11 @@ impl World {
     }
 
     /// Hands in a command.
-    pub fn submit(&mut self, command: Command) {
+    pub fn submit(&mut self, mut command: Command) {
         self.idle_turns = 0;
+        if let Command::Put(put) = &mut command {
+            put.look(&self.core, &self.model);
+        }
         self.waiting.push(command);
     }
 
@@ -244,9 +310,10 @@ impl World {
         if let Some((space, retention)) = self.core.take_low_merge() {
             self.submit(PastCommand::merge_when_low(space, retention));
         }
-        if let Some((request, space)) = self.naming
-            && self.core.roots_done() >= request
-        {
+        let roots = self.core.roots_done();
+        self.model.logs.values_mut().for_each(|logs| logs.settle(roots));
+        while let Some(at) = self.naming.iter().position(|(request, _)| *request <= roots) {
+            let (_, space) = self.naming.remove(at);
             self.named(space);
         }
         Ok(())
@@ -254,12 +321,20 @@ impl World {
 
     /// Loads an index; false if flash has lost it.
     pub(crate) fn load_index(&mut self, id: u32) -> Result<bool, End> {
-        match self.core.load_index(&self.medium, id) {
+        let loaded = self.core.load_index(&self.medium, id);
+        self.note_cuts_of_reads();
+        match loaded {
             Ok(()) => Ok(true),
             Err(_) if self.medium.is_cut() => Err(End::Cut),
             Err(error) if check::is_excused(&error, &self.medium) => Ok(false),
             Err(error) => Err(Violation::new(format!("index {id}: {error}")).into()),
         }
+    }
+
+    /// Things may have happened on the medium while something was read at once: they are cut here, too.
+    pub(crate) fn note_cuts_of_reads(&mut self) {
+        let cuts = self.medium.take_cuts();
+        self.cuts_of_reads.extend(cuts.into_iter().map(|cut| (cut, self.model.clone())));
     }
 
     // --- completions ------------------------------------------------------------------------------------------------------
@@ -268,8 +343,11 @@ impl World {
         self.queue.reap(Wait::No, &mut self.done);
         let mut done = std::mem::take(&mut self.done);
         for completion in done.drain(..) {
+            let is_beside =
+                |beside: &Beside| [beside.program_id, beside.write_id, BESIDE_FLUSH_ID].contains(&completion.id);
             match completion.id >= GET_IDS {
                 true => self.read_done(completion)?,
+                false if self.beside.as_ref().is_some_and(is_beside) => self.go_on_beside(completion)?,
                 false => self.core.complete(completion),
             }
         }
@@ -311,11 +389,19 @@ impl World {
         match found {
             Ok(found) => {
                 self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc_fast::crc32_iscsi(bytes))));
+                if self.model.strings.contains(&space) {
+                    let counts = &mut self.counts;
+                    *if found.is_some() { &mut counts.strings_found } else { &mut counts.strings_absent } += 1;
+                }
                 let right = found == expected.map(Value::noise);
                 if right { Ok(()) } else { wrong("a wrong answer".to_owned()) }
             }
             Err(error) if check::is_excused(&error, &self.medium) => {
                 self.counts.lost += 1;
+                Ok(())
+            }
+            Err(Error::UnknownNamespace(id)) if !self.model.has_space(id) => {
+                self.counts.orphaned += 1;
                 Ok(())
             }
             Err(error) => wrong(error.to_string()),
@@ -349,6 +435,11 @@ impl World {
                 }
                 Ok(())
             }
+            Command::Move(space) => {
+                let space = *space;
+                self.waiting.swap_remove(which);
+                self.move_space(space)
+            }
             Command::Create => self.create(which),
             Command::Delete(space) => {
                 let space = *space;
@@ -360,6 +451,7 @@ impl World {
     fn get(&mut self, address: (u32, u64)) -> Result<(), End> {
         let expected = self.model.records.get(&address).copied();
         let found = check::locate(&mut self.core, &self.reader, &self.medium, &self.model, address);
+        self.note_cuts_of_reads();
         match found {
             Ok((check::Located::Flash(read), block)) => {
                 let id = self.start_read(&read);
@@ -430,6 +522,12 @@ impl World {
     fn attempt_put(&mut self, which: usize) -> Result<(), End> {
         let Command::Put(put) = &mut self.waiting[which] else { unreachable!("only Puts come here") };
         let mut answer = put.place(&mut self.core);
+        if let Some(ticket) = put.lone_ticket()
+            && self.begin_beside(which, ticket)?
+        {
+            return Ok(());
+        }
+        let Command::Put(put) = &mut self.waiting[which] else { unreachable!("as above") };
         if answer.is_ok() {
             let ops: Vec<Op<'_>> = put.ops();
             answer = self.core.stage(&ops).map(Some);
@@ -437,18 +535,129 @@ impl World {
         match answer {
             Ok(Some(frame)) => {
                 let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
-                self.counts.puts += 1;
-                self.model.unanswered.push_back((frame, put.changes));
-                Ok(())
+                self.staged(&put, frame)
             }
             Ok(None) | Err(StageError::Busy) => Ok(()),
             Err(StageError::NeedIndex(id)) => self.load_for(which, id),
             Err(StageError::Refused(error)) => {
+                self.check_full(&error)?;
                 let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
+                let Error::Conflict { namespace, key, present } = error else {
+                    put.forget(&mut self.core);
+                    return self.refused(error);
+                };
+                self.check_doubt(&put, Some(&key))?;
+                put.was_wrong(namespace, &key, present, &self.model)?;
                 put.forget(&mut self.core);
-                self.refused(error)
+                self.answered();
+                self.counts.conditions_failed += 1;
+                Ok(())
             }
         }
+    }
+
+    /// A device that is full counts what lies in its blocks and large values that have places and wait for their Puts, no others.
+    fn check_full<'a>(&'a self, error: &Error) -> Result<(), Violation> {
+        let Error::Full { live_bytes, .. } = error else { return Ok(()) };
+        let put = |command: &'a Command| if let Command::Put(put) = command { Some(put) } else { None };
+        let waiting = self.waiting.iter().filter_map(put).chain(self.beside.iter().map(|beside| &beside.put));
+        // Places are somewhat longer than values.
+        let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).sum::<u64>();
+        let what = || format!("full with {live_bytes} bytes, of which {known} at most are anywhere");
+        if *live_bytes <= known { Ok(()) } else { Err(Violation::new(what())) }
+    }
+
+    /// No condition is judged by a large value whose program may still fail.
+    fn check_doubt(&self, put: &Put, key: Option<&Key>) -> Result<(), Violation> {
+        let beside = self.beside.iter().flat_map(|beside| beside.put.changes.keys());
+        let mut doubtful = beside.filter(|address| key.is_none_or(|key| self.model.key(**address) == *key));
+        match doubtful.find(|address| put.has_condition_on(address)) {
+            None => Ok(()),
+            Some(address) => Err(Violation::new(format!("a Put was judged by {address:?}, which is in doubt"))),
+        }
+    }
+
+    fn staged(&mut self, put: &Put, frame: u64) -> Result<(), End> {
+        self.check_doubt(put, None)?;
+        put.was_right(&self.model)?;
+        self.counts.puts += 1;
+        self.counts.conditions_held += u64::from(put.is_conditional());
+        self.model.unanswered.push_back((frame, put.changes.clone()));
+        Ok(())
+    }
+
+    // --- large values beside their frames ----------------------------------------------------------------------------------
+
+    /// Carries the program of a large value out, as its caller would who has nothing else to wait for, and its ring write
+    /// beside it if that may be. Answers false if its Put is still to be staged.
+    fn begin_beside(&mut self, which: usize, ticket: u64) -> Result<bool, End> {
+        if self.workload.beside_percent == 0 || self.rng.below(100) >= self.workload.beside_percent {
+            return Ok(false);
+        }
+        let Some((program_id, program)) = self.core.take_program(ticket) else { return Ok(false) };
+        let Command::Put(put) = &self.waiting[which] else { unreachable!("only Puts come here") };
+        let frame = self.core.staging_frame();
+        let staged = self.core.stage_beside(&put.ops()[0]);
+        self.queue.submit(program_id, program);
+        let Some((write_id, mut write)) = staged else { return Ok(false) };
+        let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
+        self.staged(&put, frame)?;
+        let is_together = self.rng.one_in(2);
+        let write = match (is_together, &mut write) {
+            (true, Io::Persist { barrier, .. }) => {
+                *barrier = false;
+                self.queue.submit(write_id, write);
+                None
+            }
+            _ => Some(write),
+        };
+        self.beside =
+            Some(Beside { put, frame, program_id, write_id, is_together, programmed: None, write, written: None });
+        Ok(true)
+    }
+
+    fn go_on_beside(&mut self, completion: Completion) -> Result<(), End> {
+        let Completion { id, io, result } = completion;
+        if result == Err(MediumError::Gone) {
+            return Err(End::Cut);
+        }
+        let mut beside = self.beside.take().expect("one is under way");
+        match id {
+            _ if id == beside.program_id => beside.programmed = Some((io, result)),
+            _ if id == beside.write_id => (beside.write, beside.written) = (Some(io), Some(result)),
+            _ => return self.finish_beside(beside, result),
+        }
+        match (&beside.programmed, &beside.written) {
+            (Some((_, Ok(()))), Some(Ok(()))) if beside.is_together => self.queue.submit(BESIDE_FLUSH_ID, Io::Flush),
+            (Some((_, Ok(()))), Some(written)) => {
+                let written = written.clone();
+                return self.finish_beside(beside, written);
+            }
+            (Some((_, Ok(()))), None) => {
+                beside.write.take().into_iter().for_each(|write| self.queue.submit(beside.write_id, write));
+            }
+            (Some((_, Err(_))), _) if beside.write.is_some() => return self.finish_beside(beside, Ok(())),
+            (Some(_), None) | (None, _) | (Some(_), Some(_)) => {}
+        }
+        self.beside = Some(beside);
+        Ok(())
+    }
+
+    /// Tells the firmware. If the program failed, the frame is written again without the Put, which is made again.
+    fn finish_beside(&mut self, beside: Beside, written: Result<(), MediumError>) -> Result<(), End> {
+        let Beside { put, frame, program_id, write_id, programmed, write, .. } = beside;
+        let (program, result) = programmed.expect("it comes first, or the flush waited for it");
+        let write = write.expect("it was carried out, or never will be");
+        match self.core.complete_beside((program_id, program), (write_id, write), result.map(|()| written)) {
+            None => self.counts.beside += 1,
+            Some((id, io)) => {
+                self.queue.submit(id, io);
+                self.counts.withdrawn += 1;
+                self.model.withdrawn = Some(frame);
+                self.waiting.push(Command::Put(put));
+            }
+        }
+        Ok(())
     }
 
     /// Loads an index that a command needs. If flash has lost it, the command is given up, as a driver answers the error.
@@ -465,6 +674,10 @@ impl World {
 
     pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
         self.answered();
+        if matches!(error, Error::UnknownNamespace(id) if !self.model.has_space(id)) {
+            self.counts.orphaned += 1;
+            return Ok(());
+        }
         self.counts.refused += 1;
         let may = matches!(error, Error::Stopped(_)) || check::is_excused(&error, &self.medium);
         if may { Ok(()) } else { Err(Violation::new(format!("refused: {error}")).into()) }
@@ -473,30 +686,69 @@ impl World {
     // --- namespaces -----------------------------------------------------------------------------------------------------------
 
     fn create(&mut self, which: usize) -> Result<(), End> {
-        if self.naming.is_some() {
+        let is_crowded = self.workload.is_crowded;
+        if !is_crowded && !self.naming.is_empty() {
             return Ok(());
         }
         self.waiting.swap_remove(which);
-        let name = format!("space {} {}", self.next_name, self.model.spaces.len());
+        let name = match is_crowded {
+            true => format!("space {}", self.rng.below(NAMES)),
+            false => format!("space {} {}", self.next_name, self.model.spaces.len()),
+        };
         self.next_name += 1;
         let disk = self.workload.disk(&mut self.rng);
         let options = NamespaceOptions {
-            keys: KeyKind::U64,
+            keys: if disk.is_some() { KeyKind::U64 } else { self.workload.key_kind(&mut self.rng) },
             logs: self.draw_logs(),
             blocks: disk,
             versions: self.workload.past(&mut self.rng, disk.is_some()),
         };
         match self.core.create_namespace(&name, &options) {
             Ok(id) => {
-                self.model.spaces.insert(id, (name, Phase::Creating));
-                self.model.disks.extend(disk.map(|options| (id, options)));
-                self.model.pasts.extend(options.versions.map(|_| (id, Past::default())));
-                self.naming = Some((self.core.request_root(false), id));
+                self.model.add_space(id, name, &options);
+                self.naming.push((self.core.request_root(false), id));
                 Ok(())
             }
+            Err(Error::NamespaceExists(_)) => {
+                let has_it = |(other, phase): &(String, Phase)| *other == name && *phase != Phase::Deleting;
+                match self.model.spaces.values().any(has_it) {
+                    true => Ok(()),
+                    false => {
+                        Err(Violation::new(format!("there is no namespace {name:?}, it was said to exist")).into())
+                    }
+                }
+            }
             // Not every shape of flash can have versions.
-            Err(Error::NamespaceExists(_) | Error::TooManyNamespaces { .. } | Error::BadVersionOptions(_)) => Ok(()),
+            Err(Error::TooManyNamespaces { .. } | Error::BadVersionOptions(_)) => Ok(()),
             Err(error) => self.refused(error),
+        }
+    }
+
+    /// From now on a namespace appends to other logs, some of which may not be there.
+    fn move_space(&mut self, space: u32) -> Result<(), End> {
+        let (count, last) = (self.rng.below(4), self.core.geometry().die_count() - 1);
+        let logs: Vec<u32> = (0..count).map(|_| self.rng.below(u64::from(last) + 1) as u32).collect();
+        let is_wrong = self.rng.one_in(8);
+        let logs: Vec<u32> = logs.into_iter().chain(is_wrong.then_some(last + 1)).collect();
+        let change = NamespaceChange { logs: Some(logs.clone()), ..NamespaceChange::default() };
+        match self.core.set_namespace(space, &change) {
+            Ok(()) if is_wrong => return Err(Violation::new(format!("logs {logs:?} were taken")).into()),
+            Ok(()) => {
+                let root = self.core.request_root(false);
+                self.model.logs.get_mut(&space).expect("made with it").move_to(logs, root);
+                self.counts.moves += 1;
+                self.answered();
+            }
+            Err(Error::UnknownLog { log, .. }) if is_wrong && log == last + 1 => self.counts.moves_refused += 1,
+            Err(Error::TooManyNamespaces { .. }) => {}
+            Err(error) => self.refused(error)?,
+        }
+        let found = self.core.namespaces().into_iter().find(|info| info.id == space).map(|info| info.logs);
+        match (found, self.model.logs.get(&space)) {
+            (Some(found), Some(logs)) if found != logs.newest() => {
+                Err(Violation::new(format!("namespace {space} has logs {found:?}, and was given {logs:?}")).into())
+            }
+            _ => Ok(()),
         }
     }
 
@@ -508,11 +760,12 @@ impl World {
     fn delete(&mut self, which: usize, space: u32) -> Result<(), End> {
         let touches = |command: &Command| command.touches(space);
         let there = self.model.spaces.get(&space).is_some_and(|(_, phase)| *phase == Phase::There);
+        let is_crowded = self.workload.is_crowded;
         let busy = self.model.is_busy(space)
             || self.waiting.iter().enumerate().any(|(i, command)| i != which && touches(command))
             || self.readings.values().any(|reading| reading.address.0 == space)
             || self.unit_readings.values().any(|reading| reading.put.space == space);
-        if !there || busy || self.naming.is_some() || self.deletion.is_some() {
+        if !there || !is_crowded && (busy || !self.naming.is_empty() || !self.deletions.is_empty()) {
             self.waiting.swap_remove(which);
             return Ok(());
         }
@@ -520,7 +773,8 @@ impl World {
             Ok(deletion) => {
                 self.waiting.swap_remove(which);
                 self.model.spaces.get_mut(&space).expect("just seen").1 = Phase::Deleting;
-                self.deletion = Some((deletion, space));
+                self.deletions.push((deletion, space));
+                self.counts.deleted_in_use += u64::from(busy);
                 Ok(())
             }
             Err(StageError::NeedIndex(id)) => self.load_for(which, id),
@@ -534,23 +788,26 @@ impl World {
 
     /// What a deleted namespace had is counted at some time, or many turns later.
     fn finish_deletion(&mut self) {
-        if self.naming.is_none()
-            && self.deletion.is_some()
-            && self.rng.one_in(DELETION_TURNS)
-            && let Some((deletion, space)) = self.deletion.take()
-        {
+        let may = self.workload.is_crowded || self.naming.is_empty();
+        if may && !self.deletions.is_empty() && self.rng.one_in(DELETION_TURNS) {
+            let (deletion, space) = self.deletions.remove(0);
             self.core.finish_deletion(deletion.count(self.core.geometry()));
-            self.naming = Some((self.core.request_root(false), space));
+            self.naming.push((self.core.request_root(false), space));
         }
     }
 
     fn named(&mut self, space: u32) {
-        self.naming = None;
         self.answered();
         let (_, phase) = self.model.spaces.get_mut(&space).expect("asked for");
         match phase {
-            Phase::Creating => *phase = Phase::There,
-            Phase::Deleting => self.model.remove_space(space),
+            Phase::Creating => {
+                *phase = Phase::There;
+                self.counts.created += 1;
+            }
+            Phase::Deleting => {
+                self.model.remove_space(space);
+                self.counts.deleted += 1;
+            }
             Phase::There => {}
         }
     }

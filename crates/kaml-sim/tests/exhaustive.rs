@@ -88,6 +88,34 @@ fn versions_on_failing_flash() {
     }
 }
 
+/// Goal:   Puts under conditions are judged by what was staged before them, and are whole or leave nothing; namespaces that go while
+///         they are in use, and move to other logs, keep to what was answered.
+/// Method: few keys, many Puts at once, some of byte strings; the model knows which conditions hold, and the logs of each namespace.
+#[test]
+fn conditions() {
+    let totals = exhaust(Small::Conditions, 0..12, 2);
+    let counts = &totals.counts;
+    assert!(counts.conditions_held > 100 && counts.conditions_failed > 100, "{totals:?}");
+    assert!(counts.moves > 20 && counts.moves_refused > 5, "{totals:?}");
+    assert!(counts.deleted_in_use > 5 && counts.orphaned > 5, "{totals:?}");
+}
+
+/// Goal:   a large value and the frame that names it survive a cut while both are being written.
+/// Method: one large value after the other; program and ring write at once with a flush behind them, or one after the other.
+#[test]
+fn large_values_beside_their_frames() {
+    let totals = exhaust(Small::Beside, 0..12, 2);
+    assert!(totals.counts.beside > 50, "{totals:?}");
+}
+
+/// Goal:   a large value whose program fails beside its frame is put all the same, and until then there or not.
+/// Method: the same on flash where programs fail or find no space below, over several lives; some cuts.
+#[test]
+fn large_values_whose_programs_fail() {
+    let totals = exhaust(Small::Withdrawn, 0..6, 30);
+    assert!(totals.counts.beside > 100 && totals.counts.withdrawn > 5, "{totals:?}");
+}
+
 /// Goal:   the same while namespaces come and go.
 /// Method: one command in five creates or deletes one.
 #[test]

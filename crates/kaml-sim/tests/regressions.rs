@@ -1,5 +1,5 @@
 //! What the simulator found once, by the seed that found it. A seed means something else when the drawing of scenarios
-//! changes; the small workloads are tried at every cut in any case.
+//! changes, and so these run as `Small::Plain`, what a seed stood for then; the small workloads are tried at every cut in any case.
 
 use kaml_sim::{Cuts, Plan, Small, run};
 
@@ -25,29 +25,29 @@ fn blocks_named_by_ring_frames_become_free() {
 /// Method: the seed that stopped, and then waited for ever.
 #[test]
 fn failed_blocks_with_few_left() {
-    passes(5, None, 2201);
+    passes(5, Some(Small::Plain), 2201);
 }
 
 /// Goal:   a record whose program fails while the device is being opened is not lost.
 /// Method: the seed that lost one, the cut that showed it.
 #[test]
 fn programs_that_fail_while_opening() {
-    passes(34, None, 523);
-    passes(9, None, 1769);
+    passes(34, Some(Small::Plain), 523);
+    passes(9, Some(Small::Plain), 1769);
 }
 
 /// Goal:   a block that failed stays out of use over an opening, and failed blocks do not wait for what waits for them.
 /// Method: the seed that did both.
 #[test]
 fn failed_blocks_are_remembered() {
-    passes(43, None, 0);
+    passes(43, Some(Small::Plain), 0);
 }
 
 /// Goal:   a root waits for records of failed blocks only as long as they do not wait for the blocks that it frees.
 /// Method: the seed in which each waited for the other.
 #[test]
 fn roots_free_blocks_for_failed_ones() {
-    passes(44, None, 0);
+    passes(44, Some(Small::Plain), 0);
 }
 
 /// Goal:   records of failed blocks wait for as much room as they need: warm ones are not taken for metadata, which needs
@@ -55,21 +55,21 @@ fn roots_free_blocks_for_failed_ones() {
 /// Method: the seed in which they found none, and then waited for a third block for ever.
 #[test]
 fn failed_blocks_wait_for_room() {
-    passes(111, None, 0);
+    passes(111, Some(Small::Plain), 0);
 }
 
 /// Goal:   programs that found no space below are tried again in their order, also those that were behind them.
 /// Method: the seed and cut at which the laboratory itself forgot that nothing had been programmed.
 #[test]
 fn programs_without_space_are_tried_again() {
-    passes(104, None, 1199);
+    passes(104, Some(Small::Plain), 1199);
 }
 
 /// Goal:   a device whose last block is gone says so.
 /// Method: the seed in which a die dies, metadata is lost, and no block is left to write it again.
 #[test]
 fn a_dead_end_is_told() {
-    passes(58, None, 0);
+    passes(58, Some(Small::Plain), 0);
 }
 
 /// Goal:   the checkers ask of the firmware only what it can know: of a block that failed just before a power cut the
@@ -77,16 +77,16 @@ fn a_dead_end_is_told() {
 /// Method: the seeds that were wrongly blamed; in the second a large value's block was erased before its barrier.
 #[test]
 fn checkers_ask_what_can_be_known() {
-    passes(1_000_017, None, 0);
-    passes(30, None, 0);
-    passes(16_000_336, None, 0); // an index asked to leave memory while its namespace is being deleted
+    passes(1_000_017, Some(Small::Plain), 0);
+    passes(30, Some(Small::Plain), 0);
+    passes(16_000_336, Some(Small::Plain), 0); // an index asked to leave memory while its namespace is being deleted
 }
 
 /// Goal:   a program behind one that found no space below waits for it, and does not stop the device.
 /// Method: the seed in which it did.
 #[test]
 fn programs_without_space_keep_their_order() {
-    passes(2_000_013, None, 0);
+    passes(2_000_013, Some(Small::Plain), 0);
 }
 
 /// Goal:   what the frames of a ring that was replayed name is free for erasing when the next epoch has begun, though
@@ -94,7 +94,7 @@ fn programs_without_space_keep_their_order() {
 /// Method: the seed and cut in which collection waited for such blocks, Puts for collection, and so no frame came.
 #[test]
 fn replayed_frames_release_their_blocks() {
-    passes(3_000_097, None, 7467);
+    passes(3_000_097, Some(Small::Plain), 7467);
 }
 
 /// Goal:   deletes, which a full device takes, leave collection the blocks that it needs, and roots do not fill the
@@ -102,7 +102,7 @@ fn replayed_frames_release_their_blocks() {
 /// Method: the seed and cut in which the journal took the last block while a checkpoint waited for one.
 #[test]
 fn deletes_leave_blocks_for_collection() {
-    passes(4_000_030, None, 9646);
+    passes(4_000_030, Some(Small::Plain), 9646);
 }
 
 /// Goal:   a device whose collection stands for good, here because cuts left many blocks half full and records are half as
@@ -110,30 +110,30 @@ fn deletes_leave_blocks_for_collection() {
 /// Method: the seed in which puts waited for ever, with the cut and without.
 #[test]
 fn wedged_collection_is_told() {
-    passes(5_000_068, None, 2129);
-    passes(5_000_068, None, 0);
+    passes(5_000_068, Some(Small::Plain), 2129);
+    passes(5_000_068, Some(Small::Plain), 0);
 }
 
 /// Goal:   collection that gains nothing ends, and puts are refused as full, instead of moving the same records for ever.
 /// Method: the seed in which records of half a block each were moved until the flash was worn, while a put waited.
 #[test]
 fn collection_in_vain_ends() {
-    passes(7_000_106, None, 716);
+    passes(7_000_106, Some(Small::Plain), 716);
 }
 
 /// Goal:   journal entries that fill no whole program unit and are more than a root takes get a padded place of their own.
 /// Method: the seed whose device has pages of 8 KiB, programs of four and a small root: its Puts waited for a root for ever.
 #[test]
 fn long_journal_tails_get_pages() {
-    passes(131, None, 0);
+    passes(131, Some(Small::Plain), 0);
 }
 
 /// Goal:   devices that are nearly full, with namespaces of blocks, can be opened after many cuts.
 /// Method: the seeds that could not while each root padded a page of the journal and so took blocks that opening needs.
 #[test]
 fn nearly_full_devices_open_again() {
-    passes(147, None, 4808);
-    passes(467, None, 11_069);
+    passes(147, Some(Small::Plain), 4808);
+    passes(467, Some(Small::Plain), 11_069);
 }
 
 /// Goal:   a nearly full device opens when cuts have left one free block and no open one: moved records may have the last.
@@ -141,36 +141,36 @@ fn nearly_full_devices_open_again() {
 ///         journal says little.
 #[test]
 fn the_last_block_gives_others_back() {
-    passes(15_000_051, None, 4212);
-    passes(17_001_279, None, 11_653);
+    passes(15_000_051, Some(Small::Plain), 4212);
+    passes(17_001_279, Some(Small::Plain), 11_653);
 }
 
 /// Goal:   changes of parts of blocks that wait for room keep no block from being erased.
 /// Method: the seed in which such changes had pinned all free blocks of a full device, so that collection waited for them.
 #[test]
 fn waiting_changes_pin_nothing() {
-    passes(9_000_819, None, 0);
+    passes(9_000_819, Some(Small::Plain), 0);
 }
 
 /// Goal:   a torn frame that begins a lap, with the next one whole behind it, is taken for what a power cut leaves.
 /// Method: the seed and cut at which opening took it for damage.
 #[test]
 fn torn_frames_at_the_start_of_a_lap_are_no_damage() {
-    passes(10_000_021, None, 3440);
+    passes(10_000_021, Some(Small::Plain), 3440);
 }
 
 /// Goal:   an index whose snapshot is being written stays in memory.
 /// Method: the seed and cut at which it left, and the checkpoint found none.
 #[test]
 fn indexes_being_written_stay() {
-    passes(11_000_372, None, 7151);
+    passes(11_000_372, Some(Small::Plain), 7151);
 }
 
 /// Goal:   a bit that flips while opening reads a large value takes no acknowledged frame back.
 /// Method: the seed and cut at which the value was read once and taken for torn.
 #[test]
 fn flipped_bits_are_not_torn_writes() {
-    passes(17_000_141, None, 1148);
+    passes(17_000_141, Some(Small::Plain), 1148);
 }
 
 /// Goal:   a device whose flash dies block by block says that none is left when reclaimed ones are kept by ring frames that the
@@ -178,28 +178,28 @@ fn flipped_bits_are_not_torn_writes() {
 /// Method: the seed in which its Puts waited for ever.
 #[test]
 fn kept_blocks_are_a_dead_end_too() {
-    passes(17_001_004, None, 0);
+    passes(17_001_004, Some(Small::Plain), 0);
 }
 
 /// Goal:   a device whose page buffers take all of its capacity does not merge for ever, but says that it is full.
 /// Method: the seed and cut after which merges for lack of space followed each other, each worth nothing, and a Put waited.
 #[test]
 fn merges_that_gain_nothing_end() {
-    passes(18_000_693, None, 276);
+    passes(18_000_693, Some(Small::Plain), 276);
 }
 
 /// Goal:   when a block fails and one is left, what was in its buffers may have that one, and gives others back.
 /// Method: the seed and cut at which a nearly full device with 3 of 52 blocks failed stopped instead.
 #[test]
 fn failed_blocks_may_have_the_last() {
-    passes(19_000_186, None, 1790);
+    passes(19_000_186, Some(Small::Plain), 1790);
 }
 
 /// Goal:   a large value whose OOB entry an erase left behind, and the cut kept from being written, is not in its place.
 /// Method: the seed and cut at which it counted as whole, because the old entry looked the same, and collection did not find it.
 #[test]
 fn entries_of_erased_pages_are_not_the_missing_ones() {
-    passes(21_000_009, None, 737);
+    passes(21_000_009, Some(Small::Plain), 737);
 }
 
 /// Goal:   where metadata went down with a block and one is left, the checkpoint that replaces it may have that one, and the root
@@ -207,7 +207,7 @@ fn entries_of_erased_pages_are_not_the_missing_ones() {
 /// Method: the seed and cut at which the device stopped with five blocks waiting for that root.
 #[test]
 fn lost_metadata_may_have_the_last() {
-    passes(21_000_300, None, 339);
+    passes(21_000_300, Some(Small::Plain), 339);
 }
 
 /// Goal:   on a device where one program takes a block, and a tenth of the blocks have failed, collection gathers what is left of several
@@ -215,12 +215,12 @@ fn lost_metadata_may_have_the_last() {
 /// Method: the seed and cut after which the device, two fifths full, could not be opened again.
 #[test]
 fn collection_gathers_in_the_last_block() {
-    passes(21_000_300, None, 4330);
+    passes(21_000_300, Some(Small::Plain), 4330);
 }
 
 /// Goal:   what the ring has is placed again at the pace of the journal and of roots, which need blocks, too.
 /// Method: the seed and cut after which a device with a fifth of its blocks reclaimed had none for the journal, and no root.
 #[test]
 fn opening_keeps_pace_with_its_journal() {
-    passes(21_000_311, None, 3026);
+    passes(21_000_311, Some(Small::Plain), 3026);
 }

@@ -2,8 +2,8 @@
 
 use kaml_sim::{Cuts, Plan, Totals, run};
 
-/// Goal:   nothing that flash and power can do loses or changes what was answered.
-/// Method: a few seeds of the swarm; the continuous run takes hundreds.
+/// Goal:   nothing that flash and power can do loses or changes what was answered, whatever hosts do.
+/// Method: a few seeds of the swarm; the continuous run takes hundreds. They must have come by everything.
 #[test]
 fn a_few_seeds() {
     let mut totals = Totals::default();
@@ -13,6 +13,28 @@ fn a_few_seeds() {
     }
     println!("{totals:?}");
     assert!(totals.cuts > 200 && totals.counts.operations > 10_000, "{totals:?}");
+    everything_happened(&totals);
+}
+
+/// What hosts can do happened, and came out one way and the other; power was cut where it seldom is.
+fn everything_happened(totals: &Totals) {
+    let counts = &totals.counts;
+    let happened = [
+        ("a put under conditions that held", counts.conditions_held),
+        ("a put under conditions that did not", counts.conditions_failed),
+        ("a byte string that was found", counts.strings_found),
+        ("a byte string that was not", counts.strings_absent),
+        ("a namespace moved to other logs", counts.moves),
+        ("a namespace not moved to logs that are not there", counts.moves_refused),
+        ("a namespace deleted while it was in use", counts.deleted_in_use),
+        ("a command whose namespace had gone", counts.orphaned),
+        ("a large value beside its frame", counts.beside),
+        ("a cut while something was read", totals.read_cuts),
+        ("a cut during formatting that left a device", totals.formats_whole),
+        ("a cut during formatting that left none", totals.format_cuts - totals.formats_whole),
+    ];
+    let missing: Vec<&str> = happened.iter().filter(|(_, count)| *count == 0).map(|(what, _)| *what).collect();
+    assert!(missing.is_empty(), "never seen: {missing:?}; {totals:?}");
 }
 
 /// Goal:   the same seed does the same, whatever cuts are tried beside it.

@@ -116,7 +116,7 @@ struct SoakArguments {
 }
 
 /// Names of all small workloads.
-const WORKLOADS: [&str; 13] = [
+const WORKLOADS: [&str; 17] = [
     "puts",
     "collection",
     "growth",
@@ -130,6 +130,10 @@ const WORKLOADS: [&str; 13] = [
     "readers",
     "flips",
     "failures",
+    "conditions",
+    "beside",
+    "withdrawn",
+    "plain",
 ];
 
 #[derive(Args)]
@@ -399,6 +403,21 @@ fn show(totals: &Totals, elapsed: Duration, json: bool) -> Result<(), Failure> {
         ("medium operations that change something", totals.mutations),
         ("power cuts survived", totals.cuts),
         ("  of these, during recovery", totals.recovery_cuts),
+        ("  while something was read at once", totals.read_cuts),
+        ("  during formatting and the first opening", totals.format_cuts),
+        ("    of these, with a device afterwards", totals.formats_whole),
+        ("puts under conditions that held", totals.counts.conditions_held),
+        ("  that did not", totals.counts.conditions_failed),
+        ("large values programmed beside their frames", totals.counts.beside),
+        ("  whose program failed", totals.counts.withdrawn),
+        ("gets of byte strings that found a value", totals.counts.strings_found),
+        ("  that found none", totals.counts.strings_absent),
+        ("namespaces moved to other logs", totals.counts.moves),
+        ("  to logs that are not there", totals.counts.moves_refused),
+        ("namespaces created", totals.counts.created),
+        ("namespaces deleted", totals.counts.deleted),
+        ("  begun while commands on them were under way", totals.counts.deleted_in_use),
+        ("commands whose namespace had gone", totals.counts.orphaned),
         ("clean closes", totals.closes),
         ("failed ring, root and flush writes survived", totals.stops),
         ("faults survived", faults.total()),
