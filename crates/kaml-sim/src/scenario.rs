@@ -128,7 +128,7 @@ pub enum Small {
     Flips,
     /// Blocks that fail, over several lives; not in that list either.
     Failures,
-    /// Puts under conditions, few keys, some of them byte strings; namespaces that move to other logs.
+    /// Puts under conditions, few keys, some of them byte strings, some with versions; namespaces that move to other logs.
     Conditions,
     /// One large value after the other, staged while their pages are being programmed.
     Beside,
@@ -319,10 +319,12 @@ impl Scenario {
             },
             Small::Failures => Workload { keys: 400, commands: 1_200, lives: 3, ..base },
             Small::Conditions => Workload {
+                spaces: 3,
                 keys: 12,
                 batch_max: 12,
                 depth: 5,
-                commands: 100,
+                commands: 150,
+                past_percent: 8,
                 condition_percent: 70,
                 string_percent: 50,
                 move_one_in: 8,
@@ -331,7 +333,8 @@ impl Scenario {
                 ..base
             },
             Small::Beside => lone,
-            Small::Withdrawn => Workload { commands: 500, lives: 2, ..lone },
+            // On one log a program that fails has others behind it.
+            Small::Withdrawn => Workload { commands: 500, lives: 2, depth: 4, move_one_in: 25, ..lone },
             Small::Plain => unreachable!("returned above"),
             Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
             Small::Readers => Workload {
