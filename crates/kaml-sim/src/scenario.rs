@@ -190,7 +190,7 @@ impl Scenario {
     /// What a seed stands for.
     pub fn draw(seed: u64) -> Scenario {
         let mut scenario = Scenario::plain(seed);
-        draw_more(seed, &scenario.geometry, &mut scenario.workload);
+        draw_more(seed, &mut scenario.geometry, &mut scenario.workload);
         scenario
     }
 
@@ -199,8 +199,7 @@ impl Scenario {
         let mut rng = Rng::new(seed);
         let mut geometry = draw_geometry(&mut rng);
         if has_long(seed) {
-            let pages = LONG_BLOCK_BYTES / geometry.page_bytes;
-            geometry.pages_per_block = pages.next_multiple_of(geometry.pages_per_program);
+            geometry.pages_per_block = pages_of_long_blocks(&geometry);
         }
         let faults = if rng.one_in(3) { Faults::default() } else { Faults::draw(&mut rng) };
         let options = Options {
@@ -233,7 +232,7 @@ impl Scenario {
             return Scenario::plain(seed);
         }
         let mut rng = Rng::new(seed);
-        let geometry = small_geometry(if rng.one_in(2) { Packing::Across } else { Packing::WithinPage });
+        let mut geometry = small_geometry(if rng.one_in(2) { Packing::Across } else { Packing::WithinPage });
         let options = Options {
             timing: Timing::Chaos { ns_max: CHAOS_NS_MAX },
             faults: match small {
@@ -248,6 +247,9 @@ impl Scenario {
             blank: if rng.one_in(2) { 0xFF } else { 0 },
             seed: rng.draw(),
         };
+        if matches!(small, Small::Beside | Small::Withdrawn) {
+            geometry.pages_per_block *= 4; // several large values
+        }
         let base = Workload {
             spaces: 2,
             keys: 40,
@@ -378,6 +380,10 @@ const DIRECT_LEN_MORE: u64 = 12_000;
 const LONG_BLOCK_BYTES: u32 = 1 << 20;
 const LONG_FILL_PERCENT: u64 = 40;
 
+fn pages_of_long_blocks(geometry: &Geometry) -> u32 {
+    (LONG_BLOCK_BYTES / geometry.page_bytes).next_multiple_of(geometry.pages_per_program)
+}
+
 /// One seed in sixteen has erase blocks of several write buffers, and values of as many; from the seed itself, as [`draw_timing`].
 fn has_long(seed: u64) -> bool {
     seed % 16 == 9
@@ -487,7 +493,7 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
 
 /// What came later than the rest: each in some seeds only, drawn apart, so that a seed stays what it was but for this
 /// ([`Small::Plain`]).
-fn draw_more(seed: u64, geometry: &Geometry, workload: &mut Workload) {
+fn draw_more(seed: u64, geometry: &mut Geometry, workload: &mut Workload) {
     let mut rng = Rng::new(mix(seed ^ 0xADD5));
     if rng.one_in(2) {
         workload.condition_percent = rng.within(5, 70);
@@ -502,7 +508,8 @@ fn draw_more(seed: u64, geometry: &Geometry, workload: &mut Workload) {
     }
     workload.beside_percent = [0, 50, 100][rng.below(3) as usize];
     if has_lone(seed) {
-        // A frame goes beside a value only where no other Puts are.
+        // A frame goes beside a value only where no other Puts are, and not beside the first of a block.
+        geometry.pages_per_block = pages_of_long_blocks(geometry);
         (workload.direct_one_in, workload.batch_max, workload.depth) = (rng.within(1, 3), 1, rng.within(1, 3) as usize);
         let mean = workload.len_max / 2 + (DIRECT_BYTES as u64 + workload.direct_len_more / 2) / workload.direct_one_in;
         let keys = records_that_fill(geometry, mean, LONG_FILL_PERCENT) / u64::from(workload.spaces);
