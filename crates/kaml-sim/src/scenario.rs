@@ -134,7 +134,8 @@ pub enum Small {
     Beside,
     /// The same on flash where programs fail or find no space below, over several lives; not in that list either.
     Withdrawn,
-    /// What a seed stood for before hosts did the last four things of a [`Workload`]: as the seeds of older finds need it.
+    /// What a seed stood for before hosts put under conditions and what came with that: as the seeds of older finds
+    /// need it.
     Plain,
 }
 
