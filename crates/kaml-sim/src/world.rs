@@ -18,8 +18,8 @@ use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
 use kaml_device::{
-    BlockStep, Core, Deletion, Error, FlashRead, Key, KeyKind, NamespaceChange, NamespaceOptions, Op, Reader,
-    StageError,
+    BlockStep, Core, DIRECT_BYTES, Deletion, Error, FlashRead, Key, KeyKind, NamespaceChange, NamespaceOptions, Op,
+    Reader, StageError,
 };
 use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue, Wait};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,7 @@ pub struct Counts {
     pub strings_absent: u64,
     /// Namespaces moved to other logs.
     pub moves: u64,
-    /// Moves to logs that are not there, refused.
+    /// Moves to logs that are not there or named twice, refused.
     pub moves_refused: u64,
     /// Namespaces durably created.
     pub created: u64,
@@ -556,13 +556,15 @@ impl World {
         }
     }
 
-    /// A device that is full counts what lies in its blocks and large values that have places and wait for their Puts, no others.
+    /// A device that is full counts what lies in its blocks, and large values that have places and whose Puts are not committed.
     fn check_full<'a>(&'a self, error: &Error) -> Result<(), Violation> {
         let Error::Full { live_bytes, .. } = error else { return Ok(()) };
         let put = |command: &'a Command| if let Command::Put(put) = command { Some(put) } else { None };
         let waiting = self.waiting.iter().filter_map(put).chain(self.beside.iter().map(|beside| &beside.put));
+        let staged = self.model.unanswered.iter().flat_map(|(_, changes)| changes.values().flatten());
+        let large = staged.map(|value| u64::from(value.len)).filter(|len| *len >= DIRECT_BYTES as u64);
         // Places are somewhat longer than values.
-        let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).sum::<u64>();
+        let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).chain(large).sum::<u64>();
         let what = || format!("full with {live_bytes} bytes, of which {known} at most are anywhere");
         if *live_bytes <= known { Ok(()) } else { Err(Violation::new(what())) }
     }
@@ -724,15 +726,16 @@ impl World {
         }
     }
 
-    /// From now on a namespace appends to other logs, some of which may not be there.
+    /// From now on a namespace appends to other logs, some of which may not be there, or be named twice.
     fn move_space(&mut self, space: u32) -> Result<(), End> {
         let (count, last) = (self.rng.below(4), self.core.geometry().die_count() - 1);
         let logs: Vec<u32> = (0..count).map(|_| self.rng.below(u64::from(last) + 1) as u32).collect();
         let is_wrong = self.rng.one_in(8);
         let logs: Vec<u32> = logs.into_iter().chain(is_wrong.then_some(last + 1)).collect();
+        let is_twice = logs.iter().collect::<BTreeSet<_>>().len() < logs.len();
         let change = NamespaceChange { logs: Some(logs.clone()), ..NamespaceChange::default() };
         match self.core.set_namespace(space, &change) {
-            Ok(()) if is_wrong => return Err(Violation::new(format!("logs {logs:?} were taken")).into()),
+            Ok(()) if is_wrong || is_twice => return Err(Violation::new(format!("logs {logs:?} were taken")).into()),
             Ok(()) => {
                 let root = self.core.request_root(false);
                 self.model.logs.get_mut(&space).expect("made with it").move_to(logs, root);
@@ -740,6 +743,7 @@ impl World {
                 self.answered();
             }
             Err(Error::UnknownLog { log, .. }) if is_wrong && log == last + 1 => self.counts.moves_refused += 1,
+            Err(Error::LogTwice(_)) if is_twice => self.counts.moves_refused += 1,
             Err(Error::TooManyNamespaces { .. }) => {}
             Err(error) => self.refused(error)?,
         }

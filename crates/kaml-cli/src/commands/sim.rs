@@ -413,7 +413,7 @@ fn show(totals: &Totals, elapsed: Duration, json: bool) -> Result<(), Failure> {
         ("gets of byte strings that found a value", totals.counts.strings_found),
         ("  that found none", totals.counts.strings_absent),
         ("namespaces moved to other logs", totals.counts.moves),
-        ("  to logs that are not there", totals.counts.moves_refused),
+        ("  to logs that are not there, or named twice", totals.counts.moves_refused),
         ("namespaces created", totals.counts.created),
         ("namespaces deleted", totals.counts.deleted),
         ("  begun while commands on them were under way", totals.counts.deleted_in_use),
