@@ -93,7 +93,7 @@ pub enum Lengths {
 /// A core workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Settings {
-    /// `recordcount`, which `insertcount` replaces: records that are loaded.
+    /// `insertcount`: records that are loaded; those up to `recordcount`, if it is not given.
     pub record_count: u64,
     /// `insertstart`: the number of the first.
     pub insert_start: u64,
@@ -174,17 +174,23 @@ impl Settings {
     pub fn new(properties: &Properties) -> Result<Settings, SettingsError> {
         refuse_others(properties)?;
         let count = |name, default| number(properties, name, default, RECORD_COUNT_MAX);
-        let record_count = match properties.get("insertcount") {
-            Some(_) => count("insertcount", 0)?,
-            None => count("recordcount", 0)?,
-        };
-        if record_count == 0 {
+        let (all, first) = (count("recordcount", 0)?, count("insertstart", 0)?);
+        let record_count = count("insertcount", all.saturating_sub(first))?;
+        if all == 0 && properties.get("insertcount").is_none() {
             return Err(SettingsError::Missing("recordcount"));
+        }
+        if record_count == 0 || all > 0 && first + record_count > all {
+            let (name, value) = ("insertcount".to_owned(), record_count.to_string());
+            return Err(SettingsError::Value {
+                name,
+                value,
+                expected: "at least 1, and with insertstart at most recordcount",
+            });
         }
         let share = |name, default| share(properties, name, default);
         let settings = Settings {
             record_count,
-            insert_start: count("insertstart", 0)?,
+            insert_start: first,
             operation_count: count("operationcount", 0)?,
             field_count: number(properties, "fieldcount", 10, FIELD_COUNT_MAX)? as usize,
             field_length: number(properties, "fieldlength", 100, RECORD_BYTES_MAX)? as usize,
@@ -308,6 +314,21 @@ mod tests {
         assert!(matches!(Settings::standard("e"), Err(SettingsError::Unknown(_))));
     }
 
+    /// Goal:   what is loaded are the records that requests may be for.
+    /// Method: each way to say which, with what YCSB's core workload takes for it.
+    #[test]
+    fn loads_begin_and_end_as_told() {
+        for (text, first, count) in [
+            ("recordcount=10", 0, 10),
+            ("recordcount=10\ninsertstart=4", 4, 6),
+            ("recordcount=10\ninsertstart=4\ninsertcount=3", 4, 3),
+            ("insertstart=4\ninsertcount=3", 4, 3),
+        ] {
+            let settings = Settings::parse(text).unwrap();
+            assert_eq!((settings.insert_start, settings.record_count), (first, count), "{text}");
+        }
+    }
+
     /// Goal:   each mistake is refused by its name.
     /// Method: a good file with one wrong line each.
     #[test]
@@ -322,6 +343,9 @@ mod tests {
             "requestdistribution=latter",
             "insertorder=up",
             "recordcount=-1",
+            "insertstart=10",
+            "insertcount=0",
+            "insertstart=4\ninsertcount=7",
             "writeallfields=maybe",
             "fieldlengthdistribution=uniform\nminfieldlength=200",
         ] {
