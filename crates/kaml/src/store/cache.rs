@@ -12,6 +12,7 @@ use super::backing::{Backing, Limits};
 use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
 use super::evict::{ListName, USES_MAX};
+use super::gone::Gone;
 use super::in_flight;
 use super::line::{Line, Lost, Standing, Ticket};
 use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
@@ -100,6 +101,7 @@ pub(super) struct Cache {
     pub(super) waits: Waits,
     pub(super) xcbs: Xcbs,
     pub(super) line: Line,
+    pub(super) gone: Gone,
     pub(super) backing: Arc<dyn Backing>,
     pub(super) limits: Limits,
     /// For namespaces that are not locked as the others are.
@@ -181,6 +183,7 @@ impl Cache {
             waits: Waits::new(xcb_count as usize),
             xcbs: Xcbs::new(xcb_count),
             line: Line::default(),
+            gone: Gone::default(),
             limits: backing.limits(),
             backing,
             records_per_lock: options.records_per_lock_of.clone(),
@@ -407,8 +410,9 @@ impl Cache {
             Content::Unknown | Content::Loading(_) | Content::Absent => true,
         };
         shard.set_clean(slot);
-        // Its epoch may have been lost since it was joined, and what it wrote been forgotten before it was here.
-        if self.line.standing(ticket) == Standing::Lost {
+        // Its epoch may have been lost since it was joined, or its namespace deleted, and what it wrote been forgotten before it was
+        // here.
+        if self.line.standing(ticket) == Standing::Lost || self.gone.has(shard.entry(slot).id().namespace) {
             return shard.set_content(slot, Content::Unknown, 0);
         }
         // Until it is durable the device has an older content, so that the cache must answer for it.
@@ -439,6 +443,7 @@ impl Cache {
 
     /// Forgets everything about a namespace, unflushed records included.
     pub(super) fn forget_namespace(&self, namespace: NamespaceId) {
+        self.gone.add(namespace);
         for at in 0..self.shard_count() {
             let mut shard = self.shard(at);
             for slot in 0..shard.entries.len() as u32 {

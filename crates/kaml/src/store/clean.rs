@@ -98,14 +98,14 @@ impl Cleaner {
             LockState::One(_, Mode::Exclusive) | LockState::Queue(_) => false,
         };
         if free {
-            store(&mut shard, slot, content.clone());
+            store(cache, &mut shard, slot, content.clone());
         }
         free
     }
 
     /// The same by a transaction that has the record locked.
     pub(super) fn put_locked(&self, cache: &Cache, shard: u32, slot: u32, content: Content) {
-        store(&mut cache.shard(shard), slot, content);
+        store(cache, &mut cache.shard(shard), slot, content);
     }
 
     /// Keeps the budget after a write-back put: wakes the cleaner in time, and cleans here when it is too late.
@@ -358,9 +358,11 @@ fn write_what_has_a_place(cache: &Cache, moving: &[Moving]) -> (Result<(), Error
 }
 
 /// Replaces a record in the cache alone.
-fn store(shard: &mut Shard, slot: u32, content: Content) {
-    shard.set_content(slot, content, 0);
-    shard.set_dirty(slot);
+fn store(cache: &Cache, shard: &mut Shard, slot: u32, content: Content) {
+    if !cache.gone.has(shard.entry(slot).id().namespace) {
+        shard.set_content(slot, content, 0);
+        shard.set_dirty(slot);
+    }
 }
 
 /// Whether a record is still as it was taken.

@@ -31,6 +31,7 @@ mod clean;
 mod epochs;
 mod error;
 mod evict;
+mod gone;
 mod in_flight;
 mod line;
 mod locks;
@@ -248,7 +249,8 @@ impl Store {
         self.inner.epochs.as_ref().map_or(0, |epochs| epochs.acknowledge_lost())
     }
 
-    /// Deletes a namespace with everything in it, unflushed records included. Transactions that use it fail.
+    /// Deletes a namespace with everything in it, unflushed records included. Transactions that change records of it and are not
+    /// committed yet fail.
     pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
         if self.inner.epochs.is_some() {
             self.flush()?;

@@ -440,6 +440,11 @@ impl Transaction {
             };
             return if self.tickets.iter().all(may_show) { Ok(()) } else { self.wait_for_what_was_read() };
         }
+        if let Some(gone) = changes().map(|(access, _)| access.place.id.namespace).find(|id| store.cache.gone.has(*id))
+        {
+            self.let_all_go(|_| None);
+            return Err(kaml_device::Error::UnknownNamespace(gone).into());
+        }
         if !epochs.takes(bytes) {
             return self.commit_large();
         }

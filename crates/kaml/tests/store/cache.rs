@@ -2,10 +2,11 @@
 
 use crate::moves::Rng;
 use crate::world::{World, shut};
-use kaml::Key;
-use kaml::store::{Store, StoreError, StoreOptions};
+use kaml::store::{Store, StoreError, StoreOptions, WriteMode};
+use kaml::{Key, NamespaceOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn value(key: u64, len: usize) -> Vec<u8> {
     (0..len).map(|i| (key as u8).wrapping_mul(31).wrapping_add(i as u8)).collect()
@@ -95,6 +96,52 @@ fn reads_leave_nothing_of_a_deleted_namespace() {
         assert!(world.store.get(world.ns, 1u64).is_err());
         assert_eq!(world.store.stats().record_count, 0);
     });
+}
+
+/// Goal:   nobody reads what was on its way into the cache when its namespace was deleted.
+/// Method: it is deleted between a transaction's Put and what the cache makes of it; while a write-back put waits for a lock; and before
+///         a transaction commits that need not wait.
+#[test]
+fn what_comes_behind_a_deletion_is_not_kept() {
+    let is_gone = |world: &World| {
+        assert!(world.store.get(world.ns, 1u64).is_err());
+        assert_eq!(world.store.stats().dirty_bytes, 0);
+    };
+    let world = World::new(&StoreOptions::new(4 << 20));
+    let written = shut(&world.controls.written);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| world.store.run(|txn| txn.insert(world.ns, 1u64, b"late")));
+        written.wait();
+        world.store.delete_namespace(world.ns).unwrap();
+        written.wait();
+        writer.join().unwrap().unwrap(); // it came first
+    });
+    is_gone(&world);
+
+    let world = World::new(&StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(4 << 20) });
+    let mut txn = world.store.begin().unwrap();
+    txn.read_for_update(world.ns, 1u64).unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| world.store.put(world.ns, 1u64, b"late"));
+        while world.store.stats().lock_wait_count == 0 {
+            std::thread::yield_now();
+        }
+        world.store.delete_namespace(world.ns).unwrap();
+        txn.abort().unwrap();
+        let _ = writer.join().unwrap(); // it may have come first, or not
+    });
+    is_gone(&world);
+
+    let later = Duration::from_secs(3600);
+    let world = World::new(&StoreOptions { durability_delay: later, ..StoreOptions::new(4 << 20) });
+    let other = world.device.create_namespace("other", &NamespaceOptions::default()).unwrap();
+    let mut txn = world.store.begin().unwrap();
+    [world.ns, other].iter().for_each(|ns| txn.insert(*ns, 1u64, b"late").unwrap());
+    world.store.delete_namespace(world.ns).unwrap();
+    let error = txn.commit().unwrap_err();
+    assert!(error.to_string().contains("does not exist"), "{error}");
+    is_gone(&world);
+    assert!(world.store.get(other, 1u64).unwrap().is_none(), "all or nothing");
 }
 
 /// Goal:   the budget is kept whatever the sizes, and what is evicted is read again as it was.
