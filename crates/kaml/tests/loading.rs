@@ -5,6 +5,7 @@ mod held;
 
 use held::Held;
 use kaml::{BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -162,4 +163,57 @@ fn checks_load_what_has_left_memory() {
     assert_eq!(report.problems, Vec::<String>::new());
     assert!((report.records, report.versions) == (3000, 3000), "{report:?}");
     assert!(left > 4, "{left}");
+}
+
+/// Records that are overwritten: so many that no block is empty before it is collected.
+const BUSY: u64 = 4000;
+
+/// Overwrites records at random until a condition holds.
+fn overwrite_until(device: &Device, space: NamespaceId, what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    for turn in 0u64.. {
+        if is_so() {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        let key = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        device.put(space, key % BUSY, &[turn as u8; 8000]).unwrap();
+    }
+}
+
+/// Goal:   collection goes on where records are of indexes that have left memory, of one after the other; and a device that was closed
+///         leaves its medium alone, whatever it was about.
+/// Method: records of two namespaces stand in blocks among others; their indexes leave memory, and the others are overwritten until both
+///         are back. Then one leaves again and reads are held up while collection wants it, and the device is closed.
+#[test]
+fn indexes_are_loaded_for_collection() {
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium.clone()).unwrap();
+    let [busy, one, two] = ["busy", "one", "two"].map(|name| records(&device, name, 0));
+    for key in 0..BUSY {
+        device.put(busy, key, &[1; 8000]).unwrap();
+        [one, two].iter().for_each(|space| device.put(*space, key, &key.to_le_bytes().repeat(20)).unwrap());
+    }
+    let is_loaded = |id| device.is_namespace_loaded(id).unwrap();
+    [one, two].iter().for_each(|space| assert!(device.unload_namespace(*space).unwrap()));
+    overwrite_until(&device, busy, "an index does not come back", || is_loaded(one) && is_loaded(two));
+    while !device.unload_namespace(one).unwrap() {
+        device.settle().unwrap(); // it was being collected
+    }
+    held.hold(true);
+    overwrite_until(&device, busy, "nobody wants the index", || held.waiting.load(Ordering::SeqCst) > 0);
+    std::thread::scope(|scope| {
+        let closed = scope.spawn(|| device.close());
+        std::thread::sleep(Duration::from_millis(200));
+        held.hold(false);
+        closed.join().unwrap().unwrap();
+    });
+    assert_eq!(Arc::strong_count(&medium), 1, "somebody still has the medium");
+    let device = Device::on_medium(medium).unwrap();
+    for key in 0..BUSY {
+        for space in [one, two] {
+            assert!(device.get(space, key).unwrap() == Some(key.to_le_bytes().repeat(20)), "record {key}");
+        }
+    }
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }

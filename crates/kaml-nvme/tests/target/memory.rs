@@ -3,7 +3,7 @@
 use crate::held::Held;
 use crate::hostile::{self, bytes, connect_queue, connect_queue_of, init};
 use crate::world::{World, key, run_alone};
-use kaml::{CreateOptions, Device, NamespaceOptions, VersionOptions};
+use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
 use kaml_nvme::wire::command::{Command, Sgl, kv};
@@ -12,6 +12,7 @@ use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use zerocopy::FromZeros;
@@ -84,18 +85,24 @@ fn short_buffers() {
     assert!(grown < 192 << 20, "{} MiB more, the host's own buffers of 64 MiB included", grown >> 20);
 }
 
-/// Goal:   what a host asked for that has gone counts in the target's memory until it is over: nobody has more by leaving again and again.
-///         What nobody has begun is over at once.
-/// Method: a target without sockets; two of many values are on their way to the device, held up, when their host leaves.
-#[test]
-fn commands_of_the_gone_count_until_they_are_over() {
-    const VALUE: u32 = 256 << 10;
+/// A device with a namespace whose index is not in memory, all reads of which are held up.
+fn held_up() -> (Arc<Held>, Device, NamespaceId) {
     let (held, medium) = Held::new();
     let device = Device::on_medium(medium).unwrap();
     let nsid = device.create_namespace("a", &NamespaceOptions::default()).unwrap();
     device.put(nsid, key(b"one"), b"value").unwrap();
     assert!(device.unload_namespace(nsid).unwrap());
     held.hold(true);
+    (held, device, nsid)
+}
+
+/// Goal:   what a host asked for that has gone counts in the target's memory until it is over: nobody has more by leaving again and again.
+///         What nobody has begun is over at once.
+/// Method: a target without sockets; two of many values are on their way to the device, held up, when their host leaves.
+#[test]
+fn commands_of_the_gone_count_until_they_are_over() {
+    const VALUE: u32 = 256 << 10;
+    let (held, device, nsid) = held_up();
     let mut target = Offline::new(&device, Options::for_device(&device)).unwrap();
     let subsystem = target.subsystem().to_owned();
     let (admin, queue) = (target.connect(), target.connect());
@@ -159,12 +166,7 @@ fn data_in_capsules_are_bounded() {
 fn capsules() {
     const VALUE: usize = 8192;
     const STORES: usize = 1023;
-    let (held, medium) = Held::new();
-    let device = Device::on_medium(medium).unwrap();
-    let nsid = device.create_namespace("a", &NamespaceOptions::default()).unwrap();
-    device.put(nsid, key(b"one"), b"value").unwrap();
-    assert!(device.unload_namespace(nsid).unwrap());
-    held.hold(true);
+    let (held, device, nsid) = held_up();
     let world = World::serving(device, |options| options.memory_bytes = 4 << 20);
     let mut admin = world.raw();
     let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
