@@ -22,7 +22,7 @@ use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, sequences_ahead_max};
 use crate::ring_scan::{Gaps, RingScan};
 use crate::versioned::Again;
-use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, Medium, PageAddr};
+use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, Medium, MediumError, PageAddr};
 use kaml_index::{Key, Slot};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -354,43 +354,47 @@ impl Core {
     }
 
     /// Whether the pages that a mapping record names hold its record, data and OOB. What a power cut left reads the same every
-    /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged.
+    /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged. What cannot be read may
+    /// have been acknowledged, too, and a Get tells of it; one failed read among others decides nothing.
     fn is_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
-        (0..READS_MAX).any(|_| self.reads_in_place(medium, epoch, record, at))
+        let (mut wrong, mut failed) = (0, 0);
+        while wrong < READS_MAX && failed < READS_MAX {
+            match self.reads_in_place(medium, epoch, record, at) {
+                Ok(true) => return true,
+                Ok(false) => wrong += 1,
+                Err(_) => failed += 1,
+            }
+        }
+        wrong < READS_MAX
     }
 
-    /// As [`Core::is_in_place`], by one read. A failed read decides nothing: the record may have been acknowledged, and a Get
-    /// tells of the failure.
-    fn reads_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
+    /// As [`Core::is_in_place`], by one read.
+    fn reads_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> Result<bool, MediumError> {
         let chunks = self.chunks_of(record.value_len as usize);
         let (block, start) = self.geometry.split(ChunkAddr(at));
         let per_page = self.geometry.chunks_per_page();
         if start + chunks > self.geometry.chunks_per_block() || !start.is_multiple_of(per_page) {
-            return false;
+            return Ok(false);
         }
         let bytes = RecordHeader::BYTES + record.value_len as usize;
         let mut io = Io::Read { at: ChunkAddr(at), into: AlignedBuf::zeroed(bytes) };
-        if medium.execute(&mut io).is_err() {
-            return true;
-        }
+        medium.execute(&mut io)?;
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
         let found = RecordHeader::check(&into);
         let same = |r: &Record| (r.namespace, r.key, r.value_crc) == (record.namespace, record.key, record.value_crc);
         if !found.is_some_and(|r| same(&r)) || crc_fast::crc32_iscsi(&into[RecordHeader::BYTES..]) != record.value_crc {
-            return false;
+            return Ok(false);
         }
         // As collection will read them: an entry that an erase left behind looks like the one that is missing, but for its sequence.
         let oob_bytes = self.geometry.oob_bytes as usize;
         let (first, end) = ((start / per_page) as usize, (start + chunks).div_ceil(per_page) as usize);
         let mut io = Io::ReadOob { at: PageAddr { block, page: 0 }, into: AlignedBuf::zeroed(end * oob_bytes) };
-        if medium.execute(&mut io).is_err() {
-            return true;
-        }
+        medium.execute(&mut io)?;
         let Io::ReadOob { into, .. } = io else { unreachable!("still a read") };
         let pages = entries_of_block(&into, oob_bytes);
         let of_this_life = |page: &Option<Oob>| page.is_some_and(|oob| oob.sequence >= first_sequence(epoch));
-        pages[first..].iter().all(of_this_life)
-            && extents(&pages, per_page).contains(&Extent { start, chunk_count: chunks })
+        Ok(pages[first..].iter().all(of_this_life)
+            && extents(&pages, per_page).contains(&Extent { start, chunk_count: chunks }))
     }
 
     fn replay_record(&mut self, medium: &dyn Medium, record: &Record, body: &[u8]) -> Result<(), Error> {
@@ -480,7 +484,7 @@ impl Core {
         }
         match (self.stopped(), self.is_waiting_for_space()) {
             (Some(error), _) => Err(error),
-            (None, true) => Err(Error::Medium(kaml_flash::MediumError::NoSpace { what: "opening the device".into() })),
+            (None, true) => Err(Error::Medium(MediumError::NoSpace { what: "opening the device".into() })),
             (None, false) => Ok(()),
         }
     }
