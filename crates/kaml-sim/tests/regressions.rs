@@ -36,13 +36,6 @@ fn programs_that_fail_while_opening() {
     passes(9, Some(Small::Plain), 1769);
 }
 
-/// Goal:   a frame whose value a cut has torn is taken back though a read of that value fails meanwhile.
-/// Method: the seed whose second look at the value was refused, which counted as a value that is there.
-#[test]
-fn torn_values_are_torn_though_a_read_fails() {
-    run(&Plan { seed: 99_000_276, small: None, cuts: Cuts::Only(565) }).unwrap_or_else(|failure| panic!("{failure}"));
-}
-
 /// Goal:   a block that failed stays out of use over an opening, and failed blocks do not wait for what waits for them.
 /// Method: the seed that did both.
 #[test]

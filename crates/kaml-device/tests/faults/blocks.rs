@@ -1,6 +1,7 @@
 //! Programs and erases that fail, and bits that flip.
 
 use crate::rig::{Rig, geometry, scattered, value};
+use crate::watched::{Seen, Watched};
 use kaml_device::{
     Body, Condition, Core, DIRECT_BYTES, Error, Key, NamespaceChange, Op, StageError, VersionOptions, VersionReader,
     encode_image, image_bytes,
@@ -9,6 +10,7 @@ use kaml_flash::{AlignedBuf, Geometry, Io, Medium, MediumError, PageAddr};
 use kaml_versions::{SegmentAt, Versions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Goal:   a large value whose program fails beside its ring write is stored elsewhere, once, and the ring goes on behind the frame that
 ///         says nothing now.
@@ -254,6 +256,37 @@ fn another_program_fails_while_one_is_beside_its_frame() {
     assert_eq!(rig.get(2).as_ref(), Some(&value));
     rig.reopen();
     assert_eq!(rig.get(2).as_ref(), Some(&value));
+}
+
+/// Goal:   a frame that power was cut beside is taken back though a read of the value that it names fails: what it would have replaced
+///         is there.
+/// Method: the frame is written and the value is not; while the device is opened one read of its place fails, the first, the second, and
+///         so on.
+#[test]
+fn failed_reads_do_not_make_torn_values_whole() {
+    for failing in 0..5 {
+        let mut rig = Rig::new();
+        let value = vec![7u8; DIRECT_BYTES];
+        rig.put(2, Some(b"old")).unwrap();
+        rig.put_large(1, &value);
+        let ticket = rig.core.place(rig.namespace, Key::from(2u64), image(&rig, 2, &value)).unwrap();
+        let (_, program) = rig.core.take_program(ticket).expect("it is alone");
+        let (_, mut write) = rig.core.stage_beside(&placed(&rig, 2, ticket)).expect("it may be");
+        rig.medium.execute(&mut write).unwrap();
+        let Io::Program { at: PageAddr { block, page }, .. } = program else { panic!("a program") };
+        let torn = rig.core.geometry().chunk_at(block, page * rig.core.geometry().chunks_per_page());
+        let reads = AtomicU64::new(0);
+        let watch = |seen: Seen<'_>| match seen {
+            Seen::Operation(Io::Read { at, .. }) if *at == torn && reads.fetch_add(1, Ordering::Relaxed) == failing => {
+                Err(MediumError::ReadFailed { what: "the value".into(), error: "uncorrectable".into() })
+            }
+            Seen::Operation(_) | Seen::RingRead => Ok(()),
+        };
+        let medium = Watched { medium: rig.medium.clone(), watch, before: |queue| queue };
+        rig.core = Core::open(&medium).unwrap().0;
+        assert!(reads.into_inner() > 3, "it is looked at");
+        assert_eq!(rig.get(2), Some(b"old".to_vec()), "read {failing} failed");
+    }
 }
 
 /// Goal:   no condition is judged by a large value that is taken back.
