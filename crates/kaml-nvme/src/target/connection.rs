@@ -551,8 +551,9 @@ impl Connection {
             return None;
         }
         data.keep(at as usize, length);
-        self.reserved += length;
-        Some(Request { command, data, reserved: length })
+        // What the command does not name is kept, too.
+        self.reserved += bytes;
+        Some(Request { command, data, reserved: bytes })
     }
 
     fn refuse(&mut self, command: &Command, status: Status, reserved: usize) {

@@ -213,6 +213,51 @@ fn capsules() {
     });
 }
 
+/// A controller and an I/O queue of a target without sockets.
+fn connected(target: &mut Offline) -> (u64, u64) {
+    let subsystem = target.subsystem().to_owned();
+    let (admin, queue) = (target.connect(), target.connect());
+    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
+    let connect = connect_queue(&subsystem, 0, CNTLID_DYNAMIC);
+    target.receive(admin, &bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])]));
+    let cntlid = u16::from_le_bytes(target.take_sent(admin)[136..138].try_into().unwrap());
+    target.receive(queue, &bytes(&[(init(), vec![]), connect_queue(&subsystem, 1, cntlid)]));
+    target.take_sent(queue);
+    (admin, queue)
+}
+
+/// Goal:   of data in a capsule all count, as all are kept, however little of them the command names.
+/// Method: a target without sockets; stores of the first byte of 8 KiB, which come in two pieces, wait for an index whose reads are held
+///         up.
+#[test]
+fn unnamed_data_in_capsules_count() {
+    const STORES: usize = 16;
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
+    let nsid = device.create_namespace("a", &NamespaceOptions::default()).unwrap();
+    device.put(nsid, key(b"one"), b"value").unwrap();
+    assert!(device.unload_namespace(nsid).unwrap());
+    held.hold(true);
+    let mut target = Offline::new(&device, Options::for_device(&device)).unwrap();
+    let (_, queue) = connected(&mut target);
+    for number in 0..STORES as u16 {
+        let mut store = Command::new(kv::STORE, nsid);
+        (store.cid, store.sgl, store.cdw2) = (number.into(), Sgl::in_capsule(1), u32::from(number).into());
+        (store.cdw10, store.cdw11) = (1.into(), 1.into());
+        let capsule = bytes(&[(Header::Command(store), vec![7; 8192])]);
+        let (head, rest) = capsule.split_at(100);
+        target.receive(queue, head);
+        target.receive(queue, rest);
+    }
+    let used = target.used_bytes();
+    held.hold(false);
+    assert!(used >= STORES * 8192, "{used} bytes count");
+    target.settle();
+    target.take_sent(queue);
+    assert_eq!(target.used_bytes(), 0);
+    assert_eq!(*device.get(nsid, key(&[3])).unwrap().unwrap(), [7]);
+}
+
 /// Goal:   who has no business with long transfers gets no memory for them: before a controller is enabled, and of one for discovery.
 /// Method: Security Send, which there is none of; where there is room, the target asks for its data first.
 #[test]
