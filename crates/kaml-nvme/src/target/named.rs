@@ -14,16 +14,17 @@ use crate::wire::named::{decode_keys, put_found};
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Key, NamespaceId};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Lists of one controller at most: the oldest goes, and also while the lists of all take too much memory (`budget`).
 const LISTS_MAX: usize = 64;
 
-type Keys = Arc<[(NamespaceId, Key)]>;
+/// In a box, whose memory goes with the list, also if somebody still asks for it.
+type Keys = Box<[(NamespaceId, Key)]>;
 
 /// Keys that a host has named, oldest first.
 pub(crate) struct Lists {
-    lists: VecDeque<(u32, Keys)>,
+    lists: VecDeque<(u32, Arc<Keys>)>,
     last: u32,
     budget: Budget,
 }
@@ -34,8 +35,8 @@ impl Lists {
         Lists { lists: VecDeque::new(), last: 0, budget }
     }
 
-    fn add(&mut self, keys: Keys) -> u32 {
-        self.budget.take_list(size_of_val(&*keys));
+    fn add(&mut self, keys: Arc<Keys>) -> u32 {
+        self.budget.take_list(size_of_val(&**keys));
         self.last = self.last.wrapping_add(1);
         self.lists.push_back((self.last, keys));
         while self.lists.len() > LISTS_MAX || self.lists.len() > 1 && self.budget.has_too_many_lists() {
@@ -46,11 +47,11 @@ impl Lists {
 
     fn forget_oldest(&mut self) {
         if let Some((_, keys)) = self.lists.pop_front() {
-            self.budget.give_list_back(size_of_val(&*keys));
+            self.budget.give_list_back(size_of_val(&**keys));
         }
     }
 
-    fn get(&self, number: u32) -> Result<&Keys, Status> {
+    fn get(&self, number: u32) -> Result<&Arc<Keys>, Status> {
         let found = self.lists.iter().find(|(of, _)| *of == number);
         found.map(|(_, keys)| keys).ok_or(Status::NO_SUCH_LIST)
     }
@@ -68,11 +69,12 @@ impl Target {
         let keys = decode_keys(data, command.cdw10.get())?;
         keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid, Use::Read))?;
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
-        Ok(controller.lists.add(keys.into()).into())
+        Ok(controller.lists.add(Arc::new(keys.into())).into())
     }
 
-    /// The keys of list dword 11 from number dword 12 on.
-    fn named(&self, id: u16, command: &Command) -> Result<(Keys, usize), Status> {
+    /// The keys of list dword 11, and the number from which on, dword 12. The list may go before a worker reads it, so that those that
+    /// wait for workers hold no memory.
+    fn named(&self, id: u16, command: &Command) -> Result<(Weak<Keys>, usize), Status> {
         let controller = self.controllers.get(&id).ok_or(Status::INTERNAL)?;
         let keys = controller.lists.get(command.cdw11.get())?;
         let first = command.cdw12.get() as usize;
@@ -80,14 +82,17 @@ impl Target {
             return Err(Status::INVALID_FIELD);
         }
         keys.iter().try_for_each(|(nsid, _)| self.holds_records(id, *nsid, Use::Read))?;
-        Ok((Arc::clone(keys), first))
+        Ok((Arc::downgrade(keys), first))
     }
 
     /// Tells of as many keys as there is room for; the result says of how many.
     pub(crate) fn retrieve_named(&mut self, origin: Origin, id: u16, command: &Command) -> Result<(), Status> {
         let (keys, first) = self.named(id, command)?;
         let room = room(command);
-        self.engine.start_read(origin, move |worker| Telling::new(&keys[first..], room).tell(worker.queue()).into());
+        self.engine.start_read(origin, move |worker| {
+            let Some(keys) = keys.upgrade() else { return Err::<u64, _>(Status::NO_SUCH_LIST).into() };
+            Telling::new(&keys[first..], room).tell(worker.queue()).into()
+        });
         Ok(())
     }
 
@@ -96,6 +101,7 @@ impl Target {
         let (keys, first) = self.named(id, command)?;
         let room = room(command);
         self.engine.start_read(origin, move |worker| {
+            let Some(keys) = keys.upgrade() else { return Err::<u64, _>(Status::NO_SUCH_LIST).into() };
             let exists = |(nsid, key): &(NamespaceId, Key)| worker.device.exists(*nsid, *key).map(u8::from);
             let told: Result<Vec<u8>, _> = keys[first..].iter().take(room).map(exists).collect();
             told.map(|told| (told.len() as u64, told)).map_err(|error| status_of(&error)).into()
@@ -203,8 +209,8 @@ mod tests {
     /// Method: memory for sixteen lists, so that two is their part, and three controllers.
     #[test]
     fn lists_are_bounded() {
-        let keys: Keys = vec![(1, Key::new(b"k").unwrap()); 64].into();
-        let budget = Budget::new(16 * size_of_val(&*keys));
+        let keys: Arc<Keys> = Arc::new(vec![(1, Key::new(b"k").unwrap()); 64].into());
+        let budget = Budget::new(16 * size_of_val(&**keys));
         let mut all = [(); 3].map(|()| Lists::new(budget.clone()));
         let numbers = |lists: &Lists| lists.lists.iter().map(|(number, _)| *number).collect::<Vec<_>>();
         let add = |lists: &mut Lists, count: usize| {

@@ -258,6 +258,56 @@ fn unnamed_data_in_capsules_count() {
     assert_eq!(*device.get(nsid, key(&[3])).unwrap().unwrap(), [7]);
 }
 
+/// Goal:   lists of keys that went take no memory, whoever still waits for what there is of their keys.
+/// Method: two workers are held up; behind them wait a thousand commands, each for a list of its own, of which 64 at most are there at a
+///         time. The process takes no more than 32 MiB, where a thousand lists are 96. In a process of its own, whose memory other tests
+///         do not use.
+#[test]
+fn lists_that_went_take_no_memory() {
+    run_alone("memory::lists");
+}
+
+#[test]
+#[ignore = "lists_that_went_take_no_memory runs it in a process of its own"]
+fn lists() {
+    const LISTS: usize = 1000;
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+    let (nsid, cold) = (world.namespace("a"), world.namespace("cold"));
+    world.device.put(cold, key(b"one"), b"value").unwrap();
+    assert!(world.device.unload_namespace(cold).unwrap());
+    let host = world.host_with(|options| options.depth = 1023);
+    let queue = &host.queues()[0];
+    let space = KeyValue::new(queue, nsid);
+    let keys = vec![(nsid, key(b"0123456789abcdef")); 4096];
+    held.hold(true);
+    let mut exist = Command::new(kv::EXIST, cold);
+    (exist.cdw2, exist.cdw11) = (1.into(), 1.into());
+    for _ in 0..2 {
+        let _ = queue.enqueue(exist, &[], 0).unwrap().unwrap();
+    }
+    queue.send().unwrap();
+    let before = peak_bytes();
+    for _ in 0..LISTS {
+        let list = space.name_keys(&keys).unwrap();
+        let mut exist = Command::new(kv::EXIST_NAMED, nsid);
+        (exist.cdw10, exist.cdw11) = (1.into(), list.into());
+        let _ = queue.enqueue(exist, &[], 1).unwrap().unwrap();
+        queue.send().unwrap();
+    }
+    let grown = peak_bytes() - before;
+    held.hold(false);
+    assert!(grown < 32 << 20, "{} KiB more", grown >> 10);
+    let mut statuses = Vec::new();
+    while statuses.len() < LISTS + 2 {
+        let mut answers = Vec::new();
+        queue.poll(Wait::Yes, &mut answers).unwrap();
+        statuses.extend(answers.into_iter().map(|(_, answer)| answer.status));
+    }
+    let count = |status| statuses.iter().filter(|other| **other == status).count();
+    assert_eq!((count(Status::SUCCESS), count(Status::NO_SUCH_LIST)), (64, LISTS - 64), "what is there is looked at");
+}
+
 /// Goal:   who has no business with long transfers gets no memory for them: before a controller is enabled, and of one for discovery.
 /// Method: Security Send, which there is none of; where there is room, the target asks for its data first.
 #[test]
