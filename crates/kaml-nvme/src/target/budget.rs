@@ -100,6 +100,11 @@ impl Budget {
         self.turn.get().is_none()
     }
 
+    /// Whether a connection other than `id` has the turn.
+    pub(super) fn is_turn_of_another(&self, id: u64) -> bool {
+        self.turn.get().is_some_and(|turn| turn != id)
+    }
+
     /// A number for a new connection.
     pub(super) fn next_connection(&self) -> u64 {
         self.connections.set(self.connections.get() + 1);

@@ -15,9 +15,9 @@
 //! lets a command hold memory for long, because it sends or takes the data slowly, has to go when others wait (`reactor`). Before a
 //! Connect, and before a controller is enabled, commands move no more than a capsule takes; those of discovery, less than others
 //! ([`Transfers`]). Data in capsules are there before anybody could have them wait: they count as they come, and once all memory is in
-//! use, their connection is not listened to until what it asked for is carried out. Besides there are the receive buffer and
-//! completions that are not sent: no more than the queue has entries, because a host that keeps to it has not taken these entries
-//! again.
+//! use, or it is another one's turn, their connection is not listened to until what it asked for is carried out. Besides there are the
+//! receive buffer and completions that are not sent: no more than the queue has entries, because a host that keeps to it has not taken
+//! these entries again.
 
 use super::budget::Budget;
 use crate::transport::framer::{Event, Framer};
@@ -294,10 +294,11 @@ impl Connection {
         self.framer.is_within() || self.gathering.iter().any(Option::is_some)
     }
 
-    /// Whether nothing more is to be received for now: all memory is in use, and some of it for commands of this connection that are
-    /// being carried out, which end by themselves.
+    /// Whether nothing more is to be received for now: all memory is in use, or kept for whose turn it is, and some of it is for
+    /// commands of this connection that are being carried out, which end by themselves.
     pub fn is_full(&self) -> bool {
-        self.counted > CONNECTION_BYTES_MIN && self.budget.is_exceeded() && self.reserved > self.gathering_bytes()
+        let is_scarce = self.budget.is_exceeded() || self.budget.is_turn_of_another(self.id);
+        self.counted > CONNECTION_BYTES_MIN && is_scarce && self.reserved > self.gathering_bytes()
     }
 
     /// Bytes that the host was asked for.

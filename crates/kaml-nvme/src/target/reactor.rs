@@ -377,7 +377,8 @@ impl Reactor {
             }
             self.choose_turn();
             if self.turn.is_none() {
-                let waiting = self.links.iter_mut().filter(|(_, link)| link.connection.is_parked());
+                let waits = |link: &Link| link.connection.is_parked() || link.is_deaf();
+                let waiting = self.links.iter_mut().filter(|(_, link)| waits(link));
                 waiting.for_each(|(number, link)| link.touch(*number, &mut self.touched));
             }
         }

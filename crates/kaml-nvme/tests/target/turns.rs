@@ -9,7 +9,7 @@ use kaml_nvme::wire::command::{Command, nvm};
 use kaml_nvme::wire::status::Status;
 use std::ops::Range;
 use std::slice::from_ref;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -118,6 +118,55 @@ fn what_nobody_has_begun_goes_with_its_host() {
     // A worker's job, which would come behind the lost host's.
     KeyValue::new(&slow.queues()[0], records).store(&key(b"other"), &[2; VALUE_BYTES], 0).unwrap();
     assert_eq!(*world.device.get(records, key(b"key")).unwrap().unwrap(), *b"newer");
+}
+
+/// Goal:   hosts whose data come in capsules, for which nobody asks before they are sent, keep nobody waiting for memory without end.
+/// Method: a target with 4 MiB, and four queues that always have a thousand compares of 8 KiB under way; a third host's verifications
+///         slow them down. Another host wants 3 MiB.
+#[test]
+fn data_in_capsules_take_turns() {
+    let world = World::with(|options| options.memory_bytes = 4 << 20);
+    let (records, disk) = (world.namespace("records"), disk(&world.device, 1 << 14));
+    (0..1 << 14).step_by(64).for_each(|at| world.device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
+    world.device.put(records, key(b"key"), b"value").unwrap();
+    let busy = world.host_with(|options| (options.queues, options.depth) = (4, 1000));
+    let (slowing, other) = (world.host_with(|options| options.depth = 1000), world.host());
+    let mut verify = Command::new(nvm::VERIFY, disk);
+    verify.cdw12 = 0x3fff.into();
+    for _ in 0..900 {
+        let _ = slowing.queues()[0].enqueue(verify, &[], 0).unwrap().unwrap();
+    }
+    slowing.queues()[0].send().unwrap();
+    let mut compare = Command::new(nvm::COMPARE, disk);
+    compare.cdw12 = 1.into();
+    let (is_over, compared) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for queue in busy.queues() {
+            let (is_over, compared) = (&is_over, &compared);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::SeqCst) {
+                    while queue.enqueue(compare, &[5; 8192], 0).unwrap().is_some() {}
+                    queue.send().unwrap();
+                    let mut answers = Vec::new();
+                    queue.poll(Wait::Yes, &mut answers).unwrap();
+                    assert!(answers.iter().all(|(_, answer)| answer.status == Status::SUCCESS));
+                    compared.fetch_add(answers.len(), Ordering::SeqCst);
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(1));
+        let before = compared.load(Ordering::SeqCst);
+        let (say, said) = channel();
+        let other = &other;
+        scope.spawn(move || {
+            let space = KeyValue::new(&other.queues()[0], records);
+            let _ = say.send(space.retrieve(&key(b"key"), 3 << 20).unwrap());
+        });
+        let found = said.recv_timeout(Duration::from_secs(10));
+        let meanwhile = compared.load(Ordering::SeqCst) - before;
+        is_over.store(true, Ordering::SeqCst);
+        assert!(found.is_ok(), "nothing in 10 s, in which there were {meanwhile} compares");
+    });
 }
 
 /// Goal:   trims of large ranges, one after another and many at once, keep nobody waiting.
