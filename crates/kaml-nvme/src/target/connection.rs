@@ -161,7 +161,7 @@ struct Gathering {
     data: Vec<u8>,
     got: u32,
     intact: bool,
-    /// The tick when they were asked for.
+    /// The tick in which somebody listened when they were asked for.
     since: u32,
 }
 
@@ -192,8 +192,9 @@ pub struct Connection {
     counted: usize,
     /// Bytes of data of the last answer.
     answered_bytes: usize,
-    /// Ticks of the target that have passed.
+    /// Ticks of the target that have passed, and those of them in which somebody listened to the host.
     ticks: u32,
+    heard_ticks: u32,
 }
 
 impl Connection {
@@ -220,21 +221,24 @@ impl Connection {
             counted: 0,
             answered_bytes: 0,
             ticks: 0,
+            heard_ticks: 0,
         }
     }
 
-    /// Time has passed, always as much. That in which nobody listens to the host does not count.
+    /// Time has passed, always as much.
     pub fn tick(&mut self) {
+        self.ticks = self.ticks.wrapping_add(1);
         if !self.is_full() {
-            self.ticks = self.ticks.wrapping_add(1);
+            self.heard_ticks = self.heard_ticks.wrapping_add(1);
         }
     }
 
-    /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly.
+    /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly. It cannot send while nobody
+    /// listens.
     pub fn held_ticks(&self) -> u32 {
-        let asked_for = self.gathering.iter().flatten().map(|gathering| gathering.since);
-        let answered = self.unsent.front().map(|(_, since)| *since);
-        asked_for.chain(answered).map(|since| self.ticks.wrapping_sub(since)).max().unwrap_or(0)
+        let asked_for = self.gathering.iter().flatten().map(|gathering| self.heard_ticks.wrapping_sub(gathering.since));
+        let answered = self.unsent.front().map(|(_, since)| self.ticks.wrapping_sub(*since));
+        asked_for.chain(answered).max().unwrap_or(0)
     }
 
     /// It has waited longest: it is its turn.
@@ -475,7 +479,7 @@ impl Connection {
             self.gathering.len() - 1
         });
         self.gathering[tag] =
-            Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true, since: self.ticks });
+            Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true, since: self.heard_ticks });
         self.outbox.push(&Header::ReadyToTransfer(Transfer {
             cid: command.cid,
             tag: (tag as u16).into(), // fewer than entries of a queue
@@ -671,6 +675,49 @@ mod tests {
         drop(other);
         let lengths = [(); 2].map(|()| connection.next_request().map(|request| request.command.sgl.length.get()));
         assert_eq!(lengths, [Some(1 << 20), Some(512)]);
+    }
+
+    /// A command that moves so many bytes.
+    fn moving(opcode: u8, bytes: u32) -> Command {
+        Command { sgl: crate::wire::command::Sgl::transport(bytes), ..Command::new(opcode, 1) }
+    }
+
+    /// A new connection, which has received such commands.
+    fn with_commands(budget: Budget, commands: &[Command]) -> Connection {
+        let mut connection = Connection::new(budget);
+        connection.set_queue(64, true);
+        connection.set_transfers(Transfers::Long);
+        let mut host = Outbox::new(End::Host);
+        host.push(&Header::InitRequest(Init::new_zeroed()));
+        commands.iter().for_each(|command| host.push(&Header::Command(*command)));
+        for bytes in host.slices() {
+            connection.space()[..bytes.len()].copy_from_slice(&bytes);
+            connection.received(bytes.len());
+        }
+        connection
+    }
+
+    /// Goal:   what a host does not take counts as held while nobody listens to it, and so does the time that its commands wait; not the
+    ///         time that it takes to send what nobody receives.
+    /// Method: a connection with an answer of 100 KB that is not sent, data it was asked for, a command that is being carried out and one
+    ///         that waits, while others have all memory.
+    #[test]
+    fn time_passes_for_who_is_not_listened_to() {
+        let budget = Budget::new(1 << 20);
+        let commands = [moving(2, 100_000), moving(2, 100_000), moving(1, 100_000), moving(2, 1 << 20)];
+        let mut connection = with_commands(budget.clone(), &commands);
+        let requests = [(); 3].map(|()| connection.next_request().map(|request| request.reserved));
+        assert_eq!(requests, [Some(100_000), Some(100_000), None]);
+        let mut other = Connection::new(budget);
+        other.reserved = 2 << 20;
+        other.count();
+        (0..5).for_each(|_| connection.tick());
+        assert!(connection.is_full() && connection.is_parked());
+        assert_eq!((connection.held_ticks(), connection.waiting_ticks()), (0, 5), "nobody listens");
+        let data = vec![0; 100_000];
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data: data.into(), reserved: 100_000 });
+        (0..5).for_each(|_| connection.tick());
+        assert_eq!((connection.held_ticks(), connection.waiting_ticks()), (5, 10), "it takes nothing");
     }
 
     /// Types and flags of the PDUs of an answer.
