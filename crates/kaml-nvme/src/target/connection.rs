@@ -298,11 +298,12 @@ impl Connection {
         self.framer.is_within() || self.gathering.iter().any(Option::is_some)
     }
 
-    /// Whether nothing more is to be received for now: all memory is in use, or kept for whose turn it is, and some of it is for
-    /// commands of this connection that are being carried out, which end by themselves.
+    /// Whether nothing more is to be received for now: all memory is in use, or kept for whose turn it is, and more of it than each
+    /// may always have is for commands of this connection that are being carried out, which end by themselves. What the host was asked
+    /// for ends only by listening.
     pub fn is_full(&self) -> bool {
         let is_scarce = self.budget.is_exceeded() || self.budget.is_turn_of_another(self.id);
-        self.counted > CONNECTION_BYTES_MIN && is_scarce && self.reserved > self.gathering_bytes()
+        is_scarce && self.reserved - self.gathering_bytes() > CONNECTION_BYTES_MIN
     }
 
     /// Bytes that the host was asked for.
@@ -718,6 +719,19 @@ mod tests {
         connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data: data.into(), reserved: 100_000 });
         (0..5).for_each(|_| connection.tick());
         assert_eq!((connection.held_ticks(), connection.waiting_ticks()), (5, 10), "it takes nothing");
+    }
+
+    /// Goal:   a host that was asked for data is listened to, though all memory is in use and a command of its is being carried out, for
+    ///         minutes perhaps: its data, for which others wait, could not come.
+    #[test]
+    fn who_was_asked_is_listened_to() {
+        let budget = Budget::new(1 << 20);
+        let mut connection = with_commands(budget.clone(), &[moving(1, 512 << 10), moving(2, 8192)]);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(8192));
+        let mut other = Connection::new(budget);
+        other.reserved = 1 << 20;
+        other.count();
+        assert!(connection.budget.is_exceeded() && !connection.is_full());
     }
 
     /// Types and flags of the PDUs of an answer.
