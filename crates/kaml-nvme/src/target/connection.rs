@@ -161,6 +161,8 @@ struct Gathering {
     data: Vec<u8>,
     got: u32,
     intact: bool,
+    /// A reset came meanwhile: its data are taken, and nothing is done with them.
+    is_over: bool,
     /// The tick in which somebody listened when they were asked for.
     since: u32,
 }
@@ -479,8 +481,14 @@ impl Connection {
             self.gathering.push(None);
             self.gathering.len() - 1
         });
-        self.gathering[tag] =
-            Some(Gathering { command, data: vec![0; reserved], got: 0, intact: true, since: self.heard_ticks });
+        self.gathering[tag] = Some(Gathering {
+            command,
+            data: vec![0; reserved],
+            got: 0,
+            intact: true,
+            is_over: false,
+            since: self.heard_ticks,
+        });
         self.outbox.push(&Header::ReadyToTransfer(Transfer {
             cid: command.cid,
             tag: (tag as u16).into(), // fewer than entries of a queue
@@ -527,9 +535,10 @@ impl Connection {
                 if !whole && !last {
                     return None;
                 }
-                let Gathering { command, data, intact, .. } = place.take().expect("just seen");
+                let Gathering { command, data, intact, is_over, .. } = place.take().expect("just seen");
                 let reserved = Self::moved_bytes(&command);
                 match (whole, intact) {
+                    _ if is_over => self.forget(reserved),
                     (true, true) => return Some(Request { command, data: Data::Gathered(data), reserved }),
                     (true, false) => self.refuse(&command, Status::TRANSPORT, reserved),
                     (false, _) => self.refuse(&command, Status::DATA_TRANSFER, reserved),
@@ -573,8 +582,19 @@ impl Connection {
         self.refused.drain(..)
     }
 
+    /// A reset: commands that count so many bytes each end without an answer, and so do those that wait and, once the host has sent what
+    /// it was asked for, those whose data are on their way.
+    pub fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
+        reserved.for_each(|reserved| self.forget(reserved));
+        (0..self.parked.len()).for_each(|_| self.forget(0));
+        self.parked.clear();
+        self.budget.end_turn(self.id);
+        self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
+        self.count();
+    }
+
     /// A command ends without an answer.
-    pub fn forget(&mut self, reserved: usize) {
+    fn forget(&mut self, reserved: usize) {
         self.outstanding -= 1;
         self.reserved -= reserved;
         self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;

@@ -79,7 +79,6 @@ pub(crate) struct Controller {
 }
 
 /// What ends with a reset.
-#[derive(Default)]
 pub(crate) struct Ended {
     /// Links of I/O queues.
     pub(crate) links: Vec<u64>,
@@ -223,9 +222,9 @@ impl Controller {
         self.status & ready::READY != 0
     }
 
-    /// Writes CC. Answers what a reset ends.
-    pub(crate) fn configure(&mut self, new: Configuration) -> Result<Ended, Status> {
-        let mut ended = Ended::default();
+    /// Writes CC. If that is a reset, answers what ends with it.
+    pub(crate) fn configure(&mut self, new: Configuration) -> Result<Option<Ended>, Status> {
+        let mut ended = None;
         match (self.configuration.enabled(), new.enabled()) {
             (false, true) if !new.is_supported() => {
                 self.status |= ready::FATAL;
@@ -235,8 +234,8 @@ impl Controller {
             (true, false) => {
                 self.status = 0;
                 self.forget_settings();
-                ended.requests = std::mem::take(&mut self.waiting).into();
-                ended.links = std::mem::take(&mut self.io_links).into_values().collect();
+                let links = std::mem::take(&mut self.io_links).into_values().collect();
+                ended = Some(Ended { links, requests: std::mem::take(&mut self.waiting).into() });
             }
             (true, true) | (false, false) => {}
         }
@@ -383,7 +382,7 @@ mod tests {
         controller.io_links.insert(1, 77);
         controller.configure(Configuration(enabled.0 | Configuration::SHUTDOWN)).unwrap();
         assert_eq!(controller.status(), ready::READY | ready::SHUTDOWN_COMPLETE);
-        assert_eq!(controller.configure(Configuration(0)).unwrap().links, [77]);
+        assert_eq!(controller.configure(Configuration(0)).unwrap().unwrap().links, [77]);
         assert_eq!(controller.status(), 0);
         assert_eq!(
             controller.configure(Configuration(0x0046_0011)).err(),

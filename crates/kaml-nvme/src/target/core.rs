@@ -192,8 +192,8 @@ pub(crate) struct Target {
     pub(crate) fences: Vec<Fence>,
     /// Links that get no queue before what hosts that have gone asked for is over.
     pub(crate) late_connects: Vec<LateConnect>,
-    /// Commands of the link whose turn it is that end without an answer.
-    pub(crate) forgotten: Vec<Origin>,
+    /// Commands of the link whose turn it is that end without an answer, if it has reset its controller.
+    pub(crate) reset: Option<Vec<Origin>>,
     /// Links that are to be closed.
     pub(crate) doomed: Vec<u64>,
     pub(crate) replies: Vec<Reply>,
@@ -227,7 +227,7 @@ impl Target {
             reservations: BTreeMap::new(),
             fences: Vec::new(),
             late_connects: Vec::new(),
-            forgotten: Vec::new(),
+            reset: None,
             doomed: Vec::new(),
             replies: Vec::new(),
             managing: 0,
@@ -322,7 +322,9 @@ impl Target {
             if command.opcode == FABRICS {
                 connection.set_transfers(self.transfers(link));
             }
-            self.forgotten.drain(..).for_each(|origin| connection.forget(origin.reserved));
+            if let Some(ended) = self.reset.take() {
+                connection.reset(ended.iter().map(|origin| origin.reserved));
+            }
         }
         turn
     }

@@ -20,6 +20,9 @@ const QUEUE_DEPTH: u32 = 256;
 /// Values of this size and more are written by a worker: the device's queue would block for them.
 pub(crate) const LARGE_BYTES: usize = 32 << 10;
 
+/// A link that there never was, of commands that are forgotten.
+const NOBODY: u64 = u64::MAX;
+
 /// What a command came to, before it is an answer to somebody.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -348,6 +351,15 @@ impl Engine {
         self.give_up(link);
         let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
         theirs.for_each(|(origin, ..)| self.budget.take(origin.reserved));
+    }
+
+    /// A reset: what a link asked for is answered to nobody; of what is under way the same holds as if the link had gone. Answers the
+    /// commands.
+    pub(crate) fn forget(&mut self, link: u64) -> Vec<Origin> {
+        self.leave_behind(link);
+        let origins = self.in_flight.iter_mut().flatten().map(|(origin, ..)| origin);
+        let theirs = origins.filter(|origin| origin.link == link);
+        theirs.map(|origin| std::mem::replace(origin, Origin { link: NOBODY, ..*origin })).collect()
     }
 
     /// What has been done since, without waiting.

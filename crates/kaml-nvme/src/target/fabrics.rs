@@ -4,8 +4,9 @@
 //! Lives elsewhere:  the state behind the registers (`controller`).
 //! Implements:       spec:NVMe-Base "Fabrics Command Set", "Controller Properties".
 
-use super::controller::{Controller, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
+use super::controller::{Controller, Ended, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
 use super::core::{NewQueue, Outcome, Seat, Target};
+use super::engine::Reply;
 use super::named::Lists;
 use super::options::QUEUE_ENTRIES_MAX;
 use crate::wire::command::Command;
@@ -41,7 +42,7 @@ impl Target {
                 .connect(link, command, data, now)
                 .unwrap_or_else(|(status, result)| Outcome::Done(status, result, Vec::new())),
             (kind::PROPERTY_GET, Seat::Admin(id)) => self.property_get(id, command).into(),
-            (kind::PROPERTY_SET, Seat::Admin(id)) => self.property_set(id, command).into(),
+            (kind::PROPERTY_SET, Seat::Admin(id)) => self.property_set(link, id, command).into(),
             (kind::CONNECT | kind::PROPERTY_GET | kind::PROPERTY_SET, _) => Status::COMMAND_SEQUENCE.into(),
             _ => Status::INVALID_OPCODE.into(),
         }
@@ -131,15 +132,20 @@ impl Target {
         })
     }
 
-    fn property_set(&mut self, id: u16, command: &Command) -> Result<u64, Status> {
+    fn property_set(&mut self, link: u64, id: u16, command: &Command) -> Result<u64, Status> {
         let property = Property::of(command);
         if (property.offset.get(), property.bytes()) != (register::CC, 4) {
             return Err(Status::INVALID_FIELD);
         }
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         let ended = controller.configure(Configuration(property.value.get() as u32))?;
-        self.doomed.extend(ended.links);
-        self.forgotten.extend(ended.requests);
+        if let Some(Ended { links, mut requests }) = ended {
+            self.doomed.extend(links);
+            let are_told = |reply: &mut Reply| reply.origin.link == link;
+            requests.extend(self.replies.extract_if(.., are_told).map(|reply| reply.origin));
+            requests.extend(self.engine.forget(link));
+            self.reset = Some(requests);
+        }
         Ok(0)
     }
 }

@@ -6,7 +6,7 @@ use crate::world::{World, key, run_alone};
 use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
-use kaml_nvme::wire::command::{Command, Sgl, kv};
+use kaml_nvme::wire::command::{Command, Sgl, admin, kv};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, register};
 use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
@@ -306,6 +306,72 @@ fn lists() {
     }
     let count = |status| statuses.iter().filter(|other| **other == status).count();
     assert_eq!((count(Status::SUCCESS), count(Status::NO_SUCH_LIST)), (64, LISTS - 64), "what is there is looked at");
+}
+
+/// The identifiers of answers, without data, and requests for data.
+fn told(mut sent: &[u8]) -> Vec<(u8, u16)> {
+    let mut told = Vec::new();
+    while !sent.is_empty() {
+        let at = if sent[0] == pdu::RESPONSE { 20 } else { 8 };
+        told.push((sent[0], u16::from_le_bytes([sent[at], sent[at + 1]])));
+        sent = &sent[u32::from_le_bytes(sent[4..8].try_into().unwrap()) as usize..];
+    }
+    told
+}
+
+/// Goal:   a reset ends what was asked for before on the admin queue: no answer comes behind it, identifiers and entries are free, and
+///         what is under way counts in the target's memory until it is over.
+/// Method: a target without sockets; a namespace that is being created behind two held workers, a request for an event, another one that
+///         is aborted just before, a command whose data were asked for, and one that waits for memory. Then as many resets as fill the queue.
+#[test]
+fn resets_end_admin_commands() {
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
+    let nsid = device.create_namespace("cold", &NamespaceOptions::default()).unwrap();
+    device.put(nsid, key(b"one"), b"value").unwrap();
+    assert!(device.unload_namespace(nsid).unwrap());
+    let mut target = Offline::new(&device, Options { memory_bytes: 1 << 20, ..Options::for_device(&device) }).unwrap();
+    let (admin, queue) = connected(&mut target);
+    held.hold(true);
+    let mut exist = Command::new(kv::EXIST, nsid);
+    (exist.cdw2, exist.cdw11) = (1.into(), 1.into());
+    target.receive(queue, &bytes(&[(Header::Command(exist), vec![]), (Header::Command(exist), vec![])]));
+    while held.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let asked = |cid: u16, command: Command| (Header::Command(Command { cid: cid.into(), ..command }), vec![]);
+    let moving = |opcode, sgl| Command { sgl, ..Command::new(opcode, 0) };
+    let create = Command { cdw11: (1 << 24).into(), ..moving(admin::NAMESPACE_MANAGEMENT, Sgl::in_capsule(4096)) };
+    let abort = Command { cdw10: (9 << 16).into(), ..Command::new(admin::ABORT, 0) };
+    let configure = |value| Property::command(kind::PROPERTY_SET, register::CC, false, value);
+    let (enable, disable) = (configure(0x0046_0061), configure(0x0046_0060));
+    let send = |bytes| moving(0x81, Sgl::transport(bytes));
+    target.receive(admin, &bytes(&[(asked(7, create).0, vec![0; 4096])]));
+    let requests = [asked(8, Command::new(admin::ASYNC_EVENT, 0)), asked(9, Command::new(admin::ASYNC_EVENT, 0))];
+    target.receive(admin, &bytes(&requests));
+    target.receive(admin, &bytes(&[asked(10, send(512)), asked(11, send(2 << 20))]));
+    let before = (told(&target.take_sent(admin)), target.used_bytes());
+    target.receive(admin, &bytes(&[asked(12, abort), asked(13, disable), asked(14, enable)]));
+    let reset = (told(&target.take_sent(admin)), target.used_bytes());
+    // The host may have sent these before it knew.
+    let data = Transfer { cid: 10.into(), length: 512.into(), ..Transfer::new_zeroed() };
+    target.receive(admin, &bytes(&[(Header::DataIn(data, true), vec![1; 512])]));
+    target.receive(admin, &bytes(&[asked(7, Command::new(admin::KEEP_ALIVE, 0))]));
+    let after = (told(&target.take_sent(admin)), target.used_bytes());
+    held.hold(false);
+    target.settle();
+    let responses = |cids: &[u16]| cids.iter().map(|cid| (pdu::RESPONSE, *cid)).collect::<Vec<_>>();
+    assert_eq!(before, (vec![(pdu::R2T, 10)], 4096 + 512));
+    assert_eq!(reset, (responses(&[12, 13, 14]), 4096 + 512), "what was begun, and what the host was asked for");
+    assert_eq!(after, (responses(&[7]), 4096));
+    assert_eq!(told(&target.take_sent(admin)), []);
+    assert_eq!((target.used_bytes(), device.namespaces().len()), (0, 2));
+    for _ in 0..20 {
+        let events = [(); 4].map(|()| asked(8, Command::new(admin::ASYNC_EVENT, 0)));
+        target.receive(admin, &bytes(&events));
+        target.receive(admin, &bytes(&[asked(13, disable), asked(14, enable)]));
+        assert_eq!(told(&target.take_sent(admin)), responses(&[13, 14]));
+    }
 }
 
 /// Goal:   who has no business with long transfers gets no memory for them: before a controller is enabled, and of one for discovery.
