@@ -455,7 +455,27 @@ impl Reactor {
 /// Has the system end a connection whose peer does not answer any more: hosts need not ask for a keep-alive time-out.
 fn notice_silence(socket: &TcpStream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
+    // The system does not ask while it repeats what the peer has not confirmed, for a quarter of an hour if nobody says so.
+    sockopt::set_tcp_user_timeout(socket, 2 * SILENCE_MAX.as_millis() as u32)?;
     sockopt::set_tcp_keepidle(socket, SILENCE_MAX)?;
     sockopt::set_tcp_keepintvl(socket, SILENCE_MAX / 4)?;
     Ok(sockopt::set_tcp_keepcnt(socket, 4)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   a host that goes while an answer is on its way to it is noticed as soon as one that goes in silence.
+    #[test]
+    fn silence_has_an_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        notice_silence(&socket).unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 120_000);
+        assert_eq!(
+            sockopt::tcp_keepidle(&socket).unwrap() + 4 * sockopt::tcp_keepintvl(&socket).unwrap(),
+            2 * SILENCE_MAX
+        );
+    }
 }
