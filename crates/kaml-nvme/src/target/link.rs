@@ -86,11 +86,14 @@ impl Link {
         self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
     }
 
-    /// Waits for room to send exactly while there is something to send, and for something to receive while there is room for it.
+    /// Waits for room to send exactly while there is something to send, and for something to receive while there is room for it; while
+    /// there is none, for the host's end, so that nothing goes on for nobody.
     pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64, now: Instant) {
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::OUT, self.connection.outbox().bytes() > 0);
-        wanted.set(EventFlags::IN, self.connection.is_closing() || !self.connection.is_full());
+        let listens = self.connection.is_closing() || !self.connection.is_full();
+        wanted.set(EventFlags::IN, listens);
+        wanted.set(EventFlags::RDHUP, !listens);
         if wanted == self.watched {
             return;
         }

@@ -271,7 +271,7 @@ impl Reactor {
         let Some(link) = self.links.get_mut(&number) else { return };
         link.touch(number, &mut self.touched);
         if link.is_deaf() {
-            link.gone |= events.intersects(EventFlags::HUP | EventFlags::ERR);
+            link.gone |= events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         } else if link.connection.is_closing() {
             link.drain();
         } else if let Some(received) = link.receive() {

@@ -3,10 +3,10 @@
 use crate::held::Held;
 use crate::hostile::{self, bytes, connect_queue, connect_queue_of, init};
 use crate::world::{World, key, run_alone};
-use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
+use kaml::{BlockOptions, CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
-use kaml_nvme::wire::command::{Command, Sgl, admin, kv};
+use kaml_nvme::wire::command::{Command, Sgl, admin, kv, nvm};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, register};
 use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
@@ -14,7 +14,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
 
 /// The most memory that this process has had so far.
@@ -211,6 +211,52 @@ fn capsules() {
             assert_eq!(statuses(&mut socket, STORES), vec![0; STORES]);
         }
     });
+}
+
+/// Goal:   a host that goes while nobody listens to it is noticed, and what it asked for is given up.
+/// Method: a target with 1 MiB; a queue of a host has more than that in compares under way, whose reads are held up, when it closes its
+///         connection. While they are held up the host can have the queue again.
+#[test]
+fn who_goes_unheard_is_noticed() {
+    const COMPARES: u16 = 160;
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 1 << 12).into()).unwrap();
+    (0..1 << 12).step_by(64).for_each(|at| device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
+    let world = World::serving(device, |options| options.memory_bytes = 1 << 20);
+    let mut admin = world.raw();
+    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
+    let connect = connect_queue(&world.subsystem, 0, CNTLID_DYNAMIC);
+    admin.write_all(&bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])])).unwrap();
+    let mut answers = [0; 128 + 2 * 24];
+    admin.read_exact(&mut answers).unwrap();
+    let cntlid = u16::from_le_bytes([answers[136], answers[137]]);
+    let join = || {
+        let mut socket = world.raw();
+        let connect = connect_queue_of(&world.subsystem, 1, cntlid, COMPARES + 1);
+        socket.write_all(&bytes(&[(init(), vec![]), connect])).unwrap();
+        socket.read_exact(&mut [0; 128]).unwrap();
+        let status = statuses(&mut socket, 1)[0];
+        (socket, status)
+    };
+    let (mut socket, status) = join();
+    assert_eq!(status, 0);
+    held.hold(true);
+    for number in 0..COMPARES {
+        let mut compare = Command::new(nvm::COMPARE, disk);
+        (compare.cid, compare.sgl, compare.cdw12) = (number.into(), Sgl::in_capsule(8192), 1.into());
+        socket.write_all(&bytes(&[(Header::Command(compare), vec![5; 8192])])).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    drop(socket);
+    std::thread::sleep(Duration::from_millis(300));
+    let (idle, begin) = (world.processor_time(), Instant::now());
+    std::thread::sleep(Duration::from_secs(1));
+    let (busy, took) = (world.processor_time() - idle, begin.elapsed());
+    let (_socket, status) = join();
+    held.hold(false);
+    assert_eq!(status, 0, "the queue is free");
+    assert!(busy < took / 5, "nobody looks: {busy:?}");
 }
 
 /// A controller and an I/O queue of a target without sockets.
