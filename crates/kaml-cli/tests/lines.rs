@@ -2,11 +2,12 @@
 
 mod world;
 
+use kaml::store::Backing;
 use serde_json::Value;
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Stdio;
-use world::World;
+use world::{World, end};
 
 /// Goal:   JSON Lines survive a round trip, and a bad line is named, with what came before it stored.
 /// Method: import, export, import into another namespace, compare as sets; then a bad third line.
@@ -203,4 +204,38 @@ fn what_waits_for_ever_can_be_interrupted() {
     assert_eq!(interrupted(&["export", "data.kaml", "-", "-n", "notes"]), "kaml: interrupted\n");
     assert_eq!(interrupted(&["export", "data.kaml", "fifo", "-n", "notes"]), "kaml: interrupted\n");
     assert_eq!(world.ok(&["list", "data.kaml", "notes"]).lines().count(), 302);
+}
+
+/// Goal:   an export of a device that is served goes on while others delete records of it.
+/// Method: it is held up by a pipe that nobody empties until all records are deleted; what it has read by then is whole.
+#[test]
+fn records_may_go_while_they_are_exported() {
+    let world = World::new();
+    let value = "v".repeat(1000);
+    let lines: String = (0..2000).map(|key| format!("{{\"key\":\"{key}\",\"value\":\"{value}\"}}\n")).collect();
+    assert!(world.pipe(&["import", "data.kaml", "-", "--namespace", "notes"], lines.as_bytes()).status.success());
+    let (mut serving, url) = world.serve();
+    let mut export = world.command(&["export", &url, "-", "--namespace", "notes"]);
+    let mut export = export.stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdout = export.stdout.take().unwrap();
+    let mut first = [0];
+    stdout.read_exact(&mut first).unwrap();
+    let device = kaml_nvme::host::RemoteDevice::open(&url.parse().unwrap(), &Default::default()).unwrap();
+    let keys = (0..2000).map(|key: u32| kaml::Key::new(key.to_string().as_bytes()).unwrap());
+    let mut all = kaml::Batch::new();
+    for key in keys {
+        all.delete(1, key);
+    }
+    Backing::write(&device, &all).unwrap();
+    let mut rest = String::new();
+    stdout.read_to_string(&mut rest).unwrap();
+    assert!(export.wait().unwrap().success());
+    let text = char::from(first[0]).to_string() + &rest;
+    let count = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|line| line["value"] == value)
+        .count();
+    assert!((1..2000).contains(&count) && count == text.lines().count(), "{count} records");
+    end(&mut serving);
 }
