@@ -140,8 +140,12 @@ impl Core {
 
     /// The answer to a command for which there is no room now: it is told to wait only if waiting will help.
     pub(crate) fn no_room(&self) -> StageError {
-        let is_final = self.collector.wedged && self.low_merge.is_none();
-        if is_final { self.full_now().into() } else { StageError::Busy }
+        if self.collector.wedged && self.low_merge.is_none() { self.no_room_for_good() } else { StageError::Busy }
+    }
+
+    /// The same where collection stands for good, but that a namespace is being deleted: its blocks were left alone.
+    pub(crate) fn no_room_for_good(&self) -> StageError {
+        if self.deletions == 0 { self.full_now().into() } else { StageError::Busy }
     }
 
     /// Notes whether collection has come to a stand for good, after everything that can go on has gone on: records that do

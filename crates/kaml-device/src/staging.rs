@@ -291,7 +291,7 @@ impl Core {
         } else if !self.may_delete() {
             return Err(self.wait_for_programs());
         } else if self.collector.wedged && self.blocks.free_count() == 0 {
-            return Err(self.full_now().into()); // the journal that deletes need could not go on
+            return Err(self.no_room_for_good()); // the journal that deletes need could not go on
         }
         if is_overfull {
             return Err(self.no_room());

@@ -224,3 +224,11 @@ fn collection_gathers_in_the_last_block() {
 fn opening_keeps_pace_with_its_journal() {
     passes(21_000_311, Some(Small::Plain), 3026);
 }
+
+/// Goal:   a Put waits for a namespace that is being deleted, whose blocks collection leaves alone meanwhile, and is not refused as for want
+///         of room.
+/// Method: the seed that refused one; it stands for what is drawn now.
+#[test]
+fn deletions_under_way_are_waited_for() {
+    passes(99_000_362, None, 2053);
+}
