@@ -145,6 +145,18 @@ fn commands_of_the_gone_count_until_they_are_over() {
     }
 }
 
+/// The admin queue of a controller that was enabled, and its number.
+fn enabled(world: &World) -> (TcpStream, u16) {
+    let mut admin = world.raw();
+    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
+    let connect = connect_queue(&world.subsystem, 0, CNTLID_DYNAMIC);
+    admin.write_all(&bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])])).unwrap();
+    let mut answers = [0; 128 + 2 * 24];
+    admin.read_exact(&mut answers).unwrap();
+    let cntlid = u16::from_le_bytes([answers[136], answers[137]]);
+    (admin, cntlid)
+}
+
 /// Reads answers without data; statuses of so many.
 fn statuses(socket: &mut TcpStream, count: usize) -> Vec<u16> {
     let mut answers = vec![0; 24 * count];
@@ -168,13 +180,7 @@ fn capsules() {
     const STORES: usize = 1023;
     let (held, device, nsid) = held_up();
     let world = World::serving(device, |options| options.memory_bytes = 4 << 20);
-    let mut admin = world.raw();
-    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
-    let connect = connect_queue(&world.subsystem, 0, CNTLID_DYNAMIC);
-    admin.write_all(&bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])])).unwrap();
-    let mut answers = [0; 128 + 2 * 24];
-    admin.read_exact(&mut answers).unwrap();
-    let cntlid = u16::from_le_bytes([answers[136], answers[137]]);
+    let (_admin, cntlid) = enabled(&world);
     let before = peak_bytes();
     std::thread::scope(|scope| {
         let hosts: Vec<_> = (1..=4)
@@ -224,13 +230,7 @@ fn who_goes_unheard_is_noticed() {
     let disk = device.create_namespace("disk", &BlockOptions::new(4096, 1 << 12).into()).unwrap();
     (0..1 << 12).step_by(64).for_each(|at| device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
     let world = World::serving(device, |options| options.memory_bytes = 1 << 20);
-    let mut admin = world.raw();
-    let enable = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0061);
-    let connect = connect_queue(&world.subsystem, 0, CNTLID_DYNAMIC);
-    admin.write_all(&bytes(&[(init(), vec![]), connect, (Header::Command(enable), vec![])])).unwrap();
-    let mut answers = [0; 128 + 2 * 24];
-    admin.read_exact(&mut answers).unwrap();
-    let cntlid = u16::from_le_bytes([answers[136], answers[137]]);
+    let (_admin, cntlid) = enabled(&world);
     let join = || {
         let mut socket = world.raw();
         let connect = connect_queue_of(&world.subsystem, 1, cntlid, COMPARES + 1);
