@@ -128,7 +128,7 @@ fn named(path: &Path, error: kaml::Error) -> Failure {
         return error.into();
     }
     let mut text = error.to_string();
-    if let kaml::Error::Open(kaml::OpenError::HeadDamaged { .. }) = error {
+    if let kaml::Error::Open(kaml::OpenError::HeadDamaged { .. } | kaml::OpenError::Truncated { .. }) = error {
         text += "; `kaml salvage` reads what is left";
     }
     match error.command() {

@@ -357,6 +357,29 @@ fn overwritten_devices_are_salvaged() {
     }
 }
 
+/// Goal:   who has a copy of a device that was cut short is told how much is missing, and gets back what is left.
+/// Method: a device without its last eighth, and with the first 2000 bytes; a new device that is already there costs no scan.
+#[test]
+fn devices_cut_short_are_salvaged() {
+    let world = World::new();
+    let lines: String = (0..50).map(|i| format!("{{\"key\":\"key{i}\",\"value\":\"value {i}\"}}\n")).collect();
+    fs::write(world.path("lines"), lines).unwrap();
+    world.ok(&["import", "data.kaml", "lines", "-n", "notes"]);
+    let file = fs::File::options().write(true).open(world.path("data.kaml")).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 8 * 7).unwrap();
+    let said = world.fails(1, &["get", "data.kaml", "notes", "key7"]);
+    assert!(said.contains("cut short") && said.contains("`kaml salvage`"), "{said}");
+    let output = world.run(&["salvage", "data.kaml", "--into", "new.kaml"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cut short"), "{output:?}");
+    for i in 0..50 {
+        assert_eq!(world.ok(&["get", "new.kaml", "notes", &format!("key{i}")]), format!("value {i}"));
+    }
+    file.set_len(2000).unwrap();
+    assert!(world.fails(1, &["salvage", "data.kaml", "--into", "new.kaml"]).contains("new.kaml: not empty"));
+    assert!(world.fails(1, &["salvage", "data.kaml"]).contains("2000 bytes are left of 8192"));
+}
+
 /// Goal:   quickstart tells its story, loses nothing, and its JSON carries the figures.
 /// Method: run it on a small tree, with and without `--json`, once keeping the device, which must then be whole.
 #[test]
@@ -409,6 +432,7 @@ fn a_device_is_served() {
     end(&mut serving);
     assert_eq!(world.ok(&["get", "data.kaml", "notes", "served"]), "over the wire");
     world.fails(2, &["serve", "data.kaml", "--subsystem", "no-name"]);
+    assert!(world.fails(2, &["serve", "data.kaml", "--listen", "4420"]).contains("--listen 4420: "));
 }
 
 /// Goal:   what somebody who serves a device should look at is said on standard error, and only as much as was asked for.
@@ -635,6 +659,11 @@ fn versions() {
     let paper = ["namespace", "create", "data.kaml", "paper", "--versioned"];
     let with = |more: &[&'static str]| [&paper, more].concat();
     world.fails(2, &with(&["--bloom-hashes", "3"]));
+    for of_none in [["--bloom-hashes", "0"], ["--rows", "0"], ["--segment", "0"]] {
+        let output = world.run(&with(&[&["--index", "bloom"][..], &of_none].concat()));
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(of_none[0]), "{output:?}");
+    }
     let made = world.ok(&with(&["--index", "bloom", "--bloom-hashes", "3", "--rows", "2", "--json"]));
     let made: Value = serde_json::from_str(&made).unwrap();
     assert_eq!((&made["index"], &made["rows"]), (&Value::from("bloom"), &Value::from(2)));

@@ -37,46 +37,15 @@ impl Disk for File {
     }
 }
 
-/// Finds a good superblock copy and, if allowed, restores the others from it.
+/// Finds a good superblock copy and, if allowed, restores the others from it. Refuses a device that was cut short.
 pub(crate) fn read_superblocks(path: &Path, disk: &dyn Disk, read_only: bool) -> Result<Superblock, OpenError> {
-    let failed = |what, errno: Errno| OpenError::Io { path: path.into(), what, source: errno.into() };
-    let actual_bytes = disk.size().map_err(|errno| failed("asking for the size", errno))?;
-    if actual_bytes == 0 {
-        return Err(OpenError::TooSmall { path: path.into(), actual_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
-    }
-    // What lies beyond the end of a truncated file counts as zeroes, which are no superblock.
-    let copy_at = |offset: u64| -> Result<Superblock, BadCopy> {
-        let mut bytes = [0; SUPERBLOCK_BYTES];
-        let present = actual_bytes.saturating_sub(offset).min(SUPERBLOCK_BYTES as u64) as usize;
-        match disk.read(&mut bytes[..present], offset) {
-            Ok(()) => Superblock::check(&bytes),
-            Err(errno) => Err(BadCopy::Unreadable { errno }),
-        }
-    };
-    let [a, b] = SUPERBLOCK_OFFSETS.map(copy_at);
-    let good = match (a, b) {
-        (Err(BadCopy::Newer { found }), _) | (_, Err(BadCopy::Newer { found })) => {
-            return Err(OpenError::NewerVersion { path: path.into(), found, supported: VERSION });
-        }
-        (Ok(good), _) | (Err(_), Ok(good)) => good,
-        (Err(a), Err(b)) => {
-            let end = Tail::superblock_of(actual_bytes).unwrap_or(0);
-            match (copy_at(end).ok().filter(|c| c.is_at_end(end)), &a, &b) {
-                // Nothing tells of anything that was written over them.
-                (Some(c), BadCopy::Unreadable { .. }, BadCopy::Unreadable { .. }) => c,
-                (Some(_), ..) => {
-                    return Err(OpenError::HeadDamaged { path: path.into(), why: both_damaged(&a, &b) });
-                }
-                (None, ..) => return Err(no_superblock(path, &a, &b, actual_bytes)),
-            }
-        }
-    };
-    if actual_bytes < good.capacity_bytes {
-        let expected_bytes = good.capacity_bytes;
-        return Err(OpenError::Truncated { path: path.into(), expected_bytes, actual_bytes });
+    let actual_bytes = size_of(path, disk)?;
+    let good = good_superblock(path, disk, actual_bytes)?;
+    if let Some(error) = cut_short(path, &good, actual_bytes) {
+        return Err(error);
     }
     for offset in good.places() {
-        if copy_at(offset).as_ref() == Ok(&good) {
+        if copy_at(disk, actual_bytes, offset).as_ref() == Ok(&good) {
             continue;
         }
         tracing::warn!(path = %path.display(), offset, "a superblock copy is damaged, another one is used");
@@ -88,9 +57,74 @@ pub(crate) fn read_superblocks(path: &Path, disk: &dyn Disk, read_only: bool) ->
     Ok(good)
 }
 
+/// Finds a superblock of a damaged device: also where those at the beginning are damaged and the one at the end, or wherever the
+/// end was, is whole; and where the device was cut short behind them. Answers also why it cannot be opened, if these are why.
+pub(crate) fn read_damaged(path: &Path, disk: &dyn Disk) -> Result<(Superblock, Option<OpenError>), OpenError> {
+    let actual_bytes = size_of(path, disk)?;
+    match good_superblock(path, disk, actual_bytes) {
+        Err(error @ (OpenError::HeadDamaged { .. } | OpenError::Damaged { .. } | OpenError::NotADevice { .. })) => {
+            match find_superblock(disk).map_err(|errno| failed(path, "looking for a superblock", errno))? {
+                Some(found) => Ok((found, Some(error))),
+                None => Err(error),
+            }
+        }
+        found => found.map(|good| {
+            let error = cut_short(path, &good, actual_bytes);
+            (good, error)
+        }),
+    }
+}
+
+fn cut_short(path: &Path, good: &Superblock, actual_bytes: u64) -> Option<OpenError> {
+    let expected_bytes = good.capacity_bytes;
+    (actual_bytes < expected_bytes).then(|| OpenError::Truncated { path: path.into(), expected_bytes, actual_bytes })
+}
+
+fn failed(path: &Path, what: &'static str, errno: Errno) -> OpenError {
+    OpenError::Io { path: path.into(), what, source: errno.into() }
+}
+
+fn size_of(path: &Path, disk: &dyn Disk) -> Result<u64, OpenError> {
+    disk.size().map_err(|errno| failed(path, "asking for the size", errno))
+}
+
+/// The copy at an offset. What lies beyond the end of a truncated file counts as zeroes, which are no superblock.
+fn copy_at(disk: &dyn Disk, actual_bytes: u64, offset: u64) -> Result<Superblock, BadCopy> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let present = actual_bytes.saturating_sub(offset).min(SUPERBLOCK_BYTES as u64) as usize;
+    match disk.read(&mut bytes[..present], offset) {
+        Ok(()) => Superblock::check(&bytes),
+        Err(errno) => Err(BadCopy::Unreadable { errno }),
+    }
+}
+
+/// The copy that counts.
+fn good_superblock(path: &Path, disk: &dyn Disk, actual_bytes: u64) -> Result<Superblock, OpenError> {
+    if actual_bytes == 0 {
+        return Err(OpenError::TooSmall { path: path.into(), actual_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
+    }
+    let copy_at = |offset| copy_at(disk, actual_bytes, offset);
+    let [a, b] = SUPERBLOCK_OFFSETS.map(copy_at);
+    match (a, b) {
+        (Err(BadCopy::Newer { found }), _) | (_, Err(BadCopy::Newer { found })) => {
+            Err(OpenError::NewerVersion { path: path.into(), found, supported: VERSION })
+        }
+        (Ok(good), _) | (Err(_), Ok(good)) => Ok(good),
+        (Err(a), Err(b)) => {
+            let end = Tail::superblock_of(actual_bytes).unwrap_or(0);
+            match (copy_at(end).ok().filter(|c| c.is_at_end(end)), &a, &b) {
+                // Nothing tells of anything that was written over them.
+                (Some(c), BadCopy::Unreadable { .. }, BadCopy::Unreadable { .. }) => Ok(c),
+                (Some(_), ..) => Err(OpenError::HeadDamaged { path: path.into(), why: both_damaged(&a, &b) }),
+                (None, ..) => Err(no_superblock(path, &a, &b, actual_bytes)),
+            }
+        }
+    }
+}
+
 /// Looks for a superblock that stands at the end of the device it speaks of: from the end on, for what the device lies in may
 /// be longer.
-pub(crate) fn find_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Errno> {
+fn find_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Errno> {
     let mut end = disk.size()? / SUPERBLOCK_BYTES as u64 * SUPERBLOCK_BYTES as u64;
     while end > 0 {
         let start = end.saturating_sub(LOOK_BYTES);

@@ -107,7 +107,7 @@ pub enum OpenError {
         /// The newest that can be opened.
         supported: u32,
     },
-    /// The file is shorter than it was when formatted.
+    /// The file is shorter than it was when formatted. What is left can be salvaged ([`crate::FileMedium::open_damaged`]).
     #[error("{path}: cut short: {actual_bytes} bytes are left of {expected_bytes}")]
     Truncated {
         /// The file or device.

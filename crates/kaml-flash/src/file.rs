@@ -8,7 +8,7 @@
 //! before, a third of the cost of bytes merely allocated), `fdatasync` for flushes, holes for released blocks.
 
 use crate::blocks::{Blocks, block_failure};
-use crate::copies::{find_superblock, read_superblocks};
+use crate::copies::{read_damaged, read_superblocks};
 use crate::format;
 use crate::inline::InlineQueue;
 use crate::layout::Layout;
@@ -124,19 +124,14 @@ impl FileMedium {
     }
 
     /// As [`FileMedium::open`] for reading, also where the superblocks at the beginning are damaged and the one at the end, or
-    /// wherever the end was, is whole.
-    pub fn open_damaged(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+    /// wherever the end was, is whole; and where the file was cut short, whose missing bytes cannot be read then. Answers also why
+    /// it cannot be opened otherwise, if these are why.
+    pub fn open_damaged(path: impl AsRef<Path>) -> Result<(Self, Option<OpenError>), OpenError> {
         let (path, options) = (path.as_ref(), OpenOptions { read_only: true, ..OpenOptions::default() });
         let file = open_locked(path, true)?;
-        let superblock = match read_superblocks(path, &*file, true) {
-            Err(error @ (OpenError::HeadDamaged { .. } | OpenError::Damaged { .. } | OpenError::NotADevice { .. })) => {
-                find_superblock(&*file)
-                    .map_err(|errno| not_opened(path, ("looking for a superblock", errno)))?
-                    .ok_or(error)?
-            }
-            found => found?,
-        };
-        Self::assemble(path, file, superblock, &options, None).map_err(|failed| not_opened(path, failed))
+        let (superblock, why) = read_damaged(path, &*file)?;
+        let medium = Self::assemble(path, file, superblock, &options, None);
+        Ok((medium.map_err(|failed| not_opened(path, failed))?, why))
     }
 
     fn assemble(

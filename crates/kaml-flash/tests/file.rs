@@ -370,7 +370,8 @@ fn devices_are_found_by_their_end() {
             file.write_all_at(&copy, CAPACITY_BYTES_MIN + 4096).unwrap();
         }
         let before = std::fs::read(&path).unwrap();
-        let medium = FileMedium::open_damaged(&path).unwrap();
+        let (medium, why) = FileMedium::open_damaged(&path).unwrap();
+        assert!(matches!(why, Some(OpenError::HeadDamaged { .. } | OpenError::NotADevice { .. })), "{why:?}");
         assert_eq!((medium.uuid(), medium.geometry()), (uuid, &geometry), "longer by {longer_by}");
         let mut mirror = AlignedBuf::zeroed(4096);
         medium.read_mirror(&mut mirror).unwrap();

@@ -139,7 +139,8 @@ impl Device {
 
     /// Opens a damaged device, or one whose last user was killed, for reading, and changes nothing on it: what recovery
     /// writes stays in memory, up to the size of the commit ring and a few blocks. Indexes that cannot be read are made again
-    /// from a scan of all pages; the report says which, and what else is damaged. `progress` is told blocks read and blocks in
+    /// from a scan of all pages; the report says which, and what else is damaged. Of a file that was cut short what is left is read.
+    /// `progress` is told blocks read and blocks in
     /// all meanwhile.
     ///
     /// Fails if there is no superblock, or no root that can be read: neither at the beginning of the device nor at its end.
@@ -148,10 +149,11 @@ impl Device {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(Device, SalvageReport), Error> {
         let begin = Instant::now();
-        let medium = FileMedium::open_damaged(path.as_ref())?;
+        let (medium, why) = FileMedium::open_damaged(path.as_ref())?;
         let durability = medium.durability();
         let medium = Arc::new(Overlay::of_damaged(Arc::new(medium)));
-        let (core, found) = Core::salvage(&*medium, progress)?;
+        let (core, mut found) = Core::salvage(&*medium, progress)?;
+        found.problems.splice(0..0, why.map(|why| why.to_string()));
         let path = path.as_ref().display().to_string();
         let about = About { path, durability, report: OpenReport::default(), open: begin.elapsed(), read_only: true };
         Ok((Device::run(core, medium, about)?, found))

@@ -233,6 +233,42 @@ fn overwritten_beginnings_are_salvaged() {
     }
 }
 
+/// Goal:   of a device that was cut short everything is read that is left; opening says how much is missing.
+/// Method: a device that was closed and one as a SIGKILL leaves it, cut in each eighth, in the middle of a sector, within the ring
+///         and before it.
+#[test]
+fn devices_cut_short_are_salvaged() {
+    let crashed = Crashed::new();
+    let path = crashed.dir.path().join("cut.kaml");
+    fs::write(&path, &crashed.image).unwrap();
+    Device::open(&path, &OpenOptions::default()).unwrap().close().unwrap();
+    let closed = fs::read(&path).unwrap();
+    let ring = crashed.places_of(b"KRF1")[0];
+    for (is_closed, image) in [(false, &crashed.image), (true, &closed)] {
+        let eighths = (1..8).map(|eighth| image.len() / 8 * eighth);
+        for left in [image.len() - 1, image.len() - 4096].into_iter().chain(eighths.rev()).chain([ring + 5000, ring]) {
+            fs::write(&path, &image[..left]).unwrap();
+            let what = format!("{left} bytes, closed: {is_closed}");
+            let said = format!("cut short: {left} bytes are left of {}", image.len());
+            let refused = Device::open(&path, &OpenOptions::default()).map(drop).unwrap_err();
+            assert!(refused.to_string().contains(&said), "{what}: {refused}");
+            let (device, report) = Device::salvage(&path, &mut |_, _| {}).unwrap();
+            assert!(report.problems[0].contains(&said), "{what}: {:?}", report.problems[0]);
+            let is_all_there = report.problems.len() == 1;
+            let found = crashed.verify(&device, &what, !is_all_there, &|id| report.rebuilt.contains(&id));
+            println!("{what}: {found:?}, {} problems", report.problems.len());
+            assert!(!is_all_there || (found.errors, found.missing) == (0, 0), "{what}: {found:?}");
+            assert!(left < image.len() - 4096 || is_all_there, "{what}: {:?}", report.problems);
+            assert!(left < image.len() / 2 || found.right > 300, "{what}: {found:?}");
+            drop(device);
+            assert!(fs::read(&path).unwrap() == image[..left], "{what}: the file was changed");
+        }
+        fs::write(&path, &image[..8192]).unwrap();
+        let refused = Device::salvage(&path, &mut |_, _| {}).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("both root slots"), "{refused}");
+    }
+}
+
 /// Goal:   opening for reading answers everything that was acknowledged, also after a SIGKILL, and changes nothing.
 /// Method: the file that a SIGKILL leaves, write-protected, its bytes before and after; `check`, then a command that writes.
 #[test]

@@ -32,7 +32,8 @@ const LINE_BYTES: u64 = 1 << 16;
 
 A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put \
 (larger than 4 MiB: parts first, then the metadata that makes them visible). Of a tree the device itself, sockets, pipes \
-and devices are left out, and named on standard error.
+and devices are left out, and named on standard error. Importing a tree again replaces files that have changed; files that \
+have gone from it since stay stored.
 
 JSON Lines hold one object a line, {\"key\": text} or {\"key_u64\": integer} or {\"key_hex\": digits} with \
 {\"value\": text} or {\"value_base64\": …}; each batch of lines is one atomic Put. An integer under \"key\" is one under \
@@ -111,8 +112,8 @@ impl Arguments {
         let (contents, metadata) = tree::namespace_names(&self.namespace);
         check_tree(&device.namespaces()?, &contents, &metadata)?;
         let tree::Walk { entries, left_out } = tree::walk(&self.source, &[], self.device.identity())?;
+        let metadata = store::namespace_or_new(device, &metadata)?.id; // the longer name: if it is too long, neither is made
         let contents = store::namespace_or_new(device, &contents)?.id;
-        let metadata = store::namespace_or_new(device, &metadata)?.id;
         let tree = Tree { device, contents, metadata };
         for (path, is) in left_out {
             let path = path.display().to_string();

@@ -4,6 +4,7 @@ use crate::commands::versions::keeps_versions;
 use crate::failure::Failure;
 use crate::store::{self, PlaceArgument};
 use crate::{output, size};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{
     BlockOptions, BloomOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionIndex,
@@ -117,6 +118,10 @@ enum IndexKind {
     Bloom,
 }
 
+fn at_least_one() -> RangedU64ValueParser<u32> {
+    RangedU64ValueParser::new().range(1..)
+}
+
 /// The shape of a versioned namespace: parameters of the Muninn paper's Table 1.
 #[derive(Args)]
 struct ShapeArguments {
@@ -124,31 +129,31 @@ struct ShapeArguments {
     #[arg(long, value_enum, default_value_t, requires = "versioned")]
     index: IndexKind,
     /// Chains of segments that keys are spread over [default: as suits the buffer]
-    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     rows: Option<u32>,
     /// Bytes of a segment, whole program units that fill an erase block but for a 64th [default: up to 1MiB]
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
     segment: Option<u64>,
     /// Filters with one place for a key each, at most 15 [default: 7]
-    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     bloom_hashes: Option<u32>,
     /// All filters take as many keys; else each takes half of those of the one before it
     #[arg(long, requires = "versioned")]
     bloom_even: bool,
     /// Keys that the filters of a segment take together [default: one for each KiB]
-    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     bloom_keys: Option<u32>,
     /// Keys that the overflow map of a segment takes [default: a 32nd of --bloom-keys]
-    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     bloom_overflow_keys: Option<u32>,
     /// False positives of the first table's filters, in millionths [default: 500]
-    #[arg(long, value_name = "MILLIONTHS", requires = "versioned")]
+    #[arg(long, value_name = "MILLIONTHS", requires = "versioned", value_parser = at_least_one())]
     bloom_false_positives: Option<u32>,
     /// Each next table has so many thousandths of that rate [default: 1010]
-    #[arg(long, value_name = "THOUSANDTHS", requires = "versioned")]
+    #[arg(long, value_name = "THOUSANDTHS", requires = "versioned", value_parser = at_least_one())]
     bloom_growth: Option<u32>,
     /// Segments of a table, at most 64 [default: 64]
-    #[arg(long, value_name = "COUNT", requires = "versioned")]
+    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     bloom_combined: Option<u32>,
 }
 
@@ -168,6 +173,9 @@ impl ShapeArguments {
             return Err(Failure::Usage("the parameters of filters need --index bloom".into()));
         }
         let segment = self.segment.unwrap_or(0);
+        if self.segment == Some(0) {
+            return Err(Failure::Usage("--segment 0: a segment has bytes".into()));
+        }
         let too_large = |_| Failure::Usage(format!("--segment {segment}: that is too large"));
         Ok(VersionOptions {
             buffer_bytes,

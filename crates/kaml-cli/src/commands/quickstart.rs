@@ -22,7 +22,7 @@ use kaml::{CreateOptions, Device, NamespaceOptions, OpenOptions, Stats};
 use kaml_workloads::scratch::Passing;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -129,15 +129,10 @@ impl Arguments {
         interrupt::ends_it(String::new())?;
         let scratch = self.scratch()?;
         let path = if self.keep.is_some() { scratch.path().into() } else { scratch.path().join("quickstart.kaml") };
-        let (files, passed_over) = choose_files(&self.dir, &path)?;
-        let mut report = Report {
-            files: files.len(),
-            files_passed_over: passed_over,
-            planned_overwrites: files.iter().filter(|entry| chosen(entry)).count(),
-            ..Report::default()
-        };
+        let (chosen_files, passed_over) = choose_files(&self.dir, &path)?;
+        let mut report = Report { files_passed_over: passed_over, ..Report::default() };
         let screen = Screen { quiet: self.json, paint: Paint::detect() };
-        store_all(&path, &files, &mut report)?;
+        let files = store_all(&path, chosen_files, &mut report)?;
         let told = self.overwrite_and_verify(&path, &files, &screen, &mut report);
         if self.keep.is_some() {
             scratch.keep();
@@ -206,7 +201,8 @@ fn open_tree(device: &Device) -> Result<Tree<'_>, Failure> {
     Ok(Tree { device, contents, metadata })
 }
 
-fn store_all(path: &Path, files: &[Entry], report: &mut Report) -> Result<(), Failure> {
+/// Stores files; answers those that were still there.
+fn store_all(path: &Path, mut files: Vec<Entry>, report: &mut Report) -> Result<Vec<Entry>, Failure> {
     let bytes: u64 = files.iter().map(|entry| entry.bytes).sum();
     let capacity = (bytes * 3 + files.len() as u64 * 4096 + (256 << 20)).next_multiple_of(64 << 20);
     let device = Device::create(path, &CreateOptions::new(capacity))?;
@@ -215,17 +211,45 @@ fn store_all(path: &Path, files: &[Entry], report: &mut Report) -> Result<(), Fa
     }
     let tree = open_tree(&device)?;
     let started = Instant::now();
-    for entry in files {
-        let contents = std::fs::read(&entry.source).map_err(Failure::io(entry.source.display()))?;
-        let metadata = Metadata { version: 1, ..Metadata::of_file(entry)? };
-        report.value_bytes += tree.put_version(&entry.path, metadata, &contents)?;
+    let mut is_stored = Vec::with_capacity(files.len());
+    for entry in &files {
+        let version = read_version(entry, 1)?;
+        is_stored.push(version.is_some());
+        if let Some((metadata, contents)) = version {
+            report.value_bytes += tree.put_version(&entry.path, metadata, &contents)?;
+        }
     }
     report.store_seconds = started.elapsed().as_secs_f64();
+    let mut is_stored = is_stored.into_iter();
+    report.files_passed_over += files.len();
+    files.retain(|_| is_stored.next().expect("one for each file"));
+    report.files_passed_over -= files.len();
+    report.files = files.len();
+    report.planned_overwrites = files.iter().filter(|entry| chosen(entry)).count();
     device.settle()?;
     let info = device.info();
     (report.device, report.description) = (path.display().to_string(), info.description.clone());
     report.take_put_figures(&device.stats());
-    Ok(device.close()?)
+    device.close()?;
+    Ok(files)
+}
+
+/// A version of a file as it is now; nothing if it has gone since it was chosen.
+fn read_version(entry: &Entry, version: u32) -> Result<Option<(Metadata, Vec<u8>)>, Failure> {
+    let Some(contents) = read_if_there(entry)? else { return Ok(None) };
+    match Metadata::of_file(entry) {
+        Ok(metadata) => Ok(Some((Metadata { version, ..metadata }, contents))),
+        Err(_) if !entry.source.exists() => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn read_if_there(entry: &Entry) -> Result<Option<Vec<u8>>, Failure> {
+    match std::fs::read(&entry.source) {
+        Ok(contents) => Ok(Some(contents)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::io(entry.source.display())(error)),
+    }
 }
 
 /// Runs the child until it has killed itself; answers the files whose Put it saw acknowledged.
@@ -266,9 +290,8 @@ impl WriterArguments {
         let fatal = work.len().div_ceil(2);
         let overwrite = || -> Result<(), Failure> {
             while let Some(entry) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let contents = second_version(entry)?;
-                let metadata = Metadata { version: 2, ..Metadata::of_file(entry)? };
-                tree.put_version(&entry.path, metadata, &contents)?;
+                let Some((metadata, contents)) = read_version(entry, 2)? else { continue };
+                tree.put_version(&entry.path, metadata, &[SECOND_VERSION, &contents].concat())?;
                 output::text(&format!("{}.\n", hex_key(entry)))?;
                 if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == fatal {
                     die();
@@ -279,7 +302,9 @@ impl WriterArguments {
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..WRITER_THREADS).map(|_| scope.spawn(overwrite)).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("a writer panicked"))
-        })
+        })?;
+        die(); // so many files have gone meanwhile
+        Ok(())
     }
 }
 
@@ -290,11 +315,6 @@ fn hex_key(entry: &Entry) -> String {
 fn die() {
     // What follows does not matter if this succeeds, and the parent notices if it does not.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-}
-
-fn second_version(entry: &Entry) -> Result<Vec<u8>, Failure> {
-    let contents = std::fs::read(&entry.source).map_err(Failure::io(entry.source.display()))?;
-    Ok([SECOND_VERSION, &contents].concat())
 }
 
 fn verify(path: &Path, files: &[Entry], acknowledged: &BTreeSet<String>, report: &mut Report) -> Result<(), Failure> {
@@ -343,13 +363,12 @@ fn verify_file(tree: &Tree<'_>, entry: &Entry, acknowledged: bool, report: &mut 
         }
         _ => return Err(wrong("contents and metadata are of different versions")),
     }
-    let now = std::fs::read(&entry.source).unwrap_or_default();
-    if now != contents {
-        let then = Metadata::of_file(entry)?;
-        if (then.mtime_s, then.mtime_ns) == (metadata.mtime_s, metadata.mtime_ns) {
+    if read_if_there(entry)?.as_deref() != Some(contents) {
+        let is_as_then = |now: Metadata| (now.mtime_s, now.mtime_ns) == (metadata.mtime_s, metadata.mtime_ns);
+        if read_version(entry, version)?.is_some_and(|(now, _)| is_as_then(now)) {
             return Err(wrong("its bytes are not those of the file"));
         }
-        report.changed_on_disk += 1; // by someone else, since; the hash in its metadata holds
+        report.changed_on_disk += 1; // or taken away, by someone else, since; the hash in its metadata holds
     }
     report.verified_files += 1;
     report.verified_bytes += stored.len() as u64;
@@ -457,5 +476,40 @@ impl Screen {
             None => "kaml quickstart --keep demo.kaml, then kaml info demo.kaml".into(),
         };
         output::line(format!("  {}\n", paint.dim(format!("Next: {next}; kaml --help"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    /// Goal:   files that are taken away while the story is told are no problem; other bytes of the same time are one.
+    /// Method: files removed before they are stored and before they are verified, one changed, one changed and set back in time.
+    #[test]
+    fn files_may_go_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        let file = |name: u32| tree.join(name.to_string());
+        (0..9).for_each(|name| std::fs::write(file(name), name.to_string()).unwrap());
+        let device = dir.path().join("device");
+        let (files, _) = choose_files(&tree, &device).unwrap();
+        std::fs::remove_file(file(3)).unwrap();
+        let mut report = Report::default();
+        let files = store_all(&device, files, &mut report).unwrap();
+        assert_eq!((files.len(), report.files, report.files_passed_over), (8, 8, 1));
+        std::fs::remove_file(file(4)).unwrap();
+        let then = std::fs::metadata(file(5)).unwrap().modified().unwrap();
+        std::fs::write(file(5), "later").unwrap();
+        File::options().write(true).open(file(5)).unwrap().set_modified(then + Duration::from_secs(1)).unwrap();
+        verify(&device, &files, &BTreeSet::new(), &mut report).unwrap();
+        assert_eq!((&report.problems, report.changed_on_disk), (&Vec::new(), 2), "{report:?}");
+        assert_eq!((report.verified_files, report.old_files), (8, 8), "{report:?}");
+        File::options().write(true).open(file(5)).unwrap().set_modified(then).unwrap();
+        let device = store::open(&device, &OpenOptions::default()).unwrap();
+        let changed = files.iter().find(|entry| entry.path == Path::new("5")).unwrap();
+        let told = verify_file(&open_tree(&device).unwrap(), changed, false, &mut report).unwrap_err();
+        assert_eq!(told.to_string(), "5: its bytes are not those of the file");
     }
 }

@@ -79,6 +79,10 @@ impl Arguments {
         store::refuse_remote(&self.path)?;
         if let Some(into) = &self.into {
             store::refuse_remote(into)?;
+            let is_taken = |found: std::fs::Metadata| found.is_file() && found.len() > 0;
+            if !self.force && std::fs::metadata(into).is_ok_and(is_taken) {
+                return Err(Failure::Failed(format!("{}: not empty; --force overwrites it", into.display())));
+            }
             if store::identity(into).is_some_and(|found| Some(found) == store::identity(&self.path)) {
                 return Err(Failure::Usage(format!("{}: is the damaged device itself", into.display())));
             }

@@ -11,6 +11,7 @@ use clap::Args;
 use kaml::{CreateOptions, Device};
 use kaml_nvme::target::{Error, Options, Server, Stopper};
 use serde::Serialize;
+use std::io::ErrorKind;
 
 /// Flags of `kaml serve`.
 #[derive(Args)]
@@ -126,6 +127,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Options(bad) => Failure::Usage(bad.to_string()),
+            Error::Listen { address, source } if source.kind() == ErrorKind::InvalidInput => {
+                Failure::Usage(format!("--listen {address}: {source}; an address and a port, as 127.0.0.1:4420"))
+            }
             other => Failure::Failed(other.to_string()),
         }
     }
