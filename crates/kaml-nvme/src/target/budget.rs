@@ -21,7 +21,7 @@ const LISTS_PARTS: usize = 8;
 
 /// See the module.
 #[derive(Clone)]
-pub struct Budget {
+pub(super) struct Budget {
     used: Rc<Cell<usize>>,
     /// What reads of values take that are longer than what their hosts have room for.
     spare: Rc<Cell<usize>>,
@@ -36,13 +36,13 @@ pub struct Budget {
 
 impl Budget {
     /// So many bytes.
-    pub fn new(max: usize) -> Budget {
+    pub(super) fn new(max: usize) -> Budget {
         let (used, spare, lists) = (Rc::default(), Rc::default(), Rc::default());
         Budget { used, spare, lists, turn: Rc::default(), connections: Rc::default(), max }
     }
 
     /// Bytes in use for what commands move.
-    pub fn used(&self) -> usize {
+    pub(super) fn used(&self) -> usize {
         self.used.get()
     }
 
@@ -52,22 +52,22 @@ impl Budget {
     }
 
     /// So many bytes more are in use: for a connection, or for commands of one that has gone, which go on.
-    pub(crate) fn take(&self, bytes: usize) {
+    pub(super) fn take(&self, bytes: usize) {
         self.used.set(self.used.get() + bytes);
     }
 
     /// So many are free again.
-    pub(crate) fn give_back(&self, bytes: usize) {
+    pub(super) fn give_back(&self, bytes: usize) {
         self.used.set(self.used.get() - bytes);
     }
 
     /// Bytes that reads may take beyond what their hosts have room for.
-    pub(crate) fn spare_max(&self) -> usize {
+    pub(super) fn spare_max(&self) -> usize {
         self.max.saturating_sub(self.used()).min(self.max / SPARE_PARTS).max(SPARE_BYTES_MIN)
     }
 
     /// What they take now.
-    pub(crate) fn set_spare(&self, bytes: usize) {
+    pub(super) fn set_spare(&self, bytes: usize) {
         self.spare.set(bytes);
     }
 
@@ -96,7 +96,7 @@ impl Budget {
     }
 
     /// Whether nobody has the turn.
-    pub(crate) fn is_nobodys_turn(&self) -> bool {
+    pub(super) fn is_nobodys_turn(&self) -> bool {
         self.turn.get().is_none()
     }
 

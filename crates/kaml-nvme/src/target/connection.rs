@@ -1,7 +1,8 @@
 //! One connection of the target, without its socket: bytes in, commands out; answers in, bytes out.
 //!
-//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, how much data are under way.
-//! Lives elsewhere:  what commands mean (`admin`, `fabrics`, `keyvalue`), the socket (`reactor`), the memory of all (`budget`).
+//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, what counts as memory.
+//! Lives elsewhere:  what is handed out and taken back (`request`), what commands mean (`admin`, `fabrics`, `keyvalue`), the socket
+//!                   (`reactor`), the memory of one connection (`share`) and of all (`budget`).
 //! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
 //!
 //! ```text
@@ -9,7 +10,7 @@
 //! ```
 //!
 //! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
-//! sent. No more than [`CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
+//! sent. No more than [`super::share::CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
 //! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
 //! that short commands go on whatever others hold. Who has waited for long has its turn before others begin anything long, and who
 //! lets a command hold memory for long, because it sends or takes the data slowly, has to go when others wait (`reactor`). Before a
@@ -20,6 +21,8 @@
 //! these entries again.
 
 use super::budget::Budget;
+use super::request::{Answer, CAPSULE_DATA_BYTES, Data, Request, Transfers};
+use super::share::{CONNECTION_BYTES_MIN, Share};
 use crate::transport::framer::{Event, Framer};
 use crate::transport::outbox::Outbox;
 use crate::transport::{Digests, End};
@@ -30,18 +33,7 @@ use crate::wire::status::Status;
 use kaml::Bytes;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::ops::Range;
 
-/// The longest transfer of a command, as the power of two of 4 KiB that Identify tells: 16 MiB.
-pub const MDTS: u8 = 12;
-/// The same in bytes.
-pub const TRANSFER_BYTES_MAX: usize = 4096 << MDTS;
-/// Data that may travel in a command's capsule, on every queue: what fabrics asks of the admin queue.
-pub const CAPSULE_DATA_BYTES: usize = 8192;
-/// Data of commands that one connection may have under way: two of the longest transfers.
-pub const CONNECTION_BYTES_MAX: usize = 2 * TRANSFER_BYTES_MAX;
-/// What commands of one connection may move, whatever others do: about as much as its receive buffer has.
-pub const CONNECTION_BYTES_MIN: usize = 64 << 10;
 /// The longest data PDU we ask for: long enough that headers cost nothing, short enough to interleave. Longer ones are
 /// taken, because kernels before 5.18 send all that an R2T asks for in one.
 const DATA_PDU_BYTES_MAX: u32 = 1 << 20;
@@ -53,88 +45,10 @@ const TURN_COMMANDS_MIN: usize = 3;
 const TURN_BYTES_MAX: usize = 62 << 10;
 /// What comes with an answer's data: the header of its PDU, and a completion.
 const ANSWER_HEAD_BYTES: usize = 48;
-/// With a controller for discovery: 64 KiB, of which its log page takes two.
-pub const DISCOVERY_MDTS: u8 = 4;
 /// Entries of a queue before its Connect says how many.
 const ENTRIES_AT_FIRST: usize = 1;
 /// Commands whose answers are not sent, whatever the queue has: so many may come together before a Connect is answered.
 const UNSENT_MIN: usize = 32;
-
-/// A command with its data, ready to be carried out. It is to be answered once, by [`Connection::answer`].
-#[derive(Debug)]
-pub struct Request {
-    /// The command.
-    pub command: Command,
-    /// What the host sent with it; [`Connection::data`] has it.
-    pub data: Data,
-    /// Bytes that count for it until it is answered; to be handed back with the answer.
-    pub reserved: usize,
-}
-
-/// What a host has sent with a command.
-#[derive(Debug)]
-pub enum Data {
-    /// It is still where it was received.
-    Here(Range<usize>),
-    /// It was gathered.
-    Gathered(Vec<u8>),
-}
-
-impl Data {
-    fn len(&self) -> usize {
-        match self {
-            Data::Here(range) => range.len(),
-            Data::Gathered(data) => data.len(),
-        }
-    }
-
-    /// Keeps so many bytes, from `at` on.
-    fn keep(&mut self, at: usize, bytes: usize) {
-        match self {
-            Data::Here(range) => *range = range.start + at..range.start + at + bytes,
-            Data::Gathered(data) => {
-                data.drain(..at);
-                data.truncate(bytes);
-            }
-        }
-    }
-}
-
-/// The answer to a command.
-#[derive(Debug)]
-pub struct Answer {
-    /// The command's identifier.
-    pub cid: u16,
-    /// What it came to.
-    pub status: Status,
-    /// Dwords 0 and 1 of the completion.
-    pub result: u64,
-    /// What goes to the host.
-    pub data: Bytes,
-    /// As in the request.
-    pub reserved: usize,
-}
-
-/// How much a command may move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfers {
-    /// As much as a capsule takes: nobody knows yet what the connection is for.
-    Capsules,
-    /// With a controller for discovery.
-    Discovery,
-    /// [`TRANSFER_BYTES_MAX`].
-    Long,
-}
-
-impl Transfers {
-    fn bytes_max(self) -> usize {
-        match self {
-            Transfers::Capsules => CAPSULE_DATA_BYTES,
-            Transfers::Discovery => 4096 << DISCOVERY_MDTS,
-            Transfers::Long => TRANSFER_BYTES_MAX,
-        }
-    }
-}
 
 enum Phase {
     Opening,
@@ -168,9 +82,7 @@ struct Gathering {
 }
 
 /// See the module.
-pub struct Connection {
-    /// Its number in the budget.
-    id: u64,
+pub(super) struct Connection {
     framer: Framer,
     outbox: Outbox,
     phase: Phase,
@@ -188,10 +100,7 @@ pub struct Connection {
     sent_bytes: u64,
     sq_head: u16,
     flow_control: bool,
-    reserved: usize,
-    budget: Budget,
-    /// What of the budget counts for this connection.
-    counted: usize,
+    share: Share,
     /// Bytes of data of the last answer.
     answered_bytes: usize,
     /// Ticks of the target that have passed, and those of them in which somebody listened to the host.
@@ -201,9 +110,8 @@ pub struct Connection {
 
 impl Connection {
     /// A new one; its data count in the budget.
-    pub fn new(budget: Budget) -> Connection {
+    pub(super) fn new(budget: Budget) -> Connection {
         Connection {
-            id: budget.next_connection(),
             framer: Framer::new(End::Target),
             outbox: Outbox::new(End::Target),
             phase: Phase::Opening,
@@ -218,9 +126,7 @@ impl Connection {
             sent_bytes: 0,
             sq_head: 0,
             flow_control: true,
-            reserved: 0,
-            budget,
-            counted: 0,
+            share: Share::new(budget),
             answered_bytes: 0,
             ticks: 0,
             heard_ticks: 0,
@@ -228,7 +134,7 @@ impl Connection {
     }
 
     /// Time has passed, always as much.
-    pub fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.ticks = self.ticks.wrapping_add(1);
         if !self.is_full() {
             self.heard_ticks = self.heard_ticks.wrapping_add(1);
@@ -237,48 +143,47 @@ impl Connection {
 
     /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly. It cannot send while nobody
     /// listens.
-    pub fn held_ticks(&self) -> u32 {
+    pub(super) fn held_ticks(&self) -> u32 {
         let asked_for = self.gathering.iter().flatten().map(|gathering| self.heard_ticks.wrapping_sub(gathering.since));
         let answered = self.unsent.front().map(|(_, since)| self.ticks.wrapping_sub(*since));
         asked_for.chain(answered).max().unwrap_or(0)
     }
 
     /// It has waited longest: it is its turn.
-    pub(crate) fn take_turn(&self) {
-        self.budget.begin_turn(self.id);
+    pub(super) fn take_turn(&self) {
+        self.share.begin_turn();
     }
 
     /// For how many ticks a command has waited for memory that others have.
-    pub fn waiting_ticks(&self) -> u32 {
+    pub(super) fn waiting_ticks(&self) -> u32 {
         let Some((command, since)) = self.parked.front() else { return 0 };
-        let mine = self.reserved + self.outbox.bytes();
-        let would_fit = mine + Self::moved_bytes(command) <= CONNECTION_BYTES_MAX;
-        if would_fit && !self.has_room(command) { self.ticks.wrapping_sub(*since) } else { 0 }
+        let waits = self.share.waits_for_others(self.outbox.bytes(), Self::moved_bytes(command));
+        if waits { self.ticks.wrapping_sub(*since) } else { 0 }
     }
 
     /// Where to receive.
-    pub fn space(&mut self) -> &mut [u8] {
+    pub(super) fn space(&mut self) -> &mut [u8] {
         self.framer.space()
     }
 
     /// So many bytes were received.
-    pub fn received(&mut self, count: usize) {
+    pub(super) fn received(&mut self, count: usize) {
         self.framer.received(count);
     }
 
     /// What is to be sent.
-    pub fn outbox(&self) -> &Outbox {
+    pub(super) fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
     /// How many commands to carry out before what they came to is sent: hosts work on the first answers while the target
     /// works on the next ones, and many hosts share it evenly. The next answers are probably as long as the last one.
-    pub fn turn(&self) -> usize {
+    pub(super) fn turn(&self) -> usize {
         (TURN_BYTES_MAX / (self.answered_bytes + ANSWER_HEAD_BYTES)).clamp(TURN_COMMANDS_MIN, TURN_COMMANDS_MAX)
     }
 
     /// So many bytes were sent.
-    pub fn sent(&mut self, count: usize) {
+    pub(super) fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
         self.sent_bytes += count as u64;
         while self.unsent.pop_front_if(|(end, _)| *end <= self.sent_bytes).is_some() {}
@@ -286,26 +191,25 @@ impl Connection {
     }
 
     /// Memory of data that are not needed any more.
-    pub fn take_spent(&mut self) -> impl Iterator<Item = Bytes> + '_ {
+    pub(super) fn take_spent(&mut self) -> impl Iterator<Item = Bytes> + '_ {
         self.outbox.take_spent()
     }
 
     /// Whether the peer, or what it sent, has ended the connection: what is left to send goes out, then it is closed.
-    pub fn is_closing(&self) -> bool {
+    pub(super) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing)
     }
 
     /// Whether the host owes us the rest of something that it has begun to send or was asked for.
-    pub fn is_owed(&self) -> bool {
+    pub(super) fn is_owed(&self) -> bool {
         self.framer.is_within() || self.gathering.iter().any(Option::is_some)
     }
 
     /// Whether nothing more is to be received for now: all memory is in use, or kept for whose turn it is, and more of it than each
     /// may always have is for commands of this connection that are being carried out, which end by themselves. What the host was asked
     /// for ends only by listening.
-    pub fn is_full(&self) -> bool {
-        let is_scarce = self.budget.is_exceeded() || self.budget.is_turn_of_another(self.id);
-        is_scarce && self.reserved - self.gathering_bytes() > CONNECTION_BYTES_MIN
+    pub(super) fn is_full(&self) -> bool {
+        self.share.is_scarce() && self.share.reserved() - self.gathering_bytes() > CONNECTION_BYTES_MIN
     }
 
     /// Bytes that the host was asked for.
@@ -314,22 +218,22 @@ impl Connection {
     }
 
     /// Whether commands wait for memory.
-    pub fn is_parked(&self) -> bool {
+    pub(super) fn is_parked(&self) -> bool {
         !self.parked.is_empty()
     }
 
     /// Takes a Connect's word on the queue: how many commands may be outstanding, and whether completions tell the head.
-    pub fn set_queue(&mut self, entries: usize, flow_control: bool) {
+    pub(super) fn set_queue(&mut self, entries: usize, flow_control: bool) {
         (self.entries, self.flow_control) = (entries, flow_control);
     }
 
     /// How much commands may move from now on.
-    pub fn set_transfers(&mut self, transfers: Transfers) {
+    pub(super) fn set_transfers(&mut self, transfers: Transfers) {
         self.transfers = transfers;
     }
 
     /// What was sent with a command; to be asked for before anything more is received.
-    pub fn data(&self, data: Data) -> Cow<'_, [u8]> {
+    pub(super) fn data(&self, data: Data) -> Cow<'_, [u8]> {
         match data {
             Data::Here(range) => Cow::Borrowed(self.framer.here(range)),
             Data::Gathered(data) => Cow::Owned(data),
@@ -337,7 +241,7 @@ impl Connection {
     }
 
     /// The next command to carry out. When what came makes no sense, the peer is told and the connection closes.
-    pub fn next_request(&mut self) -> Option<Request> {
+    pub(super) fn next_request(&mut self) -> Option<Request> {
         let request = self.try_next().unwrap_or_else(|fatal| {
             tracing::debug!(%fatal, "closing a connection");
             // Who ends the connection wants no answer, however it says so.
@@ -361,7 +265,7 @@ impl Connection {
                 && self.has_room(&command)
             {
                 self.parked.pop_front();
-                self.budget.end_turn(self.id);
+                self.share.end_turn();
                 if let Some(request) = self.start(command) {
                     return Ok(Some(request));
                 }
@@ -461,18 +365,13 @@ impl Connection {
     }
 
     fn has_room(&self, command: &Command) -> bool {
-        let more = Self::moved_bytes(command);
-        let mine = self.reserved + self.outbox.bytes();
-        more == 0
-            || mine + more <= CONNECTION_BYTES_MIN
-            || mine == 0 && self.budget.used() == 0
-            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted.min(mine), more)
+        self.share.has_room(self.outbox.bytes(), Self::moved_bytes(command))
     }
 
     /// Hands a command out, or asks for its data.
     fn start(&mut self, command: Command) -> Option<Request> {
         let reserved = Self::moved_bytes(&command);
-        self.reserved += reserved;
+        self.share.reserve(reserved);
         self.count();
         if command.direction() != Direction::In || reserved == 0 {
             return Some(Request { command, data: Data::Gathered(Vec::new()), reserved });
@@ -567,7 +466,7 @@ impl Connection {
         }
         data.keep(at as usize, length);
         // What the command does not name is kept, too.
-        self.reserved += bytes;
+        self.share.reserve(bytes);
         Some(Request { command, data, reserved: bytes })
     }
 
@@ -578,17 +477,17 @@ impl Connection {
 
     /// Commands that were answered here, because nobody could carry them out; to be asked for after each
     /// [`Connection::next_request`].
-    pub fn take_refused(&mut self) -> impl Iterator<Item = (Command, Status)> + '_ {
+    pub(super) fn take_refused(&mut self) -> impl Iterator<Item = (Command, Status)> + '_ {
         self.refused.drain(..)
     }
 
     /// A reset: commands that count so many bytes each end without an answer, and so do those that wait and, once the host has sent what
     /// it was asked for, those whose data are on their way.
-    pub fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
+    pub(super) fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
         reserved.for_each(|reserved| self.forget(reserved));
         (0..self.parked.len()).for_each(|_| self.forget(0));
         self.parked.clear();
-        self.budget.end_turn(self.id);
+        self.share.end_turn();
         self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
         self.count();
     }
@@ -596,12 +495,12 @@ impl Connection {
     /// A command ends without an answer.
     fn forget(&mut self, reserved: usize) {
         self.outstanding -= 1;
-        self.reserved -= reserved;
+        self.share.release(reserved);
         self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
     }
 
     /// Answers a command. Data are sent only with success.
-    pub fn answer(&mut self, answer: Answer) {
+    pub(super) fn answer(&mut self, answer: Answer) {
         self.forget(answer.reserved);
         if self.is_closing() {
             self.count();
@@ -632,17 +531,7 @@ impl Connection {
 
     /// Brings what counts in the budget up to date.
     fn count(&mut self) {
-        let now = self.reserved + self.outbox.bytes();
-        self.budget.take(now);
-        self.budget.give_back(self.counted);
-        self.counted = now;
-    }
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.budget.end_turn(self.id);
-        self.budget.give_back(self.counted);
+        self.share.count(self.outbox.bytes());
     }
 }
 
@@ -677,7 +566,7 @@ mod tests {
     fn commands_without_data_pass_those_that_wait() {
         let budget = Budget::new(2 << 20);
         let mut other = Connection::new(budget.clone());
-        (other.reserved, other.counted) = (2 << 20, 0);
+        other.share.reserve(2 << 20);
         other.count();
         let mut connection = Connection::new(budget);
         connection.set_queue(64, true);
@@ -730,7 +619,7 @@ mod tests {
         let requests = [(); 3].map(|()| connection.next_request().map(|request| request.reserved));
         assert_eq!(requests, [Some(100_000), Some(100_000), None]);
         let mut other = Connection::new(budget);
-        other.reserved = 2 << 20;
+        other.share.reserve(2 << 20);
         other.count();
         (0..5).for_each(|_| connection.tick());
         assert!(connection.is_full() && connection.is_parked());
@@ -749,9 +638,9 @@ mod tests {
         let mut connection = with_commands(budget.clone(), &[moving(1, 512 << 10), moving(2, 8192)]);
         assert_eq!(connection.next_request().map(|request| request.reserved), Some(8192));
         let mut other = Connection::new(budget);
-        other.reserved = 1 << 20;
+        other.share.reserve(1 << 20);
         other.count();
-        assert!(connection.budget.is_exceeded() && !connection.is_full());
+        assert!(connection.share.is_scarce() && !connection.is_full());
     }
 
     /// Types and flags of the PDUs of an answer.

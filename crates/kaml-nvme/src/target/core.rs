@@ -4,11 +4,12 @@
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
 use super::budget::Budget;
-use super::connection::{Answer, Connection, Request, Transfers};
+use super::connection::Connection;
 use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::errors::Asked;
 use super::options::Options;
+use super::request::{Answer, Request, Transfers};
 use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL, kv};

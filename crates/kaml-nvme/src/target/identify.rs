@@ -4,12 +4,12 @@
 //! Lives elsewhere:  the layout of the pages (`wire::identify`).
 //! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-NVM and spec:NVMe-KV "Identify Namespace".
 
-use super::connection::{CAPSULE_DATA_BYTES, DISCOVERY_MDTS, MDTS};
 use super::controller::{ERRORS_MAX, EVENT_REQUESTS_MAX, KEEP_ALIVE_UNIT, Kind, NAMESPACE_EVENTS};
 use super::core::{Holds, Space, Target};
 use super::engine::status_of;
 use super::fabrics::version;
 use super::options::QUEUE_ENTRIES_MAX;
+use super::request::{CAPSULE_DATA_BYTES, DISCOVERY_MDTS, MDTS};
 use crate::wire::command::{Command, CommandSet};
 use crate::wire::fabrics::DISCOVERY_NQN;
 use crate::wire::identify::{

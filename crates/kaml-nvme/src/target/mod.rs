@@ -1,16 +1,16 @@
 //! The target: a device, served over NVMe/TCP.
 //!
 //! Lives here:       starting and stopping it.
-//! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`), their memory
-//!                   (`budget`), controllers (`controller`),
+//! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`, `request`), their memory
+//!                   (`share`, `budget`), controllers (`controller`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
 //!                   `versions`, `blocks`, `reservations`), what failed (`errors`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
 
 mod admin;
 mod blocks;
-pub mod budget;
-pub mod connection;
+mod budget;
+mod connection;
 mod controller;
 mod core;
 mod engine;
@@ -25,7 +25,9 @@ mod namespaces;
 mod offline;
 mod options;
 mod reactor;
+mod request;
 mod reservations;
+mod share;
 mod versions;
 mod workers;
 
