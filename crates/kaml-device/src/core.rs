@@ -593,7 +593,6 @@ impl Core {
 
     // --- sizes ----------------------------------------------------------------------------------------------------------
 
-    /// What a namespace's index must have room for.
     /// Draws the number that decides where indexes place keys, unless one was drawn: so that nobody can choose keys that collide, which
     /// are found more slowly. It counts for indexes that are made from now on, and is durable with the next root, which namespaces wait
     /// for before they take Puts. Without it places follow from the device's UUID, which hosts may know.
@@ -611,6 +610,7 @@ impl Core {
         word(low) ^ word(high).rotate_left(32) ^ id ^ self.root.index_seed
     }
 
+    /// What a namespace's index must have room for.
     pub(crate) fn index_layout(&self, layout: Layout) -> IndexLayout {
         let addr_bits = 64 - (self.geometry.chunk_count() - 1).leading_zeros();
         match layout {
@@ -674,7 +674,7 @@ impl Core {
     }
 
     /// What admission looks at, worked out now and then.
-    fn update_sizes(&mut self) {
+    pub(crate) fn update_sizes(&mut self) {
         self.index_bytes = self.spaces.values().map(|space| space.snapshot_bytes()).sum();
         self.capacity_cached = self.capacity_chunks();
     }

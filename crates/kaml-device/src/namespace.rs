@@ -225,11 +225,16 @@ impl Namespace {
         self.index.as_ref().map(|index| index.memory_bytes()).or(versions).unwrap_or(0)
     }
 
-    /// What a snapshot of it may take, kept versions included.
+    /// What a snapshot of it may take, kept versions included. Of an index that is not in memory it is the one that stands: else the
+    /// device would take records for whose index, once it is in memory again, there is no room.
     pub(crate) fn snapshot_bytes(&self) -> u64 {
+        let standing = || self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes);
         match self.layout.versions() {
-            Some(parameters) => self.index_bytes() / 8 + parameters.buffer_bytes * 5 / 4,
-            None => self.index_bytes(),
+            Some(parameters) => {
+                let directory = self.with_versions(|versions| versions.columns().memory().index_bytes as u64 / 8);
+                directory.unwrap_or_else(standing) + parameters.buffer_bytes * 5 / 4
+            }
+            None => self.index.as_ref().map_or_else(standing, |index| index.memory_bytes()),
         }
     }
 

@@ -139,6 +139,7 @@ impl Core {
         core.writers.sequence = first_sequence(core.root.epoch.saturating_add(1));
         core.blocks.set_age(core.writers.sequence, core.sequence);
         core.ring.begin_versions(core.sequence);
+        core.update_sizes();
         Ok(core)
     }
 

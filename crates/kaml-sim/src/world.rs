@@ -530,8 +530,9 @@ impl World {
                 self.check_full(&error)?;
                 let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
                 let Error::Conflict { namespace, key, present } = error else {
+                    let is_too_much = self.is_too_much(&put, &error);
                     put.forget(&mut self.core);
-                    return self.refused(error);
+                    return if is_too_much { self.given_up() } else { self.refused(error) };
                 };
                 self.check_doubt(&put, Some(&key))?;
                 put.was_wrong(namespace, &key, present, &self.model)?;
@@ -554,6 +555,21 @@ impl World {
         let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).chain(large).sum::<u64>();
         let what = || format!("full with {live_bytes} bytes, of which {known} at most are anywhere");
         if *live_bytes <= known { Ok(()) } else { Err(Violation::new(what())) }
+    }
+
+    /// Whether a Put of large values was too much for a device that has little left beside page buffers of versions, which are drawn
+    /// as they come.
+    fn is_too_much(&self, put: &Put, error: &Error) -> bool {
+        let Error::Full { live_bytes, capacity_bytes } = error else { return false };
+        let large = put.changes.values().flatten().map(|value| u64::from(value.len));
+        let large = large.filter(|len| *len >= DIRECT_BYTES as u64).sum::<u64>();
+        self.workload.past_percent > 0 && large > 0 && live_bytes + large > *capacity_bytes
+    }
+
+    fn given_up(&mut self) -> Result<(), End> {
+        self.answered();
+        self.counts.refused += 1;
+        Ok(())
     }
 
     /// No condition is judged by a large value whose program may still fail.

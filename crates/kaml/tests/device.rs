@@ -152,6 +152,57 @@ fn garbage_collection_keeps_every_record() {
     assert_eq!(device.check(&mut |_, _| {}).unwrap().records, model.len() as u64);
 }
 
+/// Goal:   what a device takes does not depend on which indexes are in memory: one that is reopened takes no more than before, and
+///         goes on to accept deletes.
+/// Method: six namespaces with many small records; a seventh is filled until the device is full, reopened, filled again; then
+///         records of all namespaces are deleted, which loads every index, and others put.
+#[test]
+fn capacity_counts_indexes_that_are_not_in_memory() {
+    const COUNT: u64 = 40_000;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("data.kaml");
+    let options = CreateOptions { durability: kaml::Durability::Process, ..CreateOptions::new(64 << 20) };
+    let mut device = Device::create(&path, &options).unwrap();
+    let spaces: Vec<_> = (0..6).map(|i| device.create_namespace(&format!("a{i}"), &u64_keys()).unwrap()).collect();
+    let filled = device.create_namespace("b", &u64_keys()).unwrap();
+    for space in &spaces {
+        for keys in (0..COUNT).collect::<Vec<_>>().chunks(1000) {
+            let mut batch = Batch::new();
+            for key in keys {
+                batch.put(*space, *key, b"0123456789");
+            }
+            device.write(&batch).unwrap();
+        }
+    }
+    device.settle().unwrap();
+    let capacity = device.stats().capacity_bytes;
+    device.close().unwrap();
+    device = Device::open(&path, &OpenOptions::default()).unwrap();
+    let reopened = device.stats().capacity_bytes;
+    assert!(reopened.abs_diff(capacity) < capacity / 10, "{capacity} before, {reopened} after reopening");
+    let mut next = 0;
+    for _ in 0..3 {
+        let begun = next;
+        let refused = loop {
+            match device.put(filled, next, &value(next, 1000)) {
+                Ok(()) => next += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused.command(), Some(kaml_device::Error::Full { .. })), "{refused}");
+        assert!(begun == 0 || next - begun < begun / 10, "{} more records when reopened", next - begun);
+        device.close().unwrap();
+        device = Device::open(&path, &OpenOptions::default()).unwrap();
+    }
+    for space in &spaces {
+        (0..COUNT).step_by(10).for_each(|key| device.delete(*space, key).unwrap());
+    }
+    (0..next).step_by(2).for_each(|key| device.delete(filled, key).unwrap());
+    (0..next / 4).for_each(|key| device.put(filled, key, &value(key, 1000)).unwrap());
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.close().unwrap();
+}
+
 /// Goal:   many threads and an event loop share one device.
 /// Method: 8 threads put and read back their own keys while a queue keeps 64 puts in flight.
 #[test]
