@@ -224,7 +224,8 @@ impl Store {
         }
     }
 
-    /// Stores a record; durable as the [mode](WriteMode) says.
+    /// Stores a record; durable as the [mode](WriteMode) says. In write-back mode an error may be about unflushed records of others;
+    /// nothing of this one is there then.
     pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
         self.inner.check_value(namespace, value)?;
         self.change(namespace, key.into(), Some(value.into()))
@@ -379,7 +380,8 @@ impl Store {
             return Ok(());
         }
         self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
-        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard)
+        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard);
+        Ok(())
     }
 
     /// Stores a record in the cache alone, unless that would have to wait for a transaction; `false` then.
@@ -389,9 +391,10 @@ impl Store {
         if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
             cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
         }
+        self.inner.cleaner.admit(cache, content)?;
         let is_stored = self.inner.cleaner.try_put(cache, &place, content);
         if is_stored {
-            self.inner.cleaner.keep_budget(cache, place.shard)?;
+            self.inner.cleaner.keep_budget(cache, place.shard);
         }
         Ok(is_stored)
     }

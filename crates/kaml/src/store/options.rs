@@ -16,6 +16,10 @@ pub enum WriteMode {
     Through,
     /// At the next flush; sooner if memory runs out. A crash may keep any of the unflushed puts and lose the others. (With a
     /// [`durability_delay`](StoreOptions::durability_delay) they are durable after it, and in order.)
+    ///
+    /// If the device does not take them, because it is full or has failed, they stay in the cache and can be flushed later. Once they
+    /// have three quarters of it, further puts are refused with the device's error, and leave records as they are; a full device
+    /// still takes deletes.
     Back,
 }
 
