@@ -192,7 +192,7 @@ impl Store {
         StoreReader { store: self.clone(), reader: None }
     }
 
-    /// A door for many operations in flight, for this thread; `depth` is how many the device should expect.
+    /// A door for many operations in flight, for this thread; `depth` is how many reads the device does at the same time.
     pub fn queue(&self, depth: u32) -> StoreQueue {
         let backing = &self.inner.cache.backing;
         let inline = || Box::new(InlineQueue { backing: backing.clone(), done: Vec::new() }) as Box<dyn CommandQueue>;
