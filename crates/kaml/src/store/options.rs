@@ -46,7 +46,7 @@ pub struct StoreOptions {
     pub lock_timeout: Duration,
     /// Transactions that may be open at once.
     pub transactions_max: u32,
-    /// How often [`Store::run`](super::Store::run) tries a transaction again.
+    /// How often [`Store::run`](super::Store::run) tries a transaction again; at most twice of them after waits for locks.
     pub retries_max: u32,
 }
 

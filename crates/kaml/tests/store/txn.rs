@@ -580,6 +580,22 @@ fn plain_reads_wait_for_what_is_on_its_way() {
     });
 }
 
+/// Goal:   a wait that is in vain each time ends `run` after a few of them.
+/// Method: a body that puts, beside its transaction, a record that this has locked; runs are counted.
+#[test]
+fn waits_in_vain_are_few() {
+    let world = short_waits();
+    let (store, ns) = (&world.store, world.ns);
+    let mut runs = 0;
+    let result = store.run(|txn| {
+        runs += 1;
+        txn.read_for_update(ns, 1u64)?;
+        store.put(ns, 1u64, b"beside it")
+    });
+    assert!(matches!(result, Err(StoreError::LockTimeout { .. })), "{result:?}");
+    assert_eq!((runs, store.stats().timeout_count), (3, 3));
+}
+
 /// Goal:   a transaction leaves nothing pinned, whatever became of its locks.
 /// Method: locks that become exclusive, and one that is refused; then nothing keeps a record from leaving with its namespace.
 #[test]
