@@ -21,7 +21,7 @@ use super::error::StoreError;
 use super::line::{Lost, Standing, Ticket};
 use super::locks::{Mode, XcbId};
 use super::record::RecordId;
-use super::shard::Content;
+use super::shard::{Content, Entry};
 use super::table::Table;
 use super::value::Value;
 use super::waits::Refused;
@@ -47,6 +47,12 @@ impl Access {
     /// Whether the commit replaces what only the cache has.
     fn replaces_unflushed(&self) -> bool {
         self.dirty && self.change.is_some()
+    }
+
+    /// What the cache keeps of it at least while it is pinned.
+    fn bytes(&self) -> usize {
+        let value = if let Content::Value(value) = &self.seen { value.len() } else { 0 };
+        size_of::<Entry>() + value
     }
 
     /// What the commit stores of it: a value, its absence, or nothing.
@@ -181,7 +187,8 @@ impl Transaction {
 
     /// Makes all changes durable, together, and gives the locks back (paper:KAML TransactionCommit). With a
     /// [`durability_delay`](super::StoreOptions::durability_delay) they are visible when it returns, and durable soon. After an
-    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
+    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none. Changes of more than
+    /// the device takes in one batch are refused here, not before ([`Limits::batch_bytes_max`](super::Limits::batch_bytes_max)).
     pub fn commit(&mut self) -> Result<(), StoreError> {
         self.end(false)
     }
@@ -496,6 +503,9 @@ impl Transaction {
     /// Gives all locks back, in the opposite order: a lock that several records share came with the first of them.
     fn let_all_go(&mut self, change: impl Fn(&mut Access) -> Option<(Content, Ticket)>) {
         let cache = &self.store.cache;
+        if cache.is_resting() {
+            cache.can_leave(self.accesses.iter().map(Access::bytes).sum());
+        }
         let mut shard = None;
         for mut access in self.accesses.drain(..).rev() {
             let change = change(&mut access);
