@@ -160,6 +160,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// Stores a record, whether it is there or not (beside paper:KAML Table II, which has no call for that).
+    pub fn upsert(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
+        self.check_value(namespace, value)?;
+        let at = self.touch(namespace, key.into(), Mode::Exclusive)?;
+        self.is_there(at)?; // refuses unknown namespaces and keys that they do not take
+        self.accesses[at].change = Some(Some(value.into()));
+        Ok(())
+    }
+
     /// Stores or deletes a record whether it is there or not.
     pub(super) fn set(&mut self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;

@@ -50,6 +50,40 @@ fn the_calls_of_table_ii() {
     assert!(world.store.begin().unwrap().free().is_err(), "an active transaction is not freed");
 }
 
+/// Goal:   a transaction stores what it upserts, whether it was there or not, as a private copy under an exclusive lock.
+/// Method: records that are there, are not, are in neither cache nor transaction, and that the transaction itself has changed or
+///         deleted; in each mode of durability; one whose value, key or namespace is refused.
+#[test]
+fn upserts_store_what_is_there_and_what_is_not() {
+    for durability_delay in [Duration::ZERO, Duration::from_secs(3600)] {
+        let lock_timeout = Duration::from_millis(20);
+        let world = World::new(&StoreOptions { durability_delay, lock_timeout, ..StoreOptions::new(4 << 20) });
+        let (store, ns) = (&world.store, world.ns);
+        world.device.put(ns, 1u64, b"on the device").unwrap();
+        store.put(ns, 2u64, b"in the cache").unwrap();
+        let mut txn = store.begin().unwrap();
+        for key in 1..6u64 {
+            match key {
+                4 => txn.insert(ns, key, b"inserted").unwrap(),
+                5 => txn.insert(ns, key, b"").and_then(|()| txn.delete(ns, key)).unwrap(),
+                _ => {}
+            }
+            txn.upsert(ns, key, b"upserted").unwrap();
+            assert_eq!(txn.read(ns, key).unwrap().as_deref(), Some(&b"upserted"[..]));
+        }
+        assert!(matches!(txn.insert(ns, 3u64, b"x"), Err(StoreError::Exists { .. })));
+        assert!(txn.upsert(ns, 6u64, &vec![0; 128 << 20]).is_err() && txn.upsert(77, 6u64, b"x").is_err());
+        assert!(txn.upsert(ns, Key::new(b"text").unwrap(), b"x").is_err());
+        assert_eq!(store.get(ns, 2u64).unwrap().as_deref(), Some(&b"in the cache"[..]));
+        assert!(matches!(store.put(ns, 3u64, b"beside it"), Err(StoreError::LockTimeout { .. })));
+        txn.commit().unwrap();
+        (1..6u64).for_each(|key| assert_eq!(store.get(ns, key).unwrap().as_deref(), Some(&b"upserted"[..])));
+        store.flush().unwrap();
+        (1..6u64).for_each(|key| assert_eq!(world.device.get(ns, key).unwrap().unwrap(), b"upserted"));
+        assert!(txn.upsert(ns, 1u64, b"late").is_err());
+    }
+}
+
 /// Goal:   saying which records will be used changes nothing, whatever they are.
 /// Method: records in the cache, evicted, absent, deleted, locked by another transaction, of an unknown namespace and with
 ///         keys of another kind, none and many; then the same transaction goes on; after its end it may not say so.
