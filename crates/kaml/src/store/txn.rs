@@ -69,7 +69,7 @@ impl Access {
 /// A transaction. It is active from [`Store::begin`](super::Store::begin) on; dropping an active one aborts it.
 ///
 /// A deadlock or a lock that is not given in time aborts it at once; the error
-/// [is retryable](StoreError::is_retryable).
+/// [is retryable](StoreError::is_retryable). Whoever goes on nevertheless, reading, changing or committing, is told the same again.
 pub struct Transaction {
     store: Arc<Inner>,
     state: XcbState,
@@ -104,7 +104,7 @@ impl Transaction {
         &mut self,
         records: impl IntoIterator<Item = (NamespaceId, K)>,
     ) -> Result<(), StoreError> {
-        self.state = self.state.after(XcbEvent::Access)?;
+        self.state = self.after(XcbEvent::Access)?;
         self.store.cache.prefetch(records.into_iter().map(|(namespace, key)| (namespace, key.into())));
         Ok(())
     }
@@ -208,7 +208,7 @@ impl Transaction {
     }
 
     fn end(&mut self, durable: bool) -> Result<(), StoreError> {
-        let committed = self.state.after(XcbEvent::Commit)?;
+        let committed = self.after(XcbEvent::Commit)?;
         let result = self.store_changes(durable);
         self.state = if result.is_ok() { committed } else { self.state.after(XcbEvent::Abort)? };
         result
@@ -230,13 +230,21 @@ impl Transaction {
     // --- records --------------------------------------------------------------------------------------------------
 
     fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
-        self.state.after(XcbEvent::Access)?;
+        self.after(XcbEvent::Access)?;
         self.store.check_value(namespace, value)
+    }
+
+    /// Its state after an event. One that was aborted for a lock says that rather than that it is aborted.
+    fn after(&self, event: XcbEvent) -> Result<XcbState, StoreError> {
+        self.state.after(event).or_else(|illegal| {
+            self.check_refused()?;
+            Err(illegal.into())
+        })
     }
 
     /// Locks a record; answers its place among the accesses.
     fn touch(&mut self, namespace: NamespaceId, key: Key, mode: Mode) -> Result<usize, StoreError> {
-        self.state = self.state.after(XcbEvent::Access)?;
+        self.state = self.after(XcbEvent::Access)?;
         let known = self.find(&RecordId { namespace, key });
         if let Some(at) = known
             && (mode == Mode::Shared || self.accesses[at].exclusive)

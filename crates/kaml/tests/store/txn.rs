@@ -630,6 +630,46 @@ fn waits_in_vain_are_few() {
     assert_eq!((runs, store.stats().timeout_count), (3, 3));
 }
 
+/// Goal:   a transaction that was refused a lock says so whenever it is used again, so that a body that overlooks it ends with an error
+///         which can be tried again.
+/// Method: every call after a refusal; then after an abort by the program, which is another thing.
+#[test]
+fn refusals_are_told_again() {
+    let world = short_waits();
+    let (store, ns) = (&world.store, world.ns);
+    let mut other = store.begin().unwrap();
+    other.insert(ns, 2u64, b"other").unwrap();
+    for is_refused in [true, false] {
+        let mut txn = store.begin().unwrap();
+        txn.insert(ns, 1u64, b"one").unwrap();
+        match is_refused {
+            true => drop(txn.read(ns, 2u64).unwrap_err()),
+            false => txn.abort().unwrap(),
+        }
+        let results = [
+            txn.read(ns, 1u64).map(drop),
+            txn.read_for_update(ns, 1u64).map(drop),
+            txn.update(ns, 1u64, b"x"),
+            txn.insert(ns, 1u64, b"x"),
+            txn.upsert(ns, 1u64, b"x"),
+            txn.delete(ns, 1u64),
+            txn.expect([(ns, 1u64)]),
+            txn.commit(),
+            txn.commit_durable(),
+        ];
+        for result in results {
+            match result {
+                Err(StoreError::LockTimeout { key, .. }) if is_refused => assert_eq!(key, Key::from(2)),
+                Err(StoreError::IllegalMove(_)) if !is_refused => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(txn.abort(), Err(StoreError::IllegalMove(_))));
+        assert_eq!(store.stats().timeout_count, 1);
+        txn.free().unwrap();
+    }
+}
+
 /// Goal:   a transaction leaves nothing pinned, whatever became of its locks.
 /// Method: locks that become exclusive, and one that is refused; then nothing keeps a record from leaving with its namespace.
 #[test]
