@@ -389,7 +389,8 @@ impl Device {
         }
     }
 
-    /// Many commands in flight from one thread.
+    /// Many commands in flight from one thread. `depth` is how many Gets are read at the same time; there may be more in flight, which
+    /// wait for these.
     pub fn queue(&self, depth: u32) -> AsyncQueue {
         AsyncQueue::new(self.shared().clone(), depth)
     }

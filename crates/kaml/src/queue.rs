@@ -61,6 +61,9 @@ struct WaitingGet {
 /// the Puts of other threads in it, too, which wait for its completion.
 ///
 /// Values of 32 KiB and more are written before `put` or `write` returns.
+///
+/// No more Gets than the queue's depth are read at the same time, each into a buffer of 16 KiB or a little more than its record. Those
+/// beyond wait in their order, with some hundred bytes each. Values that are answered are the caller's.
 pub struct AsyncQueue {
     shared: Arc<Shared>,
     id: u64,
@@ -71,9 +74,13 @@ pub struct AsyncQueue {
     /// What becomes readable when there is something to poll.
     fd: Option<OwnedFd>,
     puts: VecDeque<WaitingPut>,
-    /// Gets in flight; a read's id is its place here.
+    /// Gets that the medium reads; a read's id is its place here.
     gets: Vec<Option<WaitingGet>>,
     free_places: Vec<usize>,
+    /// So many at most.
+    depth: usize,
+    /// Gets beyond that, in the order they came; there are none while fewer are read. They have no memory yet but this.
+    behind: VecDeque<HeldGet>,
     ready: Vec<Answer>,
     /// Reads that are done and not answered.
     reads_done: VecDeque<Completion>,
@@ -122,6 +129,8 @@ impl AsyncQueue {
             puts: VecDeque::new(),
             gets: Vec::new(),
             free_places: Vec::new(),
+            depth: depth.max(1) as usize,
+            behind: VecDeque::new(),
             ready: Vec::new(),
             reads_done: VecDeque::new(),
             buffers: Buffers::default(),
@@ -145,11 +154,17 @@ impl AsyncQueue {
 
     /// Commands not answered yet.
     pub fn in_flight(&self) -> usize {
-        self.puts.len() + self.gets_in_flight() + self.spare.held.len() + self.blocks.len() + self.ready.len()
+        let held = self.behind.len() + self.spare.held.len();
+        self.puts.len() + self.gets_in_flight() + held + self.blocks.len() + self.ready.len()
     }
 
     fn gets_in_flight(&self) -> usize {
         self.gets.len() - self.free_places.len()
+    }
+
+    /// Whether the medium may be given another Get.
+    fn has_place(&self) -> bool {
+        self.gets_in_flight() < self.depth
     }
 
     fn reads_in_flight(&self) -> usize {
@@ -317,7 +332,7 @@ impl AsyncQueue {
         shared.lock()
     }
 
-    /// Starts a Get. An error is the command's answer.
+    /// Starts a Get, or holds it while as many are being read as the queue's depth. An error is the command's answer.
     pub fn get(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), Error> {
         self.get_with_room(token, namespace, key, usize::MAX)
     }
@@ -332,7 +347,9 @@ impl AsyncQueue {
         room: usize,
     ) -> Result<(), Error> {
         let get = HeldGet { token, namespace, key: key.into(), room, start: Instant::now() };
-        if !self.start_get(&get)? {
+        if !self.has_place() {
+            self.behind.push_back(get);
+        } else if !self.start_get(&get)? {
             self.spare.held.push_back(get);
         }
         Ok(())
@@ -395,7 +412,9 @@ impl AsyncQueue {
     fn start_held(&mut self) {
         self.spare.release();
         let mut held = std::mem::take(&mut self.spare.held);
-        while let Some(get) = held.pop_front() {
+        while self.has_place()
+            && let Some(get) = held.pop_front()
+        {
             match self.start_get(&get) {
                 Ok(true) => {}
                 Ok(false) => {
@@ -406,6 +425,19 @@ impl AsyncQueue {
             }
         }
         self.spare.held = held;
+    }
+
+    /// Starts Gets that waited for others to be read.
+    fn start_behind(&mut self) {
+        while self.has_place()
+            && let Some(get) = self.behind.pop_front()
+        {
+            match self.start_get(&get) {
+                Ok(true) => {}
+                Ok(false) => self.spare.held.push_back(get),
+                Err(error) => self.ready.push(Answer { token: get.token, result: Err(error) }),
+            }
+        }
     }
 
     /// Gives back the memory of a large value that was answered, for the next ones.
@@ -481,7 +513,7 @@ impl AsyncQueue {
         self.start_what_is_staged();
         self.ready.is_empty()
             && self.reads_done.is_empty()
-            && !self.spare.can_go_on()
+            && !(self.spare.can_go_on() && self.has_place())
             && !self.blocks.has_later()
             && self.operations().done.is_empty()
             && self.operations().io.arm()
@@ -553,6 +585,7 @@ impl AsyncQueue {
             }
             self.answer_get(completion, now);
         }
+        self.start_behind();
         self.take_arrived(now);
     }
 

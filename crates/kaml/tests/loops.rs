@@ -1,9 +1,17 @@
 //! Loops with many commands in flight beside each other and the housekeeping thread, where room is scarce.
 
+#[path = "../../kaml-device/tests/common/watched.rs"]
+mod watched;
+
 use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
+use kaml_device::Core;
+use kaml_flash::{Completion, Geometry, Io, IoId, MemoryMedium, Queue, Wait, Wake};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use watched::Watched;
 
 const CAPACITY_BYTES: u64 = 32 << 20;
 const KEYS: u64 = 1500;
@@ -295,4 +303,104 @@ fn held_gets_are_answered() {
     assert!(wait_at_descriptor(&mut queue), "one that is answered makes room for the next");
     queue.get(9, records, 9u64).unwrap();
     assert!(wait_at_descriptor(&mut queue), "the answer is there already");
+}
+
+/// Notes how many operations a queue has had at the same time at most.
+struct Counted {
+    queue: Box<dyn Queue>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Queue for Counted {
+    fn submit(&mut self, id: IoId, io: Io) {
+        self.queue.submit(id, io);
+        self.most.fetch_max(self.queue.in_flight(), Ordering::SeqCst);
+    }
+
+    fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>) {
+        self.queue.reap(wait, done);
+    }
+
+    fn in_flight(&self) -> usize {
+        self.queue.in_flight()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        self.queue.waker()
+    }
+}
+
+/// Goal:   no more Gets than a queue's depth are read at the same time, however many are in flight; each is answered once.
+/// Method: 1500 Gets of records on flash, of keys that are not there and of a namespace that goes meanwhile, before the first poll; all
+///         with room for their values, or half of them without, under a limit of memory. Operations are counted below.
+#[test]
+fn depth_bounds_what_is_read() {
+    const DEPTH: usize = 8;
+    let options = CreateOptions::new(CAPACITY_BYTES);
+    let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
+    Core::format(&medium).unwrap();
+    let most = Arc::new(AtomicUsize::new(0));
+    let counts = most.clone();
+    let before = move |queue| Box::new(Counted { queue, most: counts.clone() }) as Box<dyn Queue>;
+    let device = Device::on_medium(Arc::new(Watched { medium, watch: |_: watched::Seen<'_>| Ok(()), before })).unwrap();
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &keys).unwrap();
+    for room in [usize::MAX, 0] {
+        let gone = device.create_namespace("gone", &keys).unwrap();
+        (0..KEYS).for_each(|key| device.put(records, key, &value(key, 0)).unwrap());
+        (0..KEYS / 10).for_each(|key| device.put(gone, key, &value(key, 0)).unwrap());
+        device.put(records, 0u64, &[0; 30 << 10]).unwrap();
+        device.settle().unwrap();
+        most.store(0, Ordering::SeqCst);
+        let (mut queue, mut answers) = (device.queue(DEPTH as u32), Vec::new());
+        queue.set_spare_bytes_max(40 << 10);
+        for token in 0..KEYS {
+            let (space, key) = match token % 10 {
+                1 => (gone, token / 10),
+                2 => (records, token + KEYS),
+                3 => (records, 0),
+                _ => (records, token),
+            };
+            let room = if token % 2 == 0 { usize::MAX } else { room };
+            if let Err(error) = queue.get_with_room(token, space, key, room) {
+                panic!("{error}");
+            }
+        }
+        assert_eq!(queue.in_flight(), KEYS as usize);
+        device.delete_namespace(gone).unwrap();
+        while queue.in_flight() > 0 {
+            queue.poll(true, &mut answers);
+        }
+        let most = most.load(Ordering::SeqCst);
+        assert!((2..=DEPTH).contains(&most), "{most} at the same time");
+        assert_eq!(answers.len(), KEYS as usize);
+        answers.sort_by_key(|answer| answer.token);
+        for (answer, token) in answers.into_iter().zip(0..) {
+            assert_eq!(answer.token, token);
+            match token % 10 {
+                1 => {} // the namespace was there for some
+                2 => assert_eq!(answer.result.unwrap(), None),
+                3 => assert_eq!(answer.result.unwrap().as_deref(), Some(&[0; 30 << 10][..])),
+                _ if token == 0 => assert!(answer.result.unwrap().is_some()),
+                _ => assert_eq!(answer.result.unwrap().as_deref(), Some(&value(token, 0)[..])),
+            }
+        }
+    }
+}
+
+/// Goal:   a loop that sleeps only while it may gets what waits behind a queue's depth.
+/// Method: many more Gets of records in a file than are read at the same time, waited for at the descriptor.
+#[test]
+fn gets_beyond_the_depth_are_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let records = device.create_namespace("records", &options).unwrap();
+    (0..100).for_each(|key| device.put(records, key, &value(key, 0)).unwrap());
+    device.settle().unwrap();
+    let mut queue = device.queue(2);
+    for _ in 0..5 {
+        (0..100).for_each(|key| queue.get(key, records, key).unwrap());
+        assert!(wait_at_descriptor(&mut queue));
+    }
 }

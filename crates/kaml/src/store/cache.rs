@@ -11,7 +11,7 @@ use super::StoreOptions;
 use super::backing::{Backing, Limits};
 use super::clean::CLEANER_XCBS;
 use super::error::StoreError;
-use super::evict::{ListName, USES_MAX};
+use super::evict::{ListName, Rest, USES_MAX};
 use super::gone::Gone;
 use super::in_flight;
 use super::line::{Line, Lost, Standing, Ticket};
@@ -39,6 +39,8 @@ const RECORD_SHARE: usize = 8;
 const SPARED_SLACK: usize = 64;
 /// Shards tried in vain, besides each of them twice, before the budget is exceeded: nearly all is pinned then.
 const ROUNDS_IN_VAIN: u32 = 64;
+/// Memory may grow by this share of the budget before shards are looked through again that had nothing to give.
+const GROWTH_IN_VAIN: usize = 64;
 /// How soon it is noticed that shards have become larger or smaller: with steps of a thousandth, in some hundred evictions.
 const TYPICAL_LOG2: u32 = 6;
 /// Records whose memory is fetched at the same time: no processor has many more lines under way.
@@ -98,6 +100,7 @@ pub(super) struct Cache {
     hand: AtomicUsize,
     /// Bytes of a shard, about the median: a few that have large values say nothing about the others.
     typical: AtomicUsize,
+    rest: Rest,
     pub(super) waits: Waits,
     pub(super) xcbs: Xcbs,
     pub(super) line: Line,
@@ -180,6 +183,7 @@ impl Cache {
             budget,
             hand: AtomicUsize::new(0),
             typical: AtomicUsize::new(budget / shard_count),
+            rest: Rest::default(),
             waits: Waits::new(xcb_count as usize),
             xcbs: Xcbs::new(xcb_count),
             line: Line::default(),
@@ -270,8 +274,12 @@ impl Cache {
     pub(super) fn make_room(&self, first: u32) -> bool {
         let mut at = first;
         let mut in_vain = 0;
+        if self.rest.is_on() && self.rest.takes(self.used(), self.budget) {
+            return false;
+        }
         while self.used() > self.budget {
             if in_vain > 2 * self.shard_count() + ROUNDS_IN_VAIN {
+                self.rest.begin(in_vain, self.used() + self.budget / GROWTH_IN_VAIN);
                 return false;
             }
             let settled = self.line.settled();
@@ -288,6 +296,16 @@ impl Cache {
             at = self.hand.fetch_add(1, Ordering::Relaxed) as u32 % self.shard_count();
         }
         true
+    }
+
+    /// Tells that a transaction gives so much back, if it matters.
+    pub(super) fn can_leave(&self, bytes: usize) {
+        self.rest.can_leave(bytes);
+    }
+
+    /// Whether more was pinned lately than the budget.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rest.is_on()
     }
 
     /// What shards typically have, now that one was seen with so many bytes. Outliers move it no more than others do.
@@ -460,5 +478,42 @@ impl Cache {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, Device, NamespaceOptions};
+
+    /// Goal:   while what a transaction has pinned is more than the budget, nobody goes through all shards again and again; what can
+    ///         leave leaves nevertheless, and the rest once the transaction is over.
+    /// Method: pins of three times the budget; shards looked at are counted over reads of as many other records, and over calls that
+    ///         find nothing; then the pins go.
+    #[test]
+    fn looking_in_vain_ends() {
+        const RECORDS: u64 = 3000;
+        let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+        let space = device.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        (0..2 * RECORDS).for_each(|key| device.put(space, key, &[1; 900]).unwrap());
+        let cache = Cache::new(Arc::new(device), &StoreOptions::new(1 << 20)).unwrap();
+        let who = cache.xcbs.take().unwrap();
+        let places = |from: u64| (from..from + RECORDS).map(|key| cache.place(space, Key::from(key)));
+        let looked_at = || cache.hand.load(Ordering::Relaxed);
+        let mut grips = Vec::new();
+        for place in places(0) {
+            grips.push(cache.acquire(&place, who, Mode::Shared).unwrap().0);
+            cache.load(&place, Some(who)).unwrap();
+        }
+        assert!(cache.used() > 2 << 20 && looked_at() < 20_000, "{} shards for {RECORDS} pins", looked_at());
+        let (used, before) = (cache.used(), looked_at());
+        places(RECORDS).for_each(|place| drop(cache.load(&place, None).unwrap()));
+        assert!(cache.used() < used + used / 4, "{} bytes with {used} pinned", cache.used());
+        (0..RECORDS).for_each(|_| assert!(!cache.make_room(0)));
+        let count = looked_at() - before;
+        assert!(count < 40_000, "{count} shards for {RECORDS} reads and as many calls in vain");
+        grips.iter().for_each(|grip| cache.let_go(who, grip, None));
+        cache.can_leave(used);
+        assert!(cache.make_room(0) && cache.used() <= cache.budget);
     }
 }

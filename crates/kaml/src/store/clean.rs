@@ -12,7 +12,7 @@
 use super::cache::{Cache, Grip, Place};
 use super::error::StoreError;
 use super::locks::{LockState, LockWord, Mode, XcbId};
-use super::record::RecordId;
+use super::record::{RecordId, value_bytes};
 use super::shard::{Content, Shard, View};
 use super::waits::Refused;
 use super::xcb::Phase;
@@ -32,7 +32,7 @@ const PUT_SHARE: usize = 8;
 /// Cleaning begins when dirty records have this many eighths of the budget, and ends at so many.
 const DIRTY_EIGHTHS_BEGIN: usize = 4;
 const DIRTY_EIGHTHS_END: usize = 2;
-/// With so many eighths puts clean themselves: there must be enough clean records to evict.
+/// For more than so many eighths puts clean first: there must be enough clean records to evict.
 const DIRTY_EIGHTHS_MAX: usize = 6;
 /// After a failure cleaning is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -108,18 +108,30 @@ impl Cleaner {
         store(cache, &mut cache.shard(shard), slot, content);
     }
 
-    /// Keeps the budget after a write-back put: wakes the cleaner in time, and cleans here when it is too late.
-    pub(super) fn keep_budget(&self, cache: &Cache, shard: u32) -> Result<(), StoreError> {
+    /// Cleans before a write-back put if too much is dirty. An error refuses the put while nothing of it is there: what the device does
+    /// not take must not fill the cache. A full one takes deletes.
+    pub(super) fn admit(&self, cache: &Cache, content: &Content) -> Result<(), StoreError> {
         let eighth = cache.budget / 8;
-        if cache.dirty_bytes() > DIRTY_EIGHTHS_BEGIN * eighth {
+        let (is_delete, more) = match content {
+            Content::Value(value) => (false, value_bytes(value.len())),
+            Content::Unknown | Content::Loading(_) | Content::Absent => (true, 0),
+        };
+        if cache.dirty_bytes() + more <= DIRTY_EIGHTHS_MAX * eighth {
+            return Ok(());
+        }
+        match self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth) {
+            Err(StoreError::Device(error)) if is_delete && is_full(&error) => Ok(()),
+            cleaned => cleaned.map(drop),
+        }
+    }
+
+    /// Keeps the budget after a write-back put, and wakes the cleaner in time.
+    pub(super) fn keep_budget(&self, cache: &Cache, shard: u32) {
+        if cache.dirty_bytes() > DIRTY_EIGHTHS_BEGIN * (cache.budget / 8) {
             *self.wanted.lock().expect("no panics under this lock") = true;
             self.wake.notify_one();
         }
-        if cache.dirty_bytes() > DIRTY_EIGHTHS_MAX * eighth {
-            self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth)?;
-        }
         cache.make_room(shard);
-        Ok(())
     }
 
     /// The cleaner's thread.
@@ -160,7 +172,7 @@ impl Cleaner {
         }
         match self.round(cache, target, false) {
             // A full device takes deletes, and what they give back may do for the others.
-            Err(error) if matches!(error.command(), Some(CommandError::Full { .. })) => {
+            Err(error) if is_full(&error) => {
                 self.round(cache, 0, true)?;
                 Ok(self.round(cache, target, false)?)
             }
@@ -317,6 +329,10 @@ impl Moving {
             Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
         };
     }
+}
+
+fn is_full(error: &Error) -> bool {
+    matches!(error.command(), Some(CommandError::Full { .. }))
 }
 
 /// Takes a lock that others hold while they write.

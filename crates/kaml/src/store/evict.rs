@@ -1,6 +1,6 @@
 //! Which record leaves the cache when memory runs out.
 //!
-//! Lives here:       the two queues of a shard and the memory of what left it.
+//! Lives here:       the two queues of a shard and the memory of what left it, rest after looking in vain.
 //! Lives elsewhere:  when to evict, and how much (`cache`).
 //! Implements:       S3-FIFO (Yang et al., SOSP 2023), with sizes in bytes.
 //!
@@ -11,6 +11,8 @@
 
 use super::line::Ticket;
 use super::shard::{NONE, Shard, View};
+use crate::sync::{AtomicU32, AtomicUsize};
+use std::sync::atomic::Ordering;
 
 /// Share of a shard's records that the small queue has: 1/10, as in the paper.
 const SMALL_SHARE: usize = 10;
@@ -108,6 +110,42 @@ impl Ghost {
 
 fn mark(hash: u64) -> u32 {
     hash as u32 | 1
+}
+
+/// Rest after looking through all shards in vain, as while a transaction has pinned more than the budget: as many calls then look at no
+/// shard as have been looked at, so that each looks at about one. It ends when memory has grown by a share of the budget, or as
+/// much may leave.
+#[derive(Default)]
+pub(super) struct Rest {
+    calls: AtomicU32,
+    bytes_max: AtomicUsize,
+}
+
+impl Rest {
+    /// So many shards were looked at in vain; memory may grow to so much.
+    pub(super) fn begin(&self, shards: u32, bytes_max: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+        self.calls.store(shards, Ordering::Relaxed);
+    }
+
+    /// Whether calls rest.
+    pub(super) fn is_on(&self) -> bool {
+        self.calls.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a call rests that finds so much used of the budget. Of calls at once one counts at least, which is enough.
+    pub(super) fn takes(&self, used: usize, budget: usize) -> bool {
+        let calls = self.calls.load(Ordering::Relaxed);
+        let rests = calls > 0 && used > budget && used <= self.bytes_max.load(Ordering::Relaxed);
+        self.calls.store(if rests { calls - 1 } else { 0 }, Ordering::Relaxed);
+        rests
+    }
+
+    /// So much may leave that could not when it began.
+    pub(super) fn can_leave(&self, bytes: usize) {
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+        self.bytes_max.store(bytes_max.saturating_sub(bytes), Ordering::Relaxed);
+    }
 }
 
 impl Shard {

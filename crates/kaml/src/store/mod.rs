@@ -72,6 +72,9 @@ use waits::Refused;
 const COPY_BYTES_MAX: usize = 4096;
 /// Values up to this size are taken by every namespace: the shortest segment of versions has room for more.
 const VALUE_BYTES_SURE: u64 = 4096;
+/// Waits for locks that `run` begins again after one took too long. A wait is long already, and one that the body itself keeps in vain
+/// (by a put of a record that its transaction has locked) is in vain each time.
+const TIMEOUT_RETRIES_MAX: u32 = 2;
 /// Pause before a transaction is run again the second time; doubled each time up to 64 times as long.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
 
@@ -192,7 +195,7 @@ impl Store {
         StoreReader { store: self.clone(), reader: None }
     }
 
-    /// A door for many operations in flight, for this thread; `depth` is how many the device should expect.
+    /// A door for many operations in flight, for this thread; `depth` is how many reads the device does at the same time.
     pub fn queue(&self, depth: u32) -> StoreQueue {
         let backing = &self.inner.cache.backing;
         let inline = || Box::new(InlineQueue { backing: backing.clone(), done: Vec::new() }) as Box<dyn CommandQueue>;
@@ -224,7 +227,8 @@ impl Store {
         }
     }
 
-    /// Stores a record; durable as the [mode](WriteMode) says.
+    /// Stores a record; durable as the [mode](WriteMode) says. In write-back mode an error may be about unflushed records of others;
+    /// nothing of this one is there then.
     pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
         self.inner.check_value(namespace, value)?;
         self.change(namespace, key.into(), Some(value.into()))
@@ -267,8 +271,12 @@ impl Store {
         Transaction::begin(&self.inner)
     }
 
-    /// Runs a transaction and commits it, and runs it again when it was the victim of a deadlock or waited too long.
-    /// A body that aborts the transaction itself ends it with what it answers.
+    /// Runs a transaction and commits it, and runs it again when it was the victim of a deadlock
+    /// ([`retries_max`](StoreOptions::retries_max) times), or waited too long for a lock (twice). A body that aborts the transaction
+    /// itself ends it with what it answers.
+    ///
+    /// The body uses its transaction alone: a [`put`](Store::put) of a record that this has locked waits for it in vain, and
+    /// `run` answers [`StoreError::LockTimeout`] after three times the [`lock_timeout`](StoreOptions::lock_timeout).
     pub fn run<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.try_again(StoreError::is_retryable, || self.run_once(&mut body))
     }
@@ -305,14 +313,15 @@ impl Store {
         in_vain: impl Fn(&StoreError) -> bool,
         mut attempt: impl FnMut() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut tries = 0;
+        let (mut tries, mut timeouts) = (0, 0);
         loop {
             match attempt() {
-                Err(error) if in_vain(&error) && tries < self.inner.retries_max => {
+                Err(error) if in_vain(&error) && tries < self.inner.retries_max && timeouts < TIMEOUT_RETRIES_MAX => {
                     if tries > 0 {
                         sleep(RETRY_PAUSE * (1 << tries.min(6)));
                     }
                     tries += 1;
+                    timeouts += u32::from(matches!(error, StoreError::LockTimeout { .. }));
                 }
                 result => return result,
             }
@@ -379,7 +388,8 @@ impl Store {
             return Ok(());
         }
         self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
-        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard)
+        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard);
+        Ok(())
     }
 
     /// Stores a record in the cache alone, unless that would have to wait for a transaction; `false` then.
@@ -389,9 +399,10 @@ impl Store {
         if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
             cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
         }
+        self.inner.cleaner.admit(cache, content)?;
         let is_stored = self.inner.cleaner.try_put(cache, &place, content);
         if is_stored {
-            self.inner.cleaner.keep_budget(cache, place.shard)?;
+            self.inner.cleaner.keep_budget(cache, place.shard);
         }
         Ok(is_stored)
     }

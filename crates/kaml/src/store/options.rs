@@ -16,6 +16,10 @@ pub enum WriteMode {
     Through,
     /// At the next flush; sooner if memory runs out. A crash may keep any of the unflushed puts and lose the others. (With a
     /// [`durability_delay`](StoreOptions::durability_delay) they are durable after it, and in order.)
+    ///
+    /// If the device does not take them, because it is full or has failed, they stay in the cache and can be flushed later. Once they
+    /// have three quarters of it, further puts are refused with the device's error, and leave records as they are; a full device
+    /// still takes deletes.
     Back,
 }
 
@@ -42,7 +46,7 @@ pub struct StoreOptions {
     pub lock_timeout: Duration,
     /// Transactions that may be open at once.
     pub transactions_max: u32,
-    /// How often [`Store::run`](super::Store::run) tries a transaction again.
+    /// How often [`Store::run`](super::Store::run) tries a transaction again; at most twice of them after waits for locks.
     pub retries_max: u32,
 }
 

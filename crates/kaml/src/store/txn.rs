@@ -21,7 +21,7 @@ use super::error::StoreError;
 use super::line::{Lost, Standing, Ticket};
 use super::locks::{Mode, XcbId};
 use super::record::RecordId;
-use super::shard::Content;
+use super::shard::{Content, Entry};
 use super::table::Table;
 use super::value::Value;
 use super::waits::Refused;
@@ -49,6 +49,12 @@ impl Access {
         self.dirty && self.change.is_some()
     }
 
+    /// What the cache keeps of it at least while it is pinned.
+    fn bytes(&self) -> usize {
+        let value = if let Content::Value(value) = &self.seen { value.len() } else { 0 };
+        size_of::<Entry>() + value
+    }
+
     /// What the commit stores of it: a value, its absence, or nothing.
     fn stored(&self) -> Option<Option<&[u8]>> {
         match (&self.change, &self.seen) {
@@ -63,7 +69,7 @@ impl Access {
 /// A transaction. It is active from [`Store::begin`](super::Store::begin) on; dropping an active one aborts it.
 ///
 /// A deadlock or a lock that is not given in time aborts it at once; the error
-/// [is retryable](StoreError::is_retryable).
+/// [is retryable](StoreError::is_retryable). Whoever goes on nevertheless, reading, changing or committing, is told the same again.
 pub struct Transaction {
     store: Arc<Inner>,
     state: XcbState,
@@ -98,7 +104,7 @@ impl Transaction {
         &mut self,
         records: impl IntoIterator<Item = (NamespaceId, K)>,
     ) -> Result<(), StoreError> {
-        self.state = self.state.after(XcbEvent::Access)?;
+        self.state = self.after(XcbEvent::Access)?;
         self.store.cache.prefetch(records.into_iter().map(|(namespace, key)| (namespace, key.into())));
         Ok(())
     }
@@ -154,6 +160,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// Stores a record, whether it is there or not (beside paper:KAML Table II, which has no call for that).
+    pub fn upsert(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
+        self.check_value(namespace, value)?;
+        let at = self.touch(namespace, key.into(), Mode::Exclusive)?;
+        self.is_there(at)?; // refuses unknown namespaces and keys that they do not take
+        self.accesses[at].change = Some(Some(value.into()));
+        Ok(())
+    }
+
     /// Stores or deletes a record whether it is there or not.
     pub(super) fn set(&mut self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
@@ -181,7 +196,8 @@ impl Transaction {
 
     /// Makes all changes durable, together, and gives the locks back (paper:KAML TransactionCommit). With a
     /// [`durability_delay`](super::StoreOptions::durability_delay) they are visible when it returns, and durable soon. After an
-    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
+    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none. Changes of more than
+    /// the device takes in one batch are refused here, not before ([`Limits::batch_bytes_max`](super::Limits::batch_bytes_max)).
     pub fn commit(&mut self) -> Result<(), StoreError> {
         self.end(false)
     }
@@ -192,7 +208,7 @@ impl Transaction {
     }
 
     fn end(&mut self, durable: bool) -> Result<(), StoreError> {
-        let committed = self.state.after(XcbEvent::Commit)?;
+        let committed = self.after(XcbEvent::Commit)?;
         let result = self.store_changes(durable);
         self.state = if result.is_ok() { committed } else { self.state.after(XcbEvent::Abort)? };
         result
@@ -214,13 +230,21 @@ impl Transaction {
     // --- records --------------------------------------------------------------------------------------------------
 
     fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
-        self.state.after(XcbEvent::Access)?;
+        self.after(XcbEvent::Access)?;
         self.store.check_value(namespace, value)
+    }
+
+    /// Its state after an event. One that was aborted for a lock says that rather than that it is aborted.
+    fn after(&self, event: XcbEvent) -> Result<XcbState, StoreError> {
+        self.state.after(event).or_else(|illegal| {
+            self.check_refused()?;
+            Err(illegal.into())
+        })
     }
 
     /// Locks a record; answers its place among the accesses.
     fn touch(&mut self, namespace: NamespaceId, key: Key, mode: Mode) -> Result<usize, StoreError> {
-        self.state = self.state.after(XcbEvent::Access)?;
+        self.state = self.after(XcbEvent::Access)?;
         let known = self.find(&RecordId { namespace, key });
         if let Some(at) = known
             && (mode == Mode::Shared || self.accesses[at].exclusive)
@@ -496,6 +520,9 @@ impl Transaction {
     /// Gives all locks back, in the opposite order: a lock that several records share came with the first of them.
     fn let_all_go(&mut self, change: impl Fn(&mut Access) -> Option<(Content, Ticket)>) {
         let cache = &self.store.cache;
+        if cache.is_resting() {
+            cache.can_leave(self.accesses.iter().map(Access::bytes).sum());
+        }
         let mut shard = None;
         for mut access in self.accesses.drain(..).rev() {
             let change = change(&mut access);

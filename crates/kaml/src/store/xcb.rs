@@ -28,7 +28,7 @@ pub enum XcbState {
 pub enum XcbEvent {
     /// TransactionBegin.
     Begin,
-    /// TransactionRead, TransactionUpdate, TransactionInsert, and delete.
+    /// TransactionRead, TransactionUpdate, TransactionInsert, upsert and delete.
     Access,
     /// TransactionCommit.
     Commit,

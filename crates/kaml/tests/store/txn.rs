@@ -50,6 +50,40 @@ fn the_calls_of_table_ii() {
     assert!(world.store.begin().unwrap().free().is_err(), "an active transaction is not freed");
 }
 
+/// Goal:   a transaction stores what it upserts, whether it was there or not, as a private copy under an exclusive lock.
+/// Method: records that are there, are not, are in neither cache nor transaction, and that the transaction itself has changed or
+///         deleted; in each mode of durability; one whose value, key or namespace is refused.
+#[test]
+fn upserts_store_what_is_there_and_what_is_not() {
+    for durability_delay in [Duration::ZERO, Duration::from_secs(3600)] {
+        let lock_timeout = Duration::from_millis(20);
+        let world = World::new(&StoreOptions { durability_delay, lock_timeout, ..StoreOptions::new(4 << 20) });
+        let (store, ns) = (&world.store, world.ns);
+        world.device.put(ns, 1u64, b"on the device").unwrap();
+        store.put(ns, 2u64, b"in the cache").unwrap();
+        let mut txn = store.begin().unwrap();
+        for key in 1..6u64 {
+            match key {
+                4 => txn.insert(ns, key, b"inserted").unwrap(),
+                5 => txn.insert(ns, key, b"").and_then(|()| txn.delete(ns, key)).unwrap(),
+                _ => {}
+            }
+            txn.upsert(ns, key, b"upserted").unwrap();
+            assert_eq!(txn.read(ns, key).unwrap().as_deref(), Some(&b"upserted"[..]));
+        }
+        assert!(matches!(txn.insert(ns, 3u64, b"x"), Err(StoreError::Exists { .. })));
+        assert!(txn.upsert(ns, 6u64, &vec![0; 128 << 20]).is_err() && txn.upsert(77, 6u64, b"x").is_err());
+        assert!(txn.upsert(ns, Key::new(b"text").unwrap(), b"x").is_err());
+        assert_eq!(store.get(ns, 2u64).unwrap().as_deref(), Some(&b"in the cache"[..]));
+        assert!(matches!(store.put(ns, 3u64, b"beside it"), Err(StoreError::LockTimeout { .. })));
+        txn.commit().unwrap();
+        (1..6u64).for_each(|key| assert_eq!(store.get(ns, key).unwrap().as_deref(), Some(&b"upserted"[..])));
+        store.flush().unwrap();
+        (1..6u64).for_each(|key| assert_eq!(world.device.get(ns, key).unwrap().unwrap(), b"upserted"));
+        assert!(txn.upsert(ns, 1u64, b"late").is_err());
+    }
+}
+
 /// Goal:   saying which records will be used changes nothing, whatever they are.
 /// Method: records in the cache, evicted, absent, deleted, locked by another transaction, of an unknown namespace and with
 ///         keys of another kind, none and many; then the same transaction goes on; after its end it may not say so.
@@ -578,6 +612,62 @@ fn plain_reads_wait_for_what_is_on_its_way() {
         assert!(readers.into_iter().all(|reader| reader.join().unwrap()));
         writer.join().unwrap();
     });
+}
+
+/// Goal:   a wait that is in vain each time ends `run` after a few of them.
+/// Method: a body that puts, beside its transaction, a record that this has locked; runs are counted.
+#[test]
+fn waits_in_vain_are_few() {
+    let world = short_waits();
+    let (store, ns) = (&world.store, world.ns);
+    let mut runs = 0;
+    let result = store.run(|txn| {
+        runs += 1;
+        txn.read_for_update(ns, 1u64)?;
+        store.put(ns, 1u64, b"beside it")
+    });
+    assert!(matches!(result, Err(StoreError::LockTimeout { .. })), "{result:?}");
+    assert_eq!((runs, store.stats().timeout_count), (3, 3));
+}
+
+/// Goal:   a transaction that was refused a lock says so whenever it is used again, so that a body that overlooks it ends with an error
+///         which can be tried again.
+/// Method: every call after a refusal; then after an abort by the program, which is another thing.
+#[test]
+fn refusals_are_told_again() {
+    let world = short_waits();
+    let (store, ns) = (&world.store, world.ns);
+    let mut other = store.begin().unwrap();
+    other.insert(ns, 2u64, b"other").unwrap();
+    for is_refused in [true, false] {
+        let mut txn = store.begin().unwrap();
+        txn.insert(ns, 1u64, b"one").unwrap();
+        match is_refused {
+            true => drop(txn.read(ns, 2u64).unwrap_err()),
+            false => txn.abort().unwrap(),
+        }
+        let results = [
+            txn.read(ns, 1u64).map(drop),
+            txn.read_for_update(ns, 1u64).map(drop),
+            txn.update(ns, 1u64, b"x"),
+            txn.insert(ns, 1u64, b"x"),
+            txn.upsert(ns, 1u64, b"x"),
+            txn.delete(ns, 1u64),
+            txn.expect([(ns, 1u64)]),
+            txn.commit(),
+            txn.commit_durable(),
+        ];
+        for result in results {
+            match result {
+                Err(StoreError::LockTimeout { key, .. }) if is_refused => assert_eq!(key, Key::from(2)),
+                Err(StoreError::IllegalMove(_)) if !is_refused => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(matches!(txn.abort(), Err(StoreError::IllegalMove(_))));
+        assert_eq!(store.stats().timeout_count, 1);
+        txn.free().unwrap();
+    }
 }
 
 /// Goal:   a transaction leaves nothing pinned, whatever became of its locks.

@@ -337,6 +337,39 @@ fn deletes_make_room_on_a_full_device() {
     (0..full).for_each(|key| assert_eq!(device.exists(ns, key).unwrap(), key >= full / 2));
 }
 
+/// Goal:   what a full device does not take fills the cache only so far: then puts are refused, of which nothing is there, now or
+///         later, the budget is kept, and deletes are taken.
+/// Method: fill the device; puts until one is refused; 2000 more, of new records and of those that were taken, plain ones and of a
+///         queue; deletes of what the device has, and a flush.
+#[test]
+fn refused_puts_leave_nothing() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let ns = device.create_namespace("n", &keys).unwrap();
+    let full = (0..u64::MAX).find(|key| device.put(ns, *key, &[1; 4000]).is_err()).unwrap();
+    let store = Store::open(device.clone(), &back(2 << 20)).unwrap();
+    let (mut queue, mut answers) = (store.queue(8), Vec::new());
+    let first = 1u64 << 32;
+    let refused = (first..).find(|key| store.put(ns, *key, &[2; 1000]).is_err()).unwrap();
+    for key in (refused..refused + 2000).chain(first..first + 10) {
+        if key % 2 == 0 {
+            assert!(matches!(store.put(ns, key, &[3; 1000]), Err(StoreError::Device(_))), "{key}");
+        } else {
+            queue.put(0, ns, key, &[3; 1000]);
+            queue.poll(true, &mut answers);
+            assert!(answers.pop().unwrap().result.is_err(), "{key}");
+        }
+        let expected = (key < refused).then_some(&[2; 1000][..]);
+        assert_eq!(store.get(ns, key).unwrap().as_deref(), expected);
+        assert!(store.stats().used_bytes <= 2 << 20);
+    }
+    (0..full / 2).for_each(|key| store.delete(ns, key).unwrap());
+    store.flush().unwrap();
+    (0..full).for_each(|key| assert_eq!(device.exists(ns, key).unwrap(), key >= full / 2));
+    (first..refused).for_each(|key| assert_eq!(device.get(ns, key).unwrap().unwrap(), [2; 1000]));
+    (refused..refused + 2000).for_each(|key| assert!(!device.exists(ns, key).unwrap()));
+}
+
 /// Goal:   nothing is put past the lock of a transaction, nor read from the device past an exclusive one.
 /// Method: transactions with a record, or another one that shares its lock: one reads, one is going to change it, two read; puts, and
 ///         gets of what the cache does not have.
