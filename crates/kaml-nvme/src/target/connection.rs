@@ -157,7 +157,7 @@ impl Connection {
     /// For how many ticks a command has waited for memory that others have.
     pub(super) fn waiting_ticks(&self) -> u32 {
         let Some((command, since)) = self.parked.front() else { return 0 };
-        let waits = self.share.waits_for_others(self.outbox.bytes(), Self::moved_bytes(command));
+        let waits = self.share.waits_for_others(self.outbox.held(), Self::moved_bytes(command));
         if waits { self.ticks.wrapping_sub(*since) } else { 0 }
     }
 
@@ -365,7 +365,7 @@ impl Connection {
     }
 
     fn has_room(&self, command: &Command) -> bool {
-        self.share.has_room(self.outbox.bytes(), Self::moved_bytes(command))
+        self.share.has_room(self.outbox.held(), Self::moved_bytes(command))
     }
 
     /// Hands a command out, or asks for its data.
@@ -531,7 +531,7 @@ impl Connection {
 
     /// Brings what counts in the budget up to date.
     fn count(&mut self) {
-        self.share.count(self.outbox.bytes());
+        self.share.count(self.outbox.held());
     }
 }
 
@@ -641,6 +641,22 @@ mod tests {
         other.share.reserve(1 << 20);
         other.count();
         assert!(connection.share.is_scarce() && !connection.is_full());
+    }
+
+    /// Goal:   an answer counts as long as its memory is held: what was sent of it is not free before the rest is sent, too.
+    /// Method: an answer of 16 MiB, of which all but the last 1000 bytes are sent, then these.
+    #[test]
+    fn answers_count_until_they_are_sent_whole() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(64 << 20);
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        let data = vec![0; BYTES].into();
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
+        connection.sent(connection.outbox().bytes() - 1000);
+        assert!(budget.used() >= BYTES, "{} bytes count", budget.used());
+        connection.sent(1000);
+        assert_eq!(budget.used(), 0);
     }
 
     /// Types and flags of the PDUs of an answer.

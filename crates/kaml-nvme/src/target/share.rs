@@ -18,7 +18,7 @@ pub(super) struct Share {
     budget: Budget,
     /// Bytes of commands that are not answered.
     reserved: usize,
-    /// What counts in the budget: those, and answers that are not sent.
+    /// What counts in the budget: those, and answers that are held until they are sent.
     counted: usize,
 }
 
@@ -43,23 +43,23 @@ impl Share {
         self.reserved -= bytes;
     }
 
-    /// Brings what counts in the budget up to date; so many bytes of answers are not sent.
-    pub(super) fn count(&mut self, unsent: usize) {
-        let now = self.reserved + unsent;
+    /// Brings what counts in the budget up to date; so many bytes of answers are held.
+    pub(super) fn count(&mut self, held: usize) {
+        let now = self.reserved + held;
         self.budget.take(now);
         self.budget.give_back(self.counted);
         self.counted = now;
     }
 
-    /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are not
-    /// sent.
-    pub(super) fn waits_for_others(&self, unsent: usize, more: usize) -> bool {
-        self.reserved + unsent + more <= CONNECTION_BYTES_MAX && !self.has_room(unsent, more)
+    /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are
+    /// held.
+    pub(super) fn waits_for_others(&self, held: usize, more: usize) -> bool {
+        self.reserved + held + more <= CONNECTION_BYTES_MAX && !self.has_room(held, more)
     }
 
-    /// Whether a command that takes so many bytes may begin; so many bytes of answers are not sent.
-    pub(super) fn has_room(&self, unsent: usize, more: usize) -> bool {
-        let mine = self.reserved + unsent;
+    /// Whether a command that takes so many bytes may begin; so many bytes of answers are held.
+    pub(super) fn has_room(&self, held: usize, more: usize) -> bool {
+        let mine = self.reserved + held;
         more == 0
             || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
