@@ -531,7 +531,14 @@ impl Connection {
 
     /// Brings what counts in the budget up to date.
     fn count(&mut self) {
-        self.share.count(self.outbox.held());
+        let held = self.outbox.held();
+        self.share.count(held);
+        // Others cannot make room for who has too much itself.
+        let is_alone_in_the_way =
+            |(command, _): &(Command, u32)| self.share.is_too_much(held, Self::moved_bytes(command));
+        if self.parked.front().is_some_and(is_alone_in_the_way) {
+            self.share.end_turn();
+        }
     }
 }
 
@@ -657,6 +664,32 @@ mod tests {
         assert!(budget.used() >= BYTES, "{} bytes count", budget.used());
         connection.sent(1000);
         assert_eq!(budget.used(), 0);
+    }
+
+    /// Goal:   who waits for nothing but what it does not take itself has its turn no more: others would wait for it in vain.
+    /// Method: a connection is answered 16 MiB, which are not sent, and takes the turn for as much again, which is more than it may have
+    ///         by the headers; another one waits. Then all is sent, and others have what the first waits for.
+    #[test]
+    fn nobody_has_the_turn_whose_own_answers_are_in_the_way() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(BYTES + (1 << 20));
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32), moving(2, BYTES as u32)]);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        connection.sent(connection.outbox().bytes());
+        assert!(connection.next_request().is_none() && connection.is_parked());
+        let mut other = with_commands(budget.clone(), &[moving(2, 2 << 20)]);
+        assert!(other.next_request().is_none());
+        (0..5).for_each(|_| connection.tick());
+        assert_eq!(connection.waiting_ticks(), 5);
+        connection.take_turn();
+        let data = vec![0; BYTES].into();
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
+        assert_eq!(connection.waiting_ticks(), 0);
+        assert!(budget.is_nobodys_turn());
+        other.share.reserve(BYTES);
+        other.count();
+        connection.sent(connection.outbox().bytes());
+        assert_eq!(connection.waiting_ticks(), 5, "it has not waited in vain");
     }
 
     /// Types and flags of the PDUs of an answer.

@@ -54,7 +54,12 @@ impl Share {
     /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are
     /// held.
     pub(super) fn waits_for_others(&self, held: usize, more: usize) -> bool {
-        self.reserved + held + more <= CONNECTION_BYTES_MAX && !self.has_room(held, more)
+        !self.is_too_much(held, more) && !self.has_room(held, more)
+    }
+
+    /// Whether a command of so many bytes is too much for one connection; so many bytes of answers are held.
+    pub(super) fn is_too_much(&self, held: usize, more: usize) -> bool {
+        self.reserved + held + more > CONNECTION_BYTES_MAX
     }
 
     /// Whether a command that takes so many bytes may begin; so many bytes of answers are held.
