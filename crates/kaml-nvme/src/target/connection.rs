@@ -249,7 +249,7 @@ impl Connection {
             if head.first() != Some(&kind::H2C_TERM) {
                 self.outbox.push_copy(&Header::Terminate(fatal.terminate()), head);
             }
-            self.phase = Phase::Closing;
+            self.close();
             None
         });
         self.count();
@@ -281,6 +281,12 @@ impl Connection {
         }
     }
 
+    /// Nothing more is carried out: what waits ends without an answer.
+    fn close(&mut self) {
+        self.phase = Phase::Closing;
+        self.forget_parked();
+    }
+
     fn header(&mut self, header: Header, bytes: usize) -> Result<Option<Request>, Fatal> {
         match (&self.phase, header) {
             (Phase::Opening, Header::InitRequest(init)) => self.open(init)?,
@@ -295,7 +301,7 @@ impl Connection {
                     self.framer.place(vec![0; bytes], 0);
                     self.arriving = Arriving::Ignored;
                 }
-                self.phase = Phase::Closing;
+                self.close();
             }
             _ => return Err(Fatal::Sequence),
         }
@@ -485,11 +491,16 @@ impl Connection {
     /// it was asked for, those whose data are on their way.
     pub(super) fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
         reserved.for_each(|reserved| self.forget(reserved));
+        self.forget_parked();
+        self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
+        self.count();
+    }
+
+    /// Commands that wait end without an answer, and the turn with them.
+    fn forget_parked(&mut self) {
         (0..self.parked.len()).for_each(|_| self.forget(0));
         self.parked.clear();
         self.share.end_turn();
-        self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
-        self.count();
     }
 
     /// A command ends without an answer.
@@ -545,7 +556,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::pdu::{Init, flags, kind};
+    use crate::wire::pdu::{Init, Terminate, flags, kind};
     use zerocopy::FromZeros;
 
     /// A connection with `count` commands outstanding, and nothing to send.
@@ -690,6 +701,32 @@ mod tests {
         other.count();
         connection.sent(connection.outbox().bytes());
         assert_eq!(connection.waiting_ticks(), 5, "it has not waited in vain");
+    }
+
+    /// Goal:   a connection that is closing waits for nothing, and has no turn.
+    /// Method: one with a command that waits, whose turn it is, receives what makes no sense, or a terminate request.
+    #[test]
+    fn who_is_closing_waits_for_nothing() {
+        let terminate = Terminate { status: 1.into(), ..Terminate::new_zeroed() };
+        for end in [Header::InitRequest(Init::new_zeroed()), Header::Terminate(terminate)] {
+            let budget = Budget::new(1 << 20);
+            let mut other = Connection::new(budget.clone());
+            other.share.reserve(4 << 20);
+            other.count();
+            let mut connection = with_commands(budget.clone(), &[moving(2, 1 << 20)]);
+            assert!(connection.next_request().is_none() && connection.is_parked());
+            (0..5).for_each(|_| connection.tick());
+            connection.take_turn();
+            let mut host = Outbox::new(End::Host);
+            host.push(&end);
+            for bytes in host.slices() {
+                connection.space()[..bytes.len()].copy_from_slice(&bytes);
+                connection.received(bytes.len());
+            }
+            assert!(connection.next_request().is_none() && connection.is_closing());
+            assert!(!connection.is_parked() && budget.is_nobodys_turn(), "after {end:?}");
+            assert_eq!(connection.waiting_ticks(), 0);
+        }
     }
 
     /// Types and flags of the PDUs of an answer.
