@@ -729,6 +729,33 @@ mod tests {
         }
     }
 
+    /// Goal:   who has its turn can use it, however many others keep short commands under way, and however little memory there is; not
+    ///         while others have long ones.
+    /// Method: 64 connections with a command of 60 KiB each; one whose turn it is waits for as much as all memory, beside one with
+    ///         2 MiB, and a command of 2 MiB of a host that has gone, until these are over.
+    #[test]
+    fn short_commands_do_not_keep_the_turn_from_being_used() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(BYTES);
+        let having = |bytes| {
+            let mut connection = Connection::new(budget.clone());
+            connection.share.reserve(bytes);
+            connection.count();
+            connection
+        };
+        let _short: Vec<Connection> = (0..64).map(|_| having(60 << 10)).collect();
+        let long = having(2 << 20);
+        budget.take(2 << 20);
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
+        assert!(connection.next_request().is_none() && connection.is_parked());
+        connection.take_turn();
+        drop(long);
+        assert!(connection.next_request().is_none(), "of one that has gone");
+        budget.give_back(2 << 20);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        assert!(budget.is_nobodys_turn());
+    }
+
     /// Types and flags of the PDUs of an answer.
     fn answered(flow_control: bool, status: Status, result: u64, data: Vec<u8>) -> Vec<(u8, u8)> {
         let mut connection = asked(flow_control, 1);

@@ -46,8 +46,7 @@ impl Share {
     /// Brings what counts in the budget up to date; so many bytes of answers are held.
     pub(super) fn count(&mut self, held: usize) {
         let now = self.reserved + held;
-        self.budget.take(now);
-        self.budget.give_back(self.counted);
+        self.budget.count(self.counted, now);
         self.counted = now;
     }
 
@@ -68,7 +67,7 @@ impl Share {
         more == 0
             || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
-            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted.min(mine), more)
+            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted, more)
     }
 
     /// Whether all memory is in use, or kept for whose turn it is.
@@ -90,6 +89,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.end_turn();
-        self.budget.give_back(self.counted);
+        self.budget.count(self.counted, 0);
     }
 }
