@@ -4,12 +4,16 @@
 //! Lives elsewhere:  what counts for a command, what one connection may have (`connection`), who has waited for long (`reactor`).
 //! May be called by: connections, the reactor that drives them, and the device's side (`engine`).
 
+use super::share::CONNECTION_BYTES_MIN;
+use crate::transport::framer::INBOX_BYTES;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Memory that short commands may have in use when a command begins whose turn it is: without end they would keep those out that are
-/// as long as all the memory.
-const SHORT_BYTES_MAX: usize = 1 << 20;
+/// What one connection has no more of is not counted as long: what is always there for it, and what came in its receive buffer before
+/// anybody could have it wait. Short commands come without end, and would keep those out that are as long as all the memory.
+const SHORT_BYTES_MAX: usize = CONNECTION_BYTES_MIN + INBOX_BYTES;
+/// What others may have above that when a command begins whose turn it is.
+const LONG_BYTES_MIN: usize = 1 << 20;
 
 /// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
 /// find room beside them.
@@ -23,6 +27,8 @@ const LISTS_PARTS: usize = 8;
 #[derive(Clone)]
 pub(super) struct Budget {
     used: Rc<Cell<usize>>,
+    /// What of that connections have above [`SHORT_BYTES_MAX`] each, and all that is for hosts that have gone.
+    long: Rc<Cell<usize>>,
     /// What reads of values take that are longer than what their hosts have room for.
     spare: Rc<Cell<usize>>,
     /// What lists of keys take.
@@ -37,8 +43,8 @@ pub(super) struct Budget {
 impl Budget {
     /// So many bytes.
     pub(super) fn new(max: usize) -> Budget {
-        let (used, spare, lists) = (Rc::default(), Rc::default(), Rc::default());
-        Budget { used, spare, lists, turn: Rc::default(), connections: Rc::default(), max }
+        let (used, long, spare, lists) = (Rc::default(), Rc::default(), Rc::default(), Rc::default());
+        Budget { used, long, spare, lists, turn: Rc::default(), connections: Rc::default(), max }
     }
 
     /// Bytes in use for what commands move.
@@ -51,14 +57,22 @@ impl Budget {
         self.used() > self.max
     }
 
-    /// So many bytes more are in use: for a connection, or for commands of one that has gone, which go on.
-    pub(super) fn take(&self, bytes: usize) {
-        self.used.set(self.used.get() + bytes);
+    /// A connection that had so many bytes in use has so many now.
+    pub(super) fn count(&self, before: usize, now: usize) {
+        self.used.set(self.used.get() + now - before);
+        self.long.set(self.long.get() + long_bytes(now) - long_bytes(before));
     }
 
-    /// So many are free again.
+    /// So many bytes more are in use for commands of a connection that has gone, which go on.
+    pub(super) fn take(&self, bytes: usize) {
+        self.used.set(self.used.get() + bytes);
+        self.long.set(self.long.get() + bytes);
+    }
+
+    /// So many of these are free again.
     pub(super) fn give_back(&self, bytes: usize) {
         self.used.set(self.used.get() - bytes);
+        self.long.set(self.long.get() - bytes);
     }
 
     /// Bytes that reads may take beyond what their hosts have room for.
@@ -86,11 +100,13 @@ impl Budget {
         self.lists.set(self.lists.get() - bytes);
     }
 
-    /// Whether connection `id`, which has `mine` in use, may have more.
+    /// Whether connection `id`, for which `mine` count, may have more.
     pub(super) fn has_room(&self, id: u64, mine: usize, more: usize) -> bool {
         match self.turn.get() {
             None => self.used() + self.spare.get() + more <= self.max,
-            Some(turn) if turn == id => self.used() + more <= self.max || self.used() - mine <= SHORT_BYTES_MAX,
+            Some(turn) if turn == id => {
+                self.used() + more <= self.max || self.long.get() - long_bytes(mine) <= LONG_BYTES_MIN
+            }
             Some(_) => false,
         }
     }
@@ -122,4 +138,9 @@ impl Budget {
             self.turn.set(None);
         }
     }
+}
+
+/// What of a connection's bytes others wait for.
+fn long_bytes(bytes: usize) -> usize {
+    bytes.saturating_sub(SHORT_BYTES_MAX)
 }

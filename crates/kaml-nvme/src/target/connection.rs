@@ -157,7 +157,7 @@ impl Connection {
     /// For how many ticks a command has waited for memory that others have.
     pub(super) fn waiting_ticks(&self) -> u32 {
         let Some((command, since)) = self.parked.front() else { return 0 };
-        let waits = self.share.waits_for_others(self.outbox.bytes(), Self::moved_bytes(command));
+        let waits = self.share.waits_for_others(self.outbox.held(), Self::moved_bytes(command));
         if waits { self.ticks.wrapping_sub(*since) } else { 0 }
     }
 
@@ -249,7 +249,7 @@ impl Connection {
             if head.first() != Some(&kind::H2C_TERM) {
                 self.outbox.push_copy(&Header::Terminate(fatal.terminate()), head);
             }
-            self.phase = Phase::Closing;
+            self.close();
             None
         });
         self.count();
@@ -281,6 +281,12 @@ impl Connection {
         }
     }
 
+    /// Nothing more is carried out: what waits ends without an answer.
+    fn close(&mut self) {
+        self.phase = Phase::Closing;
+        self.forget_parked();
+    }
+
     fn header(&mut self, header: Header, bytes: usize) -> Result<Option<Request>, Fatal> {
         match (&self.phase, header) {
             (Phase::Opening, Header::InitRequest(init)) => self.open(init)?,
@@ -295,7 +301,7 @@ impl Connection {
                     self.framer.place(vec![0; bytes], 0);
                     self.arriving = Arriving::Ignored;
                 }
-                self.phase = Phase::Closing;
+                self.close();
             }
             _ => return Err(Fatal::Sequence),
         }
@@ -365,7 +371,7 @@ impl Connection {
     }
 
     fn has_room(&self, command: &Command) -> bool {
-        self.share.has_room(self.outbox.bytes(), Self::moved_bytes(command))
+        self.share.has_room(self.outbox.held(), Self::moved_bytes(command))
     }
 
     /// Hands a command out, or asks for its data.
@@ -485,11 +491,16 @@ impl Connection {
     /// it was asked for, those whose data are on their way.
     pub(super) fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
         reserved.for_each(|reserved| self.forget(reserved));
+        self.forget_parked();
+        self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
+        self.count();
+    }
+
+    /// Commands that wait end without an answer, and the turn with them.
+    fn forget_parked(&mut self) {
         (0..self.parked.len()).for_each(|_| self.forget(0));
         self.parked.clear();
         self.share.end_turn();
-        self.gathering.iter_mut().flatten().for_each(|gathering| gathering.is_over = true);
-        self.count();
     }
 
     /// A command ends without an answer.
@@ -531,14 +542,21 @@ impl Connection {
 
     /// Brings what counts in the budget up to date.
     fn count(&mut self) {
-        self.share.count(self.outbox.bytes());
+        let held = self.outbox.held();
+        self.share.count(held);
+        // Others cannot make room for who has too much itself.
+        let is_alone_in_the_way =
+            |(command, _): &(Command, u32)| self.share.is_too_much(held, Self::moved_bytes(command));
+        if self.parked.front().is_some_and(is_alone_in_the_way) {
+            self.share.end_turn();
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::pdu::{Init, flags, kind};
+    use crate::wire::pdu::{Init, Terminate, flags, kind};
     use zerocopy::FromZeros;
 
     /// A connection with `count` commands outstanding, and nothing to send.
@@ -641,6 +659,101 @@ mod tests {
         other.share.reserve(1 << 20);
         other.count();
         assert!(connection.share.is_scarce() && !connection.is_full());
+    }
+
+    /// Goal:   an answer counts as long as its memory is held: what was sent of it is not free before the rest is sent, too.
+    /// Method: an answer of 16 MiB, of which all but the last 1000 bytes are sent, then these.
+    #[test]
+    fn answers_count_until_they_are_sent_whole() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(64 << 20);
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        let data = vec![0; BYTES].into();
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
+        connection.sent(connection.outbox().bytes() - 1000);
+        assert!(budget.used() >= BYTES, "{} bytes count", budget.used());
+        connection.sent(1000);
+        assert_eq!(budget.used(), 0);
+    }
+
+    /// Goal:   who waits for nothing but what it does not take itself has its turn no more: others would wait for it in vain.
+    /// Method: a connection is answered 16 MiB, which are not sent, and takes the turn for as much again, which is more than it may have
+    ///         by the headers; another one waits. Then all is sent, and others have what the first waits for.
+    #[test]
+    fn nobody_has_the_turn_whose_own_answers_are_in_the_way() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(BYTES + (1 << 20));
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32), moving(2, BYTES as u32)]);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        connection.sent(connection.outbox().bytes());
+        assert!(connection.next_request().is_none() && connection.is_parked());
+        let mut other = with_commands(budget.clone(), &[moving(2, 2 << 20)]);
+        assert!(other.next_request().is_none());
+        (0..5).for_each(|_| connection.tick());
+        assert_eq!(connection.waiting_ticks(), 5);
+        connection.take_turn();
+        let data = vec![0; BYTES].into();
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
+        assert_eq!(connection.waiting_ticks(), 0);
+        assert!(budget.is_nobodys_turn());
+        other.share.reserve(BYTES);
+        other.count();
+        connection.sent(connection.outbox().bytes());
+        assert_eq!(connection.waiting_ticks(), 5, "it has not waited in vain");
+    }
+
+    /// Goal:   a connection that is closing waits for nothing, and has no turn.
+    /// Method: one with a command that waits, whose turn it is, receives what makes no sense, or a terminate request.
+    #[test]
+    fn who_is_closing_waits_for_nothing() {
+        let terminate = Terminate { status: 1.into(), ..Terminate::new_zeroed() };
+        for end in [Header::InitRequest(Init::new_zeroed()), Header::Terminate(terminate)] {
+            let budget = Budget::new(1 << 20);
+            let mut other = Connection::new(budget.clone());
+            other.share.reserve(4 << 20);
+            other.count();
+            let mut connection = with_commands(budget.clone(), &[moving(2, 1 << 20)]);
+            assert!(connection.next_request().is_none() && connection.is_parked());
+            (0..5).for_each(|_| connection.tick());
+            connection.take_turn();
+            let mut host = Outbox::new(End::Host);
+            host.push(&end);
+            for bytes in host.slices() {
+                connection.space()[..bytes.len()].copy_from_slice(&bytes);
+                connection.received(bytes.len());
+            }
+            assert!(connection.next_request().is_none() && connection.is_closing());
+            assert!(!connection.is_parked() && budget.is_nobodys_turn(), "after {end:?}");
+            assert_eq!(connection.waiting_ticks(), 0);
+        }
+    }
+
+    /// Goal:   who has its turn can use it, however many others keep short commands under way, and however little memory there is; not
+    ///         while others have long ones.
+    /// Method: 64 connections with a command of 60 KiB each; one whose turn it is waits for as much as all memory, beside one with
+    ///         2 MiB, and a command of 2 MiB of a host that has gone, until these are over.
+    #[test]
+    fn short_commands_do_not_keep_the_turn_from_being_used() {
+        const BYTES: usize = 16 << 20;
+        let budget = Budget::new(BYTES);
+        let having = |bytes| {
+            let mut connection = Connection::new(budget.clone());
+            connection.share.reserve(bytes);
+            connection.count();
+            connection
+        };
+        let _short: Vec<Connection> = (0..64).map(|_| having(60 << 10)).collect();
+        let long = having(2 << 20);
+        budget.take(2 << 20);
+        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
+        assert!(connection.next_request().is_none() && connection.is_parked());
+        connection.take_turn();
+        drop(long);
+        assert!(connection.next_request().is_none(), "of one that has gone");
+        budget.give_back(2 << 20);
+        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
+        assert!(budget.is_nobodys_turn());
     }
 
     /// Types and flags of the PDUs of an answer.

@@ -18,7 +18,7 @@ pub(super) struct Share {
     budget: Budget,
     /// Bytes of commands that are not answered.
     reserved: usize,
-    /// What counts in the budget: those, and answers that are not sent.
+    /// What counts in the budget: those, and answers that are held until they are sent.
     counted: usize,
 }
 
@@ -43,27 +43,31 @@ impl Share {
         self.reserved -= bytes;
     }
 
-    /// Brings what counts in the budget up to date; so many bytes of answers are not sent.
-    pub(super) fn count(&mut self, unsent: usize) {
-        let now = self.reserved + unsent;
-        self.budget.take(now);
-        self.budget.give_back(self.counted);
+    /// Brings what counts in the budget up to date; so many bytes of answers are held.
+    pub(super) fn count(&mut self, held: usize) {
+        let now = self.reserved + held;
+        self.budget.count(self.counted, now);
         self.counted = now;
     }
 
-    /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are not
-    /// sent.
-    pub(super) fn waits_for_others(&self, unsent: usize, more: usize) -> bool {
-        self.reserved + unsent + more <= CONNECTION_BYTES_MAX && !self.has_room(unsent, more)
+    /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are
+    /// held.
+    pub(super) fn waits_for_others(&self, held: usize, more: usize) -> bool {
+        !self.is_too_much(held, more) && !self.has_room(held, more)
     }
 
-    /// Whether a command that takes so many bytes may begin; so many bytes of answers are not sent.
-    pub(super) fn has_room(&self, unsent: usize, more: usize) -> bool {
-        let mine = self.reserved + unsent;
+    /// Whether a command of so many bytes is too much for one connection; so many bytes of answers are held.
+    pub(super) fn is_too_much(&self, held: usize, more: usize) -> bool {
+        self.reserved + held + more > CONNECTION_BYTES_MAX
+    }
+
+    /// Whether a command that takes so many bytes may begin; so many bytes of answers are held.
+    pub(super) fn has_room(&self, held: usize, more: usize) -> bool {
+        let mine = self.reserved + held;
         more == 0
             || mine + more <= CONNECTION_BYTES_MIN
             || mine == 0 && self.budget.used() == 0
-            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted.min(mine), more)
+            || mine + more <= CONNECTION_BYTES_MAX && self.budget.has_room(self.id, self.counted, more)
     }
 
     /// Whether all memory is in use, or kept for whose turn it is.
@@ -85,6 +89,6 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.end_turn();
-        self.budget.give_back(self.counted);
+        self.budget.count(self.counted, 0);
     }
 }

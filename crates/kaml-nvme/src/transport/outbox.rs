@@ -83,6 +83,11 @@ impl Outbox {
         self.bytes
     }
 
+    /// Bytes that are kept: a piece is, all of it, until it is sent whole.
+    pub fn held(&self) -> usize {
+        self.bytes + self.sent
+    }
+
     /// Adds a PDU without data.
     pub fn push(&mut self, header: &Header) {
         self.push_head(header, 0);
