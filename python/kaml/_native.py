@@ -14,7 +14,8 @@ from typing import Any, Optional, Union
 
 from ._errors import Error, Status, error
 
-#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number as 8 bytes, big-endian, as ``KeyKind.U64`` wants.
+#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number, also one of numpy, as 8 bytes, big-endian, as ``KeyKind.U64``
+#: wants.
 Key = Union[bytes, str, int]
 #: What a value may be.
 Buffer = Union[bytes, bytearray, memoryview]
@@ -422,13 +423,30 @@ def _without_nul(text: bytes) -> bytes:
 
 def key_bytes(key: Key) -> bytes:
     """A key as the library takes it."""
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
     if isinstance(key, bool):
         raise TypeError("a key is no bool")
-    if isinstance(key, int):
-        if not 0 <= key < 1 << 64:
-            raise error(Status.BAD_KEY, f"{key} is not in 0..2^64")
-        return key.to_bytes(8, "big")
-    return key.encode() if isinstance(key, str) else value_bytes(key)
+    # Numbers before buffers: those of numpy are both, and their bytes are in the machine's order.
+    try:
+        number = operator.index(key)
+    except TypeError:
+        return _bytes_of_key(key)
+    if not 0 <= number < 1 << 64:
+        raise error(Status.BAD_KEY, f"{number} is not in 0..2^64")
+    return number.to_bytes(8, "big")
+
+
+def _bytes_of_key(key: Any) -> bytes:
+    try:
+        view = memoryview(key)
+    except TypeError:
+        view = None
+    if view is None or view.ndim == 0:  # a single float, or whatever else numpy has, is no row of bytes
+        raise TypeError(f"a key is bytes, str or int, not {type(key).__name__}")
+    return view.tobytes()
 
 
 def value_bytes(value: Buffer) -> bytes:
