@@ -347,6 +347,10 @@ class Owner:
     def _own(self, handle: Struct) -> None:
         self._handle, self._is_open, self._process = handle, True, os.getpid()
 
+    def __reduce__(self) -> "tuple[object, ...]":
+        # Copying asks this, too. A copy would close what is the original's.
+        raise TypeError(f"a {type(self).__name__} can neither be copied nor pickled")
+
     def _close(self) -> None:
         if not self._is_open:
             return

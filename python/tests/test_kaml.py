@@ -390,6 +390,17 @@ class Ends(unittest.TestCase):
                 ask()
             self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
 
+    def test_nothing_open_is_copied(self):
+        with Device.in_memory(64 << 20) as device, Store(device, 4 << 20) as store, store.transaction() as txn:
+            for owner in (device, store, txn):
+                dumps = [lambda o, protocol=n: pickle.dumps(o, protocol) for n in range(pickle.HIGHEST_PROTOCOL + 1)]
+                for again in (copy.copy, copy.deepcopy, *dumps):
+                    with self.assertRaisesRegex(TypeError, f"a {type(owner).__name__} can neither be copied nor pickled"):
+                        again(owner)
+            space = device.create_namespace("space")
+            txn.insert(space, "key", b"value")
+        self.assertEqual(copy.copy(space), space)
+
     def test_what_nobody_knows_is_closed_in_any_order(self):
         with tempfile.TemporaryDirectory() as directory:
             path = pathlib.Path(directory) / "device.kaml"
