@@ -345,7 +345,13 @@ class Owner:
     _is_open = False
 
     def _own(self, handle: Struct) -> None:
-        self._handle, self._is_open, self._process = handle, True, os.getpid()
+        self._opened, self._is_open, self._process = handle, True, os.getpid()
+
+    @property
+    def _handle(self) -> Struct:
+        if not self._is_open:
+            raise error(Status.BAD_HANDLE, f"the {type(self).__name__} is closed")
+        return self._opened
 
     def __reduce__(self) -> "tuple[object, ...]":
         # Copying asks this, too. A copy would close what is the original's.
@@ -357,7 +363,7 @@ class Owner:
         if os.getpid() != self._process:
             self._is_open = False  # it is the parent's, which goes on with it
             return
-        code = status(self._CLOSE, self._handle)
+        code = status(self._CLOSE, self._opened)
         self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
         if code != Status.BAD_HANDLE:  # another thread was quicker
             _check(code)
@@ -374,7 +380,7 @@ class Owner:
         # After a fork what was open is the parent's; when the interpreter ends the system cleans up.
         if not self._is_open or sys is None or sys.is_finalizing() or os.getpid() != self._process:
             return
-        _let_go(self._CLOSE, self._handle)
+        _let_go(self._CLOSE, self._opened)
         warnings.warn(f"{type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
 
 
@@ -417,6 +423,15 @@ def name_bytes(name: str) -> bytes:
 def path_bytes(path: "Union[str, os.PathLike[str]]") -> bytes:
     """A path as the library takes it."""
     return _without_nul(os.fsencode(path))
+
+
+def call_with_path(function: str, path: "Union[str, os.PathLike[str]]", *arguments: Any) -> None:
+    """Calls a function that takes a path first; what the system said of the file is raised with it."""
+    try:
+        call(function, path_bytes(path), *arguments)
+    except OSError as failure:
+        failure.filename = os.fspath(path)
+        raise
 
 
 def _without_nul(text: bytes) -> bytes:

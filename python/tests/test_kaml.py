@@ -386,7 +386,7 @@ class Ends(unittest.TestCase):
             lambda: txn.read(space, "key"),
             lambda: txn.commit(),
         ):
-            with self.assertRaises(kaml.Error) as refused:
+            with self.assertRaisesRegex(kaml.Error, "^the (Device|Store|Transaction) is closed$") as refused:
                 ask()
             self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
 
@@ -457,9 +457,14 @@ class Ends(unittest.TestCase):
                 use("/nowhere/at/all")
             self.assertIsInstance(caught.exception, kaml.NoFileError)
             self.assertEqual((caught.exception.status, caught.exception.errno), (Status.NO_FILE, errno.ENOENT))
+            told = (caught.exception.filename, caught.exception.strerror)
+            self.assertEqual(told, ("/nowhere/at/all", os.strerror(errno.ENOENT)))
         with self.assertRaises(PermissionError) as caught:
-            Device.create("/sys/device.kaml", 64 << 20)
+            Device.create(pathlib.Path("/sys/device.kaml"), 64 << 20)
         self.assertEqual(caught.exception.status, Status.NO_PERMISSION)
+        self.assertEqual((caught.exception.filename, caught.exception.errno), ("/sys/device.kaml", errno.EACCES))
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((again.filename, str(again)), (caught.exception.filename, str(caught.exception)))
 
     def test_failures_pass_between_processes(self):
         for status in (*Status, 4711):
