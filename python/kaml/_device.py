@@ -175,7 +175,7 @@ class Device(native.Owner):
         formats over what is there; ``prewrite`` writes every block once now, so that later puts are faster."""
         options = _create_options(durability=durability, force=force, prewrite=prewrite)
         handle = native.DeviceHandle()
-        call("kaml_create", native.path_bytes(path), capacity, byref(options), byref(handle))
+        native.call_with_path("kaml_create", path, capacity, byref(options), byref(handle))
         return cls(handle)
 
     @classmethod
@@ -198,7 +198,7 @@ class Device(native.Owner):
             struct_size=ctypes.sizeof(native.OpenOptions), durability=durability, read_only=read_only
         )
         handle = native.DeviceHandle()
-        call("kaml_open", native.path_bytes(path), byref(options), byref(handle))
+        native.call_with_path("kaml_open", path, byref(options), byref(handle))
         return cls(handle)
 
     def close(self) -> None:

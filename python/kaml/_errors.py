@@ -2,6 +2,8 @@
 
 import enum
 import errno
+import os
+from typing import Optional
 
 
 class Status(enum.IntEnum):
@@ -66,20 +68,30 @@ class ExistsError(Error):
     """A record has that key already. A transaction goes on after it."""
 
 
-class NoFileError(Error, FileNotFoundError):
+class _FileError(Error, OSError):
+    _ERRNO = 0
+
+    def __init__(self, status: int, message: str, filename: "Optional[str | bytes]" = None) -> None:
+        super().__init__(status, message)
+        self.errno, self.strerror, self.filename = self._ERRNO, os.strerror(self._ERRNO), filename
+
+    def __str__(self) -> str:
+        return self._message  # which names the file
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        return type(self), (self.status, self._message, self.filename)
+
+
+class NoFileError(_FileError, FileNotFoundError):
     """There is no such file, or no directory to make it in."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.errno = errno.ENOENT
+    _ERRNO = errno.ENOENT
 
 
-class NoPermissionError(Error, PermissionError):
+class NoPermissionError(_FileError, PermissionError):
     """The system does not let the file be read, written or made."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.errno = errno.EACCES
+    _ERRNO = errno.EACCES
 
 
 class RetryableError(Error):

@@ -14,7 +14,8 @@ from typing import Any, Optional, Union
 
 from ._errors import Error, Status, error
 
-#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number as 8 bytes, big-endian, as ``KeyKind.U64`` wants.
+#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number, also one of numpy, as 8 bytes, big-endian, as ``KeyKind.U64``
+#: wants.
 Key = Union[bytes, str, int]
 #: What a value may be.
 Buffer = Union[bytes, bytearray, memoryview]
@@ -344,7 +345,17 @@ class Owner:
     _is_open = False
 
     def _own(self, handle: Struct) -> None:
-        self._handle, self._is_open, self._process = handle, True, os.getpid()
+        self._opened, self._is_open, self._process = handle, True, os.getpid()
+
+    @property
+    def _handle(self) -> Struct:
+        if not self._is_open:
+            raise error(Status.BAD_HANDLE, f"the {type(self).__name__} is closed")
+        return self._opened
+
+    def __reduce__(self) -> "tuple[object, ...]":
+        # Copying asks this, too. A copy would close what is the original's.
+        raise TypeError(f"a {type(self).__name__} can neither be copied nor pickled")
 
     def _close(self) -> None:
         if not self._is_open:
@@ -352,7 +363,7 @@ class Owner:
         if os.getpid() != self._process:
             self._is_open = False  # it is the parent's, which goes on with it
             return
-        code = status(self._CLOSE, self._handle)
+        code = status(self._CLOSE, self._opened)
         self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
         if code != Status.BAD_HANDLE:  # another thread was quicker
             _check(code)
@@ -369,7 +380,7 @@ class Owner:
         # After a fork what was open is the parent's; when the interpreter ends the system cleans up.
         if not self._is_open or sys is None or sys.is_finalizing() or os.getpid() != self._process:
             return
-        _let_go(self._CLOSE, self._handle)
+        _let_go(self._CLOSE, self._opened)
         warnings.warn(f"{type(self).__name__} was not closed", ResourceWarning, stacklevel=2)
 
 
@@ -414,6 +425,15 @@ def path_bytes(path: "Union[str, os.PathLike[str]]") -> bytes:
     return _without_nul(os.fsencode(path))
 
 
+def call_with_path(function: str, path: "Union[str, os.PathLike[str]]", *arguments: Any) -> None:
+    """Calls a function that takes a path first; what the system said of the file is raised with it."""
+    try:
+        call(function, path_bytes(path), *arguments)
+    except OSError as failure:
+        failure.filename = os.fspath(path)
+        raise
+
+
 def _without_nul(text: bytes) -> bytes:
     if b"\0" in text:
         raise ValueError("embedded null byte")  # C would see the beginning only
@@ -422,13 +442,30 @@ def _without_nul(text: bytes) -> bytes:
 
 def key_bytes(key: Key) -> bytes:
     """A key as the library takes it."""
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
     if isinstance(key, bool):
         raise TypeError("a key is no bool")
-    if isinstance(key, int):
-        if not 0 <= key < 1 << 64:
-            raise error(Status.BAD_KEY, f"{key} is not in 0..2^64")
-        return key.to_bytes(8, "big")
-    return key.encode() if isinstance(key, str) else value_bytes(key)
+    # Numbers before buffers: those of numpy are both, and their bytes are in the machine's order.
+    try:
+        number = operator.index(key)
+    except TypeError:
+        return _bytes_of_key(key)
+    if not 0 <= number < 1 << 64:
+        raise error(Status.BAD_KEY, f"{number} is not in 0..2^64")
+    return number.to_bytes(8, "big")
+
+
+def _bytes_of_key(key: Any) -> bytes:
+    try:
+        view = memoryview(key)
+    except TypeError:
+        view = None
+    if view is None or view.ndim == 0:  # a single float, or whatever else numpy has, is no row of bytes
+        raise TypeError(f"a key is bytes, str or int, not {type(key).__name__}")
+    return view.tobytes()
 
 
 def value_bytes(value: Buffer) -> bytes:

@@ -1,6 +1,7 @@
 """What the package does, on the real library."""
 
 import copy
+import ctypes
 import doctest
 import errno
 import gc
@@ -8,6 +9,7 @@ import os
 import pathlib
 import pickle
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -113,6 +115,35 @@ class Devices(unittest.TestCase):
             with self.assertRaises(kaml.Error) as refused:
                 device.snapshot(plain)
             self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_numbers_of_others_are_numbers(self):
+        class Number(bytearray):
+            """As those of numpy: a number, and a buffer of its bytes in the machine's order."""
+
+            def __index__(self):
+                return int.from_bytes(self, sys.byteorder)
+
+        numbers = [Number((7).to_bytes(width, sys.byteorder)) for width in (1, 2, 4, 8)]
+        floats = [ctypes.c_float(7), ctypes.c_bool(True), 7.5, None]
+        try:
+            import numpy
+        except ImportError:
+            pass
+        else:
+            numbers += [kind(7) for kind in (numpy.int8, numpy.uint16, numpy.int32, numpy.uint64)] + [numpy.array(7)]
+            floats += [numpy.float32(7), numpy.float64(7), numpy.bool_(True)]
+        with Device.in_memory(64 << 20) as device:
+            space = device.create_namespace("space")
+            for number in numbers:
+                device.put(space, number, b"seven")
+                self.assertEqual(list(device.keys(space)), [(7).to_bytes(8, "big")], repr(number))
+                self.assertEqual(device.get(space, 7), b"seven")
+            for key in floats:
+                with self.assertRaisesRegex(TypeError, "^a key is bytes, str or int, not "):
+                    device.put(space, key, b"")
+            for key in (bytearray(b"key"), memoryview(b"key")):
+                device.put(space, key, b"text")
+                self.assertEqual(device.get(space, "key"), b"text")
 
     def test_mistakes_are_told(self):
         with Device.in_memory(64 << 20) as device:
@@ -355,9 +386,20 @@ class Ends(unittest.TestCase):
             lambda: txn.read(space, "key"),
             lambda: txn.commit(),
         ):
-            with self.assertRaises(kaml.Error) as refused:
+            with self.assertRaisesRegex(kaml.Error, "^the (Device|Store|Transaction) is closed$") as refused:
                 ask()
             self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
+
+    def test_nothing_open_is_copied(self):
+        with Device.in_memory(64 << 20) as device, Store(device, 4 << 20) as store, store.transaction() as txn:
+            for owner in (device, store, txn):
+                dumps = [lambda o, protocol=n: pickle.dumps(o, protocol) for n in range(pickle.HIGHEST_PROTOCOL + 1)]
+                for again in (copy.copy, copy.deepcopy, *dumps):
+                    with self.assertRaisesRegex(TypeError, f"a {type(owner).__name__} can neither be copied nor pickled"):
+                        again(owner)
+            space = device.create_namespace("space")
+            txn.insert(space, "key", b"value")
+        self.assertEqual(copy.copy(space), space)
 
     def test_what_nobody_knows_is_closed_in_any_order(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -415,9 +457,14 @@ class Ends(unittest.TestCase):
                 use("/nowhere/at/all")
             self.assertIsInstance(caught.exception, kaml.NoFileError)
             self.assertEqual((caught.exception.status, caught.exception.errno), (Status.NO_FILE, errno.ENOENT))
+            told = (caught.exception.filename, caught.exception.strerror)
+            self.assertEqual(told, ("/nowhere/at/all", os.strerror(errno.ENOENT)))
         with self.assertRaises(PermissionError) as caught:
-            Device.create("/sys/device.kaml", 64 << 20)
+            Device.create(pathlib.Path("/sys/device.kaml"), 64 << 20)
         self.assertEqual(caught.exception.status, Status.NO_PERMISSION)
+        self.assertEqual((caught.exception.filename, caught.exception.errno), ("/sys/device.kaml", errno.EACCES))
+        again = pickle.loads(pickle.dumps(caught.exception))
+        self.assertEqual((again.filename, str(again)), (caught.exception.filename, str(caught.exception)))
 
     def test_failures_pass_between_processes(self):
         for status in (*Status, 4711):
