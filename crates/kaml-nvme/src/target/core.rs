@@ -172,6 +172,7 @@ impl Space {
 /// What does not change while a device is served.
 pub(crate) struct Limits {
     pub(crate) value_bytes_max: u64,
+    pub(crate) batch_bytes_max: u64,
     pub(crate) chunk_bytes: u32,
     pub(crate) uuid: [u8; 16],
     pub(crate) serial: String,
@@ -212,6 +213,7 @@ impl Target {
         let hex = |at: usize| info.uuid.get(at..at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok()).unwrap_or(0);
         let limits = Limits {
             value_bytes_max: info.value_bytes_max,
+            batch_bytes_max: info.batch_bytes_max,
             chunk_bytes: info.chunk_bytes,
             uuid: std::array::from_fn(|place| hex(place * 2)),
             serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),

@@ -203,6 +203,19 @@ impl Engine {
         Ok(())
     }
 
+    /// Has a worker read the records of a batch, and store them, all or none.
+    pub(crate) fn write_slowly(
+        &mut self,
+        origin: Origin,
+        decode: impl FnOnce() -> Result<kaml::Batch, Status> + Send + 'static,
+    ) {
+        self.write_count += 1;
+        self.start(origin, move |worker| match decode() {
+            Ok(batch) => done(worker.device.write(&batch)),
+            Err(status) => Err::<u64, _>(status).into(),
+        });
+    }
+
     /// Reads a value; no more than `room` bytes of it are answered, and its size as the result.
     pub(crate) fn retrieve(
         &mut self,

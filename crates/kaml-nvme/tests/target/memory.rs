@@ -8,6 +8,7 @@ use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
 use kaml_nvme::wire::command::{Command, Sgl, admin, kv, nvm};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, register};
+use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
 use std::io::{Read, Write};
@@ -302,6 +303,56 @@ fn unnamed_data_in_capsules_count() {
     target.take_sent(queue);
     assert_eq!(target.used_bytes(), 0);
     assert_eq!(*device.get(nsid, key(&[3])).unwrap().unwrap(), [7]);
+}
+
+/// Goal:   Puts of many short records take about the memory of their data while they wait, and such as no device takes are refused
+///         before anybody reads them.
+#[test]
+fn puts_of_many_records_are_bounded() {
+    run_alone("memory::many_records");
+}
+
+/// Method: a target without sockets, whose reads are held up; thirty Puts of as many deletes as the device takes wait for an index that
+///         is not in memory. The process takes no more than twice their data, where their records take more than four times as much.
+///         One with more deletes is refused for that, not for its namespaces.
+#[test]
+#[ignore = "puts_of_many_records_are_bounded runs it in a process of its own"]
+fn many_records() {
+    const PUTS: usize = 30;
+    let (held, device, nsid) = held_up();
+    let mut target = Offline::new(&device, Options::for_device(&device)).unwrap();
+    let (_, queue) = connected(&mut target);
+    let count = device.info().batch_bytes_max as u32 / 40 - 1;
+    let mut records = Vec::new();
+    let mut head = Vec::new();
+    (0..count)
+        .for_each(|number| encode_put(&mut records, nsid, &kaml::Key::from(u64::from(number)), PutAction::Delete));
+    let put = |target: &mut Offline, cid: usize, count: u32, records: &[u8]| {
+        let mut put = Command::new(kv::PUT, nsid);
+        (put.cid, put.sgl) = ((cid as u16).into(), Sgl::transport(records.len() as u32));
+        put.cdw10 = count.into();
+        target.receive(queue, &bytes(&[(Header::Command(put), vec![])]));
+        let asked = told(&target.take_sent(queue));
+        assert_eq!(asked, [(pdu::R2T, cid as u16)]);
+        let transfer =
+            Transfer { cid: (cid as u16).into(), length: (records.len() as u32).into(), ..Transfer::new_zeroed() };
+        target.receive(queue, &bytes(&[(Header::DataIn(transfer, true), records.to_vec())]));
+    };
+    let before = peak_bytes();
+    (0..PUTS).for_each(|cid| put(&mut target, cid, count, &records));
+    let (grown, data) = (peak_bytes() - before, (PUTS * records.len()) as u64);
+    encode_put(&mut head, 77, &key(b"k"), PutAction::Delete);
+    head.extend(&records);
+    head.extend(&records);
+    put(&mut target, PUTS, 1 + 2 * count, &head);
+    let sent = target.take_sent(queue);
+    held.hold(false);
+    let status = Status::from_field(u16::from_le_bytes([sent[22], sent[23]]));
+    assert!(grown < 2 * data, "{} KiB more, for {} KiB of data", grown >> 10, data >> 10);
+    assert_eq!(status, Status::INVALID_FIELD);
+    target.settle();
+    assert_eq!(target.used_bytes(), target.take_sent(queue).len());
+    assert_eq!(target.used_bytes(), 0);
 }
 
 /// Goal:   lists of keys that went take no memory, whoever still waits for what there is of their keys.
