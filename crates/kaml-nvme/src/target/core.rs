@@ -530,6 +530,15 @@ impl Target {
         Some(Space { id: info.id, holds, delete_must_exist: false })
     }
 
+    /// Nobody listens to the host behind a link: it is not silent.
+    pub(crate) fn excuse(&mut self, link: u64, now: Instant) {
+        if let Some(Seat::Admin(id) | Seat::Io(id, _)) = self.seats.get(&link)
+            && let Some(controller) = self.controllers.get_mut(id)
+        {
+            controller.hear(now);
+        }
+    }
+
     /// What is due from time to time: ends controllers whose hosts are silent, looks after namespaces.
     pub(crate) fn tick(&mut self, now: Instant) {
         let silent = self.controllers.values().filter(|controller| controller.is_silent(now));

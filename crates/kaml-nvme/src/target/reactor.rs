@@ -413,6 +413,8 @@ impl Reactor {
         if self.deaf {
             self.listen(true);
         }
+        let unheard = self.links.iter().filter(|(_, link)| link.is_deaf());
+        unheard.for_each(|(number, _)| self.target.excuse(*number, now));
         self.target.tick(now);
         self.links.values_mut().for_each(|link| link.connection.tick());
         if self.budget.is_nobodys_turn() {

@@ -260,6 +260,39 @@ fn who_goes_unheard_is_noticed() {
     assert!(busy < took / 5, "nobody looks: {busy:?}");
 }
 
+/// Goal:   a host that nobody listens to does not lose its controller by being silent: any command would keep it alive, but none is heard.
+/// Method: a target with 1 MiB, and a keep-alive time-out of one second; a queue has more than that in compares under way, whose reads
+///         are held up for three and a half. Then each is answered.
+#[test]
+fn who_is_not_listened_to_is_not_silent() {
+    const COMPARES: u16 = 160;
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 1 << 12).into()).unwrap();
+    (0..1 << 12).step_by(64).for_each(|at| device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
+    let world = World::serving(device, |options| options.memory_bytes = 1 << 20);
+    let (mut admin, cntlid) = enabled(&world);
+    let mut keep_alive = Command::new(admin::SET_FEATURES, 0);
+    (keep_alive.cdw10, keep_alive.cdw11) = (0x0f.into(), 1000.into());
+    admin.write_all(&bytes(&[(Header::Command(keep_alive), vec![])])).unwrap();
+    assert_eq!(statuses(&mut admin, 1), [0]);
+    let mut socket = world.raw();
+    socket.write_all(&bytes(&[(init(), vec![]), connect_queue_of(&world.subsystem, 1, cntlid, COMPARES + 1)])).unwrap();
+    socket.read_exact(&mut [0; 128]).unwrap();
+    assert_eq!(statuses(&mut socket, 1), [0]);
+    held.hold(true);
+    for number in 0..COMPARES {
+        let mut compare = Command::new(nvm::COMPARE, disk);
+        (compare.cid, compare.sgl, compare.cdw12) = (number.into(), Sgl::in_capsule(8192), 1.into());
+        socket.write_all(&bytes(&[(Header::Command(compare), vec![5; 8192])])).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(3500));
+    held.hold(false);
+    let mut answers = vec![0; 24 * usize::from(COMPARES)];
+    socket.read_exact(&mut answers).expect("it is still connected");
+    assert!(answers.chunks(24).all(|answer| answer[22..] == [0, 0]));
+}
+
 /// A controller and an I/O queue of a target without sockets.
 fn connected(target: &mut Offline) -> (u64, u64) {
     let subsystem = target.subsystem().to_owned();
