@@ -414,6 +414,11 @@ impl Target {
         is_connect && self.has_left_behind() && !is_for_discovery(data)
     }
 
+    /// Whether a link has no queue yet because the target puts its Connect off.
+    pub(crate) fn puts_off(&self, link: u64) -> bool {
+        self.late_connects.iter().any(|late| late.origin.link == link)
+    }
+
     fn has_left_behind(&self) -> bool {
         let has_gone = |link: u64| match self.seats.get(&link) {
             Some(Seat::Admin(id) | Seat::Io(id, _)) => !self.controllers.contains_key(id),
