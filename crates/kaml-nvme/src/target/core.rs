@@ -5,7 +5,7 @@
 
 use super::budget::Budget;
 use super::connection::Connection;
-use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
+use super::controller::{Controller, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::errors::Asked;
 use super::options::Options;
@@ -488,7 +488,9 @@ impl Target {
             && id != ALL_NAMESPACES
         {
             let by = self.seats.get(&link).copied();
-            self.tell_of_namespace(id, |controller| by != Some(Seat::Admin(controller.id)));
+            let has_lost =
+                |controller: &Controller| by != Some(Seat::Admin(controller.id)) && !controller.detached.contains(&id);
+            self.tell_of_namespace(id, has_lost);
             self.controllers.values_mut().for_each(|controller| {
                 controller.detached.remove(&id);
             });
@@ -500,8 +502,7 @@ impl Target {
         for controller in self.controllers.values_mut() {
             let hears = controller.kind == Kind::Storage && controller.event_mask & NAMESPACE_EVENTS != 0;
             if hears && whom(controller) {
-                controller.changed_namespaces.insert(nsid);
-                controller.raise(Event::NAMESPACES);
+                controller.change_namespace(nsid);
             }
         }
     }

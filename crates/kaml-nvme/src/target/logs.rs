@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
-use super::controller::{Controller, ERRORS_MAX, Event, Kind, warning};
+use super::controller::{CHANGED_MAX, Controller, ERRORS_MAX, Event, Kind, warning};
 use super::core::Target;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
@@ -25,9 +25,6 @@ const UNIT_BYTES: u64 = 512_000;
 const TEMPERATURE_KELVIN: u16 = 300;
 /// Spare blocks below this share are a warning.
 const SPARE_THRESHOLD_PERCENT: u8 = 10;
-/// Namespaces that the changed list names; more are told as "many".
-const CHANGED_MAX: usize = 1024;
-
 impl Target {
     pub(crate) fn log_page(&mut self, id: u16, local: SocketAddr, command: &Command) -> Result<Vec<u8>, Status> {
         let request = LogRequest::of(command).ok_or(Status::INVALID_FIELD)?;
