@@ -123,19 +123,25 @@ impl Target {
         if allowed {
             let mut record = DiscoveryRecord::new_zeroed();
             record.transport = 3; // TCP
-            record.family = if local.is_ipv4() { 1 } else { 2 };
+            put_address(&mut record, local);
             record.subsystem_type = 2; // NVM subsystem
             record.requirements = 2 | 1 << 2; // no secure channel, flow control can be off
             record.port = 1.into();
             record.cntlid = CNTLID_DYNAMIC.into();
             record.admin_queue_size = 32.into();
-            put_ascii(&mut record.service, &local.port().to_string());
-            put_ascii(&mut record.address, &local.ip().to_canonical().to_string());
             put_name(&mut record.subsystem, &self.options.subsystem);
             page.extend(record.as_bytes());
         }
         page
     }
+}
+
+/// A listener for both families has IPv4 addresses as IPv6 ones: hosts are told of what they are.
+fn put_address(record: &mut DiscoveryRecord, local: SocketAddr) {
+    let address = local.ip().to_canonical();
+    record.family = if address.is_ipv4() { 1 } else { 2 };
+    put_ascii(&mut record.service, &local.port().to_string());
+    put_ascii(&mut record.address, &address.to_string());
 }
 
 fn spare_percent(stats: &Stats) -> u8 {
@@ -229,4 +235,22 @@ fn effects(set: CommandSet) -> Vec<u8> {
         put(1024 + usize::from(*opcode) * 4, effect::SUPPORTED | more);
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the family that discovery tells is that of the address that it tells, also where the system calls it another's.
+    #[test]
+    fn families_are_those_of_addresses() {
+        for (local, family, address) in
+            [("192.0.2.1:4420", 1, "192.0.2.1"), ("[::ffff:192.0.2.1]:4420", 1, "192.0.2.1"), ("[::1]:4420", 2, "::1")]
+        {
+            let mut record = DiscoveryRecord::new_zeroed();
+            put_address(&mut record, local.parse().unwrap());
+            assert_eq!((record.family, &record.address[..address.len()]), (family, address.as_bytes()), "{local}");
+            assert_eq!(record.service[..5], *b"4420 ");
+        }
+    }
 }
