@@ -420,6 +420,7 @@ mod tests {
             let _ = controller.wait_for_event(Origin {
                 link: 0,
                 controller: 1,
+                host: [1; 16],
                 cid: 1,
                 reserved: 0,
                 asked: Asked::default(),
@@ -439,7 +440,7 @@ mod tests {
     #[test]
     fn events_are_told_once_until_acknowledged() {
         let mut controller = controller();
-        let origin = |cid| Origin { link: 0, controller: 1, cid, reserved: 0, asked: Asked::default() };
+        let origin = |cid| Origin { link: 0, controller: 1, host: [1; 16], cid, reserved: 0, asked: Asked::default() };
         controller.raise(Event::NAMESPACES);
         controller.raise(Event::NAMESPACES);
         assert!(controller.next_event().is_none(), "nobody waits");

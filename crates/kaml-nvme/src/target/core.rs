@@ -14,7 +14,7 @@ use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL, kv};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
-use crate::wire::reservations::opcode;
+use crate::wire::reservations::{HostId, opcode};
 use crate::wire::status::Status;
 use crate::wire::text::get_nqn;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
@@ -39,6 +39,8 @@ pub(crate) struct Origin {
     pub(crate) link: u64,
     /// The controller of the link, once it has one.
     pub(crate) controller: u16,
+    /// The host that it belongs to, by then.
+    pub(crate) host: HostId,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
     pub(crate) asked: Asked,
@@ -46,7 +48,8 @@ pub(crate) struct Origin {
 
 impl Origin {
     fn of(link: u64, command: &Command, reserved: usize) -> Origin {
-        Origin { link, controller: 0, cid: command.cid.get(), reserved, asked: Asked::of(command) }
+        let (cid, asked) = (command.cid.get(), Asked::of(command));
+        Origin { link, controller: 0, host: HostId::default(), cid, reserved, asked }
     }
 
     /// The answer to the command.
@@ -353,7 +356,7 @@ impl Target {
             Seat::Admin(id) | Seat::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
-        let origin = Origin { controller: id, ..origin };
+        let origin = Origin { controller: id, host: controller.host.id, ..origin };
         controller.hear(now);
         let ready = controller.is_ready();
         let mut outcome = match seat {
