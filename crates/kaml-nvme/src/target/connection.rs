@@ -139,6 +139,7 @@ impl Connection {
         if !self.is_full() {
             self.heard_ticks = self.heard_ticks.wrapping_add(1);
         }
+        self.outbox.rest();
     }
 
     /// For how many ticks the host has let one command hold memory, whose data it sends, or takes, slowly. It cannot send while nobody
@@ -754,6 +755,20 @@ mod tests {
         budget.give_back(2 << 20);
         assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
         assert!(budget.is_nobodys_turn());
+    }
+
+    /// Goal:   a connection that has nothing to send keeps no memory for it.
+    /// Method: a tick passes while an answer is not sent, and another one afterwards.
+    #[test]
+    fn nothing_is_kept_for_nothing_to_send() {
+        let mut connection = asked(true, 1);
+        let data = vec![0; 8192].into();
+        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: 0 });
+        connection.tick();
+        connection.sent(connection.outbox().bytes());
+        assert!(connection.outbox().spare_bytes() >= 8192, "there may be another answer at once");
+        connection.tick();
+        assert_eq!(connection.outbox().spare_bytes(), 0);
     }
 
     /// Types and flags of the PDUs of an answer.

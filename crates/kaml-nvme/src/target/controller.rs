@@ -22,6 +22,8 @@ pub(crate) const ERRORS_MAX: usize = 64;
 pub(crate) const IO_QUEUES_MAX: u16 = 64;
 /// How long a host may be silent that looks for subsystems and has named no keep-alive time-out (spec:NVMe-oF "Discovery Service").
 const DISCOVERY_SILENCE_MAX: Duration = Duration::from_secs(120);
+/// Namespaces that the changed list names; more are told as "many".
+pub(crate) const CHANGED_MAX: usize = 1024;
 /// Unit of the keep-alive time-out.
 pub(crate) const KEEP_ALIVE_UNIT: Duration = Duration::from_secs(1);
 
@@ -64,7 +66,7 @@ pub(crate) struct Controller {
     events: VecDeque<Event>,
     /// Events told and not yet acknowledged by reading their log page; no more of the kind until then.
     told: BTreeSet<u8>,
-    /// Namespaces changed since the log page was read.
+    /// Namespaces changed since the log page was read, up to one more than it names.
     pub(crate) changed_namespaces: BTreeSet<u32>,
     /// Namespaces that are not attached to this controller; all others are.
     pub(crate) detached: BTreeSet<u32>,
@@ -302,6 +304,14 @@ impl Controller {
         }
     }
 
+    /// A namespace has changed, which the host wants to hear of.
+    pub(crate) fn change_namespace(&mut self, nsid: u32) {
+        if self.changed_namespaces.len() <= CHANGED_MAX {
+            self.changed_namespaces.insert(nsid);
+        }
+        self.raise(Event::NAMESPACES);
+    }
+
     /// Whether the host wants to hear of any critical warning. Discovery has no health page to tell them in.
     pub(crate) fn hears_warnings(&self) -> bool {
         self.kind == Kind::Storage && self.event_mask as u8 != 0
@@ -391,6 +401,14 @@ mod tests {
         );
     }
 
+    /// Goal:   a host that does not read which namespaces have changed takes no more memory than to know that they are many.
+    #[test]
+    fn unread_changes_are_bounded() {
+        let mut controller = controller();
+        (0..10_000).for_each(|nsid| controller.change_namespace(nsid));
+        assert_eq!(controller.changed_namespaces.len(), CHANGED_MAX + 1);
+    }
+
     /// Goal:   each critical warning that a host wants to hear of is told as what the specification calls it, once while it holds.
     #[test]
     fn warnings_are_told_once() {
@@ -402,6 +420,7 @@ mod tests {
             let _ = controller.wait_for_event(Origin {
                 link: 0,
                 controller: 1,
+                host: [1; 16],
                 cid: 1,
                 reserved: 0,
                 asked: Asked::default(),
@@ -421,7 +440,7 @@ mod tests {
     #[test]
     fn events_are_told_once_until_acknowledged() {
         let mut controller = controller();
-        let origin = |cid| Origin { link: 0, controller: 1, cid, reserved: 0, asked: Asked::default() };
+        let origin = |cid| Origin { link: 0, controller: 1, host: [1; 16], cid, reserved: 0, asked: Asked::default() };
         controller.raise(Event::NAMESPACES);
         controller.raise(Event::NAMESPACES);
         assert!(controller.next_event().is_none(), "nobody waits");

@@ -5,7 +5,7 @@
 
 use super::budget::Budget;
 use super::connection::Connection;
-use super::controller::{Controller, Event, Kind, NAMESPACE_EVENTS};
+use super::controller::{Controller, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
 use super::errors::Asked;
 use super::options::Options;
@@ -14,7 +14,7 @@ use super::reservations::{Fence, Reservations, use_of};
 use super::workers::Change;
 use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL, kv};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
-use crate::wire::reservations::opcode;
+use crate::wire::reservations::{HostId, opcode};
 use crate::wire::status::Status;
 use crate::wire::text::get_nqn;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
@@ -39,6 +39,8 @@ pub(crate) struct Origin {
     pub(crate) link: u64,
     /// The controller of the link, once it has one.
     pub(crate) controller: u16,
+    /// The host that it belongs to, by then.
+    pub(crate) host: HostId,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
     pub(crate) asked: Asked,
@@ -46,7 +48,8 @@ pub(crate) struct Origin {
 
 impl Origin {
     fn of(link: u64, command: &Command, reserved: usize) -> Origin {
-        Origin { link, controller: 0, cid: command.cid.get(), reserved, asked: Asked::of(command) }
+        let (cid, asked) = (command.cid.get(), Asked::of(command));
+        Origin { link, controller: 0, host: HostId::default(), cid, reserved, asked }
     }
 
     /// The answer to the command.
@@ -172,6 +175,7 @@ impl Space {
 /// What does not change while a device is served.
 pub(crate) struct Limits {
     pub(crate) value_bytes_max: u64,
+    pub(crate) batch_bytes_max: u64,
     pub(crate) chunk_bytes: u32,
     pub(crate) uuid: [u8; 16],
     pub(crate) serial: String,
@@ -212,6 +216,7 @@ impl Target {
         let hex = |at: usize| info.uuid.get(at..at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok()).unwrap_or(0);
         let limits = Limits {
             value_bytes_max: info.value_bytes_max,
+            batch_bytes_max: info.batch_bytes_max,
             chunk_bytes: info.chunk_bytes,
             uuid: std::array::from_fn(|place| hex(place * 2)),
             serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),
@@ -351,7 +356,7 @@ impl Target {
             Seat::Admin(id) | Seat::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
-        let origin = Origin { controller: id, ..origin };
+        let origin = Origin { controller: id, host: controller.host.id, ..origin };
         controller.hear(now);
         let ready = controller.is_ready();
         let mut outcome = match seat {
@@ -410,6 +415,11 @@ impl Target {
     fn is_early(&self, command: &Command, data: &[u8]) -> bool {
         let is_connect = command.opcode == FABRICS && command.fabrics_type() == kind::CONNECT;
         is_connect && self.has_left_behind() && !is_for_discovery(data)
+    }
+
+    /// Whether a link has no queue yet because the target puts its Connect off.
+    pub(crate) fn puts_off(&self, link: u64) -> bool {
+        self.late_connects.iter().any(|late| late.origin.link == link)
     }
 
     fn has_left_behind(&self) -> bool {
@@ -481,7 +491,9 @@ impl Target {
             && id != ALL_NAMESPACES
         {
             let by = self.seats.get(&link).copied();
-            self.tell_of_namespace(id, |controller| by != Some(Seat::Admin(controller.id)));
+            let has_lost =
+                |controller: &Controller| by != Some(Seat::Admin(controller.id)) && !controller.detached.contains(&id);
+            self.tell_of_namespace(id, has_lost);
             self.controllers.values_mut().for_each(|controller| {
                 controller.detached.remove(&id);
             });
@@ -493,8 +505,7 @@ impl Target {
         for controller in self.controllers.values_mut() {
             let hears = controller.kind == Kind::Storage && controller.event_mask & NAMESPACE_EVENTS != 0;
             if hears && whom(controller) {
-                controller.changed_namespaces.insert(nsid);
-                controller.raise(Event::NAMESPACES);
+                controller.change_namespace(nsid);
             }
         }
     }
@@ -526,6 +537,15 @@ impl Target {
             Some(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
         };
         Some(Space { id: info.id, holds, delete_must_exist: false })
+    }
+
+    /// Nobody listens to the host behind a link: it is not silent.
+    pub(crate) fn excuse(&mut self, link: u64, now: Instant) {
+        if let Some(Seat::Admin(id) | Seat::Io(id, _)) = self.seats.get(&link)
+            && let Some(controller) = self.controllers.get_mut(id)
+        {
+            controller.hear(now);
+        }
     }
 
     /// What is due from time to time: ends controllers whose hosts are silent, looks after namespaces.

@@ -57,6 +57,9 @@ enum Then {
     Job(Work),
 }
 
+/// A command in flight: its place, and its number, by which it is told from later ones there.
+pub(crate) struct UnderWay(usize, u64);
+
 /// What a worker's job does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
@@ -81,7 +84,7 @@ pub(crate) struct Engine {
     queue: AsyncQueue,
     budget: Budget,
     in_flight: Vec<Option<(Origin, Then, u64)>>,
-    /// Commands started so far.
+    /// Commands started so far, which numbers them.
     started_count: u64,
     free: Vec<usize>,
     workers: Workers,
@@ -201,6 +204,19 @@ impl Engine {
         self.take(token);
         self.start(origin, move |worker| done(worker.device.write(&batch)));
         Ok(())
+    }
+
+    /// Has a worker read the records of a batch, and store them, all or none.
+    pub(crate) fn write_slowly(
+        &mut self,
+        origin: Origin,
+        decode: impl FnOnce() -> Result<kaml::Batch, Status> + Send + 'static,
+    ) {
+        self.write_count += 1;
+        self.start(origin, move |worker| match decode() {
+            Ok(batch) => done(worker.device.write(&batch)),
+            Err(status) => Err::<u64, _>(status).into(),
+        });
     }
 
     /// Reads a value; no more than `room` bytes of it are answered, and its size as the result.
@@ -404,14 +420,17 @@ impl Engine {
         self.free.len() == self.in_flight.len()
     }
 
-    /// Numbers what is started, from 0.
-    pub(crate) fn started_count(&self) -> u64 {
-        self.started_count
+    /// Commands in flight that are looked for.
+    pub(crate) fn under_way(&self, is_sought: impl Fn(&Origin) -> bool) -> Vec<UnderWay> {
+        let places = self.in_flight.iter().enumerate();
+        let found =
+            places.filter_map(|(place, command)| command.as_ref().map(|(origin, _, number)| (place, origin, number)));
+        found.filter(|(_, origin, _)| is_sought(origin)).map(|(place, _, number)| UnderWay(place, *number)).collect()
     }
 
-    /// Whether anything is in flight that was started before number `before`, from links that are looked for.
-    pub(crate) fn is_under_way(&self, before: u64, is_sought: impl Fn(u64) -> bool) -> bool {
-        self.in_flight.iter().flatten().any(|(origin, _, number)| *number < before && is_sought(origin.link))
+    /// Whether one of them is in flight still.
+    pub(crate) fn is_under_way(&self, UnderWay(place, number): &UnderWay) -> bool {
+        self.in_flight[*place].as_ref().is_some_and(|(_, _, other)| other == number)
     }
 
     /// Whether changes are under way that came from such links.

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the entries' layout (`wire::logs`), the entries of a controller (`controller`), reading them (`logs`).
 //! Implements:       spec:NVMe-Base "Error Information (Log Identifier 01h)".
 
-use super::core::{Holds, Origin, Seat, Target};
+use super::core::{ALL_NAMESPACES, Holds, Origin, Seat, Target};
 use crate::wire::command::{Command, CommandSet, FABRICS, admin, kv, nvm};
 use crate::wire::logs::ErrorEntry;
 use crate::wire::status::Status;
@@ -31,6 +31,16 @@ impl Asked {
         let first = u64::from(command.cdw10.get()) | u64::from(command.cdw11.get()) << 32;
         Asked { opcode: command.opcode, nsid: command.nsid.get(), first }
     }
+
+    /// Whether an I/O command names namespaces and keys in its data, or before, too.
+    fn names_more(&self) -> bool {
+        matches!(self.opcode, kv::PUT | kv::NAME_KEYS | kv::RETRIEVE_NAMED | kv::EXIST_NAMED)
+    }
+
+    /// Whether the command may be about a namespace.
+    pub(crate) fn may_touch(&self, nsid: u32) -> bool {
+        self.nsid == nsid || self.nsid == ALL_NAMESPACES || self.names_more()
+    }
 }
 
 /// Where in a command the field lies that a status is about: its byte, and its bit above that. `set` is that of the namespace;
@@ -38,9 +48,7 @@ impl Asked {
 fn location(asked: &Asked, set: Option<CommandSet>, status: Status) -> u16 {
     let is = |other: Status| status.is(other);
     let on_records = set == Some(CommandSet::KeyValue);
-    // They name namespaces and keys in their data, too.
-    let names_more =
-        on_records && matches!(asked.opcode, kv::PUT | kv::NAME_KEYS | kv::RETRIEVE_NAMED | kv::EXIST_NAMED);
+    let names_more = on_records && asked.names_more();
     match asked.opcode {
         FABRICS if is(Status::INVALID_OPCODE) => 4,
         _ if is(Status::INVALID_OPCODE) => 0,

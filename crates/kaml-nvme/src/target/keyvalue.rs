@@ -6,19 +6,22 @@
 //! Implements:       spec:NVMe-KV "Key Value Command Set"; paper:KAML Table I (Get, Put).
 
 use super::core::{Holds, Origin, Outcome, Space, Target};
-use super::engine::status_of;
+use super::engine::{LARGE_BYTES, status_of};
 use super::reservations::Use;
 use crate::wire::command::{Command, kv};
 use crate::wire::keyvalue::{encode_list, get_key, options, store};
-use crate::wire::manage::decode_put;
+use crate::wire::manage::{decode_put, put_count_max, put_namespaces};
 use crate::wire::status::Status;
 use kaml::{Batch, Bytes, Condition, Device, Key, NamespaceId};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 /// Keys of one List at most, so that none holds up other commands for long; hosts go on from the last one.
 const LISTED_MAX: usize = 8192;
 /// The least that a listed key takes.
 const LISTED_BYTES_MIN: usize = 4;
+/// The least that a record of a Put takes of what a device takes at once: its header there (`docs/formats/record.md`).
+const PUT_RECORD_BYTES_MIN: u64 = 40;
 
 impl Target {
     pub(crate) fn key_value(
@@ -36,7 +39,7 @@ impl Target {
             kv::DELETE => self.delete(origin, space, command).into(),
             kv::EXIST => self.exist(origin, space, command),
             kv::LIST => self.list(origin, space, command),
-            kv::PUT => self.put(origin, id, command, &data).into(),
+            kv::PUT => self.put(origin, id, command, data).into(),
             kv::NAME_KEYS => self.name_keys(id, command, &data).into(),
             kv::RETRIEVE_NAMED => self.retrieve_named(origin, id, command).into(),
             kv::EXIST_NAMED => self.exist_named(origin, id, command).into(),
@@ -138,11 +141,28 @@ impl Target {
         listed(self.engine.device(), id, start, room).into()
     }
 
-    /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records.
-    fn put(&mut self, origin: Origin, id: u16, command: &Command, data: &[u8]) -> Result<(), Status> {
-        let batch = decode_put(data, command.cdw10.get())?;
-        batch.records().try_for_each(|record| self.holds_records(id, record.namespace, Use::Write))?;
-        self.engine.write(origin, batch)
+    /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records. A long one a worker
+    /// reads, because short records take several times as much memory as their data.
+    fn put(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Result<(), Status> {
+        let count = command.cdw10.get();
+        if put_count_max(data.len(), count) * PUT_RECORD_BYTES_MIN > self.limits.batch_bytes_max {
+            return Err(Status::INVALID_FIELD);
+        }
+        if data.len() < LARGE_BYTES {
+            let batch = decode_put(&data, count)?;
+            batch.records().try_for_each(|record| self.holds_records(id, record.namespace, Use::Write))?;
+            return self.engine.write(origin, batch);
+        }
+        let mut seen = BTreeSet::new();
+        for nsid in put_namespaces(&data, count) {
+            let nsid = nsid?;
+            if seen.insert(nsid) {
+                self.holds_records(id, nsid, Use::Write)?;
+            }
+        }
+        let data = data.into_owned();
+        self.engine.write_slowly(origin, move || decode_put(&data, count));
+        Ok(())
     }
 
     /// Refuses a namespace that is not attached, has no keys, or is reserved.

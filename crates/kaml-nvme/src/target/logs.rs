@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
-use super::controller::{Controller, ERRORS_MAX, Event, Kind, warning};
+use super::controller::{CHANGED_MAX, Controller, ERRORS_MAX, Event, Kind, warning};
 use super::core::Target;
 use crate::wire::command::{Command, CommandSet, admin, kv, nvm};
 use crate::wire::fabrics::CNTLID_DYNAMIC;
@@ -25,9 +25,6 @@ const UNIT_BYTES: u64 = 512_000;
 const TEMPERATURE_KELVIN: u16 = 300;
 /// Spare blocks below this share are a warning.
 const SPARE_THRESHOLD_PERCENT: u8 = 10;
-/// Namespaces that the changed list names; more are told as "many".
-const CHANGED_MAX: usize = 1024;
-
 impl Target {
     pub(crate) fn log_page(&mut self, id: u16, local: SocketAddr, command: &Command) -> Result<Vec<u8>, Status> {
         let request = LogRequest::of(command).ok_or(Status::INVALID_FIELD)?;
@@ -126,19 +123,25 @@ impl Target {
         if allowed {
             let mut record = DiscoveryRecord::new_zeroed();
             record.transport = 3; // TCP
-            record.family = if local.is_ipv4() { 1 } else { 2 };
+            put_address(&mut record, local);
             record.subsystem_type = 2; // NVM subsystem
             record.requirements = 2 | 1 << 2; // no secure channel, flow control can be off
             record.port = 1.into();
             record.cntlid = CNTLID_DYNAMIC.into();
             record.admin_queue_size = 32.into();
-            put_ascii(&mut record.service, &local.port().to_string());
-            put_ascii(&mut record.address, &local.ip().to_canonical().to_string());
             put_name(&mut record.subsystem, &self.options.subsystem);
             page.extend(record.as_bytes());
         }
         page
     }
+}
+
+/// A listener for both families has IPv4 addresses as IPv6 ones: hosts are told of what they are.
+fn put_address(record: &mut DiscoveryRecord, local: SocketAddr) {
+    let address = local.ip().to_canonical();
+    record.family = if address.is_ipv4() { 1 } else { 2 };
+    put_ascii(&mut record.service, &local.port().to_string());
+    put_ascii(&mut record.address, &address.to_string());
 }
 
 fn spare_percent(stats: &Stats) -> u8 {
@@ -232,4 +235,22 @@ fn effects(set: CommandSet) -> Vec<u8> {
         put(1024 + usize::from(*opcode) * 4, effect::SUPPORTED | more);
     }
     page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   the family that discovery tells is that of the address that it tells, also where the system calls it another's.
+    #[test]
+    fn families_are_those_of_addresses() {
+        for (local, family, address) in
+            [("192.0.2.1:4420", 1, "192.0.2.1"), ("[::ffff:192.0.2.1]:4420", 1, "192.0.2.1"), ("[::1]:4420", 2, "::1")]
+        {
+            let mut record = DiscoveryRecord::new_zeroed();
+            put_address(&mut record, local.parse().unwrap());
+            assert_eq!((record.family, &record.address[..address.len()]), (family, address.as_bytes()), "{local}");
+            assert_eq!(record.service[..5], *b"4420 ");
+        }
+    }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// Time-outs and namespaces are looked after this often, while anybody is connected.
 const TICK: Duration = Duration::from_millis(500);
-/// A link must have connected to a controller after this time.
+/// A link must have connected to a controller after this time, unless the target puts that off.
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
 const STALL_MAX: Duration = Duration::from_secs(30);
@@ -413,6 +413,8 @@ impl Reactor {
         if self.deaf {
             self.listen(true);
         }
+        let unheard = self.links.iter().filter(|(_, link)| link.is_deaf());
+        unheard.for_each(|(number, _)| self.target.excuse(*number, now));
         self.target.tick(now);
         self.links.values_mut().for_each(|link| link.connection.tick());
         if self.budget.is_nobodys_turn() {
@@ -427,7 +429,8 @@ impl Reactor {
                 link.gone = true;
             }
             let stalled = link.connection.is_owed() && !link.is_deaf() || link.connection.outbox().bytes() > 0;
-            let late = !link.connected && now.duration_since(link.began) > GREETING_MAX;
+            let late =
+                !link.connected && now.duration_since(link.began) > GREETING_MAX && !self.target.puts_off(*number);
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {
                 tracing::info!(peer = ?link.socket.peer_addr().ok(), "closing a connection that does not move");
                 link.gone = true;

@@ -10,7 +10,7 @@
 
 use super::controller::{Controller, Event, Kind as ControllerKind};
 use super::core::{Origin, Outcome, Space, Target};
-use super::engine::Reply;
+use super::engine::{Reply, UnderWay};
 use crate::wire::command::{Command, CommandSet, kv, nvm};
 use crate::wire::reservations::{HostId, Kind, Notice, Registrant, Report, Wish, opcode};
 use crate::wire::status::Status;
@@ -234,10 +234,8 @@ pub(crate) fn use_of(set: CommandSet, opcode: u8) -> Use {
 /// A Preempt and Abort whose victims have commands under way.
 pub(crate) struct Fence {
     origin: Origin,
-    /// Links of other hosts. Any other may have been a victim's: one that is gone leaves commands under way, too.
-    innocent: Vec<u64>,
-    /// Commands that were started before.
-    before: u64,
+    /// These, also of those of their connections that have gone.
+    victims: Vec<UnderWay>,
 }
 
 impl Target {
@@ -288,26 +286,22 @@ impl Target {
             };
             self.controllers.values_mut().filter(theirs).for_each(|controller| controller.notify(nsid, *notice));
         }
-        let others = self.controllers.values().filter(|controller| !effects.aborted.contains(&controller.host.id));
-        let links = |controller: &Controller| {
-            controller.io_links.values().copied().chain([controller.admin_link]).collect::<Vec<_>>()
-        };
-        let fence = Fence { origin, innocent: others.flat_map(links).collect(), before: self.engine.started_count() };
-        if effects.aborted.is_empty() || self.is_clear(&fence) {
+        if effects.aborted.is_empty() {
+            return Status::SUCCESS.into();
+        }
+        let is_victim = |of: &Origin| effects.aborted.contains(&of.host) && of.asked.may_touch(nsid);
+        let fence = Fence { origin, victims: self.engine.under_way(is_victim) };
+        if fence.victims.is_empty() {
             return Status::SUCCESS.into();
         }
         self.fences.push(fence);
         Outcome::Later
     }
 
-    fn is_clear(&self, fence: &Fence) -> bool {
-        !self.engine.is_under_way(fence.before, |link| !fence.innocent.contains(&link))
-    }
-
     /// Answers those who wait until preempted hosts have nothing under way.
     pub(crate) fn open_fences(&mut self) {
         for fence in std::mem::take(&mut self.fences) {
-            if self.is_clear(&fence) {
+            if !fence.victims.iter().any(|victim| self.engine.is_under_way(victim)) {
                 self.replies.push(Reply::of(fence.origin, Status::SUCCESS));
             } else {
                 self.fences.push(fence);

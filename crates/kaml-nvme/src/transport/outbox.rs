@@ -30,7 +30,7 @@ pub struct Outbox {
     /// Bytes of the first piece that are sent.
     sent: usize,
     bytes: usize,
-    /// An empty piece, kept for its memory.
+    /// An empty piece, kept for its memory until the outbox rests.
     spare: Vec<u8>,
     /// Data that are copied or sent, for whoever wants their memory.
     spent: Vec<Bytes>,
@@ -86,6 +86,18 @@ impl Outbox {
     /// Bytes that are kept: a piece is, all of it, until it is sent whole.
     pub fn held(&self) -> usize {
         self.bytes + self.sent
+    }
+
+    /// Bytes of memory that are kept for the PDUs that come next.
+    pub fn spare_bytes(&self) -> usize {
+        self.spare.capacity()
+    }
+
+    /// Time has passed: keeps no memory if there is nothing to send.
+    pub fn rest(&mut self) {
+        if self.pieces.is_empty() {
+            self.spare = Vec::new();
+        }
     }
 
     /// Adds a PDU without data.

@@ -259,14 +259,34 @@ pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch) -> u32 {
     count
 }
 
-/// Reads `count` records of an atomic Put.
-pub fn decode_put(data: &[u8], count: u32) -> Result<Batch, Status> {
-    let mut batch = Batch::new();
+/// The heads of `count` records of an atomic Put, and their values.
+fn put_records(data: &[u8], count: u32) -> impl Iterator<Item = Result<(PutRecord, &[u8]), Status>> {
     let mut rest = data;
-    for _ in 0..count {
+    (0..count).map(move |_| {
         let (head, tail) = PutRecord::read_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
         let len = head.value_bytes.get() as usize;
         let value = tail.get(..len).ok_or(Status::SGL_LENGTH)?;
+        rest = &tail[len.next_multiple_of(4).min(tail.len())..];
+        Ok((head, value))
+    })
+}
+
+/// The namespaces of `count` records of an atomic Put, record by record.
+pub fn put_namespaces(data: &[u8], count: u32) -> impl Iterator<Item = Result<NamespaceId, Status>> {
+    put_records(data, count).map(|record| record.map(|(head, _)| head.nsid.get()))
+}
+
+/// How many records an atomic Put of so many bytes can have, which says that they are `count`.
+pub fn put_count_max(bytes: usize, count: u32) -> u64 {
+    u64::from(count).min((bytes / size_of::<PutRecord>()) as u64)
+}
+
+/// Reads `count` records of an atomic Put.
+pub fn decode_put(data: &[u8], count: u32) -> Result<Batch, Status> {
+    let mut batch = Batch::new();
+    for record in put_records(data, count) {
+        let (head, value) = record?;
+        let len = value.len();
         let key = head.key.get(..usize::from(head.key_bytes)).ok_or(Status::INVALID_KEY_SIZE)?;
         let key = Key::new(key).map_err(|_| Status::INVALID_KEY_SIZE)?;
         let nsid = head.nsid.get();
@@ -278,7 +298,6 @@ pub fn decode_put(data: &[u8], count: u32) -> Result<Batch, Status> {
             (4, 0) => batch.delete_if_present(nsid, key),
             _ => return Err(Status::INVALID_FIELD),
         };
-        rest = &tail[len.next_multiple_of(4).min(tail.len())..];
     }
     Ok(batch)
 }

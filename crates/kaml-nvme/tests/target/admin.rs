@@ -171,6 +171,30 @@ fn namespaces_are_managed_by_hosts() {
     assert_eq!(words(&other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap()), more, "each that was attached");
 }
 
+/// Goal:   who never had a namespace is not told that it has gone; who had one is.
+/// Method: one host creates two namespaces and attaches one of them to another host, then deletes both.
+#[test]
+fn who_never_had_a_namespace_does_not_miss_it() {
+    let world = World::new();
+    let (host, other) = (world.host(), world.host());
+    let mut listen = Command::new(admin::SET_FEATURES, 0);
+    (listen.cdw10, listen.cdw11) = (0x0b.into(), (1 << 8).into());
+    other.admin().execute(listen, &[], 0).unwrap().success().unwrap();
+    let manage = |select: u32, nsid: u32, data: &[u8]| {
+        let mut command = Command::new(admin::NAMESPACE_MANAGEMENT, nsid);
+        (command.cdw10, command.cdw11) = (select.into(), (1 << 24).into());
+        host.admin().execute(command, data, 0).unwrap().success().unwrap().result as u32
+    };
+    let [had, missing] = [(); 2].map(|()| manage(0, 0, Create::new_zeroed().as_bytes()));
+    let attach = Command::new(admin::NAMESPACE_ATTACHMENT, had);
+    host.admin().execute(attach, &controller_list([other.id()].into_iter()), 0).unwrap().success().unwrap();
+    other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap();
+    manage(1, missing, &[]);
+    assert_eq!(words(&other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap()), []);
+    manage(1, had, &[]);
+    assert_eq!(words(&other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap()), [had]);
+}
+
 /// Goal:   features, abort and event requests answer as hosts expect.
 /// Method: number of queues, keep-alive, delete of missing keys, unknown ones; abort of an event request and of nothing.
 #[test]

@@ -8,6 +8,7 @@ use kaml_nvme::host::{KeyValue, Wait};
 use kaml_nvme::target::{Offline, Options};
 use kaml_nvme::wire::command::{Command, Sgl, admin, kv, nvm};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, register};
+use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
 use std::io::{Read, Write};
@@ -259,6 +260,39 @@ fn who_goes_unheard_is_noticed() {
     assert!(busy < took / 5, "nobody looks: {busy:?}");
 }
 
+/// Goal:   a host that nobody listens to does not lose its controller by being silent: any command would keep it alive, but none is heard.
+/// Method: a target with 1 MiB, and a keep-alive time-out of one second; a queue has more than that in compares under way, whose reads
+///         are held up for three and a half. Then each is answered.
+#[test]
+fn who_is_not_listened_to_is_not_silent() {
+    const COMPARES: u16 = 160;
+    let (held, medium) = Held::new();
+    let device = Device::on_medium(medium).unwrap();
+    let disk = device.create_namespace("disk", &BlockOptions::new(4096, 1 << 12).into()).unwrap();
+    (0..1 << 12).step_by(64).for_each(|at| device.block_write(disk, at, &[5; 64 * 4096]).unwrap());
+    let world = World::serving(device, |options| options.memory_bytes = 1 << 20);
+    let (mut admin, cntlid) = enabled(&world);
+    let mut keep_alive = Command::new(admin::SET_FEATURES, 0);
+    (keep_alive.cdw10, keep_alive.cdw11) = (0x0f.into(), 1000.into());
+    admin.write_all(&bytes(&[(Header::Command(keep_alive), vec![])])).unwrap();
+    assert_eq!(statuses(&mut admin, 1), [0]);
+    let mut socket = world.raw();
+    socket.write_all(&bytes(&[(init(), vec![]), connect_queue_of(&world.subsystem, 1, cntlid, COMPARES + 1)])).unwrap();
+    socket.read_exact(&mut [0; 128]).unwrap();
+    assert_eq!(statuses(&mut socket, 1), [0]);
+    held.hold(true);
+    for number in 0..COMPARES {
+        let mut compare = Command::new(nvm::COMPARE, disk);
+        (compare.cid, compare.sgl, compare.cdw12) = (number.into(), Sgl::in_capsule(8192), 1.into());
+        socket.write_all(&bytes(&[(Header::Command(compare), vec![5; 8192])])).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(3500));
+    held.hold(false);
+    let mut answers = vec![0; 24 * usize::from(COMPARES)];
+    socket.read_exact(&mut answers).expect("it is still connected");
+    assert!(answers.chunks(24).all(|answer| answer[22..] == [0, 0]));
+}
+
 /// A controller and an I/O queue of a target without sockets.
 fn connected(target: &mut Offline) -> (u64, u64) {
     let subsystem = target.subsystem().to_owned();
@@ -302,6 +336,56 @@ fn unnamed_data_in_capsules_count() {
     target.take_sent(queue);
     assert_eq!(target.used_bytes(), 0);
     assert_eq!(*device.get(nsid, key(&[3])).unwrap().unwrap(), [7]);
+}
+
+/// Goal:   Puts of many short records take about the memory of their data while they wait, and such as no device takes are refused
+///         before anybody reads them.
+#[test]
+fn puts_of_many_records_are_bounded() {
+    run_alone("memory::many_records");
+}
+
+/// Method: a target without sockets, whose reads are held up; thirty Puts of as many deletes as the device takes wait for an index that
+///         is not in memory. The process takes no more than twice their data, where their records take more than four times as much.
+///         One with more deletes is refused for that, not for its namespaces.
+#[test]
+#[ignore = "puts_of_many_records_are_bounded runs it in a process of its own"]
+fn many_records() {
+    const PUTS: usize = 30;
+    let (held, device, nsid) = held_up();
+    let mut target = Offline::new(&device, Options::for_device(&device)).unwrap();
+    let (_, queue) = connected(&mut target);
+    let count = device.info().batch_bytes_max as u32 / 40 - 1;
+    let mut records = Vec::new();
+    let mut head = Vec::new();
+    (0..count)
+        .for_each(|number| encode_put(&mut records, nsid, &kaml::Key::from(u64::from(number)), PutAction::Delete));
+    let put = |target: &mut Offline, cid: usize, count: u32, records: &[u8]| {
+        let mut put = Command::new(kv::PUT, nsid);
+        (put.cid, put.sgl) = ((cid as u16).into(), Sgl::transport(records.len() as u32));
+        put.cdw10 = count.into();
+        target.receive(queue, &bytes(&[(Header::Command(put), vec![])]));
+        let asked = told(&target.take_sent(queue));
+        assert_eq!(asked, [(pdu::R2T, cid as u16)]);
+        let transfer =
+            Transfer { cid: (cid as u16).into(), length: (records.len() as u32).into(), ..Transfer::new_zeroed() };
+        target.receive(queue, &bytes(&[(Header::DataIn(transfer, true), records.to_vec())]));
+    };
+    let before = peak_bytes();
+    (0..PUTS).for_each(|cid| put(&mut target, cid, count, &records));
+    let (grown, data) = (peak_bytes() - before, (PUTS * records.len()) as u64);
+    encode_put(&mut head, 77, &key(b"k"), PutAction::Delete);
+    head.extend(&records);
+    head.extend(&records);
+    put(&mut target, PUTS, 1 + 2 * count, &head);
+    let sent = target.take_sent(queue);
+    held.hold(false);
+    let status = Status::from_field(u16::from_le_bytes([sent[22], sent[23]]));
+    assert!(grown < 2 * data, "{} KiB more, for {} KiB of data", grown >> 10, data >> 10);
+    assert_eq!(status, Status::INVALID_FIELD);
+    target.settle();
+    assert_eq!(target.used_bytes(), target.take_sent(queue).len());
+    assert_eq!(target.used_bytes(), 0);
 }
 
 /// Goal:   lists of keys that went take no memory, whoever still waits for what there is of their keys.

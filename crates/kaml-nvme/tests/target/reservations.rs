@@ -1,7 +1,8 @@
 //! Reservations: hosts that keep each other from using a namespace.
 
+use crate::held::Held;
 use crate::world::{World, key};
-use kaml::{BlockOptions, NamespaceOptions, VersionOptions};
+use kaml::{BlockOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{Blocks, Controller, Error, KeyValue, Reservations, Ticket};
 use kaml_nvme::wire::command::{Command, admin};
 use kaml_nvme::wire::identify::cns;
@@ -9,6 +10,8 @@ use kaml_nvme::wire::logs::{LogRequest, lid};
 use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::reservations::{Kind, Notice, Registrant, Report, Wish};
 use kaml_nvme::wire::status::Status;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 const CONFLICT: Option<Status> = Some(Status::RESERVATION_CONFLICT);
@@ -214,6 +217,58 @@ fn aborted_commands_are_over() {
         stored += ends.iter().filter(|end| end.is_success()).count();
     }
     assert!((1..320).contains(&stored), "{stored} of 320 came before");
+}
+
+/// Goal:   Preempt and Abort waits for what its victim has begun on the namespace, and for nothing else: neither for what it does
+///         elsewhere, nor for others that have gone.
+/// Method: workers are held up by a host's read of the namespace, which goes, and by the victim's of another one; preempted then, and
+///         again with a read of the namespace under way.
+#[test]
+fn others_are_not_waited_for() {
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+    let [here, elsewhere] = ["here", "elsewhere"].map(|name| {
+        let nsid = world.namespace(name);
+        world.device.put(nsid, key(b"one"), b"value").unwrap();
+        assert!(world.device.unload_namespace(nsid).unwrap());
+        nsid
+    });
+    let (mine, victim, gone) = (host(&world, 1), host(&world, 2), host(&world, 3));
+    let kind = Kind::WriteExclusiveRegistrants;
+    of(&mine, here).carry_out(&Wish::Register { key: 1 }).unwrap();
+    of(&mine, here).carry_out(&Wish::Acquire { key: 1, kind }).unwrap();
+    held.hold(true);
+    let retrieve =
+        |host: &Controller, nsid| KeyValue::new(&host.queues()[0], nsid).submit_retrieve(&key(b"one"), 10).unwrap();
+    let _unanswered = retrieve(&gone, here);
+    while held.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(gone);
+    let _elsewhere = retrieve(&victim, elsewhere);
+    std::thread::sleep(Duration::from_millis(300));
+    let (say, said) = channel();
+    let (mine, abort) = (&mine, Wish::Preempt { key: 1, kind, victim: 2, abort: true });
+    let preempt = move || {
+        of(mine, here).carry_out(&abort).unwrap();
+        let _ = say.send(());
+    };
+    std::thread::scope(|scope| {
+        of(&victim, here).carry_out(&Wish::Register { key: 2 }).unwrap();
+        scope.spawn(preempt.clone());
+        let is_soon = said.recv_timeout(Duration::from_secs(5)).is_ok();
+        let mut is_early = false;
+        if is_soon {
+            let _here = retrieve(&victim, here);
+            of(&victim, here).carry_out(&Wish::Register { key: 2 }).unwrap();
+            scope.spawn(preempt);
+            is_early = said.recv_timeout(Duration::from_millis(500)).is_ok();
+        }
+        held.hold(false);
+        assert!(is_soon, "what is under way is not its victim's, or elsewhere");
+        assert!(!is_early, "its victim reads");
+        said.recv_timeout(Duration::from_secs(10)).unwrap();
+    });
 }
 
 /// Goal:   the same holds for a victim whose connections are gone, which is why hosts are preempted.

@@ -1,12 +1,15 @@
 //! Hosts that ask for much, and hosts that go, beside others.
 
 use crate::held::Held;
+use crate::hostile::{bytes, connect_queue, init};
 use crate::memory::peak_bytes;
 use crate::world::{World, key, run_alone};
 use kaml::{BlockOptions, Device, NamespaceId};
 use kaml_nvme::host::{Blocks, Controller, HostOptions, KeyValue, Wait};
 use kaml_nvme::wire::command::{Command, nvm};
+use kaml_nvme::wire::fabrics::CNTLID_DYNAMIC;
 use kaml_nvme::wire::status::Status;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::slice::from_ref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -286,6 +289,34 @@ fn rests_of_jobs_go_with_their_host() {
     std::thread::sleep(Duration::from_millis(500));
     let read = world.device.stats().read_bytes - before;
     assert!(read <= 2 << 20, "{read} bytes of 16 MiB were read for nobody");
+}
+
+/// Goal:   a host that the target itself keeps from connecting is not closed for having connected too late.
+/// Method: a store that a worker has begun is held up, and its host goes; another host's Connect comes, and the worker goes on after
+///         more time than a connection has for that.
+#[test]
+fn who_is_put_off_may_come_late() {
+    let (held, medium) = Held::new();
+    let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+    let idle = world.namespace("idle");
+    world.device.put(idle, key(b"one"), b"value").unwrap();
+    assert!(world.device.unload_namespace(idle).unwrap());
+    let lost = world.host();
+    held.hold(true);
+    let store = KeyValue::new(&lost.queues()[0], idle).storing(&key(b"key"), 5, 0);
+    let _ = lost.queues()[0].submit(store, b"value", 0).unwrap();
+    while held.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(lost);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut socket = world.raw();
+    socket.write_all(&bytes(&[(init(), vec![]), connect_queue(&world.subsystem, 0, CNTLID_DYNAMIC)])).unwrap();
+    std::thread::sleep(Duration::from_millis(11_500));
+    held.hold(false);
+    let mut answers = [0; 128 + 24];
+    socket.read_exact(&mut answers).expect("it is still there");
+    assert_eq!(answers[128 + 22..], [0, 0], "it is connected");
 }
 
 /// Goal:   trims take the memory of their ranges and no more, while they wait.
