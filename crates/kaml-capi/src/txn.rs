@@ -25,7 +25,7 @@ pub struct kaml_txn {
 }
 
 /// A transaction that its store counts until it is freed.
-struct OpenTxn {
+pub(crate) struct OpenTxn {
     txn: Transaction,
     /// Behind `txn`, so that the transaction is gone when the store counts one less: a store that counts none may close.
     _counted: Counted,
@@ -33,7 +33,7 @@ struct OpenTxn {
 
 struct Counted(Arc<AtomicUsize>);
 
-static TRANSACTIONS: Registry<OpenTxn> = Registry::new(Kind::Transaction);
+pub(crate) static TRANSACTIONS: Registry<OpenTxn> = Registry::new(Kind::Transaction);
 
 impl Counted {
     fn new(count: &Arc<AtomicUsize>) -> Counted {
