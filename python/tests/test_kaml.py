@@ -253,10 +253,29 @@ class Stores(unittest.TestCase):
             store.put(self.accounts, 1, b"")
             with store.transaction() as holder:
                 holder.read_for_update(self.accounts, 1)
-                with self.assertRaises(kaml.Error) as state, store.transaction() as txn:
+                with self.assertRaises(kaml.RetryableError) as told, store.transaction() as txn:
                     with self.assertRaises(kaml.RetryableError):
                         txn.update(self.accounts, 1, b"x")
-                self.assertEqual(state.exception.status, Status.BAD_STATE)
+                self.assertEqual(told.exception.status, Status.LOCK_TIMEOUT)
+
+    def test_a_victim_that_goes_on_is_run_again(self):
+        tries = []
+
+        def body(txn):
+            tries.append(txn)
+            try:
+                txn.update(self.accounts, 1, b"x")
+            except kaml.Error:
+                holder.abort()
+            return txn.read(self.accounts, 1)
+
+        with Store(self.device, 4 << 20, lock_timeout_ms=50) as store:
+            store.put(self.accounts, 1, b"")
+            with store.transaction() as holder:
+                holder.read_for_update(self.accounts, 1)
+                self.assertEqual(store.run(body), b"x")
+            self.assertEqual(len(tries), 2)
+            self.assertEqual(store.get(self.accounts, 1), b"x")
 
     def test_what_is_in_use_is_not_closed(self):
         store = Store(self.device, 4 << 20)

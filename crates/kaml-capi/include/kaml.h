@@ -608,8 +608,10 @@ enum kaml_status kaml_store_delete(struct kaml_store store,
                                    const void *key,
                                    size_t key_length);
 
-// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted.
-enum kaml_status kaml_txn_begin(struct kaml_store store, struct kaml_txn *txn);
+// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted. If a call aborts it
+// (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls but that one answer the same.
+enum kaml_status kaml_txn_begin(struct kaml_store store,
+                                struct kaml_txn *txn);
 
 // Reads a record, or that there is none (`KAML_NOT_FOUND`): nobody changes it until the transaction ends. `*value` is
 // the caller's from then on and is given back with `kaml_free`.

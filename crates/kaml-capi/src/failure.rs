@@ -11,7 +11,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why a call failed: its status, and the message with the names and numbers of this case.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) status: kaml_status,
     message: Cow<'static, CStr>,
@@ -53,7 +53,13 @@ impl From<kaml::Error> for Failure {
 
 impl From<kaml::store::StoreError> for Failure {
     fn from(error: kaml::store::StoreError) -> Failure {
-        Failure::new((&error).into(), error.to_string())
+        (&error).into()
+    }
+}
+
+impl From<&kaml::store::StoreError> for Failure {
+    fn from(error: &kaml::store::StoreError) -> Failure {
+        Failure::new(error.into(), error.to_string())
     }
 }
 
