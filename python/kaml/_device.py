@@ -309,7 +309,7 @@ class Device(native.Owner):
         ]
 
     def snapshot(self, namespace: Namespace) -> int:
-        """Takes a snapshot and answers its number; durable when it returns."""
+        """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""
         number = c_uint32()
         call("kaml_snapshot", self._handle, native.id_of(namespace), byref(number))
         return number.value
@@ -330,13 +330,14 @@ class Device(native.Owner):
 
     def roll_back(self, namespace: Namespace, snapshot: int) -> int:
         """Makes a namespace look as it did in a snapshot. Answers the snapshot of what it looked like before: rolling back
-        to that one undoes it."""
+        to that one undoes it. Refused (``IN_USE``) while a store is open over the device."""
         before = c_uint32()
         call("kaml_roll_back", self._handle, native.id_of(namespace), snapshot, byref(before))
         return before.value
 
     def undo(self, namespace: Namespace, key: Key, changes: int = 1) -> None:
-        """Undoes the last changes of a key; durable when it returns."""
+        """Undoes the last changes of a key; durable when it returns. Refused (``IN_USE``) while a store is open over the
+        device."""
         call("kaml_undo", self._handle, native.id_of(namespace), *native.key_in(key), changes)
 
     def merge(

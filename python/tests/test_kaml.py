@@ -277,6 +277,30 @@ class Stores(unittest.TestCase):
             self.assertEqual(len(tries), 2)
             self.assertEqual(store.get(self.accounts, 1), b"x")
 
+    def test_snapshots_have_what_stores_have_not_written_yet(self):
+        with Device.in_memory(256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True)
+            with Store(device, 4 << 20, write_mode=kaml.WriteMode.BACK, durability_delay_ms=3_600_000) as store:
+                store.put(pages, "home", b"one")
+                first = device.snapshot(pages)
+                store.run(lambda txn: txn.update(pages, "home", b"two"))
+                second = device.snapshot(pages)
+                store.put(pages, "home", b"three")
+                self.assertEqual(device.get_as_of(pages, first, "home"), b"one")
+                self.assertEqual(device.get_as_of(pages, second, "home"), b"two")
+                device.forget_snapshot(pages, first)
+                self.assertEqual(device.merge(pages, dry_run=True).dropped, device.merge(pages).dropped)
+                self.assertEqual(device.get_as_of(pages, second, "home"), b"two")
+                store.flush()
+                device.merge(pages, keep_snapshots=False)
+                self.assertEqual(device.snapshots(pages), [])
+                self.assertEqual((store.get(pages, "home"), device.get(pages, "home")), (b"three", b"three"))
+                third = device.snapshot(pages)
+                for change in (lambda: device.roll_back(pages, third), lambda: device.undo(pages, "home")):
+                    with self.assertRaisesRegex(kaml.Error, "close it first") as refused:
+                        change()
+                    self.assertEqual(refused.exception.status, Status.IN_USE)
+
     def test_what_is_in_use_is_not_closed(self):
         store = Store(self.device, 4 << 20)
         txn = store.transaction()

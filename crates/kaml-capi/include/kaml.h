@@ -510,7 +510,8 @@ enum kaml_status kaml_history(struct kaml_device device,
                               size_t version_count_max,
                               size_t *version_count);
 
-// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns.
+// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns. A
+// store that is open over the device is flushed first.
 enum kaml_status kaml_snapshot(struct kaml_device device,
                                kaml_namespace_id namespace_id,
                                uint32_t *snapshot);
@@ -529,28 +530,30 @@ enum kaml_status kaml_forget_snapshot(struct kaml_device device,
                                       uint32_t snapshot);
 
 // Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
-// rolling back to that one undoes it. Durable when it returns.
+// rolling back to that one undoes it. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_roll_back(struct kaml_device device,
                                 kaml_namespace_id namespace_id,
                                 uint32_t snapshot,
                                 uint32_t *before);
 
 // Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
-// there. Durable when it returns.
+// there. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_undo(struct kaml_device device,
                            kaml_namespace_id namespace_id,
                            const void *key,
                            size_t key_length,
                            uint32_t changes);
 
-// Gives the space of versions back that the rules do not keep, while others put and get. `report` may be null.
+// Gives the space of versions back that the rules do not keep, while others put and get, also through a store. `report`
+// may be null.
 enum kaml_status kaml_merge(struct kaml_device device,
                             kaml_namespace_id namespace_id,
                             const struct kaml_retention *rules,
                             struct kaml_merge_report *report);
 
 // Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
-// changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.
+// changed through it alone (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` answer
+// `KAML_IN_USE`), and the device is not closed.
 // `options` may be null.
 enum kaml_status kaml_store_open(struct kaml_device device,
                                  uint64_t cache_bytes,

@@ -45,10 +45,18 @@ impl OpenDevice {
         if store.is_some() {
             return Err(Failure::new(
                 KAML_IN_USE,
-                "a store is open over the device; change its records through the store",
+                "a store is open over the device; change records through it, or close it first",
             ));
         }
         body(&self.device)
+    }
+
+    /// Takes a snapshot of what is there for those who read through the store, if one is open: it is flushed first.
+    pub(crate) fn snapshot(&self, namespace_id: kaml_namespace_id) -> Result<u32, Failure> {
+        if let Some(store) = &*self.store() {
+            store.flush()?;
+        }
+        Ok(self.device.snapshot(namespace_id)?)
     }
 }
 

@@ -33,7 +33,8 @@ pub(crate) struct OpenStore {
 pub(crate) static STORES: Registry<OpenStore> = Registry::new(Kind::Store);
 
 /// Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
-/// changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.
+/// changed through it alone (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` answer
+/// `KAML_IN_USE`), and the device is not closed.
 /// `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_store_open(
