@@ -12,8 +12,9 @@ use crate::arguments::{self, Out, ValueOut};
 use crate::device::kaml_namespace_id;
 use crate::failure::{Failure, call};
 use crate::handle::{Kind, Registry};
-use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use crate::status::kaml_status;
 use crate::store::{STORES, kaml_store};
+use kaml::Key;
 use kaml::store::{StoreError, Transaction, Value, XcbEvent};
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -105,7 +106,7 @@ pub unsafe extern "C" fn kaml_txn_read(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
-        answer(&out, call_with(txn, |txn| txn.read(namespace_id, key))?)
+        answer(&out, (namespace_id, key), call_with(txn, |txn| txn.read(namespace_id, key))?)
     })
 }
 
@@ -123,14 +124,14 @@ pub unsafe extern "C" fn kaml_txn_read_for_update(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
-        answer(&out, call_with(txn, |txn| txn.read_for_update(namespace_id, key))?)
+        answer(&out, (namespace_id, key), call_with(txn, |txn| txn.read_for_update(namespace_id, key))?)
     })
 }
 
-fn answer(out: &ValueOut, found: Option<Value>) -> Result<(), Failure> {
+fn answer(out: &ValueOut, (namespace_id, key): (kaml_namespace_id, Key), found: Option<Value>) -> Result<(), Failure> {
     match found {
         Some(value) => out.set(&value),
-        None => Err(Failure::plain(KAML_NOT_FOUND)),
+        None => Err(Failure::no_record(namespace_id, key)),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::arguments::{self, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::options::flag;
-use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use crate::status::kaml_status;
 use kaml::{At, MergeReport, Retention};
 use std::ffi::c_void;
 
@@ -98,7 +98,7 @@ unsafe fn get_at(
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
         DEVICES.with(device.id, |open| match open.device.get_version(namespace_id, key, at)? {
             Some(found) => out.set(&found.value),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }

@@ -165,6 +165,7 @@ static void records(void) {
     TRUE_THAT(length == 0 && value != NULL);
     kaml_free(value);
     EXPECT(kaml_get(device, bytes_ns, "nobody", 6, &value, &length), KAML_NOT_FOUND);
+    TRUE_THAT(strstr(kaml_last_error(), "nobody") != NULL);
     TRUE_THAT(length == 0 && value == NULL);
     EXPECT(kaml_get(device, bytes_ns, "a", 1, NULL, &length), KAML_BAD_ARGUMENT);
     EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, NULL), KAML_BAD_ARGUMENT);
@@ -326,7 +327,7 @@ static void transactions(void) {
     EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, &value, &length), KAML_OK);
     kaml_free(value);
     EXPECT(kaml_txn_read(txn, bytes_ns, "z", 1, &value, &length), KAML_NOT_FOUND);
-    TRUE_THAT(value == NULL);
+    TRUE_THAT(value == NULL && strstr(kaml_last_error(), "key z") != NULL);
     EXPECT(kaml_txn_insert(txn, bytes_ns, "a", 1, "2", 1), KAML_EXISTS);
     EXPECT(kaml_txn_update(txn, bytes_ns, "z", 1, "2", 1), KAML_NOT_FOUND);
     EXPECT(kaml_txn_delete(txn, bytes_ns, "z", 1), KAML_NOT_FOUND);
