@@ -250,6 +250,16 @@ class Device(native.Owner):
         call("kaml_namespace", self._handle, native.name_bytes(name), byref(found))
         return Namespace(found.value, name)
 
+    def namespaces(self) -> List[Namespace]:
+        """All namespaces in the order of their ids."""
+        room = 64
+        while True:
+            found, count = (native.NamespaceOut * room)(), c_size_t()
+            call("kaml_namespaces", self._handle, found, room, byref(count))
+            if count.value <= room:
+                return [Namespace(info.namespace_id, info.name.decode()) for info in found[: count.value]]
+            room = count.value
+
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
         call("kaml_delete_namespace", self._handle, native.id_of(namespace))

@@ -73,6 +73,16 @@ class Devices(unittest.TestCase):
                 device.get(space, "key 1")
             self.assertEqual(gone.exception.status, Status.UNKNOWN_NAMESPACE)
 
+    def test_namespaces_are_listed(self):
+        with Device.create(self.path, 64 << 20) as device:
+            self.assertEqual(device.namespaces(), [])
+            names = ["space", "n\u00e4me", "x" * 255, *(f"more {number}" for number in range(70))]
+            made = [device.create_namespace(name) for name in names]
+            self.assertEqual(device.namespaces(), made)
+            device.delete_namespace(made.pop(1))
+        with Device.open(self.path) as device:
+            self.assertEqual(device.namespaces(), made)
+
     def test_versions_come_back(self):
         with Device.create(self.path, 256 << 20) as device:
             pages = device.create_namespace("pages", versioned=True)

@@ -64,6 +64,9 @@
 // A plain put is durable at the next `kaml_store_flush`.
 #define KAML_WRITE_BACK 1
 
+// The longest name of a namespace, with the zero byte that ends it.
+#define KAML_NAME_BYTES 256
+
 // Store, whether the key is there or not.
 #define KAML_PUT 0
 
@@ -230,6 +233,22 @@ typedef struct kaml_namespace_options {
 
 // A namespace of a device; never given to another one.
 typedef uint32_t kaml_namespace_id;
+
+// A namespace, as a listing tells it.
+typedef struct kaml_namespace_info {
+    // Records that the device has in it, or versions of all records.
+    uint64_t record_count;
+    // Its id.
+    kaml_namespace_id namespace_id;
+    // `KAML_KEYS_...`.
+    uint32_t keys;
+    // 1: it keeps every version of every record.
+    uint32_t versioned;
+    // 1: it holds logical blocks, not records.
+    uint32_t blocks;
+    // Its name.
+    char name[KAML_NAME_BYTES];
+} kaml_namespace_info;
 
 // A key that the library answers.
 typedef struct kaml_key {
@@ -418,6 +437,13 @@ enum kaml_status kaml_create_namespace(struct kaml_device device,
 
 // Finds a namespace by its name. Nothing has to be closed.
 enum kaml_status kaml_namespace(struct kaml_device device, const char *name, kaml_namespace_id *namespace_id);
+
+// Tells the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
+// many there are, also if they are more.
+enum kaml_status kaml_namespaces(struct kaml_device device,
+                                 struct kaml_namespace_info *namespaces,
+                                 size_t namespace_count_max,
+                                 size_t *namespace_count);
 
 // Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
 // transactions that use the namespace fail then.

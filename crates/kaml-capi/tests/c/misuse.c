@@ -126,6 +126,20 @@ static void namespaces(void) {
     TRUE_THAT(id == 77);
     EXPECT(kaml_namespace(device, "u64", &id), KAML_OK);
     TRUE_THAT(id == u64_ns);
+
+    kaml_namespace_info infos[3];
+    size_t count = 0;
+    EXPECT(kaml_namespaces(device, infos, 3, &count), KAML_OK);
+    TRUE_THAT(count == 2 && infos[0].namespace_id == bytes_ns && infos[1].namespace_id == u64_ns);
+    TRUE_THAT(strcmp(infos[0].name, "bytes") == 0 && strcmp(infos[1].name, "u64") == 0);
+    TRUE_THAT(infos[0].keys == KAML_KEYS_BYTES && infos[1].keys == KAML_KEYS_U64 && infos[1].versioned == 0);
+    infos[1].namespace_id = 4711;
+    EXPECT(kaml_namespaces(device, infos, 1, &count), KAML_OK);
+    TRUE_THAT(count == 2 && infos[1].namespace_id == 4711);
+    EXPECT(kaml_namespaces(device, NULL, 0, &count), KAML_OK);
+    TRUE_THAT(count == 2);
+    EXPECT(kaml_namespaces(device, NULL, 3, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_namespaces(device, infos, 3, NULL), KAML_BAD_ARGUMENT);
 }
 
 static void records(void) {
