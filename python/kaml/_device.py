@@ -250,6 +250,16 @@ class Device(native.Owner):
         call("kaml_namespace", self._handle, native.name_bytes(name), byref(found))
         return Namespace(found.value, name)
 
+    def namespaces(self) -> List[Namespace]:
+        """All namespaces in the order of their ids."""
+        room = 64
+        while True:
+            found, count = (native.NamespaceOut * room)(), c_size_t()
+            call("kaml_namespaces", self._handle, found, room, byref(count))
+            if count.value <= room:
+                return [Namespace(info.namespace_id, info.name.decode()) for info in found[: count.value]]
+            room = count.value
+
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
         call("kaml_delete_namespace", self._handle, native.id_of(namespace))
@@ -309,7 +319,7 @@ class Device(native.Owner):
         ]
 
     def snapshot(self, namespace: Namespace) -> int:
-        """Takes a snapshot and answers its number; durable when it returns."""
+        """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""
         number = c_uint32()
         call("kaml_snapshot", self._handle, native.id_of(namespace), byref(number))
         return number.value
@@ -330,13 +340,14 @@ class Device(native.Owner):
 
     def roll_back(self, namespace: Namespace, snapshot: int) -> int:
         """Makes a namespace look as it did in a snapshot. Answers the snapshot of what it looked like before: rolling back
-        to that one undoes it."""
+        to that one undoes it. Refused (``IN_USE``) while a store is open over the device."""
         before = c_uint32()
         call("kaml_roll_back", self._handle, native.id_of(namespace), snapshot, byref(before))
         return before.value
 
     def undo(self, namespace: Namespace, key: Key, changes: int = 1) -> None:
-        """Undoes the last changes of a key; durable when it returns."""
+        """Undoes the last changes of a key; durable when it returns. Refused (``IN_USE``) while a store is open over the
+        device."""
         call("kaml_undo", self._handle, native.id_of(namespace), *native.key_in(key), changes)
 
     def merge(

@@ -9,7 +9,7 @@ import operator
 import os
 import sys
 import warnings
-from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, Optional, Union
 
 from ._errors import Error, Status, error
@@ -22,6 +22,7 @@ Buffer = Union[bytes, bytearray, memoryview]
 
 VERSION_MAJOR = 0
 KEY_BYTES_MAX = 16
+NAME_BYTES = 256
 
 
 def unsigned(value: Any, kind: Any, what: str) -> int:
@@ -85,6 +86,17 @@ class NamespaceOptions(Struct):
         ("keep_for_ns", c_uint64),
         ("keep_internal", c_uint32),
         ("reserved", c_uint32),
+    ]
+
+
+class NamespaceOut(Struct):
+    _fields_ = [
+        ("record_count", c_uint64),
+        ("namespace_id", c_uint32),
+        ("keys", c_uint32),
+        ("versioned", c_uint32),
+        ("blocks", c_uint32),
+        ("name", c_char * NAME_BYTES),
     ]
 
 
@@ -178,6 +190,7 @@ STRUCTS = {
     "kaml_create_options": CreateOptions,
     "kaml_open_options": OpenOptions,
     "kaml_namespace_options": NamespaceOptions,
+    "kaml_namespace_info": NamespaceOut,
     "kaml_key": KeyOut,
     "kaml_record": Record,
     "kaml_cursor": Cursor,
@@ -209,6 +222,7 @@ CONSTANTS = {
     "KAML_PUT_DELETE": 3,
     "KAML_PUT_DELETE_IF_PRESENT": 4,
     "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
+    "KAML_NAME_BYTES": NAME_BYTES,
 }
 
 _RECORD = [c_uint32, c_void_p, c_size_t]
@@ -230,6 +244,7 @@ FUNCTIONS = {
     "kaml_limits": (c_int, [DeviceHandle, POINTER(c_uint64), POINTER(c_uint64)]),
     "kaml_create_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(NamespaceOptions), POINTER(c_uint32)]),
     "kaml_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(c_uint32)]),
+    "kaml_namespaces": (c_int, [DeviceHandle, POINTER(NamespaceOut), c_size_t, POINTER(c_size_t)]),
     "kaml_delete_namespace": (c_int, [DeviceHandle, c_uint32]),
     "kaml_key_u64": (KeyOut, [c_uint64]),
     "kaml_get": (c_int, [DeviceHandle, *_RECORD, *_VALUE_OUT]),
@@ -261,6 +276,7 @@ FUNCTIONS = {
     "kaml_txn_read": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_txn_read_for_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_txn_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
+    "kaml_txn_upsert": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
     "kaml_txn_insert": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
     "kaml_txn_delete": (c_int, [TxnHandle, *_RECORD]),
     "kaml_txn_commit": (c_int, [TxnHandle]),

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How often a transaction is run again that waited too long for a lock: a wait that its body itself keeps is in vain each time.
+TIMEOUT_RETRIES_MAX = 2
 #: Seconds before a transaction is run again the second time; doubled each time up to 64 times as long.
 RETRY_PAUSE_S = 20e-6
 
@@ -98,14 +100,17 @@ class Store(native.Owner):
         return Transaction(self)
 
     def run(self, body: "Callable[[Transaction], T]", retries_max: int = 100) -> T:
-        """Runs ``body`` in a transaction and commits it; runs it again after a deadlock or a lock timeout."""
+        """Runs ``body`` in a transaction and commits it; runs it again after a deadlock, and twice after waiting too long for a
+        lock. The body uses its transaction alone: a ``put`` of a record that this has locked waits for it in vain."""
+        timeouts = 0
         for tries in range(retries_max + 1):
             try:
                 with self.transaction() as txn:
                     return body(txn)
-            except RetryableError:
-                if tries == retries_max:
+            except RetryableError as error:
+                if tries == retries_max or timeouts == TIMEOUT_RETRIES_MAX:
                     raise
+                timeouts += error.status == Status.LOCK_TIMEOUT
                 if tries > 0:
                     time.sleep(RETRY_PAUSE_S * 2 ** min(tries, 6))
         raise AssertionError("the last try returns or raises")
@@ -138,6 +143,10 @@ class Transaction(native.Owner):
     def insert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
         """Stores a record that is not there; else ``ExistsError``."""
         call("kaml_txn_insert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
+
+    def upsert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
+        """Stores a record, whether it is there or not."""
+        call("kaml_txn_upsert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
         """Deletes a record that is there; else ``NotFoundError``."""

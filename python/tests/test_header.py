@@ -14,6 +14,7 @@ CODE = re.sub(r"//.*", "", HEADER.read_text())
 SCALARS = {
     "int": ctypes.c_int,
     "bool": ctypes.c_bool,
+    "char": ctypes.c_char,
     "size_t": ctypes.c_size_t,
     "uint8_t": ctypes.c_uint8,
     "uint32_t": ctypes.c_uint32,

@@ -73,6 +73,16 @@ class Devices(unittest.TestCase):
                 device.get(space, "key 1")
             self.assertEqual(gone.exception.status, Status.UNKNOWN_NAMESPACE)
 
+    def test_namespaces_are_listed(self):
+        with Device.create(self.path, 64 << 20) as device:
+            self.assertEqual(device.namespaces(), [])
+            names = ["space", "n\u00e4me", "x" * 255, *(f"more {number}" for number in range(70))]
+            made = [device.create_namespace(name) for name in names]
+            self.assertEqual(device.namespaces(), made)
+            device.delete_namespace(made.pop(1))
+        with Device.open(self.path) as device:
+            self.assertEqual(device.namespaces(), made)
+
     def test_versions_come_back(self):
         with Device.create(self.path, 256 << 20) as device:
             pages = device.create_namespace("pages", versioned=True)
@@ -205,6 +215,29 @@ class Stores(unittest.TestCase):
                 txn.abort()
             self.assertEqual(store.get(self.accounts, 1), b"10")
 
+    def test_upserts_store_what_is_there_and_what_is_not(self):
+        with Store(self.device, 4 << 20) as store:
+            store.put(self.accounts, 1, b"old")
+            with store.transaction() as txn:
+                txn.upsert(self.accounts, 1, b"new")
+                txn.upsert(self.accounts, 2, b"made")
+            self.assertEqual([store.get(self.accounts, key) for key in (1, 2)], [b"new", b"made"])
+
+    def test_waits_in_vain_are_few(self):
+        runs = 0
+
+        def body(txn):
+            nonlocal runs
+            runs += 1
+            txn.update(self.accounts, 1, b"2")
+            store.put(self.accounts, 1, b"3")  # not through the transaction, which has locked it
+
+        with Store(self.device, 4 << 20, lock_timeout_ms=20) as store:
+            store.put(self.accounts, 1, b"1")
+            with self.assertRaises(kaml.RetryableError):
+                store.run(body)
+            self.assertEqual((runs, store.get(self.accounts, 1)), (3, b"1"))
+
     def test_threads_lose_no_money(self):
         count, rounds = 8, 200
 
@@ -253,10 +286,53 @@ class Stores(unittest.TestCase):
             store.put(self.accounts, 1, b"")
             with store.transaction() as holder:
                 holder.read_for_update(self.accounts, 1)
-                with self.assertRaises(kaml.Error) as state, store.transaction() as txn:
+                with self.assertRaises(kaml.RetryableError) as told, store.transaction() as txn:
                     with self.assertRaises(kaml.RetryableError):
                         txn.update(self.accounts, 1, b"x")
-                self.assertEqual(state.exception.status, Status.BAD_STATE)
+                self.assertEqual(told.exception.status, Status.LOCK_TIMEOUT)
+
+    def test_a_victim_that_goes_on_is_run_again(self):
+        tries = []
+
+        def body(txn):
+            tries.append(txn)
+            try:
+                txn.update(self.accounts, 1, b"x")
+            except kaml.Error:
+                holder.abort()
+            return txn.read(self.accounts, 1)
+
+        with Store(self.device, 4 << 20, lock_timeout_ms=50) as store:
+            store.put(self.accounts, 1, b"")
+            with store.transaction() as holder:
+                holder.read_for_update(self.accounts, 1)
+                self.assertEqual(store.run(body), b"x")
+            self.assertEqual(len(tries), 2)
+            self.assertEqual(store.get(self.accounts, 1), b"x")
+
+    def test_snapshots_have_what_stores_have_not_written_yet(self):
+        with Device.in_memory(256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True)
+            with Store(device, 4 << 20, write_mode=kaml.WriteMode.BACK, durability_delay_ms=3_600_000) as store:
+                store.put(pages, "home", b"one")
+                first = device.snapshot(pages)
+                store.run(lambda txn: txn.update(pages, "home", b"two"))
+                second = device.snapshot(pages)
+                store.put(pages, "home", b"three")
+                self.assertEqual(device.get_as_of(pages, first, "home"), b"one")
+                self.assertEqual(device.get_as_of(pages, second, "home"), b"two")
+                device.forget_snapshot(pages, first)
+                self.assertEqual(device.merge(pages, dry_run=True).dropped, device.merge(pages).dropped)
+                self.assertEqual(device.get_as_of(pages, second, "home"), b"two")
+                store.flush()
+                device.merge(pages, keep_snapshots=False)
+                self.assertEqual(device.snapshots(pages), [])
+                self.assertEqual((store.get(pages, "home"), device.get(pages, "home")), (b"three", b"three"))
+                third = device.snapshot(pages)
+                for change in (lambda: device.roll_back(pages, third), lambda: device.undo(pages, "home")):
+                    with self.assertRaisesRegex(kaml.Error, "close it first") as refused:
+                        change()
+                    self.assertEqual(refused.exception.status, Status.IN_USE)
 
     def test_what_is_in_use_is_not_closed(self):
         store = Store(self.device, 4 << 20)

@@ -64,6 +64,9 @@
 // A plain put is durable at the next `kaml_store_flush`.
 #define KAML_WRITE_BACK 1
 
+// The longest name of a namespace, with the zero byte that ends it.
+#define KAML_NAME_BYTES 256
+
 // Store, whether the key is there or not.
 #define KAML_PUT 0
 
@@ -230,6 +233,22 @@ typedef struct kaml_namespace_options {
 
 // A namespace of a device; never given to another one.
 typedef uint32_t kaml_namespace_id;
+
+// A namespace, as a listing tells it.
+typedef struct kaml_namespace_info {
+    // Records that the device has in it, or versions of all records.
+    uint64_t record_count;
+    // Its id.
+    kaml_namespace_id namespace_id;
+    // `KAML_KEYS_...`.
+    uint32_t keys;
+    // 1: it keeps every version of every record.
+    uint32_t versioned;
+    // 1: it holds logical blocks, not records.
+    uint32_t blocks;
+    // Its name.
+    char name[KAML_NAME_BYTES];
+} kaml_namespace_info;
 
 // A key that the library answers.
 typedef struct kaml_key {
@@ -419,6 +438,13 @@ enum kaml_status kaml_create_namespace(struct kaml_device device,
 // Finds a namespace by its name. Nothing has to be closed.
 enum kaml_status kaml_namespace(struct kaml_device device, const char *name, kaml_namespace_id *namespace_id);
 
+// Tells the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
+// many there are, also if they are more.
+enum kaml_status kaml_namespaces(struct kaml_device device,
+                                 struct kaml_namespace_info *namespaces,
+                                 size_t namespace_count_max,
+                                 size_t *namespace_count);
+
 // Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
 // transactions that use the namespace fail then.
 enum kaml_status kaml_delete_namespace(struct kaml_device device,
@@ -510,7 +536,8 @@ enum kaml_status kaml_history(struct kaml_device device,
                               size_t version_count_max,
                               size_t *version_count);
 
-// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns.
+// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns. A
+// store that is open over the device is flushed first.
 enum kaml_status kaml_snapshot(struct kaml_device device,
                                kaml_namespace_id namespace_id,
                                uint32_t *snapshot);
@@ -529,28 +556,30 @@ enum kaml_status kaml_forget_snapshot(struct kaml_device device,
                                       uint32_t snapshot);
 
 // Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
-// rolling back to that one undoes it. Durable when it returns.
+// rolling back to that one undoes it. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_roll_back(struct kaml_device device,
                                 kaml_namespace_id namespace_id,
                                 uint32_t snapshot,
                                 uint32_t *before);
 
 // Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
-// there. Durable when it returns.
+// there. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_undo(struct kaml_device device,
                            kaml_namespace_id namespace_id,
                            const void *key,
                            size_t key_length,
                            uint32_t changes);
 
-// Gives the space of versions back that the rules do not keep, while others put and get. `report` may be null.
+// Gives the space of versions back that the rules do not keep, while others put and get, also through a store. `report`
+// may be null.
 enum kaml_status kaml_merge(struct kaml_device device,
                             kaml_namespace_id namespace_id,
                             const struct kaml_retention *rules,
                             struct kaml_merge_report *report);
 
 // Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
-// changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.
+// changed through it alone (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` answer
+// `KAML_IN_USE`), and the device is not closed.
 // `options` may be null.
 enum kaml_status kaml_store_open(struct kaml_device device,
                                  uint64_t cache_bytes,
@@ -608,8 +637,10 @@ enum kaml_status kaml_store_delete(struct kaml_store store,
                                    const void *key,
                                    size_t key_length);
 
-// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted.
-enum kaml_status kaml_txn_begin(struct kaml_store store, struct kaml_txn *txn);
+// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted. If a call aborts it
+// (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls but that one answer the same.
+enum kaml_status kaml_txn_begin(struct kaml_store store,
+                                struct kaml_txn *txn);
 
 // Reads a record, or that there is none (`KAML_NOT_FOUND`): nobody changes it until the transaction ends. `*value` is
 // the caller's from then on and is given back with `kaml_free`.
@@ -631,6 +662,14 @@ enum kaml_status kaml_txn_read_for_update(struct kaml_txn txn,
 
 // Changes a record that is there; else `KAML_NOT_FOUND`, and the transaction goes on.
 enum kaml_status kaml_txn_update(struct kaml_txn txn,
+                                 kaml_namespace_id namespace_id,
+                                 const void *key,
+                                 size_t key_length,
+                                 const void *value,
+                                 size_t value_length);
+
+// Stores a record, whether it is there or not.
+enum kaml_status kaml_txn_upsert(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
                                  const void *key,
                                  size_t key_length,

@@ -7,10 +7,12 @@
 use crate::arguments::{self, Out};
 use crate::failure::{Failure, call};
 use crate::handle::{Kind, Registry};
-use crate::options::{self, kaml_create_options, kaml_namespace_options, kaml_open_options};
+use crate::options::{
+    self, KAML_KEYS_BYTES, KAML_KEYS_U64, kaml_create_options, kaml_namespace_options, kaml_open_options,
+};
 use crate::status::kaml_status::{self, KAML_IN_USE};
-use kaml::Device;
 use kaml::store::Store;
+use kaml::{Device, KeyKind, NamespaceInfo};
 use std::ffi::c_char;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -24,6 +26,45 @@ pub struct kaml_device {
 
 /// A namespace of a device; never given to another one.
 pub type kaml_namespace_id = u32;
+
+/// The longest name of a namespace, with the zero byte that ends it.
+pub const KAML_NAME_BYTES: usize = 256;
+
+/// A namespace, as a listing tells it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kaml_namespace_info {
+    /// Records that the device has in it, or versions of all records.
+    pub record_count: u64,
+    /// Its id.
+    pub namespace_id: kaml_namespace_id,
+    /// `KAML_KEYS_...`.
+    pub keys: u32,
+    /// 1: it keeps every version of every record.
+    pub versioned: u32,
+    /// 1: it holds logical blocks, not records.
+    pub blocks: u32,
+    /// Its name.
+    pub name: [c_char; KAML_NAME_BYTES],
+}
+
+impl From<&NamespaceInfo> for kaml_namespace_info {
+    fn from(info: &NamespaceInfo) -> kaml_namespace_info {
+        let mut name = [0; KAML_NAME_BYTES];
+        name.iter_mut().zip(info.name.bytes().take(KAML_NAME_BYTES - 1)).for_each(|(to, byte)| *to = byte as c_char);
+        kaml_namespace_info {
+            record_count: info.record_count,
+            namespace_id: info.id,
+            keys: match info.keys {
+                KeyKind::Bytes => KAML_KEYS_BYTES,
+                KeyKind::U64 => KAML_KEYS_U64,
+            },
+            versioned: info.versions.is_some().into(),
+            blocks: info.blocks.is_some().into(),
+            name,
+        }
+    }
+}
 
 /// A device, and the store that is open over it. The store's cache would not notice changes that go past it, so while
 /// there is one, nobody changes records of the device but through it; and there is one at most.
@@ -45,10 +86,18 @@ impl OpenDevice {
         if store.is_some() {
             return Err(Failure::new(
                 KAML_IN_USE,
-                "a store is open over the device; change its records through the store",
+                "a store is open over the device; change records through it, or close it first",
             ));
         }
         body(&self.device)
+    }
+
+    /// Takes a snapshot of what is there for those who read through the store, if one is open: it is flushed first.
+    pub(crate) fn snapshot(&self, namespace_id: kaml_namespace_id) -> Result<u32, Failure> {
+        if let Some(store) = &*self.store() {
+            store.flush()?;
+        }
+        Ok(self.device.snapshot(namespace_id)?)
     }
 }
 
@@ -178,6 +227,29 @@ pub unsafe extern "C" fn kaml_namespace(
             out.set(open.device.namespace(name)?);
             Ok(())
         })
+    })
+}
+
+/// Tells the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
+/// many there are, also if they are more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_namespaces(
+    device: kaml_device,
+    namespaces: *mut kaml_namespace_info,
+    namespace_count_max: usize,
+    namespace_count: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (count, places) = unsafe {
+            let count = Out::new(namespace_count, "namespace_count")?;
+            count.set(0);
+            (count, arguments::slice_out(namespaces, namespace_count_max, "namespaces")?)
+        };
+        let found = DEVICES.with(device.id, |open| Ok(open.device.namespaces()))?;
+        places.iter_mut().zip(&found).for_each(|(place, info)| _ = place.write(info.into()));
+        count.set(found.len());
+        Ok(())
     })
 }
 

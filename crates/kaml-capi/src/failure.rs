@@ -3,7 +3,9 @@
 //! Lives here:       `call`, which every function of the API is made of; the message that `kaml_last_error` answers.
 //! Lives elsewhere:  status codes (`status`).
 
+use crate::device::kaml_namespace_id;
 use crate::status::kaml_status;
+use kaml::Key;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -14,19 +16,45 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) status: kaml_status,
-    message: Cow<'static, CStr>,
+    message: Message,
+}
+
+/// What `kaml_last_error` answers.
+#[derive(Debug)]
+enum Message {
+    Text(Cow<'static, CStr>),
+    /// Put into words when somebody asks: nothing is allocated for what happens often.
+    NoRecord {
+        namespace_id: kaml_namespace_id,
+        key: Key,
+    },
+}
+
+impl Message {
+    fn text(&mut self) -> &CStr {
+        if let Message::NoRecord { namespace_id, key } = self {
+            *self = Message::of(format!("namespace {namespace_id}: key {key} does not exist"));
+        }
+        match self {
+            Message::Text(text) => text,
+            Message::NoRecord { .. } => unreachable!("just put into words"),
+        }
+    }
+
+    fn of(text: String) -> Message {
+        // Names come from outside and may not contain what ends a C string.
+        Message::Text(CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default().into())
+    }
 }
 
 impl Failure {
     pub(crate) fn new(status: kaml_status, message: impl Into<String>) -> Failure {
-        // Names come from outside and may not contain what ends a C string.
-        let message: String = message.into().replace('\0', "\u{fffd}");
-        Failure { status, message: CString::new(message).unwrap_or_default().into() }
+        Failure { status, message: Message::of(message.into()) }
     }
 
-    /// The message is the text of the status: nothing is allocated for what happens often, as a key that is not there.
-    pub(crate) fn plain(status: kaml_status) -> Failure {
-        Failure { status, message: status.text().into() }
+    /// There is no record of a key.
+    pub(crate) fn no_record(namespace_id: kaml_namespace_id, key: Key) -> Failure {
+        Failure { status: kaml_status::KAML_NOT_FOUND, message: Message::NoRecord { namespace_id, key } }
     }
 
     pub(crate) fn argument(message: impl Into<String>) -> Failure {
@@ -53,7 +81,13 @@ impl From<kaml::Error> for Failure {
 
 impl From<kaml::store::StoreError> for Failure {
     fn from(error: kaml::store::StoreError) -> Failure {
-        Failure::new((&error).into(), error.to_string())
+        (&error).into()
+    }
+}
+
+impl From<&kaml::store::StoreError> for Failure {
+    fn from(error: &kaml::store::StoreError) -> Failure {
+        Failure::new(error.into(), error.to_string())
     }
 }
 
@@ -70,7 +104,7 @@ impl From<kaml_device::KeyError> for Failure {
 }
 
 thread_local! {
-    static LAST: RefCell<Cow<'static, CStr>> = const { RefCell::new(Cow::Borrowed(c"")) };
+    static LAST: RefCell<Message> = const { RefCell::new(Message::Text(Cow::Borrowed(c""))) };
 }
 
 /// Runs the body of a call. Nothing unwinds into C: a panic is answered with `KAML_INTERNAL`. What it may have left half
@@ -90,7 +124,7 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> kaml_status {
 /// if none did. Valid until the next call of this thread fails; never freed by the caller.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_last_error() -> *const c_char {
-    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    LAST.try_with(|last| last.borrow_mut().text().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
 /// The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
@@ -133,7 +167,9 @@ mod tests {
         call(|| Ok(()));
         assert_eq!(last(), "a\u{fffd}b");
         std::thread::spawn(|| assert_eq!(last(), "")).join().expect("it holds there too");
-        call(|| Err(Failure::plain(kaml_status::KAML_NOT_FOUND)));
-        assert_eq!(last(), "no record has that key");
+        call(|| Err(Failure::no_record(7, Key::new(b"ada").expect("a key"))));
+        for _ in 0..2 {
+            assert_eq!(last(), "namespace 7: key ada does not exist");
+        }
     }
 }

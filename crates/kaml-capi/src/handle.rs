@@ -13,15 +13,21 @@
 //! ```
 //!
 //! After a fork what was open is the parent's, whose threads the child does not have: the child's handles of it are not open, and
-//! what it opens itself is its own.
+//! what it opens itself is its own. No lock of another thread is waited for there, whose owner is not there either: whoever
+//! forks holds the tables over the fork, and a slot whose lock somebody had is left alone.
 //!
 //! A call holds its slot's lock (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
 //! has it, so nothing is ever closed under a call that uses it, and closing never waits for a call.
 
+use crate::device::DEVICES;
 use crate::failure::Failure;
 use crate::status::kaml_status::{KAML_BAD_HANDLE, KAML_IN_USE, KAML_TOO_MANY};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, Once, OnceLock, PoisonError, RwLock, TryLockError};
+use crate::store::STORES;
+use crate::txn::TRANSACTIONS;
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
 const SLOT_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 40;
@@ -35,18 +41,32 @@ const _: () = assert!(4 + GENERATION_BITS + SLOT_BITS == u64::BITS);
 
 /// Forks between this process and the one that opened the first handle.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-static NOTICES_FORKS: Once = Once::new();
+static NOTICES_FORKS: AtomicBool = AtomicBool::new(false);
 
-/// Has each fork from now on counted, in the child.
+thread_local! {
+    /// The tables, while this thread forks. Never dropped, so that it is there at the end of a thread, too.
+    static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 3]>>> = const { Cell::new(None) };
+}
+
+/// Has the tables held over each fork from now on, and forks counted in the child.
 fn notice_forks() {
+    extern "C" fn prepare() {
+        HELD.set(HELD.take().or_else(|| Some(ManuallyDrop::new([DEVICES.free(), STORES.free(), TRANSACTIONS.free()]))));
+    }
+    extern "C" fn release() {
+        drop(HELD.take().map(ManuallyDrop::into_inner));
+    }
     extern "C" fn count() {
         FORKS.fetch_add(1, Ordering::Relaxed);
+        release();
     }
-    NOTICES_FORKS.call_once(|| {
-        // SAFETY: what is called in the child adds to an atomic and nothing else. Without memory for it children are not told, who
-        // may do nothing with what was open anyway.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(count)) };
-    });
+    // Nobody waits for the first one: that wait, too, might be inherited. What is there twice does no harm.
+    if !NOTICES_FORKS.load(Ordering::Acquire) {
+        // SAFETY: what is called takes and gives back locks that nobody holds while he forks, and adds to an atomic. Without memory
+        // for it children are not told, who may do nothing with what was open anyway.
+        let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(count)) };
+        NOTICES_FORKS.store(true, Ordering::Release);
+    }
 }
 
 /// What a handle stands for. No kind is zero, so a handle of zeros is never open.
@@ -98,9 +118,12 @@ impl<T> Registry<T> {
     /// Opens a handle.
     pub(crate) fn insert(&self, value: T) -> Result<u64, Failure> {
         notice_forks();
-        let at = self.take_slot()?;
-        let slot = &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS];
-        let mut content = slot.value.write().unwrap_or_else(PoisonError::into_inner);
+        let (at, slot, mut content) = loop {
+            let (at, slot) = self.take_slot()?;
+            if let Some(content) = slot.lock() {
+                break (at, slot, content);
+            }
+        };
         *content = Some(value);
         slot.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(((self.kind as u64) << (64 - 4)) | (slot.generation.load(Ordering::Acquire) << SLOT_BITS) | at as u64)
@@ -153,23 +176,30 @@ impl<T> Registry<T> {
         let used_up = generation + 1 == GENERATION_MAX;
         drop(content);
         if !used_up {
-            let slot = (handle as usize % SLOTS_MAX) as u32;
-            self.free.lock().unwrap_or_else(PoisonError::into_inner).slots.push(slot);
+            self.free().slots.push((handle as usize % SLOTS_MAX) as u32);
         }
         Ok(value)
     }
 
-    fn take_slot(&self) -> Result<usize, Failure> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = free.slots.pop() {
-            return Ok(slot as usize);
-        }
-        if free.fresh == SLOTS_MAX {
-            let what = self.kind.name();
-            return Err(Failure::new(KAML_TOO_MANY, format!("{SLOTS_MAX} {what} handles are open already")));
-        }
-        free.fresh += 1;
-        Ok(free.fresh - 1)
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_slot(&self) -> Result<(usize, &Slot<T>), Failure> {
+        let mut free = self.free();
+        let at = match free.slots.pop() {
+            Some(slot) => slot as usize,
+            None if free.fresh == SLOTS_MAX => {
+                let what = self.kind.name();
+                return Err(Failure::new(KAML_TOO_MANY, format!("{SLOTS_MAX} {what} handles are open already")));
+            }
+            None => {
+                free.fresh += 1;
+                free.fresh - 1
+            }
+        };
+        // Under the lock, so that no fork comes in between.
+        Ok((at, &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS]))
     }
 
     /// The slot of a handle that is open, or was a moment ago.
@@ -197,6 +227,19 @@ impl<T> Registry<T> {
 impl<T> Slot<T> {
     fn is_at(&self, generation: u64) -> bool {
         self.generation.load(Ordering::Acquire) == generation
+    }
+
+    /// Locks a free slot, which only calls with stale handles of it still look at, for a moment. None: whoever does so is a
+    /// thread of the process that this one was forked from, and never ends.
+    fn lock(&self) -> Option<RwLockWriteGuard<'_, Option<T>>> {
+        match self.value.try_write() {
+            Ok(content) => Some(content),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                let is_of_this_process = self.forks.load(Ordering::Relaxed) == FORKS.load(Ordering::Relaxed);
+                is_of_this_process.then(|| self.value.write().unwrap_or_else(PoisonError::into_inner))
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::arguments::{self, BufferOut, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
-use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use crate::status::kaml_status;
 use kaml::{Batch, Cursor, Key};
 use std::ffi::c_void;
 
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn kaml_get(
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
         DEVICES.with(device.id, |open| match open.device.get(namespace_id, key)? {
             Some(found) => out.set(&found),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn kaml_get_into(
             unsafe { (BufferOut::new(buffer, buffer_bytes, value_length)?, arguments::key(key, key_length)?) };
         DEVICES.with(device.id, |open| match open.device.get(namespace_id, key)? {
             Some(found) => out.set(&found),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn kaml_exists(
         // SAFETY: pointers are as the header demands.
         let key = unsafe { arguments::key(key, key_length)? };
         let there = DEVICES.with(device.id, |open| Ok(open.device.exists(namespace_id, key)?))?;
-        if there { Ok(()) } else { Err(Failure::plain(KAML_NOT_FOUND)) }
+        if there { Ok(()) } else { Err(Failure::no_record(namespace_id, key)) }
     })
 }
 

@@ -293,6 +293,7 @@ impl From<&FormatError> for kaml_status {
     fn from(error: &FormatError) -> kaml_status {
         match error {
             FormatError::TooSmall { .. }
+            | FormatError::TooLarge { .. }
             | FormatError::DeviceTooSmall { .. }
             | FormatError::TooFewBlocks { .. }
             | FormatError::Geometry(_)

@@ -9,7 +9,7 @@ use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::handle::{Kind, Registry};
 use crate::options::{self, kaml_store_options};
-use crate::status::kaml_status::{self, KAML_IN_USE, KAML_NOT_FOUND};
+use crate::status::kaml_status::{self, KAML_IN_USE};
 use kaml::store::Store;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,8 @@ pub(crate) struct OpenStore {
 pub(crate) static STORES: Registry<OpenStore> = Registry::new(Kind::Store);
 
 /// Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
-/// changed through it alone (`kaml_put` and `kaml_delete` answer `KAML_IN_USE`), and the device is not closed.
+/// changed through it alone (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` answer
+/// `KAML_IN_USE`), and the device is not closed.
 /// `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_store_open(
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn kaml_store_get(
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
         STORES.with(store.id, |open| match open.store.get(namespace_id, key)? {
             Some(found) => out.set(&found),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }
@@ -145,7 +146,7 @@ pub unsafe extern "C" fn kaml_store_get_into(
             unsafe { (BufferOut::new(buffer, buffer_bytes, value_length)?, arguments::key(key, key_length)?) };
         STORES.with(store.id, |open| match open.store.get(namespace_id, key)? {
             Some(found) => out.set(&found),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn kaml_store_exists(
         // SAFETY: pointers are as the header demands.
         let key = unsafe { arguments::key(key, key_length)? };
         let there = STORES.with(store.id, |open| Ok(open.store.exists(namespace_id, key)?))?;
-        if there { Ok(()) } else { Err(Failure::plain(KAML_NOT_FOUND)) }
+        if there { Ok(()) } else { Err(Failure::no_record(namespace_id, key)) }
     })
 }
 

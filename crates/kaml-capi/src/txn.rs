@@ -1,17 +1,21 @@
 //! Transactions.
 //!
-//! Lives here:       the calls of paper:KAML Table II, and delete and read-for-update.
+//! Lives here:       the calls of paper:KAML Table II, and upsert, delete and read-for-update.
 //! Lives elsewhere:  what they do (`kaml::store`).
 //!
 //! A transaction belongs to one thread at a time; calls with it from several threads wait for each other.
+//!
+//! One that was aborted because of others says so whatever it is asked from then on: the first answer may not have reached
+//! whoever would run it again.
 
 use crate::arguments::{self, Out, ValueOut};
 use crate::device::kaml_namespace_id;
 use crate::failure::{Failure, call};
 use crate::handle::{Kind, Registry};
-use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use crate::status::kaml_status;
 use crate::store::{STORES, kaml_store};
-use kaml::store::{Transaction, Value, XcbEvent};
+use kaml::Key;
+use kaml::store::{StoreError, Transaction, Value, XcbEvent};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +29,7 @@ pub struct kaml_txn {
 }
 
 /// A transaction that its store counts until it is freed.
-struct OpenTxn {
+pub(crate) struct OpenTxn {
     txn: Transaction,
     /// Behind `txn`, so that the transaction is gone when the store counts one less: a store that counts none may close.
     _counted: Counted,
@@ -33,7 +37,12 @@ struct OpenTxn {
 
 struct Counted(Arc<AtomicUsize>);
 
-static TRANSACTIONS: Registry<OpenTxn> = Registry::new(Kind::Transaction);
+pub(crate) static TRANSACTIONS: Registry<OpenTxn> = Registry::new(Kind::Transaction);
+
+/// A call with a transaction.
+fn call_with<R>(txn: kaml_txn, body: impl FnOnce(&mut Transaction) -> Result<R, StoreError>) -> Result<R, Failure> {
+    TRANSACTIONS.with_mut(txn.id, |open| Ok(body(&mut open.txn)?))
+}
 
 impl Counted {
     fn new(count: &Arc<AtomicUsize>) -> Counted {
@@ -48,7 +57,8 @@ impl Drop for Counted {
     }
 }
 
-/// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted.
+/// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted. If a call aborts it
+/// (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls but that one answer the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_txn_begin(store: kaml_store, txn: *mut kaml_txn) -> kaml_status {
     call(|| {
@@ -79,7 +89,7 @@ pub unsafe extern "C" fn kaml_txn_read(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
-        answer(&out, TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.read(namespace_id, key)?))?)
+        answer(&out, (namespace_id, key), call_with(txn, |txn| txn.read(namespace_id, key))?)
     })
 }
 
@@ -97,14 +107,14 @@ pub unsafe extern "C" fn kaml_txn_read_for_update(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
-        answer(&out, TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.read_for_update(namespace_id, key)?))?)
+        answer(&out, (namespace_id, key), call_with(txn, |txn| txn.read_for_update(namespace_id, key))?)
     })
 }
 
-fn answer(out: &ValueOut, found: Option<Value>) -> Result<(), Failure> {
+fn answer(out: &ValueOut, (namespace_id, key): (kaml_namespace_id, Key), found: Option<Value>) -> Result<(), Failure> {
     match found {
         Some(value) => out.set(&value),
-        None => Err(Failure::plain(KAML_NOT_FOUND)),
+        None => Err(Failure::no_record(namespace_id, key)),
     }
 }
 
@@ -122,7 +132,25 @@ pub unsafe extern "C" fn kaml_txn_update(
         // SAFETY: pointers are as the header demands.
         let (key, value) =
             unsafe { (arguments::key(key, key_length)?, arguments::bytes(value, value_length, "value")?) };
-        TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.update(namespace_id, key, value)?))
+        call_with(txn, |txn| txn.update(namespace_id, key, value))
+    })
+}
+
+/// Stores a record, whether it is there or not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_txn_upsert(
+    txn: kaml_txn,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+    value: *const c_void,
+    value_length: usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (key, value) =
+            unsafe { (arguments::key(key, key_length)?, arguments::bytes(value, value_length, "value")?) };
+        call_with(txn, |txn| txn.upsert(namespace_id, key, value))
     })
 }
 
@@ -140,7 +168,7 @@ pub unsafe extern "C" fn kaml_txn_insert(
         // SAFETY: pointers are as the header demands.
         let (key, value) =
             unsafe { (arguments::key(key, key_length)?, arguments::bytes(value, value_length, "value")?) };
-        TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.insert(namespace_id, key, value)?))
+        call_with(txn, |txn| txn.insert(namespace_id, key, value))
     })
 }
 
@@ -155,7 +183,7 @@ pub unsafe extern "C" fn kaml_txn_delete(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let key = unsafe { arguments::key(key, key_length)? };
-        TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.delete(namespace_id, key)?))
+        call_with(txn, |txn| txn.delete(namespace_id, key))
     })
 }
 
@@ -163,19 +191,19 @@ pub unsafe extern "C" fn kaml_txn_delete(
 /// an error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_txn_commit(txn: kaml_txn) -> kaml_status {
-    call(|| TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.commit()?)))
+    call(|| call_with(txn, Transaction::commit))
 }
 
 /// As `kaml_txn_commit`, and waits until the changes are durable whatever the store's delay is.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_txn_commit_durable(txn: kaml_txn) -> kaml_status {
-    call(|| TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.commit_durable()?)))
+    call(|| call_with(txn, Transaction::commit_durable))
 }
 
 /// Abandons all changes.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_txn_abort(txn: kaml_txn) -> kaml_status {
-    call(|| TRANSACTIONS.with_mut(txn.id, |open| Ok(open.txn.abort()?)))
+    call(|| call_with(txn, Transaction::abort))
 }
 
 /// Gives back a transaction that was committed or aborted, by its user or by a deadlock. One that is active stays as it

@@ -8,7 +8,7 @@ use crate::arguments::{self, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::options::flag;
-use crate::status::kaml_status::{self, KAML_NOT_FOUND};
+use crate::status::kaml_status;
 use kaml::{At, MergeReport, Retention};
 use std::ffi::c_void;
 
@@ -98,7 +98,7 @@ unsafe fn get_at(
         let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
         DEVICES.with(device.id, |open| match open.device.get_version(namespace_id, key, at)? {
             Some(found) => out.set(&found.value),
-            None => Err(Failure::plain(KAML_NOT_FOUND)),
+            None => Err(Failure::no_record(namespace_id, key)),
         })
     })
 }
@@ -166,7 +166,8 @@ pub unsafe extern "C" fn kaml_history(
     })
 }
 
-/// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns.
+/// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns. A
+/// store that is open over the device is flushed first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_snapshot(
     device: kaml_device,
@@ -177,10 +178,8 @@ pub unsafe extern "C" fn kaml_snapshot(
         // SAFETY: pointers are as the header demands.
         let out = unsafe { Out::new(snapshot, "snapshot")? };
         DEVICES.with(device.id, |open| {
-            open.change(|device| {
-                out.set(device.snapshot(namespace_id)?);
-                Ok(())
-            })
+            out.set(open.snapshot(namespace_id)?);
+            Ok(())
         })
     })
 }
@@ -218,11 +217,11 @@ pub extern "C" fn kaml_forget_snapshot(
     namespace_id: kaml_namespace_id,
     snapshot: u32,
 ) -> kaml_status {
-    call(|| DEVICES.with(device.id, |open| open.change(|device| Ok(device.forget_snapshot(namespace_id, snapshot)?))))
+    call(|| DEVICES.with(device.id, |open| Ok(open.device.forget_snapshot(namespace_id, snapshot)?)))
 }
 
 /// Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
-/// rolling back to that one undoes it. Durable when it returns.
+/// rolling back to that one undoes it. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_roll_back(
     device: kaml_device,
@@ -243,7 +242,7 @@ pub unsafe extern "C" fn kaml_roll_back(
 }
 
 /// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
-/// there. Durable when it returns.
+/// there. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_undo(
     device: kaml_device,
@@ -259,7 +258,8 @@ pub unsafe extern "C" fn kaml_undo(
     })
 }
 
-/// Gives the space of versions back that the rules do not keep, while others put and get. `report` may be null.
+/// Gives the space of versions back that the rules do not keep, while others put and get, also through a store. `report`
+/// may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_merge(
     device: kaml_device,
@@ -281,11 +281,12 @@ pub unsafe extern "C" fn kaml_merge(
         };
         // SAFETY: the same.
         let out = unsafe { (!report.is_null()).then(|| Out::new(report, "report")).transpose()? };
-        let merge = |device: &kaml::Device| match flag(rules.dry_run, "dry_run")? {
-            true => Ok(device.merge_dry_run(namespace_id, &retention)?),
-            false => Ok(device.merge(namespace_id, &retention, &mut |_, _| {})?),
-        };
-        let merged = DEVICES.with(device.id, |open| open.change(merge))?;
+        let dry_run = flag(rules.dry_run, "dry_run")?;
+        // The newest versions stay, so that a store's cache has nothing to notice.
+        let merged = DEVICES.with(device.id, |open| match dry_run {
+            true => Ok(open.device.merge_dry_run(namespace_id, &retention)?),
+            false => Ok(open.device.merge(namespace_id, &retention, &mut |_, _| {})?),
+        })?;
         if let Some(out) = out {
             out.set(merged.into());
         }

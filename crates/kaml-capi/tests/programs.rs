@@ -101,6 +101,13 @@ fn mistakes_have_defined_answers() {
     everywhere("tests/c/misuse.c", |printed| assert_eq!(printed, "0 mistakes answered otherwise\n"));
 }
 
+/// Goal:   a child that was forked while other threads opened and closed handles waits for none of them: it can open its own.
+/// Method: a program that forks hundreds of times under four such threads.
+#[test]
+fn forked_children_wait_for_nobody() {
+    everywhere("tests/c/fork.c", |printed| assert_eq!(printed, "0 children failed\n"));
+}
+
 /// Goal:   the shared library exports the functions of the header and nothing else, under its soname.
 /// Method: ask `nm` and `readelf`.
 #[test]

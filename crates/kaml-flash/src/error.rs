@@ -18,6 +18,18 @@ pub enum FormatError {
         /// The least that works.
         minimum_bytes: u64,
     },
+    /// The capacity has more chunks than can be numbered: larger chunks would help.
+    #[error(
+        "{capacity_bytes} bytes are too many, a device of {chunk_bytes}-byte chunks takes about {maximum_bytes} (choose larger chunks)"
+    )]
+    TooLarge {
+        /// What was asked for.
+        capacity_bytes: u64,
+        /// The chunks.
+        chunk_bytes: u32,
+        /// What all chunks that can be numbered hold.
+        maximum_bytes: u64,
+    },
     /// The block device is smaller than the capacity asked for.
     #[error("{path}: {capacity_bytes} bytes asked for, the device has {actual_bytes}")]
     DeviceTooSmall {

@@ -94,6 +94,8 @@ pub struct GeometryError {
 impl Geometry {
     /// The firmware's own OOB entry takes this much.
     pub const OOB_BYTES_MIN: u32 = 32;
+    /// Chunks that can be numbered.
+    pub(crate) const CHUNK_COUNT_MAX: u64 = 1 << 40;
 
     /// Dies of the device, which is the number of logs.
     #[inline]
@@ -198,7 +200,7 @@ impl Geometry {
         if !self.root_bytes.is_multiple_of(4096) || !((1 << 14)..=(1 << 24)).contains(&self.root_bytes) {
             return fail("root_bytes", self.root_bytes.into(), "16 KiB to 16 MiB, a multiple of 4096");
         }
-        if self.chunk_count() > 1 << 40 {
+        if self.chunk_count() > Self::CHUNK_COUNT_MAX {
             return fail("chunks", self.chunk_count(), "at most 2^40");
         }
         Ok(())

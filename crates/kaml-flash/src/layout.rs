@@ -153,6 +153,11 @@ impl Geometry {
         };
         geometry.check()?;
         geometry.fill(capacity_bytes, options.die_count)?;
+        if geometry.chunk_count() > Self::CHUNK_COUNT_MAX {
+            let chunk_bytes = geometry.chunk_bytes;
+            let maximum_bytes = Self::CHUNK_COUNT_MAX * u64::from(chunk_bytes);
+            return Err(FormatError::TooLarge { capacity_bytes, chunk_bytes, maximum_bytes });
+        }
         geometry.check()?;
         Ok(geometry)
     }
@@ -236,6 +241,11 @@ mod tests {
             of(CAPACITY_BYTES_MIN - 1, defaults()).unwrap_err().to_string(),
             "33554431 bytes are too few, a device takes at least 33554432"
         );
+        assert_eq!(
+            of(1 << 50, defaults()).unwrap_err().to_string(),
+            "1125899906842624 bytes are too many, a device of 64-byte chunks takes about 70368744177664 (choose larger chunks)"
+        );
+        assert!(of(1 << 46, FormatOptions { chunk_bytes: Some(128), ..defaults() }).is_ok());
         let refused = |options| of(64 << 20, options).unwrap_err();
         for block_bytes in [0, 4095, 5000, 2 << 30, u64::MAX] {
             let error = refused(FormatOptions { block_bytes: Some(block_bytes), ..defaults() });

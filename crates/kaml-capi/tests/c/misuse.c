@@ -126,6 +126,20 @@ static void namespaces(void) {
     TRUE_THAT(id == 77);
     EXPECT(kaml_namespace(device, "u64", &id), KAML_OK);
     TRUE_THAT(id == u64_ns);
+
+    kaml_namespace_info infos[3];
+    size_t count = 0;
+    EXPECT(kaml_namespaces(device, infos, 3, &count), KAML_OK);
+    TRUE_THAT(count == 2 && infos[0].namespace_id == bytes_ns && infos[1].namespace_id == u64_ns);
+    TRUE_THAT(strcmp(infos[0].name, "bytes") == 0 && strcmp(infos[1].name, "u64") == 0);
+    TRUE_THAT(infos[0].keys == KAML_KEYS_BYTES && infos[1].keys == KAML_KEYS_U64 && infos[1].versioned == 0);
+    infos[1].namespace_id = 4711;
+    EXPECT(kaml_namespaces(device, infos, 1, &count), KAML_OK);
+    TRUE_THAT(count == 2 && infos[1].namespace_id == 4711);
+    EXPECT(kaml_namespaces(device, NULL, 0, &count), KAML_OK);
+    TRUE_THAT(count == 2);
+    EXPECT(kaml_namespaces(device, NULL, 3, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_namespaces(device, infos, 3, NULL), KAML_BAD_ARGUMENT);
 }
 
 static void records(void) {
@@ -165,6 +179,7 @@ static void records(void) {
     TRUE_THAT(length == 0 && value != NULL);
     kaml_free(value);
     EXPECT(kaml_get(device, bytes_ns, "nobody", 6, &value, &length), KAML_NOT_FOUND);
+    TRUE_THAT(strstr(kaml_last_error(), "nobody") != NULL);
     TRUE_THAT(length == 0 && value == NULL);
     EXPECT(kaml_get(device, bytes_ns, "a", 1, NULL, &length), KAML_BAD_ARGUMENT);
     EXPECT(kaml_get(device, bytes_ns, "a", 1, &value, NULL), KAML_BAD_ARGUMENT);
@@ -326,19 +341,28 @@ static void transactions(void) {
     EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, &value, &length), KAML_OK);
     kaml_free(value);
     EXPECT(kaml_txn_read(txn, bytes_ns, "z", 1, &value, &length), KAML_NOT_FOUND);
-    TRUE_THAT(value == NULL);
+    TRUE_THAT(value == NULL && strstr(kaml_last_error(), "key z") != NULL);
     EXPECT(kaml_txn_insert(txn, bytes_ns, "a", 1, "2", 1), KAML_EXISTS);
     EXPECT(kaml_txn_update(txn, bytes_ns, "z", 1, "2", 1), KAML_NOT_FOUND);
     EXPECT(kaml_txn_delete(txn, bytes_ns, "z", 1), KAML_NOT_FOUND);
     EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, "2", 1), KAML_OK);
     EXPECT(kaml_txn_update(txn, 4711, "a", 1, "2", 1), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_txn_upsert(txn, 4711, "a", 1, "2", 1), KAML_UNKNOWN_NAMESPACE);
+    EXPECT(kaml_txn_upsert(txn, bytes_ns, "a", 1, NULL, 1), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_txn_upsert(txn, bytes_ns, "a", 1, "2", 1), KAML_OK);
+    EXPECT(kaml_txn_upsert(txn, bytes_ns, "upserted", 8, "1", 1), KAML_OK);
+    EXPECT(kaml_txn_insert(txn, bytes_ns, "upserted", 8, "2", 1), KAML_EXISTS);
+    EXPECT(kaml_txn_delete(txn, bytes_ns, "upserted", 8), KAML_OK);
     EXPECT(kaml_txn_update(txn, bytes_ns, "a", 17, "2", 1), KAML_BAD_KEY);
     EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, NULL, 1), KAML_BAD_ARGUMENT);
     EXPECT(kaml_txn_read(txn, bytes_ns, "a", 1, NULL, &length), KAML_BAD_ARGUMENT);
 
     EXPECT(kaml_txn_read(other, bytes_ns, "a", 1, &value, &length), KAML_LOCK_TIMEOUT);
     TRUE_THAT(kaml_is_retryable(KAML_LOCK_TIMEOUT) && !kaml_is_retryable(KAML_EXISTS));
-    EXPECT(kaml_txn_read(other, bytes_ns, "b", 1, &value, &length), KAML_BAD_STATE); // it was aborted
+    EXPECT(kaml_txn_read(other, bytes_ns, "b", 1, &value, &length), KAML_LOCK_TIMEOUT); // it was aborted
+    TRUE_THAT(value == NULL);
+    EXPECT(kaml_txn_update(other, bytes_ns, "b", 1, "2", 1), KAML_LOCK_TIMEOUT);
+    EXPECT(kaml_txn_commit(other), KAML_LOCK_TIMEOUT);
     EXPECT(kaml_txn_abort(other), KAML_BAD_STATE);
     EXPECT(kaml_txn_free(other), KAML_OK);
     EXPECT(kaml_txn_free(other), KAML_BAD_HANDLE);
