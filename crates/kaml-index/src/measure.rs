@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::arena::LINE_BYTES;
 use crate::mixed::mix;
@@ -34,6 +34,8 @@ pub struct IndexFigures {
     pub insert_ns_max: u64,
     /// The longest in processor time, up to fifteen inserts before it included: what the index itself may take.
     pub insert_cpu_ns_max: u64,
+    /// The floor of both: the longest that a loop which only looks at the clock is kept from doing so, for as long as all inserts took.
+    pub idle_ns_max: u64,
     /// Inserts in a thousandth that took longest begin here.
     pub insert_ns_p999: u64,
     /// One `get` of a present key, one after another.
@@ -119,6 +121,7 @@ fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> HashWriter {
     // Pauses by powers of two.
     let mut slower = [0u64; 64];
     let (mut last, mut cpu_last) = (Instant::now(), cpu_ns());
+    let start = last;
     let mut i = 0;
     while i < keys || index.load() < LOAD_MIN && i < keys + keys / 4 {
         index.insert(&present(i), slot(i, addr_bits));
@@ -141,6 +144,7 @@ fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> HashWriter {
             measured += 1;
         }
     }
+    figures.idle_ns_max = idle_ns_max(start.elapsed());
     let mut rest = i / 1000;
     for log2 in (0..64).rev() {
         if slower[log2] > rest {
@@ -155,6 +159,18 @@ fn fill(keys: u64, addr_bits: u32, figures: &mut IndexFigures) -> HashWriter {
     figures.bytes_per_key = index.memory_bytes() as f64 / i as f64;
     figures.bytes_per_key_mean = if measured > 0 { weighted / measured as f64 } else { 0.0 };
     index
+}
+
+/// The longest time from one look at the clock to the next. What is long is time that the system, or a host below, gives to others.
+fn idle_ns_max(duration: Duration) -> u64 {
+    let start = Instant::now();
+    let (mut last, mut longest) = (start, Duration::ZERO);
+    while last - start < duration {
+        let now = Instant::now();
+        longest = longest.max(now - last);
+        last = now;
+    }
+    longest.as_nanos() as u64
 }
 
 /// Processor time of this thread.

@@ -5,14 +5,18 @@
 //! Implements:       the control run that the bars on durable puts are ratios to.
 //!
 //! With `pages` (blocking callers), everything is written a second time in large page writes beside the log, as a store does
-//! whose log is only its non-volatile buffer: the same writes, and nothing else.
+//! whose log is only its non-volatile buffer: the same writes, and nothing else. With a `mix`, callers read, too.
 //!
 //! Records of `record_bytes` with a header and a CRC32C are packed into sector-padded frames, which are written with
 //! `O_DIRECT | O_DSYNC` round and round a pre-written file. There is no index, no page, no reading back.
 
+mod mix;
 mod pages;
 
+pub use mix::Mix;
+
 use crate::figures::{Meter, histogram, record};
+use crate::keys::Rng;
 use crate::scratch::Scratch;
 use crate::together::{self, Gate};
 use crate::uring::Loop;
@@ -29,8 +33,12 @@ use std::time::{Duration, Instant};
 
 /// Bytes of the log, and of the pages behind it if they are asked for, unless told otherwise; written round and round.
 pub const LOG_BYTES: u64 = 256 << 20;
+/// What is read at random is so many times as long as the log.
+const DATA_LOGS: u64 = 8;
 /// What frames are padded to unless told otherwise: what every file system takes with `O_DIRECT`.
 pub const SECTOR_BYTES: usize = 4096;
+/// The largest sector that can be asked for; where parts of a file begin.
+const SECTOR_BYTES_MAX: u64 = 64 << 10;
 /// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
 const FRAME_HEADER_BYTES: usize = 32;
 /// Record header: key (8), length (4), CRC32C of the payload (4), zeroes (8).
@@ -51,6 +59,8 @@ pub struct Floor {
     pub sector_bytes: usize,
     /// Blocking callers: write every record again, packed into pages.
     pub pages: bool,
+    /// Blocking callers: what their operations do.
+    pub mix: Mix,
     /// How long.
     pub duration: Duration,
 }
@@ -65,16 +75,27 @@ impl Floor {
         (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(self.sector_bytes)
     }
 
-    /// Bytes of the log in a file: all of it, or the first half if pages go into the second.
+    /// A file for it: the log, pages behind it, and behind them what is read.
+    pub fn scratch(&self, dir: &Path) -> Result<Scratch, Error> {
+        self.mix.check()?;
+        Scratch::create(dir, self.parts() * LOG_BYTES)
+    }
+
+    /// Parts of a file, each as long as the log.
+    fn parts(&self) -> u64 {
+        1 + u64::from(self.pages) + if self.mix.reads > 0.0 { DATA_LOGS } else { 0 }
+    }
+
     fn log_bytes(&self, scratch: &Scratch) -> u64 {
-        if self.pages { scratch.bytes() / 2 } else { scratch.bytes() }
+        scratch.bytes() / self.parts() / SECTOR_BYTES_MAX * SECTOR_BYTES_MAX
     }
 
     fn check(&self, log_bytes: u64) -> Result<(), Error> {
+        self.mix.check()?;
         if self.clients == 0 || self.batch_records == 0 || self.writes_in_flight == 0 {
             return Err(Error::Parameters("clients, records per put and writes in flight must not be 0".into()));
         }
-        if !self.sector_bytes.is_power_of_two() || !(512..=65536).contains(&self.sector_bytes) {
+        if !self.sector_bytes.is_power_of_two() || !(512..=SECTOR_BYTES_MAX as usize).contains(&self.sector_bytes) {
             return Err(Error::Parameters(format!("{} B are no sector", self.sector_bytes)));
         }
         if self.frame_bytes_max() as u64 > log_bytes / 4 {
@@ -88,8 +109,12 @@ impl Floor {
 
     fn figures(&self, meter: Meter, what: &str, latencies: &Histogram<u64>) -> Figures {
         let records = latencies.len() * self.batch_records as u64;
+        let mix = match self.mix {
+            Mix::PUTS => String::new(),
+            Mix { puts, reads } => format!(", {puts} put, {reads} read"),
+        };
         let what = format!(
-            "{what}{}: {} clients, {} x {} B, {} writes in flight",
+            "{what}{}{mix}: {} clients, {} x {} B, {} writes in flight",
             if self.pages { " and pages" } else { "" },
             self.clients,
             self.batch_records,
@@ -103,8 +128,7 @@ impl Floor {
 /// Blocking callers: whoever finds the disk free leads, the others sleep until their frame is written.
 pub fn blocking(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
     floor.check(LOG_BYTES)?;
-    let scratch = Scratch::create(dir, if floor.pages { 2 * LOG_BYTES } else { LOG_BYTES })?;
-    blocking_on(&scratch, floor)
+    blocking_on(&floor.scratch(dir)?, floor)
 }
 
 /// The same over a file that exists, of any size.
@@ -114,7 +138,7 @@ pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
     let mut log = Log::new(scratch.open(true)?, log_bytes, floor);
     let writer = match floor.pages {
         true => {
-            let (pages, writer) = pages::pages(scratch, log_bytes)?;
+            let (pages, writer) = pages::pages(scratch, log_bytes..2 * log_bytes)?;
             log.state.get_mut().expect("nobody has it yet").pages = Some(pages);
             Some(std::thread::spawn(move || writer.run()))
         }
@@ -123,7 +147,13 @@ pub fn blocking_on(scratch: &Scratch, floor: &Floor) -> Result<Figures, Error> {
     let start = Gate::new(floor.clients + 1);
     let (meter, latencies) = std::thread::scope(|scope| {
         let (log, start) = (&log, &start);
-        let work = (0..floor.clients).map(|client| move || log.client(client, start));
+        let work = (0..floor.clients).map(|client| {
+            move || {
+                let data = || scratch.bytes() - DATA_LOGS * log_bytes..scratch.bytes();
+                let reads = (floor.mix.reads > 0.0).then(|| mix::Reads::new(scratch, data(), floor.record_bytes));
+                log.client(client, reads.transpose()?, start)
+            }
+        });
         let clients = together::start(scope, Some(start), work)?;
         let passed = start.pass();
         let meter = Meter::start();
@@ -343,7 +373,8 @@ impl<'a> Log<'a> {
     }
 
     /// Puts until time is up.
-    fn client(&self, client: usize, start: &Gate) -> Result<Histogram<u64>, Error> {
+    fn client(&self, client: usize, mut reads: Option<mix::Reads>, start: &Gate) -> Result<Histogram<u64>, Error> {
+        let mut rng = Rng::new(client as u64);
         let payload = vec![client as u8; self.floor.record_bytes];
         let mut batch = vec![0u8; self.floor.batch_bytes()];
         let mut latencies = histogram();
@@ -351,11 +382,18 @@ impl<'a> Log<'a> {
         let begin = Instant::now();
         let mut begun = begin;
         while begun - begin < self.floor.duration {
-            let mut len = 0;
-            for key in 0..self.floor.batch_records {
-                len += write_record(&mut batch[len..], key as u64, &payload);
+            if let Some(reads) = &mut reads
+                && rng.unit() < self.floor.mix.reads
+            {
+                reads.read(&mut rng).map_err(Error::io("reading the floor's data"))?;
             }
-            self.put(&batch).map_err(Error::io("writing the floor's log"))?;
+            if rng.unit() < self.floor.mix.puts {
+                let mut len = 0;
+                for key in 0..self.floor.batch_records {
+                    len += write_record(&mut batch[len..], key as u64, &payload);
+                }
+                self.put(&batch).map_err(Error::io("writing the floor's log"))?;
+            }
             let now = Instant::now();
             record(&mut latencies, now - begun);
             begun = now;
@@ -471,6 +509,7 @@ mod tests {
             writes_in_flight,
             sector_bytes: SECTOR_BYTES,
             pages: false,
+            mix: Mix::PUTS,
             duration: Duration::from_millis(60),
         }
     }
@@ -481,6 +520,14 @@ mod tests {
     fn all_callers_are_answered() {
         let dir = tempfile::tempdir().unwrap();
         let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
+        let mixed = Floor { mix: Mix { puts: 0.25, reads: 0.5 }, ..floor(8, 3, 2) };
+        let figures = blocking_on(&scratch, &mixed).unwrap();
+        let puts_min = figures.operations * figures.bytes / 10 / figures.records;
+        assert!(
+            figures.disk_read_bytes.is_none_or(|read| read > figures.operations * 512 / 4)
+                && figures.disk_write_bytes.is_none_or(|written| written > puts_min),
+            "{figures:?}"
+        );
         let with_pages = Floor { pages: true, record_bytes: 4096, ..floor(8, 4, 1) };
         let figures = blocking_on(&scratch, &with_pages).unwrap();
         assert!(
@@ -545,6 +592,10 @@ mod tests {
     fn impossible_floors_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert!(matches!(blocking(dir.path(), &floor(0, 1, 1)), Err(Error::Parameters(_))));
+        for (puts, reads) in [(0.0, 0.0), (1.1, 0.0), (1.0, -0.1), (f64::NAN, 1.0)] {
+            let mixed = Floor { mix: Mix { puts, reads }, ..floor(1, 1, 1) };
+            assert!(matches!(blocking(dir.path(), &mixed), Err(Error::Parameters(_))), "{puts} put, {reads} read");
+        }
         let huge = Floor { record_bytes: 1 << 20, ..floor(1000, 1, 1) };
         assert!(matches!(event_loop(dir.path(), &huge), Err(Error::Parameters(_))));
     }

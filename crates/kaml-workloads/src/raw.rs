@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// Pages of the file; transfers of whole pages start at multiples of it, others at any sector, as records do.
 const ALIGN_BYTES: u64 = 4096;
 /// The smallest sector.
-const SECTOR_BYTES: u64 = 512;
+pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// Random reads.
 #[derive(Clone, Copy, Debug)]
@@ -43,9 +43,10 @@ pub fn random_reads(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, E
     }
 }
 
-fn random_offset(rng: &mut Rng, scratch: &Scratch, bytes: usize) -> u64 {
+/// Where a read of `bytes` lies at random in `area_bytes`.
+pub(crate) fn random_offset(rng: &mut Rng, area_bytes: u64, bytes: usize) -> u64 {
     let align = if (bytes as u64).is_multiple_of(ALIGN_BYTES) { ALIGN_BYTES } else { SECTOR_BYTES };
-    rng.below((scratch.bytes() - bytes as u64) / align) * align
+    rng.below((area_bytes - bytes as u64) / align) * align
 }
 
 fn pread(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Error> {
@@ -57,7 +58,7 @@ fn pread(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Error> {
     let mut begun = Instant::now();
     let begin = begun;
     while latencies.is_empty() || begun - begin < reads.duration {
-        let offset = random_offset(&mut rng, scratch, reads.bytes);
+        let offset = random_offset(&mut rng, scratch.bytes(), reads.bytes);
         file.read_exact_at(&mut into, offset).map_err(Error::io("reading"))?;
         let now = Instant::now();
         record(&mut latencies, now - begun);
@@ -83,7 +84,7 @@ fn reads_in_flight(scratch: &Scratch, reads: &RandomReads) -> Result<Figures, Er
             }
             if !primed || now - start < reads.duration {
                 begun[slot] = now;
-                ring.read(slot, random_offset(&mut rng, scratch, reads.bytes), reads.bytes);
+                ring.read(slot, random_offset(&mut rng, scratch.bytes(), reads.bytes), reads.bytes);
             }
         }
         primed = true;

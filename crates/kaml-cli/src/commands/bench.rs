@@ -12,7 +12,7 @@ use crate::{interrupt, output, size};
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{CreateOptions, Device, NamespaceId};
 use kaml_workloads::compare::{self, Bar, Group, Options, Progress, Row};
-use kaml_workloads::floor::{self, Floor};
+use kaml_workloads::floor::{self, Floor, Mix};
 use kaml_workloads::kill::{self, Cycles};
 use kaml_workloads::micro::{self, Gets, Puts, Records, Stop};
 use kaml_workloads::raw::{self, RandomReads, Sequential};
@@ -49,6 +49,14 @@ fn within(flag: &str, number: usize, range: RangeInclusive<usize>) -> Result<(),
     Err(Failure::Usage(format!("--{flag} {number}: must be in {} to {}", range.start(), range.end())))
 }
 
+/// Demands a share of the operations.
+fn is_share(flag: &str, share: f64) -> Result<(), Failure> {
+    if (0.0..=1.0).contains(&share) {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("--{flag} {share}: must be in 0 to 1")))
+}
+
 /// Demands a number of threads that can be had.
 pub(super) fn threads_within(flag: &str, number: usize) -> Result<(), Failure> {
     within(flag, number, 1..=THREADS_MAX)
@@ -79,7 +87,8 @@ enum Bench {
     #[command(after_help = "Examples:
   kaml bench floor
   kaml bench floor --bytes 1K --threads 1,8,32,128 --clients 32,128 --json
-  kaml bench floor --batch 32 --threads 1,4,16 --clients none")]
+  kaml bench floor --batch 32 --threads 1,4,16 --clients none
+  kaml bench floor --bytes 1K --threads 16 --clients none --put-share 0.5 --read-share 0.36 --pages  # YCSB A")]
     Floor(FloorArguments),
     /// Durable puts on a new device
     #[command(after_help = "Examples:
@@ -211,6 +220,12 @@ struct FloorArguments {
     /// Blocking threads: write every record a second time, in pages of 256 KiB beside the log
     #[arg(long)]
     pages: bool,
+    /// Blocking threads: share of the operations that put, from 0 to 1
+    #[arg(long, default_value_t = Mix::PUTS.puts)]
+    put_share: f64,
+    /// Blocking threads: share of the operations that begin with a random read of a record, from 0 to 1
+    #[arg(long, default_value_t = Mix::PUTS.reads)]
+    read_share: f64,
 }
 
 #[derive(Args)]
@@ -265,7 +280,7 @@ struct DeviceArguments {
     /// Skew of zipf, below 1
     #[arg(long, default_value_t = 0.99)]
     theta: f64,
-    /// Share of gets, for `mixed`
+    /// Share of gets, for `mixed`, from 0 to 1
     #[arg(long, default_value_t = 0.5)]
     get_share: f64,
     /// Stop after so many operations
@@ -381,8 +396,14 @@ impl FloorArguments {
         self.clients.0.iter().try_for_each(|clients| within("clients", *clients, 1..=IN_FLIGHT_MAX))?;
         within("batch", self.batch, 1..=BATCH_MAX)?;
         within("in-flight", self.in_flight.unwrap_or(1), 1..=WRITES_MAX)?;
-        let halves = if self.pages { 2 } else { 1 };
-        let scratch = Scratch::create(&self.common.dir, halves * floor::LOG_BYTES)?;
+        is_share("put-share", self.put_share)?;
+        is_share("read-share", self.read_share)?;
+        let mix = Mix { puts: self.put_share, reads: self.read_share };
+        if mix != Mix::PUTS && !self.clients.0.is_empty() {
+            return Err(Failure::Usage(
+                "--put-share and --read-share are for blocking threads: add --clients none".into(),
+            ));
+        }
         let floor = |clients, writes_in_flight| Floor {
             record_bytes: self.bytes as usize,
             batch_records: self.batch,
@@ -390,8 +411,10 @@ impl FloorArguments {
             writes_in_flight,
             sector_bytes: self.sector as usize,
             pages: self.pages,
+            mix,
             duration,
         };
+        let scratch = floor(1, 1).scratch(&self.common.dir)?;
         let mut figures = Vec::new();
         for threads in &self.threads.0 {
             figures.push(match self.in_flight {
@@ -443,6 +466,7 @@ impl DeviceArguments {
         threads_within("threads", self.threads)?;
         within("in-flight", self.in_flight.unwrap_or(1), 1..=IN_FLIGHT_MAX)?;
         within("batch", self.batch, 1..=BATCH_MAX)?;
+        is_share("get-share", self.get_share)?;
         if self.keys == 0 {
             return Err(Failure::Usage("--keys must not be 0".into()));
         }

@@ -5,7 +5,7 @@
 
 use super::row::{Bar, Row, median};
 use super::{Group, Options};
-use crate::floor::{self, Floor};
+use crate::floor::{self, Floor, Mix};
 use crate::keys::Distribution;
 use crate::kill::{self, Cycles};
 use crate::memory::{self, Memory};
@@ -79,6 +79,7 @@ impl Bench<'_> {
             writes_in_flight: 1,
             sector_bytes: floor::SECTOR_BYTES,
             pages: false,
+            mix: Mix::PUTS,
             duration: self.options.duration,
         }
     }
@@ -339,6 +340,7 @@ impl Bench<'_> {
             row("insert, growth included", "ns", f.insert_ns, None);
             row("longest insert", "ms", f.insert_ns_max as f64 / 1e6, Some(Bar::AtMost(0.5)));
             row("longest insert, processor time", "ms", f.insert_cpu_ns_max as f64 / 1e6, None);
+            row("longest pause of a loop that looks at the clock", "ms", f.idle_ns_max as f64 / 1e6, None);
         }
         rows
     }

@@ -34,15 +34,15 @@ pub(super) struct PageWriter {
     empty: Sender<AlignedBuf>,
 }
 
-/// Both ends; the pages are written behind the log of `log_bytes` in `scratch`.
-pub(super) fn pages(scratch: &Scratch, log_bytes: u64) -> Result<(Pages, PageWriter), Error> {
+/// Both ends; the pages are written to this part of `scratch`.
+pub(super) fn pages(scratch: &Scratch, area: Range<u64>) -> Result<(Pages, PageWriter), Error> {
     let (to_writer, full) = channel();
     let (to_log, empty) = channel();
     for _ in 1..BUFFERS {
         to_log.send(AlignedBuf::zeroed(PAGE_WRITE_BYTES)).expect("the other end is in scope");
     }
     let filling = AlignedBuf::zeroed(PAGE_WRITE_BYTES);
-    let writer = PageWriter { file: scratch.open(false)?, area: log_bytes..scratch.bytes(), full, empty: to_log };
+    let writer = PageWriter { file: scratch.open(false)?, area, full, empty: to_log };
     Ok((Pages { filling, len: 0, full: to_writer, empty }, writer))
 }
 
