@@ -235,6 +235,7 @@ FUNCTIONS = {
     "kaml_strerror": (c_char_p, [c_int]),
     "kaml_is_retryable": (c_bool, [c_int]),
     "kaml_last_error": (c_char_p, []),
+    "kaml_set_last_error": (None, [c_char_p]),
     "kaml_version": (c_char_p, []),
     "kaml_free": (None, [c_void_p]),
     "kaml_create": (c_int, [c_char_p, c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
@@ -406,13 +407,18 @@ _in_use: "list[tuple[str, Struct]]" = []
 
 def _let_go(close: str, handle: Struct) -> None:
     _in_use.append((close, handle))
-    goes_on = True
-    while goes_on:
-        closed = [one for one in list(_in_use) if _is_closed(*one)]
-        for one in closed:
-            if one in _in_use:  # else another thread was quicker
-                _in_use.remove(one)
-        goes_on = bool(closed)
+    # Garbage is collected anywhere, also between a call that failed and the look at its message.
+    message = _library.kaml_last_error()
+    try:
+        goes_on = True
+        while goes_on:
+            closed = [one for one in list(_in_use) if _is_closed(*one)]
+            for one in closed:
+                if one in _in_use:  # else another thread was quicker
+                    _in_use.remove(one)
+            goes_on = bool(closed)
+    finally:
+        _library.kaml_set_last_error(message)
 
 
 def _is_closed(close: str, handle: Struct) -> bool:

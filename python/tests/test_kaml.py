@@ -502,6 +502,18 @@ class Ends(unittest.TestCase):
                 with Device.open(path) as device:  # which would be locked
                     self.assertEqual(device.get(space, "key"), b"kept")
 
+    def test_what_is_collected_leaves_messages_alone(self):
+        native = kaml._native
+        with Device.in_memory(64 << 20) as device, Store(device, 4 << 20) as store, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            txn = store.transaction()
+            txn.commit()
+            code = native.status("kaml_namespace", device._handle, b"nobody", ctypes.byref(ctypes.c_uint32()))
+            del txn  # which is aborted first, in vain
+            gc.collect()
+            with self.assertRaisesRegex(kaml.Error, "nobody"):
+                native._check(code)
+
     def test_what_a_block_raises_is_what_is_raised(self):
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "device.kaml")

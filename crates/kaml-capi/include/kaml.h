@@ -396,8 +396,12 @@ const char *kaml_strerror(int status);
 bool kaml_is_retryable(int status);
 
 // What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
-// if none did. Valid until the next call of this thread fails; never freed by the caller.
+// if none did. Valid until the next call of this thread fails, or puts a message back; never freed by the caller.
 const char *kaml_last_error(void);
+
+// Puts a message back that was copied from `kaml_last_error`: for destructors and finalizers, whose own calls may fail
+// between a call and the look at its message. `message` is copied; null is the empty string.
+void kaml_set_last_error(const char *message);
 
 // The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
 const char *kaml_version(void);
