@@ -11,6 +11,10 @@ from ._native import CONSTANTS, Buffer, Key, call
 
 #: Keys that are listed with one call.
 LIST_KEYS = 1024
+#: Versions that are told with the first call; twice as many with each call after it, up to the most, so that long histories are
+#: not read again and again.
+HISTORY_VERSIONS_MIN = 16
+HISTORY_VERSIONS_MAX = 1 << 20
 
 
 class Durability(enum.IntEnum):
@@ -107,7 +111,8 @@ class MergeReport(NamedTuple):
 
 class Batch:
     """Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
-    judged as things stood before the batch."""
+    judged as things stood before the batch. Of a versioned namespace, ``put_if_absent`` and ``put_if_present`` stand in a batch
+    of their own; other conditions it does not know (``BAD_ARGUMENT``)."""
 
     def __init__(self) -> None:
         self._records: List[Tuple[int, int, bytes, bytes]] = []
@@ -309,14 +314,19 @@ class Device(native.Owner):
         """Reads a value as it was so many changes of its key ago; none if it was not there."""
         return native.value("kaml_get_back", self._handle, native.id_of(namespace), changes, *native.key_in(key))
 
-    def history(self, namespace: Namespace, key: Key, limit: int = 1024) -> List[Version]:
-        """The versions of a key, newest first, at most ``limit``."""
-        found, count = (native.VersionOut * limit)(), c_size_t()
-        call("kaml_history", self._handle, native.id_of(namespace), *native.key_in(key), found, limit, byref(count))
-        return [
-            Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
-            for v in found[: count.value]
-        ]
+    def history(self, namespace: Namespace, key: Key) -> Iterator[Version]:
+        """The versions of a key, newest first: all that are kept, those that a rollback hid included. They are read as they are
+        asked for; what is put meanwhile is not among them. ``itertools.islice`` takes the first of them."""
+        cursor, count, room = native.Cursor(), c_size_t(), HISTORY_VERSIONS_MIN
+        record = (native.id_of(namespace), *native.key_in(key))
+        while True:
+            found = (native.VersionOut * room)()
+            call("kaml_history", self._handle, *record, byref(cursor), found, room, byref(count))
+            if count.value == 0:
+                return
+            for v in found[: count.value]:
+                yield Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
+            room = min(2 * room, HISTORY_VERSIONS_MAX)
 
     def snapshot(self, namespace: Namespace) -> int:
         """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""

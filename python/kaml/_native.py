@@ -257,7 +257,10 @@ FUNCTIONS = {
     "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
     "kaml_get_as_of": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
     "kaml_get_back": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
-    "kaml_history": (c_int, [DeviceHandle, *_RECORD, POINTER(VersionOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_history": (
+        c_int,
+        [DeviceHandle, *_RECORD, POINTER(Cursor), POINTER(VersionOut), c_size_t, POINTER(c_size_t)],
+    ),
     "kaml_snapshot": (c_int, [DeviceHandle, c_uint32, POINTER(c_uint32)]),
     "kaml_snapshots": (c_int, [DeviceHandle, c_uint32, POINTER(SnapshotOut), c_size_t, POINTER(c_size_t)]),
     "kaml_forget_snapshot": (c_int, [DeviceHandle, c_uint32, c_uint32]),

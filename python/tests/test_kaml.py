@@ -5,6 +5,7 @@ import ctypes
 import doctest
 import errno
 import gc
+import itertools
 import os
 import pathlib
 import pickle
@@ -95,12 +96,11 @@ class Devices(unittest.TestCase):
             self.assertEqual(device.get_back(pages, 1, "home"), b"two")
             history = device.history(pages, "home")
             self.assertEqual([(v.length, v.deleted) for v in history], [(0, True), (3, False), (3, False)])
-            self.assertEqual(len(device.history(pages, "home", limit=2)), 2)
             device.undo(pages, "home")
             self.assertEqual(device.get(pages, "home"), b"two")
             before = device.roll_back(pages, first)
             self.assertEqual(device.get(pages, "home"), b"one")
-            self.assertTrue(device.history(pages, "home")[0].hidden)
+            self.assertTrue(next(device.history(pages, "home")).hidden)
         with Device.open(self.path) as device:
             pages = device.namespace("pages")
             self.assertEqual([snapshot.number for snapshot in device.snapshots(pages)], [first, before])
@@ -125,6 +125,43 @@ class Devices(unittest.TestCase):
             with self.assertRaises(kaml.Error) as refused:
                 device.snapshot(plain)
             self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_histories_are_told_whole(self):
+        with Device.in_memory(256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True)
+            for number in range(3000):
+                device.put(pages, "home", b"x" * (number % 7))
+            history = device.history(pages, "home")
+            told = [next(history) for _ in range(100)]
+            device.delete(pages, "home")  # not told
+            told += history
+            self.assertEqual([version.length for version in told], [number % 7 for number in reversed(range(3000))])
+            self.assertEqual(told, sorted(told, reverse=True))
+            newest = list(itertools.islice(device.history(pages, "home"), 2))
+            self.assertEqual([version.deleted for version in newest], [True, False])
+            self.assertEqual(list(device.history(pages, "nobody")), [])
+            with self.assertRaises(kaml.Error) as refused:
+                next(device.history(device.create_namespace("plain"), "home"))
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_versions_are_put_under_a_condition(self):
+        with Device.in_memory(256 << 20) as device:
+            pages, plain = device.create_namespace("pages", versioned=True), device.create_namespace("plain")
+            with self.assertRaises(kaml.NotFoundError):
+                device.write(Batch().put_if_present(pages, "home", b"1"))
+            device.write(Batch().put_if_absent(pages, "home", b"1"))
+            with self.assertRaises(kaml.ExistsError):
+                device.write(Batch().put_if_absent(pages, "home", b"2"))
+            device.write(Batch().put_if_present(pages, "home", b"3"))
+            self.assertEqual((device.get(pages, "home"), device.get_back(pages, 1, "home")), (b"3", b"1"))
+            for batch in (
+                Batch().put_if_present(pages, "home", b"4").put(plain, "home", b"4"),
+                Batch().delete_if_present(pages, "home"),
+            ):
+                with self.assertRaises(kaml.Error) as refused:
+                    device.write(batch)
+                self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+            self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (b"3", None))
 
     def test_numbers_of_others_are_numbers(self):
         class Number(bytearray):
@@ -400,7 +437,6 @@ class Mistakes(unittest.TestCase):
                 self.assertRaises(OverflowError, ask)
         self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=-1))
         self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=float("inf")))
-        self.assertRaises(ValueError, lambda: device.history(past, "key", limit=-1))
         self.assertEqual((os.listdir(self.directory), device.get(past, "key")), ([], b"1"))
 
     def test_wrong_types_are_refused(self):
@@ -421,7 +457,7 @@ class Mistakes(unittest.TestCase):
             lambda: Batch().delete("space", "key"),
             lambda: Store(device, 4e6),
             lambda: Store(device, 4 << 20, durability_delay_ms="5"),
-            lambda: device.history(self.past, "key", 1.5),
+            lambda: next(device.history(self.past, 1.5)),
         ):
             self.assertRaises(TypeError, ask)
         # C would see the beginning of these.

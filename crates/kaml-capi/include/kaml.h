@@ -274,9 +274,9 @@ typedef struct kaml_record {
     size_t value_length;
 } kaml_record;
 
-// How far a listing has come. Begin with `KAML_CURSOR_INIT`.
+// How far a listing, or a history, has come. Begin with `KAML_CURSOR_INIT`.
 typedef struct kaml_cursor {
-    // 0: before the first key, 1: in between, 2: at the end.
+    // 0: at the beginning, 1: in between, 2: at the end.
     uint32_t state;
     // Only the library knows what it means.
     uint8_t place[24];
@@ -483,7 +483,8 @@ enum kaml_status kaml_exists(struct kaml_device device,
                              size_t key_length);
 
 // Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
-// ones; conditions are judged as things stood before.
+// ones; conditions are judged as things stood before. Versioned namespaces know the conditions `KAML_PUT_IF_ABSENT` and
+// `KAML_PUT_IF_PRESENT`, of one record that is put alone; all others there are `KAML_BAD_ARGUMENT`, and nothing is stored.
 enum kaml_status kaml_put(struct kaml_device device,
                           const struct kaml_record *records,
                           size_t record_count);
@@ -530,12 +531,15 @@ enum kaml_status kaml_get_back(struct kaml_device device,
                                void **value,
                                size_t *value_length);
 
-// Tells the versions of a key, newest first, up to `version_count_max` of them: all that are kept, those that a rollback
-// hid included. A `*version_count` of 0: the key was never put.
+// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
+// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
+// told. Each call reads again what was told before it, so a long history is best told in many at a time, or twice as many with
+// each call; nothing is read that is not asked for.
 enum kaml_status kaml_history(struct kaml_device device,
                               kaml_namespace_id namespace_id,
                               const void *key,
                               size_t key_length,
+                              struct kaml_cursor *cursor,
                               struct kaml_version_info *versions,
                               size_t version_count_max,
                               size_t *version_count);

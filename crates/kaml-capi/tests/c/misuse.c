@@ -255,6 +255,77 @@ static void listing(void) {
     EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_UNKNOWN_NAMESPACE);
 }
 
+// Conditions and histories of a namespace that keeps versions.
+static void pasts(void) {
+    const size_t negative = (size_t)-1;
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_cursor cursor = KAML_CURSOR_INIT;
+    kaml_version_info versions[7];
+    kaml_namespace_id past, plain;
+    kaml_device memory;
+    uint64_t before = UINT64_MAX;
+    size_t count, seen = 0;
+
+    EXPECT(kaml_create_in_memory(256 << 20, NULL, &memory), KAML_OK);
+    options.versioned = 1;
+    EXPECT(kaml_create_namespace(memory, "past", &options, &past), KAML_OK);
+    EXPECT(kaml_create_namespace(memory, "plain", NULL, &plain), KAML_OK);
+
+    kaml_record batch[2] = {{past, KAML_PUT_IF_PRESENT, "k", 1, "1", 1}, {plain, KAML_PUT, "k", 1, "1", 1}};
+    EXPECT(kaml_put(memory, batch, 1), KAML_NOT_FOUND);
+    EXPECT(kaml_put(memory, batch, 2), KAML_BAD_ARGUMENT);
+    batch[0].action = KAML_PUT_DELETE_IF_PRESENT;
+    EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
+    batch[0].action = KAML_PUT_IF_ABSENT;
+    batch[0].value = NULL;
+    EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
+    batch[0].value = "1";
+    EXPECT(kaml_put(memory, batch, 1), KAML_OK);
+    EXPECT(kaml_put(memory, batch, 1), KAML_EXISTS);
+    TRUE_THAT(strstr(kaml_last_error(), "key k") != NULL);
+    batch[0].action = KAML_PUT_IF_PRESENT;
+    EXPECT(kaml_put(memory, batch, 1), KAML_OK);
+    EXPECT(kaml_exists(memory, plain, "k", 1), KAML_NOT_FOUND); // nothing of what was refused was stored
+
+    for (int i = 0; i < 97; i++) EXPECT(kaml_put_one(memory, past, "k", 1, "value", 5), KAML_OK);
+    EXPECT(kaml_delete(memory, past, "k", 1), KAML_OK);
+    do {
+        EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+        for (size_t i = 0; i < count; i++) {
+            TRUE_THAT(versions[i].sequence < before && versions[i].hidden == 0);
+            TRUE_THAT((versions[i].deleted == 1) == (seen + i == 0));
+            before = versions[i].sequence;
+        }
+        seen += count;
+        EXPECT(kaml_put_one(memory, past, "k", 1, "later", 5), KAML_OK); // not told: the history goes back from where it began
+    } while (count > 0 && seen < 1000);
+    TRUE_THAT(seen == 100);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+
+    EXPECT(kaml_history(memory, past, "k", 1, NULL, versions, 7, &count), KAML_BAD_ARGUMENT);
+    cursor.state = 0;
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, NULL, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 0, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, negative, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, NULL, 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, plain, "k", 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, 4711, "k", 1, &cursor, versions, 7, &count), KAML_UNKNOWN_NAMESPACE);
+    TRUE_THAT(cursor.state == 0);
+    EXPECT(kaml_history(memory, past, "nobody", 6, &cursor, versions, 7, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+    for (int byte = 0; byte < 256; byte++) { // any place is some place
+        memset(&cursor, byte, sizeof cursor);
+        cursor.state = 1;
+        EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+    }
+    cursor.state = 3;
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_close(memory), KAML_OK);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_HANDLE);
+}
+
 static void stores(void) {
     kaml_store_options options = KAML_STORE_OPTIONS_INIT;
     const kaml_lock_width none = {0, 0};
@@ -475,6 +546,7 @@ int main(int argc, char **argv) {
     namespaces();
     records();
     listing();
+    pasts();
     stores();
     transactions();
     delayed();
