@@ -163,6 +163,69 @@ class Devices(unittest.TestCase):
                 self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
             self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (b"3", None))
 
+    def test_devices_tell_how_they_stand(self):
+        with Device.create(self.path, 256 << 20, durability=kaml.Durability.PROCESS) as device:
+            info, new = device.info(), device.statistics()
+            self.assertEqual((info.durability, info.flash_bytes), (kaml.Durability.PROCESS, info.block_count * info.block_bytes))
+            self.assertIn(str(self.path), info.description)
+            self.assertEqual(len(bytes.fromhex(info.uuid)), 16)
+            self.assertEqual((new.put_count, new.write_amplification, new.record_counts), (0, 0, {}))
+            self.assertEqual(new.get_latency, kaml.Latency(0, 0, 0, 0, 0, 0, 0))
+            space, past = device.create_namespace("space"), device.create_namespace("past", versioned=True)
+            for number in range(100):
+                device.put(space, number, b"x" * 1000)
+                device.put(past, "key", b"x" * 1000)
+                device.get(space, number)
+            now = device.statistics()
+            self.assertEqual((now.put_count, now.get_count, now.host_bytes), (200, 100, 200_000))
+            self.assertEqual(now.record_counts, {space: 100, past: 100})
+            self.assertEqual(now.live_bytes + now.free_bytes, now.capacity_bytes)
+            self.assertLess(now.free_bytes, new.free_bytes)
+            self.assertEqual((now.put_latency.count, now.get_latency.count), (200, 100))
+            self.assertLessEqual(now.put_latency.p50_ns, now.put_latency.max_ns)
+            self.assertIs(now.stopped, False)
+            self.assertLess(now.free_blocks, now.block_count)
+        with Device.open(self.path) as device:
+            self.assertEqual((device.info().uuid, device.info().was_clean), (info.uuid, True))
+            self.assertEqual(device.statistics().record_counts, {space: 100, past: 100})
+
+    def test_checks_find_what_is_damaged(self):
+        marks = [bytes([65 + number]) * 256 for number in range(3)]
+        with Device.create(self.path, 64 << 20) as device:
+            space = device.create_namespace("space")
+            for number, mark in enumerate(marks):
+                device.put(space, number, mark)
+            heard = []
+            report = device.check(lambda *blocks: heard.append(blocks))
+            self.assertEqual((report.records, report.value_bytes, report.problems), (3, 768, ()))
+            self.assertEqual(heard, [(done, report.blocks) for done in range(report.blocks + 1)])
+        content = self.path.read_bytes()
+        self.path.write_bytes(content.replace(marks[0], b"?" * 256).replace(marks[2], b"?" * 256))
+        with Device.open(self.path, read_only=True) as device:
+            report = device.check()
+            self.assertEqual((report.records, len(report.problems)), (1, 2))
+            self.assertTrue(all("damaged" in problem for problem in report.problems), report.problems)
+            self.assertEqual(device.get(device.namespace("space"), 1), marks[1])
+
+    def test_what_progress_raises_ends_a_check(self):
+        with Device.in_memory(64 << 20) as device:
+            space = device.create_namespace("space")
+            device.put(space, 1, b"value")
+            calls = []
+
+            def progress(done, total):
+                calls.append((done, total, device.get(space, 1)))  # any call may be made
+                with self.assertRaises(kaml.Error) as refused:
+                    device.close()
+                self.assertEqual(refused.exception.status, Status.IN_USE)
+                raise KeyboardInterrupt
+
+            with self.assertRaises(KeyboardInterrupt):
+                device.check(progress)
+            self.assertEqual(len(calls), 1)
+            self.assertRaises(TypeError, device.check, lambda: None)
+            self.assertEqual(device.check().problems, ())
+
     def test_numbers_of_others_are_numbers(self):
         class Number(bytearray):
             """As those of numpy: a number, and a buffer of its bytes in the machine's order."""
@@ -458,6 +521,7 @@ class Mistakes(unittest.TestCase):
             lambda: Store(device, 4e6),
             lambda: Store(device, 4 << 20, durability_delay_ms="5"),
             lambda: next(device.history(self.past, 1.5)),
+            lambda: device.check(7),
         ):
             self.assertRaises(TypeError, ask)
         # C would see the beginning of these.

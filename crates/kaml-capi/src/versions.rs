@@ -284,10 +284,7 @@ pub unsafe extern "C" fn kaml_merge(
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let rules = unsafe { arguments::structure(rules, "rules")? };
-        if rules.struct_size != size_of::<kaml_retention>() {
-            return Err(Failure::argument(format!("rules: struct_size is {} (not initialised?)", rules.struct_size)));
-        }
+        let rules = unsafe { arguments::sized(rules, "rules")? };
         let retention = Retention {
             keep_last: rules.keep_last,
             keep_since_ns: (rules.keep_since_ns != 0).then_some(rules.keep_since_ns),
