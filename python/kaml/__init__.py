@@ -16,15 +16,19 @@ otherwise where the system looks. Calls leave the interpreter's lock, so threads
 
 from ._device import (
     Batch,
+    CheckReport,
     Device,
+    DeviceInfo,
     Durability,
     Index,
     KeyKind,
+    Latency,
     Limits,
     MergePolicy,
     MergeReport,
     Namespace,
     Snapshot,
+    Statistics,
     Version,
 )
 from ._errors import (
@@ -41,13 +45,16 @@ from ._store import Store, Transaction, WriteMode
 
 __all__ = [
     "Batch",
+    "CheckReport",
     "Device",
+    "DeviceInfo",
     "Durability",
     "Error",
     "ExistsError",
     "Index",
     "Key",
     "KeyKind",
+    "Latency",
     "Limits",
     "MergePolicy",
     "MergeReport",
@@ -57,6 +64,7 @@ __all__ = [
     "NotFoundError",
     "RetryableError",
     "Snapshot",
+    "Statistics",
     "Status",
     "Store",
     "Transaction",

@@ -4,13 +4,17 @@ import ctypes
 import enum
 import os
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import _native as native
 from ._native import CONSTANTS, Buffer, Key, call
 
 #: Keys that are listed with one call.
 LIST_KEYS = 1024
+#: Versions that are told with the first call; twice as many with each call after it, up to the most, so that long histories are
+#: not read again and again.
+HISTORY_VERSIONS_MIN = 16
+HISTORY_VERSIONS_MAX = 1 << 20
 
 
 class Durability(enum.IntEnum):
@@ -105,9 +109,145 @@ class MergeReport(NamedTuple):
     segments_written: int
 
 
+class DeviceInfo(NamedTuple):
+    """What a device is."""
+
+    #: Bytes of all pages.
+    flash_bytes: int
+    #: Data bytes of an erase block.
+    block_bytes: int
+    #: Bytes of the commit ring.
+    ring_bytes: int
+    #: Erase blocks.
+    block_count: int
+    channel_count: int
+    #: Dies of all channels, which is the number of logs.
+    die_count: int
+    #: Bytes of a page.
+    page_bytes: int
+    #: Bytes of a chunk; records take whole chunks.
+    chunk_bytes: int
+    #: Bytes of the smallest durable write.
+    sector_bytes: int
+    #: ``POWER`` or ``PROCESS``, as it was opened.
+    durability: Durability
+    #: The last close was clean.
+    was_clean: bool
+    #: Journal entries that were replayed when it was opened.
+    replayed_journal_entries: int
+    #: Ring records that were replayed when it was opened.
+    replayed_ring_records: int
+    #: Its identity: 32 hexadecimal digits.
+    uuid: str
+    #: The medium in words, with its path and with what it has to do without.
+    description: str
+
+
+class Latency(NamedTuple):
+    """Latencies of one kind of command since the device was opened, in nanoseconds; all 0 if there was none."""
+
+    #: Commands.
+    count: int
+    mean_ns: float
+    #: The median.
+    p50_ns: int
+    p90_ns: int
+    p99_ns: int
+    p999_ns: int
+    #: The longest.
+    max_ns: int
+
+
+class Statistics(NamedTuple):
+    """How a device stands, and what it has done since it was opened."""
+
+    #: Bytes that may be live: records in whole chunks.
+    capacity_bytes: int
+    #: Bytes of them that are: records and versions that are kept.
+    live_bytes: int
+    #: Bytes that may still become live.
+    free_bytes: int
+    #: Bytes of memory of all loaded indexes.
+    index_bytes: int
+    #: Bytes of memory of frames and write buffers, at most.
+    buffer_bytes_max: int
+    #: Bytes of values that were put.
+    host_bytes: int
+    #: Bytes of records that were put, in whole chunks, headers included.
+    record_bytes: int
+    #: Bytes of records that garbage collection moved, in whole chunks.
+    relocated_bytes: int
+    #: Bytes left empty at the end of program units and blocks.
+    padded_bytes: int
+    #: Bytes written to the commit ring.
+    ring_bytes: int
+    #: Bytes programmed into pages, metadata included.
+    page_bytes: int
+    #: Bytes programmed into OOB areas.
+    oob_bytes: int
+    #: Bytes of journal, snapshots of indexes and roots.
+    metadata_bytes: int
+    #: Bytes read from the medium for gets.
+    read_bytes: int
+    #: Reads of the medium for gets.
+    read_count: int
+    #: Values put.
+    put_count: int
+    #: Deletes.
+    delete_count: int
+    #: Gets answered.
+    get_count: int
+    #: Blocks erased.
+    erase_count: int
+    #: Programs that failed.
+    program_failures: int
+    #: Damaged records that garbage collection came across.
+    damaged_records: int
+    #: Nanoseconds that opening took.
+    open_ns: int
+    #: ``page_bytes`` for each of ``host_bytes``; 0 before the first.
+    write_amplification: float
+    #: Erases of a block since the device was created, the mean of all blocks.
+    erase_mean: float
+    #: Of the block with the fewest.
+    erase_min: int
+    #: Of the block with the most.
+    erase_max: int
+    #: Erase blocks.
+    block_count: int
+    #: Blocks that are free or about to be.
+    free_blocks: int
+    #: Blocks that are never used again.
+    bad_blocks: int
+    #: A write failed and stopped the device: it takes no more changes (``STOPPED``).
+    stopped: bool
+    #: Of puts and deletes, one for each batch.
+    put_latency: Latency
+    #: Of gets.
+    get_latency: Latency
+    #: Records of each namespace, or versions of all its records.
+    record_counts: Dict[Namespace, int]
+
+
+class CheckReport(NamedTuple):
+    """What a check found."""
+
+    #: Blocks that were read.
+    blocks: int
+    #: Records that are whole.
+    records: int
+    #: Versions that are whole, of namespaces that keep them.
+    versions: int
+    #: Bytes of all these values.
+    value_bytes: int
+    #: A sentence for each problem; none for a device in order.
+    problems: Tuple[str, ...]
+
+
 class Batch:
     """Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
-    judged as things stood before the batch."""
+    judged as things stood before the batch. Of a versioned namespace, ``put_if_absent`` and ``put_if_present`` stand in a batch
+    of their own; other conditions it does not know (``BAD_ARGUMENT``)."""
 
     def __init__(self) -> None:
         self._records: List[Tuple[int, int, bytes, bytes]] = []
@@ -215,6 +355,51 @@ class Device(native.Owner):
         call("kaml_limits", self._handle, byref(value), byref(batch))
         return Limits(value.value, batch.value)
 
+    # --- the device itself -----------------------------------------------------------------------------------------
+
+    def info(self) -> DeviceInfo:
+        """What the device is."""
+        found = native.DeviceInfoOut(struct_size=ctypes.sizeof(native.DeviceInfoOut))
+        call("kaml_info", self._handle, byref(found))
+        info = DeviceInfo(*native.values_of(found, DeviceInfo._fields))
+        return info._replace(durability=Durability(found.durability), was_clean=bool(found.was_clean))
+
+    def statistics(self) -> Statistics:
+        """How the device stands, and what it has done since it was opened. It looks at every block: ask once a second, not
+        once a put."""
+        found = native.StatisticsOut(struct_size=ctypes.sizeof(native.StatisticsOut))
+        call("kaml_statistics", self._handle, byref(found))
+        statistics = Statistics(*native.values_of(found, Statistics._fields[:-1]), record_counts=self._record_counts())
+        put, get = (Latency(*native.values_of(one, Latency._fields)) for one in (found.put_latency, found.get_latency))
+        return statistics._replace(stopped=bool(found.stopped), put_latency=put, get_latency=get)
+
+    def check(self, progress: "Optional[Callable[[int, int], object]]" = None) -> CheckReport:
+        """Reads everything that is durable and checks it. Problems are no exceptions but told in the report. Others may go on
+        meanwhile; what they change while it is being read is not judged. ``progress`` is told blocks done and blocks in all;
+        whatever it raises ends the check and is raised."""
+        problems: List[str] = []
+        raised: List[BaseException] = []
+
+        def hear(_: object, done: int, total: int, problem: Optional[bytes]) -> int:
+            try:
+                if problem is not None:
+                    problems.append(problem.decode(errors="replace"))
+                elif progress is not None:
+                    progress(done, total)
+            except BaseException as failure:  # C knows none, and Python would only print it
+                raised.append(failure)
+            return len(raised)
+
+        found = native.CheckOut(struct_size=ctypes.sizeof(native.CheckOut))
+        try:
+            call("kaml_check", self._handle, native.CheckCallback(hear), None, byref(found))
+        except native.Error:
+            if not raised:
+                raise
+        if raised:
+            raise raised[0]
+        return CheckReport(*native.values_of(found, CheckReport._fields[:-1]), problems=tuple(problems))
+
     # --- namespaces ------------------------------------------------------------------------------------------------
 
     def create_namespace(
@@ -252,12 +437,16 @@ class Device(native.Owner):
 
     def namespaces(self) -> List[Namespace]:
         """All namespaces in the order of their ids."""
+        return list(self._record_counts())
+
+    def _record_counts(self) -> Dict[Namespace, int]:
         room = 64
         while True:
             found, count = (native.NamespaceOut * room)(), c_size_t()
             call("kaml_namespaces", self._handle, found, room, byref(count))
             if count.value <= room:
-                return [Namespace(info.namespace_id, info.name.decode()) for info in found[: count.value]]
+                told = found[: count.value]
+                return {Namespace(info.namespace_id, info.name.decode()): info.record_count for info in told}
             room = count.value
 
     def delete_namespace(self, namespace: Namespace) -> None:
@@ -309,14 +498,19 @@ class Device(native.Owner):
         """Reads a value as it was so many changes of its key ago; none if it was not there."""
         return native.value("kaml_get_back", self._handle, native.id_of(namespace), changes, *native.key_in(key))
 
-    def history(self, namespace: Namespace, key: Key, limit: int = 1024) -> List[Version]:
-        """The versions of a key, newest first, at most ``limit``."""
-        found, count = (native.VersionOut * limit)(), c_size_t()
-        call("kaml_history", self._handle, native.id_of(namespace), *native.key_in(key), found, limit, byref(count))
-        return [
-            Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
-            for v in found[: count.value]
-        ]
+    def history(self, namespace: Namespace, key: Key) -> Iterator[Version]:
+        """The versions of a key, newest first: all that are kept, those that a rollback hid included. They are read as they are
+        asked for; what is put meanwhile is not among them. ``itertools.islice`` takes the first of them."""
+        cursor, count, room = native.Cursor(), c_size_t(), HISTORY_VERSIONS_MIN
+        record = (native.id_of(namespace), *native.key_in(key))
+        while True:
+            found = (native.VersionOut * room)()
+            call("kaml_history", self._handle, *record, byref(cursor), found, room, byref(count))
+            if count.value == 0:
+                return
+            for v in found[: count.value]:
+                yield Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
+            room = min(2 * room, HISTORY_VERSIONS_MAX)
 
     def snapshot(self, namespace: Namespace) -> int:
         """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""
@@ -370,7 +564,7 @@ class Device(native.Owner):
         )
         report = native.MergeOut()
         call("kaml_merge", self._handle, native.id_of(namespace), byref(rules), byref(report))
-        return MergeReport(*(getattr(report, name) for name in MergeReport._fields))
+        return MergeReport(*native.values_of(report, MergeReport._fields))
 
 
 def _create_options(**fields: int) -> native.CreateOptions:

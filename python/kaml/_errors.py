@@ -31,6 +31,7 @@ class Status(enum.IntEnum):
     CACHE_TOO_SMALL = 32
     NO_RESOURCES = 33
     NO_VERSION = 34
+    CANCELLED = 35
     FULL = 40
     NO_SPACE = 41
     READ_ONLY = 42

@@ -9,7 +9,21 @@ import operator
 import os
 import sys
 import warnings
-from ctypes import POINTER, byref, c_bool, c_char, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    byref,
+    c_bool,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any, Optional, Union
 
 from ._errors import Error, Status, error
@@ -23,6 +37,8 @@ Buffer = Union[bytes, bytearray, memoryview]
 VERSION_MAJOR = 0
 KEY_BYTES_MAX = 16
 NAME_BYTES = 256
+UUID_BYTES = 33
+DESCRIPTION_BYTES = 1024
 
 
 def unsigned(value: Any, kind: Any, what: str) -> int:
@@ -156,6 +172,91 @@ class MergeOut(Struct):
     ]
 
 
+class DeviceInfoOut(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flash_bytes", c_uint64),
+        ("block_bytes", c_uint64),
+        ("ring_bytes", c_uint64),
+        ("block_count", c_uint32),
+        ("channel_count", c_uint32),
+        ("die_count", c_uint32),
+        ("page_bytes", c_uint32),
+        ("chunk_bytes", c_uint32),
+        ("sector_bytes", c_uint32),
+        ("durability", c_uint32),
+        ("was_clean", c_uint32),
+        ("replayed_journal_entries", c_uint64),
+        ("replayed_ring_records", c_uint64),
+        ("uuid", c_char * UUID_BYTES),
+        ("description", c_char * DESCRIPTION_BYTES),
+    ]
+
+
+class LatencyOut(Struct):
+    _fields_ = [
+        ("count", c_uint64),
+        ("mean_ns", c_double),
+        ("p50_ns", c_uint64),
+        ("p90_ns", c_uint64),
+        ("p99_ns", c_uint64),
+        ("p999_ns", c_uint64),
+        ("max_ns", c_uint64),
+    ]
+
+
+class StatisticsOut(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("capacity_bytes", c_uint64),
+        ("live_bytes", c_uint64),
+        ("free_bytes", c_uint64),
+        ("index_bytes", c_uint64),
+        ("buffer_bytes_max", c_uint64),
+        ("host_bytes", c_uint64),
+        ("record_bytes", c_uint64),
+        ("relocated_bytes", c_uint64),
+        ("padded_bytes", c_uint64),
+        ("ring_bytes", c_uint64),
+        ("page_bytes", c_uint64),
+        ("oob_bytes", c_uint64),
+        ("metadata_bytes", c_uint64),
+        ("read_bytes", c_uint64),
+        ("read_count", c_uint64),
+        ("put_count", c_uint64),
+        ("delete_count", c_uint64),
+        ("get_count", c_uint64),
+        ("erase_count", c_uint64),
+        ("program_failures", c_uint64),
+        ("damaged_records", c_uint64),
+        ("open_ns", c_uint64),
+        ("write_amplification", c_double),
+        ("erase_mean", c_double),
+        ("erase_min", c_uint32),
+        ("erase_max", c_uint32),
+        ("block_count", c_uint32),
+        ("free_blocks", c_uint32),
+        ("bad_blocks", c_uint32),
+        ("stopped", c_uint32),
+        ("put_latency", LatencyOut),
+        ("get_latency", LatencyOut),
+    ]
+
+
+class CheckOut(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("blocks", c_uint64),
+        ("records", c_uint64),
+        ("versions", c_uint64),
+        ("value_bytes", c_uint64),
+        ("problem_count", c_uint64),
+    ]
+
+
+CheckCallback = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_char_p)
+
+
 class LockWidth(Struct):
     _fields_ = [("namespace_id", c_uint32), ("records_per_lock", c_uint32)]
 
@@ -198,12 +299,18 @@ STRUCTS = {
     "kaml_snapshot_info": SnapshotOut,
     "kaml_retention": RetentionIn,
     "kaml_merge_report": MergeOut,
+    "kaml_device_info": DeviceInfoOut,
+    "kaml_latency": LatencyOut,
+    "kaml_device_statistics": StatisticsOut,
+    "kaml_check_report": CheckOut,
     "kaml_lock_width": LockWidth,
     "kaml_store_options": StoreOptions,
     "kaml_device": DeviceHandle,
     "kaml_store": StoreHandle,
     "kaml_txn": TxnHandle,
 }
+
+CALLBACKS = {"kaml_check_callback": CheckCallback}
 
 #: What is 0 in ``kaml.h`` is the default in it, too.
 CONSTANTS = {
@@ -223,6 +330,8 @@ CONSTANTS = {
     "KAML_PUT_DELETE_IF_PRESENT": 4,
     "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
     "KAML_NAME_BYTES": NAME_BYTES,
+    "KAML_UUID_BYTES": UUID_BYTES,
+    "KAML_DESCRIPTION_BYTES": DESCRIPTION_BYTES,
 }
 
 _RECORD = [c_uint32, c_void_p, c_size_t]
@@ -235,6 +344,7 @@ FUNCTIONS = {
     "kaml_strerror": (c_char_p, [c_int]),
     "kaml_is_retryable": (c_bool, [c_int]),
     "kaml_last_error": (c_char_p, []),
+    "kaml_set_last_error": (None, [c_char_p]),
     "kaml_version": (c_char_p, []),
     "kaml_free": (None, [c_void_p]),
     "kaml_create": (c_int, [c_char_p, c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
@@ -246,6 +356,9 @@ FUNCTIONS = {
     "kaml_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(c_uint32)]),
     "kaml_namespaces": (c_int, [DeviceHandle, POINTER(NamespaceOut), c_size_t, POINTER(c_size_t)]),
     "kaml_delete_namespace": (c_int, [DeviceHandle, c_uint32]),
+    "kaml_info": (c_int, [DeviceHandle, POINTER(DeviceInfoOut)]),
+    "kaml_statistics": (c_int, [DeviceHandle, POINTER(StatisticsOut)]),
+    "kaml_check": (c_int, [DeviceHandle, CheckCallback, c_void_p, POINTER(CheckOut)]),
     "kaml_key_u64": (KeyOut, [c_uint64]),
     "kaml_get": (c_int, [DeviceHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_get_into": (c_int, [DeviceHandle, *_RECORD, *_BUFFER]),
@@ -256,7 +369,10 @@ FUNCTIONS = {
     "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
     "kaml_get_as_of": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
     "kaml_get_back": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
-    "kaml_history": (c_int, [DeviceHandle, *_RECORD, POINTER(VersionOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_history": (
+        c_int,
+        [DeviceHandle, *_RECORD, POINTER(Cursor), POINTER(VersionOut), c_size_t, POINTER(c_size_t)],
+    ),
     "kaml_snapshot": (c_int, [DeviceHandle, c_uint32, POINTER(c_uint32)]),
     "kaml_snapshots": (c_int, [DeviceHandle, c_uint32, POINTER(SnapshotOut), c_size_t, POINTER(c_size_t)]),
     "kaml_forget_snapshot": (c_int, [DeviceHandle, c_uint32, c_uint32]),
@@ -406,19 +522,30 @@ _in_use: "list[tuple[str, Struct]]" = []
 
 def _let_go(close: str, handle: Struct) -> None:
     _in_use.append((close, handle))
-    goes_on = True
-    while goes_on:
-        closed = [one for one in list(_in_use) if _is_closed(*one)]
-        for one in closed:
-            if one in _in_use:  # else another thread was quicker
-                _in_use.remove(one)
-        goes_on = bool(closed)
+    # Garbage is collected anywhere, also between a call that failed and the look at its message.
+    message = _library.kaml_last_error()
+    try:
+        goes_on = True
+        while goes_on:
+            closed = [one for one in list(_in_use) if _is_closed(*one)]
+            for one in closed:
+                if one in _in_use:  # else another thread was quicker
+                    _in_use.remove(one)
+            goes_on = bool(closed)
+    finally:
+        _library.kaml_set_last_error(message)
 
 
 def _is_closed(close: str, handle: Struct) -> bool:
     if close == "kaml_txn_free" and status("kaml_txn_abort", handle) == Status.IN_USE:
         return False
     return status(close, handle) != Status.IN_USE
+
+
+def values_of(found: Struct, names: "tuple[str, ...]") -> "list[Any]":
+    """Fields of what the library filled in; text as text."""
+    values = (getattr(found, name) for name in names)
+    return [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
 
 
 def id_of(namespace: Any) -> int:

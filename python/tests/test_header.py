@@ -14,6 +14,7 @@ CODE = re.sub(r"//.*", "", HEADER.read_text())
 SCALARS = {
     "int": ctypes.c_int,
     "bool": ctypes.c_bool,
+    "double": ctypes.c_double,
     "char": ctypes.c_char,
     "size_t": ctypes.c_size_t,
     "uint8_t": ctypes.c_uint8,
@@ -36,7 +37,7 @@ def ctype(text):
     known = POINTERS.get(f"{name} {'*' * stars}")
     if known is not None:
         return known
-    found = native.STRUCTS.get(name) or SCALARS[name]
+    found = native.STRUCTS.get(name) or native.CALLBACKS.get(name) or SCALARS[name]
     for _ in range(stars):
         found = ctypes.POINTER(found)
     return found
@@ -61,6 +62,14 @@ class Header(unittest.TestCase):
             arguments = [] if arguments.strip() == "void" else arguments.split(",")
             wanted = (ctype(answer), [declared(argument)[1] for argument in arguments])
             self.assertEqual(native.FUNCTIONS[name], wanted, name)
+
+    def test_callbacks(self):
+        callbacks = re.findall(r"^typedef (\w+) \(\*(\w+)\)\(([^)]*)\);", CODE, re.M)
+        self.assertEqual({name for _, name, _ in callbacks}, set(native.CALLBACKS))
+        for answer, name, arguments in callbacks:
+            found = native.CALLBACKS[name]
+            wanted = [declared(argument)[1] for argument in arguments.split(",")]
+            self.assertEqual((found._restype_, list(found._argtypes_)), (ctype(answer), wanted), name)
 
     def test_structures(self):
         structures = re.findall(r"typedef struct (\w+) \{(.*?)\}", CODE, re.S)

@@ -5,6 +5,7 @@ import ctypes
 import doctest
 import errno
 import gc
+import itertools
 import os
 import pathlib
 import pickle
@@ -95,12 +96,11 @@ class Devices(unittest.TestCase):
             self.assertEqual(device.get_back(pages, 1, "home"), b"two")
             history = device.history(pages, "home")
             self.assertEqual([(v.length, v.deleted) for v in history], [(0, True), (3, False), (3, False)])
-            self.assertEqual(len(device.history(pages, "home", limit=2)), 2)
             device.undo(pages, "home")
             self.assertEqual(device.get(pages, "home"), b"two")
             before = device.roll_back(pages, first)
             self.assertEqual(device.get(pages, "home"), b"one")
-            self.assertTrue(device.history(pages, "home")[0].hidden)
+            self.assertTrue(next(device.history(pages, "home")).hidden)
         with Device.open(self.path) as device:
             pages = device.namespace("pages")
             self.assertEqual([snapshot.number for snapshot in device.snapshots(pages)], [first, before])
@@ -125,6 +125,106 @@ class Devices(unittest.TestCase):
             with self.assertRaises(kaml.Error) as refused:
                 device.snapshot(plain)
             self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_histories_are_told_whole(self):
+        with Device.in_memory(256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True)
+            for number in range(3000):
+                device.put(pages, "home", b"x" * (number % 7))
+            history = device.history(pages, "home")
+            told = [next(history) for _ in range(100)]
+            device.delete(pages, "home")  # not told
+            told += history
+            self.assertEqual([version.length for version in told], [number % 7 for number in reversed(range(3000))])
+            self.assertEqual(told, sorted(told, reverse=True))
+            newest = list(itertools.islice(device.history(pages, "home"), 2))
+            self.assertEqual([version.deleted for version in newest], [True, False])
+            self.assertEqual(list(device.history(pages, "nobody")), [])
+            with self.assertRaises(kaml.Error) as refused:
+                next(device.history(device.create_namespace("plain"), "home"))
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_versions_are_put_under_a_condition(self):
+        with Device.in_memory(256 << 20) as device:
+            pages, plain = device.create_namespace("pages", versioned=True), device.create_namespace("plain")
+            with self.assertRaises(kaml.NotFoundError):
+                device.write(Batch().put_if_present(pages, "home", b"1"))
+            device.write(Batch().put_if_absent(pages, "home", b"1"))
+            with self.assertRaises(kaml.ExistsError):
+                device.write(Batch().put_if_absent(pages, "home", b"2"))
+            device.write(Batch().put_if_present(pages, "home", b"3"))
+            self.assertEqual((device.get(pages, "home"), device.get_back(pages, 1, "home")), (b"3", b"1"))
+            for batch in (
+                Batch().put_if_present(pages, "home", b"4").put(plain, "home", b"4"),
+                Batch().delete_if_present(pages, "home"),
+            ):
+                with self.assertRaises(kaml.Error) as refused:
+                    device.write(batch)
+                self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+            self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (b"3", None))
+
+    def test_devices_tell_how_they_stand(self):
+        with Device.create(self.path, 256 << 20, durability=kaml.Durability.PROCESS) as device:
+            info, new = device.info(), device.statistics()
+            self.assertEqual((info.durability, info.flash_bytes), (kaml.Durability.PROCESS, info.block_count * info.block_bytes))
+            self.assertIn(str(self.path), info.description)
+            self.assertEqual(len(bytes.fromhex(info.uuid)), 16)
+            self.assertEqual((new.put_count, new.write_amplification, new.record_counts), (0, 0, {}))
+            self.assertEqual(new.get_latency, kaml.Latency(0, 0, 0, 0, 0, 0, 0))
+            space, past = device.create_namespace("space"), device.create_namespace("past", versioned=True)
+            for number in range(100):
+                device.put(space, number, b"x" * 1000)
+                device.put(past, "key", b"x" * 1000)
+                device.get(space, number)
+            now = device.statistics()
+            self.assertEqual((now.put_count, now.get_count, now.host_bytes), (200, 100, 200_000))
+            self.assertEqual(now.record_counts, {space: 100, past: 100})
+            self.assertEqual(now.live_bytes + now.free_bytes, now.capacity_bytes)
+            self.assertLess(now.free_bytes, new.free_bytes)
+            self.assertEqual((now.put_latency.count, now.get_latency.count), (200, 100))
+            self.assertLessEqual(now.put_latency.p50_ns, now.put_latency.max_ns)
+            self.assertIs(now.stopped, False)
+            self.assertLess(now.free_blocks, now.block_count)
+        with Device.open(self.path) as device:
+            self.assertEqual((device.info().uuid, device.info().was_clean), (info.uuid, True))
+            self.assertEqual(device.statistics().record_counts, {space: 100, past: 100})
+
+    def test_checks_find_what_is_damaged(self):
+        marks = [bytes([65 + number]) * 256 for number in range(3)]
+        with Device.create(self.path, 64 << 20) as device:
+            space = device.create_namespace("space")
+            for number, mark in enumerate(marks):
+                device.put(space, number, mark)
+            heard = []
+            report = device.check(lambda *blocks: heard.append(blocks))
+            self.assertEqual((report.records, report.value_bytes, report.problems), (3, 768, ()))
+            self.assertEqual(heard, [(done, report.blocks) for done in range(report.blocks + 1)])
+        content = self.path.read_bytes()
+        self.path.write_bytes(content.replace(marks[0], b"?" * 256).replace(marks[2], b"?" * 256))
+        with Device.open(self.path, read_only=True) as device:
+            report = device.check()
+            self.assertEqual((report.records, len(report.problems)), (1, 2))
+            self.assertTrue(all("damaged" in problem for problem in report.problems), report.problems)
+            self.assertEqual(device.get(device.namespace("space"), 1), marks[1])
+
+    def test_what_progress_raises_ends_a_check(self):
+        with Device.in_memory(64 << 20) as device:
+            space = device.create_namespace("space")
+            device.put(space, 1, b"value")
+            calls = []
+
+            def progress(done, total):
+                calls.append((done, total, device.get(space, 1)))  # any call may be made
+                with self.assertRaises(kaml.Error) as refused:
+                    device.close()
+                self.assertEqual(refused.exception.status, Status.IN_USE)
+                raise KeyboardInterrupt
+
+            with self.assertRaises(KeyboardInterrupt):
+                device.check(progress)
+            self.assertEqual(len(calls), 1)
+            self.assertRaises(TypeError, device.check, lambda: None)
+            self.assertEqual(device.check().problems, ())
 
     def test_numbers_of_others_are_numbers(self):
         class Number(bytearray):
@@ -400,7 +500,6 @@ class Mistakes(unittest.TestCase):
                 self.assertRaises(OverflowError, ask)
         self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=-1))
         self.assertRaises(OverflowError, lambda: Store(device, 4 << 20, durability_delay_ms=float("inf")))
-        self.assertRaises(ValueError, lambda: device.history(past, "key", limit=-1))
         self.assertEqual((os.listdir(self.directory), device.get(past, "key")), ([], b"1"))
 
     def test_wrong_types_are_refused(self):
@@ -421,7 +520,8 @@ class Mistakes(unittest.TestCase):
             lambda: Batch().delete("space", "key"),
             lambda: Store(device, 4e6),
             lambda: Store(device, 4 << 20, durability_delay_ms="5"),
-            lambda: device.history(self.past, "key", 1.5),
+            lambda: next(device.history(self.past, 1.5)),
+            lambda: device.check(7),
         ):
             self.assertRaises(TypeError, ask)
         # C would see the beginning of these.
@@ -501,6 +601,18 @@ class Ends(unittest.TestCase):
                 self.assertEqual([str(warning.category.__name__) for warning in told], ["ResourceWarning"] * 3)
                 with Device.open(path) as device:  # which would be locked
                     self.assertEqual(device.get(space, "key"), b"kept")
+
+    def test_what_is_collected_leaves_messages_alone(self):
+        native = kaml._native
+        with Device.in_memory(64 << 20) as device, Store(device, 4 << 20) as store, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            txn = store.transaction()
+            txn.commit()
+            code = native.status("kaml_namespace", device._handle, b"nobody", ctypes.byref(ctypes.c_uint32()))
+            del txn  # which is aborted first, in vain
+            gc.collect()
+            with self.assertRaisesRegex(kaml.Error, "nobody"):
+                native._check(code)
 
     def test_what_a_block_raises_is_what_is_raised(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -35,6 +35,11 @@
 #define KAML_STORE_OPTIONS_INIT { sizeof(kaml_store_options), 0, 0, 0, 0, 0, 0, 0, NULL }
 #define KAML_RETENTION_INIT { sizeof(kaml_retention), 0, 0, 1, 0, 0 }
 #define KAML_CURSOR_INIT { 0, { 0 } }
+#define KAML_DEVICE_INFO_INIT { sizeof(kaml_device_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, { 0 } }
+#define KAML_DEVICE_STATISTICS_INIT { sizeof(kaml_device_statistics), \
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+    { 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0 } }
+#define KAML_CHECK_REPORT_INIT { sizeof(kaml_check_report), 0, 0, 0, 0, 0 }
 
 
 // As the device was created; `KAML_DURABLE_POWER` when creating.
@@ -66,6 +71,12 @@
 
 // The longest name of a namespace, with the zero byte that ends it.
 #define KAML_NAME_BYTES 256
+
+// The identity of a device, in hexadecimal digits, with the zero byte that ends it.
+#define KAML_UUID_BYTES 33
+
+// The longest description of a device, with the zero byte that ends it.
+#define KAML_DESCRIPTION_BYTES 1024
 
 // Store, whether the key is there or not.
 #define KAML_PUT 0
@@ -132,6 +143,8 @@ typedef enum kaml_status {
     KAML_NO_RESOURCES = 33,
     // No snapshot has that number, or the key has not so many versions.
     KAML_NO_VERSION = 34,
+    // A callback of the caller asked for the end.
+    KAML_CANCELLED = 35,
     // The device is full; delete something first.
     KAML_FULL = 40,
     // The file system below the device is full.
@@ -250,6 +263,155 @@ typedef struct kaml_namespace_info {
     char name[KAML_NAME_BYTES];
 } kaml_namespace_info;
 
+// What a device is. Begin with `KAML_DEVICE_INFO_INIT`.
+typedef struct kaml_device_info {
+    // Filled in by `KAML_DEVICE_INFO_INIT`.
+    size_t struct_size;
+    // Bytes of all pages.
+    uint64_t flash_bytes;
+    // Data bytes of an erase block.
+    uint64_t block_bytes;
+    // Bytes of the commit ring.
+    uint64_t ring_bytes;
+    // Erase blocks.
+    uint32_t block_count;
+    // Channels.
+    uint32_t channel_count;
+    // Dies of all channels, which is the number of logs.
+    uint32_t die_count;
+    // Bytes of a page.
+    uint32_t page_bytes;
+    // Bytes of a chunk; records take whole chunks.
+    uint32_t chunk_bytes;
+    // Bytes of the smallest durable write.
+    uint32_t sector_bytes;
+    // `KAML_DURABLE_POWER` or `KAML_DURABLE_PROCESS`, as it was opened.
+    uint32_t durability;
+    // 1: the last close was clean.
+    uint32_t was_clean;
+    // Journal entries that were replayed when it was opened.
+    uint64_t replayed_journal_entries;
+    // Ring records that were replayed when it was opened.
+    uint64_t replayed_ring_records;
+    // Its identity: 32 hexadecimal digits.
+    char uuid[KAML_UUID_BYTES];
+    // The medium in words, with its path and with what it has to do without, as io_uring; cut off where it is longer.
+    char description[KAML_DESCRIPTION_BYTES];
+} kaml_device_info;
+
+// Latencies of one kind of command since the device was opened, in nanoseconds; all 0 if there was none. Two digits count.
+typedef struct kaml_latency {
+    // Commands.
+    uint64_t count;
+    // Mean.
+    double mean_ns;
+    // Median.
+    uint64_t p50_ns;
+    // 90th percentile.
+    uint64_t p90_ns;
+    // 99th percentile.
+    uint64_t p99_ns;
+    // 99.9th percentile.
+    uint64_t p999_ns;
+    // Longest.
+    uint64_t max_ns;
+} kaml_latency;
+
+// How a device stands, and what it has done since it was opened. Begin with `KAML_DEVICE_STATISTICS_INIT`.
+typedef struct kaml_device_statistics {
+    // Filled in by `KAML_DEVICE_STATISTICS_INIT`.
+    size_t struct_size;
+    // Bytes that may be live: records in whole chunks.
+    uint64_t capacity_bytes;
+    // Bytes of them that are: records and versions that are kept.
+    uint64_t live_bytes;
+    // Bytes that may still become live.
+    uint64_t free_bytes;
+    // Bytes of memory of all loaded indexes.
+    uint64_t index_bytes;
+    // Bytes of memory of frames and write buffers, at most.
+    uint64_t buffer_bytes_max;
+    // Bytes of values that were put.
+    uint64_t host_bytes;
+    // Bytes of records that were put, in whole chunks, headers included.
+    uint64_t record_bytes;
+    // Bytes of records that garbage collection moved, in whole chunks.
+    uint64_t relocated_bytes;
+    // Bytes left empty at the end of program units and blocks.
+    uint64_t padded_bytes;
+    // Bytes written to the commit ring.
+    uint64_t ring_bytes;
+    // Bytes programmed into pages, metadata included.
+    uint64_t page_bytes;
+    // Bytes programmed into OOB areas.
+    uint64_t oob_bytes;
+    // Bytes of journal, snapshots of indexes and roots.
+    uint64_t metadata_bytes;
+    // Bytes read from the medium for Gets.
+    uint64_t read_bytes;
+    // Reads of the medium for Gets.
+    uint64_t read_count;
+    // Values put.
+    uint64_t put_count;
+    // Deletes.
+    uint64_t delete_count;
+    // Gets answered.
+    uint64_t get_count;
+    // Blocks erased.
+    uint64_t erase_count;
+    // Programs that failed.
+    uint64_t program_failures;
+    // Damaged records that garbage collection came across.
+    uint64_t damaged_records;
+    // Nanoseconds that opening took.
+    uint64_t open_ns;
+    // `page_bytes` for each of `host_bytes`; 0 before the first.
+    double write_amplification;
+    // Erases of a block since the device was created, the mean of all blocks.
+    double erase_mean;
+    // Of the block with the fewest.
+    uint32_t erase_min;
+    // Of the block with the most.
+    uint32_t erase_max;
+    // Erase blocks.
+    uint32_t block_count;
+    // Blocks that are free or about to be.
+    uint32_t free_blocks;
+    // Blocks that are never used again.
+    uint32_t bad_blocks;
+    // 1: a write failed and stopped the device: it takes no more changes (`KAML_STOPPED`).
+    uint32_t stopped;
+    // Of Puts and deletes, one for each batch.
+    struct kaml_latency put_latency;
+    // Of Gets.
+    struct kaml_latency get_latency;
+} kaml_device_statistics;
+
+// Hears of a check while it goes on: of each problem, a sentence that is valid until it returns, and with a null `problem` how
+// far the check has come, in blocks (`block_count` is 0 before they are counted). 0: go on; anything else ends the check.
+// It is called by the thread that called `kaml_check` and may make any call. It has to return: no exception and no `longjmp` may
+// leave it.
+typedef int (*kaml_check_callback)(void *context,
+                                   uint64_t blocks_done,
+                                   uint64_t block_count,
+                                   const char *problem);
+
+// What a check found. Begin with `KAML_CHECK_REPORT_INIT`.
+typedef struct kaml_check_report {
+    // Filled in by `KAML_CHECK_REPORT_INIT`.
+    size_t struct_size;
+    // Blocks that were read.
+    uint64_t blocks;
+    // Records that are whole.
+    uint64_t records;
+    // Versions that are whole, of namespaces that keep them.
+    uint64_t versions;
+    // Bytes of all these values.
+    uint64_t value_bytes;
+    // Problems; 0 for a device in order.
+    uint64_t problem_count;
+} kaml_check_report;
+
 // A key that the library answers.
 typedef struct kaml_key {
     // Its bytes, followed by zeros.
@@ -274,9 +436,9 @@ typedef struct kaml_record {
     size_t value_length;
 } kaml_record;
 
-// How far a listing has come. Begin with `KAML_CURSOR_INIT`.
+// How far a listing, or a history, has come. Begin with `KAML_CURSOR_INIT`.
 typedef struct kaml_cursor {
-    // 0: before the first key, 1: in between, 2: at the end.
+    // 0: at the beginning, 1: in between, 2: at the end.
     uint32_t state;
     // Only the library knows what it means.
     uint8_t place[24];
@@ -396,8 +558,12 @@ const char *kaml_strerror(int status);
 bool kaml_is_retryable(int status);
 
 // What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
-// if none did. Valid until the next call of this thread fails; never freed by the caller.
+// if none did. Valid until the next call of this thread fails, or puts a message back; never freed by the caller.
 const char *kaml_last_error(void);
+
+// Puts a message back that was copied from `kaml_last_error`: for destructors and finalizers, whose own calls may fail
+// between a call and the look at its message. `message` is copied; null is the empty string.
+void kaml_set_last_error(const char *message);
 
 // The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
 const char *kaml_version(void);
@@ -450,6 +616,24 @@ enum kaml_status kaml_namespaces(struct kaml_device device,
 enum kaml_status kaml_delete_namespace(struct kaml_device device,
                                        kaml_namespace_id namespace_id);
 
+// Tells what a device is. Reads no flash.
+enum kaml_status kaml_info(struct kaml_device device, struct kaml_device_info *info);
+
+// Tells how a device stands, and what it has done since it was opened. `kaml_namespaces` tells how many records each namespace
+// has. Reads no flash, but looks at every block: ask once a second, not once a Put.
+enum kaml_status kaml_statistics(struct kaml_device device,
+                                 struct kaml_device_statistics *statistics);
+
+// Reads everything that is durable and checks it: records and versions against their checksums and the indexes, live data against
+// what is accounted. `KAML_OK` also if there are problems: `problem_count` says how many, `callback` hears each. Others may go on
+// meanwhile; what they change while it is being read is not judged. `KAML_CANCELLED` if the callback asked for the end, without a
+// report; `KAML_STOPPED` if the device takes no more changes: open it again first. `callback` and `report` may be null; `context`
+// is handed to the callback and not looked at.
+enum kaml_status kaml_check(struct kaml_device device,
+                            kaml_check_callback callback,
+                            void *context,
+                            struct kaml_check_report *report);
+
 // The key of a number, for namespaces of `KAML_KEYS_U64`: 8 bytes, big-endian.
 struct kaml_key kaml_key_u64(uint64_t number);
 
@@ -479,7 +663,8 @@ enum kaml_status kaml_exists(struct kaml_device device,
                              size_t key_length);
 
 // Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
-// ones; conditions are judged as things stood before.
+// ones; conditions are judged as things stood before. Versioned namespaces know the conditions `KAML_PUT_IF_ABSENT` and
+// `KAML_PUT_IF_PRESENT`, of one record that is put alone; all others there are `KAML_BAD_ARGUMENT`, and nothing is stored.
 enum kaml_status kaml_put(struct kaml_device device,
                           const struct kaml_record *records,
                           size_t record_count);
@@ -526,12 +711,15 @@ enum kaml_status kaml_get_back(struct kaml_device device,
                                void **value,
                                size_t *value_length);
 
-// Tells the versions of a key, newest first, up to `version_count_max` of them: all that are kept, those that a rollback
-// hid included. A `*version_count` of 0: the key was never put.
+// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
+// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
+// told. Each call reads again what was told before it, so a long history is best told in many at a time, or twice as many with
+// each call; nothing is read that is not asked for.
 enum kaml_status kaml_history(struct kaml_device device,
                               kaml_namespace_id namespace_id,
                               const void *key,
                               size_t key_length,
+                              struct kaml_cursor *cursor,
                               struct kaml_version_info *versions,
                               size_t version_count_max,
                               size_t *version_count);

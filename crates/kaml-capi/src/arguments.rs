@@ -151,6 +151,34 @@ pub(crate) unsafe fn structure<'a, T>(pointer: *const T, what: &str) -> Result<&
     unsafe { slice(pointer, 1, what) }.map(|one| &one[0])
 }
 
+/// One structure that begins with its own size, which its `KAML_..._INIT` macro fills in.
+pub(crate) unsafe fn sized<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
+    // SAFETY: it begins with its size; the caller promised the rest.
+    unsafe { check_size(pointer, what)? };
+    // SAFETY: the caller's promise is the same.
+    unsafe { structure(pointer, what) }
+}
+
+/// A place for an answer that begins with its own size.
+pub(crate) unsafe fn sized_out<T: Copy>(pointer: *mut T, what: &str) -> Result<Out<T>, Failure> {
+    // SAFETY: it begins with its size; the caller promised the rest.
+    unsafe { check_size(pointer.cast_const(), what)? };
+    // SAFETY: the caller's promise is the same.
+    unsafe { Out::new(pointer, what) }
+}
+
+/// One that nobody initialised, or that was made for another version, is refused.
+unsafe fn check_size<T>(pointer: *const T, what: &str) -> Result<(), Failure> {
+    // SAFETY: the caller's promise is the same, for the first element.
+    match *unsafe { structure(pointer.cast::<usize>(), what)? } {
+        size if size == size_of::<T>() => Ok(()),
+        size => {
+            let expected = size_of::<T>();
+            Err(Failure::argument(format!("{what}: struct_size is {size}, not {expected} (not initialised?)")))
+        }
+    }
+}
+
 /// One structure that may be written.
 pub(crate) unsafe fn structure_mut<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
     let mut start = checked(pointer, what)?;
@@ -179,6 +207,14 @@ unsafe fn string<'a>(pointer: *const c_char, what: &str) -> Result<&'a CStr, Fai
     Ok(unsafe { CStr::from_ptr(start.as_ptr()) })
 }
 
+/// Text as C has it in an array: cut off where it is longer, and ended with a zero byte.
+pub(crate) fn text<const BYTES: usize>(text: &str) -> [c_char; BYTES] {
+    let end = (0..BYTES.min(text.len() + 1)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    let mut array = [0; BYTES];
+    array.iter_mut().zip(text[..end].bytes()).for_each(|(to, byte)| *to = byte as c_char);
+    array
+}
+
 fn checked<T>(pointer: *mut T, what: &str) -> Result<NonNull<T>, Failure> {
     let start = NonNull::new(pointer).ok_or_else(|| Failure::argument(format!("{what}: a null pointer")))?;
     if !start.is_aligned() {
@@ -200,4 +236,20 @@ fn check_length(count: usize, element_bytes: usize, what: &str) -> Result<(), Fa
 pub unsafe extern "C" fn kaml_free(value: *mut c_void) {
     // SAFETY: the caller promises that it is null or came from `ValueOut::set`, and is freed once.
     unsafe { libc::free(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal:   text is cut off between two characters, and always ended.
+    /// Method: characters of one and two bytes, in arrays around their length.
+    #[test]
+    fn text_is_cut_off_between_characters() {
+        let back = |array: &[c_char]| array.iter().map(|byte| *byte as u8).collect::<Vec<_>>();
+        assert_eq!(back(&text::<1>("a\u{e4}b")), b"\0");
+        assert_eq!(back(&text::<3>("a\u{e4}b")), b"a\0\0");
+        assert_eq!(back(&text::<4>("a\u{e4}b")), b"a\xc3\xa4\0");
+        assert_eq!(back(&text::<6>("a\u{e4}b")), b"a\xc3\xa4b\0\0");
+    }
 }

@@ -50,8 +50,6 @@ pub struct kaml_namespace_info {
 
 impl From<&NamespaceInfo> for kaml_namespace_info {
     fn from(info: &NamespaceInfo) -> kaml_namespace_info {
-        let mut name = [0; KAML_NAME_BYTES];
-        name.iter_mut().zip(info.name.bytes().take(KAML_NAME_BYTES - 1)).for_each(|(to, byte)| *to = byte as c_char);
         kaml_namespace_info {
             record_count: info.record_count,
             namespace_id: info.id,
@@ -61,7 +59,7 @@ impl From<&NamespaceInfo> for kaml_namespace_info {
             },
             versioned: info.versions.is_some().into(),
             blocks: info.blocks.is_some().into(),
-            name,
+            name: arguments::text(&info.name),
         }
     }
 }

@@ -42,9 +42,13 @@ impl Message {
     }
 
     fn of(text: String) -> Message {
-        // Names come from outside and may not contain what ends a C string.
-        Message::Text(CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default().into())
+        Message::Text(c_string(&text).into())
     }
+}
+
+/// Names come from outside and may not contain what ends a C string.
+pub(crate) fn c_string(text: &str) -> CString {
+    CString::new(text.replace('\0', "\u{fffd}")).unwrap_or_default()
 }
 
 impl Failure {
@@ -121,10 +125,19 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> kaml_status {
 }
 
 /// What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
-/// if none did. Valid until the next call of this thread fails; never freed by the caller.
+/// if none did. Valid until the next call of this thread fails, or puts a message back; never freed by the caller.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow_mut().text().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Puts a message back that was copied from `kaml_last_error`: for destructors and finalizers, whose own calls may fail
+/// between a call and the look at its message. `message` is copied; null is the empty string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_set_last_error(message: *const c_char) {
+    // SAFETY: null, or a string, which the caller promised. It may be the message that it replaces: it is copied first.
+    let text = if message.is_null() { c"".to_owned() } else { unsafe { CStr::from_ptr(message) }.to_owned() };
+    let _ = LAST.try_with(|last| *last.borrow_mut() = Message::Text(text.into()));
 }
 
 /// The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
@@ -171,5 +184,14 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(last(), "namespace 7: key ada does not exist");
         }
+        let kept = CString::from(c"kept");
+        // SAFETY: null and strings are taken; the second one is the message itself.
+        unsafe {
+            kaml_set_last_error(kept.as_ptr());
+            kaml_set_last_error(kaml_last_error());
+            assert_eq!(last(), "kept");
+            kaml_set_last_error(std::ptr::null());
+        }
+        assert_eq!(last(), "");
     }
 }

@@ -27,6 +27,7 @@ pub mod arguments;
 pub mod device;
 pub mod failure;
 mod handle;
+pub mod inspect;
 pub mod options;
 pub mod records;
 pub mod status;

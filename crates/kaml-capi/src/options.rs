@@ -2,8 +2,7 @@
 //!
 //! Lives here:       the structures, and what they are in Rust.
 //!
-//! Each begins with its own size, which the `KAML_..._INIT` macros of the header fill in. So one that nobody
-//! initialised, or that was made for another version, is refused.
+//! Each begins with its own size ([`arguments::sized`]), which the `KAML_..._INIT` macros of the header fill in.
 
 use crate::arguments;
 use crate::failure::Failure;
@@ -151,13 +150,7 @@ unsafe fn given<'a, T>(options: *const T, what: &str) -> Result<Option<&'a T>, F
         return Ok(None);
     }
     // SAFETY: every structure of this module begins with its size; the caller promised the rest.
-    let size = *unsafe { arguments::structure(options.cast::<usize>(), what)? };
-    if size != size_of::<T>() {
-        let message = format!("{what}: struct_size is {size}, not {} (not initialised?)", size_of::<T>());
-        return Err(Failure::argument(message));
-    }
-    // SAFETY: the caller's promise is the same.
-    unsafe { arguments::structure(options, what) }.map(Some)
+    unsafe { arguments::sized(options, what) }.map(Some)
 }
 
 pub(crate) unsafe fn create(

@@ -6,7 +6,7 @@ use crate::arguments::{self, BufferOut, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::status::kaml_status;
-use kaml::{Batch, Cursor, Key};
+use kaml::{Batch, Condition, Cursor, Key, ListPage, Past};
 use std::ffi::c_void;
 
 /// Store, whether the key is there or not.
@@ -51,21 +51,21 @@ pub struct kaml_key {
     pub length: u32,
 }
 
-/// How far a listing has come. Begin with `KAML_CURSOR_INIT`.
+/// How far a listing, or a history, has come. Begin with `KAML_CURSOR_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_cursor {
-    /// 0: before the first key, 1: in between, 2: at the end.
+    /// 0: at the beginning, 1: in between, 2: at the end.
     pub state: u32,
     /// Only the library knows what it means.
     pub place: [u8; 24],
 }
 
-/// Nothing was listed yet.
+/// Nothing was told yet.
 const CURSOR_START: u32 = 0;
-/// Some keys were listed.
+/// Some was told.
 const CURSOR_BETWEEN: u32 = 1;
-/// All keys were listed.
+/// All was told.
 const CURSOR_END: u32 = 2;
 /// Keys listed at once: a bound for the memory that a call takes.
 const LIST_KEYS_MAX: usize = 4096;
@@ -88,6 +88,16 @@ impl kaml_record {
             other => return Err(Failure::argument(format!("action: {other} is not one of KAML_PUT..."))),
         };
         Ok(())
+    }
+
+    /// The condition under which a value is stored; nothing for a delete, and for what is no action.
+    fn condition(&self) -> Option<Condition> {
+        match self.action {
+            KAML_PUT => Some(Condition::Always),
+            KAML_PUT_IF_ABSENT => Some(Condition::IfAbsent),
+            KAML_PUT_IF_PRESENT => Some(Condition::IfPresent),
+            _ => None,
+        }
     }
 }
 
@@ -158,7 +168,8 @@ pub unsafe extern "C" fn kaml_exists(
 }
 
 /// Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
-/// ones; conditions are judged as things stood before.
+/// ones; conditions are judged as things stood before. Versioned namespaces know the conditions `KAML_PUT_IF_ABSENT` and
+/// `KAML_PUT_IF_PRESENT`, of one record that is put alone; all others there are `KAML_BAD_ARGUMENT`, and nothing is stored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_put(
     device: kaml_device,
@@ -168,9 +179,19 @@ pub unsafe extern "C" fn kaml_put(
     call(|| {
         // SAFETY: pointers are as the header demands.
         let records = unsafe { arguments::slice(records, record_count, "records")? };
+        if let [one] = records
+            && let Some(condition) = one.condition()
+        {
+            // SAFETY: so are those in each record.
+            let (key, value) = unsafe {
+                (arguments::key(one.key, one.key_length)?, arguments::bytes(one.value, one.value_length, "value")?)
+            };
+            let ns = one.namespace_id;
+            return DEVICES.with(device.id, |open| open.change(|device| Ok(device.put_if(ns, key, value, condition)?)));
+        }
         let mut batch = Batch::new();
         for record in records {
-            // SAFETY: so are those in each record.
+            // SAFETY: the same.
             unsafe { record.add_to(&mut batch)? };
         }
         DEVICES.with(device.id, |open| open.change(|device| Ok(device.write(&batch)?)))
@@ -234,7 +255,7 @@ pub unsafe extern "C" fn kaml_list(
         let (cursor, keys) =
             unsafe { (arguments::structure_mut(cursor, "cursor")?, arguments::slice_out(keys, places, "keys")?) };
         let found = DEVICES.with(device.id, |open| {
-            cursor.advance(places, |after, limit| Ok(open.device.list(namespace_id, after, limit)?))
+            cursor.next_keys(places, |after, limit| Ok(open.device.list(namespace_id, after, limit)?))
         })?;
         keys.iter_mut().zip(&found).for_each(|(place, key)| _ = place.write(kaml_key::from(*key)));
         count.set(found.len());
@@ -244,16 +265,16 @@ pub unsafe extern "C" fn kaml_list(
 
 impl kaml_cursor {
     /// The next keys; none at the end.
-    fn advance(
+    fn next_keys(
         &mut self,
         limit: usize,
-        list: impl Fn(Option<Cursor>, usize) -> Result<kaml::ListPage, Failure>,
+        list: impl Fn(Option<Cursor>, usize) -> Result<ListPage, Failure>,
     ) -> Result<Vec<Key>, Failure> {
         let mut after = match self.state {
             CURSOR_START => None,
             CURSOR_BETWEEN => Some(Cursor::from_bytes(self.place)),
             CURSOR_END => return Ok(Vec::new()),
-            other => return Err(Failure::argument(format!("cursor: a state of {other} (not initialised?)"))),
+            other => return Err(unknown_state(other)),
         };
         loop {
             let page = list(after, limit)?;
@@ -271,10 +292,113 @@ impl kaml_cursor {
             }
         }
     }
+
+    /// The next versions of a history, of which `history` tells so many of the newest; none at the end. A place is the sequence
+    /// of the version that was told last, and how many were told: so many are passed over, and those that were put since.
+    pub(crate) fn next_versions(
+        &mut self,
+        limit: usize,
+        history: impl Fn(usize) -> Result<Vec<Past>, Failure>,
+    ) -> Result<Vec<Past>, Failure> {
+        let (before, mut told) = match self.state {
+            CURSOR_START => (u64::MAX, 0),
+            CURSOR_BETWEEN => (number(&self.place[..8]), number(&self.place[8..16]) as usize),
+            CURSOR_END => return Ok(Vec::new()),
+            other => return Err(unknown_state(other)),
+        };
+        loop {
+            let wanted = told.saturating_add(limit);
+            let mut found = history(wanted)?;
+            let is_all = found.len() < wanted;
+            told = found.partition_point(|past| past.version.sequence >= before);
+            found.drain(..told);
+            let is_last = is_all && found.len() <= limit;
+            found.truncate(limit);
+            match found.last() {
+                _ if is_last => self.state = CURSOR_END,
+                None => continue, // all of them were put since
+                Some(last) => {
+                    self.state = CURSOR_BETWEEN;
+                    self.place[..8].copy_from_slice(&last.version.sequence.to_le_bytes());
+                    self.place[8..16].copy_from_slice(&((told + found.len()) as u64).to_le_bytes());
+                }
+            }
+            return Ok(found);
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("8 bytes"))
+}
+
+fn unknown_state(state: u32) -> Failure {
+    Failure::argument(format!("cursor: a state of {state} (not initialised?)"))
 }
 
 impl From<Key> for kaml_key {
     fn from(key: Key) -> kaml_key {
         kaml_key { bytes: *key.padded(), length: key.len() as u32 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kaml::{Version, VersionKind};
+    use std::cell::{Cell, RefCell};
+
+    fn past(sequence: u64) -> Past {
+        let (key, kind) = (Key::from(7u64), VersionKind::Tombstone);
+        let version =
+            Version { key, kind, value_len: 0, value_crc: 0, sequence, time_ns: 0, user_version: 0, ordinal: 0 };
+        Past { version, is_seen: true }
+    }
+
+    const START: kaml_cursor = kaml_cursor { state: CURSOR_START, place: [0; 24] };
+
+    /// Goal:   a history is told once and whole, newest first, while versions come and go; limits may be absurd.
+    /// Method: a thousand versions in pages of several lengths; with each page 20 are put and one that was told is dropped.
+    #[test]
+    fn a_history_is_told_once() {
+        for limit in [1, 7, 999, 1000, 1001, usize::MAX] {
+            let kept = RefCell::new((0..1000).rev().map(past).collect::<Vec<_>>());
+            let (mut cursor, mut told) = (START, Vec::new());
+            loop {
+                let newest = |count| Ok(kept.borrow().iter().take(count).copied().collect());
+                let page = cursor.next_versions(limit, newest).expect("nothing fails");
+                assert!(page.len() <= limit);
+                if page.is_empty() {
+                    break;
+                }
+                told.extend(page.iter().map(|past| past.version.sequence));
+                let mut kept = kept.borrow_mut();
+                kept.retain(|past| past.version.sequence != page[0].version.sequence);
+                let next = kept[0].version.sequence.max(1000);
+                (1..=20).for_each(|more| kept.insert(0, past(next + more)));
+            }
+            assert_eq!(told, (0..1000).rev().collect::<Vec<_>>(), "limit {limit}");
+            assert_eq!(cursor.state, CURSOR_END);
+        }
+    }
+
+    /// Goal:   a long history that is told in pages twice as long each time is read three times at most.
+    /// Method: count what is read, for histories of all lengths up to a few hundred, beginning with 16.
+    #[test]
+    fn pages_that_double_read_little() {
+        for length in 0..400 {
+            let (mut cursor, read) = (START, Cell::new(0));
+            for limit in (4..).map(|power| 1 << power) {
+                let newest = |count| {
+                    let found: Vec<Past> = (0..length).rev().take(count).map(past).collect();
+                    read.set(read.get() + found.len());
+                    Ok(found)
+                };
+                if cursor.next_versions(limit, newest).expect("nothing fails").is_empty() {
+                    break;
+                }
+            }
+            assert!(read.get() as u64 <= 3 * length, "{} read of {length}", read.get());
+        }
     }
 }

@@ -61,6 +61,8 @@ pub enum kaml_status {
     KAML_NO_RESOURCES = 33,
     /// No snapshot has that number, or the key has not so many versions.
     KAML_NO_VERSION = 34,
+    /// A callback of the caller asked for the end.
+    KAML_CANCELLED = 35,
 
     /// The device is full; delete something first.
     KAML_FULL = 40,
@@ -96,7 +98,7 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 35] = [
+    pub(crate) const ALL: [kaml_status; 36] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
@@ -119,6 +121,7 @@ impl kaml_status {
         KAML_CACHE_TOO_SMALL,
         KAML_NO_RESOURCES,
         KAML_NO_VERSION,
+        KAML_CANCELLED,
         KAML_FULL,
         KAML_NO_SPACE,
         KAML_READ_ONLY,
@@ -161,6 +164,7 @@ impl kaml_status {
             KAML_CACHE_TOO_SMALL => c"the cache is too small to work",
             KAML_NO_RESOURCES => c"the system refused memory or a thread",
             KAML_NO_VERSION => c"no snapshot has that number, or the key has not so many versions",
+            KAML_CANCELLED => c"a callback asked for the end",
             KAML_FULL => c"the device is full; delete something first",
             KAML_NO_SPACE => c"the file system below the device is full",
             KAML_READ_ONLY => c"the device is open for reading only",
@@ -206,7 +210,7 @@ impl From<&Error> for kaml_status {
             Error::HandlesInUse(_) => KAML_IN_USE,
             Error::Thread(_) => KAML_NO_RESOURCES,
             Error::Remote(_) => KAML_IO,
-            Error::Cancelled => KAML_INTERNAL, // nothing here cancels anything
+            Error::Cancelled => KAML_CANCELLED,
         }
     }
 }

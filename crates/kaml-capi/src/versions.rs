@@ -8,6 +8,7 @@ use crate::arguments::{self, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::options::flag;
+use crate::records::kaml_cursor;
 use crate::status::kaml_status;
 use kaml::{At, MergeReport, Retention};
 use std::ffi::c_void;
@@ -133,25 +134,39 @@ pub unsafe extern "C" fn kaml_get_back(
     unsafe { get_at(device, namespace_id, (key, key_length), At::Back(changes), (value, value_length)) }
 }
 
-/// Tells the versions of a key, newest first, up to `version_count_max` of them: all that are kept, those that a rollback
-/// hid included. A `*version_count` of 0: the key was never put.
+/// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
+/// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
+/// told. Each call reads again what was told before it, so a long history is best told in many at a time, or twice as many with
+/// each call; nothing is read that is not asked for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_history(
     device: kaml_device,
     namespace_id: kaml_namespace_id,
     key: *const c_void,
     key_length: usize,
+    cursor: *mut kaml_cursor,
     versions: *mut kaml_version_info,
     version_count_max: usize,
     version_count: *mut usize,
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let (count, key) = unsafe { (Out::new(version_count, "version_count")?, arguments::key(key, key_length)?) };
+        let count = unsafe { Out::new(version_count, "version_count")? };
         count.set(0);
+        if version_count_max == 0 {
+            return Err(Failure::argument("version_count_max is 0"));
+        }
         // SAFETY: the same.
-        let places = unsafe { arguments::slice_out(versions, version_count_max, "versions")? };
-        let found = DEVICES.with(device.id, |open| Ok(open.device.history(namespace_id, key, places.len())?))?;
+        let (key, cursor, places) = unsafe {
+            (
+                arguments::key(key, key_length)?,
+                arguments::structure_mut(cursor, "cursor")?,
+                arguments::slice_out(versions, version_count_max, "versions")?,
+            )
+        };
+        let found = DEVICES.with(device.id, |open| {
+            cursor.next_versions(places.len(), |limit| Ok(open.device.history(namespace_id, key, limit)?))
+        })?;
         let version = |past: &kaml::Past| kaml_version_info {
             sequence: past.version.sequence,
             time_ns: past.version.time_ns,
@@ -269,10 +284,7 @@ pub unsafe extern "C" fn kaml_merge(
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let rules = unsafe { arguments::structure(rules, "rules")? };
-        if rules.struct_size != size_of::<kaml_retention>() {
-            return Err(Failure::argument(format!("rules: struct_size is {} (not initialised?)", rules.struct_size)));
-        }
+        let rules = unsafe { arguments::sized(rules, "rules")? };
         let retention = Retention {
             keep_last: rules.keep_last,
             keep_since_ns: (rules.keep_since_ns != 0).then_some(rules.keep_since_ns),

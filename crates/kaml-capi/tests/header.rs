@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which a reader wants to meet them.
-const SOURCES: [&str; 9] =
-    ["status", "failure", "arguments", "options", "device", "records", "versions", "store", "txn"];
+const SOURCES: [&str; 10] =
+    ["status", "failure", "arguments", "options", "device", "inspect", "records", "versions", "store", "txn"];
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)

@@ -1,12 +1,12 @@
 //! The scrubber: reads every block in use and checks every record.
 //!
-//! Lives here:       walking the device, totals, findings in words.
+//! Lives here:       walking the device, totals, findings in words, who hears of them.
 //! Lives elsewhere:  what a record must look like (`kaml_device::BlockAudit`).
 
-use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::sync::MutexGuard;
+use crate::{Device, NamespaceId};
 use kaml_device::{BlockAudit, Core};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -26,81 +26,146 @@ pub struct CheckReport {
     pub problems: Vec<String>,
 }
 
-/// Problems beyond this are counted and not told one by one.
+/// Problems beyond this are counted and not kept one by one.
 const PROBLEMS_MAX: usize = 1000;
 
-pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
-    let mut report = CheckReport::default();
-    let mut untold = 0u64;
-    let namespaces: Vec<u32> = shared.lock().namespaces().iter().map(|n| n.id).collect();
-    let mut without = BTreeSet::new();
-    for id in &namespaces {
-        drop(load(shared, *id, &mut without, &mut report.problems));
-    }
-    let (blocks, begun, was_still) = {
-        let core = shared.lock();
-        // Collection counts what it moves before the index names it there.
-        (core.blocks_in_use(), changes(&core), core.is_idle() && !core.has_unprogrammed())
-    };
-    let total = blocks.len() as u64;
-    for (done, block) in blocks.into_iter().enumerate() {
-        progress(done as u64, total);
-        let Some(_held) = shared.lock().hold_block(block) else { continue };
-        let audit = BlockAudit::read(&shared.reader, &*shared.medium, block);
-        let mut core = shared.lock();
-        // Nobody but this check may have used them for a long time, or somebody wants their memory.
-        while let Some(id) = audit.needed_index(&core, &without) {
-            drop(core);
-            core = load(shared, id, &mut without, &mut report.problems);
+/// Hears of a check while it goes on: blocks done, blocks in all (0 before they are counted), and what is wrong, or nothing if it is
+/// only how far it has come. Answers whether to go on. No lock is held meanwhile.
+type Hear<'a> = &'a mut dyn FnMut(u64, u64, Option<&str>) -> bool;
+
+impl Device {
+    /// As [`Device::check`], and tells each problem as soon as it is found: `hear` is told blocks done, blocks in all, and what is
+    /// wrong, or nothing if it is only how far the check has come. It answers whether to go on; if not, the check ends with
+    /// [`Error::Cancelled`].
+    pub fn check_and_tell(&self, hear: &mut dyn FnMut(u64, u64, Option<&str>) -> bool) -> Result<CheckReport, Error> {
+        let is_read_only = self.shared().lock().writable() == Err(kaml_device::Error::ReadOnly);
+        if !is_read_only {
+            self.settle()?;
         }
-        let found = audit.judge(&core);
-        report.blocks += 1;
-        report.records += found.records;
-        report.value_bytes += found.value_bytes;
-        for problem in found.problems {
-            if report.problems.len() < PROBLEMS_MAX { report.problems.push(problem) } else { untold += 1 }
-        }
+        Check::new(self.shared(), hear).run()
     }
-    progress(total, total);
-    if untold > 0 {
-        report.problems.push(format!("and {untold} more"));
-    }
-    let versioned: Vec<u32> = namespaces.iter().copied().filter(|id| shared.reader.keeps_versions(*id)).collect();
-    for id in &versioned {
-        match shared.verify_versions(*id) {
-            Ok((versions, bytes)) => {
-                (report.versions, report.value_bytes) = (report.versions + versions, report.value_bytes + bytes)
-            }
-            Err(error) => report.problems.push(format!("namespace {id}: {error}")),
-        }
-    }
-    let core = shared.lock();
-    let is_counted = |id: &u32| namespaces.contains(id) && !versioned.contains(id);
-    let indexed: u64 = core.namespaces().iter().filter(|n| is_counted(&n.id)).map(|n| n.record_count).sum();
-    let is_same = was_still && core.is_idle() && changes(&core) == begun;
-    if report.problems.is_empty() && indexed != report.records && is_same {
-        report.problems.push(format!("the indexes name {indexed} records, {} were found in pages", report.records));
-    }
-    Ok(report)
 }
 
-/// Loads an index, or notes that it cannot be.
-fn load<'a>(
-    shared: &'a Shared,
-    id: NamespaceId,
-    without: &mut BTreeSet<NamespaceId>,
-    problems: &mut Vec<String>,
-) -> MutexGuard<'a, Core> {
-    match shared.load_index(shared.lock(), id) {
-        Ok(core) => core,
-        Err(error) => {
-            // It may have been deleted meanwhile.
-            let is_gone = matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)));
-            if without.insert(id) && !is_gone {
-                problems.push(error.to_string());
-            }
-            shared.lock()
+pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport, Error> {
+    let mut hear = |done, total, problem: Option<&str>| {
+        if problem.is_none() {
+            progress(done, total);
         }
+        true
+    };
+    Check::new(shared, &mut hear).run()
+}
+
+/// A check that goes on.
+struct Check<'a> {
+    shared: &'a Shared,
+    hear: Hear<'a>,
+    done: u64,
+    total: u64,
+    report: CheckReport,
+    /// Problems beyond those that are kept.
+    untold: u64,
+    /// Namespaces whose indexes cannot be loaded.
+    without: BTreeSet<NamespaceId>,
+}
+
+impl<'a> Check<'a> {
+    fn new(shared: &'a Shared, hear: Hear<'a>) -> Check<'a> {
+        let (report, without) = (CheckReport::default(), BTreeSet::new());
+        Check { shared, hear, done: 0, total: 0, report, untold: 0, without }
+    }
+
+    fn run(mut self) -> Result<CheckReport, Error> {
+        let namespaces: Vec<u32> = self.shared.lock().namespaces().iter().map(|n| n.id).collect();
+        for id in &namespaces {
+            drop(self.load(*id)?);
+        }
+        let (blocks, begun, was_still) = {
+            let core = self.shared.lock();
+            // Collection counts what it moves before the index names it there.
+            (core.blocks_in_use(), changes(&core), core.is_idle() && !core.has_unprogrammed())
+        };
+        self.total = blocks.len() as u64;
+        for block in blocks {
+            self.tell(None)?;
+            self.read(block)?;
+            self.done += 1;
+        }
+        let keeps_versions = |id: &u32| self.shared.reader.keeps_versions(*id);
+        let (versioned, plain): (Vec<u32>, Vec<u32>) = namespaces.into_iter().partition(keeps_versions);
+        for id in versioned {
+            self.tell(None)?;
+            match self.shared.verify_versions(id) {
+                Ok((versions, bytes)) => {
+                    self.report.versions += versions;
+                    self.report.value_bytes += bytes;
+                }
+                Err(error) => self.problem(format!("namespace {id}: {error}"))?,
+            }
+        }
+        self.tell(None)?;
+        let (indexed, is_same) = {
+            let core = self.shared.lock();
+            let indexed =
+                core.namespaces().iter().filter(|n| plain.contains(&n.id)).map(|n| n.record_count).sum::<u64>();
+            (indexed, was_still && core.is_idle() && changes(&core) == begun)
+        };
+        let records = self.report.records;
+        if self.report.problems.is_empty() && indexed != records && is_same {
+            self.problem(format!("the indexes name {indexed} records, {records} were found in pages"))?;
+        }
+        if self.untold > 0 {
+            self.report.problems.push(format!("and {} more", self.untold));
+        }
+        Ok(self.report)
+    }
+
+    /// Reads a block and judges it.
+    fn read(&mut self, block: u32) -> Result<(), Error> {
+        let found = {
+            let Some(_held) = self.shared.lock().hold_block(block) else { return Ok(()) };
+            let audit = BlockAudit::read(&self.shared.reader, &*self.shared.medium, block);
+            let mut core = self.shared.lock();
+            // Nobody but this check may have used them for a long time, or somebody wants their memory.
+            while let Some(id) = audit.needed_index(&core, &self.without) {
+                drop(core);
+                core = self.load(id)?;
+            }
+            audit.judge(&core)
+        };
+        self.report.blocks += 1;
+        self.report.records += found.records;
+        self.report.value_bytes += found.value_bytes;
+        found.problems.into_iter().try_for_each(|problem| self.problem(problem))
+    }
+
+    /// Loads an index, or notes that it cannot be.
+    fn load(&mut self, id: NamespaceId) -> Result<MutexGuard<'a, Core>, Error> {
+        match self.shared.load_index(self.shared.lock(), id) {
+            Ok(core) => Ok(core),
+            Err(error) => {
+                // It may have been deleted meanwhile.
+                let is_gone = matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)));
+                if self.without.insert(id) && !is_gone {
+                    self.problem(error.to_string())?;
+                }
+                Ok(self.shared.lock())
+            }
+        }
+    }
+
+    fn problem(&mut self, what: String) -> Result<(), Error> {
+        self.tell(Some(&what))?;
+        if self.report.problems.len() < PROBLEMS_MAX {
+            self.report.problems.push(what)
+        } else {
+            self.untold += 1
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, problem: Option<&str>) -> Result<(), Error> {
+        if (self.hear)(self.done, self.total, problem) { Ok(()) } else { Err(Error::Cancelled) }
     }
 }
 

@@ -255,6 +255,153 @@ static void listing(void) {
     EXPECT(kaml_list(device, ns, &cursor, keys, 7, &count), KAML_UNKNOWN_NAMESPACE);
 }
 
+static int hear(void *context, uint64_t done, uint64_t total, const char *problem) {
+    uint64_t *heard = (uint64_t *)context;
+    void *value;
+    size_t length;
+
+    TRUE_THAT(problem == NULL && done <= total);
+    heard[1] = total;
+    EXPECT(kaml_close(device), KAML_IN_USE); // any call may be made, and nothing is closed under the check
+    EXPECT(kaml_get(device, bytes_ns, "word", 4, &value, &length), KAML_OK);
+    kaml_free(value);
+    return ++heard[0] == heard[2];
+}
+
+static void inspecting(void) {
+    kaml_device_info info = KAML_DEVICE_INFO_INIT;
+    kaml_device_statistics statistics = KAML_DEVICE_STATISTICS_INIT;
+    kaml_check_report report = KAML_CHECK_REPORT_INIT;
+    kaml_namespace_info namespaces[2];
+    uint64_t heard[3] = {0, 0, 0};
+    const kaml_device none = {0};
+    size_t count;
+
+    EXPECT(kaml_info(device, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_info(device, (kaml_device_info *)((char *)&info + 1)), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_info(none, &info), KAML_BAD_HANDLE);
+    info.struct_size = 3;
+    EXPECT(kaml_info(device, &info), KAML_BAD_ARGUMENT);
+    TRUE_THAT(info.struct_size == 3 && info.flash_bytes == 0);
+    info.struct_size = sizeof info;
+    EXPECT(kaml_info(device, &info), KAML_OK);
+    TRUE_THAT(info.struct_size == sizeof info && info.flash_bytes == info.block_count * info.block_bytes);
+    TRUE_THAT(info.durability == KAML_DURABLE_PROCESS && info.page_bytes % info.chunk_bytes == 0 && info.ring_bytes > 0);
+    TRUE_THAT(strspn(info.uuid, "0123456789abcdef") == 32 && strlen(info.uuid) == 32);
+    TRUE_THAT(strstr(info.description, "file ") == info.description);
+
+    EXPECT(kaml_statistics(device, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_statistics(none, &statistics), KAML_BAD_HANDLE);
+    statistics.struct_size++;
+    EXPECT(kaml_statistics(device, &statistics), KAML_BAD_ARGUMENT);
+    statistics.struct_size--;
+    EXPECT(kaml_statistics(device, &statistics), KAML_OK);
+    TRUE_THAT(statistics.live_bytes > 0 && statistics.live_bytes + statistics.free_bytes == statistics.capacity_bytes);
+    TRUE_THAT(statistics.host_bytes > 0 && statistics.record_bytes > statistics.host_bytes);
+    TRUE_THAT(statistics.put_count > 0 && statistics.get_count > 0 && statistics.delete_count > 0);
+    TRUE_THAT(statistics.block_count == info.block_count && statistics.free_blocks < statistics.block_count);
+    TRUE_THAT(statistics.erase_min <= statistics.erase_mean && statistics.erase_mean <= statistics.erase_max);
+    TRUE_THAT(statistics.stopped == 0 && statistics.bad_blocks == 0 && statistics.index_bytes > 0);
+    TRUE_THAT(statistics.get_latency.count == statistics.get_count && statistics.put_latency.mean_ns > 0);
+    TRUE_THAT(statistics.put_latency.p50_ns <= statistics.put_latency.p99_ns);
+    TRUE_THAT(statistics.put_latency.p99_ns <= statistics.put_latency.max_ns);
+
+    EXPECT(kaml_check(none, NULL, NULL, NULL), KAML_BAD_HANDLE);
+    report.struct_size = 0;
+    EXPECT(kaml_check(device, hear, heard, &report), KAML_BAD_ARGUMENT);
+    report.struct_size = sizeof report;
+    TRUE_THAT(heard[0] == 0);
+    EXPECT(kaml_check(device, NULL, NULL, NULL), KAML_OK);
+    EXPECT(kaml_check(device, hear, heard, &report), KAML_OK);
+    TRUE_THAT(heard[0] > heard[1] && heard[1] > 0);
+    EXPECT(kaml_namespaces(device, namespaces, 2, &count), KAML_OK);
+    TRUE_THAT(count == 2 && report.records == namespaces[0].record_count + namespaces[1].record_count);
+    TRUE_THAT(report.records == 3 && report.value_bytes == 6 && report.blocks > 0 && report.problem_count == 0);
+    report.records = 77;
+    heard[0] = 0;
+    heard[2] = 1;
+    EXPECT(kaml_check(device, hear, heard, &report), KAML_CANCELLED);
+    TRUE_THAT(heard[0] == 1 && report.records == 77);
+
+    kaml_set_last_error("mine");
+    TRUE_THAT(strcmp(kaml_last_error(), "mine") == 0);
+    kaml_set_last_error(kaml_last_error());
+    TRUE_THAT(strcmp(kaml_last_error(), "mine") == 0);
+    kaml_set_last_error(NULL);
+    TRUE_THAT(kaml_last_error()[0] == 0);
+}
+
+// Conditions and histories of a namespace that keeps versions.
+static void pasts(void) {
+    const size_t negative = (size_t)-1;
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_cursor cursor = KAML_CURSOR_INIT;
+    kaml_version_info versions[7];
+    kaml_namespace_id past, plain;
+    kaml_device memory;
+    uint64_t before = UINT64_MAX;
+    size_t count, seen = 0;
+
+    EXPECT(kaml_create_in_memory(256 << 20, NULL, &memory), KAML_OK);
+    options.versioned = 1;
+    EXPECT(kaml_create_namespace(memory, "past", &options, &past), KAML_OK);
+    EXPECT(kaml_create_namespace(memory, "plain", NULL, &plain), KAML_OK);
+
+    kaml_record batch[2] = {{past, KAML_PUT_IF_PRESENT, "k", 1, "1", 1}, {plain, KAML_PUT, "k", 1, "1", 1}};
+    EXPECT(kaml_put(memory, batch, 1), KAML_NOT_FOUND);
+    EXPECT(kaml_put(memory, batch, 2), KAML_BAD_ARGUMENT);
+    batch[0].action = KAML_PUT_DELETE_IF_PRESENT;
+    EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
+    batch[0].action = KAML_PUT_IF_ABSENT;
+    batch[0].value = NULL;
+    EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
+    batch[0].value = "1";
+    EXPECT(kaml_put(memory, batch, 1), KAML_OK);
+    EXPECT(kaml_put(memory, batch, 1), KAML_EXISTS);
+    TRUE_THAT(strstr(kaml_last_error(), "key k") != NULL);
+    batch[0].action = KAML_PUT_IF_PRESENT;
+    EXPECT(kaml_put(memory, batch, 1), KAML_OK);
+    EXPECT(kaml_exists(memory, plain, "k", 1), KAML_NOT_FOUND); // nothing of what was refused was stored
+
+    for (int i = 0; i < 97; i++) EXPECT(kaml_put_one(memory, past, "k", 1, "value", 5), KAML_OK);
+    EXPECT(kaml_delete(memory, past, "k", 1), KAML_OK);
+    do {
+        EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+        for (size_t i = 0; i < count; i++) {
+            TRUE_THAT(versions[i].sequence < before && versions[i].hidden == 0);
+            TRUE_THAT((versions[i].deleted == 1) == (seen + i == 0));
+            before = versions[i].sequence;
+        }
+        seen += count;
+        EXPECT(kaml_put_one(memory, past, "k", 1, "later", 5), KAML_OK); // not told: the history goes back from where it began
+    } while (count > 0 && seen < 1000);
+    TRUE_THAT(seen == 100);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+
+    EXPECT(kaml_history(memory, past, "k", 1, NULL, versions, 7, &count), KAML_BAD_ARGUMENT);
+    cursor.state = 0;
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, NULL, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 0, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, negative, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, NULL), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, past, NULL, 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, plain, "k", 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_history(memory, 4711, "k", 1, &cursor, versions, 7, &count), KAML_UNKNOWN_NAMESPACE);
+    TRUE_THAT(cursor.state == 0);
+    EXPECT(kaml_history(memory, past, "nobody", 6, &cursor, versions, 7, &count), KAML_OK);
+    TRUE_THAT(count == 0);
+    for (int byte = 0; byte < 256; byte++) { // any place is some place
+        memset(&cursor, byte, sizeof cursor);
+        cursor.state = 1;
+        EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
+    }
+    cursor.state = 3;
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_close(memory), KAML_OK);
+    EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_HANDLE);
+}
+
 static void stores(void) {
     kaml_store_options options = KAML_STORE_OPTIONS_INIT;
     const kaml_lock_width none = {0, 0};
@@ -475,6 +622,8 @@ int main(int argc, char **argv) {
     namespaces();
     records();
     listing();
+    inspecting();
+    pasts();
     stores();
     transactions();
     delayed();
