@@ -496,18 +496,54 @@ mod tests {
     use crate::namespace::NamespaceOptions;
     use kaml_flash::{Completion, MemoryMedium};
 
-    fn commit(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
+    /// A Put that is durable, while nothing else goes on.
+    fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
         let frame = core.stage(&[Op { namespace, key: Key::from(1), body, condition }])?;
-        while core.committed() <= frame {
-            if let Some((id, mut io)) = core.begin_persist() {
-                let result = kaml_flash::Medium::execute(medium, &mut io);
-                core.complete(Completion { id, io, result });
-            }
-            core.drive_once(medium).expect("nothing fails");
-        }
+        let (id, mut io) = core.begin_persist().expect("one at a time");
+        let result = kaml_flash::Medium::execute(medium, &mut io);
+        core.complete(Completion { id, io, result });
+        assert!(core.committed() > frame);
         Ok(())
+    }
+
+    fn commit(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
+        put(core, medium, namespace, condition)?;
+        core.drive_once(medium).expect("nothing fails");
+        Ok(())
+    }
+
+    /// A device with a versioned namespace that wants a row sealed and has no block for it; and the blocks that it had.
+    fn without_blocks() -> (Core, MemoryMedium, u32, Vec<u32>) {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        let id = core.create_namespace("versions", &VersionOptions::default().into()).unwrap();
+        let durable = core.request_checkpoint();
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        while !core.wants_seal {
+            put(&mut core, &medium, id, Condition::Always).unwrap();
+        }
+        let taken = crate::small::take_blocks(&mut core, &medium, 2);
+        (0..10).for_each(|_| core.drive_once(&medium).unwrap());
+        assert!(core.wants_seal && core.spaces[&id].versioned.as_ref().unwrap().sealed.is_some());
+        (core, medium, id, taken)
+    }
+
+    /// Goal:   a merge that finds no block where none will come is told so, also while a row waits to be sealed for want of one: each would
+    ///         wait for the other.
+    /// Method: such a row, and the two steps of a merge that wait.
+    #[test]
+    fn merges_do_not_wait_for_blocks_that_never_come() {
+        let (mut core, medium, id, _) = without_blocks();
+        let row = core.spaces[&id].with_versions(|versions| versions.columns().row_of(&Key::from(1))).unwrap();
+        let sealed = core.spaces[&id].with_versions(|versions| versions.columns().seal(row)).flatten().unwrap();
+        let is_full = |answer: &StageError| matches!(answer, StageError::Refused(Error::Full { .. }));
+        let placed = core.place_merged(id, &sealed, &segment_image(&sealed)).unwrap_err();
+        assert!(is_full(&placed), "{placed:?}");
+        let begun = core.begin_merge(id, row).unwrap_err();
+        assert!(is_full(&begun), "{begun:?}");
+        core.drive_once(&medium).unwrap();
     }
 
     /// Goal:   a key can be changed under a condition also if a segment of its row has versions from long ago and from now.
