@@ -546,6 +546,24 @@ mod tests {
         core.drive_once(&medium).unwrap();
     }
 
+    /// Goal:   a namespace stays in memory while one of its rows waits to be sealed, although nothing of it is needed in the ring.
+    /// Method: such a row, all of which is kept; then there are blocks again.
+    #[test]
+    fn rows_that_wait_to_be_sealed_stay_in_memory() {
+        let (mut core, medium, id, taken) = without_blocks();
+        let settled = core.request_root(true);
+        core.drive(&medium, |core| core.roots_done() >= settled).unwrap();
+        assert_eq!(core.versions_frame(), u64::MAX, "all of it is kept");
+        let left = core.unload_index(id);
+        taken.into_iter().for_each(|block| core.blocks.close(block, 0));
+        core.drive(&medium, Core::is_idle).unwrap();
+        assert_eq!(left, Ok(false));
+        assert_eq!(core.spaces[&id].with_versions(|versions| versions.columns().segment_count()), Some(1));
+        let snapshot = core.request_checkpoint();
+        core.drive(&medium, |core| core.roots_done() >= snapshot && core.is_idle()).unwrap();
+        assert_eq!(core.unload_index(id), Ok(true));
+    }
+
     /// Goal:   a key can be changed under a condition also if a segment of its row has versions from long ago and from now.
     /// Method: 2^33 changes of others between two versions that are sealed together.
     #[test]
