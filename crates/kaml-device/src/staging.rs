@@ -128,6 +128,7 @@ impl Core {
             }
         }
         for op in ops {
+            self.count(op);
             if let Body::Placed { ticket } = op.body
                 && self.beside != Some(ticket)
             {
@@ -374,14 +375,18 @@ impl Core {
         let is_mapping = record.kind == RecordKind::Mapping;
         let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping, version: 0 };
         self.ring.stage(&header, payload, staged);
-        match op.body {
-            Body::Delete => self.counters.deletes += 1,
-            Body::Value { .. } | Body::Placed { .. } => {
-                self.counters.puts += 1;
-                self.counters.host_bytes += u64::from(record.value_len);
-            }
-        }
         Ok(())
+    }
+
+    /// Counts a record that is staged, now that the others of its Put are, too.
+    fn count(&mut self, op: &Op<'_>) {
+        let value_bytes = match op.body {
+            Body::Delete => return self.counters.deletes += 1,
+            Body::Value { value, .. } => value.len() as u64,
+            Body::Placed { ticket } => self.tickets[&ticket].record.value_len.into(),
+        };
+        self.counters.puts += 1;
+        self.counters.host_bytes += value_bytes;
     }
 
     /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
@@ -608,5 +613,46 @@ impl Core {
             self.blocks.unhold(block);
             self.collector.wedged = false; // what it kept may be all that stood in the way
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::NamespaceOptions;
+    use std::ops::Range;
+
+    /// Deletes a key and puts others.
+    fn stage(core: &mut Core, keys: Range<u64>) -> Result<u64, StageError> {
+        let value = [7; 20_000];
+        let put = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let namespace = core.namespace("n").unwrap();
+        let op = |key, body| Op { namespace, key: Key::from(key), body, condition: Condition::Always };
+        let ops = keys.map(|key: u64| op(key, put));
+        core.stage(&[op(0, Body::Delete)].into_iter().chain(ops).collect::<Vec<_>>())
+    }
+
+    /// Goal:   a Put that finds no block half way is counted once it is staged, and not each time it is tried.
+    /// Method: a block that takes some of its records, and no other one.
+    #[test]
+    fn puts_are_counted_when_they_are_staged() {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        core.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        let counts = |core: &Core| {
+            let stats = core.stats();
+            (stats.put_count, stats.delete_count, stats.host_bytes)
+        };
+        stage(&mut core, 1..2).unwrap();
+        let (id, mut io) = core.begin_persist().unwrap();
+        let result = kaml_flash::Medium::execute(&medium, &mut io);
+        core.complete(Completion { id, io, result });
+        assert_eq!(counts(&core), (1, 1, 20_000));
+        let reserve = core.reserve_blocks();
+        crate::small::take_blocks(&mut core, &medium, reserve);
+        assert_eq!(stage(&mut core, 2..8), Err(StageError::Busy));
+        assert_eq!(counts(&core), (1, 1, 20_000));
     }
 }

@@ -369,13 +369,6 @@ impl Core {
         self.ring.stage(&RecordHeader::encode(&record), [&stamp, value], staged);
         let staged = StagedVersion::Record { sequence: self.sequence, record: version.record(value) };
         self.versioned_mut(op.namespace).staged.push_back(staged);
-        match op.body {
-            Body::Delete => self.counters.deletes += 1,
-            Body::Value { .. } | Body::Placed { .. } => {
-                self.counters.puts += 1;
-                self.counters.host_bytes += u64::from(version.value_len);
-            }
-        }
     }
 
     /// Stages a command on user versions, in its place among the Puts. Answers the frame that carries it and the user version
