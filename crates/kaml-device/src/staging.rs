@@ -312,7 +312,7 @@ impl Core {
             return Err(StageError::Busy);
         }
         let capacity = self.capacity_cached;
-        if self.blocks.live_chunks() + self.ticket_chunks + chunks > capacity {
+        if self.taken_chunks() + chunks > capacity {
             return Err(self.full(capacity).into());
         }
         if self.may_write() { Ok(()) } else { Err(self.no_room()) }
@@ -324,9 +324,12 @@ impl Core {
 
     fn full(&self, capacity: u64) -> Error {
         let bytes = u64::from(self.geometry.chunk_bytes);
-        // What is placed has its room already.
-        let live = self.blocks.live_chunks() + self.ticket_chunks;
-        Error::Full { live_bytes: live * bytes, capacity_bytes: capacity * bytes }
+        Error::Full { live_bytes: self.taken_chunks() * bytes, capacity_bytes: capacity * bytes }
+    }
+
+    /// Chunks that are live or will be: large values that are placed have their room already.
+    pub(crate) fn taken_chunks(&self) -> u64 {
+        self.blocks.live_chunks() + self.ticket_chunks
     }
 
     /// Some programs or erases wait for space below.
