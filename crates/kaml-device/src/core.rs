@@ -122,6 +122,8 @@ pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
 const COMMIT_FETCHED: usize = 16;
 /// Loads of an index that moving records needs: one of them may work where another did not.
 const LOST_INDEX_TRIES_MAX: u32 = 50;
+/// Blocks that each die has erased ahead.
+const ERASED_AHEAD: usize = 3;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
 /// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
@@ -540,7 +542,7 @@ impl Core {
     fn start_erases(&mut self) {
         // Space is given back only while there is plenty: a block about to be reused keeps its extents.
         let release = self.blocks.free_count() > self.blocks.count() / 4;
-        for block in self.blocks.start_erases(3) {
+        for block in self.blocks.start_erases(ERASED_AHEAD.max(self.wanted_blocks() as usize)) {
             let fresh = self.blocks.get(block).erase_count == 0;
             self.emit(Io::Erase { block: BlockIndex(block), release: release && !fresh }, Pending::Erase { block });
         }

@@ -118,8 +118,12 @@ impl Core {
 
     fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
         self.check(door, ops)?;
-        let bytes = self.admit(ops)?;
+        let (bytes, chunks) = self.admit(ops)?;
         self.check_ring_has_room(bytes, ops.len())?;
+        if chunks > self.geometry.chunks_per_block().into() {
+            let (sum, longest) = self.chunks_to_place(ops);
+            self.check_blocks(sum, longest)?;
+        }
         let mark = self.ring.mark();
         for op in ops {
             if self.stage_one(op).is_err() {
@@ -257,8 +261,19 @@ impl Core {
         }
     }
 
-    /// Whether there is room for a Put; answers its ring bytes.
-    fn admit(&self, ops: &[Op<'_>]) -> Result<usize, StageError> {
+    /// Chunks of a Put's records that are placed as it is staged, and of the longest of these.
+    fn chunks_to_place(&self, ops: &[Op<'_>]) -> (u64, u32) {
+        let placed = ops.iter().filter_map(|op| match op.body {
+            Body::Value { value, .. } => {
+                self.spaces[&op.namespace].versioned.is_none().then(|| self.chunks_of(value.len()))
+            }
+            Body::Placed { .. } | Body::Delete => None,
+        });
+        placed.fold((0, 0), |(sum, longest), chunks| (sum + u64::from(chunks), longest.max(chunks)))
+    }
+
+    /// Whether there is room for a Put; answers its ring bytes, and the chunks of its values.
+    fn admit(&self, ops: &[Op<'_>]) -> Result<(usize, u64), StageError> {
         let mut ring_bytes = 0;
         let mut chunks = 0u64;
         let mut is_overfull = false;
@@ -300,7 +315,7 @@ impl Core {
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(self.wait_for_programs());
         }
-        Ok(ring_bytes)
+        Ok((ring_bytes, chunks))
     }
 
     /// Whether `chunks` of new data may be written now.
@@ -657,5 +672,28 @@ mod tests {
         crate::small::take_blocks(&mut core, &medium, reserve);
         assert_eq!(stage(&mut core, 2..8), Err(StageError::Busy));
         assert_eq!(counts(&core), (1, 1, 20_000));
+    }
+
+    /// Goal:   a Put of more blocks than hosts may have is refused, when nothing will bring them, and takes nothing; shorter ones go on.
+    /// Method: a batch of more than a block, where there are a few too few.
+    #[test]
+    fn puts_of_more_blocks_than_there_are_are_refused() {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        let namespace = core.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        let left = core.collect_below();
+        crate::small::take_blocks(&mut core, &medium, left);
+        let put = Body::Value { value: &[7; 8], crc32c: crc_fast::crc32_iscsi(&[7; 8]) };
+        let op = |key: u64| Op { namespace, key: Key::from(key), body: put, condition: Condition::Always };
+        let ops: Vec<_> = (0..u64::from(core.geometry.chunks_per_block()) + 1).map(op).collect();
+        let refused = (0..10).find_map(|_| match core.stage(&ops) {
+            Err(StageError::Busy) => core.drive_once(&medium).map(|()| None).unwrap(),
+            answer => Some(answer),
+        });
+        assert!(matches!(refused, Some(Err(StageError::Refused(Error::Full { .. })))), "{refused:?}");
+        assert_eq!((core.blocks.free_count(), core.wanted_blocks()), (left, 0));
+        core.stage(&ops[1..]).unwrap();
     }
 }
