@@ -74,6 +74,8 @@ pub struct Core {
     /// Chunks of all of them, and of those whose Puts are staged and not committed: they will be live, and nothing else may take their
     /// room.
     pub(crate) ticket_chunks: u64,
+    /// Chunks of small values whose Puts are staged and not committed.
+    pub(crate) staged_chunks: u64,
     pub(crate) next_ticket: u64,
     /// The ticket that was staged while its pages are being programmed, if one was.
     pub(crate) beside: Option<u64>,
@@ -164,6 +166,7 @@ impl Core {
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             ticket_chunks: 0,
+            staged_chunks: 0,
             next_ticket: 1,
             beside: None,
             placing: BTreeMap::new(),
@@ -339,6 +342,7 @@ impl Core {
                 let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
                 self.ring.persisted(frame, data);
                 while let Some((frame, records)) = self.ring.next_commit() {
+                    self.staged_chunks -= records.iter().map(Staged::small_chunks).sum::<u64>();
                     for records in records.chunks(COMMIT_FETCHED) {
                         if records.len() > 1 {
                             records.iter().for_each(|staged| self.prefetch(staged.namespace, &staged.key));

@@ -327,8 +327,12 @@ impl Core {
             return Err(StageError::Busy);
         }
         let capacity = self.capacity_cached;
-        if self.taken_chunks() + chunks > capacity {
+        let taken = self.taken_chunks() + chunks;
+        if taken > capacity {
             return Err(self.full(capacity).into());
+        }
+        if taken + self.staged_chunks > capacity {
+            return Err(StageError::Busy); // it may be in place of something
         }
         if self.may_write() { Ok(()) } else { Err(self.no_room()) }
     }
@@ -392,6 +396,7 @@ impl Core {
         };
         let is_mapping = record.kind == RecordKind::Mapping;
         let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping, version: 0 };
+        self.staged_chunks += staged.small_chunks();
         self.ring.stage(&header, payload, staged);
         Ok(())
     }
@@ -472,6 +477,7 @@ impl Core {
 
     fn unstage(&mut self, mark: ring::Mark) {
         for staged in self.ring.rewind(mark) {
+            self.staged_chunks -= staged.small_chunks();
             if staged.version != 0 {
                 self.unstage_version(staged.namespace);
             }

@@ -213,6 +213,26 @@ fn submitted_large_values_stay_within_the_capacity() {
     assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
 }
 
+/// Goal:   nor do small values whose Puts are not durable yet.
+/// Method: batches that nobody waits for, each nearly a frame, until one is refused; what is live once all are durable.
+#[test]
+fn submitted_small_values_stay_within_the_capacity() {
+    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let space = device.create_namespace("n", &options).unwrap();
+    let (value, mut commits) = (vec![7; 30_000], Vec::new());
+    let refused = (0..10_000u64).find_map(|key| {
+        let mut batch = Batch::new();
+        batch.put(space, key, &value);
+        device.submit(&batch).map(|commit| commits.push(commit)).err()
+    });
+    let error = refused.expect("a device has an end");
+    assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+    commits.into_iter().for_each(|commit| commit.wait().unwrap());
+    let stats = device.stats();
+    assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
+}
+
 /// Goal:   a device on which collection had come to a stand takes Puts as soon as deletes have made room.
 /// Method: large values that leave a part of each block unused, until one is refused; all are deleted, and a record is put at once.
 #[test]
