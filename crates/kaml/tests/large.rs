@@ -132,6 +132,7 @@ fn conditions_on_large_values_need_not_wait() {
                 batch.put_if_absent(space, key, b"batch");
                 assert!(!queue.try_put_if(1, space, key, b"small", Condition::IfAbsent).unwrap());
                 assert!(!queue.try_write(1, &batch).unwrap());
+                assert!(!queue.try_put_if(1, space, key, &value, Condition::IfAbsent).unwrap());
                 assert!(queue.try_put_if(2, space, 1000 + key, b"small", Condition::IfAbsent).unwrap());
             }
             drop(held);
