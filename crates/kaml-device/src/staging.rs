@@ -164,7 +164,9 @@ impl Core {
             }
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
-                    return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
+                    return Err(
+                        Error::ValueTooLarge { bytes: value.len() as u64, max: value_max, namespace: None }.into()
+                    );
                 }
                 Body::Placed { ticket } => {
                     let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
@@ -499,7 +501,7 @@ impl Core {
         let chunks = self.chunks_of(record.value_len as usize);
         let value_max = self.value_bytes_max();
         if u64::from(record.value_len) > value_max {
-            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
+            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max, namespace: None }.into());
         }
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Records)?;

@@ -34,7 +34,7 @@ pub(crate) use segments::{NoSegment, Placing, for_each_segment};
 
 use crate::blocks::BlockTable;
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::{Error, NotForVersions};
 use crate::format::journal::Change;
 use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
 use crate::format::root::Stream;
@@ -264,7 +264,8 @@ impl Core {
         let max = self.version_bytes_max(space.layout.versions().expect("checked"));
         match op.body {
             Body::Value { value, .. } if value.len() as u64 > max => {
-                return Err(Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
+                let (bytes, namespace) = (value.len() as u64, Some(op.namespace));
+                return Err(Error::ValueTooLarge { bytes, max, namespace }.into());
             }
             Body::Placed { .. } => unreachable!("nothing is placed for versioned namespaces"),
             Body::Value { .. } | Body::Delete => {}
@@ -278,7 +279,10 @@ impl Core {
             Condition::UnchangedSince(_) => {
                 Err(Error::Conflict { namespace: op.namespace, key: op.key, present: true }.into())
             }
-            Condition::IfAbsent | Condition::IfPresent => Err(Error::KeepsVersions(op.namespace).into()),
+            Condition::IfAbsent | Condition::IfPresent => {
+                let (namespace, key, present) = (op.namespace, op.key, op.condition == Condition::IfPresent);
+                Err(Error::from(NotForVersions::Condition { namespace, key, present }).into())
+            }
         }
     }
 
