@@ -269,7 +269,7 @@ impl Core {
     pub(crate) fn blocks_are_wanted(&self) -> bool {
         let (free, reclaimed) = (self.blocks.free_count(), self.blocks.reclaimed_count());
         let wanted = match free {
-            free if free <= self.reserve_blocks() => 1,
+            free if free <= self.reserve_blocks() + self.wanted_blocks() => 1,
             free if free <= self.collect_below() + 1 => RELEASED_TOGETHER,
             _ => RELEASED_AT_LEISURE,
         };

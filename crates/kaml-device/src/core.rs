@@ -74,6 +74,8 @@ pub struct Core {
     /// Chunks of all of them, and of those whose Puts are staged and not committed: they will be live, and nothing else may take their
     /// room.
     pub(crate) ticket_chunks: u64,
+    /// Chunks of small values whose Puts are staged and not committed.
+    pub(crate) staged_chunks: u64,
     pub(crate) next_ticket: u64,
     /// The ticket that was staged while its pages are being programmed, if one was.
     pub(crate) beside: Option<u64>,
@@ -122,6 +124,8 @@ pub(crate) const PROGRAMMING_BYTES_MAX: u64 = 32 << 20;
 const COMMIT_FETCHED: usize = 16;
 /// Loads of an index that moving records needs: one of them may work where another did not.
 const LOST_INDEX_TRIES_MAX: u32 = 50;
+/// Blocks that each die has erased ahead.
+const ERASED_AHEAD: usize = 3;
 /// How long to wait before a program that found no space below is tried again.
 const RETRY_NS: u64 = 100_000_000;
 /// Share of the blocks for records that may be live. The rest is garbage that collection may wait for: at four fifths
@@ -162,6 +166,7 @@ impl Core {
             failed_blocks: Vec::new(),
             tickets: BTreeMap::new(),
             ticket_chunks: 0,
+            staged_chunks: 0,
             next_ticket: 1,
             beside: None,
             placing: BTreeMap::new(),
@@ -337,6 +342,7 @@ impl Core {
                 let Io::Persist { data, .. } = io else { unreachable!("the operation of a persist") };
                 self.ring.persisted(frame, data);
                 while let Some((frame, records)) = self.ring.next_commit() {
+                    self.staged_chunks -= records.iter().map(Staged::small_chunks).sum::<u64>();
                     for records in records.chunks(COMMIT_FETCHED) {
                         if records.len() > 1 {
                             records.iter().for_each(|staged| self.prefetch(staged.namespace, &staged.key));
@@ -540,7 +546,7 @@ impl Core {
     fn start_erases(&mut self) {
         // Space is given back only while there is plenty: a block about to be reused keeps its extents.
         let release = self.blocks.free_count() > self.blocks.count() / 4;
-        for block in self.blocks.start_erases(3) {
+        for block in self.blocks.start_erases(ERASED_AHEAD.max(self.wanted_blocks() as usize)) {
             let fresh = self.blocks.get(block).erase_count == 0;
             self.emit(Io::Erase { block: BlockIndex(block), release: release && !fresh }, Pending::Erase { block });
         }

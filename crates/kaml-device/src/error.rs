@@ -46,13 +46,15 @@ pub enum Error {
     /// A key that no namespace, or not this one, takes.
     #[error("{0}")]
     Key(#[from] KeyError),
-    /// A value above the device's limit.
-    #[error("a value of {bytes} bytes; this device takes at most {max}")]
+    /// A value above the device's limit, or that of a namespace which takes less.
+    #[error("a value of {bytes} bytes; {} takes at most {max}", whoever_takes(*.namespace))]
     ValueTooLarge {
         /// Its size.
         bytes: u64,
         /// The limit.
         max: u64,
+        /// The namespace, if it takes less than the device.
+        namespace: Option<u32>,
     },
     /// The records of one Put do not fit one frame of the commit ring.
     #[error("a batch of {bytes} bytes; one Put takes at most {max} (values of {direct_bytes} bytes and more count 48)")]
@@ -70,10 +72,9 @@ pub enum Error {
     /// A command on logical blocks, of a namespace that holds records.
     #[error("namespace {0} holds records; blocks are read and written in others")]
     HoldsRecords(u32),
-    /// A command on records that a versioned namespace has no answer for: conditions over several records, or a read that
-    /// does not say which version.
-    #[error("namespace {0} keeps versions, for which there is no such command")]
-    KeepsVersions(u32),
+    /// A command on records that a versioned namespace has no answer for.
+    #[error(transparent)]
+    KeepsVersions(#[from] NotForVersions),
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(u32),
@@ -182,4 +183,27 @@ pub enum Error {
     /// The last handle was closed: nothing is written behind the last root.
     #[error("the device was closed")]
     Closed,
+}
+
+/// Something that a versioned namespace cannot be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotForVersions {
+    /// A read that does not say which version.
+    #[error("namespace {0} keeps versions, for which there is no such command")]
+    Command(u32),
+    /// A condition where no version is read.
+    #[error("namespace {namespace} keeps versions: whether key {key} is {} cannot be told in a batch or a queue",
+        if *.present { "there" } else { "absent" })]
+    Condition {
+        /// The namespace.
+        namespace: u32,
+        /// The key.
+        key: Key,
+        /// Whether it is to be there.
+        present: bool,
+    },
+}
+
+fn whoever_takes(namespace: Option<u32>) -> String {
+    namespace.map_or_else(|| "this device".to_owned(), |id| format!("namespace {id}"))
 }

@@ -62,10 +62,20 @@ pub(crate) struct Collector {
     pub(crate) wedged: bool,
     /// Moved records took the last block: hosts wait until a root has given another back.
     took_last: bool,
+    /// Erased blocks that a Put waits for, and whether it does so in vain.
+    wanted: Wanted,
     /// The namespace whose index must be loaded before collection can go on.
     pub(crate) wants_index: Option<u32>,
     /// Namespaces whose index could not be loaded: their records stay where they are until somebody else has loaded it.
     lost_indexes: BTreeSet<u32>,
+}
+
+/// Erased blocks that a Put of several blocks waits for, besides those that are left to others.
+#[derive(Debug, Default)]
+struct Wanted {
+    blocks: u32,
+    /// Nothing that goes on by itself will bring them.
+    in_vain: bool,
 }
 
 /// Collection that gains nothing: records that are long for their blocks leave as much of the new ones unused.
@@ -160,6 +170,10 @@ impl Core {
         let under_way = !self.ops.is_empty() || !self.outbox.is_empty() || !self.retry.is_empty();
         let quiet = !under_way && self.failed_blocks.is_empty() && self.root_is_idle() && !self.ring.has_staged();
         let wedged = collector.active && stands && quiet;
+        // Those that are free are erased with the next step.
+        let wanted = self.wanted_blocks();
+        let is_lacking = wanted > 0 && self.blocks.free_count() < self.floor(Class::Hot) + wanted;
+        let in_vain = is_lacking && stands && quiet;
         if wedged && !collector.wedged {
             let (free, live) = (self.blocks.free_count(), self.blocks.live_chunks());
             tracing::warn!(
@@ -169,6 +183,42 @@ impl Core {
             );
         }
         self.collector.wedged = wedged;
+        self.collector.wanted.in_vain = in_vain;
+    }
+
+    /// Erased blocks that a Put waits for.
+    pub(crate) fn wanted_blocks(&self) -> u32 {
+        self.collector.wanted.blocks
+    }
+
+    /// Refuses a Put of so many chunks, of which no record has more than `longest`, as long as there are too few erased blocks for it,
+    /// and has blocks erased and collected. What a Put has placed when it finds no block half way is garbage, and is so each time that it
+    /// is tried again. One of less than a block goes on in the blocks that it has opened.
+    pub(crate) fn check_blocks(&mut self, chunks: u64, longest: u32) -> Result<(), StageError> {
+        let per_block = self.geometry.chunks_per_block();
+        if chunks <= per_block.into() {
+            return Ok(());
+        }
+        // A full block lacks less than a record, and two in a row are more than half full.
+        let filled = (per_block - longest + 1).max(per_block / 2);
+        let filled = match self.geometry.packing {
+            Packing::Across => filled,
+            Packing::WithinPage => filled / 2,
+        };
+        // Of each class that puts go to, each die may have one that is not full.
+        let begun = (record_classes(&self.geometry).len() as u32 - 1) * self.geometry.die_count();
+        let blocks = chunks.div_ceil(filled.max(1).into()) as u32 + begun;
+        if self.blocks.ready_total() >= blocks as usize && self.blocks.free_count() >= self.floor(Class::Hot) + blocks {
+            self.collector.wanted = Wanted::default();
+            return Ok(());
+        }
+        let in_vain = self.collector.wanted.in_vain && self.collector.wanted.blocks >= blocks;
+        let refused = if in_vain { self.no_room_for_good() } else { self.no_room() };
+        self.collector.wanted = match &refused {
+            StageError::Busy => Wanted { blocks, in_vain },
+            _ => Wanted::default(), // nobody waits any more
+        };
+        Err(refused)
     }
 
     /// A host has written `chunks`.
@@ -215,7 +265,7 @@ impl Core {
 
     fn should_collect(&self) -> bool {
         let free = self.blocks.free_count() + self.blocks.reclaimed_count();
-        let wanted = self.collector.active || free <= self.collect_below();
+        let wanted = self.collector.active || free <= self.collect_below() + self.wanted_blocks();
         let draining = self.collector.draining.len() as u32;
         wanted
             && self.live_chunks_max() > 0

@@ -9,7 +9,7 @@
 //! blocks; only the index is another one. (An erase *block* of flash is something else; logical ones are called so where
 //! both are near.)
 
-use crate::error::Error;
+use crate::error::{Error, NotForVersions};
 use crate::format::record::{Record, RecordKind};
 use kaml_index::{DenseLayout, Key, KeyError, KeyKind};
 use kaml_versions::Parameters;
@@ -181,7 +181,7 @@ impl Layout {
             | (Layout::Versions(_), Door::Versions | Door::Puts) => Ok(()),
             (Layout::Records(_) | Layout::Versions(_), Door::Blocks) => Err(Error::HoldsRecords(namespace)),
             (Layout::Blocks(_), Door::Records | Door::Puts) => Err(Error::HoldsBlocks(namespace)),
-            (Layout::Versions(_), Door::Records) => Err(Error::KeepsVersions(namespace)),
+            (Layout::Versions(_), Door::Records) => Err(NotForVersions::Command(namespace).into()),
             (Layout::Records(_) | Layout::Blocks(_), Door::Versions) => Err(Error::KeepsNoVersions(namespace)),
         }
     }

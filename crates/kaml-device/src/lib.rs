@@ -43,7 +43,7 @@ pub use audit::{BlockAudit, Judgement};
 pub use blocks::Pin;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
-pub use error::Error;
+pub use error::{Error, NotForVersions};
 pub use format::root::RootError;
 pub use image::{encode_image, image_bytes};
 pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};

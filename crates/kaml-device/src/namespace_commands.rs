@@ -10,6 +10,7 @@ use crate::format::root::Run;
 use crate::layout::Layout;
 use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions, count_chunks};
 use crate::staging::StageError;
+use crate::versioned::Versioned;
 use kaml_flash::{BlockIndex, Geometry};
 use kaml_index::IndexWriter;
 use kaml_versions::Versions;
@@ -224,6 +225,8 @@ impl Core {
         let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
         let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
         let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
+        let wants_seal = |versioned: &Versioned| versioned.sealed.is_some() || !versioned.full_rows.is_empty();
+        let is_sealing = space.versioned.as_deref().is_some_and(wants_seal);
         let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
         let is_placing = self.placing.values().any(|placing| placing.namespace == id);
         // Loading reads the medium, not write buffers.
@@ -235,6 +238,7 @@ impl Core {
             || in_use
             || !space.is_loaded()
             || needs_ring
+            || is_sealing
             || is_merging
             || is_placing
             || self.keep_job.is_some()

@@ -30,6 +30,11 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
+    /// Chunks of a value that was placed as it was staged.
+    pub(crate) fn small_chunks(&self) -> u64 {
+        self.to.filter(|_| !self.is_mapping).map_or(0, |to| to.len.chunks_max().into())
+    }
+
     /// A version or a command, which has no place yet.
     pub(crate) fn version(namespace: u32, key: Key, sequence: u64) -> Staged {
         Staged { namespace, key, to: None, is_mapping: false, version: sequence }

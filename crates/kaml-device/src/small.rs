@@ -1,10 +1,11 @@
 //! The small flash of unit tests.
 //!
-//! Lives here:       its shape, and a new device on it in memory.
+//! Lives here:       its shape, a new device on it in memory, one that is short of blocks.
 //! Lives elsewhere:  the flash of integration tests (`tests/`).
 
 use crate::Core;
-use kaml_flash::{Geometry, MemoryMedium, Packing};
+use crate::lifetime::Class;
+use kaml_flash::{BlockIndex, Geometry, Io, Medium, MemoryMedium, Packing};
 
 /// Two dies with few blocks.
 pub(crate) fn geometry() -> Geometry {
@@ -29,4 +30,18 @@ pub(crate) fn formatted() -> MemoryMedium {
     let medium = MemoryMedium::new(geometry());
     Core::format(&medium).expect("memory does not fail");
     medium
+}
+
+/// Takes free blocks away until so many are left, as if others wrote to them; answers them. Nothing else goes on meanwhile.
+pub(crate) fn take_blocks(core: &mut Core, medium: &MemoryMedium, left: u32) -> Vec<u32> {
+    for block in core.blocks.start_erases(usize::MAX) {
+        medium.execute(&mut Io::Erase { block: BlockIndex(block), release: false }).expect("memory does not fail");
+        core.blocks.erased(block);
+    }
+    let mut taken = Vec::new();
+    while core.blocks.free_count() > left {
+        let die = core.blocks.roomiest_die().expect("all free blocks are erased");
+        taken.extend(core.blocks.open(die, Class::Cold));
+    }
+    taken
 }

@@ -118,8 +118,12 @@ impl Core {
 
     fn stage_through(&mut self, door: Door, ops: &[Op<'_>]) -> Result<u64, StageError> {
         self.check(door, ops)?;
-        let bytes = self.admit(ops)?;
+        let (bytes, chunks) = self.admit(ops)?;
         self.check_ring_has_room(bytes, ops.len())?;
+        if chunks > self.geometry.chunks_per_block().into() {
+            let (sum, longest) = self.chunks_to_place(ops);
+            self.check_blocks(sum, longest)?;
+        }
         let mark = self.ring.mark();
         for op in ops {
             if self.stage_one(op).is_err() {
@@ -128,6 +132,7 @@ impl Core {
             }
         }
         for op in ops {
+            self.count(op);
             if let Body::Placed { ticket } = op.body
                 && self.beside != Some(ticket)
             {
@@ -159,7 +164,9 @@ impl Core {
             }
             match op.body {
                 Body::Value { value, .. } if value.len() as u64 > value_max => {
-                    return Err(Error::ValueTooLarge { bytes: value.len() as u64, max: value_max }.into());
+                    return Err(
+                        Error::ValueTooLarge { bytes: value.len() as u64, max: value_max, namespace: None }.into()
+                    );
                 }
                 Body::Placed { ticket } => {
                     let placed = self.tickets.get(&ticket).expect("tickets come from `place`");
@@ -256,8 +263,19 @@ impl Core {
         }
     }
 
-    /// Whether there is room for a Put; answers its ring bytes.
-    fn admit(&self, ops: &[Op<'_>]) -> Result<usize, StageError> {
+    /// Chunks of a Put's records that are placed as it is staged, and of the longest of these.
+    fn chunks_to_place(&self, ops: &[Op<'_>]) -> (u64, u32) {
+        let placed = ops.iter().filter_map(|op| match op.body {
+            Body::Value { value, .. } => {
+                self.spaces[&op.namespace].versioned.is_none().then(|| self.chunks_of(value.len()))
+            }
+            Body::Placed { .. } | Body::Delete => None,
+        });
+        placed.fold((0, 0), |(sum, longest), chunks| (sum + u64::from(chunks), longest.max(chunks)))
+    }
+
+    /// Whether there is room for a Put; answers its ring bytes, and the chunks of its values.
+    fn admit(&self, ops: &[Op<'_>]) -> Result<(usize, u64), StageError> {
         let mut ring_bytes = 0;
         let mut chunks = 0u64;
         let mut is_overfull = false;
@@ -299,7 +317,7 @@ impl Core {
         if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
             return Err(self.wait_for_programs());
         }
-        Ok(ring_bytes)
+        Ok((ring_bytes, chunks))
     }
 
     /// Whether `chunks` of new data may be written now.
@@ -311,8 +329,12 @@ impl Core {
             return Err(StageError::Busy);
         }
         let capacity = self.capacity_cached;
-        if self.blocks.live_chunks() + self.ticket_chunks + chunks > capacity {
+        let taken = self.taken_chunks() + chunks;
+        if taken > capacity {
             return Err(self.full(capacity).into());
+        }
+        if taken + self.staged_chunks > capacity {
+            return Err(StageError::Busy); // it may be in place of something
         }
         if self.may_write() { Ok(()) } else { Err(self.no_room()) }
     }
@@ -323,9 +345,12 @@ impl Core {
 
     fn full(&self, capacity: u64) -> Error {
         let bytes = u64::from(self.geometry.chunk_bytes);
-        // What is placed has its room already.
-        let live = self.blocks.live_chunks() + self.ticket_chunks;
-        Error::Full { live_bytes: live * bytes, capacity_bytes: capacity * bytes }
+        Error::Full { live_bytes: self.taken_chunks() * bytes, capacity_bytes: capacity * bytes }
+    }
+
+    /// Chunks that are live or will be: large values that are placed have their room already.
+    pub(crate) fn taken_chunks(&self) -> u64 {
+        self.blocks.live_chunks() + self.ticket_chunks
     }
 
     /// Some programs or erases wait for space below.
@@ -373,15 +398,20 @@ impl Core {
         };
         let is_mapping = record.kind == RecordKind::Mapping;
         let staged = Staged { namespace: op.namespace, key: op.key, to, is_mapping, version: 0 };
+        self.staged_chunks += staged.small_chunks();
         self.ring.stage(&header, payload, staged);
-        match op.body {
-            Body::Delete => self.counters.deletes += 1,
-            Body::Value { .. } | Body::Placed { .. } => {
-                self.counters.puts += 1;
-                self.counters.host_bytes += u64::from(record.value_len);
-            }
-        }
         Ok(())
+    }
+
+    /// Counts a record that is staged, now that the others of its Put are, too.
+    fn count(&mut self, op: &Op<'_>) {
+        let value_bytes = match op.body {
+            Body::Delete => return self.counters.deletes += 1,
+            Body::Value { value, .. } => value.len() as u64,
+            Body::Placed { ticket } => self.tickets[&ticket].record.value_len.into(),
+        };
+        self.counters.puts += 1;
+        self.counters.host_bytes += value_bytes;
     }
 
     /// Packs a record of a host into a page of one of its namespace's logs, and holds the block for it.
@@ -449,6 +479,7 @@ impl Core {
 
     fn unstage(&mut self, mark: ring::Mark) {
         for staged in self.ring.rewind(mark) {
+            self.staged_chunks -= staged.small_chunks();
             if staged.version != 0 {
                 self.unstage_version(staged.namespace);
             }
@@ -470,7 +501,7 @@ impl Core {
         let chunks = self.chunks_of(record.value_len as usize);
         let value_max = self.value_bytes_max();
         if u64::from(record.value_len) > value_max {
-            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max }.into());
+            return Err(Error::ValueTooLarge { bytes: record.value_len.into(), max: value_max, namespace: None }.into());
         }
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Records)?;
@@ -608,5 +639,69 @@ impl Core {
             self.blocks.unhold(block);
             self.collector.wedged = false; // what it kept may be all that stood in the way
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::namespace::NamespaceOptions;
+    use std::ops::Range;
+
+    /// Deletes a key and puts others.
+    fn stage(core: &mut Core, keys: Range<u64>) -> Result<u64, StageError> {
+        let value = [7; 20_000];
+        let put = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
+        let namespace = core.namespace("n").unwrap();
+        let op = |key, body| Op { namespace, key: Key::from(key), body, condition: Condition::Always };
+        let ops = keys.map(|key: u64| op(key, put));
+        core.stage(&[op(0, Body::Delete)].into_iter().chain(ops).collect::<Vec<_>>())
+    }
+
+    /// Goal:   a Put that finds no block half way is counted once it is staged, and not each time it is tried.
+    /// Method: a block that takes some of its records, and no other one.
+    #[test]
+    fn puts_are_counted_when_they_are_staged() {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        core.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        let counts = |core: &Core| {
+            let stats = core.stats();
+            (stats.put_count, stats.delete_count, stats.host_bytes)
+        };
+        stage(&mut core, 1..2).unwrap();
+        let (id, mut io) = core.begin_persist().unwrap();
+        let result = kaml_flash::Medium::execute(&medium, &mut io);
+        core.complete(Completion { id, io, result });
+        assert_eq!(counts(&core), (1, 1, 20_000));
+        let reserve = core.reserve_blocks();
+        crate::small::take_blocks(&mut core, &medium, reserve);
+        assert_eq!(stage(&mut core, 2..8), Err(StageError::Busy));
+        assert_eq!(counts(&core), (1, 1, 20_000));
+    }
+
+    /// Goal:   a Put of more blocks than hosts may have is refused, when nothing will bring them, and takes nothing; shorter ones go on.
+    /// Method: a batch of more than a block, where there are a few too few.
+    #[test]
+    fn puts_of_more_blocks_than_there_are_are_refused() {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        let namespace = core.create_namespace("n", &NamespaceOptions::default()).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        let left = core.collect_below();
+        crate::small::take_blocks(&mut core, &medium, left);
+        let put = Body::Value { value: &[7; 8], crc32c: crc_fast::crc32_iscsi(&[7; 8]) };
+        let op = |key: u64| Op { namespace, key: Key::from(key), body: put, condition: Condition::Always };
+        let ops: Vec<_> = (0..u64::from(core.geometry.chunks_per_block()) + 1).map(op).collect();
+        let refused = (0..10).find_map(|_| match core.stage(&ops) {
+            Err(StageError::Busy) => core.drive_once(&medium).map(|()| None).unwrap(),
+            answer => Some(answer),
+        });
+        assert!(matches!(refused, Some(Err(StageError::Refused(Error::Full { .. })))), "{refused:?}");
+        assert_eq!((core.blocks.free_count(), core.wanted_blocks()), (left, 0));
+        core.stage(&ops[1..]).unwrap();
     }
 }

@@ -84,7 +84,7 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
         // The limits depend on the shape, which a seed draws without regard to them; they are to be what they say.
         Error::Full { live_bytes, capacity_bytes } => has_failed() || live_bytes * 10 >= capacity_bytes * 8,
         Error::BatchTooLarge { bytes, max, .. } => bytes > max,
-        Error::ValueTooLarge { bytes, max } => bytes > max,
+        Error::ValueTooLarge { bytes, max, .. } => bytes > max,
         _ => false,
     }
 }

@@ -271,7 +271,9 @@ impl Shared {
             };
             if value.len() as u64 > max {
                 self.finish(large, false);
-                return Err(kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
+                return Err(
+                    kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max, namespace: None }.into()
+                );
             }
             let buf = self.images.take(image_bytes(&self.geometry, value.len()));
             let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), after, buf);

@@ -194,7 +194,7 @@ impl AsyncQueue {
     }
 
     /// As [`AsyncQueue::put_if`], but answers false, having done nothing, where that would wait for somebody's large value under the key:
-    /// its condition is judged once that is written.
+    /// its condition is judged once that is written. A large value of its own is written all the same before it returns.
     pub fn try_put_if(
         &mut self,
         token: u64,
@@ -224,6 +224,9 @@ impl AsyncQueue {
     fn try_submit(&mut self, token: u64, ops: &mut [Op<'_>], patient: bool) -> Result<bool, Error> {
         let large = |op: &Op<'_>| matches!(op.body, Body::Value { value, .. } if value.len() >= DIRECT_BYTES);
         if ops.iter().any(large) {
+            if !patient && self.shared.lock().waits_for_large_value(ops) {
+                return Ok(false);
+            }
             self.shared.write(ops)?;
             self.ready.push(Answer { token, result: Ok(None) });
             return Ok(true);

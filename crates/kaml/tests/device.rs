@@ -32,6 +32,46 @@ fn many_conditions_are_checked_soon() {
     assert_eq!(device.get(space, 7).unwrap().unwrap(), b"same");
 }
 
+/// Goal:   a Put of many erase blocks is carried out, on a new device and beside collection; it does not wait for ever.
+/// Method: batches as long as the device takes, and half as long, of short records, on devices of short blocks, and of long chunks;
+///         each over the records of the one before.
+#[test]
+fn puts_of_many_blocks_find_room() {
+    let small = CreateOptions::new(64 << 20);
+    let short_blocks = CreateOptions { block_bytes: Some(64 << 10), ring_bytes: Some(16 << 20), ..small.clone() };
+    let dies = CreateOptions { die_count: Some(4), ..short_blocks.clone() };
+    let long_chunks = CreateOptions { chunk_bytes: Some(1024), ..small };
+    for options in [short_blocks, dies, long_chunks] {
+        let device = Device::in_memory(&options).unwrap();
+        let space = device.create_namespace("n", &u64_keys()).unwrap();
+        let of = device.clone();
+        let (done, is_done) = channel();
+        let puts = std::thread::spawn(move || {
+            let count = of.info().batch_bytes_max / 48;
+            for round in 0..40u64 {
+                let mut batch = Batch::new();
+                for key in 0..count / (1 + round % 2) {
+                    batch.put(space, key, &round.to_le_bytes());
+                }
+                done.send(of.write(&batch)).unwrap();
+            }
+        });
+        for round in 0..40 {
+            match is_done.recv_timeout(Duration::from_secs(20)) {
+                Ok(written) => written.unwrap_or_else(|error| panic!("{options:?}: round {round}: {error}")),
+                Err(_) => {
+                    std::mem::forget(device); // closing it would wait, too
+                    panic!("{options:?}: round {round}: the Put waits for ever");
+                }
+            }
+        }
+        puts.join().unwrap();
+        assert_eq!(device.get(space, 0u64).unwrap().unwrap(), 39u64.to_le_bytes());
+        assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+        device.close().unwrap();
+    }
+}
+
 fn u64_keys() -> NamespaceOptions {
     NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
 }

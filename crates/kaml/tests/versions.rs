@@ -95,12 +95,14 @@ fn misuse_is_refused() {
     }
     let mut batch = Batch::new();
     batch.put_if_absent(past, key("a"), b"x");
-    assert_eq!(command(device.write(&batch).unwrap_err()), kaml_device::Error::KeepsVersions(past));
+    let refused = device.write(&batch).unwrap_err().to_string();
+    let told = "whether key a is absent cannot be told in a batch or a queue";
+    assert_eq!(refused, format!("namespace {past} keeps versions: {told}"));
     let too_long = vec![0; 2 << 20];
-    assert!(matches!(
-        command(device.put(past, key("a"), &too_long).unwrap_err()),
-        kaml_device::Error::ValueTooLarge { .. }
-    ));
+    let refused = command(device.put(past, key("a"), &too_long).unwrap_err());
+    let kaml_device::Error::ValueTooLarge { max, .. } = refused else { panic!("{refused}") };
+    assert!(max < device.info().value_bytes_max);
+    assert_eq!(refused.to_string(), format!("a value of 2097152 bytes; namespace {past} takes at most {max}"));
     for options in [
         VersionOptions { buffer_bytes: 1 << 40, ..VersionOptions::default() },
         VersionOptions { segment_bytes: 12345, ..VersionOptions::default() },

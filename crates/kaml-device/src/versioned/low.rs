@@ -88,11 +88,11 @@ impl Core {
 
     /// Whether Puts of so many chunks wait for the merge that goes on.
     pub(crate) fn low_merge_holds(&self, chunks: u64) -> bool {
-        self.low_merge.is_some() && (self.blocks.live_chunks() + chunks) * 16 > self.capacity_cached * HELD_SIXTEENTHS
+        self.low_merge.is_some() && (self.taken_chunks() + chunks) * 16 > self.capacity_cached * HELD_SIXTEENTHS
     }
 
     fn is_low(&self, sixteenths: u64) -> bool {
-        self.blocks.live_chunks() * 16 > self.capacity_cached * sixteenths
+        self.taken_chunks() * 16 > self.capacity_cached * sixteenths
     }
 
     /// Chunks that make another merge worth it: at least one, or a device whose page buffers take all of its capacity would merge
@@ -131,5 +131,42 @@ impl Core {
         });
         // Nobody has used it since the device was opened: only a merge can tell.
         estimate.unwrap_or(self.capacity_cached)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{encode_image, image_bytes};
+    use crate::namespace::NamespaceOptions;
+    use crate::staging::{DIRECT_BYTES, StageError};
+    use crate::versioned::VersionOptions;
+    use kaml_flash::AlignedBuf;
+    use kaml_index::Key;
+
+    /// Goal:   large values whose Puts are not committed yet count as taken: with them space is low, and they leave a merge its room.
+    /// Method: a merge is said to go on; large values are placed and not put, until one has to wait.
+    #[test]
+    fn large_values_on_their_way_count() {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        let records = core.create_namespace("records", &NamespaceOptions::default()).unwrap();
+        let versions = core.create_namespace("versions", &VersionOptions::default().into()).unwrap();
+        let durable = core.request_root(false);
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        core.low_merge = Some(versions);
+        let value = vec![7; DIRECT_BYTES];
+        let refused = (0u64..).find_map(|key| {
+            let buf = AlignedBuf::zeroed(image_bytes(&core.geometry, value.len()));
+            let value = (value.as_slice(), crc_fast::crc32_iscsi(&value));
+            let image = encode_image(&core.geometry, records, Key::from(key), value, core.last_sequence(), buf);
+            let placed = core.place(records, Key::from(key), image);
+            placed.map(|ticket| core.drive(&medium, |core| core.is_placed(ticket)).unwrap()).err()
+        });
+        assert_eq!(refused, Some(StageError::Busy));
+        assert!(core.is_nearly_full());
+        let (taken, capacity) = (core.ticket_chunks, core.capacity_cached);
+        assert!(taken * 16 <= capacity * HELD_SIXTEENTHS, "{taken} of {capacity} chunks");
+        core.end_low_merge();
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use segments::{NoSegment, Placing, for_each_segment};
 
 use crate::blocks::BlockTable;
 use crate::core::Core;
-use crate::error::Error;
+use crate::error::{Error, NotForVersions};
 use crate::format::journal::Change;
 use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
 use crate::format::root::Stream;
@@ -264,7 +264,8 @@ impl Core {
         let max = self.version_bytes_max(space.layout.versions().expect("checked"));
         match op.body {
             Body::Value { value, .. } if value.len() as u64 > max => {
-                return Err(Error::ValueTooLarge { bytes: value.len() as u64, max }.into());
+                let (bytes, namespace) = (value.len() as u64, Some(op.namespace));
+                return Err(Error::ValueTooLarge { bytes, max, namespace }.into());
             }
             Body::Placed { .. } => unreachable!("nothing is placed for versioned namespaces"),
             Body::Value { .. } | Body::Delete => {}
@@ -278,7 +279,10 @@ impl Core {
             Condition::UnchangedSince(_) => {
                 Err(Error::Conflict { namespace: op.namespace, key: op.key, present: true }.into())
             }
-            Condition::IfAbsent | Condition::IfPresent => Err(Error::KeepsVersions(op.namespace).into()),
+            Condition::IfAbsent | Condition::IfPresent => {
+                let (namespace, key, present) = (op.namespace, op.key, op.condition == Condition::IfPresent);
+                Err(Error::from(NotForVersions::Condition { namespace, key, present }).into())
+            }
         }
     }
 
@@ -369,13 +373,6 @@ impl Core {
         self.ring.stage(&RecordHeader::encode(&record), [&stamp, value], staged);
         let staged = StagedVersion::Record { sequence: self.sequence, record: version.record(value) };
         self.versioned_mut(op.namespace).staged.push_back(staged);
-        match op.body {
-            Body::Delete => self.counters.deletes += 1,
-            Body::Value { .. } | Body::Placed { .. } => {
-                self.counters.puts += 1;
-                self.counters.host_bytes += u64::from(version.value_len);
-            }
-        }
     }
 
     /// Stages a command on user versions, in its place among the Puts. Answers the frame that carries it and the user version
@@ -496,18 +493,72 @@ mod tests {
     use crate::namespace::NamespaceOptions;
     use kaml_flash::{Completion, MemoryMedium};
 
-    fn commit(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
+    /// A Put that is durable, while nothing else goes on.
+    fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
         let frame = core.stage(&[Op { namespace, key: Key::from(1), body, condition }])?;
-        while core.committed() <= frame {
-            if let Some((id, mut io)) = core.begin_persist() {
-                let result = kaml_flash::Medium::execute(medium, &mut io);
-                core.complete(Completion { id, io, result });
-            }
-            core.drive_once(medium).expect("nothing fails");
-        }
+        let (id, mut io) = core.begin_persist().expect("one at a time");
+        let result = kaml_flash::Medium::execute(medium, &mut io);
+        core.complete(Completion { id, io, result });
+        assert!(core.committed() > frame);
         Ok(())
+    }
+
+    fn commit(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
+        put(core, medium, namespace, condition)?;
+        core.drive_once(medium).expect("nothing fails");
+        Ok(())
+    }
+
+    /// A device with a versioned namespace that wants a row sealed and has no block for it; and the blocks that it had.
+    fn without_blocks() -> (Core, MemoryMedium, u32, Vec<u32>) {
+        let medium = crate::small::formatted();
+        let (mut core, _) = Core::open(&medium).unwrap();
+        let id = core.create_namespace("versions", &VersionOptions::default().into()).unwrap();
+        let durable = core.request_checkpoint();
+        core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
+        while !core.wants_seal {
+            put(&mut core, &medium, id, Condition::Always).unwrap();
+        }
+        let taken = crate::small::take_blocks(&mut core, &medium, 2);
+        (0..10).for_each(|_| core.drive_once(&medium).unwrap());
+        assert!(core.wants_seal && core.spaces[&id].versioned.as_ref().unwrap().sealed.is_some());
+        (core, medium, id, taken)
+    }
+
+    /// Goal:   a merge that finds no block where none will come is told so, also while a row waits to be sealed for want of one: each would
+    ///         wait for the other.
+    /// Method: such a row, and the two steps of a merge that wait.
+    #[test]
+    fn merges_do_not_wait_for_blocks_that_never_come() {
+        let (mut core, medium, id, _) = without_blocks();
+        let row = core.spaces[&id].with_versions(|versions| versions.columns().row_of(&Key::from(1))).unwrap();
+        let sealed = core.spaces[&id].with_versions(|versions| versions.columns().seal(row)).flatten().unwrap();
+        let is_full = |answer: &StageError| matches!(answer, StageError::Refused(Error::Full { .. }));
+        let placed = core.place_merged(id, &sealed, &segment_image(&sealed)).unwrap_err();
+        assert!(is_full(&placed), "{placed:?}");
+        let begun = core.begin_merge(id, row).unwrap_err();
+        assert!(is_full(&begun), "{begun:?}");
+        core.drive_once(&medium).unwrap();
+    }
+
+    /// Goal:   a namespace stays in memory while one of its rows waits to be sealed, although nothing of it is needed in the ring.
+    /// Method: such a row, all of which is kept; then there are blocks again.
+    #[test]
+    fn rows_that_wait_to_be_sealed_stay_in_memory() {
+        let (mut core, medium, id, taken) = without_blocks();
+        let settled = core.request_root(true);
+        core.drive(&medium, |core| core.roots_done() >= settled).unwrap();
+        assert_eq!(core.versions_frame(), u64::MAX, "all of it is kept");
+        let left = core.unload_index(id);
+        taken.into_iter().for_each(|block| core.blocks.close(block, 0));
+        core.drive(&medium, Core::is_idle).unwrap();
+        assert_eq!(left, Ok(false));
+        assert_eq!(core.spaces[&id].with_versions(|versions| versions.columns().segment_count()), Some(1));
+        let snapshot = core.request_checkpoint();
+        core.drive(&medium, |core| core.roots_done() >= snapshot && core.is_idle()).unwrap();
+        assert_eq!(core.unload_index(id), Ok(true));
     }
 
     /// Goal:   a key can be changed under a condition also if a segment of its row has versions from long ago and from now.

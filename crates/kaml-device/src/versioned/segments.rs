@@ -340,13 +340,16 @@ impl Core {
         }
         let ticket = self.take_ticket();
         let floor = self.floor(Class::Segment);
-        let at = self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| match self.is_idle() {
-            true => StageError::Refused(self.full_now()),
-            false => StageError::Busy,
-        })?;
+        let at = self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| self.no_block_for_merge())?;
         let purpose = Purpose::Merged { is_programmed: false };
         self.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image: image.clone(), purpose });
         Ok(ticket)
+    }
+
+    /// The answer to a merge for which there is no block now: it is told to wait only if one may come. A row that waits to be sealed for
+    /// want of a block, too, brings none.
+    fn no_block_for_merge(&self) -> StageError {
+        if self.is_idle() || self.collector.wedged { self.full_now().into() } else { StageError::Busy }
     }
 
     /// Whether the segment of [`Core::place_merged`] is on flash.
@@ -359,7 +362,8 @@ impl Core {
     /// [`Core::end_merge`] the namespace stays in memory.
     ///
     /// # Errors
-    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`].
+    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`]; [`Error::Full`] if a segment waits
+    /// for a block that will not come.
     pub fn begin_merge(&mut self, namespace: u32, row: u32) -> Result<(), StageError> {
         let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
@@ -367,7 +371,10 @@ impl Core {
             return Err(StageError::NeedIndex(namespace));
         }
         let versioned = space.versioned.as_mut().expect("admitted");
-        if versioned.sealed.is_some() || versioned.fresh.iter().any(|fresh| fresh.row == row) {
+        if versioned.sealed.is_some() {
+            return Err(self.no_block_for_merge());
+        }
+        if versioned.fresh.iter().any(|fresh| fresh.row == row) {
             return Err(StageError::Busy);
         }
         versioned.is_merging = true;

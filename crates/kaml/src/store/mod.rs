@@ -444,7 +444,11 @@ impl Inner {
             return Ok(());
         }
         let max = self.cache.backing.value_bytes_max(namespace);
-        if bytes > max { Err(kaml_device::Error::ValueTooLarge { bytes, max }.into()) } else { Ok(()) }
+        if bytes <= max {
+            return Ok(());
+        }
+        let namespace = (max < self.cache.limits.value_bytes_max).then_some(namespace);
+        Err(kaml_device::Error::ValueTooLarge { bytes, max, namespace }.into())
     }
 
     fn count_refused(&self, refused: Refused) {
