@@ -296,8 +296,8 @@ pub unsafe extern "C" fn kaml_merge(
         let dry_run = flag(rules.dry_run, "dry_run")?;
         // The newest versions stay, so that a store's cache has nothing to notice.
         let merged = DEVICES.with(device.id, |open| match dry_run {
-            true => Ok(open.device.merge_dry_run(namespace_id, &retention)?),
-            false => Ok(open.device.merge(namespace_id, &retention, &mut |_, _| {})?),
+            true => Ok(open.device.merge_dry_run(namespace_id, &retention, &mut kaml::to_the_end)?),
+            false => Ok(open.device.merge(namespace_id, &retention, &mut kaml::to_the_end)?),
         })?;
         if let Some(out) = out {
             out.set(merged.into());

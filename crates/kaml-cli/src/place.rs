@@ -4,8 +4,8 @@
 //! Lives elsewhere:  the devices (`kaml`, `kaml_nvme::host`), opening them (`store`).
 
 use kaml::{
-    At, Batch, Condition, Device, Difference, Error, Key, MergeReport, NamespaceChange, NamespaceId, NamespaceInfo,
-    NamespaceOptions, Past, Retention, VersionStats,
+    At, Batch, Condition, Device, Difference, Error, Key, NamespaceChange, NamespaceId, NamespaceInfo,
+    NamespaceOptions, Past, VersionStats,
 };
 use kaml_nvme::host::RemoteDevice;
 
@@ -39,7 +39,6 @@ pub trait Place: Send + Sync {
         each: &mut dyn FnMut(Key, Difference) -> bool,
     ) -> Result<(), Error>;
     fn version_stats(&self, namespace: NamespaceId) -> Result<VersionStats, Error>;
-    fn merge(&self, namespace: NamespaceId, retention: &Retention, dry_run: bool) -> Result<MergeReport, Error>;
     /// Ends its use in order.
     fn close(self: Box<Self>) -> Result<(), Error>;
 }
@@ -111,13 +110,6 @@ impl Place for Device {
         Ok(Device::list(self, namespace, after, limit)?.keys)
     }
 
-    fn merge(&self, namespace: NamespaceId, retention: &Retention, dry_run: bool) -> Result<MergeReport, Error> {
-        match dry_run {
-            true => self.merge_dry_run(namespace, retention),
-            false => Device::merge(self, namespace, retention, &mut |_, _| {}),
-        }
-    }
-
     fn close(self: Box<Self>) -> Result<(), Error> {
         Device::close(*self)
     }
@@ -144,10 +136,6 @@ impl Place for RemoteDevice {
 
     fn list(&self, namespace: NamespaceId, after: Option<Key>, limit: usize) -> Result<Vec<Key>, Error> {
         RemoteDevice::list(self, namespace, after, limit)
-    }
-
-    fn merge(&self, namespace: NamespaceId, retention: &Retention, dry_run: bool) -> Result<MergeReport, Error> {
-        RemoteDevice::merge(self, namespace, retention, dry_run)
     }
 
     fn close(self: Box<Self>) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 mod world;
 
+use kaml::{CreateOptions, Device, Durability, KeyKind, NamespaceOptions, OpenOptions, VersionOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -110,6 +111,41 @@ fn quickstart_leaves_nothing() {
     }
     interrupted(&world, &["quickstart", "tree"], Signal::INT, 24 << 20);
     interrupted(&world, &["quickstart", "tree", "--keep", "kept.kaml"], Signal::TERM, 24 << 20);
+}
+
+/// Goal:   a merge that is interrupted says what has gone, leaves the device whole and closed, and the next one does the rest.
+/// Method: 80 MB of versions; interrupt the merge as soon as it listens.
+#[test]
+fn merges_end_between_two_pieces() {
+    let world = World::empty();
+    let options = CreateOptions { durability: Durability::Process, ..CreateOptions::new(512 << 20) };
+    let device = Device::create(world.path("data.kaml"), &options).unwrap();
+    let versions = VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() };
+    let past = device.create_namespace("past", &NamespaceOptions { keys: KeyKind::U64, ..versions.into() }).unwrap();
+    for number in 0..40_000u64 {
+        device.put(past, number % 4000, &vec![number as u8; 2000]).unwrap();
+    }
+    device.close().unwrap();
+    let mut merge = world.command(&["merge", "data.kaml", "past"]);
+    let child = merge.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let listens = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(caught.trim(), 16).unwrap() & 2 != 0
+    };
+    while !listens() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(130) && said.contains("sealed versions are gone"), "{output:?}");
+    assert!(world.ok(&["merge", "data.kaml", "past"]).contains("are gone"));
+    let left = world.json(&["merge", "data.kaml", "past", "--dry-run", "--json"]);
+    assert_eq!(left["dropped"], 0, "{left}");
+    world.ok(&["check", "data.kaml"]);
+    let device = Device::open(world.path("data.kaml"), &OpenOptions::default()).unwrap();
+    (0..4000u64).for_each(|key| assert_eq!(device.get(past, key).unwrap().unwrap()[0], (36_000 + key) as u8));
 }
 
 /// Goal:   a new device that is half made goes; a file that was there before stays, and it is said what it is.

@@ -26,7 +26,8 @@
 //! | `search`    | a key's versions, newest first                              |
 //! | `timeline`  | user versions, snapshots, rolling back                      |
 //! | `versions`  | the namespace: what is put, deleted, rolled back            |
-//! | `reads`     | get as of, history, undo, diff, list, while it changes      |
+//! | `reads`     | get as of, undo, list, while it changes                     |
+//! | `steps`     | history, diff, old versions, a read at a time               |
 //! | `retention` | which old versions are kept                                 |
 //! | `merge`     | giving the space of the others back                         |
 
@@ -50,6 +51,7 @@ mod retrieval_columns;
 mod row;
 mod seal;
 mod search;
+mod steps;
 mod timeline;
 mod versions;
 
@@ -61,14 +63,12 @@ pub use group::{SEGMENTS_MAX, SegmentAt};
 pub use kaml_index::Key;
 pub use merge::{MergePlan, Merged, merge, plan_merge, preview_merge};
 pub use parameters::{Index, Parameters};
-pub use reads::{
-    At, Difference, Past, Record, Source, diff, exists, get, get_seen, history, is_whole, list, newest, undone, verify,
-    view_of,
-};
+pub use reads::{At, Record, Source, exists, get, get_seen, is_whole, list, newest, undone, verify, view_of};
 pub use record::{HEADER_BYTES, Kind, Version, records};
 pub use retention::Retention;
 pub use retrieval_columns::ValueShape;
 pub use seal::Sealed;
 pub use search::{Candidate, Place, Search};
+pub use steps::{Diff, Difference, History, Lookup, Past, Steps, history};
 pub use timeline::{Command, Snapshot, Timeline, View};
 pub use versions::{Stamp, Versions};

@@ -59,6 +59,12 @@ pub struct Merged {
     pub segments: Vec<Sealed>,
     /// Of each, how many versions are the newest of their key.
     pub live: Vec<u16>,
+    /// Segments that were read.
+    pub segments_read: u64,
+    /// Versions that are not kept.
+    pub dropped: u64,
+    /// Bytes of their records and values.
+    pub dropped_bytes: u64,
 }
 
 /// Decisions about a row's versions while it is planned.
@@ -170,9 +176,17 @@ pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, run: usize) -> Result<
         (segments, *columns.parameters(), columns.table_number(plan.row, groups.start))
     })?;
     let mut kept = Row::new(&parameters, first_table);
-    let mut merged = Merged { row: plan.row, groups, segments: Vec::new(), live: Vec::new() };
+    let mut merged = Merged {
+        row: plan.row,
+        groups,
+        segments: Vec::new(),
+        live: Vec::new(),
+        segments_read: segments.len() as u64,
+        dropped: 0,
+        dropped_bytes: 0,
+    };
     for segment in &segments {
-        copy_kept(source, segment, plan, &parameters, &mut kept)?;
+        copy_kept(source, segment, plan, &parameters, (&mut kept, &mut merged))?;
         while kept.is_full(&parameters) {
             seal_kept(&mut kept, plan, &parameters, first_table, &mut merged);
         }
@@ -183,21 +197,26 @@ pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, run: usize) -> Result<
     Ok(merged)
 }
 
-/// Appends the versions of a segment that are kept, oldest first.
+/// Appends the versions of a segment that are kept, oldest first; counts the others.
 fn copy_kept<S: Source>(
     source: &mut S,
     segment: &SegmentInfo,
     plan: &MergePlan,
     parameters: &Parameters,
-    kept: &mut Row,
+    (kept, merged): (&mut Row, &mut Merged),
 ) -> Result<(), S::Error> {
-    let found = read_segment(source, segment, parameters, |version, record| {
+    let mut found = read_segment(source, segment, parameters, |version, record| {
         let is_kept = !plan.drop.contains(&version.sequence);
-        Ok(if is_kept { Some((version, version.value(record)?.unwrap_or_default().to_vec())) } else { None })
+        let value = if is_kept { Some(version.value(record)?.unwrap_or_default().to_vec()) } else { None };
+        Ok((version, value))
     })?;
-    let mut found: Vec<(Version, Vec<u8>)> = found.into_iter().flatten().collect();
     found.sort_unstable_by_key(|(version, _)| version.sequence);
-    for (mut version, mut value) in found {
+    for (mut version, value) in found {
+        let Some(mut value) = value else {
+            merged.dropped += 1;
+            merged.dropped_bytes += bytes_of(&version);
+            continue;
+        };
         if matches!(version.kind, Kind::Extent(_)) {
             value = load_extent(source, &version, &Pages::of(segment, parameters))?;
             version.kind = Kind::Value;

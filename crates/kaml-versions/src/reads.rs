@@ -1,7 +1,8 @@
-//! Reading a versioned namespace while it changes: get as of, history, undo, list, diff.
+//! Reading a versioned namespace while it changes: get as of, undo, list.
 //!
 //! Lives here:       walks over a key's versions, and over a row's.
-//! Lives elsewhere:  the order of places (`search`), what a view sees (`timeline`), locks and flash (the [`Source`]).
+//! Lives elsewhere:  what takes many reads, one at a time (`steps`), the order of places (`search`), what a view sees (`timeline`),
+//!                   locks and flash (the [`Source`]).
 //! Implements:       paper:Muninn 4.3-4.4; docs/versioned.md "Snapshots and rolling back".
 //!
 //! A look at the namespace is short and reads nothing; flash is read between two looks, when everything may have
@@ -19,8 +20,8 @@ use crate::search::{Candidate, Passed, Place};
 use crate::timeline::View;
 use crate::versions::Versions;
 use kaml_index::Key;
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
 
 /// A namespace to read from.
 pub trait Source {
@@ -58,29 +59,9 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// An entry of a key's history.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Past {
-    /// The version.
-    pub version: Version,
-    /// False if a rollback hid it.
-    pub is_seen: bool,
-}
-
-/// How a key differs between two views.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Difference {
-    /// It is there in the second only.
-    Added,
-    /// It is there in the first only.
-    Removed,
-    /// Both have it, in different versions.
-    Changed,
-}
-
 /// A version found by a walk, the bytes of its record, and the page that it is in.
-struct Found {
-    version: Version,
+pub(crate) struct Found {
+    pub(crate) version: Version,
     record: Box<[u8]>,
     page: Option<Pages>,
 }
@@ -126,7 +107,8 @@ impl Pages {
 }
 
 /// A walk over a key's versions, newest first.
-struct Walk {
+#[derive(Debug)]
+pub(crate) struct Walk {
     key: Key,
     before: u64,
     /// How far it has come in segments.
@@ -140,7 +122,7 @@ enum Spot {
 }
 
 impl Walk {
-    fn new(key: &Key, before: u64) -> Walk {
+    pub(crate) fn new(key: &Key, before: u64) -> Walk {
         Walk { key: *key, before, passed: Passed::new() }
     }
 
@@ -152,43 +134,79 @@ impl Walk {
         })
     }
 
-    /// The next version.
-    fn step<S: Source>(&mut self, source: &mut S) -> Result<Option<Found>, S::Error> {
+    /// Looks at the next place. It may have nothing; otherwise it has the next version, if there is one.
+    pub(crate) fn step<S: Source>(&mut self, source: &mut S) -> Result<ControlFlow<Option<Found>>, S::Error> {
+        let (spot, parameters) = source.look(|versions, hold| {
+            let spot = self.spot(&versions.columns);
+            if let Some(Spot::Page(candidate)) = &spot {
+                hold(candidate.at);
+            }
+            (spot, *versions.columns.parameters())
+        })?;
+        let found = match spot {
+            None => return Ok(ControlFlow::Break(None)),
+            Some(Spot::Buffered(version, record)) => Some(Found { version, record, page: None }),
+            Some(Spot::Page(candidate)) => {
+                self.passed.insert((candidate.at, candidate.sequences.start), candidate.ordinal);
+                let page = Pages::one(candidate.at, candidate.page, &parameters);
+                let (found, is_odd) = page.read(source, |bytes| {
+                    let found = candidate.check(&self.key, self.before, bytes)?;
+                    let is_odd = found.is_none() && !shares_row(bytes, &self.key, &parameters);
+                    Ok((found.map(|(version, record)| (version, record.into())), is_odd))
+                })?;
+                if is_odd {
+                    check_segment(source, &self.key, candidate.at)?;
+                }
+                found.map(|(version, record)| Found { version, record, page: Some(page) })
+            }
+        };
+        let Some(found) = found else { return Ok(ControlFlow::Continue(())) };
+        self.before = found.version.sequence;
+        Ok(ControlFlow::Break(Some(found)))
+    }
+}
+
+/// A search for the version of a key that is so many before the newest in a view.
+#[derive(Debug)]
+pub(crate) struct Seek {
+    walk: Walk,
+    back: u32,
+    /// Newer versions found so far.
+    newer: u32,
+}
+
+impl Seek {
+    pub(crate) fn new(key: &Key, view: &View, back: u32) -> Seek {
+        Seek { walk: Walk::new(key, view.end()), back, newer: 0 }
+    }
+
+    /// Looks at the next place; the view is always the same. In the end the version is found, or it is not there.
+    pub(crate) fn step<S: Source>(
+        &mut self,
+        source: &mut S,
+        view: &View,
+    ) -> Result<ControlFlow<Option<Found>>, S::Error> {
+        Ok(match self.walk.step(source)? {
+            ControlFlow::Break(Some(found)) if !view.sees(found.version.sequence) => ControlFlow::Continue(()),
+            ControlFlow::Break(Some(_)) if self.newer < self.back => {
+                self.newer += 1;
+                ControlFlow::Continue(())
+            }
+            step => step,
+        })
+    }
+
+    fn finish<S: Source>(&mut self, source: &mut S, view: &View) -> Result<Option<Found>, S::Error> {
         loop {
-            let (spot, parameters) = source.look(|versions, hold| {
-                let spot = self.spot(&versions.columns);
-                if let Some(Spot::Page(candidate)) = &spot {
-                    hold(candidate.at);
-                }
-                (spot, *versions.columns.parameters())
-            })?;
-            let found = match spot {
-                None => return Ok(None),
-                Some(Spot::Buffered(version, record)) => Some(Found { version, record, page: None }),
-                Some(Spot::Page(candidate)) => {
-                    self.passed.insert((candidate.at, candidate.sequences.start), candidate.ordinal);
-                    let page = Pages::one(candidate.at, candidate.page, &parameters);
-                    let (found, is_odd) = page.read(source, |bytes| {
-                        let found = candidate.check(&self.key, self.before, bytes)?;
-                        let is_odd = found.is_none() && !shares_row(bytes, &self.key, &parameters);
-                        Ok((found.map(|(version, record)| (version, record.into())), is_odd))
-                    })?;
-                    if is_odd {
-                        check_segment(source, &self.key, candidate.at)?;
-                    }
-                    found.map(|(version, record)| Found { version, record, page: Some(page) })
-                }
-            };
-            if let Some(found) = found {
-                self.before = found.version.sequence;
-                return Ok(Some(found));
+            if let ControlFlow::Break(found) = self.step(source, view)? {
+                return Ok(found);
             }
         }
     }
 }
 
 /// The value of a version found last; nothing if it is a tombstone.
-fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Record>, S::Error> {
+pub(crate) fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Record>, S::Error> {
     let Found { version, record, page } = found;
     let value = match (version.kind, page) {
         (Kind::Extent(_), Some(page)) => Some(load_extent(source, &version, &page)?),
@@ -271,18 +289,9 @@ pub fn view_of<S: Source>(source: &mut S, snapshot: Option<u32>) -> Result<View,
 
 /// The version of a key that is `back` before the newest in a view, and how many newer ones there are, at most `back`.
 fn get_back<S: Source>(source: &mut S, key: &Key, view: &View, back: u32) -> Result<(Option<Record>, u32), S::Error> {
-    let mut walk = Walk::new(key, view.end());
-    let mut newer = 0;
-    while let Some(found) = walk.step(source)? {
-        if !view.sees(found.version.sequence) {
-            continue;
-        }
-        if newer == back {
-            return Ok((load(source, found)?, newer));
-        }
-        newer += 1;
-    }
-    Ok((None, newer))
+    let mut seek = Seek::new(key, view, back);
+    let found = seek.finish(source, view)?;
+    Ok((found.map(|found| load(source, found)).transpose()?.flatten(), seek.newer))
 }
 
 /// The newest version of a key that a view sees; nothing if it is not there or deleted.
@@ -329,89 +338,25 @@ pub fn exists<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<bool,
 
 /// The newest version of a key that a view sees.
 pub fn newest<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Option<Version>, S::Error> {
-    let mut walk = Walk::new(key, view.end());
-    while let Some(found) = walk.step(source)? {
-        if view.sees(found.version.sequence) {
-            return Ok(Some(found.version));
-        }
-    }
-    Ok(None)
-}
-
-/// Versions of a key, newest first, at most `limit`: all that are kept, those that a rollback hid included.
-pub fn history<S: Source>(source: &mut S, key: &Key, limit: usize) -> Result<Vec<Past>, S::Error> {
-    let view = view_of(source, None)?;
-    let mut walk = Walk::new(key, u64::MAX);
-    let mut history = Vec::new();
-    while history.len() < limit
-        && let Some(Found { version, .. }) = walk.step(source)?
-    {
-        history.push(Past { version, is_seen: view.sees(version.sequence) });
-    }
-    Ok(history)
+    Ok(Seek::new(key, view, 0).finish(source, view)?.map(|found| found.version))
 }
 
 /// The keys of a row that are there in a view, in order. Rows are independent; all of them are the namespace.
 pub fn list<S: Source>(source: &mut S, row: u32, view: &View) -> Result<Vec<Key>, S::Error> {
+    let (buffered, segments, parameters) = row_of(source, row, |_| true)?;
     let mut newest = BTreeMap::new();
-    scan(
-        source,
-        row,
-        |_| true,
-        |version| {
-            if view.sees(version.sequence) {
-                newest.entry(version.key).or_insert(version.kind);
-            }
-        },
-    )?;
-    Ok(newest.into_iter().filter(|(_, kind)| *kind != Kind::Tombstone).map(|(key, _)| key).collect())
-}
-
-/// The keys of a row that differ between two views, in order. Reads the segments on which the views disagree, and
-/// looks up the keys in them.
-pub fn diff<S: Source>(source: &mut S, row: u32, from: &View, to: &View) -> Result<Vec<(Key, Difference)>, S::Error> {
-    let mut touched = BTreeSet::new();
-    scan(
-        source,
-        row,
-        |segment| from.differs(to, &segment.sequences),
-        |version| {
-            if from.sees(version.sequence) != to.sees(version.sequence) {
-                touched.insert(version.key);
-            }
-        },
-    )?;
-    let mut differences = Vec::new();
-    for key in touched {
-        let there = |version: Option<Version>| version.filter(|version| version.kind != Kind::Tombstone);
-        let old = there(newest(source, &key, from)?);
-        let new = there(newest(source, &key, to)?);
-        let difference = match (old, new) {
-            (None, Some(_)) => Difference::Added,
-            (Some(_), None) => Difference::Removed,
-            (Some(old), Some(new)) if old.sequence != new.sequence => Difference::Changed,
-            (Some(_), Some(_)) | (None, None) => continue,
-        };
-        differences.push((key, difference));
-    }
-    Ok(differences)
-}
-
-/// Hands out all versions of a row, of each key the newest first; of the segments, those that are `wanted`.
-fn scan<S: Source>(
-    source: &mut S,
-    row: u32,
-    wanted: impl Fn(&SegmentInfo) -> bool,
-    mut each: impl FnMut(&Version),
-) -> Result<(), S::Error> {
-    let (buffered, segments, parameters) = row_of(source, row, wanted)?;
-    buffered.iter().rev().for_each(&mut each);
+    let mut note = |version: &Version| {
+        if view.sees(version.sequence) {
+            newest.entry(version.key).or_insert(version.kind);
+        }
+    };
+    buffered.iter().rev().for_each(&mut note);
     for segment in segments.iter().rev() {
         let mut versions = read_segment(source, segment, &parameters, |version, _| Ok(version))?;
         versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
-        versions.iter().for_each(&mut each);
+        versions.iter().for_each(&mut note);
     }
-    Ok(())
+    Ok(newest.into_iter().filter(|(_, kind)| *kind != Kind::Tombstone).map(|(key, _)| key).collect())
 }
 
 /// The versions of a row in the buffer, and its segments that are wanted, which are held.

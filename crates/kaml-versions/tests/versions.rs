@@ -5,8 +5,9 @@ mod common;
 
 use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Difference, Error, Key, Parameters, Past, Retention, SegmentAt, SegmentInfo, SegmentTable,
-    Source, Stamp, Version, Versions, View, diff, get, history, list, merge, newest, plan_merge, records, undone,
+    At, Columns, Command, Diff, Difference, Error, Key, Lookup, Parameters, Past, Record, Retention, SegmentAt,
+    SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list, merge, newest,
+    plan_merge, records, undone,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -71,12 +72,17 @@ impl Flash {
         for row in 0..versions.columns().parameters().rows {
             let plan = plan_merge(&mut self.over(versions), row, retention, kept_from).expect("undamaged");
             assert!(plan.kept <= plan.versions && plan.dropped <= plan.versions - plan.kept);
+            let mut planned = (plan.dropped, plan.dropped_bytes, plan.segments);
             for run in (0..plan.run_count()).rev() {
                 let merged = merge(&mut self.over(versions), &plan, run).expect("undamaged");
+                planned.0 -= merged.dropped;
+                planned.1 -= merged.dropped_bytes;
+                planned.2 -= merged.segments_read;
                 let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| self.program(&sealed.image)).collect();
                 let (_, freed) = versions.install_merge(&merged, &at);
                 freed.iter().for_each(|at| assert!(self.images.remove(&at.get()).is_some()));
             }
+            assert_eq!(planned, (0, 0, 0), "the runs drop together what was planned");
             dropped += plan.dropped;
         }
         dropped
@@ -99,6 +105,20 @@ impl Model {
     fn put(&mut self, key: u64, sequence: u64, value: Option<Vec<u8>>) {
         self.versions.entry(key).or_default().push((sequence, value.clone()));
         self.present.entry(key).or_default().push((sequence, value));
+    }
+
+    fn differences(&self, from: u32, to: u32) -> BTreeMap<Key, Difference> {
+        let (old, new) = (keys_of(&self.snapshots[&from]), keys_of(&self.snapshots[&to]));
+        let mut differences = BTreeMap::new();
+        for key in old.keys().chain(new.keys()) {
+            match (old.get(key), new.get(key)) {
+                (None, _) => differences.insert(*key, Difference::Added),
+                (_, None) => differences.insert(*key, Difference::Removed),
+                (a, b) if a != b => differences.insert(*key, Difference::Changed),
+                _ => None,
+            };
+        }
+        differences
     }
 
     fn back(&self, key: u64, count: usize) -> Option<Vec<u8>> {
@@ -210,6 +230,20 @@ impl World {
                 let expected = seen.get(&key).and_then(|all| all.last()).and_then(|(_, value)| value.clone());
                 assert_eq!(self.value(key, At::Snapshot(snapshot)), expected, "key {key} in {snapshot}");
             }
+        }
+    }
+
+    /// What is found in all steps, each of which reads little. Something happens behind each.
+    fn found<T: Steps>(&mut self, mut steps: T, mut then: impl FnMut(&mut World)) -> Vec<T::Found> {
+        let mut found = Vec::new();
+        loop {
+            self.flash.page_reads = 0;
+            let goes_on = steps.step(&mut self.flash.over(&self.versions), &mut found).expect("undamaged");
+            assert!(self.flash.page_reads <= 2, "a page, or all of a segment, and the value of an extent");
+            if !goes_on {
+                return found;
+            }
+            then(self);
         }
     }
 
@@ -341,21 +375,44 @@ fn diffs_name_what_changed() {
     assert!(snapshots.len() > 4);
     for from in &snapshots {
         for to in &snapshots {
-            let (old, new) = (keys_of(&world.model.snapshots[from]), keys_of(&world.model.snapshots[to]));
-            let mut expected = BTreeMap::new();
-            for key in old.keys().chain(new.keys()) {
-                match (old.get(key), new.get(key)) {
-                    (None, _) => expected.insert(*key, Difference::Added),
-                    (_, None) => expected.insert(*key, Difference::Removed),
-                    (a, b) if a != b => expected.insert(*key, Difference::Changed),
-                    _ => None,
-                };
+            let expected = world.model.differences(*from, *to);
+            let diff = Diff::new(world.view(*from), world.view(*to));
+            let found = world.found(diff, |_| {});
+            assert_eq!(found.into_iter().collect::<BTreeMap<_, _>>(), expected, "{from} to {to}");
+        }
+    }
+}
+
+/// Goal:   what takes many reads takes few with each step, and finds what it would all at once, whatever changes between two steps.
+/// Method: random changes and merges between the steps of diffs and of looking for what a snapshot sees.
+#[test]
+fn steps_are_short_whatever_changes_between_them() {
+    let keep = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
+    for parameters in (31..=33).flat_map(tiny_indexes) {
+        let mut world = World { undoes: false, ..World::new(parameters) };
+        (0..800).for_each(|_| world.change());
+        let snapshots: Vec<u32> = world.model.snapshots.keys().copied().collect();
+        let (first, last) = (snapshots[0], *snapshots.last().expect("taken"));
+        let mut change = |world: &mut World| {
+            world.change();
+            if world.random.below(30) == 0 {
+                world.flash.merge(&mut world.versions, &keep, u64::MAX);
             }
-            let (a, b) = (world.view(*from), world.view(*to));
-            let rows = 0..world.versions.columns().parameters().rows;
-            let found =
-                rows.flat_map(|row| diff(&mut world.flash.over(&world.versions), row, &a, &b).expect("undamaged"));
-            assert_eq!(found.collect::<BTreeMap<_, _>>(), expected, "{from} to {to}");
+        };
+        for (from, to) in [(first, last), (last, first)] {
+            let expected = world.model.differences(from, to);
+            let diff = Diff::new(world.view(from), world.view(to));
+            let found = world.found(diff, &mut change);
+            assert_eq!(found.len(), expected.len(), "each once");
+            assert_eq!(found.into_iter().collect::<BTreeMap<_, _>>(), expected, "{from} to {to}");
+        }
+        for key in 0..KEYS {
+            let seen = world.model.snapshots[&first].get(&key);
+            let expected = seen.and_then(|all| all.last()).and_then(|(_, value)| value.clone());
+            let mut over = world.flash.over(&world.versions);
+            let lookup = Lookup::new(&mut over, &Key::from(key), At::Snapshot(first)).expect("taken");
+            let found: Vec<Record> = world.found(lookup, &mut change);
+            assert_eq!(found.into_iter().map(|record| record.value).next(), expected, "key {key}");
         }
     }
 }

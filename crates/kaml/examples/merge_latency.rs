@@ -111,7 +111,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (before, ()) = beside(&device, space, (keys, threads), alone)?;
     let rules = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
     let began = Instant::now();
-    let (during, report) = beside(&device, space, (keys, threads), || device.merge(space, &rules, &mut |_, _| {}))?;
+    let (during, report) =
+        beside(&device, space, (keys, threads), || device.merge(space, &rules, &mut kaml::to_the_end))?;
     println!("merge: {report:?} in {:.2} s", began.elapsed().as_secs_f64());
     for (when, latencies) in [("before", before), ("merging", during)] {
         print(when, "Gets", latencies.gets);

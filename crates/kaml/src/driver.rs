@@ -57,8 +57,8 @@ pub(crate) struct Shared {
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     images: ImagePool,
-    /// Held by the one merge of versions that may go on.
-    pub(crate) merging: Mutex<()>,
+    /// A merge of versions goes on: there may be one.
+    pub(crate) is_merging: AtomicBool,
     /// Held by whoever makes a round of housekeeping.
     pub(crate) house: Mutex<House>,
     /// Held by the one thread that loads an index.
@@ -89,7 +89,7 @@ impl Shared {
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
-            merging: Mutex::new(()),
+            is_merging: AtomicBool::new(false),
             house: Mutex::default(),
             loading: Mutex::new(()),
             ends_merges: AtomicBool::new(false),

@@ -53,12 +53,12 @@ pub use kaml_device::{
 };
 pub use kaml_flash::{Durability, FormatError as CreateError, FormatOptions as CreateOptions, OpenError, OpenOptions};
 pub use kaml_versions::{
-    At, BloomOptions, Difference, Error as VersionError, Index as VersionIndex, Kind as VersionKind, Past,
-    Record as VersionRecord, Retention, Version,
+    At, BloomOptions, Diff, Difference, Error as VersionError, History, Index as VersionIndex, Kind as VersionKind,
+    Lookup, Past, Record as VersionRecord, Retention, Steps, Version,
 };
 pub use queue::{Answer, AsyncQueue};
 pub use stats::{DeviceInfo, LatencyStats, Stats};
-pub use versions::{MergeReport, SnapshotInfo, VersionStats, VersionView};
+pub use versions::{MergeReport, Pieces, SnapshotInfo, VersionStats, VersionView, to_the_end};
 
 /// Identifies a namespace; never given to another one.
 pub type NamespaceId = u32;

@@ -1,18 +1,19 @@
 //! Merges of versioned namespaces, step by step beside everybody else.
 //!
-//! Lives here:       row after row: plan, write, install; how much of the time a merge takes.
+//! Lives here:       row after row: plan, write, install; how much of the time a merge takes, and whether it goes on.
 //! Lives elsewhere:  what is kept (`kaml_versions`), the firmware's part (`kaml_device`), the command (`versions`).
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 
 use crate::driver::Shared;
 use crate::queue::finish_ring_writes;
-use crate::sync::{Instant, JoinHandle, MutexGuard, sleep, spawn};
-use crate::versions::MergeReport;
+use crate::sync::{Instant, JoinHandle, sleep, spawn};
+use crate::versions::{MergeReport, Reading, to_the_end};
 use crate::{Error, NamespaceId};
 use kaml_device::{StageError, segment_image};
-use kaml_versions::{Merged, Retention, merge, plan_merge};
+use kaml_versions::{Merged, Retention, merge, plan_merge, preview_merge};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
@@ -21,25 +22,54 @@ const RESTS: u32 = 6;
 /// The longest rest.
 const REST_MAX: Duration = Duration::from_millis(250);
 
-/// When a merge works and when it rests.
-pub(crate) struct Pace {
+/// How long a merge waits before it looks again whether another one has ended.
+const TURN_WAIT: Duration = Duration::from_millis(10);
+/// Of what a merge reads.
+const PACED: &str = "merges have a pace";
+
+/// When a merge works, when it rests, and whether it goes on.
+pub(crate) struct Pace<'a> {
+    shared: &'a Shared,
+    /// Is told of the rows that are done, and of all; answers whether to go on.
+    progress: &'a mut dyn FnMut(u32, u32) -> ControlFlow<()>,
+    rows_done: u32,
+    rows: u32,
     began: Instant,
     /// Commands of others as of the last rest.
     commands: u64,
 }
 
-impl Pace {
-    fn new(shared: &Shared) -> Pace {
-        Pace { began: Instant::now(), commands: shared.commands() }
+impl<'a> Pace<'a> {
+    /// Of a merge of a namespace that begins now.
+    pub(crate) fn new(
+        shared: &'a Shared,
+        namespace: NamespaceId,
+        progress: &'a mut dyn FnMut(u32, u32) -> ControlFlow<()>,
+    ) -> Result<Pace<'a>, Error> {
+        let rows = shared.reading(namespace)?.reader.row_count();
+        let (began, commands) = (Instant::now(), shared.commands());
+        Ok(Pace { shared, progress, rows_done: 0, rows, began, commands })
     }
 
     /// Between two pieces of work: rests if anybody else used the device during the last one, unless hosts are about to wait
     /// for the space that the merge gives back.
-    pub(crate) fn rest(&mut self, shared: &Shared) {
-        if shared.commands() != self.commands && !shared.lock().is_nearly_full() {
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if the merge is to end.
+    pub(crate) fn rest(&mut self) -> Result<(), Error> {
+        if self.shared.commands() != self.commands && !self.shared.lock().is_nearly_full() {
             sleep((self.began.elapsed() * RESTS).min(REST_MAX));
         }
-        *self = Pace::new(shared);
+        self.ask()?;
+        (self.began, self.commands) = (Instant::now(), self.shared.commands());
+        Ok(())
+    }
+
+    /// The same without a rest.
+    pub(crate) fn ask(&mut self) -> Result<(), Error> {
+        let is_closing = self.shared.ends_merges.load(Ordering::Acquire);
+        let asked = (self.progress)(self.rows_done, self.rows);
+        if is_closing || asked.is_break() { Err(Error::Cancelled) } else { Ok(()) }
     }
 }
 
@@ -70,6 +100,15 @@ impl LowMerge {
     }
 }
 
+/// The one merge that may go on, until this is dropped.
+pub(crate) struct Turn<'a>(&'a Shared);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.is_merging.store(false, Ordering::Release);
+    }
+}
+
 /// A namespace that is being merged, until this is dropped: also if whoever is told of the progress panics.
 struct Merging<'a>(&'a Shared, NamespaceId);
 
@@ -79,11 +118,31 @@ impl Drop for Merging<'_> {
     }
 }
 
+/// New segments of a merge on their way to flash. Those that are not installed when this is dropped are given up.
+struct Placed<'a>(&'a Shared, Vec<u64>);
+
+impl Drop for Placed<'_> {
+    fn drop(&mut self) {
+        self.0.lock().forget_merged(&self.1);
+    }
+}
+
 impl Shared {
     /// Nobody else merges until the answer is dropped.
-    pub(crate) fn merge_alone(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn merge_alone(&self) -> Turn<'_> {
+        self.merge_in_turn(|| true).expect("it waits for ever")
+    }
+
+    /// The same; waits as long as it is told to.
+    pub(crate) fn merge_in_turn(&self, mut waits: impl FnMut() -> bool) -> Option<Turn<'_>> {
         finish_ring_writes(self);
-        self.merging.lock().unwrap_or_else(PoisonError::into_inner)
+        while waits() {
+            if !self.is_merging.swap(true, Ordering::AcqRel) {
+                return Some(Turn(self));
+            }
+            sleep(TURN_WAIT);
+        }
+        None
     }
 
     /// Gets and Puts so far.
@@ -92,18 +151,69 @@ impl Shared {
     }
 
     /// Merges a namespace. Nobody else merges meanwhile.
-    pub(crate) fn merge_settled(
-        &self,
+    pub(crate) fn merge_settled<'a>(
+        &'a self,
         namespace: NamespaceId,
         retention: &Retention,
-        progress: &mut dyn FnMut(u32, u32),
+        pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
         // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
         let mut core = self.lock();
         let request = core.request_root(true);
         self.wait_root(core, request)?;
         let _merging = Merging(self, namespace);
-        self.merge_rows(namespace, retention, progress)
+        let limit = self.merge_limit(namespace)?;
+        self.each_row(namespace, pace, |reading, row, report| {
+            self.begin_merge(namespace, row)?;
+            let plan = plan_merge(reading, row, retention, limit)?;
+            report.add_looked_at(&plan);
+            for run in (0..plan.run_count()).rev() {
+                let merged = merge(reading, &plan, run)?;
+                self.install(namespace, &merged, reading.pace.as_mut().expect(PACED))?;
+                report.add_merged(&merged);
+            }
+            Ok(())
+        })
+    }
+
+    /// What that would come to.
+    pub(crate) fn preview_merge<'a>(
+        &'a self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        pace: Pace<'a>,
+    ) -> Result<MergeReport, Error> {
+        finish_ring_writes(self);
+        let limit = self.merge_limit(namespace)?;
+        self.each_row(namespace, pace, |reading, row, report| {
+            let plan = preview_merge(reading, row, retention, limit)?;
+            report.add_looked_at(&plan);
+            report.add_planned(&plan);
+            Ok(())
+        })
+    }
+
+    /// Acts on one row after another, until all are done or it is told to end.
+    fn each_row<'a>(
+        &'a self,
+        namespace: NamespaceId,
+        pace: Pace<'a>,
+        act: impl Fn(&mut Reading<'a>, u32, &mut MergeReport) -> Result<(), Error>,
+    ) -> Result<MergeReport, Error> {
+        let mut reading = self.reading(namespace)?;
+        let rows = pace.rows;
+        reading.pace = Some(pace);
+        let mut report = MergeReport::default();
+        let done = (0..=rows).try_for_each(|row| {
+            let pace = reading.pace.as_mut().expect(PACED);
+            pace.rows_done = row;
+            pace.ask()?;
+            if row < rows { act(&mut reading, row, &mut report) } else { Ok(()) }
+        });
+        match done {
+            Ok(()) | Err(Error::Cancelled) => Ok(report),
+            Err(error) => Err(error),
+        }
     }
 
     /// Merges a namespace for lack of space; called on a thread of its own.
@@ -111,7 +221,8 @@ impl Shared {
         let alone = self.merge_alone();
         let merged = match self.ends_merges.load(Ordering::Acquire) {
             true => Ok(MergeReport::default()),
-            false => self.merge_settled(namespace, retention, &mut |_, _| {}),
+            false => Pace::new(self, namespace, &mut to_the_end)
+                .and_then(|pace| self.merge_settled(namespace, retention, pace)),
         };
         match merged {
             Ok(report) => tracing::info!(namespace, dropped = report.dropped, "merged because space is low"),
@@ -120,36 +231,6 @@ impl Shared {
         self.lock().end_low_merge();
         drop(alone);
         self.wake_background();
-    }
-
-    fn merge_rows(
-        &self,
-        namespace: NamespaceId,
-        retention: &Retention,
-        progress: &mut dyn FnMut(u32, u32),
-    ) -> Result<MergeReport, Error> {
-        let limit = self.merge_limit(namespace)?;
-        let mut reading = self.reading(namespace)?;
-        reading.pace = Some(Pace::new(self));
-        let rows = reading.reader.row_count();
-        let mut report = MergeReport::default();
-        for row in 0..rows {
-            if self.ends_merges.load(Ordering::Acquire) {
-                break;
-            }
-            progress(row, rows);
-            self.begin_merge(namespace, row)?;
-            let plan = plan_merge(&mut reading, row, retention, limit)?;
-            report.add(&plan);
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(&mut reading, &plan, run)?;
-                report.segments_written += merged.segments.len() as u64;
-                let pace = reading.pace.as_mut().expect("merges have a pace");
-                self.install(namespace, &merged, pace)?;
-            }
-        }
-        progress(rows, rows);
-        Ok(report)
     }
 
     /// What a merge must not drop.
@@ -180,27 +261,22 @@ impl Shared {
     }
 
     /// Programs the segments of a merge, then puts them in place of the old ones.
-    fn install(&self, namespace: NamespaceId, merged: &Merged, pace: &mut Pace) -> Result<(), Error> {
-        let mut tickets = Vec::with_capacity(merged.segments.len());
-        let installed = self.place_all(namespace, merged, (&mut tickets, pace)).and_then(|()| {
-            let mut core = self.lock();
-            let no_space_count = core.no_space_count();
-            while !tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
-                core = self.wait_for_programs(core, no_space_count)?;
-            }
-            Ok(core.install_merge(namespace, merged, &tickets)?)
-        });
-        if installed.is_err() {
-            self.lock().forget_merged(&tickets);
+    fn install(&self, namespace: NamespaceId, merged: &Merged, pace: &mut Pace<'_>) -> Result<(), Error> {
+        let mut placed = Placed(self, Vec::with_capacity(merged.segments.len()));
+        self.place_all(namespace, merged, (&mut placed.1, pace))?;
+        let mut core = self.lock();
+        let no_space_count = core.no_space_count();
+        while !placed.1.iter().all(|ticket| core.is_segment_programmed(*ticket)) {
+            core = self.wait_for_programs(core, no_space_count)?;
         }
-        installed
+        Ok(core.install_merge(namespace, merged, &placed.1)?)
     }
 
     fn place_all(
         &self,
         namespace: NamespaceId,
         merged: &Merged,
-        (tickets, pace): (&mut Vec<u64>, &mut Pace),
+        (tickets, pace): (&mut Vec<u64>, &mut Pace<'_>),
     ) -> Result<(), Error> {
         for sealed in &merged.segments {
             let image = segment_image(sealed);
@@ -216,7 +292,7 @@ impl Shared {
             }
             drop(core);
             self.wake_background();
-            pace.rest(self);
+            pace.rest()?;
         }
         Ok(())
     }

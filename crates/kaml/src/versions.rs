@@ -9,14 +9,13 @@
 
 use crate::driver::Shared;
 use crate::merging::Pace;
-use crate::queue::finish_ring_writes;
 use crate::{Cursor, Device, Error, Key, ListPage, NamespaceId};
 use kaml_device::{Body, Condition, Core, Error as CommandError, FindError, Op, StageError, VersionReader, read_whole};
 use kaml_versions::{
-    At, Command, Difference, Error as VersionError, MergePlan, Past, Record, Retention, SegmentAt, Source, Versions,
-    View, diff, exists, get, get_seen, history, list, preview_merge, undone, verify, view_of,
+    At, Command, Diff, Difference, Error as VersionError, History, Lookup, MergePlan, Merged, Past, Record, Retention,
+    SegmentAt, Source, Steps, Versions, View, exists, get, get_seen, list, undone, verify, view_of,
 };
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A snapshot, for a person.
@@ -69,13 +68,31 @@ pub struct MergeReport {
 }
 
 impl MergeReport {
-    pub(crate) fn add(&mut self, plan: &MergePlan) {
+    /// A row was looked at.
+    pub(crate) fn add_looked_at(&mut self, plan: &MergePlan) {
         self.versions += plan.versions;
         self.kept += plan.kept;
+    }
+
+    /// This is what would go.
+    pub(crate) fn add_planned(&mut self, plan: &MergePlan) {
         self.dropped += plan.dropped;
         self.dropped_bytes += plan.dropped_bytes;
         self.segments_read += plan.segments;
     }
+
+    /// This is what has gone.
+    pub(crate) fn add_merged(&mut self, merged: &Merged) {
+        self.dropped += merged.dropped;
+        self.dropped_bytes += merged.dropped_bytes;
+        self.segments_read += merged.segments_read;
+        self.segments_written += merged.segments.len() as u64;
+    }
+}
+
+/// Lets a merge go on until it is done, whatever its progress.
+pub fn to_the_end(_rows_done: u32, _rows: u32) -> ControlFlow<()> {
+    ControlFlow::Continue(())
 }
 
 impl From<kaml_versions::Error> for Error {
@@ -95,8 +112,10 @@ pub(crate) struct Reading<'a> {
     pub(crate) reader: VersionReader,
     namespace: NamespaceId,
     bytes: Vec<u8>,
-    /// Of a merge: rests before it reads.
-    pub(crate) pace: Option<Pace>,
+    /// Bytes that were read.
+    read_bytes: usize,
+    /// Of a merge: rests before it reads, or ends.
+    pub(crate) pace: Option<Pace<'a>>,
 }
 
 impl Source for Reading<'_> {
@@ -137,11 +156,12 @@ impl Reading<'_> {
     fn read_pieces(&mut self, at: SegmentAt, bytes: &Range<usize>) -> Result<(), Error> {
         let mut found = std::mem::take(&mut self.bytes);
         found.resize(bytes.len(), 0);
+        self.read_bytes += bytes.len();
         let piece_bytes = if self.pace.is_some() { PACED_BYTES } else { bytes.len().max(1) };
         let starts = bytes.clone().step_by(piece_bytes);
         for (start, piece) in starts.zip(found.chunks_mut(piece_bytes)) {
             if let Some(pace) = &mut self.pace {
-                pace.rest(self.shared);
+                pace.rest()?;
             }
             self.read_piece(at, start..start + piece.len(), piece)?;
         }
@@ -164,7 +184,7 @@ impl Reading<'_> {
 impl Shared {
     pub(crate) fn reading(&self, namespace: NamespaceId) -> Result<Reading<'_>, Error> {
         let reader = self.reader.versions(namespace)?;
-        Ok(Reading { shared: self, reader, namespace, bytes: Vec::new(), pace: None })
+        Ok(Reading { shared: self, reader, namespace, bytes: Vec::new(), read_bytes: 0, pace: None })
     }
 
     fn reading_key(&self, namespace: NamespaceId, key: &Key) -> Result<Reading<'_>, Error> {
@@ -333,6 +353,48 @@ impl VersionView {
     }
 }
 
+/// Steps of a piece, at most, and bytes that it reads before it ends: some milliseconds on a disk.
+const PIECE_STEPS: usize = 64;
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What takes many reads, found piece by piece: each takes a bounded amount of work, and may find nothing. It ends behind all that
+/// there is, or with an error.
+pub struct Pieces<T> {
+    device: Device,
+    namespace: NamespaceId,
+    /// Nothing once it has ended.
+    steps: Option<T>,
+}
+
+impl<T: Steps> Pieces<T> {
+    /// Takes some steps; answers whether there are more.
+    fn go_on(&self, steps: &mut T, found: &mut Vec<T::Found>) -> Result<bool, Error> {
+        let mut reading = self.device.shared().reading(self.namespace)?;
+        for _ in 0..PIECE_STEPS {
+            if !steps.step(&mut reading, found)? {
+                return Ok(false);
+            }
+            if reading.read_bytes >= PIECE_BYTES {
+                break;
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<T: Steps> Iterator for Pieces<T> {
+    type Item = Result<Vec<T::Found>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut steps = self.steps.take()?;
+        let mut found = Vec::new();
+        Some(self.go_on(&mut steps, &mut found).map(|has_more| {
+            self.steps = has_more.then_some(steps);
+            found
+        }))
+    }
+}
+
 impl Device {
     // --- reading versions -------------------------------------------------------------------------------------------
 
@@ -342,10 +404,36 @@ impl Device {
         get(&mut self.shared().reading_key(namespace, &key)?, &key, at)
     }
 
+    /// As [`Device::get_version`], piece by piece: the version, if there is one, is all that they find.
+    pub fn version_pieces(&self, namespace: NamespaceId, key: impl Into<Key>, at: At) -> Result<Pieces<Lookup>, Error> {
+        let key = key.into();
+        let lookup = Lookup::new(&mut self.shared().reading_key(namespace, &key)?, &key, at)?;
+        Ok(self.pieces(namespace, lookup))
+    }
+
     /// Versions of a key, newest first, at most `limit`: all that are kept, those that a rollback hid included.
     pub fn history(&self, namespace: NamespaceId, key: impl Into<Key>, limit: usize) -> Result<Vec<Past>, Error> {
+        let mut past = Vec::new();
+        for piece in self.history_pieces(namespace, key, limit)? {
+            past.append(&mut piece?);
+        }
+        Ok(past)
+    }
+
+    /// As [`Device::history`], piece by piece.
+    pub fn history_pieces(
+        &self,
+        namespace: NamespaceId,
+        key: impl Into<Key>,
+        limit: usize,
+    ) -> Result<Pieces<History>, Error> {
         let key = key.into();
-        history(&mut self.shared().reading_key(namespace, &key)?, &key, limit)
+        let history = History::new(&mut self.shared().reading_key(namespace, &key)?, &key, limit)?;
+        Ok(self.pieces(namespace, history))
+    }
+
+    fn pieces<T>(&self, namespace: NamespaceId, steps: T) -> Pieces<T> {
+        Pieces { device: self.clone(), namespace, steps: Some(steps) }
     }
 
     /// What a snapshot shows, or what is there now, to read from while writers go on. A merge may drop what no snapshot sees.
@@ -368,16 +456,23 @@ impl Device {
         to: Option<u32>,
         each: &mut dyn FnMut(Key, Difference) -> bool,
     ) -> Result<(), Error> {
-        let (from, to) = (self.view(namespace, from)?, self.view(namespace, to)?);
-        let mut reading = self.shared().reading(namespace)?;
-        for row in 0..reading.reader.row_count() {
-            for (key, difference) in diff(&mut reading, row, &from.view, &to.view)? {
-                if !each(key, difference) {
-                    return Ok(());
-                }
+        for piece in self.diff_pieces(namespace, from, to)? {
+            if !piece?.into_iter().all(|(key, difference)| each(key, difference)) {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// As [`Device::diff`], piece by piece.
+    pub fn diff_pieces(
+        &self,
+        namespace: NamespaceId,
+        from: Option<u32>,
+        to: Option<u32>,
+    ) -> Result<Pieces<Diff>, Error> {
+        let (from, to) = (self.view(namespace, from)?, self.view(namespace, to)?);
+        Ok(self.pieces(namespace, Diff::new(from.view, to.view)))
     }
 
     /// How a versioned namespace stands.
@@ -434,35 +529,36 @@ impl Device {
         })
     }
 
-    /// What [`Device::merge`] would drop under these rules; nothing is changed.
-    pub fn merge_dry_run(&self, namespace: NamespaceId, retention: &Retention) -> Result<MergeReport, Error> {
-        finish_ring_writes(self.shared());
-        let limit = self.shared().merge_limit(namespace)?;
-        let mut reading = self.shared().reading(namespace)?;
-        let mut report = MergeReport::default();
-        for row in 0..reading.reader.row_count() {
-            report.add(&preview_merge(&mut reading, row, retention, limit)?);
-        }
-        Ok(report)
+    /// What [`Device::merge`] would drop under these rules, found at the pace of a merge; nothing is changed. Ended early it answers
+    /// for what it has looked at.
+    pub fn merge_dry_run(
+        &self,
+        namespace: NamespaceId,
+        retention: &Retention,
+        progress: &mut dyn FnMut(u32, u32) -> ControlFlow<()>,
+    ) -> Result<MergeReport, Error> {
+        self.shared().preview_merge(namespace, retention, Pace::new(self.shared(), namespace, progress)?)
     }
 
     /// Gives the space of versions back that the rules do not keep, row by row on the caller's thread, while puts and gets go
     /// on: it rests most of the time while there are any. Rules that do not keep snapshots forget all of these first. `progress`
-    /// is told rows done and rows in all. A crash in the middle leaves the rest for the next merge.
+    /// is told rows done and rows in all, many times in each row, and answers whether to go on. If not, what the answer says has gone,
+    /// and all else is there. That end, or a crash, leaves the rest for the next merge.
     pub fn merge(
         &self,
         namespace: NamespaceId,
         retention: &Retention,
-        progress: &mut dyn FnMut(u32, u32),
+        progress: &mut dyn FnMut(u32, u32) -> ControlFlow<()>,
     ) -> Result<MergeReport, Error> {
         let shared = self.shared();
-        let _alone = shared.merge_alone();
+        let mut pace = Pace::new(shared, namespace, progress)?;
+        let Some(_alone) = shared.merge_in_turn(|| pace.ask().is_ok()) else { return Ok(MergeReport::default()) };
         if !retention.keep_snapshots {
             for snapshot in self.version_stats(namespace)?.snapshots {
                 self.forget_snapshot(namespace, snapshot.version)?;
             }
         }
         // Those that are left were taken meanwhile.
-        shared.merge_settled(namespace, &Retention { keep_snapshots: true, ..*retention }, progress)
+        shared.merge_settled(namespace, &Retention { keep_snapshots: true, ..*retention }, pace)
     }
 }

@@ -4,6 +4,7 @@ use kaml::{
     At, CreateOptions, Device, Durability, Key, KeyKind, MergePolicy, NamespaceChange, NamespaceId, NamespaceOptions,
     VersionOptions,
 };
+use std::ops::ControlFlow;
 
 const KEYS: u64 = 2_000;
 const VALUE_BYTES: usize = 2_000;
@@ -130,6 +131,7 @@ fn a_deleted_namespace_holds_up_no_other_merge() {
                 begun.send(()).unwrap();
                 let _ = goes_on.recv();
             }
+            ControlFlow::Continue(())
         });
         done.send(merged.map(drop)).unwrap();
     });

@@ -138,7 +138,7 @@ fn merges_end_without_space_below() {
     let (say, said) = channel();
     let merge = move |device: &Device| {
         let retention = Retention { keep_internal: false, ..Retention::default() };
-        device.merge(space, &retention, &mut |_, _| {})
+        device.merge(space, &retention, &mut kaml::to_the_end)
     };
     let without_space = {
         let (device, ballast) = (device.clone(), dir.path().join("ballast"));

@@ -78,7 +78,7 @@ fn loops_end_their_ring_writes_before_they_wait_for_merges() {
     (0..10_000u64).for_each(|key| device.put(kept, key % 100, &[7; 500]).unwrap());
     std::thread::scope(|scope| {
         let device = &device;
-        let merge = move || device.merge(kept, &Retention::default(), &mut |_, _| {}).map(drop).unwrap();
+        let merge = move || device.merge(kept, &Retention::default(), &mut kaml::to_the_end).map(drop).unwrap();
         let (say, said) = channel();
         let (begin, begun) = channel();
         held.hold(true);

@@ -5,6 +5,7 @@ use kaml::{
     Retention, VersionError, VersionKind, VersionOptions,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ fn misuse_is_refused() {
         device.snapshot(plain).map(drop),
         device.history(plain, key("a"), 1).map(drop),
         device.undo(plain, key("a"), 1).map(drop),
-        device.merge(plain, &NEWEST, &mut |_, _| {}).map(drop),
+        device.merge(plain, &NEWEST, &mut kaml::to_the_end).map(drop),
         device.put_if(plain, key("a"), b"", Condition::UnchangedSince(1)),
     ] {
         assert_eq!(command(refused.unwrap_err()), kaml_device::Error::KeepsNoVersions(plain));
@@ -197,7 +198,7 @@ fn merges_go_on_beside_puts_and_gets() {
         }
     }
     let before = device.version_stats(space).unwrap();
-    let dry = device.merge_dry_run(space, &NEWEST).unwrap();
+    let dry = device.merge_dry_run(space, &NEWEST, &mut kaml::to_the_end).unwrap();
     let stop = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -217,7 +218,7 @@ fn merges_go_on_beside_puts_and_gets() {
                 }
             }
         });
-        let report = device.merge(space, &NEWEST, &mut |_, _| {});
+        let report = device.merge(space, &NEWEST, &mut kaml::to_the_end);
         stop.store(true, Ordering::Relaxed);
         report.unwrap()
     });
@@ -243,21 +244,136 @@ fn panics_in_progress_end_merges_only() {
     for round in 0..20u64 {
         (0..1000u64).for_each(|n| device.put(space, n, &[round as u8; 200]).unwrap());
     }
-    let mut told = 0;
+    let mut told = BTreeSet::new();
     let merging = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         device.merge(space, &NEWEST, &mut |row, _| {
-            told += 1;
+            told.insert(row);
             assert!(row < 1, "the caller's own panic");
+            ControlFlow::Continue(())
         })
     }));
-    assert!(merging.is_err() && told == 2, "{told}");
+    assert!(merging.is_err() && told == BTreeSet::from([0, 1]), "{told:?}");
     device.settle().unwrap();
     assert!(device.unload_namespace(space).unwrap(), "nothing merges any more");
-    let report = device.merge(space, &NEWEST, &mut |_, _| {}).unwrap();
+    let report = device.merge(space, &NEWEST, &mut kaml::to_the_end).unwrap();
     assert!(report.dropped > 0, "{report:?}");
     (0..1000u64).for_each(|n| assert_eq!(device.get(space, n).unwrap(), Some(vec![19; 200])));
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
     device.close().unwrap();
+}
+
+/// Goal:   a merge that is told to end does, wherever it is: what it says has gone, all else is there, and merging again does the rest.
+/// Method: end merges at the first time that they ask, then later and later, until one is done; count versions, look at values.
+#[test]
+fn merges_end_when_they_are_told_to() {
+    let device = device();
+    let space = small(&device, "past");
+    for round in 0..20u64 {
+        (0..1000u64).for_each(|n| device.put(space, n, &[round as u8; 200]).unwrap());
+        if round == 3 {
+            device.snapshot(space).unwrap();
+        }
+    }
+    let count = || device.version_stats(space).unwrap().version_count;
+    let (mut ended_within, mut dropped) = (0, 0);
+    for asked_max in (0..).step_by(5) {
+        let (before, mut asked, mut last) = (count(), 0, (0, 0));
+        let report = device
+            .merge(space, &NEWEST, &mut |row, rows| {
+                (asked, last) = (asked + 1, (row, rows));
+                if asked > asked_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })
+            .unwrap();
+        assert_eq!(before - count(), report.dropped, "{report:?}");
+        dropped += report.dropped;
+        if asked <= asked_max {
+            break;
+        }
+        assert_eq!(asked, asked_max + 1, "it ends at once");
+        ended_within += u32::from(report.dropped > 0 && last.0 < last.1);
+    }
+    assert!(ended_within > 0 && dropped > 0, "{ended_within} ends, {dropped} versions");
+    assert_eq!(device.merge(space, &NEWEST, &mut kaml::to_the_end).unwrap().dropped, 0, "nothing is left");
+    for n in 0..1000u64 {
+        assert_eq!(device.get(space, n).unwrap(), Some(vec![19; 200]));
+        let old = device.get_version(space, n, At::Snapshot(1)).unwrap().map(|record| record.value);
+        assert_eq!(old, Some(vec![3; 200]));
+    }
+    assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
+    device.close().unwrap();
+}
+
+/// Goal:   a merge that waits for another one ends when it is told to, and so does a dry run.
+/// Method: both are told to end from within a merge of another namespace.
+#[test]
+fn merges_that_wait_end_when_they_are_told_to() {
+    let device = device();
+    let [busy, waits] = ["busy", "waits"].map(|name| small(&device, name));
+    (0..20_000u64).for_each(|n| device.put(busy, n % 1000, &[7; 200]).unwrap());
+    let mut asked = 0;
+    let mut twice = |_, _| {
+        asked += 1;
+        if asked % 2 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let merged = device.merge(busy, &NEWEST, &mut |_, _| {
+        assert_eq!(device.merge(waits, &NEWEST, &mut twice).unwrap().dropped, 0);
+        device.merge_dry_run(busy, &NEWEST, &mut twice).unwrap();
+        ControlFlow::Continue(())
+    });
+    assert!(merged.unwrap().dropped > 0);
+}
+
+/// Goal:   what takes many reads comes in pieces that take few each, and is what it would be at once; an error ends it.
+/// Method: thousands of small versions of one key among others; their history, what a snapshot and the oldest ones are, what differs,
+///         beside how many bytes each piece reads. In the end the namespace goes between two pieces.
+#[test]
+fn long_reads_come_in_pieces() {
+    let device = device();
+    let space = small(&device, "past");
+    let hot = Key::from(7u64);
+    device.put(space, hot, b"first").unwrap();
+    device.snapshot(space).unwrap();
+    for round in 0..60_000u64 {
+        device.put(space, hot, &round.to_le_bytes()).unwrap();
+        if round.is_multiple_of(20) {
+            device.put(space, 100 + round, &[1; 400]).unwrap();
+        }
+    }
+    fn all<T: kaml::Steps>(device: &Device, mut pieces: kaml::Pieces<T>) -> (Vec<T::Found>, usize) {
+        let (mut found, mut count) = (Vec::new(), 0);
+        loop {
+            let before = device.stats().read_bytes;
+            let Some(piece) = pieces.next() else { return (found, count) };
+            found.append(&mut piece.unwrap());
+            let read = device.stats().read_bytes - before;
+            assert!(read < 2 << 20, "{read} bytes in a piece");
+            count += 1;
+        }
+    }
+    let (past, count) = all(&device, device.history_pieces(space, hot, usize::MAX).unwrap());
+    assert!(past.len() == 60_001 && count >= past.len() / 64, "{} versions, {count} pieces", past.len());
+    assert_eq!(past, device.history(space, hot, usize::MAX).unwrap());
+    assert_eq!(all(&device, device.history_pieces(space, hot, 5).unwrap()), (past[..5].to_vec(), 1));
+    for at in [At::Snapshot(1), At::Back(60_000)] {
+        let (found, count) = all(&device, device.version_pieces(space, hot, at).unwrap());
+        assert!(found.len() == 1 && found[0].value == b"first" && count > 50, "{count} pieces");
+        assert_eq!(device.get_version(space, hot, at).unwrap().as_ref(), found.first());
+    }
+    assert!(all(&device, device.version_pieces(space, hot, At::Back(60_001)).unwrap()).0.is_empty());
+    let (differences, count) = all(&device, device.diff_pieces(space, Some(1), None).unwrap());
+    let mut told = Vec::new();
+    let mut each = |key, difference| {
+        told.push((key, difference));
+        true
+    };
+    device.diff(space, Some(1), None, &mut each).unwrap();
+    assert!(differences.len() == 3001 && count > 50, "{} keys, {count} pieces", differences.len());
+    assert_eq!(differences, told);
+    let mut pieces = device.history_pieces(space, hot, usize::MAX).unwrap();
+    assert_eq!(pieces.next().unwrap().unwrap().len(), 64);
+    device.delete_namespace(space).unwrap();
+    assert_eq!(command(pieces.next().unwrap().unwrap_err()), kaml_device::Error::UnknownNamespace(space));
+    assert!(pieces.next().is_none());
 }
 
 /// Goal:   a device that was opened to be read refuses what writes, and waits for nothing.
@@ -273,7 +389,7 @@ fn devices_opened_to_be_read_refuse_merges() {
     let device = Device::open(&path, &OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
     type Command = fn(&Device, u32) -> Result<(), Error>;
     let commands: [Command; 2] =
-        [|device, space| device.merge(space, &NEWEST, &mut |_, _| {}).map(drop), |device, _| device.settle()];
+        [|device, space| device.merge(space, &NEWEST, &mut kaml::to_the_end).map(drop), |device, _| device.settle()];
     for run in commands {
         let (done, is_done) = std::sync::mpsc::channel();
         let of = device.clone();

@@ -1,6 +1,7 @@
 //! `kaml snapshot`, `history`, `undo`, `rollback`, `diff`, `merge`: versioned namespaces.
 
 use crate::failure::Failure;
+use crate::interrupt::{self, Interrupt};
 use crate::keys::{self, KeyArgument};
 use crate::place::Place;
 use crate::store::{self, PlaceArgument};
@@ -8,6 +9,7 @@ use crate::{output, size};
 use clap::Args;
 use kaml::{At, Difference, MergeReport, NamespaceInfo, Retention, VersionKind};
 use serde_json::json;
+use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Which namespace.
@@ -253,7 +255,7 @@ impl DiffArguments {
   kaml merge data.kaml past --keep-days 30 --drop-snapshots
 
 The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from \
-groups of segments with enough that may go, so others stay until a later merge. Nothing goes without this command, unless \
+groups of segments with enough that may go, so others stay until a later merge. Ctrl-C ends it: what has gone by then has. Nothing goes without this command, unless \
 the namespace is one that is merged when space runs low (kaml namespace set --merge-when-low).")]
 pub struct MergeArguments {
     #[command(flatten)]
@@ -292,8 +294,39 @@ impl MergeArguments {
     /// Gives the space of old versions back.
     pub fn run(self) -> Result<(), Failure> {
         let retention = self.retention();
-        let (device, namespace) = if self.dry_run { self.target.open_to_read()? } else { self.target.open()? };
-        let report = device.merge(namespace.id, &retention, self.dry_run)?;
+        if let Some(remote) = self.target.device.remote()? {
+            interrupt::ends_it(String::new())?; // who serves it notices that we are gone, and ends the merge
+            let namespace = versioned(&remote, &self.target.namespace)?;
+            let report = remote.merge(namespace.id, &retention, self.dry_run)?;
+            return self.show(&report, Box::new(remote), &namespace);
+        }
+        let interrupt = Interrupt::listen()?;
+        let device = self.target.device.local();
+        let device = if self.dry_run { device.open_to_read()? } else { device.open()? };
+        let namespace = versioned(&device, &self.target.namespace)?;
+        let go_on = &mut |_, _| match interrupt.is_asked() {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let report = match self.dry_run {
+            true => device.merge_dry_run(namespace.id, &retention, go_on)?,
+            false => device.merge(namespace.id, &retention, go_on)?,
+        };
+        if let Err(interrupted) = interrupt.check(|| self.text(&report)) {
+            store::close(Box::new(device));
+            return Err(interrupted);
+        }
+        self.show(&report, Box::new(device), &namespace)
+    }
+
+    fn text(&self, report: &MergeReport) -> String {
+        let verb = if self.dry_run { "would go" } else { "are gone" };
+        let (count, of, bytes) =
+            (size::show_count(report.dropped), size::show_count(report.versions), size::show(report.dropped_bytes));
+        format!("{count} of {of} sealed versions {verb}, {bytes}")
+    }
+
+    fn show(&self, report: &MergeReport, device: Box<dyn Place>, namespace: &NamespaceInfo) -> Result<(), Failure> {
         let segment_bytes = device.version_stats(namespace.id)?.segment_bytes;
         store::close(device);
         let MergeReport { versions, kept, dropped, dropped_bytes, segments_read, segments_written } = report;
@@ -307,10 +340,7 @@ impl MergeArguments {
             "segments_written": segments_written,
             "segment_bytes": segment_bytes,
         });
-        let verb = if self.dry_run { "would go" } else { "are gone" };
-        let bytes = size::show(dropped_bytes);
-        let count = size::show_count(dropped);
-        self.target.answer(json, format!("{count} of {} sealed versions {verb}, {bytes}", size::show_count(versions)))
+        self.target.answer(json, self.text(report))
     }
 }
 

@@ -4,19 +4,20 @@
 //! Lives elsewhere:  their fields (`wire::versions`), what they do (`kaml`); the page for people (`docs/nvme-vendor.md`).
 //! Implements:       paper:Muninn 4.4 over NVMe.
 //!
-//! All of them are done by workers, because they may read flash.
+//! All of them are done by workers, because they may read flash; what may read much of it, piece by piece.
 
 use super::core::{Origin, Target};
 use super::engine::status_of;
 use super::keyvalue::{found, key_of, room};
-use super::workers::Done;
+use super::workers::{Done, Step, Worker};
 use crate::wire::command::{Command, kv};
 use crate::wire::status::Status;
 use crate::wire::versions::{
     DIFFERENCE_BYTES, MERGED_BYTES, PAST_BYTES, encode_history, encode_merged, encode_stats, get_at, get_diff,
     get_merge, put_difference, snapshot, stats_bytes,
 };
-use kaml::{Device, NamespaceId};
+use kaml::{Device, Lookup, NamespaceId, Pieces, Steps};
+use std::ops::ControlFlow;
 
 /// The result of a command, and its data.
 type Answered = Result<(u64, Vec<u8>), kaml::Error>;
@@ -27,16 +28,17 @@ impl Target {
         match command.opcode {
             kv::RETRIEVE_VERSION => {
                 let (key, at) = (key_of(&command)?, get_at(&command)?);
-                self.engine.start_read(origin, move |worker| {
-                    let record = worker.device.get_version(nsid, key, at);
-                    found(record.map(|record| record.map(|record| record.value.into())), room).into()
+                self.engine.read_in_pieces(origin, move |worker| match worker.device.version_pieces(nsid, key, at) {
+                    Ok(pieces) => retrieve(pieces, room),
+                    Err(error) => Step::Done(done(Err(error))),
                 });
             }
             kv::HISTORY => {
                 let key = key_of(&command)?;
-                self.engine.start_read(origin, move |worker| {
-                    let past = worker.device.history(nsid, key, room / PAST_BYTES);
-                    done(past.map(|past| (past.len() as u64, encode_history(&past))))
+                self.engine.read_in_pieces(origin, move |worker| {
+                    let count_max = room / PAST_BYTES;
+                    let pieces = worker.device.history_pieces(nsid, key, count_max);
+                    Entries::begin(pieces, (0, count_max), |out, past| out.extend(encode_history(past)))
                 });
             }
             kv::UNDO => {
@@ -59,7 +61,15 @@ impl Target {
                 self.engine.start_read(origin, move |worker| cut(done(stats(&worker.device)), room));
             }
             kv::DIFF if room < DIFFERENCE_BYTES => return Err(Status::INVALID_FIELD),
-            kv::DIFF => self.engine.start_read(origin, move |worker| done(diff(&worker.device, nsid, &command, room))),
+            kv::DIFF => {
+                let (from, to, left_out) = get_diff(&command);
+                self.engine.read_in_pieces(origin, move |worker| {
+                    let pieces = worker.device.diff_pieces(nsid, from, to);
+                    Entries::begin(pieces, (left_out as usize, room / DIFFERENCE_BYTES), |out, found| {
+                        found.iter().for_each(|(key, difference)| put_difference(out, key, *difference));
+                    })
+                });
+            }
             _ => return self.merge(origin, nsid, &command),
         }
         Ok(())
@@ -70,10 +80,14 @@ impl Target {
         if room(command) < MERGED_BYTES {
             return Err(Status::INVALID_FIELD);
         }
-        self.engine.start_slow(origin, move |worker| {
+        self.engine.start_slow(origin, move |worker: &mut Worker| {
+            let go_on = &mut |_, _| match worker.is_given_up() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            };
             let report = match dry_run {
-                true => worker.device.merge_dry_run(nsid, &retention),
-                false => worker.device.merge(nsid, &retention, &mut |_, _| {}),
+                true => worker.device.merge_dry_run(nsid, &retention, go_on),
+                false => worker.device.merge(nsid, &retention, go_on),
             };
             done(report.map(|report| (0, encode_merged(&report))))
         });
@@ -102,16 +116,57 @@ fn change(device: &Device, nsid: NamespaceId, action: u32, version: u32) -> Answ
     Ok((number.into(), Vec::new()))
 }
 
-/// Differences behind those that are left out, as many as there is room for; the result says how many.
-fn diff(device: &Device, nsid: NamespaceId, command: &Command, room: usize) -> Answered {
-    let (from, to, skipped) = get_diff(command);
-    let (mut out, mut number) = (Vec::new(), 0);
-    device.diff(nsid, from, to, &mut |key, difference| {
-        if number >= skipped && out.len() + DIFFERENCE_BYTES <= room {
-            put_difference(&mut out, &key, difference);
+/// The version that is found, once it is.
+fn retrieve(mut pieces: Pieces<Lookup>, room: usize) -> Step {
+    let record = match pieces.next() {
+        Some(Ok(found)) if found.is_empty() => return Step::More(Box::new(move |_| retrieve(pieces, room))),
+        Some(found) => found.map(|mut found| found.pop()),
+        None => Ok(None),
+    };
+    Step::Done(found(record.map(|record| record.map(|record| record.value.into())), room).into())
+}
+
+/// Writes entries of an answer behind others.
+type Put<F> = fn(&mut Vec<u8>, &[F]);
+
+/// An answer of entries that are found piece by piece; the result says how many.
+struct Entries<T: Steps> {
+    pieces: Pieces<T>,
+    /// Entries that are left out before the first, and that there is room for.
+    left_out: usize,
+    count_max: usize,
+    count: usize,
+    put: Put<T::Found>,
+    out: Vec<u8>,
+}
+
+impl<T: Steps + Send + 'static> Entries<T> {
+    fn begin(
+        pieces: Result<Pieces<T>, kaml::Error>,
+        (left_out, count_max): (usize, usize),
+        put: Put<T::Found>,
+    ) -> Step {
+        match pieces {
+            Ok(pieces) => Entries { pieces, left_out, count_max, count: 0, put, out: Vec::new() }.go_on(),
+            Err(error) => Step::Done(done(Err(error))),
         }
-        number = number.saturating_add(1);
-        out.len() + DIFFERENCE_BYTES <= room
-    })?;
-    Ok(((out.len() / DIFFERENCE_BYTES) as u64, out))
+    }
+
+    fn go_on(mut self) -> Step {
+        match self.pieces.next() {
+            Some(Ok(found)) if self.take(&found) => Step::More(Box::new(move |_| self.go_on())),
+            Some(Err(error)) => Step::Done(done(Err(error))),
+            Some(Ok(_)) | None => Step::Done(done(Ok((self.count as u64, self.out)))),
+        }
+    }
+
+    /// Answers whether there is room for more.
+    fn take(&mut self, found: &[T::Found]) -> bool {
+        let (left_out, found) = found.split_at(self.left_out.min(found.len()));
+        let (told, _) = found.split_at(found.len().min(self.count_max - self.count));
+        self.left_out -= left_out.len();
+        self.count += told.len();
+        (self.put)(&mut self.out, told);
+        self.count < self.count_max
+    }
 }

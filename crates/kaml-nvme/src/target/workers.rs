@@ -4,7 +4,8 @@
 //! Lives elsewhere:  the jobs (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), who they are for (`engine`).
 //!
 //! Jobs of one controller are begun in their order; controllers take turns, so that none waits for all that another one has asked
-//! for. A job that takes long says so after a piece of it, and goes on when it is its controller's turn again.
+//! for. A job that takes long says so after a piece of it, and goes on when it is its controller's turn again; one that has no pieces
+//! asks now and then whether it is given up ([`Worker::is_given_up`]).
 
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Device, NamespaceId};
@@ -55,6 +56,9 @@ pub(crate) struct Worker {
     pub(crate) device: Device,
     /// Opened when it is first needed.
     queue: Option<AsyncQueue>,
+    inbox: Arc<Inbox>,
+    /// The job that it is about.
+    token: u64,
 }
 
 impl Worker {
@@ -65,6 +69,12 @@ impl Worker {
             queue.set_spare_bytes_max(READ_BYTES_AT_ONCE);
             queue
         })
+    }
+
+    /// Whether nobody wants any more what it is about: whoever asked for it has gone or has reset the controller, or the target ends.
+    pub(crate) fn is_given_up(&self) -> bool {
+        let waiting = self.inbox.lock();
+        waiting.is_over || waiting.under_way.get(&self.token) == Some(&true)
     }
 }
 
@@ -85,7 +95,7 @@ struct Waiting {
     queues: BTreeMap<u16, VecDeque<(u64, Job)>>,
     /// Controllers with jobs, in the order of their turns.
     turns: VecDeque<u16>,
-    /// Jobs that a worker is about, and whether they are given up after the piece that is under way.
+    /// Jobs that a worker is about, and whether what is left of them behind the piece that is under way is given up.
     under_way: BTreeMap<u64, bool>,
     /// Nobody begins any more.
     is_over: bool,
@@ -191,7 +201,7 @@ impl Workers {
         let [quick, slow] = workers.inboxes.clone();
         for inbox in std::iter::repeat_n(quick, WORKER_COUNT).chain([slow]) {
             let (device, finished) = (device.clone(), Arc::clone(&workers.finished));
-            let work = move || work(Worker { device, queue: None }, &inbox, &finished);
+            let work = move || work(Worker { device, queue: None, inbox, token: 0 }, &finished);
             workers.threads.push(std::thread::Builder::new().name("nvme-worker".into()).spawn(work)?);
         }
         Ok(workers)
@@ -240,15 +250,16 @@ impl Workers {
     }
 }
 
-fn work(mut worker: Worker, inbox: &Inbox, finished: &Finished) {
-    while let Some((controller, token, job)) = inbox.next() {
+fn work(mut worker: Worker, finished: &Finished) {
+    while let Some((controller, token, job)) = worker.inbox.next() {
+        worker.token = token;
         match job(&mut worker) {
             Step::Done(done) => {
-                inbox.lock().under_way.remove(&token);
+                worker.inbox.lock().under_way.remove(&token);
                 finished.push([(token, done)]);
             }
             Step::More(rest) => {
-                if !inbox.lock().go_on(controller, token, rest) {
+                if !worker.inbox.lock().go_on(controller, token, rest) {
                     finished.push([(token, aborted())]);
                 }
             }

@@ -366,7 +366,7 @@ fn everything_at_once() {
                     0 => device.settle().unwrap(),
                     1 => {
                         let newest = Retention { keep_snapshots: false, keep_internal: false, ..Retention::default() };
-                        device.merge(spaces.versions, &newest, &mut |_, _| {}).map(drop).unwrap();
+                        device.merge(spaces.versions, &newest, &mut kaml::to_the_end).map(drop).unwrap();
                     }
                     2 => {
                         let scratch = device.create_namespace("scratch", &NamespaceOptions::default()).unwrap();

@@ -4,11 +4,12 @@ use crate::held::Held;
 use crate::hostile::{bytes, connect_queue, init};
 use crate::memory::peak_bytes;
 use crate::world::{World, key, run_alone};
-use kaml::{BlockOptions, Device, NamespaceId};
+use kaml::{At, BlockOptions, Device, NamespaceId, Retention, VersionOptions};
 use kaml_nvme::host::{Blocks, Controller, HostOptions, KeyValue, Wait};
-use kaml_nvme::wire::command::{Command, nvm};
-use kaml_nvme::wire::fabrics::CNTLID_DYNAMIC;
+use kaml_nvme::wire::command::{Command, kv, nvm};
+use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Property, kind, register};
 use kaml_nvme::wire::status::Status;
+use kaml_nvme::wire::versions::{put_at, put_diff, put_merge};
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::slice::from_ref;
@@ -289,6 +290,130 @@ fn rests_of_jobs_go_with_their_host() {
     std::thread::sleep(Duration::from_millis(500));
     let read = world.device.stats().read_bytes - before;
     assert!(read <= 2 << 20, "{read} bytes of 16 MiB were read for nobody");
+}
+
+/// A namespace that keeps versions: one of a key of its own, a snapshot of that, and so many of the same key that they fill pages.
+fn past(device: &Device, count: u64, value_bytes: usize) -> NamespaceId {
+    let versions = VersionOptions { buffer_bytes: 1 << 20, ..VersionOptions::default() };
+    let past = device.create_namespace("past", &versions.into()).unwrap();
+    device.put(past, key(b"hot"), b"first").unwrap();
+    device.snapshot(past).unwrap();
+    for number in 0..count {
+        device.put(past, key(b"hot"), &vec![number as u8; value_bytes]).unwrap();
+    }
+    past
+}
+
+/// What a host has no end of waiting for.
+#[derive(Clone, Copy, Debug)]
+enum Long {
+    Diff,
+    History,
+    OldVersion,
+    Merge { dry_run: bool },
+}
+
+const LONG: [Long; 5] =
+    [Long::Diff, Long::History, Long::OldVersion, Long::Merge { dry_run: false }, Long::Merge { dry_run: true }];
+
+impl Long {
+    /// Has a host ask for it.
+    fn begin(self, host: &Controller, past: NamespaceId) {
+        const ROOM: usize = 4 << 20;
+        let of_key = KeyValue::new(&host.queues()[0], past).retrieving(&key(b"hot"), ROOM);
+        let mut command = Command { cdw10: (ROOM as u32).into(), ..Command::new(kv::DIFF, past) };
+        match self {
+            Long::Diff => put_diff(&mut command, Some(1), None, 0),
+            Long::History => command = Command { opcode: kv::HISTORY, ..of_key },
+            Long::OldVersion => {
+                command = Command { opcode: kv::RETRIEVE_VERSION, ..of_key };
+                put_at(&mut command, At::Back(7_000));
+            }
+            Long::Merge { dry_run } => {
+                command.opcode = kv::MERGE;
+                put_merge(&mut command, &Retention { keep_last: 1, ..Retention::default() }, dry_run);
+            }
+        }
+        let _ = host.queues()[0].submit(command, &[], ROOM).unwrap();
+    }
+}
+
+/// Goal:   what reads long chains of versions keeps nobody else waiting for more than a piece of it.
+/// Method: a host asks for what has a read for each of many versions, as often as there are workers; another one's stores, which take
+///         a worker, are answered before any of that is.
+#[test]
+fn versions_take_turns() {
+    let world = World::new();
+    let (records, past) = (world.namespace("records"), past(&world.device, 20_000, 8));
+    let other = world.host();
+    let records = KeyValue::new(&other.queues()[0], records);
+    for long in [Long::Diff, Long::History, Long::OldVersion] {
+        let busy = world.host();
+        (0..2).for_each(|_| long.begin(&busy, past));
+        std::thread::sleep(Duration::from_millis(20));
+        for round in 0..5u8 {
+            records.store(&key(&[round]), &vec![round; VALUE_BYTES], 0).unwrap();
+        }
+        assert_eq!(answered(&busy), 0, "{long:?}: a store waits for one piece of it");
+    }
+}
+
+/// Goal:   what a host that has gone, or has reset its controller, wanted to know of versions, or wanted merged, is given up.
+/// Method: a host goes, or resets, while the first read is held up; how much is read afterwards, and whether a version has gone.
+#[test]
+fn long_commands_on_versions_go_with_their_host() {
+    for (long, resets) in LONG.into_iter().flat_map(|long| [(long, false), (long, true)]) {
+        let (held, medium) = Held::new();
+        let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+        let past = past(&world.device, 8_000, 1000);
+        let count = || world.device.version_stats(past).unwrap().version_count;
+        let host = world.host();
+        let before = count();
+        held.hold(true);
+        long.begin(&host, past);
+        while held.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if resets {
+            let reset = Property::command(kind::PROPERTY_SET, register::CC, false, 0x0046_0060);
+            host.admin().execute(reset, &[], 0).unwrap();
+        } else {
+            drop(host);
+        }
+        drop(world.host());
+        std::thread::sleep(Duration::from_millis(200));
+        let read_before = world.device.stats().read_bytes;
+        held.hold(false);
+        std::thread::sleep(Duration::from_millis(500));
+        let read = world.device.stats().read_bytes - read_before;
+        assert!(read <= 2 << 20, "{long:?}, reset {resets}: {read} bytes of 8 MB were read for nobody");
+        assert_eq!(count(), before, "{long:?}, reset {resets}");
+    }
+}
+
+/// Goal:   a target that is stopped does not wait for the end of what takes long.
+/// Method: stop it while the first read is held up until it has answered what it could; how much is read afterwards.
+#[test]
+fn stopping_waits_for_nothing_long() {
+    for long in LONG {
+        let (held, medium) = Held::new();
+        let world = World::serving(Device::on_medium(medium).unwrap(), |_| {});
+        let past = past(&world.device, 8_000, 1000);
+        let (device, host) = (world.device.clone(), world.host());
+        held.hold(true);
+        long.begin(&host, past);
+        while held.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let stopping = std::thread::spawn(move || drop(world));
+        std::thread::sleep(Duration::from_millis(2500));
+        let before = device.stats().read_bytes;
+        held.hold(false);
+        stopping.join().unwrap();
+        let read = device.stats().read_bytes - before;
+        assert!(read <= 2 << 20, "{long:?}: {read} bytes of 8 MB were read for nobody");
+        assert!(device.version_stats(past).unwrap().version_count >= 8_001, "{long:?}");
+    }
 }
 
 /// Goal:   a host that the target itself keeps from connecting is not closed for having connected too late.

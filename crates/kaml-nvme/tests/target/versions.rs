@@ -69,7 +69,7 @@ fn versions_over_the_wire() {
     assert_eq!(missing, world.device.get_version(past, a, At::Snapshot(1)).unwrap_err().to_string());
     let rules = Retention { keep_last: 2, ..Retention::default() };
     let dry = remote.merge(past, &rules, true).unwrap();
-    assert_eq!(dry, world.device.merge_dry_run(past, &rules).unwrap());
+    assert_eq!(dry, world.device.merge_dry_run(past, &rules, &mut kaml::to_the_end).unwrap());
     remote.merge(past, &rules, false).unwrap();
     assert_eq!(remote.get(past, a).unwrap().as_deref(), Some(&b"one"[..]));
 }

@@ -25,7 +25,7 @@ pub(crate) fn disturb(device: &Device, spaces: Spaces, rng: &mut Rng, trouble: T
         8 => {
             let (keep_snapshots, keep_internal) = (rng.below(4) > 0, rng.below(2) == 0);
             let keep = Retention { keep_last: KEEP_LAST, keep_since_ns: None, keep_snapshots, keep_internal };
-            device.merge(spaces.kept, &keep, &mut |_, _| {}).map(drop)
+            device.merge(spaces.kept, &keep, &mut kaml::to_the_end).map(drop)
         }
         9 => device.snapshot(spaces.kept).map(drop),
         10 => {
