@@ -557,13 +557,12 @@ impl World {
         if *live_bytes <= known { Ok(()) } else { Err(Violation::new(what())) }
     }
 
-    /// Whether a Put of large values was too much for a device that has little left beside page buffers of versions, which are drawn
-    /// as they come.
+    /// Whether there was no room for all values of a Put, each with its header in whole chunks.
     fn is_too_much(&self, put: &Put, error: &Error) -> bool {
         let Error::Full { live_bytes, capacity_bytes } = error else { return false };
-        let large = put.changes.values().flatten().map(|value| u64::from(value.len));
-        let large = large.filter(|len| *len >= DIRECT_BYTES as u64).sum::<u64>();
-        self.workload.past_percent > 0 && large > 0 && live_bytes + large > *capacity_bytes
+        let beside = 2 * u64::from(self.core.geometry().chunk_bytes);
+        let put_bytes = put.changes.values().flatten().map(|value| u64::from(value.len) + beside).sum::<u64>();
+        live_bytes + put_bytes > *capacity_bytes
     }
 
     fn given_up(&mut self) -> Result<(), End> {
