@@ -194,44 +194,26 @@ fn what_is_refused_leaves_no_full_device() {
     device.put(space, 1u64, b"small").unwrap();
 }
 
-/// Goal:   nor do large values whose Puts are not durable yet.
+/// Goal:   nor do values whose Puts are not durable yet, large or small.
 /// Method: values submitted one by one, none of which is waited for, until one is refused; what is live once all are durable.
 #[test]
-fn submitted_large_values_stay_within_the_capacity() {
-    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let space = device.create_namespace("n", &options).unwrap();
-    let (value, mut commits) = (vec![7; 100_000], Vec::new());
-    let refused = (0..1000u64).find_map(|key| {
-        let mut batch = Batch::new();
-        batch.put(space, key, &value);
-        device.submit(&batch).map(|commit| commits.push(commit)).err()
-    });
-    let error = refused.expect("a device has an end");
-    assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
-    commits.into_iter().for_each(|commit| commit.wait().unwrap());
-    let stats = device.stats();
-    assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
-}
-
-/// Goal:   nor do small values whose Puts are not durable yet.
-/// Method: batches that nobody waits for, each nearly a frame, until one is refused; what is live once all are durable.
-#[test]
-fn submitted_small_values_stay_within_the_capacity() {
-    let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let space = device.create_namespace("n", &options).unwrap();
-    let (value, mut commits) = (vec![7; 30_000], Vec::new());
-    let refused = (0..10_000u64).find_map(|key| {
-        let mut batch = Batch::new();
-        batch.put(space, key, &value);
-        device.submit(&batch).map(|commit| commits.push(commit)).err()
-    });
-    let error = refused.expect("a device has an end");
-    assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
-    commits.into_iter().for_each(|commit| commit.wait().unwrap());
-    let stats = device.stats();
-    assert!(stats.live_bytes <= stats.capacity_bytes, "{stats:?}");
+fn submitted_values_stay_within_the_capacity() {
+    for value_bytes in [100_000, 30_000] {
+        let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
+        let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let space = device.create_namespace("n", &options).unwrap();
+        let (value, mut commits) = (vec![7; value_bytes], Vec::new());
+        let refused = (0..10_000u64).find_map(|key| {
+            let mut batch = Batch::new();
+            batch.put(space, key, &value);
+            device.submit(&batch).map(|commit| commits.push(commit)).err()
+        });
+        let error = refused.expect("a device has an end");
+        assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+        commits.into_iter().for_each(|commit| commit.wait().unwrap());
+        let stats = device.stats();
+        assert!(stats.live_bytes <= stats.capacity_bytes, "values of {value_bytes} bytes: {stats:?}");
+    }
 }
 
 /// Goal:   a device on which collection had come to a stand takes Puts as soon as deletes have made room.
