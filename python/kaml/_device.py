@@ -11,10 +11,8 @@ from ._native import CONSTANTS, Buffer, Key, call
 
 #: Keys that are listed with one call.
 LIST_KEYS = 1024
-#: Versions that are told with the first call; twice as many with each call after it, up to the most, so that long histories are
-#: not read again and again.
-HISTORY_VERSIONS_MIN = 16
-HISTORY_VERSIONS_MAX = 1 << 20
+#: Versions that are told with one call; each is a read of the device.
+HISTORY_VERSIONS = 16
 
 
 class Durability(enum.IntEnum):
@@ -501,16 +499,14 @@ class Device(native.Owner):
     def history(self, namespace: Namespace, key: Key) -> Iterator[Version]:
         """The versions of a key, newest first: all that are kept, those that a rollback hid included. They are read as they are
         asked for; what is put meanwhile is not among them. ``itertools.islice`` takes the first of them."""
-        cursor, count, room = native.Cursor(), c_size_t(), HISTORY_VERSIONS_MIN
+        cursor, count, found = native.Cursor(), c_size_t(), (native.VersionOut * HISTORY_VERSIONS)()
         record = (native.id_of(namespace), *native.key_in(key))
         while True:
-            found = (native.VersionOut * room)()
-            call("kaml_history", self._handle, *record, byref(cursor), found, room, byref(count))
+            call("kaml_history", self._handle, *record, byref(cursor), found, HISTORY_VERSIONS, byref(count))
             if count.value == 0:
                 return
             for v in found[: count.value]:
                 yield Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
-            room = min(2 * room, HISTORY_VERSIONS_MAX)
 
     def snapshot(self, namespace: Namespace) -> int:
         """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""

@@ -713,8 +713,7 @@ enum kaml_status kaml_get_back(struct kaml_device device,
 
 // Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
 // hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
-// told. Each call reads again what was told before it, so a long history is best told in many at a time, or twice as many with
-// each call; nothing is read that is not asked for.
+// told.
 enum kaml_status kaml_history(struct kaml_device device,
                               kaml_namespace_id namespace_id,
                               const void *key,

@@ -136,8 +136,7 @@ pub unsafe extern "C" fn kaml_get_back(
 
 /// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
 /// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
-/// told. Each call reads again what was told before it, so a long history is best told in many at a time, or twice as many with
-/// each call; nothing is read that is not asked for.
+/// told.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_history(
     device: kaml_device,
@@ -165,7 +164,9 @@ pub unsafe extern "C" fn kaml_history(
             )
         };
         let found = DEVICES.with(device.id, |open| {
-            cursor.next_versions(places.len(), |limit| Ok(open.device.history(namespace_id, key, limit)?))
+            cursor.next_versions(places.len(), |before, limit| {
+                Ok(open.device.history_pieces(namespace_id, key, before, limit)?.all()?)
+            })
         })?;
         let version = |past: &kaml::Past| kaml_version_info {
             sequence: past.version.sequence,

@@ -76,9 +76,9 @@ pub struct History {
 }
 
 impl History {
-    /// At most `limit` versions.
-    pub fn new<S: Source>(source: &mut S, key: &Key, limit: usize) -> Result<History, S::Error> {
-        Ok(History { view: view_of(source, None)?, walk: Walk::new(key, u64::MAX), limit })
+    /// At most `limit` versions, those before a sequence.
+    pub fn new<S: Source>(source: &mut S, key: &Key, before: u64, limit: usize) -> Result<History, S::Error> {
+        Ok(History { view: view_of(source, None)?, walk: Walk::new(key, before), limit })
     }
 }
 
@@ -99,7 +99,7 @@ impl Steps for History {
 
 /// A [`History`], all at once.
 pub fn history<S: Source>(source: &mut S, key: &Key, limit: usize) -> Result<Vec<Past>, S::Error> {
-    let (mut history, mut past) = (History::new(source, key, limit)?, Vec::new());
+    let (mut history, mut past) = (History::new(source, key, u64::MAX, limit)?, Vec::new());
     while history.step(source, &mut past)? {}
     Ok(past)
 }

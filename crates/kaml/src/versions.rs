@@ -367,6 +367,15 @@ pub struct Pieces<T> {
 }
 
 impl<T: Steps> Pieces<T> {
+    /// All that is found.
+    pub fn all(self) -> Result<Vec<T::Found>, Error> {
+        let mut all = Vec::new();
+        for piece in self {
+            all.append(&mut piece?);
+        }
+        Ok(all)
+    }
+
     /// Takes some steps; answers whether there are more.
     fn go_on(&self, steps: &mut T, found: &mut Vec<T::Found>) -> Result<bool, Error> {
         let mut reading = self.device.shared().reading(self.namespace)?;
@@ -413,22 +422,20 @@ impl Device {
 
     /// Versions of a key, newest first, at most `limit`: all that are kept, those that a rollback hid included.
     pub fn history(&self, namespace: NamespaceId, key: impl Into<Key>, limit: usize) -> Result<Vec<Past>, Error> {
-        let mut past = Vec::new();
-        for piece in self.history_pieces(namespace, key, limit)? {
-            past.append(&mut piece?);
-        }
-        Ok(past)
+        self.history_pieces(namespace, key, u64::MAX, limit)?.all()
     }
 
-    /// As [`Device::history`], piece by piece.
+    /// As [`Device::history`], piece by piece, of the versions before a sequence: that of the last one which is known already, or
+    /// `u64::MAX`.
     pub fn history_pieces(
         &self,
         namespace: NamespaceId,
         key: impl Into<Key>,
+        before: u64,
         limit: usize,
     ) -> Result<Pieces<History>, Error> {
         let key = key.into();
-        let history = History::new(&mut self.shared().reading_key(namespace, &key)?, &key, limit)?;
+        let history = History::new(&mut self.shared().reading_key(namespace, &key)?, &key, before, limit)?;
         Ok(self.pieces(namespace, history))
     }
 

@@ -37,7 +37,7 @@ impl Target {
                 let key = key_of(&command)?;
                 self.engine.read_in_pieces(origin, move |worker| {
                     let count_max = room / PAST_BYTES;
-                    let pieces = worker.device.history_pieces(nsid, key, count_max);
+                    let pieces = worker.device.history_pieces(nsid, key, u64::MAX, count_max);
                     Entries::begin(pieces, (0, count_max), |out, past| out.extend(encode_history(past)))
                 });
             }
