@@ -339,6 +339,7 @@ fn long_reads_come_in_pieces() {
             device.put(space, 100 + round, &[1; 400]).unwrap();
         }
     }
+    device.settle().unwrap(); // what is sealed later would have other ordinals
     fn all<T: kaml::Steps>(device: &Device, mut pieces: kaml::Pieces<T>) -> (Vec<T::Found>, usize) {
         let (mut found, mut count) = (Vec::new(), 0);
         loop {
@@ -350,10 +351,15 @@ fn long_reads_come_in_pieces() {
             count += 1;
         }
     }
-    let (past, count) = all(&device, device.history_pieces(space, hot, usize::MAX).unwrap());
+    let (past, count) = all(&device, device.history_pieces(space, hot, u64::MAX, usize::MAX).unwrap());
     assert!(past.len() == 60_001 && count >= past.len() / 64, "{} versions, {count} pieces", past.len());
     assert_eq!(past, device.history(space, hot, usize::MAX).unwrap());
-    assert_eq!(all(&device, device.history_pieces(space, hot, 5).unwrap()), (past[..5].to_vec(), 1));
+    assert_eq!(all(&device, device.history_pieces(space, hot, u64::MAX, 5).unwrap()), (past[..5].to_vec(), 1));
+    for told in [1, 5, past.len() / 2, past.len()] {
+        let rest =
+            device.history_pieces(space, hot, past[told - 1].version.sequence, usize::MAX).unwrap().all().unwrap();
+        assert_eq!(rest, past[told..]);
+    }
     for at in [At::Snapshot(1), At::Back(60_000)] {
         let (found, count) = all(&device, device.version_pieces(space, hot, at).unwrap());
         assert!(found.len() == 1 && found[0].value == b"first" && count > 50, "{count} pieces");
@@ -369,7 +375,7 @@ fn long_reads_come_in_pieces() {
     device.diff(space, Some(1), None, &mut each).unwrap();
     assert!(differences.len() == 3001 && count > 50, "{} keys, {count} pieces", differences.len());
     assert_eq!(differences, told);
-    let mut pieces = device.history_pieces(space, hot, usize::MAX).unwrap();
+    let mut pieces = device.history_pieces(space, hot, u64::MAX, usize::MAX).unwrap();
     assert_eq!(pieces.next().unwrap().unwrap().len(), 64);
     device.delete_namespace(space).unwrap();
     assert_eq!(command(pieces.next().unwrap().unwrap_err()), kaml_device::Error::UnknownNamespace(space));
