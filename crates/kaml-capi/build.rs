@@ -1,4 +1,4 @@
-//! Gives the shared library its soname: programs ask for `libkaml.so.<major>`, whatever the file is called.
+//! Gives the shared library its soname: programs request `libkaml.so.<major>`, whatever the file is called.
 
 fn main() {
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").expect("cargo sets it");

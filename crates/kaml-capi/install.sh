@@ -5,7 +5,7 @@
 #   PREFIX/lib/libkaml.so -> libkaml.so.MAJOR -> libkaml.so.VERSION, libkaml.a, pkgconfig/kaml.pc
 #
 # Environment:
-#   DESTDIR       put before every path that is written, as packagers like it; not part of what kaml.pc says
+#   DESTDIR       put before every path that is written, for packagers; not part of the paths in kaml.pc
 #   KAML_PROFILE  the cargo profile, `release` if not set
 #   CARGO         the cargo to call, `cargo` if not set
 set -eu
@@ -23,12 +23,14 @@ cargo=${CARGO:-cargo}
 profile=${KAML_PROFILE:-release}
 to=${DESTDIR:-}$prefix
 
-# The compiler says itself which system libraries a static program needs.
+# The compiler reports which system libraries a static program needs.
 notes=$(cd "$here" && "$cargo" rustc --locked -p kaml-capi --lib --profile "$profile" -- --print native-static-libs 2>&1) || {
     printf '%s\n' "$notes" >&2
     exit 1
 }
 private=$(printf '%s\n' "$notes" | sed -n 's/.*native-static-libs: //p' | tail -n 1)
+# The C compiler adds its own runtime, shared or static as it links; naming the shared one breaks -static.
+private=$(printf '%s\n' "$private" | sed -e 's/-lgcc_s *//g')
 
 metadata() { # key of `cargo metadata` that is a string
     (cd "$here" && "$cargo" metadata --locked --no-deps --format-version 1) |

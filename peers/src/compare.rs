@@ -7,10 +7,10 @@
 //! what was measured in one comparison is compared.
 
 use crate::engines::{Kind, PageCache, Setup};
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table as TextTable, presets};
 use kaml_workloads::Error;
 use kaml_workloads::drive::{Outcome, Run, Stage, Workload};
-use kaml_workloads::engine::Engine;
+use kaml_workloads::engine::{Engine, Table};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub(crate) struct Row {
     pub checked: Vec<String>,
 }
 
-/// All rows, in the order that was asked for.
+/// All rows, in the order that was requested.
 #[derive(Serialize)]
 pub(crate) struct Comparison {
     /// The workload.
@@ -71,12 +71,12 @@ struct Contender {
     engine: Box<dyn Engine>,
     workload: Box<dyn Workload>,
     outcomes: Vec<Outcome>,
-    /// Behind the engine, so that it is closed before its files go.
+    /// After the engine, so it is closed before its files go.
     _dir: tempfile::TempDir,
 }
 
 impl Plan {
-    /// Loads every engine, gives each its turns, and checks what is there then.
+    /// Loads every engine, gives each its turns, and checks what exists then.
     pub(crate) fn run(&self, make: &dyn Fn() -> Result<Box<dyn Workload>, Error>) -> Result<Comparison, Error> {
         let size = make()?.size();
         let cache_bytes = (size.value_bytes as f64 * self.cache_share) as u64;
@@ -104,11 +104,13 @@ impl Plan {
         let setup = Setup {
             dir: dir.path().to_owned(),
             tables: workload.tables(),
+            scanned: (0..workload.tables().len()).map(Table).filter(|table| workload.is_scanned(*table)).collect(),
             cache_bytes,
             data_bytes: size.value_bytes + added,
             threads: self.run.threads,
         };
         let engine = kind.open(&setup)?;
+        workload.check_run(&*engine, &self.run)?;
         workload.load(&*engine, LOAD_THREADS, &progress(kind))?;
         if self.fill_cache {
             workload.fill_cache(&*engine, LOAD_THREADS, &progress(kind))?;
@@ -131,7 +133,7 @@ impl Contender {
     }
 }
 
-/// Tells each stage once.
+/// Reports each stage one time.
 fn progress(kind: Kind) -> impl Fn(Stage, u64, u64) + Sync {
     move |stage, done, _| {
         if done == 0 {
@@ -148,8 +150,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 impl Comparison {
     /// For people: medians over the rounds, and how many times an engine's rate the first engine's is.
-    pub(crate) fn table(&self) -> Table {
-        let mut table = Table::new();
+    pub(crate) fn table(&self) -> TextTable {
+        let mut table = TextTable::new();
         let ratio = format!("{} / it", self.rows.first().map_or("first", |row| &row.engine));
         let head = ["engine", "page cache", "ops/s", &ratio, "p50 µs", "p99 µs", "p99.9 µs", "disk B/B", "CPU µs/op"];
         table.load_style(presets::ASCII_MARKDOWN).set_header(head.to_vec());

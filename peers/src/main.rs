@@ -1,4 +1,4 @@
-//! `kaml-peers`: KAML beside other storage engines, workload by workload.
+//! `kaml-peers`: KAML compared with other storage engines, workload by workload.
 //!
 //! Lives here:       flags.
 //! Lives elsewhere:  the engines (`engines`), running them in turns (`compare`), the picture (`chart`), the workloads
@@ -12,14 +12,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use compare::{Comparison, Plan};
 use engines::Kind;
 use kaml_workloads::drive::{Run, Workload};
-use kaml_workloads::{Error, tpcb, tpcc, ycsb};
+use kaml_workloads::{Error, scans, tpcb, tpcc, ycsb};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Runs one workload on several storage engines in turns, each with a flush per commit and the same memory for caching.
 ///
-/// Engines that say "page cache" besides their own cache, or only, have more memory than the others unless it is bounded
+/// Engines with "page cache" in the table, alone or next to their own cache, have more memory than the others unless it is bounded
 /// from outside, as in `systemd-run --scope -p MemoryMax=2G kaml-peers ...`.
 #[derive(Parser)]
 #[command(version)]
@@ -44,7 +44,7 @@ struct Common {
     /// Seconds of each measured run
     #[arg(long, default_value_t = 5.0, global = true)]
     seconds: f64,
-    /// Seconds that run before each, so that caches fill
+    /// Seconds that run before each, so caches fill
     #[arg(long, default_value_t = 1.0, global = true)]
     warm_up: f64,
     /// How often each engine has its turn; the median is shown
@@ -69,11 +69,11 @@ struct Common {
 
 #[derive(Subcommand)]
 enum Chosen {
-    /// YCSB A, B, C, D or F
+    /// YCSB A to F
     Ycsb {
         /// The letter of a standard workload, or a YCSB property file
         workload: String,
-        /// Records that are loaded, whatever the workload says
+        /// Records to load, instead of the workload's number
         #[arg(long, default_value_t = 200_000)]
         records: u64,
         /// Choose records evenly
@@ -82,6 +82,27 @@ enum Chosen {
         /// An update writes the whole record, without reading it
         #[arg(long)]
         write_all_fields: bool,
+    },
+    /// Scans of a number of records from a random position, or of the whole table
+    Scan {
+        /// Records of the table
+        #[arg(long, default_value_t = 200_000)]
+        records: u64,
+        /// Bytes of a record
+        #[arg(long, default_value_t = 1000)]
+        bytes: usize,
+        /// Records of a scan
+        #[arg(long, default_value_t = 100, conflicts_with = "all")]
+        length: u64,
+        /// Scan the whole table
+        #[arg(long)]
+        all: bool,
+        /// From greater keys to smaller ones
+        #[arg(long)]
+        reverse: bool,
+        /// Load in the order of the keys, not at random
+        #[arg(long)]
+        sequential: bool,
     },
     /// TPC-B AccountUpdate
     Tpcb {
@@ -98,7 +119,7 @@ enum Chosen {
         #[arg(long)]
         paper_sizes: bool,
     },
-    /// TPC-C NewOrder and Payment
+    /// TPC-C: NewOrder and Payment, or all five transactions
     Tpcc {
         /// Warehouses
         #[arg(long, default_value_t = 16)]
@@ -110,8 +131,14 @@ enum Chosen {
         #[arg(long, default_value_t = 3000)]
         customers_per_district: u64,
         /// Share of NewOrders; the others are Payments
-        #[arg(long, default_value_t = 0.5)]
+        #[arg(long, default_value_t = 0.5, conflicts_with = "full")]
         new_orders: f64,
+        /// All five transactions, as the benchmark specifies
+        #[arg(long)]
+        full: bool,
+        /// Pause between transactions of a thread, as a share of the benchmark's keying and thinking times
+        #[arg(long, default_value_t = 0.0)]
+        think: f64,
         /// Rows of 512 B, customers of 1024 B, as in the KAML paper
         #[arg(long)]
         paper_sizes: bool,
@@ -119,7 +146,7 @@ enum Chosen {
 }
 
 impl Chosen {
-    /// Makes the workload anew: it remembers what it did, so each engine has one of its own.
+    /// Makes the workload again: it remembers what it did, so each engine has one of its own.
     fn make(&self) -> Result<Box<dyn Workload>, Error> {
         match self {
             Chosen::Ycsb { workload, records, uniform, write_all_fields } => {
@@ -140,17 +167,27 @@ impl Chosen {
                 let settings = ycsb::Settings::new(&properties).map_err(refused)?;
                 Ok(Box::new(ycsb::Ycsb::new(workload, settings)))
             }
+            Chosen::Scan { records, bytes, length, all, reverse, sequential } => {
+                Ok(Box::new(scans::Scans::new(scans::Settings {
+                    records: *records,
+                    value_bytes: *bytes,
+                    sequential: *sequential,
+                    length: (!all).then_some(*length),
+                    reverse: *reverse,
+                })?))
+            }
             Chosen::Tpcb { scale, accounts_per_branch, zipf, paper_sizes } => {
                 let sizes = if *paper_sizes { tpcb::Settings::paper } else { tpcb::Settings::new };
                 let accounts_per_branch = *accounts_per_branch;
                 Ok(Box::new(tpcb::Tpcb::new(tpcb::Settings { accounts_per_branch, zipf: *zipf, ..sizes(*scale) })?))
             }
-            Chosen::Tpcc { scale, items, customers_per_district, new_orders, paper_sizes } => {
+            Chosen::Tpcc { scale, items, customers_per_district, new_orders, full, think, paper_sizes } => {
                 let sizes = if *paper_sizes { tpcc::Settings::paper } else { tpcc::Settings::new };
                 Ok(Box::new(tpcc::Tpcc::new(tpcc::Settings {
                     items: *items,
                     customers_per_district: *customers_per_district,
-                    new_order_share: *new_orders,
+                    mix: if *full { tpcc::Mix::Full } else { tpcc::Mix::Paper(*new_orders) },
+                    think: *think,
                     ..sizes(*scale)
                 })?))
             }

@@ -10,7 +10,7 @@
 ...     device.get(users, "ada")
 b'Ada Lovelace, Countess'
 
-It calls the shared library of the C API, ``libkaml.so.0``, which is looked for where ``KAML_LIBRARY`` says, and
+It calls the shared library of the C API, ``libkaml.so.0``, which it searches at the path in ``KAML_LIBRARY``, and
 otherwise where the system looks. Calls leave the interpreter's lock, so threads run side by side.
 """
 
@@ -20,14 +20,12 @@ from ._device import (
     Device,
     DeviceInfo,
     Durability,
-    Index,
-    KeyKind,
     Latency,
     Limits,
     MergePolicy,
     MergeReport,
-    Namespace,
     Snapshot,
+    SnapshotUsage,
     Statistics,
     Version,
 )
@@ -38,9 +36,11 @@ from ._errors import (
     NoPermissionError,
     NotFoundError,
     RetryableError,
+    SnapshotTooOldError,
     Status,
 )
 from ._native import Key, version
+from ._snapshot import DeviceSnapshot, KeyKind, Namespace
 from ._store import Store, Transaction, WriteMode
 
 __all__ = [
@@ -48,10 +48,10 @@ __all__ = [
     "CheckReport",
     "Device",
     "DeviceInfo",
+    "DeviceSnapshot",
     "Durability",
     "Error",
     "ExistsError",
-    "Index",
     "Key",
     "KeyKind",
     "Latency",
@@ -64,6 +64,8 @@ __all__ = [
     "NotFoundError",
     "RetryableError",
     "Snapshot",
+    "SnapshotTooOldError",
+    "SnapshotUsage",
     "Statistics",
     "Status",
     "Store",

@@ -4,19 +4,19 @@ import ctypes
 import enum
 import os
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import _native as native
 from ._native import CONSTANTS, Buffer, Key, call
+from ._snapshot import DeviceSnapshot, KeyKind, Namespace
+from ._walk import listed, namespace_infos, walked
 
-#: Keys that are listed with one call.
-LIST_KEYS = 1024
-#: Versions that are told with one call; each is a read of the device.
+#: Versions that one call returns; each is a read of the device.
 HISTORY_VERSIONS = 16
 
 
 class Durability(enum.IntEnum):
-    """What an answered Put survives."""
+    """What an acknowledged Put survives."""
 
     #: As the device was created; ``POWER`` when creating.
     DEFAULT = CONSTANTS["KAML_DURABLE_DEFAULT"]
@@ -26,30 +26,12 @@ class Durability(enum.IntEnum):
     PROCESS = CONSTANTS["KAML_DURABLE_PROCESS"]
 
 
-class KeyKind(enum.IntEnum):
-    """Keys that a namespace takes."""
-
-    #: 1 to 16 bytes.
-    BYTES = CONSTANTS["KAML_KEYS_BYTES"]
-    #: Exactly 8 bytes: numbers. They take less memory.
-    U64 = CONSTANTS["KAML_KEYS_U64"]
-
-
-class Index(enum.IntEnum):
-    """How a versioned namespace finds its versions."""
-
-    #: By retrieval tables.
-    COLUMNS = CONSTANTS["KAML_INDEX_COLUMNS"]
-    #: By the Bloom filters of the Muninn paper: a baseline to measure.
-    BLOOM = CONSTANTS["KAML_INDEX_BLOOM"]
-
-
 class MergePolicy(NamedTuple):
-    """What stays when the space of old versions is given back because it runs low; what snapshots see always does."""
+    """What is kept when old versions are dropped because space runs low. What snapshots see is always kept."""
 
     #: So many of the newest versions of each key.
     keep_last: int = 1
-    #: Everything put in so many nanoseconds before; 0: no such rule.
+    #: Everything put in this many nanoseconds before; 0: no such rule.
     keep_for_ns: int = 0
     #: The newest version of each key among those that were put around the same time.
     keep_internal: bool = False
@@ -61,13 +43,6 @@ class Limits(NamedTuple):
     value_bytes_max: int
     #: Where a large value counts little.
     batch_bytes_max: int
-
-
-class Namespace(NamedTuple):
-    """A namespace of a device."""
-
-    id: int
-    name: str
 
 
 class Version(NamedTuple):
@@ -93,6 +68,21 @@ class Snapshot(NamedTuple):
     number: int
     #: When it was taken, in nanoseconds since 1970.
     time_ns: int
+
+
+class SnapshotUsage(NamedTuple):
+    """What open snapshots of a device keep."""
+
+    #: Moments of which snapshots are open. Snapshots of one moment count once.
+    open_count: int
+    #: Moments whose snapshots expired since the device was opened.
+    expired_count: int
+    #: Bytes of overwritten and deleted records that are kept on flash, in whole chunks.
+    kept_bytes: int
+    #: Overwritten and deleted records that are kept, and keys that did not exist.
+    entry_count: int
+    #: Bytes of memory for them.
+    memory_bytes: int
 
 
 class MergeReport(NamedTuple):
@@ -157,7 +147,7 @@ class Latency(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """How a device stands, and what it has done since it was opened."""
+    """The state of a device, and what it has done since it was opened."""
 
     #: Bytes that may be live: records in whole chunks.
     capacity_bytes: int
@@ -193,7 +183,7 @@ class Statistics(NamedTuple):
     put_count: int
     #: Deletes.
     delete_count: int
-    #: Gets answered.
+    #: Gets that have completed.
     get_count: int
     #: Blocks erased.
     erase_count: int
@@ -244,8 +234,7 @@ class CheckReport(NamedTuple):
 
 class Batch:
     """Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
-    judged as things stood before the batch. Of a versioned namespace, ``put_if_absent`` and ``put_if_present`` stand in a batch
-    of their own; other conditions it does not know (``BAD_ARGUMENT``)."""
+    judged by the state before the batch. In a versioned namespace they read flash."""
 
     def __init__(self) -> None:
         self._records: List[Tuple[int, int, bytes, bytes]] = []
@@ -260,39 +249,33 @@ class Batch:
         return self._add("KAML_PUT", namespace, key, value)
 
     def put_if_absent(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
-        """Stores a value if the key is not there; else the whole batch fails with ``ExistsError``."""
+        """Stores a value if the key does not exist; else the whole batch fails with ``ExistsError``."""
         return self._add("KAML_PUT_IF_ABSENT", namespace, key, value)
 
     def put_if_present(self, namespace: Namespace, key: Key, value: Buffer) -> "Batch":
-        """Stores a value if the key is there; else the whole batch fails with ``NotFoundError``."""
+        """Stores a value if the key exists; else the whole batch fails with ``NotFoundError``."""
         return self._add("KAML_PUT_IF_PRESENT", namespace, key, value)
 
     def delete(self, namespace: Namespace, key: Key) -> "Batch":
-        """Deletes a key, whether it is there or not."""
+        """Deletes a key, whether it exists or not."""
         return self._add("KAML_PUT_DELETE", namespace, key)
 
     def delete_if_present(self, namespace: Namespace, key: Key) -> "Batch":
-        """Deletes a key that is there; else the whole batch fails with ``NotFoundError``."""
+        """Deletes a key that exists; else the whole batch fails with ``NotFoundError``."""
         return self._add("KAML_PUT_DELETE_IF_PRESENT", namespace, key)
 
     def __len__(self) -> int:
         return len(self._records)
 
     def _native(self) -> "ctypes.Array[native.Record]":
-        # The bytes belong to `_records`, which outlives the call.
-        def pointer(data: bytes) -> "int | None":
-            return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
-
-        records = (native.Record * len(self._records))()
-        for record, (namespace, action, key, value) in zip(records, self._records):
-            record.namespace_id, record.action = namespace, action
-            record.key, record.key_length = pointer(key), len(key)
-            record.value, record.value_length = pointer(value), len(value)
-        return records
+        return native.records_in(self._records)
 
 
 class Device(native.Owner):
-    """A device of records. Any thread may call it at any time. Leaving its ``with`` block closes it."""
+    """A device of records. Any thread may call it at any time. Leaving its ``with`` block closes it.
+
+    After ``os.fork`` it belongs to the parent, and is not open in the child. If the parent is killed, the device remains locked until the
+    child ends or executes another program: start processes with ``subprocess`` or the ``spawn`` method of ``multiprocessing``."""
 
     _CLOSE = "kaml_close"
 
@@ -303,25 +286,45 @@ class Device(native.Owner):
     def create(
         cls,
         path: "Union[str, os.PathLike[str]]",
-        capacity: int,
+        capacity: int = 0,
         *,
         durability: Durability = Durability.POWER,
         force: bool = False,
         prewrite: bool = False,
     ) -> "Device":
-        """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. ``force``
-        formats over what is there; ``prewrite`` writes every block once now, so that later puts are faster."""
+        """Creates a device of ``capacity`` bytes on a file, which is made, or on a block device, and opens it. Without a
+        capacity it takes the whole of a block device; a file then begins with 64 MiB and grows by itself. ``force``
+        formats over what exists; ``prewrite`` writes every block once now, so later puts are faster."""
         options = _create_options(durability=durability, force=force, prewrite=prewrite)
         handle = native.DeviceHandle()
+        device = cls(handle)
         native.call_with_path("kaml_create", path, capacity, byref(options), byref(handle))
-        return cls(handle)
+        return device
+
+    @classmethod
+    def open_or_create(
+        cls,
+        path: "Union[str, os.PathLike[str]]",
+        capacity: int = 0,
+        *,
+        durability: Durability = Durability.POWER,
+        prewrite: bool = False,
+    ) -> "Device":
+        """Opens a device, or creates it with ``capacity`` bytes first, as :meth:`create` does, if its file does not exist
+        or is empty. A device that exists keeps its capacity and its options."""
+        options = _create_options(durability=durability, prewrite=prewrite)
+        handle = native.DeviceHandle()
+        device = cls(handle)
+        native.call_with_path("kaml_open_or_create", path, capacity, byref(options), byref(handle))
+        return device
 
     @classmethod
     def in_memory(cls, capacity: int) -> "Device":
         """Creates a device in memory, gone when it is closed: for tests."""
         handle = native.DeviceHandle()
+        device = cls(handle)
         call("kaml_create_in_memory", capacity, None, byref(handle))
-        return cls(handle)
+        return device
 
     @classmethod
     def open(
@@ -331,16 +334,17 @@ class Device(native.Owner):
         durability: Durability = Durability.DEFAULT,
         read_only: bool = False,
     ) -> "Device":
-        """Opens a device. After a crash this brings back exactly what was answered."""
+        """Opens a device. After a crash this brings back exactly what was acknowledged."""
         options = native.OpenOptions(
             struct_size=ctypes.sizeof(native.OpenOptions), durability=durability, read_only=read_only
         )
         handle = native.DeviceHandle()
+        device = cls(handle)
         native.call_with_path("kaml_open", path, byref(options), byref(handle))
-        return cls(handle)
+        return device
 
     def close(self) -> None:
-        """Closes the device, so that it opens at once the next time. Closing it again does nothing."""
+        """Closes the device, so it opens quickly the next time. Closing it again does nothing."""
         self._close()
 
     def __enter__(self) -> "Device":
@@ -363,7 +367,7 @@ class Device(native.Owner):
         return info._replace(durability=Durability(found.durability), was_clean=bool(found.was_clean))
 
     def statistics(self) -> Statistics:
-        """How the device stands, and what it has done since it was opened. It looks at every block: ask once a second, not
+        """The state of the device, and what it has done since it was opened. It looks at every block: ask once a second, not
         once a put."""
         found = native.StatisticsOut(struct_size=ctypes.sizeof(native.StatisticsOut))
         call("kaml_statistics", self._handle, byref(found))
@@ -372,30 +376,20 @@ class Device(native.Owner):
         return statistics._replace(stopped=bool(found.stopped), put_latency=put, get_latency=get)
 
     def check(self, progress: "Optional[Callable[[int, int], object]]" = None) -> CheckReport:
-        """Reads everything that is durable and checks it. Problems are no exceptions but told in the report. Others may go on
-        meanwhile; what they change while it is being read is not judged. ``progress`` is told blocks done and blocks in all;
+        """Reads everything that is durable and checks it. Problems raise no exceptions; the report lists them. Others can continue
+        meanwhile; what they change while it is being read is not judged. ``progress`` receives the numbers of blocks done and of all blocks;
         whatever it raises ends the check and is raised."""
         problems: List[str] = []
-        raised: List[BaseException] = []
 
-        def hear(_: object, done: int, total: int, problem: Optional[bytes]) -> int:
-            try:
-                if problem is not None:
-                    problems.append(problem.decode(errors="replace"))
-                elif progress is not None:
-                    progress(done, total)
-            except BaseException as failure:  # C knows none, and Python would only print it
-                raised.append(failure)
-            return len(raised)
+        def hear(done: int, total: int, problem: Optional[bytes]) -> None:
+            if problem is not None:
+                problems.append(problem.decode(errors="replace"))
+            elif progress is not None:
+                progress(done, total)
 
         found = native.CheckOut(struct_size=ctypes.sizeof(native.CheckOut))
-        try:
-            call("kaml_check", self._handle, native.CheckCallback(hear), None, byref(found))
-        except native.Error:
-            if not raised:
-                raise
-        if raised:
-            raise raised[0]
+        with native.Hearing(native.CheckCallback, hear) as callback:
+            call("kaml_check", self._handle, callback, None, byref(found))
         return CheckReport(*native.values_of(found, CheckReport._fields[:-1]), problems=tuple(problems))
 
     # --- namespaces ------------------------------------------------------------------------------------------------
@@ -406,17 +400,15 @@ class Device(native.Owner):
         keys: KeyKind = KeyKind.BYTES,
         versioned: bool = False,
         version_buffer_bytes: int = 0,
-        index: Index = Index.COLUMNS,
         merge_when_low: Optional[MergePolicy] = None,
     ) -> Namespace:
         """Creates a namespace, which keeps every version of every record if it is ``versioned``; durable when it
-        returns. Without ``merge_when_low`` no version ever goes by itself."""
+        returns. Without ``merge_when_low`` no version is ever dropped by itself."""
         policy = merge_when_low or MergePolicy(keep_last=0)
         options = native.NamespaceOptions(
             struct_size=ctypes.sizeof(native.NamespaceOptions),
             keys=keys,
             versioned=versioned,
-            index=index,
             version_buffer_bytes=version_buffer_bytes,
             merge_when_low=merge_when_low is not None,
             keep_last=policy.keep_last,
@@ -438,14 +430,14 @@ class Device(native.Owner):
         return list(self._record_counts())
 
     def _record_counts(self) -> Dict[Namespace, int]:
-        room = 64
-        while True:
-            found, count = (native.NamespaceOut * room)(), c_size_t()
-            call("kaml_namespaces", self._handle, found, room, byref(count))
-            if count.value <= room:
-                told = found[: count.value]
-                return {Namespace(info.namespace_id, info.name.decode()): info.record_count for info in told}
-            room = count.value
+        told = self._namespace_infos()
+        return {Namespace(info.namespace_id, info.name.decode()): info.record_count for info in told}
+
+    def _kinds(self) -> Dict[int, int]:
+        return {info.namespace_id: info.keys for info in self._namespace_infos()}
+
+    def _namespace_infos(self) -> List[native.NamespaceOut]:
+        return namespace_infos("kaml_namespaces", self._handle)
 
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
@@ -454,11 +446,11 @@ class Device(native.Owner):
     # --- records ---------------------------------------------------------------------------------------------------
 
     def get(self, namespace: Namespace, key: Key) -> Optional[bytes]:
-        """Reads a value; none if the key is not there."""
+        """Reads a value; none if the key does not exist."""
         return native.value("kaml_get", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def exists(self, namespace: Namespace, key: Key) -> bool:
-        """Whether a key is there; never reads flash."""
+        """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def put(self, namespace: Namespace, key: Key, value: Buffer) -> None:
@@ -466,39 +458,141 @@ class Device(native.Owner):
         call("kaml_put_one", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: Namespace, key: Key) -> None:
-        """Deletes a record, whether it is there or not; durable when it returns."""
+        """Deletes a record, whether it exists or not; durable when it returns."""
         call("kaml_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def write(self, batch: Batch) -> None:
         """Stores a batch, all or nothing; durable when it returns."""
         if not isinstance(batch, Batch):
-            raise TypeError(f"a Batch is wanted, not {type(batch).__name__}")
+            raise TypeError(f"expected a Batch, not {type(batch).__name__}")
         records = batch._native()
         call("kaml_put", self._handle, records, len(records))
 
     def keys(self, namespace: Namespace) -> Iterator[bytes]:
-        """All keys of a namespace, in no order that means anything. Every key that is there all the time comes exactly
-        once. A number is ``int.from_bytes(key, "big")``."""
-        cursor, found, count = native.Cursor(), (native.KeyOut * LIST_KEYS)(), c_size_t()
-        while True:
-            call("kaml_list", self._handle, native.id_of(namespace), byref(cursor), found, LIST_KEYS, byref(count))
-            if count.value == 0:
-                return
-            yield from [bytes(key.bytes[: key.length]) for key in found[: count.value]]
+        """All keys of a namespace: of an ordered one in their order, of others in no order that means anything. Every key that exists all
+        the time is listed exactly once. A number is ``int.from_bytes(key, "big")``."""
+        if self._kinds().get(native.id_of(namespace)) == KeyKind.ORDERED:
+            yield from self.range(namespace, keys_only=True)
+            return
+        yield from listed("kaml_list_keys", self._handle, native.id_of(namespace))
+
+    # --- ranges ----------------------------------------------------------------------------------------------------
+
+    def range(
+        self,
+        namespace: Namespace,
+        start: Optional[Key] = None,
+        stop: Optional[Key] = None,
+        *,
+        reverse: bool = False,
+        keys_only: bool = False,
+        start_excluded: bool = False,
+        stop_included: bool = False,
+    ) -> "Iterator[Any]":
+        """The records of an ordered namespace from the key ``start`` to the key ``stop``, in the order of their keys, as pairs of key and value; or
+        the keys alone (``keys_only``), for which no value is read. ``start`` belongs to the range and ``stop`` does not, unless the flags change
+        that; none is no bound. ``reverse`` begins at the end.
+
+        The iterator shows the records as they are when its first one is read, whatever is put or deleted meanwhile. Unflushed records of a store are
+        not among them. It ends with ``BAD_HANDLE`` if the device is closed before.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     pages = device.create_namespace("pages", KeyKind.ORDERED)
+        ...     for name in ("about", "blog/2025/a title of some length", "blog/2026"):
+        ...         device.put(pages, name, name.upper().encode())
+        ...     [key for key, value in device.range(pages, "b")]
+        ...     list(device.prefix(pages, "blog/2025", keys_only=True))
+        ...     device.last(pages)
+        [b'blog/2025/a title of some length', b'blog/2026']
+        [b'blog/2025/a title of some length']
+        (b'blog/2026', b'BLOG/2026')
+        """
+        handle = native.RangeHandle()
+        bounds = native.range_in(start, stop, reverse, keys_only, start_excluded, stop_included)
+        call("kaml_range_open", self._handle, native.id_of(namespace), *bounds, byref(handle))
+        return self._walked(handle, keys_only)
+
+    def prefix(
+        self, namespace: Namespace, prefix: Key, *, reverse: bool = False, keys_only: bool = False
+    ) -> "Iterator[Any]":
+        """The records of an ordered namespace whose keys begin with a prefix, as ``range`` has them."""
+        handle = native.RangeHandle()
+        flags = native.range_in(None, None, reverse, keys_only)[-1]
+        call("kaml_prefix_open", self._handle, native.id_of(namespace), *native.key_in(prefix), flags, byref(handle))
+        return self._walked(handle, keys_only)
+
+    def _walked(self, handle: native.RangeHandle, keys_only: bool) -> "Iterator[Any]":
+        yield from walked(handle, keys_only)  # with the device, which is not to go before
+
+    def first(self, namespace: Namespace) -> Optional[Tuple[bytes, bytes]]:
+        """The record with the least key of an ordered namespace; none if it has none."""
+        return native.item("kaml_first", self._handle, native.id_of(namespace))
+
+    def last(self, namespace: Namespace) -> Optional[Tuple[bytes, bytes]]:
+        """The record with the greatest key of an ordered namespace; none if it has none."""
+        return native.item("kaml_last", self._handle, native.id_of(namespace))
+
+    def count(self, namespace: Namespace, start: Optional[Key] = None, stop: Optional[Key] = None) -> int:
+        """How many keys from ``start`` to ``stop`` an ordered namespace has. Reads no flash; takes a second for some 50 million."""
+        return self._number("kaml_count", namespace, start, stop)
+
+    def estimate(self, namespace: Namespace, start: Optional[Key] = None, stop: Optional[Key] = None) -> int:
+        """About how many keys from ``start`` to ``stop`` an ordered namespace has, in the time of two look-ups."""
+        return self._number("kaml_estimate", namespace, start, stop)
+
+    def delete_range(self, namespace: Namespace, start: Optional[Key] = None, stop: Optional[Key] = None) -> int:
+        """Deletes the records of an ordered namespace from ``start`` to ``stop``; durable when it returns. Returns how many there were. Refused
+        (``IN_USE``) while a store is open over the device."""
+        return self._number("kaml_delete_range", namespace, start, stop)
+
+    def _number(self, function: str, namespace: Namespace, start: Optional[Key], stop: Optional[Key]) -> int:
+        found = c_uint64()
+        call(function, self._handle, native.id_of(namespace), *native.range_in(start, stop), byref(found))
+        return found.value
+
+    # --- snapshots -------------------------------------------------------------------------------------------------
+
+    def open_snapshot(self) -> DeviceSnapshot:
+        """Opens a snapshot of all namespaces of records, for a ``with`` block: what is durable now, to be read whatever is put or deleted
+        meanwhile. Unflushed records of a store are not in it. ``snapshot`` takes a durable one of a versioned namespace.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     users = device.create_namespace("users")
+        ...     device.put(users, "ada", b"before")
+        ...     with device.open_snapshot() as snapshot:
+        ...         device.put(users, "ada", b"after")
+        ...         snapshot.get(users, "ada"), device.get(users, "ada")
+        (b'before', b'after')
+        """
+        handle = native.SnapshotHandle()
+        snapshot = DeviceSnapshot(handle, self)
+        call("kaml_snapshot_open", self._handle, byref(handle))
+        return snapshot
+
+    def snapshot_usage(self) -> SnapshotUsage:
+        """What open snapshots keep, those of iterators included."""
+        found = native.SnapshotUsageOut(struct_size=ctypes.sizeof(native.SnapshotUsageOut))
+        call("kaml_snapshot_usage", self._handle, byref(found))
+        return SnapshotUsage(*native.values_of(found, SnapshotUsage._fields))
+
+    def limit_snapshot_memory(self, bytes_max: int) -> None:
+        """Sets the memory that open snapshots take for what is overwritten and deleted meanwhile; 512 MiB by default, at some 160 bytes a
+        record. Beyond it the oldest expire."""
+        call("kaml_limit_snapshot_memory", self._handle, bytes_max)
 
     # --- versions --------------------------------------------------------------------------------------------------
 
     def get_as_of(self, namespace: Namespace, snapshot: int, key: Key) -> Optional[bytes]:
-        """Reads a value as a snapshot sees it; none if the key was not there."""
+        """Reads a value as a snapshot sees it; none if the key did not exist."""
         return native.value("kaml_get_as_of", self._handle, native.id_of(namespace), snapshot, *native.key_in(key))
 
     def get_back(self, namespace: Namespace, changes: int, key: Key) -> Optional[bytes]:
-        """Reads a value as it was so many changes of its key ago; none if it was not there."""
+        """Reads a value as it was so many changes of its key ago; none if it did not exist."""
         return native.value("kaml_get_back", self._handle, native.id_of(namespace), changes, *native.key_in(key))
 
     def history(self, namespace: Namespace, key: Key) -> Iterator[Version]:
         """The versions of a key, newest first: all that are kept, those that a rollback hid included. They are read as they are
-        asked for; what is put meanwhile is not among them. ``itertools.islice`` takes the first of them."""
+        requested; versions put meanwhile are not among them. ``itertools.islice`` takes the first of them."""
         cursor, count, found = native.Cursor(), c_size_t(), (native.VersionOut * HISTORY_VERSIONS)()
         record = (native.id_of(namespace), *native.key_in(key))
         while True:
@@ -509,7 +603,7 @@ class Device(native.Owner):
                 yield Version(v.sequence, v.time_ns, v.user_version, v.value_length, bool(v.deleted), bool(v.hidden))
 
     def snapshot(self, namespace: Namespace) -> int:
-        """Takes a snapshot and answers its number; durable when it returns. A store over the device is flushed first."""
+        """Takes a snapshot and returns its number; durable when it returns. A store over the device is flushed first."""
         number = c_uint32()
         call("kaml_snapshot", self._handle, native.id_of(namespace), byref(number))
         return number.value
@@ -525,11 +619,11 @@ class Device(native.Owner):
             room = count.value
 
     def forget_snapshot(self, namespace: Namespace, snapshot: int) -> None:
-        """Forgets a snapshot: what only it sees goes with the next merge."""
+        """Forgets a snapshot: the next merge drops what only it sees."""
         call("kaml_forget_snapshot", self._handle, native.id_of(namespace), snapshot)
 
     def roll_back(self, namespace: Namespace, snapshot: int) -> int:
-        """Makes a namespace look as it did in a snapshot. Answers the snapshot of what it looked like before: rolling back
+        """Returns a namespace to its state in a snapshot. Returns the number of a new snapshot of the state before: rolling back
         to that one undoes it. Refused (``IN_USE``) while a store is open over the device."""
         before = c_uint32()
         call("kaml_roll_back", self._handle, native.id_of(namespace), snapshot, byref(before))
@@ -548,8 +642,11 @@ class Device(native.Owner):
         keep_snapshots: bool = True,
         keep_internal: bool = False,
         dry_run: bool = False,
+        progress: "Optional[Callable[[int, int], object]]" = None,
     ) -> MergeReport:
-        """Gives the space of versions back that no rule wants. Without ``keep_snapshots`` all snapshots are forgotten."""
+        """Drops the versions that no rule keeps. Without ``keep_snapshots`` all snapshots are forgotten. ``progress``
+        receives the numbers of rows done and of all rows, many times in each row. An exception that it raises ends the merge and is raised. A later
+        merge continues."""
         rules = native.RetentionIn(
             struct_size=ctypes.sizeof(native.RetentionIn),
             keep_since_ns=keep_since_ns,
@@ -559,7 +656,9 @@ class Device(native.Owner):
             dry_run=dry_run,
         )
         report = native.MergeOut()
-        call("kaml_merge", self._handle, native.id_of(namespace), byref(rules), byref(report))
+        with native.Hearing(native.MergeCallback, progress or (lambda done, total: None)) as callback:
+            where = self._handle, native.id_of(namespace)
+            call("kaml_merge_with_progress", *where, byref(rules), callback, None, byref(report))
         return MergeReport(*native.values_of(report, MergeReport._fields))
 
 

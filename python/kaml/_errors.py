@@ -32,6 +32,7 @@ class Status(enum.IntEnum):
     NO_RESOURCES = 33
     NO_VERSION = 34
     CANCELLED = 35
+    SNAPSHOT_TOO_OLD = 36
     FULL = 40
     NO_SPACE = 41
     READ_ONLY = 42
@@ -48,7 +49,7 @@ class Status(enum.IntEnum):
 
 
 class Error(Exception):
-    """A call that failed; ``status`` says how, the text has the names and numbers of this case."""
+    """A call that failed; ``status`` is the kind of failure, the text has the names and numbers of this case."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -57,16 +58,16 @@ class Error(Exception):
         self.status = Status(status) if status in Status.__members__.values() else status
 
     def __reduce__(self) -> "tuple[object, ...]":
-        # Without it a pool of processes waits for ever for a call that failed: what it failed with cannot be read there.
+        # Without it a pool of processes waits forever for a call that failed: what it failed with cannot be read there.
         return type(self), (self.status, self._message)
 
 
 class NotFoundError(Error):
-    """No record has that key. A transaction goes on after it."""
+    """No record has that key. A transaction continues after it."""
 
 
 class ExistsError(Error):
-    """A record has that key already. A transaction goes on after it."""
+    """A record has that key already. A transaction continues after it."""
 
 
 class _FileError(Error, OSError):
@@ -95,6 +96,10 @@ class NoPermissionError(_FileError, PermissionError):
     _ERRNO = errno.EACCES
 
 
+class SnapshotTooOldError(Error):
+    """A snapshot, or an iterator, has expired: what it keeps of overwritten records was in the way. Open another one."""
+
+
 class RetryableError(Error):
     """The transaction was aborted, for no fault of its own: run it again."""
 
@@ -104,6 +109,7 @@ _CLASSES = {
     Status.EXISTS: ExistsError,
     Status.NO_FILE: NoFileError,
     Status.NO_PERMISSION: NoPermissionError,
+    Status.SNAPSHOT_TOO_OLD: SnapshotTooOldError,
     Status.DEADLOCK: RetryableError,
     Status.LOCK_TIMEOUT: RetryableError,
     Status.DEPENDENCY_LOST: RetryableError,

@@ -24,25 +24,26 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 from ._errors import Error, Status, error
 
-#: Keys have 1 to 16 bytes. Text is taken as UTF-8; a number, also one of numpy, as 8 bytes, big-endian, as ``KeyKind.U64``
-#: wants.
+#: Keys have 1 to 16 bytes, or 1 to 1024 where the namespace takes ``KeyKind.ANY`` or ``KeyKind.ORDERED``. Text is taken as UTF-8; a number, also one of numpy, as 8 bytes, big-endian, as ``KeyKind.U64``
+#: requires.
 Key = Union[bytes, str, int]
 #: What a value may be.
 Buffer = Union[bytes, bytearray, memoryview]
 
 VERSION_MAJOR = 0
 KEY_BYTES_MAX = 16
+LONG_KEY_BYTES_MAX = 1024
 NAME_BYTES = 256
 UUID_BYTES = 33
 DESCRIPTION_BYTES = 1024
 
 
 def unsigned(value: Any, kind: Any, what: str) -> int:
-    """A number, if it fits: ctypes would take it modulo 2^n and say nothing."""
+    """A number, if it fits: ctypes would take it modulo 2^n without an error."""
     number, bits = operator.index(value), 8 * ctypes.sizeof(kind)
     if not 0 <= number < 1 << bits:
         raise OverflowError(f"{what}: {number} is not in 0..2^{bits}")
@@ -95,7 +96,7 @@ class NamespaceOptions(Struct):
         ("log_count", c_uint32),
         ("logs", POINTER(c_uint32)),
         ("versioned", c_uint32),
-        ("index", c_uint32),
+        ("reserved_versioned", c_uint32),
         ("version_buffer_bytes", c_uint64),
         ("merge_when_low", c_uint32),
         ("keep_last", c_uint32),
@@ -118,6 +119,15 @@ class NamespaceOut(Struct):
 
 class KeyOut(Struct):
     _fields_ = [("bytes", c_uint8 * KEY_BYTES_MAX), ("length", c_uint32)]
+
+
+class Item(Struct):
+    _fields_ = [
+        ("key", c_void_p),
+        ("key_length", c_size_t),
+        ("value", c_void_p),
+        ("value_length", c_size_t),
+    ]
 
 
 class Record(Struct):
@@ -255,6 +265,7 @@ class CheckOut(Struct):
 
 
 CheckCallback = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_char_p)
+MergeCallback = CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint32)
 
 
 class LockWidth(Struct):
@@ -279,6 +290,25 @@ class DeviceHandle(Struct):
     _fields_ = [("id", c_uint64)]
 
 
+class RangeHandle(Struct):
+    _fields_ = [("id", c_uint64)]
+
+
+class SnapshotHandle(Struct):
+    _fields_ = [("id", c_uint64)]
+
+
+class SnapshotUsageOut(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("open_count", c_uint64),
+        ("expired_count", c_uint64),
+        ("kept_bytes", c_uint64),
+        ("entry_count", c_uint64),
+        ("memory_bytes", c_uint64),
+    ]
+
+
 class StoreHandle(Struct):
     _fields_ = [("id", c_uint64)]
 
@@ -294,6 +324,10 @@ STRUCTS = {
     "kaml_namespace_info": NamespaceOut,
     "kaml_key": KeyOut,
     "kaml_record": Record,
+    "kaml_item": Item,
+    "kaml_range": RangeHandle,
+    "kaml_device_snapshot": SnapshotHandle,
+    "kaml_device_snapshot_usage": SnapshotUsageOut,
     "kaml_cursor": Cursor,
     "kaml_version_info": VersionOut,
     "kaml_snapshot_info": SnapshotOut,
@@ -310,7 +344,7 @@ STRUCTS = {
     "kaml_txn": TxnHandle,
 }
 
-CALLBACKS = {"kaml_check_callback": CheckCallback}
+CALLBACKS = {"kaml_check_callback": CheckCallback, "kaml_merge_callback": MergeCallback}
 
 #: What is 0 in ``kaml.h`` is the default in it, too.
 CONSTANTS = {
@@ -319,8 +353,8 @@ CONSTANTS = {
     "KAML_DURABLE_PROCESS": 2,
     "KAML_KEYS_BYTES": 0,
     "KAML_KEYS_U64": 1,
-    "KAML_INDEX_COLUMNS": 0,
-    "KAML_INDEX_BLOOM": 1,
+    "KAML_KEYS_ANY": 2,
+    "KAML_KEYS_ORDERED": 3,
     "KAML_WRITE_THROUGH": 0,
     "KAML_WRITE_BACK": 1,
     "KAML_PUT": 0,
@@ -329,6 +363,11 @@ CONSTANTS = {
     "KAML_PUT_DELETE": 3,
     "KAML_PUT_DELETE_IF_PRESENT": 4,
     "KAML_KEY_BYTES_MAX": KEY_BYTES_MAX,
+    "KAML_LONG_KEY_BYTES_MAX": LONG_KEY_BYTES_MAX,
+    "KAML_RANGE_REVERSE": 1,
+    "KAML_RANGE_KEYS_ONLY": 2,
+    "KAML_RANGE_FROM_EXCLUDED": 4,
+    "KAML_RANGE_TO_INCLUDED": 8,
     "KAML_NAME_BYTES": NAME_BYTES,
     "KAML_UUID_BYTES": UUID_BYTES,
     "KAML_DESCRIPTION_BYTES": DESCRIPTION_BYTES,
@@ -338,8 +377,10 @@ _RECORD = [c_uint32, c_void_p, c_size_t]
 _VALUE_IN = [c_void_p, c_size_t]
 _VALUE_OUT = [POINTER(c_void_p), POINTER(c_size_t)]
 _BUFFER = [c_void_p, c_size_t, POINTER(c_size_t)]
+_RANGE = [c_uint32, c_void_p, c_size_t, c_void_p, c_size_t, c_uint32]
+_ITEMS_OUT = [POINTER(POINTER(Item)), POINTER(c_size_t)]
 
-#: What each function answers and takes. ``c_int`` is a status.
+#: What each function returns and takes. ``c_int`` is a status.
 FUNCTIONS = {
     "kaml_strerror": (c_char_p, [c_int]),
     "kaml_is_retryable": (c_bool, [c_int]),
@@ -348,9 +389,11 @@ FUNCTIONS = {
     "kaml_version": (c_char_p, []),
     "kaml_free": (None, [c_void_p]),
     "kaml_create": (c_int, [c_char_p, c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
+    "kaml_open_or_create": (c_int, [c_char_p, c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
     "kaml_create_in_memory": (c_int, [c_uint64, POINTER(CreateOptions), POINTER(DeviceHandle)]),
     "kaml_open": (c_int, [c_char_p, POINTER(OpenOptions), POINTER(DeviceHandle)]),
     "kaml_close": (c_int, [DeviceHandle]),
+    "kaml_abandon": (c_int, [DeviceHandle]),
     "kaml_limits": (c_int, [DeviceHandle, POINTER(c_uint64), POINTER(c_uint64)]),
     "kaml_create_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(NamespaceOptions), POINTER(c_uint32)]),
     "kaml_namespace": (c_int, [DeviceHandle, c_char_p, POINTER(c_uint32)]),
@@ -367,6 +410,32 @@ FUNCTIONS = {
     "kaml_put_one": (c_int, [DeviceHandle, *_RECORD, *_VALUE_IN]),
     "kaml_delete": (c_int, [DeviceHandle, *_RECORD]),
     "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_list_keys": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), c_size_t, *_ITEMS_OUT]),
+    "kaml_range_open": (c_int, [DeviceHandle, *_RANGE, POINTER(RangeHandle)]),
+    "kaml_prefix_open": (c_int, [DeviceHandle, *_RECORD, c_uint32, POINTER(RangeHandle)]),
+    "kaml_range_next": (c_int, [RangeHandle, c_size_t, *_ITEMS_OUT]),
+    "kaml_range_close": (c_int, [RangeHandle]),
+    "kaml_range_abandon": (c_int, [RangeHandle]),
+    "kaml_first": (c_int, [DeviceHandle, c_uint32, POINTER(POINTER(Item))]),
+    "kaml_last": (c_int, [DeviceHandle, c_uint32, POINTER(POINTER(Item))]),
+    "kaml_count": (c_int, [DeviceHandle, *_RANGE, POINTER(c_uint64)]),
+    "kaml_estimate": (c_int, [DeviceHandle, *_RANGE, POINTER(c_uint64)]),
+    "kaml_delete_range": (c_int, [DeviceHandle, *_RANGE, POINTER(c_uint64)]),
+    "kaml_snapshot_open": (c_int, [DeviceHandle, POINTER(SnapshotHandle)]),
+    "kaml_snapshot_close": (c_int, [SnapshotHandle]),
+    "kaml_snapshot_abandon": (c_int, [SnapshotHandle]),
+    "kaml_snapshot_namespaces": (c_int, [SnapshotHandle, POINTER(NamespaceOut), c_size_t, POINTER(c_size_t)]),
+    "kaml_snapshot_get": (c_int, [SnapshotHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_snapshot_get_into": (c_int, [SnapshotHandle, *_RECORD, *_BUFFER]),
+    "kaml_snapshot_exists": (c_int, [SnapshotHandle, *_RECORD]),
+    "kaml_snapshot_list_keys": (c_int, [SnapshotHandle, c_uint32, POINTER(Cursor), c_size_t, *_ITEMS_OUT]),
+    "kaml_snapshot_range_open": (c_int, [SnapshotHandle, *_RANGE, POINTER(RangeHandle)]),
+    "kaml_snapshot_prefix_open": (c_int, [SnapshotHandle, *_RECORD, c_uint32, POINTER(RangeHandle)]),
+    "kaml_snapshot_first": (c_int, [SnapshotHandle, c_uint32, POINTER(POINTER(Item))]),
+    "kaml_snapshot_last": (c_int, [SnapshotHandle, c_uint32, POINTER(POINTER(Item))]),
+    "kaml_snapshot_count": (c_int, [SnapshotHandle, *_RANGE, POINTER(c_uint64)]),
+    "kaml_snapshot_usage": (c_int, [DeviceHandle, POINTER(SnapshotUsageOut)]),
+    "kaml_limit_snapshot_memory": (c_int, [DeviceHandle, c_uint64]),
     "kaml_get_as_of": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
     "kaml_get_back": (c_int, [DeviceHandle, c_uint32, *_RECORD, *_VALUE_OUT]),
     "kaml_history": (
@@ -379,8 +448,13 @@ FUNCTIONS = {
     "kaml_roll_back": (c_int, [DeviceHandle, c_uint32, c_uint32, POINTER(c_uint32)]),
     "kaml_undo": (c_int, [DeviceHandle, *_RECORD, c_uint32]),
     "kaml_merge": (c_int, [DeviceHandle, c_uint32, POINTER(RetentionIn), POINTER(MergeOut)]),
+    "kaml_merge_with_progress": (
+        c_int,
+        [DeviceHandle, c_uint32, POINTER(RetentionIn), MergeCallback, c_void_p, POINTER(MergeOut)],
+    ),
     "kaml_store_open": (c_int, [DeviceHandle, c_uint64, POINTER(StoreOptions), POINTER(StoreHandle)]),
     "kaml_store_close": (c_int, [StoreHandle]),
+    "kaml_store_abandon": (c_int, [StoreHandle]),
     "kaml_store_flush": (c_int, [StoreHandle]),
     "kaml_store_acknowledge_lost": (c_int, [StoreHandle, POINTER(c_uint64)]),
     "kaml_store_get": (c_int, [StoreHandle, *_RECORD, *_VALUE_OUT]),
@@ -388,6 +462,10 @@ FUNCTIONS = {
     "kaml_store_exists": (c_int, [StoreHandle, *_RECORD]),
     "kaml_store_put": (c_int, [StoreHandle, *_RECORD, *_VALUE_IN]),
     "kaml_store_delete": (c_int, [StoreHandle, *_RECORD]),
+    "kaml_store_range": (c_int, [StoreHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
+    "kaml_store_read_only": (c_int, [StoreHandle, POINTER(SnapshotHandle)]),
+    "kaml_txn_expect": (c_int, [TxnHandle, POINTER(Record), c_size_t]),
+    "kaml_txn_range": (c_int, [TxnHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
     "kaml_txn_begin": (c_int, [StoreHandle, POINTER(TxnHandle)]),
     "kaml_txn_read": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_txn_read_for_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
@@ -399,6 +477,7 @@ FUNCTIONS = {
     "kaml_txn_commit_durable": (c_int, [TxnHandle]),
     "kaml_txn_abort": (c_int, [TxnHandle]),
     "kaml_txn_free": (c_int, [TxnHandle]),
+    "kaml_txn_abandon": (c_int, [TxnHandle]),
 }
 
 
@@ -414,7 +493,7 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(name)
     except OSError as failure:
-        where = "it is looked for where KAML_LIBRARY says, or else where the system looks"
+        where = "set KAML_LIBRARY to its path, or install it where the system searches"
         raise ImportError(f"{failure} ({where})") from failure
     for function, (restype, argtypes) in FUNCTIONS.items():
         declared = getattr(library, function)
@@ -428,20 +507,46 @@ def _load() -> ctypes.CDLL:
 _library = _load()
 
 
+class Pointer(c_void_p):
+    """What the library has allocated, freed with this object."""
+
+
+class Items(POINTER(Item)):  # type: ignore[misc]
+    """Records that the library has allocated, freed with this object."""
+
+    _type_ = Item
+
+
+def _destroy_with(kind: type, function: str) -> None:
+    """Makes a function of the library the destructor of a type. None of it is Python code, so no Ctrl-C can come in between."""
+    method = ctypes.pythonapi.PyInstanceMethod_New
+    method.restype, method.argtypes = ctypes.py_object, [ctypes.py_object]
+    kind.__del__ = method(getattr(_library, function))  # type: ignore[attr-defined]
+
+
+_destroy_with(Pointer, "kaml_free")
+_destroy_with(Items, "kaml_free")
+_destroy_with(RangeHandle, "kaml_range_abandon")
+_destroy_with(SnapshotHandle, "kaml_snapshot_abandon")
+_destroy_with(DeviceHandle, "kaml_abandon")
+_destroy_with(StoreHandle, "kaml_store_abandon")
+_destroy_with(TxnHandle, "kaml_txn_abandon")
+
+
 def version() -> str:
     """The version of the shared library."""
     return _library.kaml_version().decode()
 
 
 def status(function: str, *arguments: Any) -> int:
-    """Calls a function that answers a status."""
+    """Calls a function that returns a status."""
     for place, kind in _NUMBERS[function]:
         unsigned(arguments[place], kind, f"argument {place} of {function}")
     return getattr(_library, function)(*arguments)
 
 
 def call(function: str, *arguments: Any) -> None:
-    """Calls a function that answers a status; any but ``OK`` is raised."""
+    """Calls a function that returns a status; any but ``OK`` is raised."""
     _check(status(function, *arguments))
 
 
@@ -451,7 +556,7 @@ def _check(code: int) -> None:
 
 
 def is_there(function: str, *arguments: Any) -> bool:
-    """Calls a function that answers ``OK`` or ``NOT_FOUND``."""
+    """Calls a function that returns ``OK`` or ``NOT_FOUND``."""
     code = status(function, *arguments)
     if code == Status.NOT_FOUND:
         return False
@@ -460,24 +565,78 @@ def is_there(function: str, *arguments: Any) -> bool:
 
 
 def value(function: str, *arguments: Any) -> Optional[bytes]:
-    """Calls a function that answers a value; none if there is none."""
-    pointer, length = c_void_p(), c_size_t()
+    """Calls a function that returns a value; none if there is none."""
+    pointer, length = Pointer(), c_size_t()
     if not is_there(function, *arguments, byref(pointer), byref(length)):
         return None
-    try:
-        return ctypes.string_at(pointer.value or 0, length.value) if length.value else b""
-    finally:
-        _library.kaml_free(pointer)
+    return ctypes.string_at(pointer.value or 0, length.value) if length.value else b""
+
+
+def item(function: str, *arguments: Any) -> "Optional[tuple[bytes, bytes]]":
+    """Calls a function that returns a record; none if there is none."""
+    found = Items()
+    return _record(found[0]) if is_there(function, *arguments, byref(found)) else None
+
+
+def items(function: str, *arguments: Any, keys_only: bool = False) -> "list[Any]":
+    """Calls a function that returns records, as pairs of key and value, or their keys."""
+    found, count = Items(), c_size_t()
+    call(function, *arguments, byref(found), byref(count))
+    what = _key if keys_only else _record
+    return [what(found[at]) for at in range(count.value)]
+
+
+def _key(one: Item) -> bytes:
+    return ctypes.string_at(one.key, one.key_length)
+
+
+def _record(one: Item) -> "tuple[bytes, bytes]":
+    return _key(one), ctypes.string_at(one.value, one.value_length) if one.value_length else b""
+
+
+class Hearing:
+    """A callback for the library, for a ``with`` block around the call. What it raises makes the library end the call, and is raised
+    by the block; C knows no exceptions, and Python would only print it."""
+
+    def __init__(self, kind: Any, hear: "Callable[..., object]") -> None:
+        self._hear = hear
+        self._raised: Optional[BaseException] = None
+        self._callback = kind(self._call)
+
+    def _call(self, _: object, *told: Any) -> int:
+        try:
+            self._hear(*told)
+        except BaseException as failure:
+            self._raised = failure
+        return self._raised is not None
+
+    def __enter__(self) -> Any:
+        callback, self._callback = self._callback, None  # no cycle for the collector of garbage
+        return callback
+
+    def __exit__(self, _: object, failure: Optional[BaseException], *rest: object) -> None:
+        raised, self._raised = self._raised, None
+        if raised is not None:
+            raise raised
+        if isinstance(failure, Error) and failure.status == Status.CANCELLED:
+            # Ctrl-C came before the callback could catch it. ctypes printed it, and what the library got as the answer was anything.
+            raise KeyboardInterrupt from failure
 
 
 class Owner:
     """Something of the library that is closed once: by ``close``, or when nobody knows it any more."""
 
     _CLOSE = ""
-    _is_open = False
+    _opened: Optional[Struct] = None
 
     def _own(self, handle: Struct) -> None:
-        self._opened, self._is_open, self._process = handle, True, os.getpid()
+        """Takes a handle that the library has yet to fill in: what it opens has an owner already, whatever interrupts the call."""
+        self._process = os.getpid()
+        self._opened = handle
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opened is not None and self._opened.id != 0
 
     @property
     def _handle(self) -> Struct:
@@ -493,10 +652,12 @@ class Owner:
         if not self._is_open:
             return
         if os.getpid() != self._process:
-            self._is_open = False  # it is the parent's, which goes on with it
+            self._opened = None  # it is the parent's, which continues with it
             return
+        close_abandoned()
         code = status(self._CLOSE, self._opened)
-        self._is_open = code in (Status.IN_USE, Status.BAD_STATE)
+        if code not in (Status.IN_USE, Status.BAD_STATE):
+            self._opened.id = 0
         if code != Status.BAD_HANDLE:  # another thread was quicker
             _check(code)
 
@@ -506,7 +667,7 @@ class Owner:
         except Error:
             if raised is None:
                 raise
-            # What the block raised says more; the collector of garbage closes what could not be closed now.
+            # The exception of the block is more useful; garbage collection closes what could not be closed now.
 
     def __del__(self) -> None:
         # After a fork what was open is the parent's; when the interpreter ends the system cleans up.
@@ -520,8 +681,24 @@ class Owner:
 _in_use: "list[tuple[str, Struct]]" = []
 
 
+#: What closes those that nothing open keeps from being closed.
+_ABANDON = {"kaml_snapshot_close": "kaml_snapshot_abandon", "kaml_txn_free": "kaml_txn_abandon"}
+
+
 def _let_go(close: str, handle: Struct) -> None:
-    _in_use.append((close, handle))
+    # A transaction or a snapshot is kept by nothing: an interruption of this leaves it to the destructor of its handle.
+    if close not in _ABANDON or status(_ABANDON[close], handle) == Status.IN_USE:
+        _in_use.append((close, handle))
+    _close_abandoned()
+
+
+def close_abandoned() -> None:
+    """Closes what a finalizer could not close, because it was in use or because Ctrl-C came."""
+    if _in_use:
+        _close_abandoned()
+
+
+def _close_abandoned() -> None:
     # Garbage is collected anywhere, also between a call that failed and the look at its message.
     message = _library.kaml_last_error()
     try:
@@ -537,9 +714,7 @@ def _let_go(close: str, handle: Struct) -> None:
 
 
 def _is_closed(close: str, handle: Struct) -> bool:
-    if close == "kaml_txn_free" and status("kaml_txn_abort", handle) == Status.IN_USE:
-        return False
-    return status(close, handle) != Status.IN_USE
+    return status(_ABANDON.get(close, close), handle) != Status.IN_USE
 
 
 def values_of(found: Struct, names: "tuple[str, ...]") -> "list[Any]":
@@ -553,7 +728,7 @@ def id_of(namespace: Any) -> int:
     try:
         return unsigned(namespace.id, c_uint32, "namespace")
     except AttributeError:
-        raise TypeError(f"a Namespace is wanted, not {type(namespace).__name__}") from None
+        raise TypeError(f"expected a Namespace, not {type(namespace).__name__}") from None
 
 
 def name_bytes(name: str) -> bytes:
@@ -569,7 +744,8 @@ def path_bytes(path: "Union[str, os.PathLike[str]]") -> bytes:
 
 
 def call_with_path(function: str, path: "Union[str, os.PathLike[str]]", *arguments: Any) -> None:
-    """Calls a function that takes a path first; what the system said of the file is raised with it."""
+    """Calls a function that takes a path first; the system's error for the file is raised with it."""
+    close_abandoned()  # one that an interrupted finalizer left still locks the file
     try:
         call(function, path_bytes(path), *arguments)
     except OSError as failure:
@@ -620,6 +796,46 @@ def key_in(key: Key) -> "tuple[bytes, int]":
     """A key and its length, as functions take them."""
     data = key_bytes(key)
     return data, len(data)
+
+
+def range_in(
+    start: Optional[Key],
+    stop: Optional[Key],
+    reverse: bool = False,
+    keys_only: bool = False,
+    start_excluded: bool = False,
+    stop_included: bool = False,
+) -> "tuple[Optional[bytes], int, Optional[bytes], int, int]":
+    """A range of keys, as functions take it."""
+    flags = (
+        (CONSTANTS["KAML_RANGE_REVERSE"] if reverse else 0)
+        | (CONSTANTS["KAML_RANGE_KEYS_ONLY"] if keys_only else 0)
+        | (CONSTANTS["KAML_RANGE_FROM_EXCLUDED"] if start_excluded else 0)
+        | (CONSTANTS["KAML_RANGE_TO_INCLUDED"] if stop_included else 0)
+    )
+    lower, upper = ((None, 0) if bound is None else key_in(bound) for bound in (start, stop))
+    return (*lower, *upper, flags)
+
+
+def prefix_range(prefix: Key) -> "tuple[Optional[bytes], Optional[bytes]]":
+    """The keys that begin with a prefix, as a range."""
+    start = key_bytes(prefix)
+    kept = start.rstrip(b"\xff")
+    return start or None, kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+def records_in(records: "list[tuple[int, int, bytes, bytes]]") -> "ctypes.Array[Record]":
+    """Records as functions take them: namespace, action, key and value. The bytes belong to the list, which outlives the call."""
+
+    def pointer(data: bytes) -> "int | None":
+        return ctypes.cast(c_char_p(data), c_void_p).value
+
+    array = (Record * len(records))()
+    for record, (namespace, action, key, value) in zip(array, records):
+        record.namespace_id, record.action = namespace, action
+        record.key, record.key_length = pointer(key), len(key)
+        record.value, record.value_length = pointer(value), len(value)
+    return array
 
 
 def value_in(value: Buffer) -> "tuple[bytes, int]":

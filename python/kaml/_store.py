@@ -4,11 +4,12 @@ import ctypes
 import enum
 import time
 from ctypes import byref
-from typing import TYPE_CHECKING, Callable, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, TypeVar
 
 from . import _native as native
 from ._errors import Error, RetryableError, Status
 from ._native import CONSTANTS, Buffer, Key, call
+from ._snapshot import DeviceSnapshot
 
 if TYPE_CHECKING:
     from ._device import Device, Namespace
@@ -19,6 +20,8 @@ T = TypeVar("T")
 TIMEOUT_RETRIES_MAX = 2
 #: Seconds before a transaction is run again the second time; doubled each time up to 64 times as long.
 RETRY_PAUSE_S = 20e-6
+#: All records of a range.
+LIMIT_NONE = (1 << 8 * ctypes.sizeof(ctypes.c_size_t)) - 1
 
 
 class WriteMode(enum.IntEnum):
@@ -58,9 +61,10 @@ class Store(native.Owner):
             transactions_max=transactions_max,
         )
         handle = native.StoreHandle()
-        call("kaml_store_open", device._handle, cache_bytes, byref(options), byref(handle))
         self._device = device  # which is not to go before
         self._own(handle)
+        native.close_abandoned()
+        call("kaml_store_open", device._handle, cache_bytes, byref(options), byref(handle))
 
     def close(self) -> None:
         """Flushes the store and closes it. Closing it again does nothing."""
@@ -74,26 +78,67 @@ class Store(native.Owner):
         call("kaml_store_flush", self._handle)
 
     def acknowledge_lost(self) -> int:
-        """Goes on after commits with a durability delay were lost (``COMMITS_LOST``); tells how many they were."""
+        """Acknowledges that commits with a durability delay were lost (``COMMITS_LOST``); returns their number."""
         count = ctypes.c_uint64()
         call("kaml_store_acknowledge_lost", self._handle, byref(count))
         return count.value
 
     def get(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
-        """Reads a value through the cache; none if the key is not there."""
+        """Reads a value through the cache; none if the key does not exist."""
         return native.value("kaml_store_get", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def exists(self, namespace: "Namespace", key: Key) -> bool:
-        """Whether a key is there; never reads flash."""
+        """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_store_exists", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def put(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Stores a record; durable as the write mode says."""
+        """Stores a record; durable as the write mode specifies."""
         call("kaml_store_put", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
-        """Deletes a record, whether it is there or not; durable as the write mode says."""
+        """Deletes a record, whether it exists or not; durable as the write mode specifies."""
         call("kaml_store_delete", self._handle, native.id_of(namespace), *native.key_in(key))
+
+    def range(
+        self,
+        namespace: "Namespace",
+        start: Optional[Key] = None,
+        stop: Optional[Key] = None,
+        *,
+        limit: int = LIMIT_NONE,
+        reverse: bool = False,
+        keys_only: bool = False,
+        start_excluded: bool = False,
+        stop_included: bool = False,
+    ) -> "List[Any]":
+        """The records of an ordered namespace from the key ``start`` to the key ``stop``, as of one moment, at most ``limit``: unflushed ones are among
+        them. Otherwise as ``Device.range``; all of them are in memory at once, so a long range is read in parts."""
+        bounds = native.range_in(start, stop, reverse, keys_only, start_excluded, stop_included)
+        where = self._handle, native.id_of(namespace)
+        return native.items("kaml_store_range", *where, *bounds, limit, keys_only=keys_only)
+
+    def prefix(
+        self,
+        namespace: "Namespace",
+        prefix: Key,
+        *,
+        limit: int = LIMIT_NONE,
+        reverse: bool = False,
+        keys_only: bool = False,
+    ) -> "List[Any]":
+        """The records whose keys begin with a prefix, as ``range`` has them."""
+        return self.range(
+            namespace, *native.prefix_range(prefix), limit=limit, reverse=reverse, keys_only=keys_only
+        )
+
+    def read_only(self) -> DeviceSnapshot:
+        """Begins a transaction that only reads, for a ``with`` block: a snapshot of what is durable. It takes no locks, waits for nobody, and is
+        never aborted. It shows every commit that has returned, except with a ``durability_delay_ms``, and every put in write-through mode;
+        ``flush`` makes the others durable. It can be read after the store was closed."""
+        handle = native.SnapshotHandle()
+        snapshot = DeviceSnapshot(handle, self._device)
+        call("kaml_store_read_only", self._handle, byref(handle))
+        return snapshot
 
     def transaction(self) -> "Transaction":
         """Begins a transaction, for a ``with`` block: it commits at the end, and aborts if the block raises."""
@@ -124,9 +169,15 @@ class Transaction(native.Owner):
     def __init__(self, store: Store) -> None:
         handle = native.TxnHandle()
         self._ended = False
-        call("kaml_txn_begin", store._handle, byref(handle))
         self._store = store  # which is not to go before
         self._own(handle)
+        call("kaml_txn_begin", store._handle, byref(handle))
+
+    def expect(self, records: "Iterable[Tuple[Namespace, Key]]") -> None:
+        """Reports which records the transaction is going to use, as pairs of namespace and key. Those that the cache has not are read from the
+        device together, before anything is locked. It changes no result; a record that cannot be read raises when it is used."""
+        named = [(native.id_of(namespace), 0, native.key_bytes(key), b"") for namespace, key in records]
+        call("kaml_txn_expect", self._handle, native.records_in(named), len(named))
 
     def read(self, namespace: "Namespace", key: Key) -> Optional[bytes]:
         """Reads a record, or that there is none: nobody changes it until the transaction ends."""
@@ -136,20 +187,52 @@ class Transaction(native.Owner):
         """Reads a record that is going to be changed: nobody else reads it for that either."""
         return native.value("kaml_txn_read_for_update", self._handle, native.id_of(namespace), *native.key_in(key))
 
+    def range(
+        self,
+        namespace: "Namespace",
+        start: Optional[Key] = None,
+        stop: Optional[Key] = None,
+        *,
+        limit: int = LIMIT_NONE,
+        reverse: bool = False,
+        keys_only: bool = False,
+        start_excluded: bool = False,
+        stop_included: bool = False,
+    ) -> "List[Any]":
+        """The records of an ordered namespace from the key ``start`` to the key ``stop``, at most ``limit``, with what this transaction has changed
+        itself. Nobody adds a record to what was read, or changes or deletes one of it, until the transaction ends."""
+        bounds = native.range_in(start, stop, reverse, keys_only, start_excluded, stop_included)
+        where = self._handle, native.id_of(namespace)
+        return native.items("kaml_txn_range", *where, *bounds, limit, keys_only=keys_only)
+
+    def prefix(
+        self,
+        namespace: "Namespace",
+        prefix: Key,
+        *,
+        limit: int = LIMIT_NONE,
+        reverse: bool = False,
+        keys_only: bool = False,
+    ) -> "List[Any]":
+        """The records whose keys begin with a prefix, as ``range`` has them."""
+        return self.range(
+            namespace, *native.prefix_range(prefix), limit=limit, reverse=reverse, keys_only=keys_only
+        )
+
     def update(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Changes a record that is there; else ``NotFoundError``."""
+        """Changes a record that exists; else ``NotFoundError``."""
         call("kaml_txn_update", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def insert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Stores a record that is not there; else ``ExistsError``."""
+        """Stores a record that does not exist; else ``ExistsError``."""
         call("kaml_txn_insert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def upsert(self, namespace: "Namespace", key: Key, value: Buffer) -> None:
-        """Stores a record, whether it is there or not."""
+        """Stores a record, whether it exists or not."""
         call("kaml_txn_upsert", self._handle, native.id_of(namespace), *native.key_in(key), *native.value_in(value))
 
     def delete(self, namespace: "Namespace", key: Key) -> None:
-        """Deletes a record that is there; else ``NotFoundError``."""
+        """Deletes a record that exists; else ``NotFoundError``."""
         call("kaml_txn_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
     def commit(self) -> None:
@@ -164,12 +247,12 @@ class Transaction(native.Owner):
         call("kaml_txn_commit_durable", self._handle)
 
     def abort(self) -> None:
-        """Abandons all changes. The ``with`` block may go on, and ends without a commit."""
+        """Abandons all changes. The ``with`` block can continue, and ends without a commit."""
         self._ended = True
         call("kaml_txn_abort", self._handle)
 
     def close(self) -> None:
-        """Gives the transaction back, aborted if it is active. Closing it again does nothing."""
+        """Releases the transaction, and aborts it if it is active. Closing it again does nothing."""
         try:
             self._close()
         except Error as error:
@@ -184,6 +267,6 @@ class Transaction(native.Owner):
     def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None and not self._ended:
-                self.commit()  # raises if a deadlock has aborted it and the block went on nevertheless
+                self.commit()  # raises if a deadlock has aborted it and the block continued nevertheless
         finally:
             self.close()

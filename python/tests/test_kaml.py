@@ -21,6 +21,131 @@ import kaml
 from kaml import Batch, Device, KeyKind, Status, Store
 
 
+class Ranges(unittest.TestCase):
+    """Keys of any length, and ranges of them."""
+
+    COUNT = 700
+
+    def setUp(self):
+        self.device = Device.in_memory(64 << 20)
+        self.addCleanup(self.device.close)
+        self.pages = self.device.create_namespace("pages", KeyKind.ORDERED)
+        self.model = [(self.key(number), str(number).encode() * (number % 50)) for number in range(self.COUNT)]
+        for at in range(self.COUNT):
+            self.device.put(self.pages, *self.model[at * 11 % self.COUNT])
+
+    @staticmethod
+    def key(number):
+        """In the order of the numbers, of 6 to 1023 bytes."""
+        return b"%06d" % number + b"/and more" * (number % 114)
+
+    def expected(self, start, stop, start_excluded=False, stop_included=False):
+        def is_in(key):
+            after = start is None or key > start or (key == start and not start_excluded)
+            return after and (stop is None or key < stop or (key == stop and stop_included))
+
+        return [pair for pair in self.model if is_in(pair[0])]
+
+    def test_ranges_are_those_of_a_sorted_list(self):
+        bounds = [None, self.key(0), self.key(300), b"000300", self.key(301), self.key(699), b"z"]
+        for start, stop, first, last in itertools.product(bounds, bounds, (False, True), (False, True)):
+            flags = {"start_excluded": first, "stop_included": last}
+            expected = self.expected(start, stop, **flags)
+            self.assertEqual(list(self.device.range(self.pages, start, stop, **flags)), expected)
+            keys = [key for key, _ in reversed(expected)]
+            found = self.device.range(self.pages, start, stop, reverse=True, keys_only=True, **flags)
+            self.assertEqual(list(found), keys)
+            if not first and not last:
+                self.assertEqual(self.device.count(self.pages, start, stop), len(expected))
+        self.assertEqual(self.device.first(self.pages), self.model[0])
+        self.assertEqual(self.device.last(self.pages), self.model[-1])
+        self.assertTrue(100 < self.device.estimate(self.pages) < 5000)
+        self.assertEqual(list(self.device.keys(self.pages)), [key for key, _ in self.model])
+        hundreds = [pair for pair in self.model if pair[0].startswith(b"0003")]
+        self.assertEqual(list(self.device.prefix(self.pages, "0003")), hundreds)
+        self.assertEqual(list(self.device.prefix(self.pages, "0003", reverse=True)), hundreds[::-1])
+        self.assertEqual(len(list(self.device.prefix(self.pages, "", keys_only=True))), self.COUNT)
+
+    def test_an_iterator_shows_one_moment_and_can_be_left(self):
+        walk = self.device.range(self.pages)
+        seen = [next(walk)]
+        self.assertEqual(self.device.delete_range(self.pages, self.key(100), self.key(200)), 100)
+        self.device.put(self.pages, self.key(self.COUNT), b"new")
+        self.assertEqual(seen + list(walk), self.model)
+        self.assertEqual(self.device.count(self.pages), self.COUNT - 100 + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(2000):
+                next(self.device.range(self.pages, keys_only=True))
+            never_begun = self.device.range(self.pages)
+            del never_begun
+            gc.collect()
+        walk = self.device.range(self.pages)
+        next(walk)
+        self.device.close()
+        with self.assertRaises(kaml.Error) as refused:
+            list(walk)
+        self.assertEqual(refused.exception.status, Status.BAD_HANDLE)
+
+    def test_unordered_namespaces_have_long_keys(self):
+        texts = self.device.create_namespace("texts", KeyKind.ANY)
+        self.device.write(Batch().put(texts, "x" * 1024, b"1").put(texts, "short", b"2").put(texts, "y" * 17, b"3"))
+        self.assertEqual(self.device.get(texts, "x" * 1024), b"1")
+        self.assertEqual(set(self.device.keys(texts)), {b"x" * 1024, b"short", b"y" * 17})
+        self.device.delete(texts, "y" * 17)
+        self.assertFalse(self.device.exists(texts, "y" * 17))
+        for wrong in (
+            lambda: self.device.put(texts, "x" * 1025, b""),
+            lambda: self.device.put(texts, "", b""),
+            lambda: self.device.range(self.pages, "", "a"),
+            lambda: self.device.range(self.pages, b"a" * 1025),
+        ):
+            with self.assertRaises(kaml.Error) as refused:
+                wrong()
+            self.assertEqual(refused.exception.status, Status.BAD_KEY)
+        for wrong in (
+            lambda: self.device.range(texts),
+            lambda: self.device.count(texts),
+            lambda: self.device.first(texts),
+            lambda: self.device.delete_range(texts),
+        ):
+            with self.assertRaises(kaml.Error) as refused:
+                wrong()
+            self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+        self.device.delete_namespace(texts)
+        with self.assertRaises(kaml.Error) as refused:
+            self.device.range(texts)
+        self.assertEqual(refused.exception.status, Status.UNKNOWN_NAMESPACE)
+        empty = self.device.create_namespace("empty", KeyKind.ORDERED)
+        self.assertEqual((self.device.first(empty), self.device.last(empty)), (None, None))
+        self.assertEqual(list(self.device.range(empty)), [])
+
+    def test_stores_and_transactions_have_ranges(self):
+        with Store(self.device, 8 << 20, write_mode=kaml.WriteMode.BACK) as store:
+            store.put(self.pages, self.key(self.COUNT), b"unflushed")
+            self.model.append((self.key(self.COUNT), b"unflushed"))
+            self.assertEqual(store.get(self.pages, self.key(self.COUNT)), b"unflushed")
+            self.assertEqual(store.range(self.pages), self.model)
+            keys = [key for key, _ in self.model[:-4:-1]]
+            self.assertEqual(store.range(self.pages, limit=3, reverse=True, keys_only=True), keys)
+            self.assertEqual(store.prefix(self.pages, "0001"), self.expected(b"0001", b"0002"))
+            self.assertEqual(store.prefix(self.pages, b"\xff\xff"), [])
+            with self.assertRaises(kaml.Error) as refused:
+                self.device.delete_range(self.pages)
+            self.assertEqual(refused.exception.status, Status.IN_USE)
+            with store.transaction() as txn:
+                txn.delete(self.pages, self.key(5))
+                txn.insert(self.pages, self.key(5) + b"!", b"another")
+                own = [self.model[4], (self.key(5) + b"!", b"another"), self.model[6]]
+                self.assertEqual(txn.range(self.pages, self.key(4), self.key(6), stop_included=True), own)
+                self.assertEqual(txn.range(self.pages, self.key(4), limit=2, start_excluded=True), own[1:])
+                self.assertEqual(txn.prefix(self.pages, "000004"), own[:1])
+                with self.assertRaises(OverflowError):
+                    txn.range(self.pages, limit=-1)
+                self.assertEqual(len(txn.range(self.pages)), len(self.model))
+        self.assertEqual(self.device.count(self.pages), len(self.model))
+
+
 class Devices(unittest.TestCase):
     """Devices, namespaces, batches."""
 
@@ -46,6 +171,24 @@ class Devices(unittest.TestCase):
             with self.assertRaises(kaml.Error) as refused:
                 device.put(numbers, 7, b"eight")
             self.assertEqual(refused.exception.status, Status.READ_ONLY)
+
+    def test_a_device_is_created_once(self):
+        for found in (None, b"Ada Lovelace"):
+            with Device.open_or_create(self.path, 64 << 20) as device:
+                if found is None:
+                    device.create_namespace("users")
+                users = device.namespace("users")
+                self.assertEqual(device.get(users, "ada"), found)
+                device.put(users, "ada", b"Ada Lovelace")
+
+    def test_a_device_without_a_capacity_grows(self):
+        with Device.open_or_create(self.path) as device:
+            numbers = device.create_namespace("numbers", KeyKind.U64)
+            for key in range(2_000):
+                device.put(numbers, key, bytes(60_000))
+        self.assertGreaterEqual(os.path.getsize(self.path), 128 << 20)
+        with Device.open_or_create(self.path) as device:
+            self.assertEqual(device.get(device.namespace("numbers"), 1_999), bytes(60_000))
 
     def test_a_batch_is_stored_whole_or_not_at_all(self):
         with Device.in_memory(64 << 20) as device:
@@ -114,7 +257,7 @@ class Devices(unittest.TestCase):
             dry = device.merge(pages, dry_run=True)
             self.assertEqual((dry.dropped, dry.versions), (device.merge(pages).dropped, dry.versions))
             policy = kaml.MergePolicy(keep_last=3, keep_for_ns=10**12, keep_internal=True)
-            paper = device.create_namespace("paper", versioned=True, index=kaml.Index.BLOOM, merge_when_low=policy)
+            paper = device.create_namespace("paper", versioned=True, merge_when_low=policy)
             device.put(paper, "home", b"one")
             device.put(paper, "home", b"two")
             self.assertEqual(device.get_back(paper, 1, "home"), b"one")
@@ -133,7 +276,7 @@ class Devices(unittest.TestCase):
                 device.put(pages, "home", b"x" * (number % 7))
             history = device.history(pages, "home")
             told = [next(history) for _ in range(100)]
-            device.delete(pages, "home")  # not told
+            device.delete(pages, "home")  # not listed
             told += history
             self.assertEqual([version.length for version in told], [number % 7 for number in reversed(range(3000))])
             self.assertEqual(told, sorted(told, reverse=True))
@@ -143,6 +286,55 @@ class Devices(unittest.TestCase):
             with self.assertRaises(kaml.Error) as refused:
                 next(device.history(device.create_namespace("plain"), "home"))
             self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
+
+    def test_histories_read_each_version_once(self):
+        """Goal: a history costs a few reads a version, however many there are and however many are under way.
+        Method: count reads at several lengths, one history alone, 16 in turn, and one after another in turn with a copy."""
+        with Device.in_memory(512 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True, version_buffer_bytes=1 << 20)
+            for key, count in (("few", 10), ("some", 1000), ("many", 10000)):
+                for number in range(count):
+                    device.put(pages, key, b"%d" % number)
+            for number in range(40000):  # so that all before is in segments
+                device.put(pages, number % 1000, b"%d" % number)
+
+            def reads_of(key, histories):
+                before = device.statistics().read_count
+                count = sum(1 for _ in itertools.zip_longest(*[device.history(pages, key) for _ in range(histories)]))
+                return count, (device.statistics().read_count - before) / (count * histories)
+
+            for key, wanted in (("few", 10), ("some", 1000), ("many", 10000)):
+                for histories in (1, 16) if wanted <= 1000 else (1,):
+                    count, reads = reads_of(key, histories)
+                    self.assertEqual(count, wanted)
+                    self.assertLess(reads, 4, (key, histories))
+                    self.assertGreater(reads, 0.01, "nothing was read: it is all in the buffer")
+
+    def test_what_progress_raises_ends_a_merge(self):
+        """Goal: a merge reports its progress, can be ended, and continues later.
+        Method: raise at the first call; then merge to the end, dry and for good; any call can be made meanwhile."""
+        with Device.in_memory(256 << 20) as device:
+            pages = device.create_namespace("pages", versioned=True, version_buffer_bytes=1 << 20)
+            for number in range(50000):
+                device.put(pages, number % 100, b"%d" % number)
+            told = []
+
+            def progress(done, total):
+                told.append((done, total, device.get(pages, 1)))
+
+            def ends(done, total):
+                raise KeyboardInterrupt
+
+            self.assertRaises(KeyboardInterrupt, device.merge, pages, progress=ends)
+            self.assertRaises(KeyboardInterrupt, device.merge, pages, dry_run=True, progress=ends)
+            self.assertRaises(TypeError, device.merge, pages, progress=lambda: None)
+            planned = device.merge(pages, dry_run=True, progress=progress)
+            self.assertGreater(planned.dropped, 0)
+            self.assertEqual(device.merge(pages, progress=progress).dropped, planned.dropped)
+            self.assertEqual({value for *_, value in told}, {b"49901"})
+            self.assertTrue(all(done <= total for done, total, _ in told))
+            self.assertEqual(told[-1][0], told[-1][1])
+            self.assertEqual(device.merge(pages, dry_run=True).dropped, 0)
 
     def test_versions_are_put_under_a_condition(self):
         with Device.in_memory(256 << 20) as device:
@@ -154,14 +346,14 @@ class Devices(unittest.TestCase):
                 device.write(Batch().put_if_absent(pages, "home", b"2"))
             device.write(Batch().put_if_present(pages, "home", b"3"))
             self.assertEqual((device.get(pages, "home"), device.get_back(pages, 1, "home")), (b"3", b"1"))
-            for batch in (
-                Batch().put_if_present(pages, "home", b"4").put(plain, "home", b"4"),
-                Batch().delete_if_present(pages, "home"),
-            ):
-                with self.assertRaises(kaml.Error) as refused:
-                    device.write(batch)
-                self.assertEqual(refused.exception.status, Status.BAD_ARGUMENT)
-            self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (b"3", None))
+            both = lambda value: Batch().put_if_present(pages, "home", value).put(plain, "home", value)
+            device.write(both(b"4"))
+            self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (b"4", b"4"))
+            device.write(Batch().delete_if_present(pages, "home"))
+            for refused in (both(b"5"), Batch().delete_if_present(pages, "home")):
+                with self.assertRaises(kaml.NotFoundError):
+                    device.write(refused)
+            self.assertEqual((device.get(pages, "home"), device.get(plain, "home")), (None, b"4"))
 
     def test_devices_tell_how_they_stand(self):
         with Device.create(self.path, 256 << 20, durability=kaml.Durability.PROCESS) as device:
@@ -214,7 +406,7 @@ class Devices(unittest.TestCase):
             calls = []
 
             def progress(done, total):
-                calls.append((done, total, device.get(space, 1)))  # any call may be made
+                calls.append((done, total, device.get(space, 1)))  # any call can be made
                 with self.assertRaises(kaml.Error) as refused:
                     device.close()
                 self.assertEqual(refused.exception.status, Status.IN_USE)
@@ -479,7 +671,6 @@ class Mistakes(unittest.TestCase):
                 lambda: Device.create(path, 64 << 20, durability=number),
                 lambda: Device.open(path, durability=number),
                 lambda: device.create_namespace("new", keys=number),
-                lambda: device.create_namespace("new", index=number),
                 lambda: device.create_namespace("new", versioned=True, merge_when_low=merge(keep_last=number)),
                 lambda: device.get_as_of(past, number, "key"),
                 lambda: device.get_back(past, number, "key"),
@@ -633,7 +824,7 @@ class Ends(unittest.TestCase):
                 self.assertIsNone(device.get(space, "other"))
             with self.assertRaises(kaml.Error):
                 with Device.in_memory(64 << 20) as device, Store(device, 1 << 20) as store:
-                    txn = store.transaction()  # without anything else to be told
+                    txn = store.transaction()  # which shows no other change
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
                 del txn, store, device
@@ -735,7 +926,158 @@ class Ends(unittest.TestCase):
 
 def load_tests(_loader, tests, _pattern):
     tests.addTests(doctest.DocTestSuite(kaml))
+    tests.addTests(doctest.DocTestSuite(kaml._device))
     return tests
+
+
+class Interruptions(unittest.TestCase):
+    """Ctrl-C at any place."""
+
+    def interrupted_somewhere_new(self, body, places):
+        """Runs a body and raises at the first bytecode of the package that is not among the places; False if there is none."""
+        package, is_new = os.path.dirname(kaml.__file__), False
+
+        def trace(frame, event, _):
+            nonlocal is_new
+            if not frame.f_code.co_filename.startswith(package):
+                return None
+            frame.f_trace_opcodes = True
+            if event == "opcode" and not is_new:
+                caller = frame.f_back
+                place = (frame.f_code, frame.f_lasti, caller and caller.f_code, caller and caller.f_lasti)
+                if place not in places:
+                    places.add(place)
+                    is_new = True
+                    raise KeyboardInterrupt
+            return trace
+
+        sys.settrace(trace)
+        try:
+            body()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return is_new  # in a finalizer or a callback, which cannot pass it on
+
+    def interrupt_everywhere(self, body, check):
+        """Interrupts a body once at each of its bytecodes and callers; checks that nothing is left of it each time."""
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        places = set()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                while self.interrupted_somewhere_new(body, places):
+                    gc.collect()
+                    with self.subTest(body=body.__name__, place=len(places)):
+                        check()
+        finally:
+            sys.unraisablehook = hook
+        self.assertGreater(len(places), 50, body)
+
+    def test_nothing_is_lost_at_any_bytecode(self):
+        """Goal: wherever Ctrl-C comes in the package, devices, stores, iterators, snapshots, checks and merges leave nothing open.
+        Method: raise at each bytecode in turn; then the device's file is not locked, device and store are opened and closed, or the device
+        counts no snapshot."""
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        path = os.path.join(directory.name, "device.kaml")
+        with Device.create(path, 64 << 20, durability=kaml.Durability.PROCESS) as device:
+            space, past = device.create_namespace("space"), device.create_namespace("past", versioned=True)
+            ordered = device.create_namespace("ordered", KeyKind.ORDERED)
+            for number in range(40):
+                device.put(space, number, b"1")
+                device.put(ordered, number, b"1")
+                device.put(past, 1, b"%d" % number)
+
+        def opens():
+            with Device.open(path) as device:
+                device.put(space, 1, b"2")
+
+        def is_dropped():
+            Device.open(path).get(space, 1)
+
+        def check_file():
+            Device.open(path).close()  # else it is locked
+
+        for body in (opens, is_dropped):
+            self.interrupt_everywhere(body, check_file)
+
+        with Device.open(path) as device:
+
+            def caches():
+                with Store(device, 4 << 20) as store:
+                    store.put(space, 1, store.get(space, 1))
+
+            def store_is_dropped():
+                Store(device, 4 << 20).put(space, 1, b"2")
+
+            def iterates():
+                for _ in itertools.islice(device.keys(space), 3):
+                    pass
+                for _ in itertools.islice(device.history(past, 1), 20):
+                    pass
+
+            def checks():
+                device.check(lambda done, total: None)
+
+            def merges():
+                device.merge(past, dry_run=True, progress=lambda done, total: None)
+
+            def check_store():
+                Store(device, 4 << 20).close()
+
+            def snapshot_is_dropped():
+                device.open_snapshot().get(space, 1)
+
+            def snapshot_is_read():
+                with device.open_snapshot() as snapshot:
+                    for _ in itertools.islice(snapshot.keys(ordered), 3):
+                        pass
+                    next(snapshot.range(ordered, reverse=True))
+
+            def view_is_read():
+                with Store(device, 4 << 20) as store, store.read_only() as view:
+                    view.exists(space, 1)
+
+            def check_snapshots():
+                self.assertEqual(device.snapshot_usage().open_count, 0)
+
+            for body in (caches, store_is_dropped, iterates, checks, merges, view_is_read):
+                self.interrupt_everywhere(body, check_store)
+            for body in (snapshot_is_dropped, snapshot_is_read, iterates):
+                self.interrupt_everywhere(body, check_snapshots)
+            self.interrupt_everywhere(view_is_read, check_snapshots)
+
+    def test_no_transaction_is_lost_at_any_bytecode(self):
+        """Goal: wherever Ctrl-C comes in the package, a transaction keeps no lock and the store closes.
+        Method: raise at each bytecode of the package in turn, in commits, aborts, retries and plain reads."""
+        with Device.in_memory(64 << 20) as device:
+            space = device.create_namespace("space")
+            with Store(device, 4 << 20, lock_timeout_ms=50) as store:
+                store.put(space, "a", b"0")
+
+                def commits():
+                    with store.transaction() as txn:
+                        txn.upsert(space, "a", txn.read_for_update(space, "a"))
+
+                def aborts():
+                    with store.transaction() as txn:
+                        txn.upsert(space, "a", b"1")
+                        txn.abort()
+
+                def is_dropped():
+                    store.transaction().upsert(space, "a", b"1")
+
+                def runs():
+                    store.run(lambda txn: txn.update(space, "a", b"0"))
+
+                def check():
+                    with store.transaction() as txn:  # nobody has the lock
+                        txn.upsert(space, "a", b"0")
+
+                for body in (commits, aborts, is_dropped, runs):
+                    self.interrupt_everywhere(body, check)
 
 
 if __name__ == "__main__":

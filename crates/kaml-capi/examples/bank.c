@@ -55,7 +55,7 @@ static kaml_status transfer_in(kaml_txn txn, const teller *t, uint64_t from, uin
     return status;
 }
 
-// One transfer, run again as long as others stand in its way.
+// One transfer, run again as long as others are in its way.
 static void transfer(teller *t, uint64_t from, uint64_t to, int64_t amount) {
     for (;;) {
         kaml_txn txn;
@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     check(kaml_store_close(store), "close the store");
     check(kaml_close(device), "close");
 
-    // What was committed is there when the device is opened again.
+    // What was committed exists when the device is opened again.
     check(kaml_open(path, NULL, &device), "open");
     check(kaml_namespace(device, "accounts", &accounts), "namespace");
     check(kaml_store_open(device, 8 << 20, NULL, &store), "store");

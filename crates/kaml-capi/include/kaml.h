@@ -1,22 +1,24 @@
 // kaml.h: the C API of libkaml, a key-value SSD in software.
 //
-// A device keeps records of 1 to 16 byte keys and values of any bytes in namespaces, on a file or block device. A Put of
-// any number of records is atomic, and durable when it returns. A store over a device adds a cache and serializable
-// transactions. docs/c-api.md has the whole story; examples/first.c is the shortest program.
+// A device keeps records of 1 to 16 byte keys, or 1 to 1024, and values of any bytes in namespaces, on a file or block
+// device. Namespaces of KAML_KEYS_ORDERED are read by ranges of keys, with kaml_range_open. A Put of any number of
+// records is atomic, and durable when it returns. kaml_snapshot_open opens a snapshot of all records. A store over a
+// device adds a cache and serializable transactions. docs/c-api.md has the whole story; examples/first.c is the shortest
+// program.
 //
-// Every call answers KAML_OK or why not; kaml_last_error has the message of this thread's last failure.
+// Every call returns KAML_OK or the reason why not; kaml_last_error has the message of this thread's last failure.
 //
 // Ownership. What you pass in stays yours, is only read, and is not kept: it may be gone when the call returns. What is
-// stored behind `void **value` is yours, and you give it back with kaml_free, from any thread, even after the device is
+// stored behind `void **value` is yours, and you free it with kaml_free, from any thread, even after the device is
 // closed. Strings that the library returns are not freed. Handles are numbers, not pointers: copy them as you like; one
 // that was closed is refused, not followed.
 //
-// Threads. Everything may be called from any thread at once. A transaction is used by one thread at a time; more than
+// Threads. Everything can be called from any thread at once. A transaction is used by one thread at a time; more than
 // one wait for each other. Handles do not survive fork.
 //
-// Pointers. Null and misaligned pointers are refused with KAML_BAD_ARGUMENT, except where a call says that they may be
-// null. Nobody may change what a call reads while it runs. An answer through a pointer is there only if KAML_OK is
-// answered, unless a call says otherwise.
+// Pointers. Null and misaligned pointers are refused with KAML_BAD_ARGUMENT, except where a call allows them to be
+// null. Nothing may change what a call reads while it runs. A result behind a pointer is set only if KAML_OK is
+// returned, unless a call states otherwise.
 
 
 #ifndef KAML_H
@@ -39,6 +41,7 @@
 #define KAML_DEVICE_STATISTICS_INIT { sizeof(kaml_device_statistics), \
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
     { 0, 0, 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0, 0, 0 } }
+#define KAML_DEVICE_SNAPSHOT_USAGE_INIT { sizeof(kaml_device_snapshot_usage), 0, 0, 0, 0, 0 }
 #define KAML_CHECK_REPORT_INIT { sizeof(kaml_check_report), 0, 0, 0, 0, 0 }
 
 
@@ -57,11 +60,11 @@
 // Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
 #define KAML_KEYS_U64 1
 
-// Versions are found by retrieval tables.
-#define KAML_INDEX_COLUMNS 0
+// Keys of 1 to 1024 bytes, in no order.
+#define KAML_KEYS_ANY 2
 
-// Versions are found by the Bloom filters of the Muninn paper: a baseline to measure.
-#define KAML_INDEX_BLOOM 1
+// Keys of 1 to 1024 bytes, in their order.
+#define KAML_KEYS_ORDERED 3
 
 // A plain put is durable when it returns.
 #define KAML_WRITE_THROUGH 0
@@ -78,25 +81,40 @@
 // The longest description of a device, with the zero byte that ends it.
 #define KAML_DESCRIPTION_BYTES 1024
 
-// Store, whether the key is there or not.
+// Store, whether the key exists or not.
 #define KAML_PUT 0
 
-// Store a key that is not there; else nothing of the batch is stored.
+// Store a key that does not exist; else nothing of the batch is stored.
 #define KAML_PUT_IF_ABSENT 1
 
-// Store a key that is there; else nothing of the batch is stored.
+// Store a key that exists; else nothing of the batch is stored.
 #define KAML_PUT_IF_PRESENT 2
 
-// Delete, whether the key is there or not. The value is not looked at.
+// Delete, whether the key exists or not. The value is not looked at.
 #define KAML_PUT_DELETE 3
 
-// Delete a key that is there; else nothing of the batch is stored. The value is not looked at.
+// Delete a key that exists; else nothing of the batch is stored. The value is not looked at.
 #define KAML_PUT_DELETE_IF_PRESENT 4
 
-// The longest key.
+// The longest key of a namespace of `KAML_KEYS_BYTES`; others take up to `KAML_LONG_KEY_BYTES_MAX`.
 #define KAML_KEY_BYTES_MAX 16
 
-// What every call answers. Numbers keep their meaning in later versions; later versions may add some.
+// From the end of the range downwards.
+#define KAML_RANGE_REVERSE 1
+
+// Keys without their values: no value is read, and `value` is null.
+#define KAML_RANGE_KEYS_ONLY 2
+
+// The range does not contain its bound `from`. Without this flag it does.
+#define KAML_RANGE_FROM_EXCLUDED 4
+
+// The range contains its bound `to`. Without this flag it does not.
+#define KAML_RANGE_TO_INCLUDED 8
+
+// The longest key of a namespace of `KAML_KEYS_ANY` or `KAML_KEYS_ORDERED`, in bytes.
+#define KAML_LONG_KEY_BYTES_MAX 1024
+
+// What every call returns. Numbers keep their meaning in later versions; later versions may add some.
 typedef enum kaml_status {
     // It worked.
     KAML_OK = 0,
@@ -106,7 +124,7 @@ typedef enum kaml_status {
     KAML_EXISTS = 2,
     // The transaction waited for others that waited for it. It was aborted; run it again.
     KAML_DEADLOCK = 10,
-    // A lock was not given in time. The transaction was aborted; run it again.
+    // A lock was not granted in time. The transaction was aborted; run it again.
     KAML_LOCK_TIMEOUT = 11,
     // What the transaction read did not become durable. It was aborted; run it again.
     KAML_DEPENDENCY_LOST = 12,
@@ -121,13 +139,13 @@ typedef enum kaml_status {
     KAML_BAD_STATE = 22,
     // In use: a handle by another thread, a device by a store, a store by transactions.
     KAML_IN_USE = 23,
-    // A key of a length that the namespace does not take.
+    // The namespace does not take keys of this length.
     KAML_BAD_KEY = 24,
     // A value above the limit of the device.
     KAML_VALUE_TOO_LARGE = 25,
     // More than one Put takes.
     KAML_BATCH_TOO_LARGE = 26,
-    // The value is longer than the buffer; its length was answered.
+    // The value is longer than the buffer; its length was returned.
     KAML_BUFFER_TOO_SMALL = 27,
     // No namespace has that name or id.
     KAML_UNKNOWN_NAMESPACE = 28,
@@ -141,10 +159,12 @@ typedef enum kaml_status {
     KAML_CACHE_TOO_SMALL = 32,
     // The system refused memory or a thread.
     KAML_NO_RESOURCES = 33,
-    // No snapshot has that number, or the key has not so many versions.
+    // No snapshot has that number, or the key has fewer versions.
     KAML_NO_VERSION = 34,
-    // A callback of the caller asked for the end.
+    // A callback of the caller requested the end.
     KAML_CANCELLED = 35,
+    // A snapshot, or an iterator, has expired: what it keeps of overwritten records was in the way. Open another one.
+    KAML_SNAPSHOT_TOO_OLD = 36,
     // The device is full; delete something first.
     KAML_FULL = 40,
     // The file system below the device is full.
@@ -159,17 +179,17 @@ typedef enum kaml_status {
     KAML_IO = 46,
     // There is no KAML device.
     KAML_NOT_A_DEVICE = 50,
-    // Made by a later version of this software.
+    // Created by a later version of this software.
     KAML_NEWER_VERSION = 51,
     // Open in another process, or twice in this one.
     KAML_LOCKED = 52,
-    // Something is there already, and it was not asked to be replaced.
+    // Something exists already, and `force` was not set.
     KAML_NOT_EMPTY = 53,
-    // No file is there, or the directory that it was to be made in is not.
+    // The file, or the directory for a new file, does not exist.
     KAML_NO_FILE = 54,
-    // The system does not let this user read or write the file, or make it.
+    // The system does not allow this user to read, write or create the file.
     KAML_NO_PERMISSION = 55,
-    // A mistake in this library; please report it with its message.
+    // An error in this library; please report it with its message.
     KAML_INTERNAL = 99,
 } kaml_status;
 
@@ -179,9 +199,9 @@ typedef struct kaml_create_options {
     size_t struct_size;
     // `KAML_DURABLE_...`.
     uint32_t durability;
-    // 1: format over what is there.
+    // 1: format over what exists.
     uint32_t force;
-    // 1: write every block once now, so that later puts are a quarter faster from the start.
+    // 1: write every block once now, so later puts are a quarter faster from the start.
     uint32_t prewrite;
     // Dies, which is the number of logs.
     uint32_t die_count;
@@ -197,7 +217,7 @@ typedef struct kaml_create_options {
 
 // A device: a number, copied as you like. Zeros are never open.
 typedef struct kaml_device {
-    // Only the library knows what it means.
+    // Private to the library.
     uint64_t id;
 } kaml_device;
 
@@ -227,18 +247,18 @@ typedef struct kaml_namespace_options {
     const uint32_t *logs;
     // 1: it keeps every version of every record.
     uint32_t versioned;
-    // Of a versioned namespace: `KAML_INDEX_...`.
-    uint32_t index;
+    // 0.
+    uint32_t reserved_versioned;
     // Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     uint64_t version_buffer_bytes;
-    // Of a versioned namespace: 1: the space of old versions is given back when it runs low; what the fields below keep
-    // and what snapshots see stays. 0: nothing ever goes by itself.
+    // For a versioned namespace: 1: old versions are dropped when space runs low, except those that the fields below keep
+    // or snapshots see. 0: nothing is ever dropped by itself.
     uint32_t merge_when_low;
-    // So many of the newest versions of each key stay then; 0 is 1.
+    // Number of the newest versions of each key that are kept then; 0 is 1.
     uint32_t keep_last;
-    // Everything put in so many nanoseconds before stays then; 0: no such rule.
+    // Everything put in this many nanoseconds before is kept then; 0: no such rule.
     uint64_t keep_for_ns;
-    // 1: the newest version of each key among those that were put around the same time stays then.
+    // 1: the newest version of each key among those that were put around the same time is kept then.
     uint32_t keep_internal;
     // 0.
     uint32_t reserved;
@@ -247,7 +267,7 @@ typedef struct kaml_namespace_options {
 // A namespace of a device; never given to another one.
 typedef uint32_t kaml_namespace_id;
 
-// A namespace, as a listing tells it.
+// A namespace, as a listing reports it.
 typedef struct kaml_namespace_info {
     // Records that the device has in it, or versions of all records.
     uint64_t record_count;
@@ -295,11 +315,11 @@ typedef struct kaml_device_info {
     uint64_t replayed_ring_records;
     // Its identity: 32 hexadecimal digits.
     char uuid[KAML_UUID_BYTES];
-    // The medium in words, with its path and with what it has to do without, as io_uring; cut off where it is longer.
+    // A description of the medium, with its path and any fallback, such as missing io_uring; truncated if it is longer.
     char description[KAML_DESCRIPTION_BYTES];
 } kaml_device_info;
 
-// Latencies of one kind of command since the device was opened, in nanoseconds; all 0 if there was none. Two digits count.
+// Latencies of one kind of command since the device was opened, in nanoseconds, to two digits; all 0 if there was none.
 typedef struct kaml_latency {
     // Commands.
     uint64_t count;
@@ -317,7 +337,7 @@ typedef struct kaml_latency {
     uint64_t max_ns;
 } kaml_latency;
 
-// How a device stands, and what it has done since it was opened. Begin with `KAML_DEVICE_STATISTICS_INIT`.
+// The state of a device, and counts since it was opened. Begin with `KAML_DEVICE_STATISTICS_INIT`.
 typedef struct kaml_device_statistics {
     // Filled in by `KAML_DEVICE_STATISTICS_INIT`.
     size_t struct_size;
@@ -355,17 +375,17 @@ typedef struct kaml_device_statistics {
     uint64_t put_count;
     // Deletes.
     uint64_t delete_count;
-    // Gets answered.
+    // Gets that have completed.
     uint64_t get_count;
     // Blocks erased.
     uint64_t erase_count;
     // Programs that failed.
     uint64_t program_failures;
-    // Damaged records that garbage collection came across.
+    // Damaged records that garbage collection found.
     uint64_t damaged_records;
     // Nanoseconds that opening took.
     uint64_t open_ns;
-    // `page_bytes` for each of `host_bytes`; 0 before the first.
+    // `page_bytes` divided by `record_bytes`; 0 before the first record.
     double write_amplification;
     // Erases of a block since the device was created, the mean of all blocks.
     double erase_mean;
@@ -379,7 +399,7 @@ typedef struct kaml_device_statistics {
     uint32_t free_blocks;
     // Blocks that are never used again.
     uint32_t bad_blocks;
-    // 1: a write failed and stopped the device: it takes no more changes (`KAML_STOPPED`).
+    // 1: a failed write stopped the device: it accepts no more changes (`KAML_STOPPED`).
     uint32_t stopped;
     // Of Puts and deletes, one for each batch.
     struct kaml_latency put_latency;
@@ -387,10 +407,10 @@ typedef struct kaml_device_statistics {
     struct kaml_latency get_latency;
 } kaml_device_statistics;
 
-// Hears of a check while it goes on: of each problem, a sentence that is valid until it returns, and with a null `problem` how
-// far the check has come, in blocks (`block_count` is 0 before they are counted). 0: go on; anything else ends the check.
-// It is called by the thread that called `kaml_check` and may make any call. It has to return: no exception and no `longjmp` may
-// leave it.
+// Called during a check: with each problem, as a sentence that is valid until the callback returns, and with a null
+// `problem` for progress in blocks (`block_count` is 0 before they are counted). Return 0 to continue; anything else ends
+// the check. It runs on the thread that called `kaml_check` and can make any call. It has to return: no exception and no
+// `longjmp` may leave it.
 typedef int (*kaml_check_callback)(void *context,
                                    uint64_t blocks_done,
                                    uint64_t block_count,
@@ -412,7 +432,7 @@ typedef struct kaml_check_report {
     uint64_t problem_count;
 } kaml_check_report;
 
-// A key that the library answers.
+// A key of at most 16 bytes that the library returns.
 typedef struct kaml_key {
     // Its bytes, followed by zeros.
     uint8_t bytes[KAML_KEY_BYTES_MAX];
@@ -428,7 +448,7 @@ typedef struct kaml_record {
     uint32_t action;
     // The key.
     const void *key;
-    // Its bytes, 1 to `KAML_KEY_BYTES_MAX`.
+    // Its bytes, 1 to `KAML_KEY_BYTES_MAX`, or to `KAML_LONG_KEY_BYTES_MAX` where the namespace takes longer keys.
     size_t key_length;
     // The value; may be null if it has no bytes.
     const void *value;
@@ -440,9 +460,49 @@ typedef struct kaml_record {
 typedef struct kaml_cursor {
     // 0: at the beginning, 1: in between, 2: at the end.
     uint32_t state;
-    // Only the library knows what it means.
+    // Private to the library.
     uint8_t place[24];
 } kaml_cursor;
+
+// An iterator over a range: a number, copied as you like. Zeros are never open.
+typedef struct kaml_range {
+    // Private to the library.
+    uint64_t id;
+} kaml_range;
+
+// A record of a batch that the library returns. Key and value are in the memory of the batch: `kaml_free` of the first item frees all.
+typedef struct kaml_item {
+    // The key.
+    const void *key;
+    // Its bytes, 1 to `KAML_LONG_KEY_BYTES_MAX`.
+    size_t key_length;
+    // The value; null if keys alone were requested.
+    const void *value;
+    // Its bytes.
+    size_t value_length;
+} kaml_item;
+
+// A snapshot of a whole device: a number, copied as you like. Zeros are never open.
+typedef struct kaml_device_snapshot {
+    // Private to the library.
+    uint64_t id;
+} kaml_device_snapshot;
+
+// What open snapshots keep, those of iterators included. Begin with `KAML_DEVICE_SNAPSHOT_USAGE_INIT`.
+typedef struct kaml_device_snapshot_usage {
+    // Filled in by `KAML_DEVICE_SNAPSHOT_USAGE_INIT`.
+    size_t struct_size;
+    // Moments of which snapshots are open. Snapshots of one moment count once.
+    uint64_t open_count;
+    // Moments whose snapshots expired since the device was opened.
+    uint64_t expired_count;
+    // Bytes of overwritten and deleted records that are kept on flash, in whole chunks.
+    uint64_t kept_bytes;
+    // Overwritten and deleted records that are kept, and keys that did not exist.
+    uint64_t entry_count;
+    // Bytes of memory for them.
+    uint64_t memory_bytes;
+} kaml_device_snapshot_usage;
 
 // A version of a record.
 typedef struct kaml_version_info {
@@ -470,7 +530,7 @@ typedef struct kaml_snapshot_info {
     uint32_t reserved;
 } kaml_snapshot_info;
 
-// What a merge keeps besides the newest version of each key: whatever one of the rules wants. Begin with
+// What a merge keeps besides the newest version of each key: whatever one of the rules keeps. Begin with
 // `KAML_RETENTION_INIT`, which keeps what snapshots see.
 typedef struct kaml_retention {
     // Filled in by `KAML_RETENTION_INIT`.
@@ -483,7 +543,7 @@ typedef struct kaml_retention {
     uint32_t keep_snapshots;
     // 1: the newest version of each key among those put around the same time.
     uint32_t keep_internal;
-    // 1: change nothing, only tell what would go.
+    // 1: change nothing, only show what would go.
     uint32_t dry_run;
 } kaml_retention;
 
@@ -491,17 +551,22 @@ typedef struct kaml_retention {
 typedef struct kaml_merge_report {
     // Versions that were looked at.
     uint64_t versions;
-    // Of these, the ones that the rules keep.
+    // Those of them that the rules keep.
     uint64_t kept;
     // Those that went.
     uint64_t dropped;
     // Their bytes.
     uint64_t dropped_bytes;
-    // Segments given back.
+    // Segments released.
     uint64_t segments_read;
     // Segments that took their place; not known in a dry run.
     uint64_t segments_written;
 } kaml_merge_report;
+
+// Hears of a merge while it continues, many times in each row: rows that are done, and all rows. 0: continue; anything else ends the
+// merge. It is called by the thread that called `kaml_merge_with_progress` and may make any call but a merge of the same device,
+// which would wait for this one. It has to return: no exception and no `longjmp` may leave it.
+typedef int (*kaml_merge_callback)(void *context, uint32_t rows_done, uint32_t row_count);
 
 // How many neighbouring keys of a namespace share a lock.
 typedef struct kaml_lock_width {
@@ -519,7 +584,7 @@ typedef struct kaml_store_options {
     uint32_t write_mode;
     // Neighbouring keys that share a lock; 0 is 1.
     uint32_t records_per_lock;
-    // 1: give locks back when a commit's place in the durable order is fixed, not when it is durable. Commits still
+    // 1: release locks when a commit's place in the durable order is fixed, not when it is durable. Commits still
     // return when they are durable.
     uint32_t early_release;
     // Longest wait for a lock; 0 is two seconds.
@@ -528,7 +593,7 @@ typedef struct kaml_store_options {
     uint32_t transactions_max;
     // How many `lock_widths` there are.
     uint32_t lock_width_count;
-    // 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about so many
+    // 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about this many
     // microseconds, in order and many together: a crash loses the last of them, whole. `kaml_store_flush` waits for all.
     uint64_t durability_delay_us;
     // Namespaces whose `records_per_lock` differs.
@@ -537,13 +602,13 @@ typedef struct kaml_store_options {
 
 // A store: a number, copied as you like. Zeros are never open.
 typedef struct kaml_store {
-    // Only the library knows what it means.
+    // Private to the library.
     uint64_t id;
 } kaml_store;
 
 // A transaction: a number, copied as you like. Zeros are never open.
 typedef struct kaml_txn {
-    // Only the library knows what it means.
+    // Private to the library.
     uint64_t id;
 } kaml_txn;
 
@@ -551,48 +616,59 @@ typedef struct kaml_txn {
 extern "C" {
 #endif // __cplusplus
 
-// What a status means, in general: a string that is never freed. `kaml_last_error` says what happened.
+// What a status means, in general: a string that is never freed. `kaml_last_error` states what happened.
 const char *kaml_strerror(int status);
 
-// Whether a transaction that ended with this status may well succeed when it is run again from its beginning.
+// Whether a transaction that ended with this status can succeed if it runs again from its beginning.
 bool kaml_is_retryable(int status);
 
-// What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
-// if none did. Valid until the next call of this thread fails, or puts a message back; never freed by the caller.
+// The message of the last call of this thread that did not return `KAML_OK`, with names and numbers; an empty string if
+// none did. Valid until the next call of this thread fails, or restores a message; never freed by the caller.
 const char *kaml_last_error(void);
 
-// Puts a message back that was copied from `kaml_last_error`: for destructors and finalizers, whose own calls may fail
-// between a call and the look at its message. `message` is copied; null is the empty string.
+// Restores a message that was copied from `kaml_last_error`. It is for destructors and finalizers, whose own calls can
+// fail between a call and the look at its message. `message` is copied; null is the empty string.
 void kaml_set_last_error(const char *message);
 
 // The version of the library that is loaded, `"1.2.3"`; `KAML_VERSION` is that of the header, which may be older.
 const char *kaml_version(void);
 
-// Gives back a value that the library answered. A null pointer is nothing.
+// Frees a value that the library returned. A null pointer is ignored.
 void kaml_free(void *value);
 
-// Creates a device on a file, which is made, or on a block device, and opens it. `options` may be null.
+// Creates a device on a new file or on a block device, and opens it. A `capacity_bytes` of 0 is the whole of a block device; a file then
+// begins with 64 MiB and grows by itself. `options` may be null.
 enum kaml_status kaml_create(const char *path,
                              uint64_t capacity_bytes,
                              const struct kaml_create_options *options,
                              struct kaml_device *device);
 
-// Creates a device in memory, gone when it is closed: for tests. `options` may be null.
+// Opens a device, or creates it first if its file does not exist or is empty. A device that exists keeps its capacity and its
+// options. `capacity_bytes` is as for `kaml_create`. `options` may be null.
+enum kaml_status kaml_open_or_create(const char *path,
+                                     uint64_t capacity_bytes,
+                                     const struct kaml_create_options *options,
+                                     struct kaml_device *device);
+
+// Creates a device in memory, for tests. Closing it drops it. `options` may be null.
 enum kaml_status kaml_create_in_memory(uint64_t capacity_bytes,
                                        const struct kaml_create_options *options,
                                        struct kaml_device *device);
 
-// Opens a device. After a crash this brings back exactly what was answered. `options` may be null.
+// Opens a device. After a crash this recovers everything that was acknowledged. `options` may be null.
 enum kaml_status kaml_open(const char *path,
                            const struct kaml_open_options *options,
                            struct kaml_device *device);
 
-// Closes a device, so that it opens at once the next time. The handle is closed whatever the answer, except
-// `KAML_IN_USE` (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another
-// error the device recovers when it is next opened.
+// Closes a device, so it opens quickly the next time. The handle is closed whatever the call returns, except `KAML_IN_USE`
+// (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another error the device
+// recovers when it is next opened.
 enum kaml_status kaml_close(struct kaml_device device);
 
-// The largest value and the most one Put takes, where a large value counts little.
+// As `kaml_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+enum kaml_status kaml_abandon(struct kaml_device device);
+
+// The largest value, and the largest sum of one Put, in which a large value counts 48 bytes.
 enum kaml_status kaml_limits(struct kaml_device device, uint64_t *value_bytes_max, uint64_t *batch_bytes_max);
 
 // Creates a namespace; durable when it returns. `name` has 1 to 255 bytes of UTF-8; `options` may be null.
@@ -601,34 +677,34 @@ enum kaml_status kaml_create_namespace(struct kaml_device device,
                                        const struct kaml_namespace_options *options,
                                        kaml_namespace_id *namespace_id);
 
-// Finds a namespace by its name. Nothing has to be closed.
+// Finds a namespace by its name. The id needs no closing.
 enum kaml_status kaml_namespace(struct kaml_device device, const char *name, kaml_namespace_id *namespace_id);
 
-// Tells the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
+// Lists the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
 // many there are, also if they are more.
 enum kaml_status kaml_namespaces(struct kaml_device device,
                                  struct kaml_namespace_info *namespaces,
                                  size_t namespace_count_max,
                                  size_t *namespace_count);
 
-// Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
-// transactions that use the namespace fail then.
+// Deletes a namespace with everything in it; durable when it returns. It also works while a store is open over the device:
+// transactions that use the namespace then fail.
 enum kaml_status kaml_delete_namespace(struct kaml_device device,
                                        kaml_namespace_id namespace_id);
 
-// Tells what a device is. Reads no flash.
+// Reports what a device is. Reads no flash.
 enum kaml_status kaml_info(struct kaml_device device, struct kaml_device_info *info);
 
-// Tells how a device stands, and what it has done since it was opened. `kaml_namespaces` tells how many records each namespace
-// has. Reads no flash, but looks at every block: ask once a second, not once a Put.
+// Reports the state of a device, and counts since it was opened. `kaml_namespaces` shows the number of records in each
+// namespace. Reads no flash, but visits every block: call it once a second, not for each Put.
 enum kaml_status kaml_statistics(struct kaml_device device,
                                  struct kaml_device_statistics *statistics);
 
-// Reads everything that is durable and checks it: records and versions against their checksums and the indexes, live data against
-// what is accounted. `KAML_OK` also if there are problems: `problem_count` says how many, `callback` hears each. Others may go on
-// meanwhile; what they change while it is being read is not judged. `KAML_CANCELLED` if the callback asked for the end, without a
-// report; `KAML_STOPPED` if the device takes no more changes: open it again first. `callback` and `report` may be null; `context`
-// is handed to the callback and not looked at.
+// Reads everything that is durable and checks it: records and versions against their checksums and the indexes, live data
+// against the accounts. Returns `KAML_OK` also if there are problems: `problem_count` is their number, and `callback` gets
+// each. Other threads can continue meanwhile; records that they change during the check are not judged. `KAML_CANCELLED`
+// if the callback requested the end, without a report; `KAML_STOPPED` if the device accepts no more changes: open it again
+// first. `callback` and `report` may be null; `context` is passed to the callback and not used otherwise.
 enum kaml_status kaml_check(struct kaml_device device,
                             kaml_check_callback callback,
                             void *context,
@@ -637,8 +713,7 @@ enum kaml_status kaml_check(struct kaml_device device,
 // The key of a number, for namespaces of `KAML_KEYS_U64`: 8 bytes, big-endian.
 struct kaml_key kaml_key_u64(uint64_t number);
 
-// Reads a value. `*value` is the caller's from then on and is given back with `kaml_free`; it is null if there is none
-// (`KAML_NOT_FOUND`).
+// Reads a value. The caller owns `*value` and frees it with `kaml_free`; it is null if there is none (`KAML_NOT_FOUND`).
 enum kaml_status kaml_get(struct kaml_device device,
                           kaml_namespace_id namespace_id,
                           const void *key,
@@ -646,8 +721,8 @@ enum kaml_status kaml_get(struct kaml_device device,
                           void **value,
                           size_t *value_length);
 
-// Reads a value into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered, the buffer is as
-// it was, and `*value_length` is what it takes.
+// Reads a value into a buffer of the caller. If it does not fit, the call returns `KAML_BUFFER_TOO_SMALL`, the buffer does
+// not change, and `*value_length` is the length of the value.
 enum kaml_status kaml_get_into(struct kaml_device device,
                                kaml_namespace_id namespace_id,
                                const void *key,
@@ -656,15 +731,14 @@ enum kaml_status kaml_get_into(struct kaml_device device,
                                size_t buffer_bytes,
                                size_t *value_length);
 
-// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+// Whether a key exists: `KAML_OK` or `KAML_NOT_FOUND`. Reads no flash, except in a versioned namespace.
 enum kaml_status kaml_exists(struct kaml_device device,
                              kaml_namespace_id namespace_id,
                              const void *key,
                              size_t key_length);
 
-// Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
-// ones; conditions are judged as things stood before. Versioned namespaces know the conditions `KAML_PUT_IF_ABSENT` and
-// `KAML_PUT_IF_PRESENT`, of one record that is put alone; all others there are `KAML_BAD_ARGUMENT`, and nothing is stored.
+// Stores records in any namespaces, all or none; durable when it returns. Later records of one key win over earlier ones.
+// Conditions are judged by the state before the call. In a versioned namespace they read flash.
 enum kaml_status kaml_put(struct kaml_device device,
                           const struct kaml_record *records,
                           size_t record_count);
@@ -677,21 +751,229 @@ enum kaml_status kaml_put_one(struct kaml_device device,
                               const void *value,
                               size_t value_length);
 
-// Deletes a record, whether it is there or not; durable when it returns.
+// Deletes a record, whether it exists or not; durable when it returns.
 enum kaml_status kaml_delete(struct kaml_device device,
                              kaml_namespace_id namespace_id,
                              const void *key,
                              size_t key_length);
 
-// Lists the keys of a namespace, up to `key_count_max` with each call, in no order that means anything. A
-// `*key_count` of 0 is the end. Every key that is there all the time is listed exactly once. What is unflushed in a
-// store is not seen.
+// Lists the keys of a namespace in no particular order, up to `key_count_max` with each call. A `*key_count` of 0 is the
+// end. Every key that exists all the time is listed exactly once. Unflushed records of a store are not listed. Keys above 16 bytes
+// need `kaml_list_keys`: here they return `KAML_BAD_ARGUMENT`, and the cursor is kept.
 enum kaml_status kaml_list(struct kaml_device device,
                            kaml_namespace_id namespace_id,
                            struct kaml_cursor *cursor,
                            struct kaml_key *keys,
                            size_t key_count_max,
                            size_t *key_count);
+
+// Begins to read the records of an ordered namespace whose keys are in a range, in the order of their bytes. The range contains `from` and does not
+// contain `to`; flags change that (`KAML_RANGE_...`, 0 for none). A null bound with a length of 0 is no bound. A range that ends before it begins is
+// empty. Close the iterator with `kaml_range_close`; closing the device closes it, too.
+//
+// The iterator sees the records as they are when the first batch is read, whatever is put or deleted meanwhile. Unflushed records of a store are not
+// among them. `KAML_BAD_ARGUMENT` if the namespace is not ordered, `KAML_BAD_KEY` for a bound above `KAML_LONG_KEY_BYTES_MAX`.
+//
+//     kaml_range range;
+//     kaml_item *items;
+//     size_t count;
+//     status = kaml_range_open(device, users, "a", 1, "b", 1, 0, &range);
+//     while (!status && !(status = kaml_range_next(range, 256, &items, &count)) && count > 0) {
+//         for (size_t at = 0; at < count; at++) use(items[at].key, items[at].key_length);
+//         kaml_free(items);
+//     }
+//     kaml_range_close(range);
+enum kaml_status kaml_range_open(struct kaml_device device,
+                                 kaml_namespace_id namespace_id,
+                                 const void *from,
+                                 size_t from_length,
+                                 const void *to,
+                                 size_t to_length,
+                                 uint32_t flags,
+                                 struct kaml_range *range);
+
+// As `kaml_range_open`, for the keys that begin with a prefix of at most `KAML_LONG_KEY_BYTES_MAX` bytes; all keys begin with an empty one.
+// Flags are `KAML_RANGE_REVERSE` and `KAML_RANGE_KEYS_ONLY`.
+enum kaml_status kaml_prefix_open(struct kaml_device device,
+                                  kaml_namespace_id namespace_id,
+                                  const void *prefix,
+                                  size_t prefix_length,
+                                  uint32_t flags,
+                                  struct kaml_range *range);
+
+// The next records of an iterator, at most `item_count_max`, and fewer if they are large. `*items` is an array of `*item_count` records that you
+// free with `kaml_free`. At the end it is null, and `*item_count` is 0. An error comes after the records before it; it does not end the iterator.
+// `KAML_UNKNOWN_NAMESPACE` if the namespace was deleted, `KAML_BAD_HANDLE` after the iterator or its device was closed,
+// `KAML_SNAPSHOT_TOO_OLD` if the records that it should show had to make room.
+enum kaml_status kaml_range_next(struct kaml_range range,
+                                 size_t item_count_max,
+                                 struct kaml_item **items,
+                                 size_t *item_count);
+
+// Closes an iterator.
+enum kaml_status kaml_range_close(struct kaml_range range);
+
+// As `kaml_range_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+enum kaml_status kaml_range_abandon(struct kaml_range range);
+
+// The record with the least key of an ordered namespace; `KAML_NOT_FOUND` if there is none. You free `*item` with `kaml_free`.
+enum kaml_status kaml_first(struct kaml_device device,
+                            kaml_namespace_id namespace_id,
+                            struct kaml_item **item);
+
+// The record with the greatest key of an ordered namespace; `KAML_NOT_FOUND` if there is none. You free `*item` with `kaml_free`.
+enum kaml_status kaml_last(struct kaml_device device,
+                           kaml_namespace_id namespace_id,
+                           struct kaml_item **item);
+
+// Counts the keys of a range, whose bounds are those of `kaml_range_open`; flags are `KAML_RANGE_FROM_EXCLUDED` and `KAML_RANGE_TO_INCLUDED`. Reads
+// no flash; takes a second for some 50 million keys.
+enum kaml_status kaml_count(struct kaml_device device,
+                            kaml_namespace_id namespace_id,
+                            const void *from,
+                            size_t from_length,
+                            const void *to,
+                            size_t to_length,
+                            uint32_t flags,
+                            uint64_t *count);
+
+// About how many keys a range has, in the time of two look-ups; otherwise as `kaml_count`.
+enum kaml_status kaml_estimate(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               const void *from,
+                               size_t from_length,
+                               const void *to,
+                               size_t to_length,
+                               uint32_t flags,
+                               uint64_t *count);
+
+// Deletes the records of a range, whose bounds are those of `kaml_count`; durable when it returns. `*count` is how many there were; it may be null.
+// `KAML_IN_USE` while a store is open over the device.
+enum kaml_status kaml_delete_range(struct kaml_device device,
+                                   kaml_namespace_id namespace_id,
+                                   const void *from,
+                                   size_t from_length,
+                                   const void *to,
+                                   size_t to_length,
+                                   uint32_t flags,
+                                   uint64_t *count);
+
+// Lists keys of any length, of a namespace that is not ordered, in no particular order, up to `item_count_max` with each call. `*items` is an array of
+// `*item_count` keys without values that you free with `kaml_free`; at the end it is null, and `*item_count` is 0. Every key that exists all the time
+// is listed exactly once. Keys above 16 bytes are read from flash. Unflushed records of a store are not listed. An ordered namespace is listed with
+// `kaml_range_open` (`KAML_BAD_ARGUMENT`).
+enum kaml_status kaml_list_keys(struct kaml_device device,
+                                kaml_namespace_id namespace_id,
+                                struct kaml_cursor *cursor,
+                                size_t item_count_max,
+                                struct kaml_item **items,
+                                size_t *item_count);
+
+// Opens a snapshot of all namespaces of records: what is durable now, to be read whatever is put or deleted meanwhile. Nobody waits for it. It keeps
+// what is overwritten and deleted; when that is in the way, the oldest snapshots expire (`KAML_SNAPSHOT_TOO_OLD`). It is in memory alone. Close it
+// with `kaml_snapshot_close`; closing the device closes it, too.
+//
+// Unflushed records of a store are not in it. Namespaces of blocks and of versions cannot be read through it (`KAML_BAD_ARGUMENT`); for these there
+// is `kaml_snapshot`.
+//
+//     kaml_device_snapshot before;
+//     if (kaml_snapshot_open(device, &before)) goto failed;
+//     kaml_put_one(device, users, "ada", 3, "after", 5);
+//     kaml_snapshot_get(before, users, "ada", 3, &value, &length);    // what it was before
+//     kaml_snapshot_close(before);
+enum kaml_status kaml_snapshot_open(struct kaml_device device,
+                                    struct kaml_device_snapshot *snapshot);
+
+// Closes a snapshot. Iterators over it can be read to their end; what it keeps is released when they are closed. `KAML_IN_USE` if another thread is in
+// a call with it; it is then kept.
+enum kaml_status kaml_snapshot_close(struct kaml_device_snapshot snapshot);
+
+// As `kaml_snapshot_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+enum kaml_status kaml_snapshot_abandon(struct kaml_device_snapshot snapshot);
+
+// Lists the namespaces that existed, as they were, also those that cannot be read through a snapshot. Otherwise as `kaml_namespaces`.
+enum kaml_status kaml_snapshot_namespaces(struct kaml_device_snapshot snapshot,
+                                          struct kaml_namespace_info *namespaces,
+                                          size_t namespace_count_max,
+                                          size_t *namespace_count);
+
+// Reads a value as it was. `KAML_UNKNOWN_NAMESPACE` if the namespace was created after the snapshot, or is deleted. Otherwise as `kaml_get`.
+enum kaml_status kaml_snapshot_get(struct kaml_device_snapshot snapshot,
+                                   kaml_namespace_id namespace_id,
+                                   const void *key,
+                                   size_t key_length,
+                                   void **value,
+                                   size_t *value_length);
+
+// Reads a value as it was into a buffer of the caller. Otherwise as `kaml_get_into` and `kaml_snapshot_get`.
+enum kaml_status kaml_snapshot_get_into(struct kaml_device_snapshot snapshot,
+                                        kaml_namespace_id namespace_id,
+                                        const void *key,
+                                        size_t key_length,
+                                        void *buffer,
+                                        size_t buffer_bytes,
+                                        size_t *value_length);
+
+// Whether a key existed: `KAML_OK` or `KAML_NOT_FOUND`. Reads no flash.
+enum kaml_status kaml_snapshot_exists(struct kaml_device_snapshot snapshot,
+                                      kaml_namespace_id namespace_id,
+                                      const void *key,
+                                      size_t key_length);
+
+// Lists the keys of a namespace as they were, each exactly once. Otherwise as `kaml_list_keys`.
+enum kaml_status kaml_snapshot_list_keys(struct kaml_device_snapshot snapshot,
+                                         kaml_namespace_id namespace_id,
+                                         struct kaml_cursor *cursor,
+                                         size_t item_count_max,
+                                         struct kaml_item **items,
+                                         size_t *item_count);
+
+// Begins to read a range of an ordered namespace as it was, with `kaml_range_next`. The iterator shows the moment of the snapshot, also after the
+// snapshot was closed. Otherwise as `kaml_range_open`.
+enum kaml_status kaml_snapshot_range_open(struct kaml_device_snapshot snapshot,
+                                          kaml_namespace_id namespace_id,
+                                          const void *from,
+                                          size_t from_length,
+                                          const void *to,
+                                          size_t to_length,
+                                          uint32_t flags,
+                                          struct kaml_range *range);
+
+// As `kaml_snapshot_range_open`, for the keys that begin with a prefix. Prefix and flags are those of `kaml_prefix_open`.
+enum kaml_status kaml_snapshot_prefix_open(struct kaml_device_snapshot snapshot,
+                                           kaml_namespace_id namespace_id,
+                                           const void *prefix,
+                                           size_t prefix_length,
+                                           uint32_t flags,
+                                           struct kaml_range *range);
+
+// The record with the least key of an ordered namespace as it was. Otherwise as `kaml_first`.
+enum kaml_status kaml_snapshot_first(struct kaml_device_snapshot snapshot,
+                                     kaml_namespace_id namespace_id,
+                                     struct kaml_item **item);
+
+// The record with the greatest key of an ordered namespace as it was. Otherwise as `kaml_last`.
+enum kaml_status kaml_snapshot_last(struct kaml_device_snapshot snapshot,
+                                    kaml_namespace_id namespace_id,
+                                    struct kaml_item **item);
+
+// Counts the keys that a range had. Bounds and flags are those of `kaml_count`. Reads no flash.
+enum kaml_status kaml_snapshot_count(struct kaml_device_snapshot snapshot,
+                                     kaml_namespace_id namespace_id,
+                                     const void *from,
+                                     size_t from_length,
+                                     const void *to,
+                                     size_t to_length,
+                                     uint32_t flags,
+                                     uint64_t *count);
+
+// What open snapshots keep.
+enum kaml_status kaml_snapshot_usage(struct kaml_device device, struct kaml_device_snapshot_usage *usage);
+
+// Sets the memory that open snapshots take for what is overwritten and deleted meanwhile; 512 MiB by default, at some 160 bytes a record. With less
+// than they take, the oldest expire at the next change.
+enum kaml_status kaml_limit_snapshot_memory(struct kaml_device device,
+                                            uint64_t bytes);
 
 // Reads a value as a snapshot sees it. Otherwise as `kaml_get`.
 enum kaml_status kaml_get_as_of(struct kaml_device device,
@@ -711,9 +993,10 @@ enum kaml_status kaml_get_back(struct kaml_device device,
                                void **value,
                                size_t *value_length);
 
-// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
-// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
-// told.
+// Lists the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, including those
+// that a rollback hid. A `*version_count` of 0 is the end, also if the key was never put. Versions put after the first
+// call are not listed. A cursor reads nothing twice, whatever `version_count_max` is, except if more than 16 histories of
+// a device are in progress or a copy of the cursor has continued: then it reads the segments up to its place again.
 enum kaml_status kaml_history(struct kaml_device device,
                               kaml_namespace_id namespace_id,
                               const void *key,
@@ -723,13 +1006,13 @@ enum kaml_status kaml_history(struct kaml_device device,
                               size_t version_count_max,
                               size_t *version_count);
 
-// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns. A
+// Takes a snapshot, which costs next to nothing: what exists now can be read by its number. Durable when it returns. A
 // store that is open over the device is flushed first.
 enum kaml_status kaml_snapshot(struct kaml_device device,
                                kaml_namespace_id namespace_id,
                                uint32_t *snapshot);
 
-// Tells the snapshots of a namespace, oldest first, up to `snapshot_count_max` of them. `*snapshot_count` is how many there
+// Lists the snapshots of a namespace, oldest first, up to `snapshot_count_max` of them. `*snapshot_count` is how many there
 // are, also if they are more.
 enum kaml_status kaml_snapshots(struct kaml_device device,
                                 kaml_namespace_id namespace_id,
@@ -737,56 +1020,68 @@ enum kaml_status kaml_snapshots(struct kaml_device device,
                                 size_t snapshot_count_max,
                                 size_t *snapshot_count);
 
-// Forgets a snapshot: what only it sees goes with the next merge. Durable when it returns.
+// Forgets a snapshot: the next merge drops what only it sees. Durable when it returns.
 enum kaml_status kaml_forget_snapshot(struct kaml_device device,
                                       kaml_namespace_id namespace_id,
                                       uint32_t snapshot);
 
-// Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
-// rolling back to that one undoes it. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
+// Returns a namespace to its state in a snapshot. Takes a snapshot of the present state first, `*before`; rolling back to
+// that one undoes this. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_roll_back(struct kaml_device device,
                                 kaml_namespace_id namespace_id,
                                 uint32_t snapshot,
                                 uint32_t *before);
 
-// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
-// there. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
+// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it did not
+// exist. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 enum kaml_status kaml_undo(struct kaml_device device,
                            kaml_namespace_id namespace_id,
                            const void *key,
                            size_t key_length,
                            uint32_t changes);
 
-// Gives the space of versions back that the rules do not keep, while others put and get, also through a store. `report`
-// may be null.
+// Drops the versions that the rules do not keep, and frees their space. Other threads can put and get meanwhile, also
+// through a store. `report` may be null.
 enum kaml_status kaml_merge(struct kaml_device device,
                             kaml_namespace_id namespace_id,
                             const struct kaml_retention *rules,
                             struct kaml_merge_report *report);
 
-// Opens a store over a device: a cache of records with transactions. While it is open, records of the device are
-// changed through it alone (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` answer
-// `KAML_IN_USE`), and the device is not closed.
-// `options` may be null.
+// As `kaml_merge`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: the
+// versions in the report are dropped, all others are kept, and a later merge continues with them. `callback` and `report`
+// may be null; `context` is passed to the callback and not used otherwise.
+enum kaml_status kaml_merge_with_progress(struct kaml_device device,
+                                          kaml_namespace_id namespace_id,
+                                          const struct kaml_retention *rules,
+                                          kaml_merge_callback callback,
+                                          void *context,
+                                          struct kaml_merge_report *report);
+
+// Opens a store over a device: a cache of records with transactions. While it is open, records of the device change only
+// through the store (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` return `KAML_IN_USE`),
+// and the device cannot be closed. `options` may be null.
 enum kaml_status kaml_store_open(struct kaml_device device,
                                  uint64_t cache_bytes,
                                  const struct kaml_store_options *options,
                                  struct kaml_store *store);
 
-// Flushes a store and closes it. The handle is closed whatever the answer, except `KAML_IN_USE` (transactions are not
+// Flushes a store and closes it. The handle is closed whatever the call returns, except `KAML_IN_USE` (transactions are not
 // freed, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another error unflushed puts are lost.
 enum kaml_status kaml_store_close(struct kaml_store store);
+
+// As `kaml_store_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+enum kaml_status kaml_store_abandon(struct kaml_store store);
 
 // Makes everything durable that was put or committed before.
 enum kaml_status kaml_store_flush(struct kaml_store store);
 
-// Goes on after commits with a durability delay were lost (`KAML_COMMITS_LOST`): records are as they were before these.
-// `*count` is how many they were, 0 if none are; it may be null.
+// Acknowledges that commits with a durability delay were lost (`KAML_COMMITS_LOST`): records are as they were before these
+// commits, and new ones are accepted again. `*count` is the number of lost commits, 0 if there are none; it may be null.
 enum kaml_status kaml_store_acknowledge_lost(struct kaml_store store,
                                              uint64_t *count);
 
-// Reads a value through the cache. `*value` is the caller's from then on and is given back with `kaml_free`; it is null
-// if there is none (`KAML_NOT_FOUND`).
+// Reads a value through the cache. The caller owns `*value` and frees it with `kaml_free`; it is null if there is none
+// (`KAML_NOT_FOUND`).
 enum kaml_status kaml_store_get(struct kaml_store store,
                                 kaml_namespace_id namespace_id,
                                 const void *key,
@@ -794,8 +1089,8 @@ enum kaml_status kaml_store_get(struct kaml_store store,
                                 void **value,
                                 size_t *value_length);
 
-// Reads a value through the cache into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered,
-// the buffer is as it was, and `*value_length` is what it takes.
+// Reads a value through the cache into a buffer of the caller. If it does not fit, the call returns
+// `KAML_BUFFER_TOO_SMALL`, the buffer does not change, and `*value_length` is the length of the value.
 enum kaml_status kaml_store_get_into(struct kaml_store store,
                                      kaml_namespace_id namespace_id,
                                      const void *key,
@@ -804,13 +1099,13 @@ enum kaml_status kaml_store_get_into(struct kaml_store store,
                                      size_t buffer_bytes,
                                      size_t *value_length);
 
-// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+// Whether a key exists: `KAML_OK` or `KAML_NOT_FOUND`. Reads no flash, except in a versioned namespace.
 enum kaml_status kaml_store_exists(struct kaml_store store,
                                    kaml_namespace_id namespace_id,
                                    const void *key,
                                    size_t key_length);
 
-// Stores a record; durable as the store's `write_mode` says.
+// Stores a record; durable as the store's `write_mode` specifies.
 enum kaml_status kaml_store_put(struct kaml_store store,
                                 kaml_namespace_id namespace_id,
                                 const void *key,
@@ -818,19 +1113,47 @@ enum kaml_status kaml_store_put(struct kaml_store store,
                                 const void *value,
                                 size_t value_length);
 
-// Deletes a record, whether it is there or not; durable as the store's `write_mode` says.
+// Deletes a record, whether it exists or not; durable as the store's `write_mode` specifies.
 enum kaml_status kaml_store_delete(struct kaml_store store,
                                    kaml_namespace_id namespace_id,
                                    const void *key,
                                    size_t key_length);
 
-// Begins a transaction. It is freed with `kaml_txn_free`, after it was committed or aborted. If a call aborts it
-// (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls but that one answer the same.
+// Reads the records of a range of an ordered namespace through the cache, as of one moment: unflushed ones are among them. Bounds and flags are those of
+// `kaml_range_open`. `*items` is an array of `*item_count` records, at most `item_count_max`, that you free with `kaml_free`; it is null if there are
+// none. All of them are in memory at once: to read a long range, begin again after the last key (`KAML_RANGE_FROM_EXCLUDED`).
+enum kaml_status kaml_store_range(struct kaml_store store,
+                                  kaml_namespace_id namespace_id,
+                                  const void *from,
+                                  size_t from_length,
+                                  const void *to,
+                                  size_t to_length,
+                                  uint32_t flags,
+                                  size_t item_count_max,
+                                  struct kaml_item **items,
+                                  size_t *item_count);
+
+// Begins a transaction that only reads: a snapshot of what is durable, to be read with `kaml_snapshot_get` and others. It takes no locks, waits for
+// nobody, and is never aborted. It shows every commit that has returned, except with a `durability_delay_us`, and every put in write-through mode;
+// `kaml_store_flush` makes the others durable. Close it with `kaml_snapshot_close`. It can be read after the store was closed.
+enum kaml_status kaml_store_read_only(struct kaml_store store,
+                                      struct kaml_device_snapshot *snapshot);
+
+// Begins a transaction. Free it with `kaml_txn_free` after it was committed or aborted. If a call aborts it
+// (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls except `kaml_txn_free` return the same
+// status.
 enum kaml_status kaml_txn_begin(struct kaml_store store,
                                 struct kaml_txn *txn);
 
-// Reads a record, or that there is none (`KAML_NOT_FOUND`): nobody changes it until the transaction ends. `*value` is
-// the caller's from then on and is given back with `kaml_free`.
+// Reports which records a transaction is going to use; only their namespaces and keys are looked at. Those that the cache has not are read from the
+// device together, before anything is locked. It changes no result, and a record that is not used costs only its read. A record that cannot be read
+// returns its status when it is used.
+enum kaml_status kaml_txn_expect(struct kaml_txn txn,
+                                 const struct kaml_record *records,
+                                 size_t record_count);
+
+// Reads a record, or learns that there is none (`KAML_NOT_FOUND`). No other transaction can change it until this one ends.
+// The caller owns `*value` and frees it with `kaml_free`.
 enum kaml_status kaml_txn_read(struct kaml_txn txn,
                                kaml_namespace_id namespace_id,
                                const void *key,
@@ -838,8 +1161,8 @@ enum kaml_status kaml_txn_read(struct kaml_txn txn,
                                void **value,
                                size_t *value_length);
 
-// As `kaml_txn_read`, for a record that is going to be changed: nobody else reads it for that either. This avoids
-// deadlocks.
+// As `kaml_txn_read`, for a record that will be changed: no other transaction can read it for update meanwhile. This
+// avoids deadlocks.
 enum kaml_status kaml_txn_read_for_update(struct kaml_txn txn,
                                           kaml_namespace_id namespace_id,
                                           const void *key,
@@ -847,7 +1170,20 @@ enum kaml_status kaml_txn_read_for_update(struct kaml_txn txn,
                                           void **value,
                                           size_t *value_length);
 
-// Changes a record that is there; else `KAML_NOT_FOUND`, and the transaction goes on.
+// Reads the records of a range of an ordered namespace, as `kaml_store_range`, with what this transaction has changed itself. Until it ends nobody adds
+// a record to the range, or changes or deletes one of it; of a range that `item_count_max` cut off, of the part that was read.
+enum kaml_status kaml_txn_range(struct kaml_txn txn,
+                                kaml_namespace_id namespace_id,
+                                const void *from,
+                                size_t from_length,
+                                const void *to,
+                                size_t to_length,
+                                uint32_t flags,
+                                size_t item_count_max,
+                                struct kaml_item **items,
+                                size_t *item_count);
+
+// Changes a record that exists; else `KAML_NOT_FOUND`, and the transaction continues.
 enum kaml_status kaml_txn_update(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
                                  const void *key,
@@ -855,7 +1191,7 @@ enum kaml_status kaml_txn_update(struct kaml_txn txn,
                                  const void *value,
                                  size_t value_length);
 
-// Stores a record, whether it is there or not.
+// Stores a record, whether it exists or not.
 enum kaml_status kaml_txn_upsert(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
                                  const void *key,
@@ -863,7 +1199,7 @@ enum kaml_status kaml_txn_upsert(struct kaml_txn txn,
                                  const void *value,
                                  size_t value_length);
 
-// Stores a record that is not there; else `KAML_EXISTS`, and the transaction goes on.
+// Stores a record that does not exist; else `KAML_EXISTS`, and the transaction continues.
 enum kaml_status kaml_txn_insert(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
                                  const void *key,
@@ -871,14 +1207,14 @@ enum kaml_status kaml_txn_insert(struct kaml_txn txn,
                                  const void *value,
                                  size_t value_length);
 
-// Deletes a record that is there; else `KAML_NOT_FOUND`, and the transaction goes on.
+// Deletes a record that exists; else `KAML_NOT_FOUND`, and the transaction continues.
 enum kaml_status kaml_txn_delete(struct kaml_txn txn,
                                  kaml_namespace_id namespace_id,
                                  const void *key,
                                  size_t key_length);
 
-// Makes all changes durable, together; with a `durability_delay_us` they are visible when it returns, and durable soon. After
-// an error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none.
+// Makes all changes durable, together. With a `durability_delay_us` they are visible when it returns, and durable soon.
+// After an error the transaction is aborted; if the device failed, its changes can nevertheless be stored, all or none.
 enum kaml_status kaml_txn_commit(struct kaml_txn txn);
 
 // As `kaml_txn_commit`, and waits until the changes are durable whatever the store's delay is.
@@ -887,9 +1223,13 @@ enum kaml_status kaml_txn_commit_durable(struct kaml_txn txn);
 // Abandons all changes.
 enum kaml_status kaml_txn_abort(struct kaml_txn txn);
 
-// Gives back a transaction that was committed or aborted, by its user or by a deadlock. One that is active stays as it
+// Releases a transaction that was committed or aborted, by its user or by a deadlock. An active one is left as it
 // is (`KAML_BAD_STATE`): commit or abort it first.
 enum kaml_status kaml_txn_free(struct kaml_txn txn);
+
+// Aborts a transaction if it is active, and frees it, in one step. It is for destructors and finalizers: it leaves the message of
+// `kaml_last_error` as it was. `KAML_IN_USE` if another thread is in a call with the transaction; it is then kept.
+enum kaml_status kaml_txn_abandon(struct kaml_txn txn);
 
 #ifdef __cplusplus
 }  // extern "C"

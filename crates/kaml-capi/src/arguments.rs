@@ -6,15 +6,17 @@
 //! The contract that all `unsafe` functions here and all functions of the API share, and that the header states:
 //! - a pointer with a length is null (then the length is 0) or leads to that many readable elements;
 //! - a string ends with a zero byte;
-//! - what a pointer for an answer leads to may be written;
+//! - what a pointer for an answer leads to can be written;
 //! - nobody changes any of it from another thread during the call.
 //!
 //! Null, misaligned pointers and impossible lengths are refused. References live as long as the call, no longer:
 //! nothing keeps them.
 
+use crate::device::KAML_NAME_BYTES;
 use crate::failure::Failure;
-use crate::status::kaml_status::{KAML_BAD_NAME, KAML_NO_RESOURCES};
-use kaml::Key;
+use crate::ranges::kaml_item;
+use crate::status::kaml_status::{KAML_BAD_NAME, KAML_BATCH_TOO_LARGE, KAML_NO_RESOURCES};
+use kaml::{Device, KEY_BYTES_MAX, Key, KeyBuf, KeyRef};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -24,7 +26,7 @@ use std::ptr::NonNull;
 pub(crate) struct Out<T>(NonNull<T>);
 
 impl<T: Copy> Out<T> {
-    /// A place that must be there.
+    /// A place that must exist.
     pub(crate) unsafe fn new(pointer: *mut T, what: &str) -> Result<Out<T>, Failure> {
         Ok(Out(checked(pointer, what)?))
     }
@@ -42,7 +44,7 @@ pub(crate) struct ValueOut {
 }
 
 impl ValueOut {
-    /// Both are set to nothing, so that a caller who overlooks an error frees nothing.
+    /// Both are set to nothing, so a caller that overlooks an error frees nothing.
     pub(crate) unsafe fn new(value: *mut *mut c_void, length: *mut usize) -> Result<ValueOut, Failure> {
         // SAFETY: the caller's promise is the same.
         let out = unsafe { ValueOut { value: Out::new(value, "value")?, length: Out::new(length, "value_length")? } };
@@ -51,7 +53,7 @@ impl ValueOut {
         Ok(out)
     }
 
-    /// Answers a copy that the caller frees.
+    /// Returns a copy that the caller frees.
     pub(crate) fn set(&self, bytes: &[u8]) -> Result<(), Failure> {
         // At least one byte: a null pointer would not be a value of length 0.
         // SAFETY: `malloc` takes any size.
@@ -84,7 +86,7 @@ impl BufferOut {
         Ok(BufferOut { start, bytes_max, length })
     }
 
-    /// Answers the length, and the value if it fits; nothing of it if not.
+    /// Returns the length, and the value if it fits; nothing of it if not.
     pub(crate) fn set(&self, bytes: &[u8]) -> Result<(), Failure> {
         self.length.set(bytes.len());
         if bytes.len() > self.bytes_max {
@@ -96,6 +98,65 @@ impl BufferOut {
             // library's own memory does not overlap it.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start, bytes.len()) };
         }
+        Ok(())
+    }
+}
+
+/// A batch of records for an answer: an array and its length.
+pub(crate) struct ItemsOut {
+    items: Out<*mut kaml_item>,
+    count: Out<usize>,
+}
+
+impl ItemsOut {
+    /// Both are set to nothing, so a caller that overlooks an error frees nothing.
+    pub(crate) unsafe fn new(items: *mut *mut kaml_item, count: *mut usize) -> Result<ItemsOut, Failure> {
+        // SAFETY: the caller's promise is the same.
+        let out = unsafe { ItemsOut { items: Out::new(items, "items")?, count: Out::new(count, "item_count")? } };
+        out.items.set(std::ptr::null_mut());
+        out.count.set(0);
+        Ok(out)
+    }
+
+    /// Returns copies in one piece of memory that the caller frees: the array, and then keys and values. Nothing if there are none.
+    pub(crate) fn set<V: AsRef<[u8]>>(&self, found: &[(KeyBuf, V)], has_values: bool) -> Result<(), Failure> {
+        if found.is_empty() {
+            return Ok(());
+        }
+        let value = |value: &'_ V| if has_values { value.as_ref().len() } else { 0 };
+        let bytes: usize =
+            found.iter().map(|(key, of)| size_of::<kaml_item>() + key.as_bytes().len() + value(of)).sum();
+        // One more byte: a value of no bytes at the end is in this memory, too.
+        // SAFETY: `malloc` takes any size.
+        let memory = unsafe { libc::malloc(bytes + 1) };
+        if memory.is_null() {
+            return Err(Failure::new(KAML_NO_RESOURCES, format!("no memory for a batch of {bytes} bytes")));
+        }
+        let items: *mut kaml_item = memory.cast();
+        // SAFETY: the memory begins with the array.
+        let mut free: *mut u8 = unsafe { items.add(found.len()) }.cast();
+        let mut copy = |bytes: &[u8]| {
+            let at = free;
+            // SAFETY: the sum above has room for all that is copied; the memory is new, so it overlaps nothing.
+            unsafe {
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+                free = at.add(bytes.len());
+            }
+            at.cast_const().cast::<c_void>()
+        };
+        for (at, (key, value)) in found.iter().enumerate() {
+            let (key, value) = (key.as_bytes(), value.as_ref());
+            let item = kaml_item {
+                key: copy(key),
+                key_length: key.len(),
+                value: if has_values { copy(value) } else { std::ptr::null() },
+                value_length: if has_values { value.len() } else { 0 },
+            };
+            // SAFETY: the array has a place for each; `malloc` aligns it for anything.
+            unsafe { items.add(at).write(item) };
+        }
+        self.items.set(items);
+        self.count.set(found.len());
         Ok(())
     }
 }
@@ -112,7 +173,16 @@ pub(crate) unsafe fn slice<'a, T>(pointer: *const T, count: usize, what: &str) -
     Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), count) })
 }
 
-/// Elements that may be written; they were initialised by their owner or consist of integers that the call overwrites
+/// The same, of a count that is `max` at most: more is refused unread.
+pub(crate) unsafe fn few<'a, T>(pointer: *const T, count: usize, max: usize, what: &str) -> Result<&'a [T], Failure> {
+    if count > max {
+        return Err(Failure::argument(format!("{what}: {count} of them; there may be {max}")));
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { slice(pointer, count, what) }
+}
+
+/// Elements that can be written; they were initialised by their owner or consist of integers that the call overwrites
 /// before it reads them.
 pub(crate) unsafe fn slice_out<'a, T: Copy>(
     pointer: *mut T,
@@ -129,17 +199,75 @@ pub(crate) unsafe fn slice_out<'a, T: Copy>(
     Ok(unsafe { std::slice::from_raw_parts_mut(start.as_ptr().cast(), count) })
 }
 
+/// What a device takes. A length above it is refused before the memory is read: it is likely to be wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    value_bytes_max: u64,
+    batch_bytes_max: u64,
+}
+
+/// Bytes of the ring that a record takes at least.
+const RECORD_RING_BYTES: u64 = 40;
+
+impl Limits {
+    pub(crate) fn of(device: &Device) -> Limits {
+        let info = device.info();
+        Limits { value_bytes_max: info.value_bytes_max, batch_bytes_max: info.batch_bytes_max }
+    }
+
+    /// A value that is put.
+    pub(crate) unsafe fn value<'a>(&self, pointer: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+        let (bytes, max) = (length as u64, self.value_bytes_max);
+        if bytes > max {
+            return Err(kaml::Error::ValueTooLarge { bytes, max, namespace: None }.into());
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { self::bytes(pointer, length, "value") }
+    }
+
+    /// The records of a Put.
+    pub(crate) unsafe fn records<'a, T>(&self, pointer: *const T, count: usize) -> Result<&'a [T], Failure> {
+        check_length(count, size_of::<T>(), "records")?;
+        if count as u64 > self.batch_bytes_max / RECORD_RING_BYTES {
+            let (max, least) = (self.batch_bytes_max, RECORD_RING_BYTES);
+            let message =
+                format!("a batch of {count} records; one Put takes at most {max} bytes, and a record {least} at least");
+            return Err(Failure::new(KAML_BATCH_TOO_LARGE, message));
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { slice(pointer, count, "records") }
+    }
+}
+
 /// Bytes of a key or a value.
 pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, length: usize, what: &str) -> Result<&'a [u8], Failure> {
     // SAFETY: the caller's promise is the same.
     unsafe { slice(pointer.cast(), length, what) }
 }
 
-/// A key.
-pub(crate) unsafe fn key(pointer: *const c_void, length: usize) -> Result<Key, Failure> {
-    if length > Key::BYTES_MAX {
+/// A key of any length.
+pub(crate) unsafe fn key<'a>(pointer: *const c_void, length: usize) -> Result<KeyRef<'a>, Failure> {
+    // SAFETY: the caller's promise is the same.
+    let bytes = unsafe { key_bytes(pointer, length)? };
+    Ok(if length <= Key::BYTES_MAX { Key::new(bytes)?.into() } else { bytes.into() })
+}
+
+/// The bytes of a key of any length.
+pub(crate) unsafe fn key_bytes<'a>(pointer: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+    if length == 0 || length > KEY_BYTES_MAX {
         // Not read at all: a length that no key has is likely to be of something else.
-        return Err(kaml_device::KeyError { len: length, must: "keys have 1 to 16 bytes" }.into());
+        return Err(kaml_device::KeyError { len: length, must: "keys have 1 to 1024 bytes" }.into());
+    }
+    // SAFETY: the caller's promise is the same.
+    unsafe { bytes(pointer, length, "key") }
+}
+
+/// A key of a versioned namespace.
+pub(crate) unsafe fn short_key(pointer: *const c_void, length: usize) -> Result<Key, Failure> {
+    if length > Key::BYTES_MAX {
+        return Err(
+            kaml_device::KeyError { len: length, must: "keys of versioned namespaces have 1 to 16 bytes" }.into()
+        );
     }
     // SAFETY: the caller's promise is the same.
     Ok(Key::new(unsafe { bytes(pointer, length, "key") }?)?)
@@ -153,7 +281,7 @@ pub(crate) unsafe fn structure<'a, T>(pointer: *const T, what: &str) -> Result<&
 
 /// One structure that begins with its own size, which its `KAML_..._INIT` macro fills in.
 pub(crate) unsafe fn sized<'a, T>(pointer: *const T, what: &str) -> Result<&'a T, Failure> {
-    // SAFETY: it begins with its size; the caller promised the rest.
+    // SAFETY: it begins with its size; the caller promised the other bytes.
     unsafe { check_size(pointer, what)? };
     // SAFETY: the caller's promise is the same.
     unsafe { structure(pointer, what) }
@@ -161,7 +289,7 @@ pub(crate) unsafe fn sized<'a, T>(pointer: *const T, what: &str) -> Result<&'a T
 
 /// A place for an answer that begins with its own size.
 pub(crate) unsafe fn sized_out<T: Copy>(pointer: *mut T, what: &str) -> Result<Out<T>, Failure> {
-    // SAFETY: it begins with its size; the caller promised the rest.
+    // SAFETY: it begins with its size; the caller promised the other bytes.
     unsafe { check_size(pointer.cast_const(), what)? };
     // SAFETY: the caller's promise is the same.
     unsafe { Out::new(pointer, what) }
@@ -179,7 +307,7 @@ unsafe fn check_size<T>(pointer: *const T, what: &str) -> Result<(), Failure> {
     }
 }
 
-/// One structure that may be written.
+/// One structure that can be written.
 pub(crate) unsafe fn structure_mut<'a, T>(pointer: *mut T, what: &str) -> Result<&'a mut T, Failure> {
     let mut start = checked(pointer, what)?;
     // SAFETY: not null and aligned (just checked); initialised, writable and nobody else's during the call, which the
@@ -196,6 +324,13 @@ pub(crate) unsafe fn path<'a>(pointer: *const c_char) -> Result<&'a Path, Failur
 
 /// The name of a namespace: UTF-8.
 pub(crate) unsafe fn name<'a>(pointer: *const c_char) -> Result<&'a str, Failure> {
+    let start = checked(pointer.cast_mut(), "name")?;
+    // SAFETY: not null (just checked); readable up to its zero byte, after which `strnlen` does not read.
+    if unsafe { libc::strnlen(start.as_ptr(), KAML_NAME_BYTES) } == KAML_NAME_BYTES {
+        let message =
+            format!("a namespace name of {KAML_NAME_BYTES} bytes or more; the longest has {}", KAML_NAME_BYTES - 1);
+        return Err(Failure::new(KAML_BAD_NAME, message));
+    }
     // SAFETY: the caller's promise is the same.
     let name = unsafe { string(pointer, "name")? };
     name.to_str().map_err(|_| Failure::new(KAML_BAD_NAME, format!("namespace name {name:?}: not UTF-8")))
@@ -231,7 +366,7 @@ fn check_length(count: usize, element_bytes: usize, what: &str) -> Result<(), Fa
     }
 }
 
-/// Gives back a value that the library answered. A null pointer is nothing.
+/// Frees a value that the library returned. A null pointer is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_free(value: *mut c_void) {
     // SAFETY: the caller promises that it is null or came from `ValueOut::set`, and is freed once.

@@ -4,15 +4,19 @@
 //! Lives elsewhere:  records (`records`), stores (`store`).
 //! Implements:       paper:KAML Table I, CreateNamespace and DeleteNamespace.
 
-use crate::arguments::{self, Out};
-use crate::failure::{Failure, call};
+use crate::arguments::{self, Limits, Out};
+use crate::failure::{Failure, call, call_quietly};
 use crate::handle::{Kind, Registry};
+use crate::histories::Histories;
 use crate::options::{
-    self, KAML_KEYS_BYTES, KAML_KEYS_U64, kaml_create_options, kaml_namespace_options, kaml_open_options,
+    self, KAML_KEYS_ANY, KAML_KEYS_BYTES, KAML_KEYS_ORDERED, KAML_KEYS_U64, kaml_create_options,
+    kaml_namespace_options, kaml_open_options,
 };
+use crate::ranges::Iterations;
+use crate::snapshots::Snapshots;
 use crate::status::kaml_status::{self, KAML_IN_USE};
 use kaml::store::Store;
-use kaml::{Device, KeyKind, NamespaceInfo};
+use kaml::{Device, KeyKind, NamespaceInfo, NamespaceKind};
 use std::ffi::c_char;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
@@ -20,7 +24,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_device {
-    /// Only the library knows what it means.
+    /// Private to the library.
     pub id: u64,
 }
 
@@ -30,7 +34,7 @@ pub type kaml_namespace_id = u32;
 /// The longest name of a namespace, with the zero byte that ends it.
 pub const KAML_NAME_BYTES: usize = 256;
 
-/// A namespace, as a listing tells it.
+/// A namespace, as a listing reports it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_namespace_info {
@@ -50,15 +54,22 @@ pub struct kaml_namespace_info {
 
 impl From<&NamespaceInfo> for kaml_namespace_info {
     fn from(info: &NamespaceInfo) -> kaml_namespace_info {
+        let (versioned, blocks) = match info.kind {
+            NamespaceKind::Records(_) => (false, false),
+            NamespaceKind::Versions(..) => (true, false),
+            NamespaceKind::Blocks(_) => (false, true),
+        };
         kaml_namespace_info {
             record_count: info.record_count,
             namespace_id: info.id,
-            keys: match info.keys {
+            keys: match info.keys() {
                 KeyKind::Bytes => KAML_KEYS_BYTES,
                 KeyKind::U64 => KAML_KEYS_U64,
+                KeyKind::Any => KAML_KEYS_ANY,
+                KeyKind::Ordered => KAML_KEYS_ORDERED,
             },
-            versioned: info.versions.is_some().into(),
-            blocks: info.blocks.is_some().into(),
+            versioned: versioned.into(),
+            blocks: blocks.into(),
             name: arguments::text(&info.name),
         }
     }
@@ -68,6 +79,10 @@ impl From<&NamespaceInfo> for kaml_namespace_info {
 /// there is one, nobody changes records of the device but through it; and there is one at most.
 pub(crate) struct OpenDevice {
     pub(crate) device: Device,
+    pub(crate) limits: Limits,
+    pub(crate) histories: Histories,
+    pub(crate) ranges: Iterations,
+    pub(crate) snapshots: Snapshots,
     pub(crate) store: RwLock<Option<Store>>,
 }
 
@@ -90,7 +105,7 @@ impl OpenDevice {
         body(&self.device)
     }
 
-    /// Takes a snapshot of what is there for those who read through the store, if one is open: it is flushed first.
+    /// Takes a snapshot of what exists for those who read through the store, if one is open: it is flushed first.
     pub(crate) fn snapshot(&self, namespace_id: kaml_namespace_id) -> Result<u32, Failure> {
         if let Some(store) = &*self.store() {
             store.flush()?;
@@ -100,12 +115,20 @@ impl OpenDevice {
 }
 
 fn answer(out: &Out<kaml_device>, device: Device) -> Result<(), Failure> {
-    let id = DEVICES.insert(OpenDevice { device, store: RwLock::new(None) })?;
+    let id = DEVICES.insert(OpenDevice {
+        limits: Limits::of(&device),
+        histories: Histories::default(),
+        ranges: Iterations::default(),
+        snapshots: Snapshots::default(),
+        device,
+        store: RwLock::new(None),
+    })?;
     out.set(kaml_device { id });
     Ok(())
 }
 
-/// Creates a device on a file, which is made, or on a block device, and opens it. `options` may be null.
+/// Creates a device on a new file or on a block device, and opens it. A `capacity_bytes` of 0 is the whole of a block device; a file then
+/// begins with 64 MiB and grows by itself. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_create(
     path: *const c_char,
@@ -123,7 +146,26 @@ pub unsafe extern "C" fn kaml_create(
     })
 }
 
-/// Creates a device in memory, gone when it is closed: for tests. `options` may be null.
+/// Opens a device, or creates it first if its file does not exist or is empty. A device that exists keeps its capacity and its
+/// options. `capacity_bytes` is as for `kaml_create`. `options` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_open_or_create(
+    path: *const c_char,
+    capacity_bytes: u64,
+    options: *const kaml_create_options,
+    device: *mut kaml_device,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, path) = unsafe { (Out::new(device, "device")?, arguments::path(path)?) };
+        out.set(kaml_device { id: 0 });
+        // SAFETY: the same.
+        let options = unsafe { options::create(options, capacity_bytes)? };
+        answer(&out, Device::open_or_create(path, &options)?)
+    })
+}
+
+/// Creates a device in memory, for tests. Closing it drops it. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_create_in_memory(
     capacity_bytes: u64,
@@ -140,7 +182,7 @@ pub unsafe extern "C" fn kaml_create_in_memory(
     })
 }
 
-/// Opens a device. After a crash this brings back exactly what was answered. `options` may be null.
+/// Opens a device. After a crash this recovers everything that was acknowledged. `options` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_open(
     path: *const c_char,
@@ -157,21 +199,31 @@ pub unsafe extern "C" fn kaml_open(
     })
 }
 
-/// Closes a device, so that it opens at once the next time. The handle is closed whatever the answer, except
-/// `KAML_IN_USE` (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another
-/// error the device recovers when it is next opened.
+/// Closes a device, so it opens quickly the next time. The handle is closed whatever the call returns, except `KAML_IN_USE`
+/// (a store is open over it, or another thread is in a call with it) and `KAML_BAD_HANDLE`; after another error the device
+/// recovers when it is next opened.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_close(device: kaml_device) -> kaml_status {
-    call(|| {
-        let closed = DEVICES.take(device.id, |open| match &*open.store() {
-            Some(_) => Err(Failure::new(KAML_IN_USE, "a store is open over the device; close it first")),
-            None => Ok(()),
-        })?;
-        Ok(closed.device.close()?)
-    })
+    call(|| close(device))
 }
 
-/// The largest value and the most one Put takes, where a large value counts little.
+/// As `kaml_close`, for destructors and finalizers: it leaves the message of `kaml_last_error` as it was.
+#[unsafe(no_mangle)]
+pub extern "C" fn kaml_abandon(device: kaml_device) -> kaml_status {
+    call_quietly(|| close(device))
+}
+
+fn close(device: kaml_device) -> Result<(), Failure> {
+    let closed = DEVICES.take(device.id, |open| match &*open.store() {
+        Some(_) => Err(Failure::new(KAML_IN_USE, "a store is open over the device; close it first")),
+        None => Ok(()),
+    })?;
+    // They have handles of the device.
+    drop((closed.histories, closed.ranges, closed.snapshots));
+    Ok(closed.device.close()?)
+}
+
+/// The largest value, and the largest sum of one Put, in which a large value counts 48 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_limits(
     device: kaml_device,
@@ -211,7 +263,7 @@ pub unsafe extern "C" fn kaml_create_namespace(
     })
 }
 
-/// Finds a namespace by its name. Nothing has to be closed.
+/// Finds a namespace by its name. The id needs no closing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_namespace(
     device: kaml_device,
@@ -228,7 +280,7 @@ pub unsafe extern "C" fn kaml_namespace(
     })
 }
 
-/// Tells the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
+/// Lists the namespaces of a device in the order of their ids, up to `namespace_count_max` of them. `*namespace_count` is how
 /// many there are, also if they are more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_namespaces(
@@ -251,8 +303,8 @@ pub unsafe extern "C" fn kaml_namespaces(
     })
 }
 
-/// Deletes a namespace with everything in it; durable when it returns. Also while a store is open over the device:
-/// transactions that use the namespace fail then.
+/// Deletes a namespace with everything in it; durable when it returns. It also works while a store is open over the device:
+/// transactions that use the namespace then fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_delete_namespace(device: kaml_device, namespace_id: kaml_namespace_id) -> kaml_status {
     call(|| {

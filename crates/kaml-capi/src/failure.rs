@@ -5,7 +5,7 @@
 
 use crate::device::kaml_namespace_id;
 use crate::status::kaml_status;
-use kaml::Key;
+use kaml::{KeyBuf, KeyRef};
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -23,10 +23,10 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 enum Message {
     Text(Cow<'static, CStr>),
-    /// Put into words when somebody asks: nothing is allocated for what happens often.
+    /// Put into words when somebody asks: nothing is allocated for what happens often, unless the key is a long one.
     NoRecord {
         namespace_id: kaml_namespace_id,
-        key: Key,
+        key: KeyBuf,
     },
 }
 
@@ -57,8 +57,13 @@ impl Failure {
     }
 
     /// There is no record of a key.
-    pub(crate) fn no_record(namespace_id: kaml_namespace_id, key: Key) -> Failure {
-        Failure { status: kaml_status::KAML_NOT_FOUND, message: Message::NoRecord { namespace_id, key } }
+    pub(crate) fn no_record(namespace_id: kaml_namespace_id, key: KeyRef<'_>) -> Failure {
+        match key.to_buf() {
+            Ok(key) => {
+                Failure { status: kaml_status::KAML_NOT_FOUND, message: Message::NoRecord { namespace_id, key } }
+            }
+            Err(error) => error.into(),
+        }
     }
 
     pub(crate) fn argument(message: impl Into<String>) -> Failure {
@@ -79,25 +84,19 @@ impl Failure {
 
 impl From<kaml::Error> for Failure {
     fn from(error: kaml::Error) -> Failure {
-        Failure::new((&error).into(), error.to_string())
-    }
-}
-
-impl From<kaml::store::StoreError> for Failure {
-    fn from(error: kaml::store::StoreError) -> Failure {
         (&error).into()
     }
 }
 
-impl From<&kaml::store::StoreError> for Failure {
-    fn from(error: &kaml::store::StoreError) -> Failure {
+impl From<&kaml::Error> for Failure {
+    fn from(error: &kaml::Error) -> Failure {
         Failure::new(error.into(), error.to_string())
     }
 }
 
 impl From<kaml::store::IllegalMove> for Failure {
     fn from(error: kaml::store::IllegalMove) -> Failure {
-        kaml::store::StoreError::from(error).into()
+        kaml::Error::from(error).into()
     }
 }
 
@@ -111,28 +110,37 @@ thread_local! {
     static LAST: RefCell<Message> = const { RefCell::new(Message::Text(Cow::Borrowed(c""))) };
 }
 
-/// Runs the body of a call. Nothing unwinds into C: a panic is answered with `KAML_INTERNAL`. What it may have left half
-/// done lies behind locks of the library that notice it, so later calls are answered the same way, not wrongly.
+/// Runs the body of a call. Nothing unwinds into C: a panic is returned with `KAML_INTERNAL`. What it may have left half
+/// done is guarded by locks of the library that detect the panic. Later calls then return the same status.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Failure>) -> kaml_status {
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return kaml_status::KAML_OK,
         Ok(Err(failure)) => failure,
         Err(payload) => Failure::panicked(payload),
     };
-    // A thread that is ending may have no place for messages any more; the status says enough.
+    // A thread that is ending can have no place for messages any more; the status is enough.
     let _ = LAST.try_with(|last| *last.borrow_mut() = failure.message);
     failure.status
 }
 
-/// What went wrong in the last call of this thread that did not answer `KAML_OK`, with names and numbers; an empty string
-/// if none did. Valid until the next call of this thread fails, or puts a message back; never freed by the caller.
+/// As [`call`], for destructors and finalizers: the message of an earlier failure is kept.
+pub(crate) fn call_quietly(body: impl FnOnce() -> Result<(), Failure>) -> kaml_status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => kaml_status::KAML_OK,
+        Ok(Err(failure)) => failure.status,
+        Err(payload) => Failure::panicked(payload).status,
+    }
+}
+
+/// The message of the last call of this thread that did not return `KAML_OK`, with names and numbers; an empty string if
+/// none did. Valid until the next call of this thread fails, or restores a message; never freed by the caller.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow_mut().text().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Puts a message back that was copied from `kaml_last_error`: for destructors and finalizers, whose own calls may fail
-/// between a call and the look at its message. `message` is copied; null is the empty string.
+/// Restores a message that was copied from `kaml_last_error`. It is for destructors and finalizers, whose own calls can
+/// fail between a call and the look at its message. `message` is copied; null is the empty string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_set_last_error(message: *const c_char) {
     // SAFETY: null, or a string, which the caller promised. It may be the message that it replaces: it is copied first.
@@ -159,7 +167,7 @@ mod tests {
         unsafe { CStr::from_ptr(kaml_last_error()) }.to_str().expect("UTF-8").to_owned()
     }
 
-    /// Goal:   a panic becomes a status and a message, and calls go on afterwards.
+    /// Goal:   a panic becomes a status and a message, and calls continue afterwards.
     /// Method: panic with a text, with a string, and with something else.
     #[test]
     fn panics_stay_inside() {
@@ -180,7 +188,7 @@ mod tests {
         call(|| Ok(()));
         assert_eq!(last(), "a\u{fffd}b");
         std::thread::spawn(|| assert_eq!(last(), "")).join().expect("it holds there too");
-        call(|| Err(Failure::no_record(7, Key::new(b"ada").expect("a key"))));
+        call(|| Err(Failure::no_record(7, "ada".into())));
         for _ in 0..2 {
             assert_eq!(last(), "namespace 7: key ada does not exist");
         }

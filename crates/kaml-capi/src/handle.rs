@@ -1,11 +1,11 @@
-//! Handles: numbers that stand for what is open.
+//! Handles: numbers that name open objects.
 //!
 //! Lives here:       the tables that a handle is looked up in, and what a handle's number is made of.
-//! Lives elsewhere:  what they stand for (`device`, `store`, `txn`).
+//! Lives elsewhere:  the objects that they name (`device`, `ranges`, `snapshots`, `store`, `txn`).
 //!
-//! C keeps handles as long as it likes, copies them, and uses them after they were closed. A pointer could not be told
+//! C keeps handles as long as it likes, copies them, and uses them after they were closed. A freed pointer could not be distinguished
 //! from a stale one; a number is. It names a slot and the generation of the slot, which grows with each use, and its
-//! kind, so that a transaction is not taken for a device.
+//! kind, so a transaction is not taken for a device.
 //!
 //! ```text
 //! bits   63..60   59..20       19..0
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! After a fork what was open is the parent's, whose threads the child does not have: the child's handles of it are not open, and
-//! what it opens itself is its own. No lock of another thread is waited for there, whose owner is not there either: whoever
+//! what it opens itself is its own. The child waits for no lock of another thread, because its owner does not exist there: the thread that
 //! forks holds the tables over the fork, and a slot whose lock somebody had is left alone.
 //!
 //! A call holds its slot's lock (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
@@ -21,6 +21,8 @@
 
 use crate::device::DEVICES;
 use crate::failure::Failure;
+use crate::ranges::RANGES;
+use crate::snapshots::SNAPSHOTS;
 use crate::status::kaml_status::{KAML_BAD_HANDLE, KAML_IN_USE, KAML_TOO_MANY};
 use crate::store::STORES;
 use crate::txn::TRANSACTIONS;
@@ -32,7 +34,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGua
 const SLOT_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 40;
 const SLOTS_MAX: usize = 1 << SLOT_BITS;
-/// Slots are made so many at a time, and stay where they are.
+/// Slots are made so many at a time, and never move.
 const CHUNK_SLOTS: usize = 1 << 10;
 const CHUNKS_MAX: usize = SLOTS_MAX / CHUNK_SLOTS;
 /// A slot is left alone when its generations are used up: after 10^12 uses.
@@ -44,14 +46,22 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static NOTICES_FORKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The tables, while this thread forks. Never dropped, so that it is there at the end of a thread, too.
-    static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 3]>>> = const { Cell::new(None) };
+    /// The tables, while this thread forks. Never dropped, so it exists at the end of a thread, too.
+    static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 5]>>> = const { Cell::new(None) };
 }
 
 /// Has the tables held over each fork from now on, and forks counted in the child.
 fn notice_forks() {
     extern "C" fn prepare() {
-        HELD.set(HELD.take().or_else(|| Some(ManuallyDrop::new([DEVICES.free(), STORES.free(), TRANSACTIONS.free()]))));
+        HELD.set(HELD.take().or_else(|| {
+            Some(ManuallyDrop::new([
+                DEVICES.free(),
+                STORES.free(),
+                TRANSACTIONS.free(),
+                RANGES.free(),
+                SNAPSHOTS.free(),
+            ]))
+        }));
     }
     extern "C" fn release() {
         drop(HELD.take().map(ManuallyDrop::into_inner));
@@ -60,21 +70,23 @@ fn notice_forks() {
         FORKS.fetch_add(1, Ordering::Relaxed);
         release();
     }
-    // Nobody waits for the first one: that wait, too, might be inherited. What is there twice does no harm.
+    // Nobody waits for the first one: that wait, too, might be inherited. Running twice does no harm.
     if !NOTICES_FORKS.load(Ordering::Acquire) {
-        // SAFETY: what is called takes and gives back locks that nobody holds while he forks, and adds to an atomic. Without memory
-        // for it children are not told, who may do nothing with what was open anyway.
+        // SAFETY: what is called takes and releases locks that no thread holds while it forks, and adds to an atomic. Without memory
+        // for it children are not notified; they must not use what was open anyway.
         let _ = unsafe { libc::pthread_atfork(Some(prepare), Some(release), Some(count)) };
         NOTICES_FORKS.store(true, Ordering::Release);
     }
 }
 
-/// What a handle stands for. No kind is zero, so a handle of zeros is never open.
+/// What a handle means. No kind is zero, so a handle of zeros is never open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Device = 1,
     Store = 2,
     Transaction = 3,
+    Range = 4,
+    Snapshot = 5,
 }
 
 impl Kind {
@@ -83,12 +95,14 @@ impl Kind {
             Kind::Device => "device",
             Kind::Store => "store",
             Kind::Transaction => "transaction",
+            Kind::Range => "iterator",
+            Kind::Snapshot => "snapshot",
         }
     }
 }
 
 struct Slot<T> {
-    /// Changes under the lock only; read before it too, so that a stale handle never meets a call of its slot's next user.
+    /// Changes under the lock only; read before it too, so a stale handle never meets a call of its slot's next user.
     generation: AtomicU64,
     /// Forks before it was opened.
     forks: AtomicU64,
@@ -129,7 +143,7 @@ impl<T> Registry<T> {
         Ok(((self.kind as u64) << (64 - 4)) | (slot.generation.load(Ordering::Acquire) << SLOT_BITS) | at as u64)
     }
 
-    /// Calls with what a handle stands for, beside other calls.
+    /// Calls with the object of a handle, while other calls run.
     pub(crate) fn with<R>(&self, handle: u64, body: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
         let (slot, generation) = self.slot(handle)?;
         let content = slot.value.read().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +153,7 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Calls with what a handle stands for, one call at a time.
+    /// Calls with the object of a handle, one call at a time.
     pub(crate) fn with_mut<R>(
         &self,
         handle: u64,
@@ -153,7 +167,7 @@ impl<T> Registry<T> {
         }
     }
 
-    /// Closes a handle if `check` allows it, and answers what it stood for.
+    /// Closes a handle if `check` allows it, and returns its object.
     pub(crate) fn take(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), Failure>) -> Result<T, Failure> {
         let (slot, generation) = self.slot(handle)?;
         let mut content = match slot.value.try_write() {
@@ -198,7 +212,7 @@ impl<T> Registry<T> {
                 free.fresh - 1
             }
         };
-        // Under the lock, so that no fork comes in between.
+        // Under the lock, so no fork comes in between.
         Ok((at, &self.chunks[at / CHUNK_SLOTS].get_or_init(new_chunk)[at % CHUNK_SLOTS]))
     }
 
@@ -229,7 +243,7 @@ impl<T> Slot<T> {
         self.generation.load(Ordering::Acquire) == generation
     }
 
-    /// Locks a free slot, which only calls with stale handles of it still look at, for a moment. None: whoever does so is a
+    /// Locks a free slot, which only calls with stale handles of it still look at, for a moment. None: it is held by such a
     /// thread of the process that this one was forked from, and never ends.
     fn lock(&self) -> Option<RwLockWriteGuard<'_, Option<T>>> {
         match self.value.try_write() {
@@ -260,8 +274,8 @@ mod tests {
         result.err().map(|failure| failure.status)
     }
 
-    /// Goal:   a handle stands for its value until it is closed, and for nothing ever after, also when its slot is used
-    ///         again; a handle of another kind and any other number stand for nothing.
+    /// Goal:   a handle means its value until it is closed, and for nothing ever after, also when its slot is used
+    ///         again; a handle of another kind and any other number mean nothing.
     /// Method: open and close in one slot many times, and ask every handle that ever was.
     #[test]
     fn stale_and_foreign_handles_are_refused() {
@@ -285,7 +299,7 @@ mod tests {
     }
 
     /// Goal:   what is refused stays open, and nothing is closed under a call.
-    /// Method: a check that says no; a close from within a call of another thread.
+    /// Method: a check that states no; a close from within a call of another thread.
     #[test]
     fn nothing_is_closed_in_use() {
         let numbers = Registry::new(Kind::Device);
@@ -330,7 +344,7 @@ mod tests {
         assert!(inside.is_ok());
     }
 
-    /// Goal:   a full table says so, and goes on when a handle is closed.
+    /// Goal:   a full table reports it, and continues when a handle is closed.
     /// Method: open as many as there are slots.
     #[test]
     fn a_full_table_says_so() {

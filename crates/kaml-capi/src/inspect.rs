@@ -1,7 +1,7 @@
-//! What a device is, how it stands, and whether all of it is whole.
+//! What a device is, its state, and whether all of it is whole.
 //!
 //! Lives here:       the structures and calls for a person or a monitor.
-//! Lives elsewhere:  what they tell (`kaml::stats`, `kaml::check`); how many records each namespace has (`device`).
+//! Lives elsewhere:  their contents (`kaml::stats`, `kaml::check`); how many records each namespace has (`device`).
 
 use crate::arguments;
 use crate::device::{DEVICES, kaml_device};
@@ -51,7 +51,7 @@ pub struct kaml_device_info {
     pub replayed_ring_records: u64,
     /// Its identity: 32 hexadecimal digits.
     pub uuid: [c_char; KAML_UUID_BYTES],
-    /// The medium in words, with its path and with what it has to do without, as io_uring; cut off where it is longer.
+    /// A description of the medium, with its path and any fallback, such as missing io_uring; truncated if it is longer.
     pub description: [c_char; KAML_DESCRIPTION_BYTES],
 }
 
@@ -81,7 +81,7 @@ impl From<&DeviceInfo> for kaml_device_info {
     }
 }
 
-/// Latencies of one kind of command since the device was opened, in nanoseconds; all 0 if there was none. Two digits count.
+/// Latencies of one kind of command since the device was opened, in nanoseconds, to two digits; all 0 if there was none.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_latency {
@@ -108,7 +108,7 @@ impl From<LatencyStats> for kaml_latency {
     }
 }
 
-/// How a device stands, and what it has done since it was opened. Begin with `KAML_DEVICE_STATISTICS_INIT`.
+/// The state of a device, and counts since it was opened. Begin with `KAML_DEVICE_STATISTICS_INIT`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_device_statistics {
@@ -148,17 +148,17 @@ pub struct kaml_device_statistics {
     pub put_count: u64,
     /// Deletes.
     pub delete_count: u64,
-    /// Gets answered.
+    /// Gets that have completed.
     pub get_count: u64,
     /// Blocks erased.
     pub erase_count: u64,
     /// Programs that failed.
     pub program_failures: u64,
-    /// Damaged records that garbage collection came across.
+    /// Damaged records that garbage collection found.
     pub damaged_records: u64,
     /// Nanoseconds that opening took.
     pub open_ns: u64,
-    /// `page_bytes` for each of `host_bytes`; 0 before the first.
+    /// `page_bytes` divided by `record_bytes`; 0 before the first record.
     pub write_amplification: f64,
     /// Erases of a block since the device was created, the mean of all blocks.
     pub erase_mean: f64,
@@ -172,7 +172,7 @@ pub struct kaml_device_statistics {
     pub free_blocks: u32,
     /// Blocks that are never used again.
     pub bad_blocks: u32,
-    /// 1: a write failed and stopped the device: it takes no more changes (`KAML_STOPPED`).
+    /// 1: a failed write stopped the device: it accepts no more changes (`KAML_STOPPED`).
     pub stopped: u32,
     /// Of Puts and deletes, one for each batch.
     pub put_latency: kaml_latency,
@@ -238,15 +238,15 @@ pub struct kaml_check_report {
     pub problem_count: u64,
 }
 
-/// Hears of a check while it goes on: of each problem, a sentence that is valid until it returns, and with a null `problem` how
-/// far the check has come, in blocks (`block_count` is 0 before they are counted). 0: go on; anything else ends the check.
-/// It is called by the thread that called `kaml_check` and may make any call. It has to return: no exception and no `longjmp` may
-/// leave it.
+/// Called during a check: with each problem, as a sentence that is valid until the callback returns, and with a null
+/// `problem` for progress in blocks (`block_count` is 0 before they are counted). Return 0 to continue; anything else ends
+/// the check. It runs on the thread that called `kaml_check` and can make any call. It has to return: no exception and no
+/// `longjmp` may leave it.
 pub type kaml_check_callback = Option<
     unsafe extern "C" fn(context: *mut c_void, blocks_done: u64, block_count: u64, problem: *const c_char) -> c_int,
 >;
 
-/// Tells what a device is. Reads no flash.
+/// Reports what a device is. Reads no flash.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_info(device: kaml_device, info: *mut kaml_device_info) -> kaml_status {
     call(|| {
@@ -259,8 +259,8 @@ pub unsafe extern "C" fn kaml_info(device: kaml_device, info: *mut kaml_device_i
     })
 }
 
-/// Tells how a device stands, and what it has done since it was opened. `kaml_namespaces` tells how many records each namespace
-/// has. Reads no flash, but looks at every block: ask once a second, not once a Put.
+/// Reports the state of a device, and counts since it was opened. `kaml_namespaces` shows the number of records in each
+/// namespace. Reads no flash, but visits every block: call it once a second, not for each Put.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_statistics(device: kaml_device, statistics: *mut kaml_device_statistics) -> kaml_status {
     call(|| {
@@ -274,11 +274,11 @@ pub unsafe extern "C" fn kaml_statistics(device: kaml_device, statistics: *mut k
     })
 }
 
-/// Reads everything that is durable and checks it: records and versions against their checksums and the indexes, live data against
-/// what is accounted. `KAML_OK` also if there are problems: `problem_count` says how many, `callback` hears each. Others may go on
-/// meanwhile; what they change while it is being read is not judged. `KAML_CANCELLED` if the callback asked for the end, without a
-/// report; `KAML_STOPPED` if the device takes no more changes: open it again first. `callback` and `report` may be null; `context`
-/// is handed to the callback and not looked at.
+/// Reads everything that is durable and checks it: records and versions against their checksums and the indexes, live data
+/// against the accounts. Returns `KAML_OK` also if there are problems: `problem_count` is their number, and `callback` gets
+/// each. Other threads can continue meanwhile; records that they change during the check are not judged. `KAML_CANCELLED`
+/// if the callback requested the end, without a report; `KAML_STOPPED` if the device accepts no more changes: open it again
+/// first. `callback` and `report` may be null; `context` is passed to the callback and not used otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_check(
     device: kaml_device,

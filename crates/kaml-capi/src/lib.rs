@@ -2,7 +2,7 @@
 //!
 //! Lives here:       the functions of `kaml.h`, handles, status codes, and the messages of what went wrong.
 //! Lives elsewhere:  everything they do (`kaml`).
-//! Implements:       design section 10, C; paper:KAML Tables I and II as C knows them.
+//! Implements:       docs/c-api.md; paper:KAML Tables I and II as C knows them.
 //!
 //! The header is generated from this source; a test compares the two.
 //!
@@ -27,9 +27,13 @@ pub mod arguments;
 pub mod device;
 pub mod failure;
 mod handle;
+mod histories;
 pub mod inspect;
 pub mod options;
+mod owned;
+pub mod ranges;
 pub mod records;
+pub mod snapshots;
 pub mod status;
 pub mod store;
 pub mod txn;

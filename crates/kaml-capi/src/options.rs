@@ -8,7 +8,7 @@ use crate::arguments;
 use crate::failure::Failure;
 use kaml::store::{StoreOptions, WriteMode};
 use kaml::{
-    BloomOptions, CreateOptions, Durability, KeyKind, MergePolicy, NamespaceOptions, OpenOptions, VersionOptions,
+    CreateOptions, Durability, KeyKind, MergePolicy, NamespaceKind, NamespaceOptions, OpenOptions, VersionOptions,
 };
 use std::time::Duration;
 
@@ -23,11 +23,10 @@ pub const KAML_DURABLE_PROCESS: u32 = 2;
 pub const KAML_KEYS_BYTES: u32 = 0;
 /// Keys of exactly 8 bytes: big-endian integers (`kaml_key_u64`). They take less memory.
 pub const KAML_KEYS_U64: u32 = 1;
-
-/// Versions are found by retrieval tables.
-pub const KAML_INDEX_COLUMNS: u32 = 0;
-/// Versions are found by the Bloom filters of the Muninn paper: a baseline to measure.
-pub const KAML_INDEX_BLOOM: u32 = 1;
+/// Keys of 1 to 1024 bytes, in no order.
+pub const KAML_KEYS_ANY: u32 = 2;
+/// Keys of 1 to 1024 bytes, in their order.
+pub const KAML_KEYS_ORDERED: u32 = 3;
 
 /// A plain put is durable when it returns.
 pub const KAML_WRITE_THROUGH: u32 = 0;
@@ -42,9 +41,9 @@ pub struct kaml_create_options {
     pub struct_size: usize,
     /// `KAML_DURABLE_...`.
     pub durability: u32,
-    /// 1: format over what is there.
+    /// 1: format over what exists.
     pub force: u32,
-    /// 1: write every block once now, so that later puts are a quarter faster from the start.
+    /// 1: write every block once now, so later puts are a quarter faster from the start.
     pub prewrite: u32,
     /// Dies, which is the number of logs.
     pub die_count: u32,
@@ -88,18 +87,18 @@ pub struct kaml_namespace_options {
     pub logs: *const u32,
     /// 1: it keeps every version of every record.
     pub versioned: u32,
-    /// Of a versioned namespace: `KAML_INDEX_...`.
-    pub index: u32,
+    /// 0.
+    pub reserved_versioned: u32,
     /// Of a versioned namespace: bytes of its page buffer, memory and part of the commit ring.
     pub version_buffer_bytes: u64,
-    /// Of a versioned namespace: 1: the space of old versions is given back when it runs low; what the fields below keep
-    /// and what snapshots see stays. 0: nothing ever goes by itself.
+    /// For a versioned namespace: 1: old versions are dropped when space runs low, except those that the fields below keep
+    /// or snapshots see. 0: nothing is ever dropped by itself.
     pub merge_when_low: u32,
-    /// So many of the newest versions of each key stay then; 0 is 1.
+    /// Number of the newest versions of each key that are kept then; 0 is 1.
     pub keep_last: u32,
-    /// Everything put in so many nanoseconds before stays then; 0: no such rule.
+    /// Everything put in this many nanoseconds before is kept then; 0: no such rule.
     pub keep_for_ns: u64,
-    /// 1: the newest version of each key among those that were put around the same time stays then.
+    /// 1: the newest version of each key among those that were put around the same time is kept then.
     pub keep_internal: u32,
     /// 0.
     pub reserved: u32,
@@ -125,7 +124,7 @@ pub struct kaml_store_options {
     pub write_mode: u32,
     /// Neighbouring keys that share a lock; 0 is 1.
     pub records_per_lock: u32,
-    /// 1: give locks back when a commit's place in the durable order is fixed, not when it is durable. Commits still
+    /// 1: release locks when a commit's place in the durable order is fixed, not when it is durable. Commits still
     /// return when they are durable.
     pub early_release: u32,
     /// Longest wait for a lock; 0 is two seconds.
@@ -134,7 +133,7 @@ pub struct kaml_store_options {
     pub transactions_max: u32,
     /// How many `lock_widths` there are.
     pub lock_width_count: u32,
-    /// 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about so many
+    /// 0: a transaction is durable when its commit returns. Else commits return at once and become durable after about this many
     /// microseconds, in order and many together: a crash loses the last of them, whole. `kaml_store_flush` waits for all.
     pub durability_delay_us: u64,
     /// Namespaces whose `records_per_lock` differs.
@@ -149,7 +148,7 @@ unsafe fn given<'a, T>(options: *const T, what: &str) -> Result<Option<&'a T>, F
     if options.is_null() {
         return Ok(None);
     }
-    // SAFETY: every structure of this module begins with its size; the caller promised the rest.
+    // SAFETY: every structure of this module begins with its size; the caller promised the other bytes.
     unsafe { arguments::sized(options, what) }.map(Some)
 }
 
@@ -184,44 +183,47 @@ pub(crate) unsafe fn open(options: *const kaml_open_options) -> Result<OpenOptio
     Ok(open)
 }
 
+/// No device has so many dies.
+const LOGS_MAX: usize = 1 << 16;
+/// No device has so many namespaces: their names are in a root.
+const LOCK_WIDTHS_MAX: usize = 1 << 16;
+
 pub(crate) unsafe fn namespace(options: *const kaml_namespace_options) -> Result<NamespaceOptions, Failure> {
     // SAFETY: the caller's promise is the same.
     let Some(given) = (unsafe { given(options, "namespace options")? }) else {
         return Ok(NamespaceOptions::default());
     };
     // SAFETY: the same.
-    let logs = unsafe { arguments::slice(given.logs, given.log_count as usize, "logs")? }.to_vec();
+    let logs = unsafe { arguments::few(given.logs, given.log_count as usize, LOGS_MAX, "logs")? }.to_vec();
     let keys = match given.keys {
         KAML_KEYS_BYTES => KeyKind::Bytes,
         KAML_KEYS_U64 => KeyKind::U64,
+        KAML_KEYS_ANY => KeyKind::Any,
+        KAML_KEYS_ORDERED => KeyKind::Ordered,
         other => return Err(Failure::argument(format!("keys: {other} is not one of KAML_KEYS_..."))),
     };
-    if given.reserved != 0 {
+    if given.reserved != 0 || given.reserved_versioned != 0 {
         return Err(Failure::argument("namespace options: reserved is not 0"));
     }
     let versions = if flag(given.versioned, "versioned")? { Some(versions(given)?) } else { None };
-    let wants_versions = given.version_buffer_bytes != 0 || given.index != 0 || given.merge_when_low != 0;
+    let wants_versions = given.version_buffer_bytes != 0 || given.merge_when_low != 0;
     let wants_to_keep = given.keep_last != 0 || given.keep_for_ns != 0 || given.keep_internal != 0;
     if versions.is_none() && (wants_versions || wants_to_keep) {
-        let what = "version_buffer_bytes, index, merge_when_low and what is kept then";
+        let what = "version_buffer_bytes, merge_when_low and what is kept then";
         return Err(Failure::argument(format!("{what}: only of a versioned namespace")));
     }
-    Ok(NamespaceOptions { keys, logs, versions, ..NamespaceOptions::default() })
+    let kind = versions.map_or(NamespaceKind::Records(keys), |versions| NamespaceKind::Versions(keys, versions));
+    Ok(NamespaceOptions::new(kind).with_logs(logs))
 }
 
 fn versions(given: &kaml_namespace_options) -> Result<VersionOptions, Failure> {
-    let bloom = match given.index {
-        KAML_INDEX_COLUMNS => None,
-        KAML_INDEX_BLOOM => Some(BloomOptions::default()),
-        other => return Err(Failure::argument(format!("index: {other} is not one of KAML_INDEX_..."))),
-    };
     let keep_internal = flag(given.keep_internal, "keep_internal")?;
     let policy = MergePolicy { keep_last: given.keep_last, keep_for_ns: given.keep_for_ns, keep_internal };
     let merge_when_low = flag(given.merge_when_low, "merge_when_low")?.then_some(policy);
     if merge_when_low.is_none() && policy != MergePolicy::default() {
         return Err(Failure::argument("keep_last, keep_for_ns and keep_internal: only with merge_when_low"));
     }
-    Ok(VersionOptions { buffer_bytes: given.version_buffer_bytes, bloom, merge_when_low, ..VersionOptions::default() })
+    Ok(VersionOptions { buffer_bytes: given.version_buffer_bytes, merge_when_low, ..VersionOptions::default() })
 }
 
 pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64) -> Result<StoreOptions, Failure> {
@@ -229,7 +231,8 @@ pub(crate) unsafe fn store(options: *const kaml_store_options, cache_bytes: u64)
     // SAFETY: the caller's promise is the same.
     let Some(given) = (unsafe { given(options, "store options")? }) else { return Ok(store) };
     // SAFETY: the same.
-    let widths = unsafe { arguments::slice(given.lock_widths, given.lock_width_count as usize, "lock_widths")? };
+    let widths =
+        unsafe { arguments::few(given.lock_widths, given.lock_width_count as usize, LOCK_WIDTHS_MAX, "lock_widths")? };
     store.records_per_lock_of = widths.iter().map(|width| (width.namespace_id, width.records_per_lock)).collect();
     store.write_mode = match given.write_mode {
         KAML_WRITE_THROUGH => WriteMode::Through,

@@ -2,25 +2,25 @@
 //!
 //! Implements:       paper:KAML Table I, Get and Put; spec:NVMe-KV Exist, List and Delete.
 
-use crate::arguments::{self, BufferOut, Out, ValueOut};
+use crate::arguments::{self, BufferOut, Limits, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::status::kaml_status;
-use kaml::{Batch, Condition, Cursor, Key, ListPage, Past};
+use kaml::{Batch, Condition, Cursor, Key, KeyBuf, ListPage, Past};
 use std::ffi::c_void;
 
-/// Store, whether the key is there or not.
+/// Store, whether the key exists or not.
 pub const KAML_PUT: u32 = 0;
-/// Store a key that is not there; else nothing of the batch is stored.
+/// Store a key that does not exist; else nothing of the batch is stored.
 pub const KAML_PUT_IF_ABSENT: u32 = 1;
-/// Store a key that is there; else nothing of the batch is stored.
+/// Store a key that exists; else nothing of the batch is stored.
 pub const KAML_PUT_IF_PRESENT: u32 = 2;
-/// Delete, whether the key is there or not. The value is not looked at.
+/// Delete, whether the key exists or not. The value is not looked at.
 pub const KAML_PUT_DELETE: u32 = 3;
-/// Delete a key that is there; else nothing of the batch is stored. The value is not looked at.
+/// Delete a key that exists; else nothing of the batch is stored. The value is not looked at.
 pub const KAML_PUT_DELETE_IF_PRESENT: u32 = 4;
 
-/// The longest key.
+/// The longest key of a namespace of `KAML_KEYS_BYTES`; others take up to `KAML_LONG_KEY_BYTES_MAX`.
 pub const KAML_KEY_BYTES_MAX: usize = 16;
 
 /// A record of a Put: belongs to the caller, and is only read.
@@ -33,7 +33,7 @@ pub struct kaml_record {
     pub action: u32,
     /// The key.
     pub key: *const c_void,
-    /// Its bytes, 1 to `KAML_KEY_BYTES_MAX`.
+    /// Its bytes, 1 to `KAML_KEY_BYTES_MAX`, or to `KAML_LONG_KEY_BYTES_MAX` where the namespace takes longer keys.
     pub key_length: usize,
     /// The value; may be null if it has no bytes.
     pub value: *const c_void,
@@ -41,7 +41,7 @@ pub struct kaml_record {
     pub value_length: usize,
 }
 
-/// A key that the library answers.
+/// A key of at most 16 bytes that the library returns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kaml_key {
@@ -57,15 +57,15 @@ pub struct kaml_key {
 pub struct kaml_cursor {
     /// 0: at the beginning, 1: in between, 2: at the end.
     pub state: u32,
-    /// Only the library knows what it means.
+    /// Private to the library.
     pub place: [u8; 24],
 }
 
-/// Nothing was told yet.
+/// Nothing was returned yet.
 const CURSOR_START: u32 = 0;
-/// Some was told.
+/// Some was returned.
 const CURSOR_BETWEEN: u32 = 1;
-/// All was told.
+/// All was returned.
 const CURSOR_END: u32 = 2;
 /// Keys listed at once: a bound for the memory that a call takes.
 const LIST_KEYS_MAX: usize = 4096;
@@ -73,12 +73,12 @@ const LIST_KEYS_MAX: usize = 4096;
 impl kaml_record {
     /// # Safety
     /// Key and value are as the header demands.
-    unsafe fn add_to(&self, batch: &mut Batch) -> Result<(), Failure> {
+    unsafe fn add_to(&self, batch: &mut Batch, limits: &Limits) -> Result<(), Failure> {
         // SAFETY: the caller's promise is the same.
         let key = unsafe { arguments::key(self.key, self.key_length)? };
         let ns = self.namespace_id;
         // SAFETY: the same. Only looked at where there is a value.
-        let value = || unsafe { arguments::bytes(self.value, self.value_length, "value") };
+        let value = || unsafe { limits.value(self.value, self.value_length) };
         match self.action {
             KAML_PUT => batch.put(ns, key, value()?),
             KAML_PUT_IF_ABSENT => batch.put_if_absent(ns, key, value()?),
@@ -107,8 +107,7 @@ pub extern "C" fn kaml_key_u64(number: u64) -> kaml_key {
     Key::from(number).into()
 }
 
-/// Reads a value. `*value` is the caller's from then on and is given back with `kaml_free`; it is null if there is none
-/// (`KAML_NOT_FOUND`).
+/// Reads a value. The caller owns `*value` and frees it with `kaml_free`; it is null if there is none (`KAML_NOT_FOUND`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_get(
     device: kaml_device,
@@ -128,8 +127,8 @@ pub unsafe extern "C" fn kaml_get(
     })
 }
 
-/// Reads a value into a buffer of the caller. If it does not fit, `KAML_BUFFER_TOO_SMALL` is answered, the buffer is as
-/// it was, and `*value_length` is what it takes.
+/// Reads a value into a buffer of the caller. If it does not fit, the call returns `KAML_BUFFER_TOO_SMALL`, the buffer does
+/// not change, and `*value_length` is the length of the value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_get_into(
     device: kaml_device,
@@ -151,7 +150,7 @@ pub unsafe extern "C" fn kaml_get_into(
     })
 }
 
-/// Whether a key is there: `KAML_OK` or `KAML_NOT_FOUND`. Never reads flash.
+/// Whether a key exists: `KAML_OK` or `KAML_NOT_FOUND`. Reads no flash, except in a versioned namespace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_exists(
     device: kaml_device,
@@ -167,9 +166,8 @@ pub unsafe extern "C" fn kaml_exists(
     })
 }
 
-/// Stores records over any namespaces, all or none; durable when it returns. Later records of one key win over earlier
-/// ones; conditions are judged as things stood before. Versioned namespaces know the conditions `KAML_PUT_IF_ABSENT` and
-/// `KAML_PUT_IF_PRESENT`, of one record that is put alone; all others there are `KAML_BAD_ARGUMENT`, and nothing is stored.
+/// Stores records in any namespaces, all or none; durable when it returns. Later records of one key win over earlier ones.
+/// Conditions are judged by the state before the call. In a versioned namespace they read flash.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_put(
     device: kaml_device,
@@ -177,24 +175,26 @@ pub unsafe extern "C" fn kaml_put(
     record_count: usize,
 ) -> kaml_status {
     call(|| {
-        // SAFETY: pointers are as the header demands.
-        let records = unsafe { arguments::slice(records, record_count, "records")? };
-        if let [one] = records
-            && let Some(condition) = one.condition()
-        {
-            // SAFETY: so are those in each record.
-            let (key, value) = unsafe {
-                (arguments::key(one.key, one.key_length)?, arguments::bytes(one.value, one.value_length, "value")?)
-            };
-            let ns = one.namespace_id;
-            return DEVICES.with(device.id, |open| open.change(|device| Ok(device.put_if(ns, key, value, condition)?)));
-        }
-        let mut batch = Batch::new();
-        for record in records {
-            // SAFETY: the same.
-            unsafe { record.add_to(&mut batch)? };
-        }
-        DEVICES.with(device.id, |open| open.change(|device| Ok(device.write(&batch)?)))
+        DEVICES.with(device.id, |open| {
+            let limits = &open.limits;
+            // SAFETY: pointers are as the header demands.
+            let records = unsafe { limits.records(records, record_count)? };
+            if let [one] = records
+                && let Some(condition) = one.condition()
+            {
+                // SAFETY: so are those in each record.
+                let (key, value) =
+                    unsafe { (arguments::key(one.key, one.key_length)?, limits.value(one.value, one.value_length)?) };
+                let ns = one.namespace_id;
+                return open.change(|device| Ok(device.put_if(ns, key, value, condition)?));
+            }
+            let mut batch = Batch::new();
+            for record in records {
+                // SAFETY: the same.
+                unsafe { record.add_to(&mut batch, limits)? };
+            }
+            open.change(|device| Ok(device.write(&batch)?))
+        })
     })
 }
 
@@ -210,13 +210,16 @@ pub unsafe extern "C" fn kaml_put_one(
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let (key, value) =
-            unsafe { (arguments::key(key, key_length)?, arguments::bytes(value, value_length, "value")?) };
-        DEVICES.with(device.id, |open| open.change(|device| Ok(device.put(namespace_id, key, value)?)))
+        let key = unsafe { arguments::key(key, key_length)? };
+        DEVICES.with(device.id, |open| {
+            // SAFETY: the same.
+            let value = unsafe { open.limits.value(value, value_length)? };
+            open.change(|device| Ok(device.put(namespace_id, key, value)?))
+        })
     })
 }
 
-/// Deletes a record, whether it is there or not; durable when it returns.
+/// Deletes a record, whether it exists or not; durable when it returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_delete(
     device: kaml_device,
@@ -231,9 +234,9 @@ pub unsafe extern "C" fn kaml_delete(
     })
 }
 
-/// Lists the keys of a namespace, up to `key_count_max` with each call, in no order that means anything. A
-/// `*key_count` of 0 is the end. Every key that is there all the time is listed exactly once. What is unflushed in a
-/// store is not seen.
+/// Lists the keys of a namespace in no particular order, up to `key_count_max` with each call. A `*key_count` of 0 is the
+/// end. Every key that exists all the time is listed exactly once. Unflushed records of a store are not listed. Keys above 16 bytes
+/// need `kaml_list_keys`: here they return `KAML_BAD_ARGUMENT`, and the cursor is kept.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_list(
     device: kaml_device,
@@ -254,22 +257,31 @@ pub unsafe extern "C" fn kaml_list(
         // SAFETY: the same.
         let (cursor, keys) =
             unsafe { (arguments::structure_mut(cursor, "cursor")?, arguments::slice_out(keys, places, "keys")?) };
+        let mut next = *cursor;
         let found = DEVICES.with(device.id, |open| {
-            cursor.next_keys(places, |after, limit| Ok(open.device.list(namespace_id, after, limit)?))
+            next.next_keys(places, |after, limit| Ok(open.device.list(namespace_id, after, limit)?))
         })?;
+        let found = short_keys(&found)?;
+        *cursor = next;
         keys.iter_mut().zip(&found).for_each(|(place, key)| _ = place.write(kaml_key::from(*key)));
         count.set(found.len());
         Ok(())
     })
 }
 
+/// Keys of the size that this interface has. A listing without the others would look whole.
+fn short_keys(keys: &[KeyBuf]) -> Result<Vec<Key>, Failure> {
+    let long = || Failure::argument("namespace_id: it has keys above 16 bytes, which kaml_list_keys lists");
+    keys.iter().map(|key| key.as_short().ok_or_else(long)).collect()
+}
+
 impl kaml_cursor {
     /// The next keys; none at the end.
-    fn next_keys(
+    pub(crate) fn next_keys(
         &mut self,
         limit: usize,
         list: impl Fn(Option<Cursor>, usize) -> Result<ListPage, Failure>,
-    ) -> Result<Vec<Key>, Failure> {
+    ) -> Result<Vec<KeyBuf>, Failure> {
         let mut after = match self.state {
             CURSOR_START => None,
             CURSOR_BETWEEN => Some(Cursor::from_bytes(self.place)),
@@ -293,8 +305,8 @@ impl kaml_cursor {
         }
     }
 
-    /// The next versions of a history, which tells so many of those before a sequence, newest first; none at the end. A place is the
-    /// sequence of the version that was told last.
+    /// The next versions of a history: so many of those before a sequence, newest first; none at the end. A place is the
+    /// sequence of the version that was returned last.
     pub(crate) fn next_versions(
         &mut self,
         limit: usize,
@@ -343,8 +355,8 @@ mod tests {
 
     const START: kaml_cursor = kaml_cursor { state: CURSOR_START, place: [0; 24] };
 
-    /// Goal:   a history is told once and whole, newest first, while versions come and go; limits may be absurd.
-    /// Method: a thousand versions in pages of several lengths; with each page 20 are put and one that was told is dropped.
+    /// Goal:   a history is returned one time and whole, newest first, while versions come and go; limits may be absurd.
+    /// Method: a thousand versions in pages of several lengths; with each page 20 are put and one that was returned is dropped.
     #[test]
     fn a_history_is_told_once() {
         for limit in [1, 7, 999, 1000, 1001, usize::MAX] {

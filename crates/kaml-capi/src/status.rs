@@ -1,15 +1,12 @@
-//! Status codes: what every call answers.
+//! Status codes: what every call returns.
 //!
 //! Lives here:       the codes, their strings, and which error of the library is which code.
 //! Lives elsewhere:  messages with names and numbers (`failure`).
 
-use kaml::store::StoreError;
-use kaml::{Error, VersionError};
-use kaml_device::{Error as CommandError, RootError};
-use kaml_flash::{FormatError, MediumError, OpenError};
+use kaml::{Error, ErrorClass};
 use std::ffi::{CStr, c_char, c_int};
 
-/// What every call answers. Numbers keep their meaning in later versions; later versions may add some.
+/// What every call returns. Numbers keep their meaning in later versions; later versions may add some.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum kaml_status {
@@ -23,7 +20,7 @@ pub enum kaml_status {
 
     /// The transaction waited for others that waited for it. It was aborted; run it again.
     KAML_DEADLOCK = 10,
-    /// A lock was not given in time. The transaction was aborted; run it again.
+    /// A lock was not granted in time. The transaction was aborted; run it again.
     KAML_LOCK_TIMEOUT = 11,
     /// What the transaction read did not become durable. It was aborted; run it again.
     KAML_DEPENDENCY_LOST = 12,
@@ -39,13 +36,13 @@ pub enum kaml_status {
     KAML_BAD_STATE = 22,
     /// In use: a handle by another thread, a device by a store, a store by transactions.
     KAML_IN_USE = 23,
-    /// A key of a length that the namespace does not take.
+    /// The namespace does not take keys of this length.
     KAML_BAD_KEY = 24,
     /// A value above the limit of the device.
     KAML_VALUE_TOO_LARGE = 25,
     /// More than one Put takes.
     KAML_BATCH_TOO_LARGE = 26,
-    /// The value is longer than the buffer; its length was answered.
+    /// The value is longer than the buffer; its length was returned.
     KAML_BUFFER_TOO_SMALL = 27,
     /// No namespace has that name or id.
     KAML_UNKNOWN_NAMESPACE = 28,
@@ -59,10 +56,12 @@ pub enum kaml_status {
     KAML_CACHE_TOO_SMALL = 32,
     /// The system refused memory or a thread.
     KAML_NO_RESOURCES = 33,
-    /// No snapshot has that number, or the key has not so many versions.
+    /// No snapshot has that number, or the key has fewer versions.
     KAML_NO_VERSION = 34,
-    /// A callback of the caller asked for the end.
+    /// A callback of the caller requested the end.
     KAML_CANCELLED = 35,
+    /// A snapshot, or an iterator, has expired: what it keeps of overwritten records was in the way. Open another one.
+    KAML_SNAPSHOT_TOO_OLD = 36,
 
     /// The device is full; delete something first.
     KAML_FULL = 40,
@@ -79,18 +78,18 @@ pub enum kaml_status {
 
     /// There is no KAML device.
     KAML_NOT_A_DEVICE = 50,
-    /// Made by a later version of this software.
+    /// Created by a later version of this software.
     KAML_NEWER_VERSION = 51,
     /// Open in another process, or twice in this one.
     KAML_LOCKED = 52,
-    /// Something is there already, and it was not asked to be replaced.
+    /// Something exists already, and `force` was not set.
     KAML_NOT_EMPTY = 53,
-    /// No file is there, or the directory that it was to be made in is not.
+    /// The file, or the directory for a new file, does not exist.
     KAML_NO_FILE = 54,
-    /// The system does not let this user read or write the file, or make it.
+    /// The system does not allow this user to read, write or create the file.
     KAML_NO_PERMISSION = 55,
 
-    /// A mistake in this library; please report it with its message.
+    /// An error in this library; please report it with its message.
     KAML_INTERNAL = 99,
 }
 
@@ -98,7 +97,7 @@ use kaml_status::*;
 
 impl kaml_status {
     /// All of them.
-    pub(crate) const ALL: [kaml_status; 36] = [
+    pub(crate) const ALL: [kaml_status; 37] = [
         KAML_OK,
         KAML_NOT_FOUND,
         KAML_EXISTS,
@@ -122,6 +121,7 @@ impl kaml_status {
         KAML_NO_RESOURCES,
         KAML_NO_VERSION,
         KAML_CANCELLED,
+        KAML_SNAPSHOT_TOO_OLD,
         KAML_FULL,
         KAML_NO_SPACE,
         KAML_READ_ONLY,
@@ -163,8 +163,9 @@ impl kaml_status {
             KAML_TOO_MANY => c"too many namespaces, transactions or handles",
             KAML_CACHE_TOO_SMALL => c"the cache is too small to work",
             KAML_NO_RESOURCES => c"the system refused memory or a thread",
-            KAML_NO_VERSION => c"no snapshot has that number, or the key has not so many versions",
-            KAML_CANCELLED => c"a callback asked for the end",
+            KAML_NO_VERSION => c"no snapshot has that number, or the key has fewer versions",
+            KAML_CANCELLED => c"a callback requested the end",
+            KAML_SNAPSHOT_TOO_OLD => c"the snapshot or iterator has expired; open another one",
             KAML_FULL => c"the device is full; delete something first",
             KAML_NO_SPACE => c"the file system below the device is full",
             KAML_READ_ONLY => c"the device is open for reading only",
@@ -174,7 +175,7 @@ impl kaml_status {
             KAML_NOT_A_DEVICE => c"not a KAML device",
             KAML_NEWER_VERSION => c"made by a later version of this software",
             KAML_LOCKED => c"open in another process, or twice in this one",
-            KAML_NOT_EMPTY => c"something is there already",
+            KAML_NOT_EMPTY => c"something exists already",
             KAML_NO_FILE => c"no such file or directory",
             KAML_NO_PERMISSION => c"permission denied",
             KAML_INTERNAL => c"a mistake in libkaml; please report it",
@@ -186,13 +187,13 @@ impl kaml_status {
     }
 }
 
-/// What a status means, in general: a string that is never freed. `kaml_last_error` says what happened.
+/// What a status means, in general: a string that is never freed. `kaml_last_error` states what happened.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_strerror(status: c_int) -> *const c_char {
     kaml_status::from_number(status).map_or(c"unknown status", kaml_status::text).as_ptr()
 }
 
-/// Whether a transaction that ended with this status may well succeed when it is run again from its beginning.
+/// Whether a transaction that ended with this status can succeed if it runs again from its beginning.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_is_retryable(status: c_int) -> bool {
     match kaml_status::from_number(status) {
@@ -203,132 +204,45 @@ pub extern "C" fn kaml_is_retryable(status: c_int) -> bool {
 
 impl From<&Error> for kaml_status {
     fn from(error: &Error) -> kaml_status {
-        match error {
-            Error::Command(error) => error.into(),
-            Error::Create(error) => error.into(),
-            Error::Open(error) => error.into(),
-            Error::HandlesInUse(_) => KAML_IN_USE,
-            Error::Thread(_) => KAML_NO_RESOURCES,
-            Error::Remote(_) => KAML_IO,
-            Error::Cancelled => KAML_CANCELLED,
+        use ErrorClass as E;
+        match error.class() {
+            E::UnknownNamespace => KAML_UNKNOWN_NAMESPACE,
+            E::NamespaceExists => KAML_NAMESPACE_EXISTS,
+            E::BadName => KAML_BAD_NAME,
+            E::BadLogs | E::BadOptions | E::WrongKind | E::KeepsVersions | E::KeepsNoVersions => KAML_BAD_ARGUMENT,
+            E::EmptyBatch | E::OutOfRange | E::PartialBlock => KAML_BAD_ARGUMENT,
+            E::BadCreateOptions | E::Unsuitable | E::BadStoreOptions => KAML_BAD_ARGUMENT,
+            E::TooManyNamespaces | E::TooManySnapshots | E::SnapshotsFull | E::TooManyTransactions => KAML_TOO_MANY,
+            E::NoSnapshot | E::TooFarBack => KAML_NO_VERSION,
+            E::SnapshotTooOld => KAML_SNAPSHOT_TOO_OLD,
+            E::Exists => KAML_EXISTS,
+            E::NotFound => KAML_NOT_FOUND,
+            E::BadKey => KAML_BAD_KEY,
+            E::ValueTooLarge => KAML_VALUE_TOO_LARGE,
+            E::BatchTooLarge => KAML_BATCH_TOO_LARGE,
+            E::Full => KAML_FULL,
+            E::NoSpace => KAML_NO_SPACE,
+            E::Corrupt | E::MetadataCorrupt => KAML_CORRUPT,
+            E::NewerVersion => KAML_NEWER_VERSION,
+            E::NotEmpty => KAML_NOT_EMPTY,
+            E::InUse => KAML_LOCKED,
+            E::NotADevice => KAML_NOT_A_DEVICE,
+            E::NoFile => KAML_NO_FILE,
+            E::NoPermission => KAML_NO_PERMISSION,
+            E::Io | E::Remote => KAML_IO,
+            E::Stopped | E::Closed => KAML_STOPPED,
+            E::ReadOnly => KAML_READ_ONLY,
+            E::Busy => KAML_IN_USE,
+            E::Cancelled => KAML_CANCELLED,
+            E::NoResources => KAML_NO_RESOURCES,
+            E::Internal => KAML_INTERNAL,
+            E::Deadlock => KAML_DEADLOCK,
+            E::LockTimeout => KAML_LOCK_TIMEOUT,
+            E::DependencyLost => KAML_DEPENDENCY_LOST,
+            E::CommitsLost => KAML_COMMITS_LOST,
+            E::IllegalMove => KAML_BAD_STATE,
+            E::CacheTooSmall => KAML_CACHE_TOO_SMALL,
         }
-    }
-}
-
-impl From<&StoreError> for kaml_status {
-    fn from(error: &StoreError) -> kaml_status {
-        match error {
-            StoreError::Device(error) => error.into(),
-            StoreError::Deadlock { .. } => KAML_DEADLOCK,
-            StoreError::LockTimeout { .. } => KAML_LOCK_TIMEOUT,
-            StoreError::DependencyLost => KAML_DEPENDENCY_LOST,
-            StoreError::CommitsLost { .. } => KAML_COMMITS_LOST,
-            StoreError::NotFound { .. } => KAML_NOT_FOUND,
-            StoreError::Exists { .. } => KAML_EXISTS,
-            StoreError::IllegalMove(_) => KAML_BAD_STATE,
-            StoreError::TooManyTransactions { .. } => KAML_TOO_MANY,
-            StoreError::CacheTooSmall { .. } => KAML_CACHE_TOO_SMALL,
-            StoreError::BadOption(_) => KAML_BAD_ARGUMENT,
-            StoreError::Thread(_) => KAML_NO_RESOURCES,
-        }
-    }
-}
-
-impl From<&CommandError> for kaml_status {
-    fn from(error: &CommandError) -> kaml_status {
-        match error {
-            CommandError::UnknownNamespace(_) | CommandError::UnknownNamespaceName(_) => KAML_UNKNOWN_NAMESPACE,
-            CommandError::NamespaceExists(_) => KAML_NAMESPACE_EXISTS,
-            CommandError::BadName { .. } => KAML_BAD_NAME,
-            CommandError::UnknownLog { .. }
-            | CommandError::LogTwice(_)
-            | CommandError::EmptyBatch
-            | CommandError::HoldsBlocks(_)
-            | CommandError::HoldsRecords(_)
-            | CommandError::KeepsVersions(_)
-            | CommandError::KeepsNoVersions(_)
-            | CommandError::BadVersionOptions(_)
-            | CommandError::Versions(VersionError::BadParameter { .. })
-            | CommandError::BadBlockOptions { .. }
-            | CommandError::BlocksOutOfRange { .. }
-            | CommandError::PartialBlock { .. } => KAML_BAD_ARGUMENT,
-            CommandError::TooManyNamespaces { .. } | CommandError::Versions(VersionError::TooManySnapshots) => {
-                KAML_TOO_MANY
-            }
-            CommandError::Versions(VersionError::NoSnapshot { .. } | VersionError::TooFarBack { .. }) => {
-                KAML_NO_VERSION
-            }
-            CommandError::Versions(VersionError::ValueTooLarge { .. }) => KAML_VALUE_TOO_LARGE,
-            CommandError::Versions(VersionError::DamagedRecord(_) | VersionError::DamagedTable(_)) => KAML_CORRUPT,
-            CommandError::Key(_) => KAML_BAD_KEY,
-            CommandError::ValueTooLarge { .. } => KAML_VALUE_TOO_LARGE,
-            CommandError::BatchTooLarge { .. } => KAML_BATCH_TOO_LARGE,
-            CommandError::Conflict { present: true, .. } => KAML_EXISTS,
-            CommandError::Conflict { present: false, .. } => KAML_NOT_FOUND,
-            CommandError::Full { .. } => KAML_FULL,
-            CommandError::Corrupt { .. }
-            | CommandError::SegmentDamaged { .. }
-            | CommandError::IndexDamaged { .. }
-            | CommandError::MetadataDamaged(_)
-            | CommandError::Root(RootError::Damaged(..) | RootError::Unreadable { .. }) => KAML_CORRUPT,
-            CommandError::Root(RootError::NewerVersion { .. }) => KAML_NEWER_VERSION,
-            CommandError::Medium(error) => error.into(),
-            CommandError::Stopped(_) | CommandError::Closed => KAML_STOPPED,
-            CommandError::ReadOnly => KAML_READ_ONLY,
-        }
-    }
-}
-
-impl From<&MediumError> for kaml_status {
-    fn from(error: &MediumError) -> kaml_status {
-        match error {
-            MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } => KAML_INTERNAL,
-            MediumError::NoSpace { .. } => KAML_NO_SPACE,
-            MediumError::BlockFailed { .. }
-            | MediumError::WornOut { .. }
-            | MediumError::ReadFailed { .. }
-            | MediumError::NotDurable { .. }
-            | MediumError::Gone => KAML_IO,
-        }
-    }
-}
-
-impl From<&FormatError> for kaml_status {
-    fn from(error: &FormatError) -> kaml_status {
-        match error {
-            FormatError::TooSmall { .. }
-            | FormatError::TooLarge { .. }
-            | FormatError::DeviceTooSmall { .. }
-            | FormatError::TooFewBlocks { .. }
-            | FormatError::Geometry(_)
-            | FormatError::NotAFile { .. } => KAML_BAD_ARGUMENT,
-            FormatError::NotEmpty { .. } => KAML_NOT_EMPTY,
-            FormatError::InUse { .. } => KAML_LOCKED,
-            FormatError::Io { source, .. } => of_system(source),
-        }
-    }
-}
-
-impl From<&OpenError> for kaml_status {
-    fn from(error: &OpenError) -> kaml_status {
-        match error {
-            OpenError::NotADevice { .. } | OpenError::TooSmall { .. } => KAML_NOT_A_DEVICE,
-            OpenError::Damaged { .. } | OpenError::HeadDamaged { .. } | OpenError::Truncated { .. } => KAML_CORRUPT,
-            OpenError::NewerVersion { .. } => KAML_NEWER_VERSION,
-            OpenError::InUse { .. } => KAML_LOCKED,
-            OpenError::Io { source, .. } => of_system(source),
-        }
-    }
-}
-
-/// What the system said of a file as a whole.
-fn of_system(error: &std::io::Error) -> kaml_status {
-    use std::io::ErrorKind;
-    match error.kind() {
-        ErrorKind::NotFound | ErrorKind::NotADirectory => KAML_NO_FILE,
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => KAML_NO_PERMISSION,
-        ErrorKind::StorageFull => KAML_NO_SPACE,
-        _ => KAML_IO,
     }
 }
 
@@ -337,7 +251,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Goal:   every status is found by its number and has a sentence of its own; other numbers are answered too.
+    /// Goal:   every status is found by its number and has a sentence of its own; other numbers are returned too.
     /// Method: walk the list; `text` is an exhaustive match, so a status that is missing here has no test but a text.
     #[test]
     fn every_status_has_its_own_sentence() {

@@ -1,4 +1,4 @@
-//! Versioned namespaces: any version of a record, snapshots, rolling back, giving space back.
+//! Versioned namespaces: any version of a record, snapshots, rolling back, releasing space.
 //!
 //! Lives here:       the structures and calls of versioned namespaces.
 //! Lives elsewhere:  puts, gets and deletes of the newest version, which are those of any namespace (`records`).
@@ -9,9 +9,10 @@ use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call};
 use crate::options::flag;
 use crate::records::kaml_cursor;
-use crate::status::kaml_status;
+use crate::status::kaml_status::{self, KAML_CANCELLED};
 use kaml::{At, MergeReport, Retention};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
 
 /// A version of a record.
 #[repr(C)]
@@ -43,7 +44,7 @@ pub struct kaml_snapshot_info {
     pub reserved: u32,
 }
 
-/// What a merge keeps besides the newest version of each key: whatever one of the rules wants. Begin with
+/// What a merge keeps besides the newest version of each key: whatever one of the rules keeps. Begin with
 /// `KAML_RETENTION_INIT`, which keeps what snapshots see.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -58,7 +59,7 @@ pub struct kaml_retention {
     pub keep_snapshots: u32,
     /// 1: the newest version of each key among those put around the same time.
     pub keep_internal: u32,
-    /// 1: change nothing, only tell what would go.
+    /// 1: change nothing, only show what would go.
     pub dry_run: u32,
 }
 
@@ -68,13 +69,13 @@ pub struct kaml_retention {
 pub struct kaml_merge_report {
     /// Versions that were looked at.
     pub versions: u64,
-    /// Of these, the ones that the rules keep.
+    /// Those of them that the rules keep.
     pub kept: u64,
     /// Those that went.
     pub dropped: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
-    /// Segments given back.
+    /// Segments released.
     pub segments_read: u64,
     /// Segments that took their place; not known in a dry run.
     pub segments_written: u64,
@@ -96,10 +97,10 @@ unsafe fn get_at(
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::key(key, key_length)?) };
+        let (out, key) = unsafe { (ValueOut::new(value, value_length)?, arguments::short_key(key, key_length)?) };
         DEVICES.with(device.id, |open| match open.device.get_version(namespace_id, key, at)? {
             Some(found) => out.set(&found.value),
-            None => Err(Failure::no_record(namespace_id, key)),
+            None => Err(Failure::no_record(namespace_id, key.into())),
         })
     })
 }
@@ -134,9 +135,10 @@ pub unsafe extern "C" fn kaml_get_back(
     unsafe { get_at(device, namespace_id, (key, key_length), At::Back(changes), (value, value_length)) }
 }
 
-/// Tells the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, those that a rollback
-/// hid included. A `*version_count` of 0 is the end: at once if the key was never put. What is put after the first call is not
-/// told.
+/// Lists the versions of a key, newest first, up to `version_count_max` with each call: all that are kept, including those
+/// that a rollback hid. A `*version_count` of 0 is the end, also if the key was never put. Versions put after the first
+/// call are not listed. A cursor reads nothing twice, whatever `version_count_max` is, except if more than 16 histories of
+/// a device are in progress or a copy of the cursor has continued: then it reads the segments up to its place again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_history(
     device: kaml_device,
@@ -158,14 +160,14 @@ pub unsafe extern "C" fn kaml_history(
         // SAFETY: the same.
         let (key, cursor, places) = unsafe {
             (
-                arguments::key(key, key_length)?,
+                arguments::short_key(key, key_length)?,
                 arguments::structure_mut(cursor, "cursor")?,
                 arguments::slice_out(versions, version_count_max, "versions")?,
             )
         };
         let found = DEVICES.with(device.id, |open| {
             cursor.next_versions(places.len(), |before, limit| {
-                Ok(open.device.history_pieces(namespace_id, key, before, limit)?.all()?)
+                open.histories.next(&open.device, (namespace_id, key, before), limit)
             })
         })?;
         let version = |past: &kaml::Past| kaml_version_info {
@@ -182,7 +184,7 @@ pub unsafe extern "C" fn kaml_history(
     })
 }
 
-/// Takes a snapshot, which costs nothing: what is there now stays readable under its number. Durable when it returns. A
+/// Takes a snapshot, which costs next to nothing: what exists now can be read by its number. Durable when it returns. A
 /// store that is open over the device is flushed first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_snapshot(
@@ -200,7 +202,7 @@ pub unsafe extern "C" fn kaml_snapshot(
     })
 }
 
-/// Tells the snapshots of a namespace, oldest first, up to `snapshot_count_max` of them. `*snapshot_count` is how many there
+/// Lists the snapshots of a namespace, oldest first, up to `snapshot_count_max` of them. `*snapshot_count` is how many there
 /// are, also if they are more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_snapshots(
@@ -226,7 +228,7 @@ pub unsafe extern "C" fn kaml_snapshots(
     })
 }
 
-/// Forgets a snapshot: what only it sees goes with the next merge. Durable when it returns.
+/// Forgets a snapshot: the next merge drops what only it sees. Durable when it returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn kaml_forget_snapshot(
     device: kaml_device,
@@ -236,8 +238,8 @@ pub extern "C" fn kaml_forget_snapshot(
     call(|| DEVICES.with(device.id, |open| Ok(open.device.forget_snapshot(namespace_id, snapshot)?)))
 }
 
-/// Makes a namespace look as it did in a snapshot. What it looked like before is taken as a snapshot first, `*before`:
-/// rolling back to that one undoes it. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
+/// Returns a namespace to its state in a snapshot. Takes a snapshot of the present state first, `*before`; rolling back to
+/// that one undoes this. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_roll_back(
     device: kaml_device,
@@ -257,8 +259,8 @@ pub unsafe extern "C" fn kaml_roll_back(
     })
 }
 
-/// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it was not
-/// there. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
+/// Undoes the last changes of a key: what it was before them becomes its newest version, or it is deleted if it did not
+/// exist. Durable when it returns. `KAML_IN_USE` while a store is open over the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_undo(
     device: kaml_device,
@@ -269,18 +271,40 @@ pub unsafe extern "C" fn kaml_undo(
 ) -> kaml_status {
     call(|| {
         // SAFETY: pointers are as the header demands.
-        let key = unsafe { arguments::key(key, key_length)? };
+        let key = unsafe { arguments::short_key(key, key_length)? };
         DEVICES.with(device.id, |open| open.change(|device| Ok(device.undo(namespace_id, key, changes).map(drop)?)))
     })
 }
 
-/// Gives the space of versions back that the rules do not keep, while others put and get, also through a store. `report`
-/// may be null.
+/// Hears of a merge while it continues, many times in each row: rows that are done, and all rows. 0: continue; anything else ends the
+/// merge. It is called by the thread that called `kaml_merge_with_progress` and may make any call but a merge of the same device,
+/// which would wait for this one. It has to return: no exception and no `longjmp` may leave it.
+pub type kaml_merge_callback =
+    Option<unsafe extern "C" fn(context: *mut c_void, rows_done: u32, row_count: u32) -> c_int>;
+
+/// Drops the versions that the rules do not keep, and frees their space. Other threads can put and get meanwhile, also
+/// through a store. `report` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kaml_merge(
     device: kaml_device,
     namespace_id: kaml_namespace_id,
     rules: *const kaml_retention,
+    report: *mut kaml_merge_report,
+) -> kaml_status {
+    // SAFETY: pointers are as the header demands.
+    unsafe { kaml_merge_with_progress(device, namespace_id, rules, None, std::ptr::null_mut(), report) }
+}
+
+/// As `kaml_merge`, and reports its progress to `callback`. `KAML_CANCELLED` if the callback requested the end: the
+/// versions in the report are dropped, all others are kept, and a later merge continues with them. `callback` and `report`
+/// may be null; `context` is passed to the callback and not used otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_merge_with_progress(
+    device: kaml_device,
+    namespace_id: kaml_namespace_id,
+    rules: *const kaml_retention,
+    callback: kaml_merge_callback,
+    context: *mut c_void,
     report: *mut kaml_merge_report,
 ) -> kaml_status {
     call(|| {
@@ -295,13 +319,22 @@ pub unsafe extern "C" fn kaml_merge(
         // SAFETY: the same.
         let out = unsafe { (!report.is_null()).then(|| Out::new(report, "report")).transpose()? };
         let dry_run = flag(rules.dry_run, "dry_run")?;
-        // The newest versions stay, so that a store's cache has nothing to notice.
+        let mut is_cancelled = false;
+        let mut hear = |rows_done, row_count| {
+            // SAFETY: the caller handed in a function of this type.
+            is_cancelled |= callback.is_some_and(|callback| unsafe { callback(context, rows_done, row_count) } != 0);
+            if is_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        // The newest versions are kept, so a store's cache has nothing to notice.
         let merged = DEVICES.with(device.id, |open| match dry_run {
-            true => Ok(open.device.merge_dry_run(namespace_id, &retention, &mut kaml::to_the_end)?),
-            false => Ok(open.device.merge(namespace_id, &retention, &mut kaml::to_the_end)?),
+            true => Ok(open.device.merge_dry_run(namespace_id, &retention, &mut hear)?),
+            false => Ok(open.device.merge(namespace_id, &retention, &mut hear)?),
         })?;
         if let Some(out) = out {
             out.set(merged.into());
+        }
+        if is_cancelled {
+            return Err(Failure::new(KAML_CANCELLED, "the callback ended the merge"));
         }
         Ok(())
     })

@@ -33,7 +33,7 @@ fn text(output: Output) -> String {
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
-        // Beside what cargo builds, in one place: a directory that lives as long as the process is never cleaned up.
+        // Next to what cargo builds, in one place: a directory that lives as long as the process is never cleaned up.
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libkaml");
         if prefix.exists() {
             std::fs::remove_dir_all(&prefix).expect("what an earlier run left can be removed");
@@ -85,6 +85,27 @@ fn the_first_program_runs() {
     everywhere("examples/first.c", |printed| assert_eq!(printed, "Ada Lovelace\n"));
 }
 
+/// Goal:   a program that is static as a whole links with what `pkg-config --static` prints, and works.
+/// Method: link the shortest program with `-static`; left out where the system has no static libc.
+#[test]
+fn a_static_program_runs() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (empty, program) = (dir.path().join("empty.c"), dir.path().join("program"));
+    std::fs::write(&empty, "int main(void) { return 0; }\n").expect("it can be written");
+    let gcc = || {
+        let mut command = Command::new("gcc");
+        command.args(["-static", "-o"]).arg(&program);
+        command
+    };
+    if !gcc().arg(&empty).output().expect("gcc runs").status.success() {
+        eprintln!("no static libc here");
+        return;
+    }
+    run(gcc().arg(here("examples/first.c")).args(pkg_config(&["--cflags", "--libs", "--static"])));
+    let printed = text(run(Command::new(&program).arg(dir.path().join("device.kaml"))));
+    assert_eq!(printed, "Ada Lovelace\n");
+}
+
 /// Goal:   transactions of several threads keep the total, also after reopening.
 /// Method: run the bank; it compares itself.
 #[test]
@@ -94,11 +115,26 @@ fn the_bank_loses_no_money() {
     });
 }
 
-/// Goal:   every mistake is answered with its status and a message, and nothing breaks.
+/// Goal:   every mistake is returned with its status and a message, and nothing breaks.
 /// Method: a program that makes them all.
 #[test]
 fn mistakes_have_defined_answers() {
-    everywhere("tests/c/misuse.c", |printed| assert_eq!(printed, "0 mistakes answered otherwise\n"));
+    everywhere("tests/c/misuse.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
+}
+
+/// Goal:   keys of any length, and ranges in both directions, are those of a sorted array; mistakes have defined statuses.
+/// Method: a program that walks them in batches of several lengths, through devices, stores and transactions, and makes every mistake.
+#[test]
+fn ranges_are_in_order() {
+    everywhere("tests/c/ranges.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
+}
+
+/// Goal:   a snapshot shows exactly what was stored at its moment, through every call, also after the store or its handle was closed; expected records
+///         are in the cache; mistakes have defined statuses, and nothing stays open.
+/// Method: a program that reads two snapshots of different moments while everything changes, lets one expire, and makes every mistake.
+#[test]
+fn snapshots_show_their_moment() {
+    everywhere("tests/c/snapshots.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
 }
 
 /// Goal:   a child that was forked while other threads opened and closed handles waits for none of them: it can open its own.
@@ -126,7 +162,7 @@ fn the_shared_library_exports_the_header() {
     assert!(dynamic.contains(&format!("[libkaml.so.{}]", env!("CARGO_PKG_VERSION_MAJOR"))), "{dynamic}");
 }
 
-/// Goal:   the Python package does what it says, and its declarations are those of the header.
+/// Goal:   the Python package does what its documentation states, and its declarations are those of the header.
 /// Method: its own tests, on the installed library.
 #[test]
 fn the_python_package_works() {

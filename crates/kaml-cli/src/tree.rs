@@ -1,192 +1,155 @@
-//! A directory tree as records: contents in one namespace, metadata in another.
+//! A tree of files as records of an ordered namespace.
 //!
-//! Lives here:       walking a tree, the metadata record, which keys a file's contents have, storing and reading them.
-//! Lives elsewhere:  making a tree again (`restore`), flags and progress (`commands::import`, `commands::export`, `commands::quickstart`).
+//! Lives here:       keys, the metadata record, finding and reading what is stored, deleting it.
+//! Lives elsewhere:  finding files (`walk`), storing them (`intake`), making them again (`restore`), trees that earlier versions stored
+//!                   (`old_tree`).
+//! Implements:       docs/formats/tree.md.
 //!
-//! The key of a path is the 128-bit XXH3 of its bytes, relative to the root; its metadata record keeps the path. A file
-//! that fits one Put has its contents under the same key, and contents and metadata are one atomic Put. A larger file is
-//! split into parts whose keys also hash its contents; they are put first, and the metadata record last: until that
-//! Put the old version stands, and a crash leaves only parts that nothing refers to, which the next import of the same
-//! contents uses again.
+//! | key | record |
+//! |---|---|
+//! | PATH | the contents of a file of at most 256 KiB |
+//! | PATH, 00 | metadata as JSON ([`Metadata`]) |
+//! | PATH, 00, upload (8 bytes) | empty; an import is storing pieces |
+//! | PATH, 00, upload, number (8 bytes) | a piece of a larger file |
+//!
+//! A path has no NUL byte, so everything about a path is next to it, and no other path can have one of these keys. A record under the path itself is
+//! the contents, whatever the metadata describe: a program that puts it has written the file.
 
-use crate::failure::Failure;
-use crate::place::Place;
-use crate::store::Identity;
-use kaml::{Batch, Condition, Key, NamespaceId};
+use crate::old_tree;
+use crate::place::{self, Place};
+use crate::walk;
+use kaml::{Batch, KeyBuf, KeyKind, NamespaceId, NamespaceInfo};
+use kaml_terminal::failure::Failure;
+use rustix::fs::{major, minor};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
-use std::fs::{File, FileType, Metadata as FileMetadata};
-use std::io::{Read, Seek};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::collections::VecDeque;
+use std::fs::Metadata as FileMetadata;
+use std::ops::{Bound, Range};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, SystemTime};
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
-/// Contents up to this go in one Put with their metadata, parts of larger files are this long, if the device takes it.
-pub const PART_BYTES: u64 = 4 << 20;
+/// Bytes of each piece but the last, and of the largest file in one record. A power of two, so readers compute with shifts. The smallest
+/// device, of 32 MiB, takes values of 272 KiB. Pieces of 32 KiB and more are written once, and one flush for 256 KiB costs little.
+pub const PIECE_BYTES: u64 = 256 << 10;
+/// Bytes of a path at most: a key has 1024, and that of a piece has 17 more than the path.
+pub const PATH_BYTES_MAX: usize = 1024 - 17;
+/// Keys fetched from the device at a time.
+const PAGE_KEYS: usize = 1024;
+/// Contents that are read as one value have at most this many bytes.
+const VALUE_BYTES_MAX: u64 = 1 << 30;
+/// Of the metadata record.
+const FORMAT: u32 = 1;
 
-/// What is known about a path; stored as JSON.
+/// Bytes in JSON: a string, or numbers if they are no text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Metadata {
-    /// The path in hexadecimal digits of its bytes if it is no text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path_hex: Option<String>,
-    /// The path relative to the root; for a person only if `path_hex` is there.
-    pub path: String,
-    /// What is there.
-    pub kind: Kind,
-    /// Permission bits.
-    pub mode: u32,
-    /// Modified, in seconds since 1970.
-    pub mtime_s: i64,
-    /// Nanoseconds of that.
-    pub mtime_ns: u32,
-    /// Bytes of contents (of a link: of its target).
+#[serde(untagged)]
+pub enum Bytes {
+    /// Text.
+    Text(String),
+    /// Other bytes.
+    Raw(Vec<u8>),
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Bytes {
+        std::str::from_utf8(bytes).map_or_else(|_| Bytes::Raw(bytes.into()), |text| Bytes::Text(text.into()))
+    }
+}
+
+impl Bytes {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Bytes::Text(text) => text.as_bytes(),
+            Bytes::Raw(bytes) => bytes,
+        }
+    }
+}
+
+/// Where the contents of a large file are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pieces {
+    /// The number in the keys of the pieces. It has 53 bits, which every reader of JSON keeps.
+    pub upload: u64,
+    /// Bytes of the file.
     pub bytes: u64,
-    /// XXH3 of the contents, 32 hexadecimal digits.
-    pub xxh3_128: String,
-    /// Bytes of each part but the last; 0 if the contents are one record beside this one.
-    pub part_bytes: u64,
-    /// Which version of the file this is, for those that count.
-    #[serde(default)]
-    pub version: u32,
+    /// First piece and count of pieces, in order. Pieces between them are holes.
+    pub runs: Vec<(u64, u64)>,
 }
 
 /// What a path leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A regular file.
+    /// A file; its contents are the record under the path.
     File,
+    /// A large file.
+    Pieces(Pieces),
+    /// Another name of the file with this path.
+    HardLink(Bytes),
     /// A directory.
     Directory,
-    /// A symbolic link; its contents are the target.
-    Link,
+    /// A symbolic link to this target.
+    Link(Bytes),
+    /// A named pipe.
+    Fifo,
+    /// A character device with major and minor number.
+    CharacterDevice(u32, u32),
+    /// A block device.
+    BlockDevice(u32, u32),
 }
 
-/// The two namespaces of a tree.
-#[derive(Clone, Copy)]
-pub struct Tree<'a> {
-    /// The device.
-    pub device: &'a dyn Place,
-    /// Contents.
-    pub contents: NamespaceId,
-    /// Metadata.
-    pub metadata: NamespaceId,
-}
-
-/// The names of the two namespaces of a tree.
-pub fn namespace_names(name: &str) -> (String, String) {
-    (name.to_owned(), format!("{name}.meta"))
-}
-
-/// A path to be stored.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Where it is now.
-    pub source: PathBuf,
-    /// Relative to the root.
-    pub path: PathBuf,
-    /// Bytes of contents when it was found.
-    pub bytes: u64,
-}
-
-/// What was found under a root.
-#[derive(Debug, Default)]
-pub struct Walk {
-    /// What can be stored, in a fixed order.
-    pub entries: Vec<Entry>,
-    /// What cannot, and what it is.
-    pub left_out: Vec<(PathBuf, &'static str)>,
-}
-
-/// Everything under `root` but the root itself; directories whose name is in `skip` are passed over, the device, sockets,
-/// pipes and devices are left out.
-pub fn walk(root: &Path, skip: &[&str], device: Option<Identity>) -> Result<Walk, Failure> {
-    let skipped = |entry: &walkdir::DirEntry| {
-        entry.depth() > 0 && entry.file_type().is_dir() && skip.iter().any(|name| entry.file_name() == OsStr::new(name))
-    };
-    let walk = walkdir::WalkDir::new(root).min_depth(1).sort_by_file_name();
-    let mut found = Walk::default();
-    for entry in walk.into_iter().filter_entry(|entry| !skipped(entry)) {
-        let entry = entry.map_err(|error| Failure::Failed(error.to_string()))?;
-        let kind = entry.file_type();
-        let metadata = if kind.is_file() { entry.metadata().ok() } else { None };
-        let is_device = device.is_some() && metadata.as_ref().map(|found| (found.dev(), found.ino())) == device;
-        if let Some(what) = if is_device { Some("the device itself") } else { without_contents(kind) } {
-            found.left_out.push((entry.into_path(), what));
-            continue;
-        }
-        let bytes = metadata.map_or(0, |metadata| metadata.len());
-        let path = entry.path().strip_prefix(root).expect("walked from the root").to_owned();
-        found.entries.push(Entry { source: entry.into_path(), path, bytes });
-    }
-    Ok(found)
-}
-
-/// What has no contents to keep.
-fn without_contents(kind: FileType) -> Option<&'static str> {
-    match () {
-        () if kind.is_socket() => Some("a socket"),
-        () if kind.is_fifo() => Some("a pipe"),
-        () if kind.is_block_device() => Some("a block device"),
-        () if kind.is_char_device() => Some("a character device"),
-        () if kind.is_file() || kind.is_dir() || kind.is_symlink() => None,
-        () => Some("of a kind that is not known"),
-    }
-}
-
-/// The key of a path.
-pub fn path_key(path: &Path) -> Key {
-    hash_key(xxh3_128(path.as_os_str().as_bytes()))
-}
-
-fn hash_key(hash: u128) -> Key {
-    Key::new(&hash.to_be_bytes()).expect("16 bytes are a key")
-}
-
-fn part_key(path: &Path, contents_hash: &str, part: u64) -> Key {
-    let mut hash = Xxh3::new();
-    for piece in [path.as_os_str().as_bytes(), b"\0", contents_hash.as_bytes(), &part.to_le_bytes()] {
-        hash.update(piece);
-    }
-    hash_key(hash.digest128())
-}
-
-/// XXH3 in hexadecimal digits.
-pub fn content_hash(bytes: &[u8]) -> String {
-    format!("{:032x}", xxh3_128(bytes))
+/// What is known about a path; stored as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metadata {
+    /// Of the record.
+    pub format: u32,
+    /// What it is.
+    pub kind: Kind,
+    /// The twelve permission bits.
+    pub mode: u32,
+    /// Numbers of user and group.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<(u32, u32)>,
+    /// Seconds since 1970, and nanoseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified: Option<(i64, u32)>,
+    /// The file has holes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sparse: bool,
+    /// Extended attributes, access control lists among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attributes: Vec<(Bytes, Bytes)>,
 }
 
 impl Metadata {
-    fn new(path: &Path, kind: Kind, metadata: &FileMetadata) -> Metadata {
-        let bytes = path.as_os_str().as_bytes();
+    /// Of a record that a program put without any.
+    pub fn unknown(kind: Kind, mode: u32) -> Metadata {
+        let (owner, modified, attributes) = (None, None, Vec::new());
+        Metadata { format: FORMAT, kind, mode, owner, modified, is_sparse: false, attributes }
+    }
+
+    /// Of a file as the system describes it.
+    pub fn new(kind: Kind, found: &FileMetadata) -> Metadata {
         Metadata {
-            path_hex: std::str::from_utf8(bytes).is_err().then(|| crate::keys::hex(bytes)),
-            path: path.to_string_lossy().into_owned(),
-            kind,
-            mode: metadata.mode() & 0o7777,
-            mtime_s: metadata.mtime(),
-            mtime_ns: metadata.mtime_nsec() as u32,
-            bytes: 0,
-            xxh3_128: String::new(),
-            part_bytes: 0,
-            version: 0,
+            owner: Some((found.uid(), found.gid())),
+            modified: Some((found.mtime(), found.mtime_nsec() as u32)),
+            is_sparse: found.is_file() && found.blocks() * 512 < found.len(),
+            ..Metadata::unknown(kind, found.mode() & 0o7777)
         }
     }
 
-    /// With contents in one record.
-    pub fn with_contents(mut self, contents: &[u8]) -> Metadata {
-        self.bytes = contents.len() as u64;
-        self.xxh3_128 = content_hash(contents);
-        self
-    }
-
-    /// What is known about a file, its contents aside.
-    pub fn of_file(entry: &Entry) -> Result<Metadata, Failure> {
-        let metadata = std::fs::symlink_metadata(&entry.source).map_err(Failure::io(entry.source.display()))?;
-        Ok(Metadata::new(&entry.path, Kind::File, &metadata))
+    /// What is no file, directory or link and has metadata alone.
+    pub fn of_special(found: &FileMetadata) -> Option<Metadata> {
+        let (major, minor) = (major(found.rdev()), minor(found.rdev()));
+        let kind = match found.file_type() {
+            kind if kind.is_fifo() => Kind::Fifo,
+            kind if kind.is_char_device() => Kind::CharacterDevice(major, minor),
+            kind if kind.is_block_device() => Kind::BlockDevice(major, minor),
+            _ => return None,
+        };
+        Some(Metadata::new(kind, found))
     }
 
     /// The record.
@@ -194,283 +157,438 @@ impl Metadata {
         serde_json::to_vec(self).expect("metadata is plain data")
     }
 
-    /// Reads the record.
+    /// Reads the record. A wrong one is an error, never something else than what was stored.
     pub fn from_bytes(bytes: &[u8]) -> Result<Metadata, Failure> {
-        serde_json::from_slice(bytes).map_err(|error| Failure::Failed(format!("not a metadata record: {error}")))
-    }
-
-    /// The path relative to the root; refused if it would lead out of it.
-    pub fn relative_path(&self) -> Result<PathBuf, Failure> {
-        let path = match &self.path_hex {
-            None => PathBuf::from(&self.path),
-            Some(digits) => PathBuf::from(std::ffi::OsString::from_vec(crate::keys::parse_hex(digits)?)),
-        };
-        let inside = path.components().all(|component| matches!(component, Component::Normal(_)));
-        if !inside || path.as_os_str().is_empty() {
-            return Err(Failure::Failed(format!("`{}` leads out of the tree", path.display())));
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
         }
-        Ok(path)
+        let wrong = |what: String| Failure::Failed(format!("not a metadata record: {what}"));
+        let head: Head = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        if head.format != FORMAT {
+            return Err(wrong(format!("format {}, of a newer version of kaml", head.format)));
+        }
+        let metadata: Metadata = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        metadata.check().map_or_else(|what| Err(wrong(what.into())), |()| Ok(metadata))
     }
 
-    /// Records that hold the contents.
-    pub fn record_count(&self) -> u64 {
-        if self.kind == Kind::Directory { 0 } else { self.part_count().max(1) }
-    }
-
-    fn part_count(&self) -> u64 {
-        if self.part_bytes == 0 { 0 } else { self.bytes.div_ceil(self.part_bytes) }
+    fn check(&self) -> Result<(), &'static str> {
+        if self.mode > 0o7777 || self.modified.is_some_and(|(_, nanoseconds)| nanoseconds >= 1_000_000_000) {
+            return Err("a mode or a time that no file has");
+        }
+        match &self.kind {
+            Kind::Pieces(pieces) => {
+                let (mut end, count) = (0, pieces.bytes.div_ceil(PIECE_BYTES));
+                for &(first, run) in &pieces.runs {
+                    if first < end || run == 0 || first.checked_add(run).is_none_or(|end| end > count) {
+                        return Err("pieces outside the file, or not in order");
+                    }
+                    end = first + run;
+                }
+                // Offsets in files are signed.
+                if pieces.bytes > i64::MAX as u64 { Err("a file that is too long") } else { Ok(()) }
+            }
+            Kind::HardLink(path) if !is_path(path.as_bytes()) => Err("a hard link that leads out of the tree"),
+            _ => Ok(()),
+        }
     }
 }
 
-impl Metadata {
-    /// When it was modified.
-    pub fn modified(&self) -> SystemTime {
-        let nanoseconds = Duration::from_nanos(u64::from(self.mtime_ns));
-        let seconds = Duration::from_secs(self.mtime_s.unsigned_abs());
-        let whole = if self.mtime_s < 0 {
-            SystemTime::UNIX_EPOCH.checked_sub(seconds)
-        } else {
-            SystemTime::UNIX_EPOCH.checked_add(seconds)
-        };
-        whole.and_then(|time| time.checked_add(nanoseconds)).unwrap_or(SystemTime::UNIX_EPOCH)
+/// Whether something is a path below a root and stays there.
+pub fn is_path(path: &[u8]) -> bool {
+    path.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b"..")) && !path.contains(&0)
+}
+
+/// A key of the tree: that of the path with something after it.
+pub fn key(parts: &[&[u8]]) -> Result<KeyBuf, Failure> {
+    Ok(KeyBuf::new(&parts.concat()).map_err(kaml::Error::from)?)
+}
+
+/// The key of the metadata of a path.
+pub fn metadata_key(path: &[u8]) -> Result<KeyBuf, Failure> {
+    key(&[path, b"\0"])
+}
+
+/// The path that a key is about, and what follows the NUL byte if it has one.
+fn split(key: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match key.iter().position(|byte| *byte == 0) {
+        Some(at) => (&key[..at], Some(&key[at + 1..])),
+        None => (key, None),
     }
 }
 
-impl Tree<'_> {
-    /// Stores a path: all of it, or, if this fails or the process dies, nothing of it. Answers the bytes of contents.
-    pub fn store(&self, entry: &Entry) -> Result<u64, Failure> {
-        let source = &entry.source;
-        let found = std::fs::symlink_metadata(source).map_err(Failure::io(source.display()))?;
-        if found.is_dir() {
-            return self.put(&entry.path, Metadata::new(&entry.path, Kind::Directory, &found), None);
+/// A path that has records.
+#[derive(Debug)]
+pub struct Found {
+    /// The path.
+    pub path: Vec<u8>,
+    has_record: bool,
+    has_metadata: bool,
+    /// It has a record that no import made.
+    is_foreign: bool,
+}
+
+impl Found {
+    /// Whether there is a metadata record.
+    pub fn has_metadata(&self) -> bool {
+        self.has_metadata
+    }
+}
+
+/// A path with what is known about it.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The path.
+    pub path: Vec<u8>,
+    /// Its metadata.
+    pub metadata: Metadata,
+    /// Where a tree of an earlier version has its contents.
+    pub old: Option<old_tree::Contents>,
+}
+
+/// A tree, or the part of one below a directory.
+#[derive(Clone)]
+pub struct Tree<'a> {
+    /// The device.
+    pub device: &'a dyn Place,
+    /// The namespace.
+    pub namespace: NamespaceId,
+    /// Of all its paths: nothing, or a path and a slash.
+    prefix: Vec<u8>,
+}
+
+/// Takes a piece of a file: where it begins and its bytes.
+pub type Take<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Failure> + 'a;
+
+impl<'a> Tree<'a> {
+    /// The tree in a namespace, below a directory if one is given.
+    pub fn open(device: &'a dyn Place, info: &NamespaceInfo, directory: &[u8]) -> Result<Tree<'a>, Failure> {
+        if info.keys() != KeyKind::Ordered {
+            let what = "its keys have no order; a tree of files needs a namespace made with --keys ordered";
+            return Err(Failure::Usage(format!("namespace `{}`: {what}", info.name)));
         }
-        if found.is_symlink() {
-            let target = std::fs::read_link(source).map_err(Failure::io(source.display()))?;
-            let metadata = Metadata::new(&entry.path, Kind::Link, &found);
-            return self.put(&entry.path, metadata, Some(target.as_os_str().as_bytes()));
+        let end = directory.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let mut prefix = directory[..end].to_vec();
+        if !prefix.is_empty() {
+            if !is_path(&prefix) {
+                let shown = walk::shown(walk::as_path(&prefix));
+                return Err(Failure::Usage(format!(
+                    "`{shown}` is no path of a tree, which has neither `..` nor a root"
+                )));
+            }
+            prefix.push(b'/');
         }
-        if let Some(what) = without_contents(found.file_type()) {
-            return Err(Failure::Failed(format!("{}: has become {what}", source.display()))); // reading may never end
-        }
-        let metadata = Metadata::new(&entry.path, Kind::File, &found);
-        if found.len() > self.part_bytes() {
-            return self.store_parts(entry, metadata);
-        }
-        let contents = std::fs::read(source).map_err(Failure::io(source.display()))?;
-        if contents.len() as u64 > self.part_bytes() {
-            return self.store_parts(entry, metadata); // it has grown since
-        }
-        self.put(&entry.path, metadata, Some(&contents))
+        Ok(Tree { device, namespace: info.id, prefix })
     }
 
-    /// One atomic Put of metadata and, if there are any, contents.
-    pub fn put(&self, path: &Path, metadata: Metadata, contents: Option<&[u8]>) -> Result<u64, Failure> {
-        let key = path_key(path);
-        let old = self.metadata(key)?;
-        let metadata = metadata.with_contents(contents.unwrap_or_default());
+    /// That of an earlier version, of which nodes with their contents are known.
+    pub fn of_old(device: &'a dyn Place, namespace: NamespaceId) -> Tree<'a> {
+        Tree { device, namespace, prefix: Vec::new() }
+    }
+
+    /// The path in the tree of a path below the directory.
+    pub fn path(&self, below: &[u8]) -> Vec<u8> {
+        [&self.prefix, below].concat()
+    }
+
+    /// The directory, without a slash at its end.
+    pub fn directory(&self) -> &[u8] {
+        self.prefix.strip_suffix(b"/").unwrap_or(&self.prefix)
+    }
+
+    /// The path below the directory of a path in the tree, if it is there.
+    pub fn below<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        path.strip_prefix(&self.prefix[..])
+    }
+
+    /// All paths, in their order.
+    pub fn paths(&self) -> Paths<'_> {
+        let mut end = self.prefix.clone();
+        let upper = end.last_mut().map(|last| *last += 1).map_or(Bound::Unbounded, |()| Bound::Excluded(end));
+        Paths(self.keys((Bound::Included(self.prefix.clone()), upper)))
+    }
+
+    fn keys(&self, (lower, upper): (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> Keys<'_> {
+        Keys { tree: self, lower, upper, page: VecDeque::new() }
+    }
+
+    /// What is known about a path, if it exists.
+    pub fn find(&self, path: &[u8]) -> Result<Option<Node>, Failure> {
+        let has_record = self.device.exists(self.namespace, (&key(&[path])?).into())?;
+        self.look(Found { path: path.into(), has_record, has_metadata: true, is_foreign: false })
+    }
+
+    /// What is known about a path that has records; nothing if these are pieces without a file, or a file whose record was deleted.
+    pub fn look(&self, found: Found) -> Result<Option<Node>, Failure> {
+        if found.is_foreign {
+            return Err(Failure::Failed("has records that belong to no tree; --format jsonl writes them".into()));
+        }
+        let bytes = match found.has_metadata {
+            true => self.device.get(self.namespace, (&metadata_key(&found.path)?).into())?,
+            false => None,
+        };
+        let metadata = match (bytes.map(|bytes| Metadata::from_bytes(&bytes)).transpose()?, found.has_record) {
+            (None, false) | (Some(Metadata { kind: Kind::File, .. }), false) => return Ok(None),
+            (None, true) => Metadata::unknown(Kind::File, 0o644),
+            (Some(metadata), false) => metadata,
+            (Some(metadata), true) => Metadata { kind: Kind::File, ..metadata },
+        };
+        Ok(Some(Node { path: found.path, metadata, old: None }))
+    }
+
+    /// The file that a hard link is another name of; the same node for anything else.
+    pub fn resolve(&self, node: &Node) -> Result<Node, Failure> {
+        let Kind::HardLink(path) = &node.metadata.kind else { return Ok(node.clone()) };
+        match self.find(path.as_bytes())? {
+            Some(file) if !matches!(file.metadata.kind, Kind::HardLink(_)) => Ok(file),
+            _ => {
+                let shown = walk::shown(walk::as_path(path.as_bytes()));
+                Err(Failure::Failed(format!("is a hard link to `{shown}`, which is missing")))
+            }
+        }
+    }
+
+    /// Hands over the contents of a file within a range, in order and without holes: the offset and the bytes of each piece.
+    /// Returns the length of the whole file.
+    pub fn read(&self, node: &Node, range: Range<u64>, take: &mut Take<'_>) -> Result<u64, Failure> {
+        let missing = || Failure::Failed("contents are missing".into());
+        let get = |key: &KeyBuf| self.device.get(self.namespace, key.into())?.ok_or_else(missing);
+        let mut hand_over = |at: u64, bytes: &[u8]| {
+            let from = range.start.saturating_sub(at).min(bytes.len() as u64) as usize;
+            let to = range.end.saturating_sub(at).min(bytes.len() as u64) as usize;
+            if from < to { take(at + from as u64, &bytes[from..to]) } else { Ok(()) }
+        };
+        match (&node.metadata.kind, &node.old) {
+            (_, Some(old)) => old.read(self.device, self.namespace, take),
+            (Kind::File, None) => {
+                let bytes = get(&key(&[&node.path])?)?;
+                hand_over(0, &bytes)?;
+                Ok(bytes.len() as u64)
+            }
+            (Kind::Pieces(pieces), None) => {
+                let wanted = range.start / PIECE_BYTES..range.end.min(pieces.bytes).div_ceil(PIECE_BYTES);
+                for &(first, count) in &pieces.runs {
+                    for number in first.max(wanted.start)..(first + count).min(wanted.end) {
+                        let bytes = get(&piece_key(&node.path, pieces.upload, number)?)?;
+                        let at = number * PIECE_BYTES;
+                        if bytes.len() as u64 != PIECE_BYTES.min(pieces.bytes - at) {
+                            return Err(Failure::Failed("contents do not match the metadata".into()));
+                        }
+                        hand_over(at, &bytes)?;
+                    }
+                }
+                Ok(pieces.bytes)
+            }
+            _ => Err(Failure::Failed("is no file".into())),
+        }
+    }
+
+    /// The whole contents of a file that has no record under its path: a large one, or another name of a file.
+    pub fn contents(&self, path: &[u8]) -> Result<Option<Vec<u8>>, Failure> {
+        let Some(node) = self.find(path)? else { return Ok(None) };
+        if !matches!(node.metadata.kind, Kind::Pieces(_) | Kind::HardLink(_)) {
+            return Ok(None);
+        }
+        let file = self.resolve(&node)?;
+        if matches!(&file.metadata.kind, Kind::Pieces(pieces) if pieces.bytes > VALUE_BYTES_MAX) {
+            return Err(Failure::Failed("a file that is longer than any value; `kaml cat` reads it".into()));
+        }
+        let mut contents = Vec::new();
+        let bytes = self.read(&file, 0..u64::MAX, &mut |at, bytes| {
+            contents.resize(at as usize, 0);
+            contents.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        contents.resize(bytes as usize, 0);
+        Ok(Some(contents))
+    }
+
+    /// One atomic Put that makes something what a path leads to; pieces that it had before are deleted after it.
+    pub fn put(&self, path: &[u8], metadata: &Metadata, contents: Option<&[u8]>) -> Result<(), kaml::Error> {
+        let of_path = KeyBuf::new(path)?;
         let mut batch = Batch::new();
-        batch.put(self.metadata, key, &metadata.to_bytes());
-        match contents {
-            Some(contents) => batch.put(self.contents, key, contents),
-            None => batch.delete(self.contents, key),
+        batch.put(self.namespace, &[path, b"\0"].concat(), &metadata.to_bytes());
+        match (contents, &metadata.kind) {
+            (Some(contents), _) => batch.put(self.namespace, &of_path, contents),
+            (None, Kind::Pieces(pieces)) => {
+                // Another import that found the upload unfinished has removed this record, and then the pieces.
+                let marker = [path, b"\0", &pieces.upload.to_be_bytes()].concat();
+                batch.delete(self.namespace, &of_path).delete_if_present(self.namespace, &marker)
+            }
+            (None, _) => batch.delete(self.namespace, &of_path),
         };
         self.device.write(&batch)?;
-        self.delete_parts(path, old.as_ref())?;
-        Ok(metadata.bytes)
-    }
-
-    /// One atomic Put of contents and metadata where no parts have ever been.
-    pub fn put_version(&self, path: &Path, metadata: Metadata, contents: &[u8]) -> Result<u64, Failure> {
-        let key = path_key(path);
-        let metadata = metadata.with_contents(contents);
-        let mut batch = Batch::new();
-        batch.put(self.contents, key, contents).put(self.metadata, key, &metadata.to_bytes());
-        self.device.write(&batch)?;
-        Ok(metadata.bytes)
-    }
-
-    /// Parts first, the metadata record that makes them the file's contents last.
-    fn store_parts(&self, entry: &Entry, mut metadata: Metadata) -> Result<u64, Failure> {
-        let mut file = File::open(&entry.source).map_err(Failure::io(entry.source.display()))?;
-        let hashes = self.hash_file(&mut file, &entry.source, &mut metadata)?;
-        if hashes.is_empty() {
-            return self.put(&entry.path, Metadata { part_bytes: 0, ..metadata }, Some(&[])); // it has been emptied since
-        }
-        file.rewind().map_err(Failure::io(entry.source.display()))?;
-        let key = path_key(&entry.path);
-        let old = self.metadata(key)?;
-        let is_standing = old.as_ref().is_some_and(|old| old.xxh3_128 == metadata.xxh3_128);
-        let stored = self.put_parts(&mut file, entry, &metadata, &hashes);
-        if stored.is_err() && !is_standing {
-            let _ = self.delete_parts(&entry.path, Some(&metadata)); // nothing refers to them
-        }
-        stored?;
-        let mut batch = Batch::new();
-        batch.put(self.metadata, key, &metadata.to_bytes()).delete(self.contents, key);
-        self.device.write(&batch)?;
-        self.delete_parts(&entry.path, old.as_ref().filter(|_| !is_standing))?;
-        Ok(metadata.bytes)
-    }
-
-    /// Every part, if it is still what was hashed: under the key of other contents it would damage a version that stands.
-    fn put_parts(&self, file: &mut File, entry: &Entry, metadata: &Metadata, hashes: &[u128]) -> Result<(), Failure> {
-        for (number, hash) in (0..).zip(hashes) {
-            let part = read_part(file, metadata.part_bytes).map_err(Failure::io(entry.source.display()))?;
-            if xxh3_128(&part) != *hash {
-                return Err(Failure::Failed(format!("{}: changed while it was read", entry.source.display())));
+        let rest = [path, b"\0\0"].concat();
+        let end = [path, b"\x01"].concat();
+        match &metadata.kind {
+            Kind::Pieces(pieces) => {
+                self.delete_range(rest, [path, b"\0", &pieces.upload.to_be_bytes()].concat())?;
+                self.delete_range(after_upload(path, pieces.upload), end)
             }
-            let key = part_key(&entry.path, &metadata.xxh3_128, number);
-            self.device.put_if(self.contents, key, &part, Condition::Always)?;
+            _ => self.delete_range(rest, end),
         }
-        Ok(())
     }
 
-    /// Reads all of a file once: what its metadata say of its contents, and the hash of each part.
-    fn hash_file(&self, file: &mut File, path: &Path, metadata: &mut Metadata) -> Result<Vec<u128>, Failure> {
-        let (mut hash, mut hashes) = (Xxh3::new(), Vec::new());
-        metadata.part_bytes = self.part_bytes();
-        loop {
-            let part = read_part(file, metadata.part_bytes).map_err(Failure::io(path.display()))?;
-            if part.is_empty() {
-                metadata.xxh3_128 = format!("{:032x}", hash.digest128());
-                return Ok(hashes);
+    /// Deletes a path, whatever it leads to, and leaves what is below it.
+    pub fn delete(&self, path: &[u8]) -> Result<(), kaml::Error> {
+        let mut batch = Batch::new();
+        batch.delete(self.namespace, path).delete(self.namespace, &[path, b"\0"].concat());
+        self.device.write(&batch)?;
+        self.delete_range([path, b"\0"].concat(), [path, b"\x01"].concat())
+    }
+
+    /// Deletes all that is below a path.
+    pub fn delete_below(&self, path: &[u8]) -> Result<(), kaml::Error> {
+        self.delete_range([path, b"/"].concat(), [path, b"0"].concat())
+    }
+
+    /// Deletes the records whose keys are in a range, in several atomic batches.
+    pub fn delete_range(&self, from: Vec<u8>, to: Vec<u8>) -> Result<(), kaml::Error> {
+        let limit = place::batch_limit(self.device);
+        let (mut batch, mut keys) = (Batch::new(), self.keys((Bound::Included(from), Bound::Excluded(to))));
+        while let Some(key) = keys.next_key()? {
+            if place::is_full(&batch, key.as_bytes().len(), limit) {
+                self.device.write(&batch)?;
+                batch.clear();
             }
-            hash.update(&part);
-            metadata.bytes += part.len() as u64;
-            hashes.push(xxh3_128(&part));
+            batch.delete(self.namespace, &key);
         }
+        if batch.is_empty() { Ok(()) } else { self.device.write(&batch) }
     }
 
-    fn delete_parts(&self, path: &Path, old: Option<&Metadata>) -> Result<(), Failure> {
-        let Some(old) = old else { return Ok(()) };
-        for number in 0..old.part_count() {
+    /// Deletes the pieces of interrupted imports, which no file has. Returns of how many files.
+    pub fn delete_unfinished(&self) -> Result<u64, Failure> {
+        let (mut count, mut keys) = (0, self.paths().0);
+        while let Some(key) = keys.next_key()? {
+            let (path, Some(suffix)) = split(key.as_bytes()) else { continue };
+            let Some((upload, number)) = suffix.split_first_chunk() else { continue };
+            if !matches!(number.len(), 0 | 8) {
+                continue; // no import made it
+            }
+            let upload = u64::from_be_bytes(*upload);
+            if self.delete_upload(path, upload, number.is_empty())? {
+                count += 1;
+            }
+            keys.skip_to(after_upload(path, upload));
+        }
+        Ok(count)
+    }
+
+    /// Deletes an upload, unless it has become a file or another import still stores it.
+    pub fn delete_upload(&self, path: &[u8], upload: u64, has_marker: bool) -> Result<bool, Failure> {
+        let marker = key(&[path, b"\0", &upload.to_be_bytes()])?;
+        if has_marker {
             let mut batch = Batch::new();
-            batch.delete(self.contents, part_key(path, &old.xxh3_128, number));
-            self.device.write(&batch)?;
-        }
-        Ok(())
-    }
-
-    /// Whether something above a path was imported as no directory since: what was below it has gone.
-    pub fn is_gone(&self, metadata: &Metadata) -> Result<bool, Failure> {
-        let path = metadata.relative_path()?;
-        for above in path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
-            if self.metadata(path_key(above))?.is_some_and(|found| found.kind != Kind::Directory) {
-                return Ok(true);
+            batch.delete_if_present(self.namespace, &marker);
+            match self.device.write(&batch) {
+                Err(error) if error.is_conflict() => return Ok(false),
+                written => written?,
+            }
+        } else {
+            // In this order: the Put that makes pieces a file deletes the marker.
+            let is_unfinished = self.device.exists(self.namespace, (&marker).into())?;
+            let file = self.device.get(self.namespace, (&metadata_key(path)?).into())?;
+            let file = file.map(|bytes| Metadata::from_bytes(&bytes)).transpose();
+            let is_used = match file {
+                Ok(file) => {
+                    matches!(file, Some(Metadata { kind: Kind::Pieces(pieces), .. }) if pieces.upload == upload)
+                }
+                Err(_) => true, // what cannot be read may name them
+            };
+            if is_unfinished || is_used {
+                return Ok(false);
             }
         }
-        Ok(false)
-    }
-
-    fn part_bytes(&self) -> u64 {
-        PART_BYTES.min(self.device.value_bytes_max())
-    }
-
-    /// The metadata record of a key.
-    pub fn metadata(&self, key: Key) -> Result<Option<Metadata>, Failure> {
-        self.device.get(self.metadata, key)?.map(|bytes| Metadata::from_bytes(&bytes)).transpose()
-    }
-
-    /// The contents that a metadata record promises, piece by piece; fails if any byte differs from what was stored.
-    pub fn read(&self, metadata: &Metadata, mut take: impl FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure> {
-        let path = metadata.relative_path()?;
-        let missing = || Failure::Failed(format!("{}: contents are missing", path.display()));
-        let mut hash = Xxh3::new();
-        let mut bytes = 0;
-        let mut piece = |key| {
-            let contents = self.device.get(self.contents, key)?.ok_or_else(missing)?;
-            hash.update(&contents);
-            bytes += contents.len() as u64;
-            take(&contents)
-        };
-        match metadata.part_count() {
-            0 => piece(path_key(&path))?,
-            count => (0..count).try_for_each(|part| piece(part_key(&path, &metadata.xxh3_128, part)))?,
-        }
-        if bytes != metadata.bytes || format!("{:032x}", hash.digest128()) != metadata.xxh3_128 {
-            return Err(Failure::Failed(format!("{}: contents do not match the metadata", path.display())));
-        }
-        Ok(())
+        self.delete_range(marker.as_bytes().to_vec(), after_upload(path, upload))?;
+        Ok(true)
     }
 }
 
-/// The next bytes of a file, fewer only at its end.
-fn read_part(file: &mut File, bytes: u64) -> std::io::Result<Vec<u8>> {
-    let mut part = Vec::new();
-    Read::take(file, bytes).read_to_end(&mut part)?;
-    Ok(part)
+/// What is after the keys of an upload.
+fn after_upload(path: &[u8], upload: u64) -> Vec<u8> {
+    match upload.checked_add(1) {
+        Some(next) => [path, b"\0", &next.to_be_bytes()].concat(),
+        None => [path, b"\x01"].concat(),
+    }
+}
+
+/// The key of a piece.
+pub fn piece_key(path: &[u8], upload: u64, number: u64) -> Result<KeyBuf, Failure> {
+    key(&[path, b"\0", &upload.to_be_bytes(), &number.to_be_bytes()])
+}
+
+/// Keys within bounds, in their order.
+struct Keys<'t> {
+    tree: &'t Tree<'t>,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    page: VecDeque<KeyBuf>,
+}
+
+impl Keys<'_> {
+    fn peek(&mut self) -> Result<Option<&KeyBuf>, kaml::Error> {
+        if self.page.is_empty() {
+            let bounds = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));
+            self.page = self.tree.device.range(self.tree.namespace, bounds, false, PAGE_KEYS)?.into();
+            if let Some(last) = self.page.back() {
+                self.lower = Bound::Excluded(last.as_bytes().to_vec());
+            }
+        }
+        Ok(self.page.front())
+    }
+
+    fn next_key(&mut self) -> Result<Option<KeyBuf>, kaml::Error> {
+        self.peek()?;
+        Ok(self.page.pop_front())
+    }
+
+    /// Passes over all keys before one.
+    fn skip_to(&mut self, key: Vec<u8>) {
+        while self.page.front().is_some_and(|next| next.as_bytes() < &key[..]) {
+            self.page.pop_front();
+        }
+        if self.page.is_empty() {
+            self.lower = Bound::Included(key);
+        }
+    }
+}
+
+/// Paths in their order.
+pub struct Paths<'t>(Keys<'t>);
+
+impl Paths<'_> {
+    /// Passes over all that is below a path.
+    pub fn skip_below(&mut self, path: &[u8]) {
+        self.0.skip_to([path, b"0"].concat());
+    }
+
+    fn found(&mut self) -> Result<Option<Found>, kaml::Error> {
+        let Some(first) = self.0.next_key()? else { return Ok(None) };
+        let (path, suffix) = split(first.as_bytes());
+        let mut found =
+            Found { path: path.into(), has_record: suffix.is_none(), has_metadata: false, is_foreign: false };
+        let is_of_tree = |suffix: &[u8]| matches!(suffix.len(), 8 | 16);
+        match suffix {
+            Some([]) => found.has_metadata = true,
+            Some(suffix) => found.is_foreign = !is_of_tree(suffix),
+            None => match self.0.peek()?.map(|next| split(next.as_bytes())) {
+                Some((next, Some([]))) if next == path => found.has_metadata = true,
+                Some((next, Some(suffix))) if next == path => found.is_foreign = !is_of_tree(suffix),
+                _ => return Ok(Some(found)),
+            },
+        }
+        self.0.skip_to([path, b"\x01"].concat());
+        Ok(Some(found))
+    }
+}
+
+impl Iterator for Paths<'_> {
+    type Item = Result<Found, Failure>;
+
+    fn next(&mut self) -> Option<Result<Found, Failure>> {
+        self.found().map_err(Failure::from).transpose()
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn metadata(path: &str) -> Metadata {
-        let found = std::fs::symlink_metadata(".").unwrap();
-        Metadata::new(Path::new(path), Kind::File, &found)
-    }
-
-    /// Goal:   a metadata record gives back what was put in, paths that are no text included.
-    /// Method: encode and decode; compare.
-    #[test]
-    fn metadata_survives_its_record() {
-        let odd = Path::new(OsStr::from_bytes(b"dir/\xff.bin"));
-        let found = std::fs::symlink_metadata(".").unwrap();
-        let record = Metadata::new(odd, Kind::File, &found).with_contents(b"abc");
-        let back = Metadata::from_bytes(&record.to_bytes()).unwrap();
-        assert_eq!(back, record);
-        assert_eq!(back.relative_path().unwrap(), odd);
-        assert!(Metadata::from_bytes(b"{}").is_err());
-    }
-
-    /// Goal:   a record from a foreign hand cannot make an export write outside its root.
-    /// Method: absolute paths, `..`, the empty path.
-    #[test]
-    fn paths_stay_inside_the_root() {
-        for path in ["/etc/passwd", "../x", "a/../../x", "", "."] {
-            assert!(metadata(path).relative_path().is_err(), "{path}");
-        }
-        assert!(metadata("a/b.txt").relative_path().is_ok());
-    }
-
-    /// Goal:   a file that changes while it is stored again leaves the version that stands; one that was emptied is empty.
-    /// Method: store a file of several parts; hash it, change it, put its parts; read what was stored. Then empty it.
-    #[test]
-    fn changing_files_leave_what_stands() {
-        let dir = tempfile::tempdir().unwrap();
-        let source = dir.path().join("file");
-        std::fs::write(&source, vec![1; 3 * PART_BYTES as usize]).unwrap();
-        let device = kaml::Device::in_memory(&kaml::CreateOptions::new(1 << 30)).unwrap();
-        let space = |name: &str| device.create_namespace(name, &kaml::NamespaceOptions::default()).unwrap();
-        let tree = Tree { device: &device, contents: space("t"), metadata: space("t.meta") };
-        let entry = Entry { source: source.clone(), path: "file".into(), bytes: 0 };
-        tree.store(&entry).unwrap();
-        let key = path_key(&entry.path);
-        let stored = tree.metadata(key).unwrap().unwrap();
-        let mut again = Metadata { bytes: 0, ..stored.clone() };
-        let mut file = File::open(&source).unwrap();
-        let hashes = tree.hash_file(&mut file, &source, &mut again).unwrap();
-        assert_eq!((&again, hashes.len()), (&stored, 3));
-        file.rewind().unwrap();
-        let changed = [vec![1; 2 * PART_BYTES as usize], vec![2; PART_BYTES as usize]].concat();
-        std::fs::write(&source, changed).unwrap();
-        assert!(tree.put_parts(&mut file, &entry, &again, &hashes).is_err());
-        tree.read(&stored, |_| Ok(())).unwrap();
-        std::fs::write(&source, b"").unwrap();
-        tree.store_parts(&entry, metadata("file")).unwrap();
-        tree.read(&tree.metadata(key).unwrap().unwrap(), |_| Ok(())).unwrap();
-    }
-
-    /// Goal:   parts of different versions, numbers and paths never share a key.
-    /// Method: vary one at a time.
-    #[test]
-    fn part_keys_differ() {
-        let key = part_key(Path::new("a"), "00", 0);
-        for other in
-            [part_key(Path::new("b"), "00", 0), part_key(Path::new("a"), "01", 0), part_key(Path::new("a"), "00", 1)]
-        {
-            assert_ne!(key, other);
-        }
-        assert_ne!(key, path_key(Path::new("a")));
-    }
-}
+mod tests;

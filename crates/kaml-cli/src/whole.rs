@@ -1,67 +1,144 @@
-//! Files that stand under their name when they are whole, and not before.
+//! Files that get their name when they are whole, and not before.
 //!
-//! Lives here:       writing beside the name, and the rename.
-//! Lives elsewhere:  what is written (`commands::export`, `commands::record`, `restore`).
+//! Lives here:       writing under a temporary name in the same directory, the rename, and removing temporary files of processes
+//!                   that were killed.
+//! Lives elsewhere:  what is written (`commands::create`, `commands::export`, `commands::record`, `restore`).
+//!
+//! A process locks each temporary file while it writes it. So a temporary file without a lock belongs to nobody, and the next
+//! process that writes into the directory removes it.
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+use kaml_terminal::passing::Passing;
+use rustix::fs::{AtFlags, CWD, FlockOperation, RenameFlags, Timespec, Timestamps, UTIME_OMIT, flock, utimensat};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+use std::collections::BTreeSet;
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{ErrorKind, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
-/// Something that has no name of its own yet; it goes when it gets none.
+/// What temporary names begin with; the number of the process and a counter follow.
+const PREFIX: &str = ".kaml-export-";
+/// A temporary file is locked within this time after it was made.
+const LOCKED_AFTER: Duration = Duration::from_secs(60);
+
+/// Something under a temporary name. It is removed when it gets no other one.
 pub struct Beside {
-    at: PathBuf,
+    passing: Passing,
 }
 
 impl Beside {
     /// Makes it in the directory of a path, under a name that nothing has.
     pub fn make<T>(path: &Path, make: impl Fn(&Path) -> Result<T>) -> Result<(Beside, T)> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
+        remove_abandoned(path.parent().unwrap_or(Path::new("")));
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let at = path.with_file_name(format!(".kaml-export-{}-{number}", std::process::id()));
-            match make(&at) {
-                // It may be left from a process that was killed and had the same number.
+            let at = path.with_file_name(format!("{PREFIX}{}-{number}", std::process::id()));
+            match Passing::make(at, &make) {
+                // A process that was killed may have had the same number.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => return made.map(|made| (Beside { at }, made)),
+                made => return made.map(|(passing, made)| (Beside { passing }, made)),
             }
         }
     }
 
-    /// A file to be written.
+    /// A file to be written, locked as long as it is open.
     pub fn file(path: &Path, mode: u32) -> Result<(Beside, File)> {
-        Beside::make(path, |at| OpenOptions::new().write(true).create_new(true).mode(mode).open(at))
+        Beside::make(path, |at| {
+            let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(at)?;
+            // On a file system without locks, age and process number decide.
+            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            Ok(file)
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.passing.path()
     }
 
     /// Sets when it was modified: itself, if it is a link, not what that leads to.
     pub fn set_modified(&self, seconds: i64, nanoseconds: u32) -> Result<()> {
-        let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
-        let times =
-            Timestamps { last_access: time(0, UTIME_OMIT), last_modification: time(seconds, nanoseconds.into()) };
-        Ok(utimensat(CWD, &self.at, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+        set_modified(self.path(), seconds, nanoseconds)
     }
 
-    /// Gives it its name, in the place of what may stand there.
+    /// Gives it its name, and replaces what may exist there.
     pub fn rename(self, path: &Path) -> Result<()> {
-        std::fs::rename(&self.at, path)?;
-        std::mem::forget(self);
+        std::fs::rename(self.path(), path)?;
+        self.passing.keep();
+        Ok(())
+    }
+
+    /// Gives it a name that nothing has.
+    pub fn rename_new(self, path: &Path) -> Result<()> {
+        match rustix::fs::renameat_with(CWD, self.path(), CWD, path, RenameFlags::NOREPLACE) {
+            // The file system or the kernel has no such rename.
+            Err(Errno::INVAL | Errno::NOSYS) if std::fs::symlink_metadata(path).is_err() => {
+                std::fs::rename(self.path(), path)?;
+            }
+            renamed => renamed?,
+        }
+        self.passing.keep();
         Ok(())
     }
 }
 
-impl Drop for Beside {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.at);
+/// Sets when a path was modified: itself, if it is a link.
+pub fn set_modified(path: &Path, seconds: i64, nanoseconds: u32) -> Result<()> {
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    let times = Timestamps { last_access: time(0, UTIME_OMIT), last_modification: time(seconds, nanoseconds.into()) };
+    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Removes temporary files that processes left in a directory when they were killed; once for each directory.
+pub fn remove_abandoned(directory: &Path) {
+    static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let mut done = DONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !done.insert(directory.to_owned()) {
+        return;
+    }
+    // A directory that cannot be listed, or a file that cannot be removed, is no reason to write nothing.
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(pid_of) else { continue };
+        if is_abandoned(&entry.path(), pid) {
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 
-/// A file that somebody asked for.
+/// The process that made a temporary file of this name.
+fn pid_of(name: &str) -> Option<i32> {
+    let (pid, number) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    number.parse::<u32>().ok()?;
+    pid.parse().ok()
+}
+
+/// Whether nobody will rename a temporary file any more.
+fn is_abandoned(path: &Path, pid: i32) -> bool {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return false };
+    let age = found.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
+    let is_running = Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH));
+    if !found.is_file() {
+        return !found.is_dir() && (!is_running || age > LOCKED_AFTER);
+    }
+    let Ok(file) = File::open(path) else { return false };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => false,
+        _ => !is_running || age > LOCKED_AFTER || pid.unsigned_abs() == std::process::id(),
+    }
+}
+
+/// A file that the user requested.
 pub enum WholeFile {
     /// A pipe, a terminal or a device is no file that could be replaced.
     Direct(File),
-    /// Beside what stands under the name.
+    /// Next to the file that has the name.
     Beside {
         /// What is being written.
         file: File,
@@ -73,7 +150,7 @@ pub enum WholeFile {
 }
 
 impl WholeFile {
-    /// Begins one. What stands there stays until [`WholeFile::finish`]; behind a symbolic link its target is meant.
+    /// Begins one. What exists is kept until [`WholeFile::finish`]; after a symbolic link its target is meant.
     pub fn create(path: &Path) -> Result<WholeFile> {
         let found = std::fs::metadata(path).ok();
         if found.as_ref().is_some_and(|found| !found.is_file()) {
@@ -82,7 +159,7 @@ impl WholeFile {
         let path = if found.is_some() { path.canonicalize()? } else { path.to_owned() };
         match beside(&path, found.as_ref()) {
             Ok((beside, file)) => Ok(WholeFile::Beside { file, beside, path }),
-            // What may be written only there is written there.
+            // What can be written only there is written there.
             Err(error) if error.kind() == ErrorKind::PermissionDenied && found.is_some() => {
                 File::create(path).map(WholeFile::Direct)
             }
@@ -93,15 +170,13 @@ impl WholeFile {
     /// Gives it its name. Then it is durable: its owner may do away with what it was made from.
     pub fn finish(self) -> Result<()> {
         match self {
-            // What may be written only where it stands is a file like any other.
+            // A file that can only be written in place is handled like any other.
             WholeFile::Direct(file) if file.metadata()?.is_file() => file.sync_all(),
             WholeFile::Direct(_) => Ok(()),
             WholeFile::Beside { file, beside, path } => {
                 file.sync_all()?;
                 beside.rename(&path)?;
-                // Where a directory cannot be opened, it is durable soon.
-                let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                File::open(directory.unwrap_or(Path::new("."))).map_or(Ok(()), |directory| directory.sync_all())
+                sync_directory(&path)
             }
         }
     }
@@ -119,6 +194,12 @@ impl WholeFile {
             WholeFile::Direct(file) | WholeFile::Beside { file, .. } => file,
         }
     }
+}
+
+/// Makes a new name durable. Where a directory cannot be opened, it is durable soon.
+pub fn sync_directory(path: &Path) -> Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new("."))).map_or(Ok(()), |directory| directory.sync_all())
 }
 
 /// With the mode of the old file, or that of any new one.
@@ -146,7 +227,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// Goal:   a file that is not finished leaves what was there, and nothing beside it; one that is replaces what a link leads
+    /// Goal:   a file that is not finished leaves what existed, and nothing next to it; one that is replaces what a link leads
     ///         to, with the same mode.
     /// Method: both, through a link and without anything there.
     #[test]
@@ -175,5 +256,34 @@ mod tests {
         let mode = |path: &Path| std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&old), mode(&link), mode(&new) & 0o700), (0o640, 0o777, 0o600));
         assert!(WholeFile::create(Path::new("/dev/full")).unwrap().write_all(b"x").is_err());
+    }
+
+    /// Goal:   temporary files of killed processes are removed; those that a process writes, and other files, are not.
+    /// Method: unlocked files of a process that has ended, of our number, of a running process, old and new; a locked file; a
+    ///         link; names that only look like temporary ones.
+    #[test]
+    fn abandoned_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        ended.wait().unwrap();
+        let (ended, own, running) = (ended.id(), std::process::id(), std::os::unix::process::parent_id());
+        let name = |pid: u32, number: &str| format!("{PREFIX}{pid}-{number}");
+        let abandoned = [name(ended, "0"), name(own, "900"), name(running, "old")].map(|name| name.replace("old", "1"));
+        let kept = [name(running, "0"), name(ended, "x"), format!("{PREFIX}x-1"), "kaml-export-1-1".into()];
+        for name in abandoned.iter().chain(&kept) {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+        }
+        let old = std::time::SystemTime::now() - 2 * LOCKED_AFTER;
+        File::options().write(true).open(dir.path().join(&abandoned[2])).unwrap().set_modified(old).unwrap();
+        symlink("nowhere", dir.path().join(name(ended, "7"))).unwrap();
+        let locked = File::create(dir.path().join(name(ended, "8"))).unwrap();
+        flock(&locked, FlockOperation::NonBlockingLockExclusive).unwrap();
+        remove_abandoned(dir.path());
+        let mut left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut expected: Vec<std::ffi::OsString> = kept.map(Into::into).into();
+        expected.push(name(ended, "8").into());
+        left.sort();
+        expected.sort();
+        assert_eq!(left, expected);
     }
 }

@@ -3,7 +3,7 @@
 //! Lives here:       finding a block's entry in two steps, however many blocks a device has.
 //! May be called by: `writers`, for the blocks that are being written.
 //!
-//! A place for each block (four bytes) says where its entry stands among the entries, which are few and without gaps.
+//! A place for each block (four bytes) holds the position of its entry among the entries, which are few and without gaps.
 
 use std::ops::Index;
 
@@ -20,6 +20,13 @@ impl<T> BlockMap<T> {
     /// No entries, for blocks below `block_count`.
     pub(crate) fn new(block_count: u32) -> BlockMap<T> {
         BlockMap { places: vec![NOWHERE; block_count as usize], entries: Vec::new() }
+    }
+
+    /// There are so many blocks from now on. Those that go have no entries.
+    pub(crate) fn resize(&mut self, block_count: u32) {
+        let is_gone = |place: &u32| *place == NOWHERE;
+        assert!(self.places.iter().skip(block_count as usize).all(is_gone), "blocks with entries stay");
+        self.places.resize(block_count as usize, NOWHERE);
     }
 
     pub(crate) fn get(&self, block: u32) -> Option<&T> {
@@ -67,6 +74,20 @@ impl<T> Index<u32> for BlockMap<T> {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+
+    /// Goal:   entries keep their blocks when blocks come and go.
+    /// Method: from two blocks to ten and back to five.
+    #[test]
+    fn it_is_resized() {
+        let mut map = BlockMap::new(2);
+        map.insert(1, 7);
+        map.resize(10);
+        map.insert(9, 8);
+        assert_eq!((map.get(1), map.get(9), map.get(8)), (Some(&7), Some(&8), None));
+        assert_eq!(map.remove(9), Some(8));
+        map.resize(5);
+        assert_eq!((map.get(1), map.get(4)), (Some(&7), None));
+    }
 
     /// Goal:   it is a map.
     /// Method: insertions and removals in a mixed order, compared with a `BTreeMap` after each.

@@ -10,65 +10,57 @@
 //! - `valid_chunks` is the sum of the length codes' chunks over the records that an index points at;
 //! - a block leaves `Full` only with no holds, and is erased only with no pins.
 
+mod leaving;
+
+use crate::gate::BlockGate;
 use crate::lifetime::{Class, Lifetimes};
-use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
+use crate::listed::listed;
+use kaml_flash::{BlockIndex, Geometry};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a block is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BlockState {
-    /// Free; must be erased before use.
-    Dirty,
-    /// Being erased.
-    Erasing,
-    /// Free and erased.
-    Ready,
-    /// A log appends to it.
-    Open,
-    /// No longer appended to.
-    Full,
-    /// Its live records are being moved.
-    Draining,
-    /// Nothing in it is live; free once a root says so.
-    Reclaimed,
-    /// Never used again; what is in it may still be read.
-    Bad,
+listed! {
+    /// What an erase block is doing.
+    #[non_exhaustive]
+    pub enum BlockState {
+        /// Free; must be erased before use.
+        Dirty,
+        /// Being erased.
+        Erasing,
+        /// Free and erased.
+        Ready,
+        /// A log appends to it.
+        Open,
+        /// No longer appended to.
+        Full,
+        /// Its live records are being moved.
+        Draining,
+        /// Nothing in it is live; free after the next root that no longer names it.
+        Reclaimed,
+        /// Never used again; what is in it may still be read.
+        Bad,
+    }
 }
 
-/// What may happen to a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum BlockEvent {
-    EraseStarted,
-    Erased,
-    Opened,
-    Closed,
-    Picked,
-    Emptied,
-    PutBack,
-    Released,
-    Failed,
+listed! {
+    /// What may happen to a block.
+    pub(crate) enum BlockEvent {
+        EraseStarted,
+        Erased,
+        Opened,
+        Closed,
+        Picked,
+        Emptied,
+        PutBack,
+        Released,
+        Failed,
+    }
 }
 
 impl BlockState {
-    #[cfg(test)]
-    pub(crate) const ALL: [BlockState; 8] = [
-        BlockState::Dirty,
-        BlockState::Erasing,
-        BlockState::Ready,
-        BlockState::Open,
-        BlockState::Full,
-        BlockState::Draining,
-        BlockState::Reclaimed,
-        BlockState::Bad,
-    ];
-
-    //  Dirty ──erase──▶ Erasing ──erased──▶ Ready ──opened──▶ Open ──closed──▶ Full ──picked──▶ Draining
-    //    ▲                 │                                    │                │ emptied         │ emptied
-    //    └── released ── Reclaimed ◀──────────────────────────── │ ───────────────┴─────────────────┘
-    //                                                            Full ◀──── put back ──── Draining
-    //                      failed ──▶ Bad ◀── emptied after a failure (`gc` retires instead of reclaiming)
+    //  Dirty ─erase─▶ Erasing ─erased─▶ Ready ─opened─▶ Open ─closed─▶ Full ─picked──▶ Draining ─failed─▶ Bad
+    //    ▲               └─failed─▶ Bad                                 │ ◀─put back─┘    │
+    //    └─released─ Reclaimed ◀────────────────emptied─────────────────┴─────────────────┘
     /// The state after an event, or nothing where the event must not happen.
     pub(crate) fn after(self, event: BlockEvent) -> Option<BlockState> {
         use BlockEvent as E;
@@ -94,7 +86,7 @@ pub(crate) struct Block {
     pub(crate) state: BlockState,
     pub(crate) erase_count: u32,
     pub(crate) valid_chunks: u32,
-    /// Placements whose index entries are not there yet, and metadata pages in use.
+    /// Placements whose index entries do not exist yet, and metadata pages in use.
     pub(crate) holds: u32,
     /// Device-wide page count when it was closed: its age.
     pub(crate) closed_at: u64,
@@ -115,71 +107,27 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Whether its records may be moved out of it.
+    /// One that was never used.
+    fn fresh() -> Block {
+        Block {
+            state: BlockState::Dirty,
+            erase_count: 0,
+            valid_chunks: 0,
+            holds: 0,
+            closed_at: 0,
+            hot: false,
+            opened_at: 0,
+            written_offsets: 0,
+            written_count: 0,
+            failing: false,
+            stuck: false,
+            mapping_frame: 0,
+        }
+    }
+
+    /// Whether its records can be moved out of it.
     pub(crate) fn may_be_drained(&self) -> bool {
         self.state == BlockState::Full && self.holds == 0 && (!self.stuck || self.valid_chunks == 0)
-    }
-}
-
-/// What readers share with the firmware: pins against erase, and how much of a block is on the medium.
-#[derive(Debug)]
-pub(crate) struct BlockGate {
-    geometry: Geometry,
-    pins: Vec<AtomicU32>,
-    programmed_chunks: Vec<AtomicU32>,
-}
-
-/// Keeps an erase block from being erased for as long as it lives.
-#[derive(Debug)]
-pub struct Pin {
-    gate: Arc<BlockGate>,
-    block: u32,
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        self.gate.pins[self.block as usize].fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl BlockGate {
-    fn new(geometry: &Geometry) -> BlockGate {
-        let count = geometry.block_count();
-        BlockGate {
-            geometry: geometry.clone(),
-            pins: (0..count).map(|_| AtomicU32::new(0)).collect(),
-            programmed_chunks: (0..count).map(|_| AtomicU32::new(geometry.chunks_per_block())).collect(),
-        }
-    }
-
-    /// Pins the block of a chunk. The caller looks its key up again afterwards: if the index still says `at`, the
-    /// record stays readable until the pin is dropped.
-    pub(crate) fn pin(self: &Arc<Self>, at: ChunkAddr) -> Pin {
-        let block = self.geometry.split(at).0.0;
-        self.pins[block as usize].fetch_add(1, Ordering::SeqCst);
-        Pin { gate: self.clone(), block }
-    }
-
-    /// Whether chunks up to `end` of a block are on the medium rather than in a write buffer.
-    pub(crate) fn is_programmed(&self, block: BlockIndex, end: u32) -> bool {
-        end <= self.programmed_chunks(block.0)
-    }
-
-    /// Chunks of a block that are on the medium; all, unless it is being filled.
-    pub(crate) fn programmed_chunks(&self, block: u32) -> u32 {
-        self.programmed_chunks[block as usize].load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_programmed(&self, block: u32, chunks: u32) {
-        self.programmed_chunks[block as usize].store(chunks, Ordering::Release);
-    }
-
-    pub(crate) fn is_pinned(&self, block: u32) -> bool {
-        #[cfg(feature = "broken")]
-        if crate::Broken::ErasesPinned.is() {
-            return false;
-        }
-        self.pins[block as usize].load(Ordering::SeqCst) != 0
     }
 }
 
@@ -207,10 +155,14 @@ pub(crate) struct BlockTable {
     reclaimed: Vec<u32>,
     erasing_count: u32,
     bad_count: u32,
-    /// Bad blocks are used as others are: what is written stays in memory.
+    /// Bad blocks are used as others are: what is written is kept in memory.
     uses_bad: bool,
     failing_count: u32,
     live_chunks: u64,
+    /// Blocks that remain when the device has become smaller; all of them, unless it is about to.
+    remaining: u32,
+    /// Blocks from here on are not used any more.
+    leaving_from: u32,
     pub(crate) gate: Arc<BlockGate>,
 }
 
@@ -218,24 +170,10 @@ impl BlockTable {
     /// A table of blocks without content; [`BlockTable::finish_restore`] makes them free.
     pub(crate) fn new(geometry: &Geometry) -> BlockTable {
         let count = geometry.block_count();
-        let block = Block {
-            state: BlockState::Dirty,
-            erase_count: 0,
-            valid_chunks: 0,
-            holds: 0,
-            closed_at: 0,
-            hot: false,
-            opened_at: 0,
-            written_offsets: 0,
-            written_count: 0,
-            failing: false,
-            stuck: false,
-            mapping_frame: 0,
-        };
         BlockTable {
             lifetimes: Lifetimes::new(geometry),
             geometry: geometry.clone(),
-            blocks: vec![block; count as usize],
+            blocks: vec![Block::fresh(); count as usize],
             free: vec![FreeBlocks::default(); geometry.die_count() as usize],
             free_count: 0,
             reclaimed: Vec::new(),
@@ -244,8 +182,20 @@ impl BlockTable {
             uses_bad: false,
             failing_count: 0,
             live_chunks: 0,
+            remaining: count,
+            leaving_from: count,
             gate: Arc::new(BlockGate::new(geometry)),
         }
+    }
+
+    /// Adds free blocks: the device has this shape from now on.
+    pub(crate) fn grow(&mut self, geometry: &Geometry) {
+        let (old, new) = (self.count(), geometry.block_count());
+        self.geometry = geometry.clone();
+        self.gate.grow(new);
+        self.blocks.resize(new as usize, Block::fresh());
+        (self.remaining, self.leaving_from) = (new, new);
+        (old..new).for_each(|block| self.list_free(block));
     }
 
     pub(crate) fn get(&self, block: u32) -> &Block {
@@ -297,6 +247,9 @@ impl BlockTable {
     }
 
     fn list_free(&mut self, block: u32) {
+        if block >= self.leaving_from {
+            return;
+        }
         let (list, entry) = self.free_list(block);
         assert!(list.insert(entry), "block {block} is listed once");
         self.free_count += 1;
@@ -338,12 +291,17 @@ impl BlockTable {
         self.free[die as usize].count()
     }
 
+    /// Erased blocks of a die.
+    pub(crate) fn ready_on(&self, die: u32) -> usize {
+        self.free[die as usize].ready.len()
+    }
+
     /// Erased blocks of all dies.
     pub(crate) fn ready_total(&self) -> usize {
         self.free.iter().map(|die| die.ready.len()).sum()
     }
 
-    /// Starts erasing blocks until each die has `target` erased ones (or none is left); answers them.
+    /// Starts erasing blocks until each die has `target` erased ones (or none is left); returns them.
     pub(crate) fn start_erases(&mut self, target: usize) -> Vec<u32> {
         let mut started = Vec::new();
         for die in 0..self.free.len() {
@@ -365,7 +323,7 @@ impl BlockTable {
         started
     }
 
-    /// An erase is done; answers the new erase count.
+    /// An erase is done; returns the new erase count.
     pub(crate) fn erased(&mut self, block: u32) -> u32 {
         self.apply(block, BlockEvent::Erased);
         self.erasing_count -= 1;
@@ -399,7 +357,7 @@ impl BlockTable {
         (0..).zip(chunks).filter(|(_, chunks)| **chunks > 0).for_each(|(block, chunks)| self.sub_valid(block, *chunks));
     }
 
-    /// A record that a host wrote as its `sequence`th stands in the block now.
+    /// A record that a host wrote as its `sequence`th is in the block now.
     pub(crate) fn note_written(&mut self, block: u32, sequence: u64) {
         self.lifetimes.advance(sequence);
         let entry = &mut self.blocks[block as usize];
@@ -451,7 +409,7 @@ impl BlockTable {
         self.failing_count > 0 && self.blocks.iter().any(|b| b.failing && b.may_be_drained())
     }
 
-    /// A block that was to be drained keeps records that cannot be moved for want of an index.
+    /// A block that was to be drained keeps records that cannot be moved because an index is missing.
     pub(crate) fn put_back(&mut self, block: u32) {
         self.apply(block, BlockEvent::PutBack);
         self.blocks[block as usize].stuck = true;
@@ -554,7 +512,7 @@ impl BlockTable {
 
     // --- opening a device -------------------------------------------------------------------------------------
 
-    /// Sets what a snapshot or the journal says of a block; `valid` where the snapshot was exact.
+    /// Sets what a snapshot or the journal reports about a block; `valid` where the snapshot was exact.
     pub(crate) fn restore(&mut self, block: u32, erase_count: u32, bad: bool) {
         let entry = &mut self.blocks[block as usize];
         entry.erase_count = erase_count;
@@ -581,7 +539,7 @@ impl BlockTable {
         self.blocks[block as usize].holds += pages;
     }
 
-    /// The medium keeps in memory what is written to it, so that bad blocks without content count as free.
+    /// The medium keeps in memory what is written to it, so bad blocks without content count as free.
     pub(crate) fn use_bad_blocks(&mut self) {
         self.uses_bad = true;
     }
@@ -610,26 +568,25 @@ impl BlockTable {
 mod tests {
     use super::*;
 
-    /// Goal:   the life of a block is what the table says, and a changed cell is seen.
-    /// Method: all states × all events, printed and compared.
+    /// Goal:   the life of a block is as in the table, and a changed cell is seen.
+    /// Method: all states × all events as the types list them, printed and compared.
     #[test]
     fn moves_of_a_block() {
-        use BlockEvent as E;
-        let events = [E::EraseStarted, E::Erased, E::Opened, E::Closed, E::Picked, E::Emptied, E::Released, E::Failed];
-        let row = |state: BlockState| {
-            let cells = events.map(|e| state.after(e).map_or("-".to_owned(), |next| format!("{next:?}")));
+        let cell = |next: Option<BlockState>| next.map_or("-".to_owned(), |next| format!("{next:?}"));
+        let row = |state: &BlockState| {
+            let cells: Vec<String> = BlockEvent::ALL.iter().map(|event| cell(state.after(*event))).collect();
             format!("{state:?}: {}", cells.join(" "))
         };
-        let printed: Vec<String> = BlockState::ALL.map(row).to_vec();
+        let printed: Vec<String> = BlockState::ALL.iter().map(row).collect();
         let expected = [
-            "Dirty: Erasing - - - - - - -",
-            "Erasing: - Ready - - - - - Bad",
-            "Ready: - - Open - - - - -",
-            "Open: - - - Full - - - -",
-            "Full: - - - - Draining Reclaimed - -",
-            "Draining: - - - - - Reclaimed - Bad",
-            "Reclaimed: - - - - - - Dirty -",
-            "Bad: - - - - - - - -",
+            "Dirty: Erasing - - - - - - - -",
+            "Erasing: - Ready - - - - - - Bad",
+            "Ready: - - Open - - - - - -",
+            "Open: - - - Full - - - - -",
+            "Full: - - - - Draining Reclaimed - - -",
+            "Draining: - - - - - Reclaimed Full - Bad",
+            "Reclaimed: - - - - - - - Dirty -",
+            "Bad: - - - - - - - - -",
         ];
         assert_eq!(printed, expected);
     }

@@ -1,7 +1,7 @@
 //! Firmware that breaks its own promises, to see that the laboratory's checkers notice. Compiled only with the feature
-//! `broken`, and then only where a thread asks for it.
+//! `broken`, and then only in threads that enable it.
 //!
-//! Lives here:       the list, and what the present thread asked for.
+//! Lives here:       the list, and what the present thread has enabled.
 //! Lives elsewhere:  one line at each place that keeps the promise.
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ pub enum Broken {
     DropsValueChecksum,
     /// Deletes found in the ring while opening are passed over.
     LosesTombstones,
-    /// The journal and the block table do not say which blocks failed.
+    /// The journal and the block table do not state which blocks failed.
     ForgetsBadBlocks,
     /// A root is written without waiting for the programs that it relies on.
     RootBeforePrograms,

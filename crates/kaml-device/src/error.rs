@@ -1,8 +1,7 @@
-//! What commands are answered with when they cannot be carried out.
+//! The errors of commands that cannot be executed.
 
-use crate::format::root::RootError;
 use kaml_flash::{ChunkAddr, MediumError};
-use kaml_index::{Key, KeyError};
+use kaml_index::{Key, KeyBuf, KeyError, NoAddressSpace};
 
 /// Why a command was refused or failed. Data that was stored before is untouched in every case.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,14 +77,14 @@ pub enum Error {
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(u32),
-    /// A command on versions that cannot be carried out.
+    /// A command on versions that cannot be executed.
     #[error(transparent)]
     Versions(#[from] kaml_versions::Error),
     /// Attributes that no versioned namespace can have on this device.
-    #[error("no versioned namespace can be so: {0}")]
+    #[error("invalid options for a versioned namespace: {0}")]
     BadVersionOptions(String),
     /// Attributes that no block namespace can have.
-    #[error("no block namespace can be so: {why}")]
+    #[error("invalid options for a block namespace: {why}")]
     BadBlockOptions {
         /// What it would have to be.
         why: &'static str,
@@ -95,7 +94,7 @@ pub enum Error {
     BlocksOutOfRange {
         /// The namespace.
         namespace: u32,
-        /// The first block asked for.
+        /// The first block requested.
         first_block: u64,
         /// How many.
         count: u64,
@@ -121,25 +120,64 @@ pub enum Error {
         /// The namespace.
         namespace: u32,
         /// The key.
-        key: Key,
-        /// Whether the key is there.
+        key: KeyBuf,
+        /// Whether the key exists.
         present: bool,
     },
-    /// No space for new data. Deletes are still accepted and give space back.
-    #[error("the device is full: {live_bytes} of {capacity_bytes} bytes are live; delete something first")]
+    /// A range of keys of a namespace whose keys have no order.
+    #[error("namespace {0} is not ordered: create it with ordered keys to read ranges of it")]
+    NotOrdered(u32),
+    /// A listing after a cursor of a namespace whose keys have an order: it is listed by ranges of keys.
+    #[error("namespace {0} is ordered: its keys are listed by ranges, not after a cursor")]
+    ListedByRange(u32),
+    /// No space for new data. Deletes are still accepted and release space.
+    #[error(
+        "the device is full: {live_bytes} of {capacity_bytes} bytes are live; delete records first, or merge namespaces that keep \
+         versions (their deletes free nothing before a merge)"
+    )]
     Full {
         /// Bytes of live records, in whole chunks.
         live_bytes: u64,
         /// Bytes that may be live.
         capacity_bytes: u64,
     },
+    /// The device cannot become as small as requested: what is in it does not fit.
+    #[error(
+        "the device holds too much to become that small: records of {excess_bytes} bytes must be deleted first; {capacity_bytes} bytes \
+         of records would fit"
+    )]
+    TooFullToShrink {
+        /// Bytes of live records, in whole chunks, that are too many.
+        excess_bytes: u64,
+        /// Bytes that may be live at the requested size.
+        capacity_bytes: u64,
+    },
+    /// Snapshots take as much of the device as they may. Puts, deletes, forgetting snapshots and merging continue.
+    #[error(
+        "namespace {namespace}: the device's snapshots take {bytes} of at most {max} bytes; forget snapshots first, or merge without \
+         keeping them"
+    )]
+    SnapshotsFull {
+        /// The namespace in which one more was to be taken.
+        namespace: u32,
+        /// What the snapshots of all namespaces take, and this one would.
+        bytes: u64,
+        /// What they may take.
+        max: u64,
+    },
+    /// A read through a snapshot that has expired, because what it kept was in the way of Puts.
+    #[error(
+        "the snapshot is too old: it has expired, because the records that it kept were in the way of puts or exceeded the bound of \
+         snapshots; open another one"
+    )]
+    SnapshotTooOld,
     /// A record whose bytes do not match their checksums; it is never served.
     #[error("namespace {namespace}: key {key}: record at {at} is damaged ({what})")]
     Corrupt {
         /// The namespace.
         namespace: u32,
         /// The key.
-        key: Key,
+        key: KeyBuf,
         /// Where it lies.
         at: ChunkAddr,
         /// What does not match.
@@ -165,13 +203,16 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// The system refuses the memory of an index. What is stored is whole.
+    #[error(transparent)]
+    NoAddressSpace(#[from] NoAddressSpace),
     /// Metadata that the root points at cannot be read.
     #[error("metadata is damaged: {0}")]
     MetadataDamaged(String),
     /// No root can be read.
     #[error(transparent)]
     Root(#[from] RootError),
-    /// Flash or what lies below it said no.
+    /// Flash or the medium below it failed.
     #[error(transparent)]
     Medium(#[from] MediumError),
     /// A durable write failed earlier: nothing new is accepted until the device is opened again.
@@ -180,7 +221,7 @@ pub enum Error {
     /// Opened for reading only.
     #[error("the device is open for reading only")]
     ReadOnly,
-    /// The last handle was closed: nothing is written behind the last root.
+    /// The last handle was closed: nothing is written after the last root.
     #[error("the device was closed")]
     Closed,
 }
@@ -188,22 +229,48 @@ pub enum Error {
 /// Something that a versioned namespace cannot be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotForVersions {
-    /// A read that does not say which version.
+    /// A read that does not state which version.
     #[error("namespace {0} keeps versions, for which there is no such command")]
     Command(u32),
     /// A condition where no version is read.
-    #[error("namespace {namespace} keeps versions: whether key {key} is {} cannot be told in a batch or a queue",
+    #[error("namespace {namespace} keeps versions: whether key {key} is {} cannot be determined in a batch or a queue",
         if *.present { "there" } else { "absent" })]
     Condition {
         /// The namespace.
         namespace: u32,
         /// The key.
         key: Key,
-        /// Whether it is to be there.
+        /// Whether it is to exist.
         present: bool,
     },
 }
 
 fn whoever_takes(namespace: Option<u32>) -> String {
     namespace.map_or_else(|| "this device".to_owned(), |id| format!("namespace {id}"))
+}
+
+/// Why no root can be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RootError {
+    /// Neither slot holds a whole root.
+    #[error("both root slots are damaged: slot 0: {0}; slot 1: {1}")]
+    Damaged(String, String),
+    /// One slot cannot be read, and no whole mirror shows whether the newest root was in it: Puts may be missing without it.
+    #[error(
+        "root slot {slot} cannot be read: {why}; the root's mirror does not show whether the newest root was in it"
+    )]
+    Unreadable {
+        /// The slot.
+        slot: u8,
+        /// The error of the medium.
+        why: String,
+    },
+    /// Written by a later version of this software.
+    #[error("root format version {found}; this version reads up to {supported}")]
+    NewerVersion {
+        /// In the root.
+        found: u32,
+        /// Here.
+        supported: u32,
+    },
 }

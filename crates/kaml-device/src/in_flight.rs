@@ -5,12 +5,23 @@
 //!
 //! Ids are given in turn and operations end soon after each other, so a window over the ids is all that it takes.
 
-use crate::core::Pending;
 use kaml_flash::IoId;
 use std::collections::VecDeque;
 use std::ops::RangeTo;
 
-/// What is under way.
+/// What an operation in flight is for.
+pub(crate) enum Pending {
+    Persist { frame: u64 },
+    Program,
+    Erase { block: u32 },
+    Flush,
+    Root,
+    Resize,
+    GcOob { block: u32 },
+    GcRead { block: u32 },
+}
+
+/// What is in progress.
 #[derive(Default)]
 pub(crate) struct InFlight {
     /// The id that the window begins with.
@@ -44,7 +55,8 @@ impl InFlight {
     pub(crate) fn remove(&mut self, id: IoId) -> Option<Pending> {
         let pending = self.window.get_mut(id.checked_sub(self.first)? as usize)?.take()?;
         self.count -= 1;
-        while self.window.pop_front_if(|pending| pending.is_none()).is_some() {
+        while self.window.front().is_some_and(Option::is_none) {
+            self.window.pop_front();
             self.first += 1;
         }
         Some(pending)

@@ -1,12 +1,14 @@
 //! The journal being written: changes in commit order, packed into pages.
 //!
-//! Lives here:       the page being filled, pages waiting for a block, the runs that hold the rest.
-//!                   What is in no run yet goes into the root, so that a root needs neither padding nor a block.
+//! Lives here:       the page being filled, pages waiting for a block, the runs that hold the remainder.
+//!                   What is in no run yet goes into the root, so a root needs neither padding nor a block.
 //! Lives elsewhere:  the page format (`format::journal`), replay (`recovery`).
-//! Implements:       design section 6.
+//! Implements:       docs/ARCHITECTURE.md "Metadata"; docs/formats/journal.md.
 
 use crate::format::journal::{self, Change, ENTRY_BYTES};
+use crate::format::range::KeyRange;
 use crate::format::root::Run;
+use kaml_index::FullKey;
 use std::collections::VecDeque;
 
 /// A run of journal pages and the number of the first entry in it.
@@ -28,7 +30,7 @@ pub(crate) struct Journal {
     in_page: usize,
     /// Number of the next entry.
     next_entry: u64,
-    /// Completed pages that are not in a block yet, with the entry number behind each and its entries.
+    /// Completed pages that are not in a block yet, with the entry number after each and its entries.
     waiting: VecDeque<Waiting>,
     /// They are more than a root takes.
     is_urgent: bool,
@@ -74,6 +76,22 @@ impl Journal {
         }
     }
 
+    /// Appends a change of a key, after the bytes of a long one.
+    pub(crate) fn append_of(&mut self, key: &FullKey<'_>, change: &Change) {
+        if let (Change::Moved { namespace, .. } | Change::Deleted { namespace, .. }, false) =
+            (change, key.long_bytes().is_empty())
+        {
+            journal::key_bytes(*namespace, key.long_bytes()).for_each(|bytes| self.append(&bytes));
+        }
+        self.append(change);
+    }
+
+    /// Appends that the keys of a range are gone.
+    pub(crate) fn append_range(&mut self, namespace: u32, range: &KeyRange) {
+        journal::key_bytes(namespace, &range.encode()).for_each(|bytes| self.append(&bytes));
+        self.append(&Change::RangeDeleted { namespace });
+    }
+
     /// Completes the page being filled, if it holds anything.
     fn seal_page(&mut self) {
         if self.in_page == 0 {
@@ -86,7 +104,7 @@ impl Journal {
         self.pages_since_checkpoint += 1;
     }
 
-    /// Completes the page being filled, so that all entries can be given places.
+    /// Completes the page being filled, so all entries can be given places.
     pub(crate) fn seal_tail(&mut self) {
         self.seal_page();
         self.is_urgent = !self.waiting.is_empty();
@@ -127,7 +145,7 @@ impl Journal {
         (waiting + self.in_page) * ENTRY_BYTES
     }
 
-    /// The entries that have no place, as they would stand in pages.
+    /// The entries that have no place, as they would are in pages.
     pub(crate) fn tail(&self) -> Vec<u8> {
         let waiting = self.waiting.iter().map(|waiting| (&waiting.page, waiting.entry_count));
         let pages = waiting.chain([(&self.page, self.in_page)]);
@@ -139,7 +157,7 @@ impl Journal {
         self.runs.iter().map(|r| r.run).collect()
     }
 
-    /// Drops pages whose entries are all before `entry`; answers the runs among them.
+    /// Drops pages whose entries are all before `entry`; returns the runs among them.
     pub(crate) fn trim(&mut self, entry: u64) -> Vec<Run> {
         self.waiting.retain(|waiting| waiting.entries_end > entry);
         self.is_urgent &= !self.waiting.is_empty();

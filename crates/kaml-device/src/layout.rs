@@ -2,7 +2,7 @@
 //!
 //! Lives here:       the attributes of a block namespace and what makes them valid; which keys a layout takes.
 //! Lives elsewhere:  reading and writing blocks (`units`), storing the attributes (`format::root`).
-//! Implements:       design section 5 (`dense`).
+//! Implements:       docs/ARCHITECTURE.md "Block namespaces".
 //!
 //! A block namespace is mapped in *units* of one or several logical blocks. A unit is a record like any other: its key is its
 //! number, its value the bytes of its blocks. So logs, the commit ring, collection, recovery and checks know nothing of
@@ -11,7 +11,7 @@
 
 use crate::error::{Error, NotForVersions};
 use crate::format::record::{Record, RecordKind};
-use kaml_index::{DenseLayout, Key, KeyError, KeyKind};
+use kaml_index::{DenseLayout, FullKey, Key, KeyError, KeyKind};
 use kaml_versions::Parameters;
 use std::ops::Range;
 
@@ -24,12 +24,12 @@ pub struct BlockOptions {
     /// Logical blocks, at least one.
     pub block_count: u64,
     /// Bytes that are mapped together, a power of two from `block_bytes` to [`BlockOptions::UNIT_BYTES_MAX`]. A write of
-    /// less reads the rest first.
+    /// less reads the remainder first.
     pub unit_bytes: u32,
 }
 
 impl Default for BlockOptions {
-    /// 4 KiB blocks in units of 4 KiB, and none of them: say how many.
+    /// 4 KiB blocks in units of 4 KiB, and none of them: state how many.
     fn default() -> Self {
         BlockOptions { block_bytes: 4096, block_count: 0, unit_bytes: 4096 }
     }
@@ -50,7 +50,7 @@ impl BlockOptions {
     /// Larger values are written to their pages directly, which units are not.
     pub const UNIT_BYTES_MAX: u32 = 16 << 10;
 
-    /// So many blocks of so many bytes, in units of 4 KiB.
+    /// This many blocks of this many bytes, in units of 4 KiB.
     pub fn new(block_bytes: u32, block_count: u64) -> BlockOptions {
         BlockOptions { block_bytes, block_count, ..BlockOptions::default() }
     }
@@ -94,7 +94,7 @@ impl BlockOptions {
         }
     }
 
-    /// As [`BlockOptions::bytes_of`], for a buffer of so many bytes.
+    /// As [`BlockOptions::bytes_of`], for a buffer of this many bytes.
     ///
     /// # Errors
     /// Also [`Error::PartialBlock`] if they are not whole blocks.
@@ -131,6 +131,8 @@ pub(crate) enum Door {
     Puts,
     /// Those on versions.
     Versions,
+    /// Those on ranges of keys.
+    Ranges,
 }
 
 /// A versioned namespace: which keys it takes, and its shape.
@@ -164,24 +166,17 @@ impl Layout {
         }
     }
 
-    /// The kind of its keys; units are numbers.
-    pub(crate) fn keys(&self) -> KeyKind {
-        match self {
-            Layout::Records(keys) => *keys,
-            Layout::Blocks(_) => KeyKind::U64,
-            Layout::Versions(versions) => versions.keys,
-        }
-    }
-
     /// Refuses a command that the namespace is not for.
     pub(crate) fn admit(&self, namespace: u32, door: Door) -> Result<(), Error> {
         match (self, door) {
             (Layout::Records(_), Door::Records | Door::Puts)
             | (Layout::Blocks(_), Door::Blocks)
-            | (Layout::Versions(_), Door::Versions | Door::Puts) => Ok(()),
+            | (Layout::Versions(_), Door::Versions | Door::Puts)
+            | (Layout::Records(KeyKind::Ordered), Door::Ranges) => Ok(()),
+            (Layout::Records(_), Door::Ranges) => Err(Error::NotOrdered(namespace)),
             (Layout::Records(_) | Layout::Versions(_), Door::Blocks) => Err(Error::HoldsRecords(namespace)),
-            (Layout::Blocks(_), Door::Records | Door::Puts) => Err(Error::HoldsBlocks(namespace)),
-            (Layout::Versions(_), Door::Records) => Err(NotForVersions::Command(namespace).into()),
+            (Layout::Blocks(_), Door::Records | Door::Puts | Door::Ranges) => Err(Error::HoldsBlocks(namespace)),
+            (Layout::Versions(_), Door::Records | Door::Ranges) => Err(NotForVersions::Command(namespace).into()),
             (Layout::Records(_) | Layout::Blocks(_), Door::Versions) => Err(Error::KeepsNoVersions(namespace)),
         }
     }
@@ -195,6 +190,24 @@ impl Layout {
         }
     }
 
+    /// As [`Layout::check_key`], of a key with its bytes.
+    pub(crate) fn check_full_key(&self, key: &FullKey<'_>) -> Result<(), KeyError> {
+        self.check_key(key.key()).map_err(|error| KeyError { len: key.as_bytes().len(), ..error })
+    }
+
+    /// The key as its index needs it: only an ordered one needs the bytes of long keys.
+    pub(crate) fn indexed<'a>(&self, key: FullKey<'a>) -> FullKey<'a> {
+        match self {
+            Layout::Records(KeyKind::Ordered) => key,
+            Layout::Records(_) | Layout::Blocks(_) | Layout::Versions(_) => key.key().into(),
+        }
+    }
+
+    /// Whether the index cannot know the key, because it needs its bytes.
+    pub(crate) fn lacks_bytes_of(&self, key: &FullKey<'_>) -> bool {
+        matches!(self, Layout::Records(KeyKind::Ordered)) && key.key().is_digest() && key.long_bytes().is_empty()
+    }
+
     /// Whether a value may have so many bytes, as far as the namespace is concerned.
     pub(crate) fn takes_value_of(&self, bytes: usize) -> bool {
         self.blocks().is_none_or(|blocks| bytes == blocks.unit_bytes as usize)
@@ -202,6 +215,9 @@ impl Layout {
 
     /// Whether a record found in the ring can be one of the namespace.
     pub(crate) fn takes(&self, record: &Record) -> bool {
+        if record.kind == RecordKind::RangeTombstone {
+            return *self == Layout::Records(KeyKind::Ordered);
+        }
         let is_deleted = record.kind == RecordKind::Tombstone;
         let is_command = record.kind == RecordKind::VersionCommand;
         record.kind.is_versioned() == self.versions().is_some()
@@ -236,7 +252,7 @@ mod tests {
     }
 
     /// Goal:   spans tile a range; ranges beyond the end, or whose end cannot be counted, are refused.
-    /// Method: a range with two partial units, and the values beside each end.
+    /// Method: a range with two partial units, and the values next to each end.
     #[test]
     fn ranges_fall_into_units() {
         let options = BlockOptions::new(512, 100);

@@ -1,60 +1,100 @@
 //! The firmware of KAML as a deterministic state machine: commands and completions go in, medium operations and
-//! answers come out.
+//! results come out.
 //!
 //! Lives here:       logs, pages, the phases of an atomic Put, garbage collection, wear, checkpoints, recovery.
 //! Lives elsewhere:  flash itself (`kaml-flash`), the index (`kaml-index`), threads, waiting and time (`kaml`).
-//! Implements:       paper:KAML III.A-B, IV.B-E; design sections 2 to 6.
+//! Implements:       paper:KAML III.A-B, IV.B-E; docs/ARCHITECTURE.md.
 
+mod activity;
 mod audit;
+mod backup;
 mod block_map;
+mod block_writer;
 mod blocks;
 #[cfg(feature = "broken")]
 mod broken;
 mod checkpoint;
+mod cluster;
+mod collector;
+mod command;
 mod core;
+mod counters;
 mod error;
+mod first_root;
 mod format;
+mod gate;
 mod gc;
+mod growth;
 mod image;
 mod in_flight;
+mod index;
 mod journal;
+mod large;
 mod layout;
 mod lifetime;
+mod listed;
 mod loading;
+mod log;
 mod metadata;
+mod moves;
 mod namespace;
 mod namespace_commands;
+mod policy;
+mod ranges;
 mod reader;
 mod recovery;
 mod rehome;
 mod ring;
 mod ring_scan;
+mod room;
+mod root_state;
+mod roots;
 mod salvage;
+mod secret;
+mod shrink;
 #[cfg(test)]
 mod small;
+mod snapshot_reader;
+mod snapshots;
+mod space;
 mod staging;
 mod stats;
+mod stream;
+mod superseded;
+mod tickets;
 mod units;
 mod versioned;
 mod writers;
 
 pub use crate::core::{Core, buffer_bytes_max};
+pub use activity::{Activity, BlockActivity, CollectionActivity, LogActivity, OpenBlock};
 pub use audit::{BlockAudit, Judgement};
-pub use blocks::Pin;
+pub use backup::{BackupMark, BackupTicket, BlockRead, MoveWatch, PendingMark, Scanned, ScannedRecord, VersionsAt};
+pub use blocks::BlockState;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
-pub use error::{Error, NotForVersions};
-pub use format::root::RootError;
+pub use command::{Body, Condition, DIRECT_BYTES, Op, StageError};
+pub use error::{Error, NotForVersions, RootError};
+pub use format::range::KeyRange;
+pub use format::record::key_of_stored;
+pub use gate::Pin;
 pub use image::{encode_image, image_bytes};
-pub use kaml_index::{Cursor, Key, KeyError, KeyKind, Slot};
+pub use kaml_index::{Cursor, FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyError, KeyKind, KeyRef, Slot};
+pub use kaml_ordered::OrderedReader;
 pub use layout::{BlockOptions, Span};
 pub use loading::{IndexLoad, LoadedIndex};
-pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceOptions};
+pub use namespace::{NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionShape};
 pub use namespace_commands::{CountedDeletion, Deletion};
-pub use reader::{Buffered, FindError, FlashRead, Found, Reader, read_whole};
+pub use policy::{CollectionPolicy, UnknownPolicy};
+pub use reader::{Buffered, FindError, FlashRead, Found, Reader, RecordReader, SpaceReader, read_whole};
 pub use recovery::OpenReport;
+pub use room::has_room;
 pub use salvage::SalvageReport;
-pub use staging::{Body, Condition, DIRECT_BYTES, Op, StageError};
+pub use secret::KeyDigester;
+pub use snapshot_reader::RecordsAt;
+pub use snapshots::{SnapshotStats, SnapshotTicket};
 pub use stats::CoreStats;
 pub use units::{BlockChange, BlockInfo, BlockStep};
-pub use versioned::{MergePolicy, SegmentRead, VersionOptions, VersionReader, segment_image};
+pub use versioned::merge_policy::MergePolicy;
+pub use versioned::state::VersionOptions;
+pub use versioned::{SegmentRead, VersionReader, segment_image};

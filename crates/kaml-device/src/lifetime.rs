@@ -1,7 +1,7 @@
 //! How long records live, and the class of block they go to because of it.
 //!
 //! Lives here:       the classes of blocks, what lifespan or age belongs to which.
-//! Lives elsewhere:  when a block was written (`blocks`), asking for a class (`staging`, `gc`), open blocks (`writers`).
+//! Lives elsewhere:  when a block was written (`blocks`), requesting a class (`staging`, `gc`), open blocks (`writers`).
 //! Implements:       paper:SepBIT (FAST 2022), with classes that puts and collection share.
 //!
 //! A block whose records die together is emptied by them: collecting it costs nothing. When a record will die is not
@@ -74,6 +74,11 @@ pub(crate) struct Lifetimes {
 impl Lifetimes {
     pub(crate) fn new(geometry: &Geometry) -> Lifetimes {
         Lifetimes { classes: record_classes(geometry), now: 0, hot_life: None }
+    }
+
+    /// The classes of records, as of opening: a device that is resized keeps them until it is opened again.
+    pub(crate) fn classes(&self) -> &'static [Class] {
+        self.classes
     }
 
     pub(crate) fn now(&self) -> u64 {

@@ -1,17 +1,20 @@
 //! Indexes that come back into memory while others are at work.
 //!
-//! Lives here:       what a thread reads beside the core, and puts in place.
+//! Lives here:       what a thread reads next to the core, and puts in place.
 //! Lives elsewhere:  versions (`versioned::load`), when an index leaves memory (`namespace_commands`), opening (`recovery`).
-//! Implements:       design section 6 (index load on first use).
+//! Implements:       docs/ARCHITECTURE.md "Metadata" (an index is loaded at first use).
 
-use crate::blocks::Pin;
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::root::Stream;
+use crate::gate::Pin;
+use crate::index::{BadImage, IndexLayout, IndexWriter};
+use crate::layout::Layout;
 use crate::metadata::read_stream;
 use crate::versioned::{LoadedVersions, VersionsLoad};
 use kaml_flash::{BlockIndex, Medium};
-use kaml_index::{IndexLayout, IndexWriter};
+use kaml_index::SnapshotError;
+use kaml_ordered::ImageError;
 
 /// What finds the records of a namespace, on flash, kept from being erased until it has been read.
 pub struct IndexLoad(Load);
@@ -35,7 +38,7 @@ struct SnapshotLoad {
 pub struct LoadedIndex(Loaded);
 
 enum Loaded {
-    Records { id: u32, snapshot: Option<Stream>, index: IndexWriter },
+    Records { id: u32, snapshot: Option<Stream>, index: Box<IndexWriter> },
     Versions(Box<LoadedVersions>),
 }
 
@@ -59,11 +62,15 @@ impl SnapshotLoad {
         let index = match &snapshot {
             Some(stream) => {
                 let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-                IndexWriter::of_snapshot(layout, &bytes).map_err(|e| damaged(e.to_string()))?
+                IndexWriter::of_image(layout, &bytes).map_err(|error| match error {
+                    BadImage::Exact(SnapshotError::NoAddressSpace(refused))
+                    | BadImage::Ordered(ImageError::NoAddressSpace(refused)) => refused.into(),
+                    error => damaged(error.to_string()),
+                })?
             }
-            None => IndexWriter::new(layout, seed),
+            None => IndexWriter::new(layout, seed)?,
         };
-        Ok(Loaded::Records { id, snapshot, index })
+        Ok(Loaded::Records { id, snapshot, index: Box::new(index) })
     }
 }
 
@@ -77,15 +84,16 @@ impl Core {
         Ok(())
     }
 
-    /// What a thread needs to load the index of a namespace beside the core; nothing if it is in memory.
+    /// What a thread needs to load the index of a namespace next to the core; nothing if it is in memory.
     pub fn begin_load(&self, id: u32) -> Result<Option<IndexLoad>, Error> {
         let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
         space.shared.note_use(); // it is about to be used
         if space.is_loaded() {
             return Ok(None);
         }
-        if space.layout.versions().is_some() {
-            return Ok(Some(IndexLoad(Load::Versions(self.versions_load(id)))));
+        match space.layout {
+            Layout::Versions(_) => return Ok(Some(IndexLoad(Load::Versions(self.versions_load(id))))),
+            Layout::Records(_) | Layout::Blocks(_) => {}
         }
         let pins = self.pin_streams(&space.snapshot);
         let (layout, seed) = (self.index_layout(space.layout), self.seed(id));
@@ -97,21 +105,25 @@ impl Core {
     pub(crate) fn pin_streams<'a>(&self, streams: impl IntoIterator<Item = &'a Stream>) -> Vec<Pin> {
         let gate = self.gate();
         let runs = streams.into_iter().flat_map(|stream| &stream.runs);
-        runs.map(|run| gate.pin(self.geometry.chunk_at(BlockIndex(run.block), 0))).collect()
+        runs.map(|run| gate.pin(self.log.geometry.chunk_at(BlockIndex(run.block), 0))).collect()
     }
 
-    /// Puts a loaded index in place, if it is still wanted and true.
+    /// Puts a loaded index in place, if it is still needed and valid.
     pub fn finish_load(&mut self, loaded: LoadedIndex) {
         let (id, found, index) = match loaded.0 {
             Loaded::Records { id, snapshot, index } => (id, snapshot, index),
             Loaded::Versions(loaded) => {
-                self.wants_seal = true;
+                self.sealing.is_wanted = true;
                 return self.install_versions(*loaded);
             }
         };
+        let addr_bits = self.addr_bits_needed();
         // Nothing changes a namespace whose index is not in memory, but another may have loaded it, or deleted it.
         if let Some(space) = self.spaces.get_mut(&id).filter(|space| space.index.is_none() && space.snapshot == found) {
-            space.install(index);
+            // A device that has grown since needs more bits for chunk numbers: the caller loads it again.
+            if index.addr_bits() >= addr_bits {
+                space.install(*index);
+            }
         }
     }
 }

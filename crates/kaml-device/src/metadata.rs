@@ -4,11 +4,12 @@
 //! Lives elsewhere:  what is in them (`format`), what opening does with it (`recovery`, `salvage`).
 //! Implements:       docs/formats/root.md, docs/formats/journal.md "When a page counts".
 
-use crate::checkpoint::ROOT_PEEK_BYTES;
 use crate::error::Error;
+use crate::error::RootError;
 use crate::format::journal::{self, Change};
-use crate::format::root::{DecodeError, Root, RootError, Run, Stream};
+use crate::format::root::{DecodeError, Root, Run, Stream};
 use crate::reader::READS_MAX;
+use crate::roots::ROOT_PEEK_BYTES;
 use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, MediumError};
 
 /// Bytes read at a time from metadata pages.
@@ -19,7 +20,7 @@ pub(crate) struct FoundRoot {
     pub(crate) root: Root,
     /// The slot that should hold it and does not, or that cannot be read.
     pub(crate) restore: Option<u8>,
-    /// A newer one may stand where it cannot be read.
+    /// A newer one may be in an unreadable place.
     doubt: Option<RootError>,
 }
 
@@ -44,7 +45,7 @@ pub(crate) fn read_root(medium: &dyn Medium) -> Result<Root, Error> {
 }
 
 /// The newest whole root: the newer one of both slots. Where one of them is damaged or torn it would have been the newer one, if the
-/// mirror is. One that cannot be read may be whole: there the mirror, which is never older than a slot, must tell.
+/// mirror is. One that cannot be read may be whole: then the mirror, which is never older than a slot, decides.
 pub(crate) fn find_root(medium: &dyn Medium) -> Result<FoundRoot, Error> {
     let slots = [read_slot(medium, 0)?, read_slot(medium, 1)?];
     let (slot, damage, root) = match slots {
@@ -85,7 +86,7 @@ pub(crate) fn read_mirror(medium: &dyn Medium) -> Result<Option<Root>, Error> {
     Ok(read_root_from(medium, &|into| medium.read_mirror(into))?.ok())
 }
 
-/// Reads what stands in a place for roots.
+/// Reads what is in a place for roots.
 type ReadPlace<'a> = &'a dyn Fn(&mut AlignedBuf) -> Result<(), MediumError>;
 
 fn read_root_from(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
@@ -98,7 +99,7 @@ fn read_root_from(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Roo
     Ok(root)
 }
 
-/// Reads more than what was written, or, if something behind that cannot be read, no more.
+/// Reads more than what was written, or, if something after that cannot be read, no more.
 fn read_root_once(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Root, DecodeError>, Error> {
     let read = |bytes| match read_root_by(medium, read, bytes) {
         Err(MediumError::ReadFailed { error, .. }) => Ok(Err(DecodeError::Unreadable(error))),
@@ -110,7 +111,7 @@ fn read_root_once(medium: &dyn Medium, read: ReadPlace<'_>) -> Result<Result<Roo
     })
 }
 
-/// Reads multiples of so many bytes.
+/// Reads multiples of this many bytes.
 fn read_root_by(
     medium: &dyn Medium,
     read: ReadPlace<'_>,
@@ -162,7 +163,7 @@ pub(crate) fn read_journal(medium: &dyn Medium, run: &Run) -> Result<Vec<(u64, V
     })
 }
 
-/// Reads until that succeeds, but not for ever.
+/// Reads until that succeeds, but not forever.
 pub(crate) fn read_again<T>(mut read: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     match (1..READS_MAX).find_map(|_| read().ok()) {
         Some(found) => Ok(found),
@@ -194,7 +195,7 @@ fn read_stream_once(medium: &dyn Medium, stream: &Stream) -> Result<Vec<u8>, Err
     }
 }
 
-/// What can be read of a stream, page by page; the rest is zeroes.
+/// What can be read of a stream, page by page; the remainder is zeroes.
 pub(crate) fn read_damaged_stream(medium: &dyn Medium, stream: &Stream) -> Vec<u8> {
     let page_bytes = medium.geometry().page_bytes as usize;
     let mut bytes = Vec::new();

@@ -5,52 +5,116 @@
 //! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
 
 use crate::format::root::{NamespaceRoot, Stream};
-use crate::layout::{BlockOptions, Layout};
-use crate::versioned::{MergePolicy, VersionOptions, Versioned, for_each_segment, segment_chunks};
+use crate::index::{IndexReader, IndexWriter};
+use crate::layout::{BlockOptions, Layout, VersionLayout};
+use crate::superseded::Superseded;
+use crate::versioned::merge_policy::MergePolicy;
+use crate::versioned::state::{VersionOptions, Versioned, for_each_segment, segment_chunks};
 use kaml_flash::{ChunkAddr, Geometry};
-use kaml_index::{IndexReader, IndexWriter, KeyKind};
+use kaml_index::KeyKind;
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What a namespace is asked to be when it is created.
+/// What a namespace holds. A new kind is a variant here, and the compiler names each place that must treat it.
+///
+/// `V` describes how versions are kept: [`VersionOptions`] of a namespace that is to be created, [`VersionShape`] of one that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceKind<V = VersionOptions> {
+    /// Records under such keys.
+    Records(KeyKind),
+    /// Logical blocks.
+    Blocks(BlockOptions),
+    /// Records under such keys, with every version of each.
+    Versions(KeyKind, V),
+}
+
+impl<V> NamespaceKind<V> {
+    /// Its keys; units of blocks are numbers.
+    pub fn keys(&self) -> KeyKind {
+        match self {
+            NamespaceKind::Records(keys) | NamespaceKind::Versions(keys, _) => *keys,
+            NamespaceKind::Blocks(_) => KeyKind::U64,
+        }
+    }
+}
+
+/// How a namespace that exists keeps versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionShape {
+    /// Sizes of its buffer, pages and segments, and its index.
+    pub parameters: Parameters,
+    /// It is merged when space runs low, within these rules.
+    pub merge_when_low: Option<MergePolicy>,
+}
+
+/// Options of a namespace that is to be created: records under keys of 1 to 16 bytes, in all logs, by default.
+///
+/// # Examples
+/// ```
+/// use kaml_device::{BlockOptions, KeyKind, NamespaceOptions, VersionOptions};
+///
+/// let counters = NamespaceOptions::records(KeyKind::U64);
+/// let disk = NamespaceOptions::from(BlockOptions::new(4096, 1 << 18));
+/// let articles = NamespaceOptions::versions(KeyKind::Bytes, VersionOptions::default()).with_logs(vec![0, 1]);
+/// # let _ = (counters, disk, articles);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamespaceOptions {
-    /// Which keys it takes.
-    pub keys: KeyKind,
+    /// What it holds.
+    pub kind: NamespaceKind,
     /// The logs (dies) it appends to; empty: all of them.
     pub logs: Vec<u32>,
-    /// It holds logical blocks; `keys` does not matter then.
-    pub blocks: Option<BlockOptions>,
-    /// It keeps every version of every record.
-    pub versions: Option<VersionOptions>,
+}
+
+impl NamespaceOptions {
+    /// Options of a namespace of this kind, in all logs.
+    pub fn new(kind: NamespaceKind) -> NamespaceOptions {
+        NamespaceOptions { kind, logs: Vec::new() }
+    }
+
+    /// Of records under such keys.
+    pub fn records(keys: KeyKind) -> NamespaceOptions {
+        NamespaceOptions::new(NamespaceKind::Records(keys))
+    }
+
+    /// Options for records under such keys, with every version of each.
+    pub fn versions(keys: KeyKind, versions: VersionOptions) -> NamespaceOptions {
+        NamespaceOptions::new(NamespaceKind::Versions(keys, versions))
+    }
+
+    /// The same, in these logs; none: all.
+    pub fn with_logs(self, logs: Vec<u32>) -> NamespaceOptions {
+        NamespaceOptions { logs, ..self }
+    }
 }
 
 impl Default for NamespaceOptions {
     fn default() -> Self {
-        NamespaceOptions { keys: KeyKind::Bytes, logs: Vec::new(), blocks: None, versions: None }
+        NamespaceOptions::records(KeyKind::Bytes)
     }
 }
 
 impl From<BlockOptions> for NamespaceOptions {
     fn from(blocks: BlockOptions) -> Self {
-        NamespaceOptions { blocks: Some(blocks), ..NamespaceOptions::default() }
+        NamespaceOptions::new(NamespaceKind::Blocks(blocks))
     }
 }
 
 impl From<VersionOptions> for NamespaceOptions {
     fn from(versions: VersionOptions) -> Self {
-        NamespaceOptions { versions: Some(versions), ..NamespaceOptions::default() }
+        NamespaceOptions::versions(KeyKind::Bytes, versions)
     }
 }
 
-/// What may be changed of a namespace while it is in use.
+/// What can be changed of a namespace while it is in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceChange {
     /// Its name.
     pub name: Option<String>,
-    /// The logs it appends to from now on; empty: all. Records stay where they are until they are moved.
+    /// The logs it appends to from now on; empty: all. Present records are moved only by collection.
     pub logs: Option<Vec<u32>>,
     /// Of a versioned namespace: what may go when space runs low, or that nothing may.
     pub merge_when_low: Option<Option<MergePolicy>>,
@@ -63,14 +127,8 @@ pub struct NamespaceInfo {
     pub id: u32,
     /// Its name.
     pub name: String,
-    /// Which keys it takes; units of blocks are numbers.
-    pub keys: KeyKind,
-    /// It holds logical blocks of this kind.
-    pub blocks: Option<BlockOptions>,
-    /// It keeps every version of every record, in this shape.
-    pub versions: Option<Parameters>,
-    /// It is merged when space runs low, within these rules.
-    pub merge_when_low: Option<MergePolicy>,
+    /// What it holds.
+    pub kind: NamespaceKind<VersionShape>,
     /// The logs it appends to; empty: all.
     pub logs: Vec<u32>,
     /// Records in it, or units of blocks that hold data, or versions of all records.
@@ -81,17 +139,54 @@ pub struct NamespaceInfo {
     pub loaded: bool,
 }
 
+impl NamespaceInfo {
+    /// Which keys it takes; units of blocks are numbers.
+    pub fn keys(&self) -> KeyKind {
+        self.kind.keys()
+    }
+
+    /// The rules within which it is merged when space runs low, if it is.
+    pub fn merge_when_low(&self) -> Option<MergePolicy> {
+        match self.kind {
+            NamespaceKind::Versions(_, shape) => shape.merge_when_low,
+            NamespaceKind::Records(_) | NamespaceKind::Blocks(_) => None,
+        }
+    }
+}
+
 /// What readers share.
 pub(crate) struct NamespaceShared {
     pub(crate) layout: Layout,
     pub(crate) index: RwLock<Option<IndexReader>>,
-    /// Of a versioned namespace, in place of an index; changed by the core alone.
+    /// The state of a versioned namespace, in place of an index; changed by the core alone.
     pub(crate) versions: RwLock<Option<Versions>>,
+    /// What open snapshots see and the index no longer has; changed by the core alone.
+    superseded: RwLock<Superseded>,
+    /// Whether that is anything. It is set before the index changes, so a reader that finds a newer state there looks at the table.
+    has_superseded: AtomicBool,
     used: AtomicBool,
 }
 
 impl NamespaceShared {
-    /// Somebody asks for a record. Written only when it changes, so that readers share the line.
+    pub(crate) fn superseded(&self) -> RwLockReadGuard<'_, Superseded> {
+        self.superseded.read().expect("no panics under this lock")
+    }
+
+    pub(crate) fn superseded_mut(&self) -> RwLockWriteGuard<'_, Superseded> {
+        self.superseded.write().expect("no panics under this lock")
+    }
+
+    /// Whether open snapshots see anything that the index no longer has.
+    #[inline]
+    pub(crate) fn has_superseded(&self) -> bool {
+        self.has_superseded.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_has_superseded(&self, has: bool) {
+        self.has_superseded.store(has, Ordering::SeqCst);
+    }
+
+    /// Somebody requests a record. Written only when it changes, so readers share the line.
     pub(crate) fn note_use(&self) {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
@@ -172,6 +267,8 @@ impl Namespace {
                 layout,
                 index: RwLock::new(None),
                 versions: RwLock::new(None),
+                superseded: RwLock::default(),
+                has_superseded: AtomicBool::new(false),
                 used: AtomicBool::new(false),
             }),
             stored_count: 0,
@@ -226,16 +323,30 @@ impl Namespace {
     }
 
     /// What a snapshot of it may take, kept versions included. Of an index that is not in memory it is the one that stands: else the
-    /// device would take records for whose index, once it is in memory again, there is no room.
+    /// device would take records for whose index, after it is in memory again, there is no room.
     pub(crate) fn snapshot_bytes(&self) -> u64 {
-        let standing = || self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes);
+        let standing = || self.standing_bytes();
         match self.layout.versions() {
             Some(parameters) => {
-                let directory = self.with_versions(|versions| versions.columns().memory().index_bytes as u64 / 8);
+                // The timeline is in it twice, as all of the directory does.
+                let directory = self.with_versions(|versions| {
+                    versions.columns().memory().index_bytes as u64 / 8 + 2 * versions.timeline().encoded_bytes()
+                });
                 directory.unwrap_or_else(standing) + parameters.buffer_bytes * 5 / 4
             }
-            None => self.index.as_ref().map_or_else(standing, |index| index.memory_bytes()),
+            None => self.index.as_ref().map_or_else(standing, |index| index.image_bytes()),
         }
+    }
+
+    /// Bytes of its timeline; of one that is not in memory at most, its directory included.
+    pub(crate) fn timeline_bytes(&self) -> u64 {
+        let standing = || self.standing_bytes() / 2;
+        self.with_versions(|versions| versions.timeline().encoded_bytes()).unwrap_or_else(standing)
+    }
+
+    /// Bytes of the snapshot of it on the medium.
+    pub(crate) fn standing_bytes(&self) -> u64 {
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.bytes)
     }
 
     /// Adds the chunks that it points at to those of each block.
@@ -268,14 +379,21 @@ impl Namespace {
         }
     }
 
+    fn kind(&self) -> NamespaceKind<VersionShape> {
+        match self.layout {
+            Layout::Records(keys) => NamespaceKind::Records(keys),
+            Layout::Blocks(blocks) => NamespaceKind::Blocks(blocks),
+            Layout::Versions(VersionLayout { keys, parameters }) => {
+                NamespaceKind::Versions(keys, VersionShape { parameters, merge_when_low: self.merge_when_low() })
+            }
+        }
+    }
+
     pub(crate) fn info(&self, id: u32) -> NamespaceInfo {
         NamespaceInfo {
             id,
             name: self.name.clone(),
-            keys: self.layout.keys(),
-            blocks: self.layout.blocks(),
-            versions: self.layout.versions().copied(),
-            merge_when_low: self.merge_when_low(),
+            kind: self.kind(),
             logs: self.logs.clone(),
             record_count: self.record_count(),
             index_bytes: self.index_bytes(),

@@ -1,33 +1,36 @@
 //! The commands that create, change, delete and list namespaces, and that take their indexes out of memory.
 //!
-//! Lives here:       what is checked of a name, of logs and of options, and what a deleted namespace gives back.
-//! Lives elsewhere:  the state of a namespace (`namespace`), making a change durable (`checkpoint`).
+//! Lives here:       what is checked of a name, of logs and of options, and what a deleted namespace releases.
+//! Lives elsewhere:  the state of a namespace (`namespace`), making a change durable (`roots`).
 //! Implements:       paper:KAML Table I (CreateNamespace, DeleteNamespace), IV.C.
 
+use crate::command::StageError;
 use crate::core::Core;
 use crate::error::Error;
-use crate::format::root::Run;
+use crate::format::root::{NamespaceRoot, Run};
+use crate::index::IndexWriter;
 use crate::layout::Layout;
-use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceOptions, count_chunks};
-use crate::staging::StageError;
-use crate::versioned::Versioned;
-use kaml_flash::{BlockIndex, Geometry};
-use kaml_index::IndexWriter;
+use crate::namespace::{Namespace, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, count_chunks};
+use crate::superseded::Superseded;
+use crate::versioned::state::Versioned;
+use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
 use kaml_versions::Versions;
 use std::collections::BTreeSet;
 
 /// What a namespace takes of a root, but for its name and logs, and with the first runs of its snapshots.
 const NAMESPACE_ROOT_BYTES: usize = 256;
-/// Of these, what is kept free for snapshots of each namespace that there is.
+/// The part of them that is kept free for images of each existing namespace.
 const SNAPSHOT_ROOT_BYTES: usize = 64;
 /// Longest namespace name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What is left of a deleted namespace: nobody can ask for it any more, and the blocks with its records are kept.
+/// What is left of a deleted namespace: nobody can request it any more, and the blocks with its records are kept.
 #[must_use = "its space comes back with `Core::finish_deletion`"]
 pub struct Deletion {
     index: Option<IndexWriter>,
     versions: Option<Versions>,
+    /// Records that only snapshots saw.
+    kept: Superseded,
 }
 
 /// What a deleted namespace had in each block.
@@ -43,40 +46,70 @@ impl Deletion {
     pub fn count(self, geometry: &Geometry) -> CountedDeletion {
         let mut chunks = vec![0; geometry.block_count() as usize];
         count_chunks(self.index.as_ref(), self.versions.as_ref(), geometry, &mut chunks);
+        for slot in self.kept.slots() {
+            chunks[geometry.split(ChunkAddr(slot.at)).0.0 as usize] += slot.len.chunks_max();
+        }
         CountedDeletion { chunks }
     }
 }
 
 impl Core {
-    /// Creates a namespace. It is there to stay, and takes Puts, once a root was committed ([`Core::request_root`]).
+    /// Creates a namespace. It exists for others, and takes Puts, after a root was committed ([`Core::request_root`]).
     pub fn create_namespace(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, Error> {
+        self.create_with_seed(name, options, None)
+    }
+
+    /// As [`Core::create_namespace`]; a versioned namespace places its versions by this seed, as the one that it is restored from did.
+    ///
+    /// # Errors
+    /// As [`Core::create_namespace`].
+    pub fn create_with_seed(
+        &mut self,
+        name: &str,
+        options: &NamespaceOptions,
+        seed: Option<u64>,
+    ) -> Result<u32, Error> {
         self.writable()?;
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
-        if let Some(blocks) = &options.blocks {
-            self.check_block_options(blocks)?;
-        }
-        let layout = match (&options.blocks, &options.versions) {
-            (Some(_), Some(_)) => return Err(Error::BadBlockOptions { why: "blocks or versions, not both" }),
-            (Some(blocks), None) => Layout::Blocks(*blocks),
-            (None, Some(versions)) => Layout::Versions(self.version_layout(options.keys, versions)?),
-            (None, None) => Layout::Records(options.keys),
-        };
-        self.check_root_has_room(NAMESPACE_ROOT_BYTES + name.len() + options.logs.len() * 4)?;
-        let id = self.next_namespace;
-        self.next_namespace += 1;
-        let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
-        space.snapshot_entry = self.journal.next_entry();
-        match (layout, &mut space.versioned) {
-            (Layout::Versions(versions), Some(versioned)) => {
-                versioned.kept_before = self.sequence + 1;
-                versioned.merge_when_low = options.versions.and_then(|versions| versions.merge_when_low);
-                *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
+        let mut layout = match &options.kind {
+            NamespaceKind::Records(keys) => Layout::Records(*keys),
+            NamespaceKind::Blocks(blocks) => {
+                self.check_block_options(blocks)?;
+                Layout::Blocks(*blocks)
             }
-            _ => space.install(IndexWriter::new(self.index_layout(layout), self.seed(id))),
+            NamespaceKind::Versions(keys, versions) => Layout::Versions(self.version_layout(*keys, versions)?),
+        };
+        if let (Layout::Versions(versions), Some(seed)) = (&mut layout, seed) {
+            versions.parameters.seed = seed;
         }
-        self.directory.insert(id, space.shared.clone());
-        self.keeps_versions |= space.versioned.is_some();
+        if let Layout::Versions(versions) = &layout {
+            if self.check_room_for_buffer(versions.parameters.buffer_bytes).is_err() {
+                self.end_all_snapshots();
+            }
+            self.check_room_for_buffer(versions.parameters.buffer_bytes)?;
+        }
+        self.check_root_has_room(NAMESPACE_ROOT_BYTES + name.len() + options.logs.len() * 4)?;
+        let id = self.catalog.next_id;
+        let index = match layout {
+            Layout::Versions(_) => None,
+            Layout::Records(_) | Layout::Blocks(_) => Some(IndexWriter::new(self.index_layout(layout), self.seed(id))?),
+        };
+        self.catalog.next_id += 1;
+        let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
+        space.snapshot_entry = self.log.journal.next_entry();
+        if let Some(index) = index {
+            space.install(index);
+        }
+        if let (Layout::Versions(versions), Some(versioned), NamespaceKind::Versions(_, wanted)) =
+            (layout, &mut space.versioned, &options.kind)
+        {
+            versioned.kept_before = self.log.sequence + 1;
+            versioned.merge_when_low = wanted.merge_when_low;
+            *space.shared.versions_mut() = Some(Versions::new(versions.parameters).expect("checked"));
+            self.catalog.keeps_versions = true;
+        }
+        self.catalog.unpublished.push(id);
         self.spaces.insert(id, space);
         self.request_root(false); // Puts wait for one
         Ok(id)
@@ -88,34 +121,36 @@ impl Core {
     /// [counted](Deletion::count), and handed to [`Core::finish_deletion`].
     ///
     /// # Errors
-    /// Of a lost one [`StageError::Busy`], while another deletion goes on.
+    /// Of a lost one [`StageError::Busy`], while another deletion continues.
     pub fn delete_namespace(&mut self, id: u32, lost: &BTreeSet<u32>) -> Result<Deletion, StageError> {
         self.writable()?;
-        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        let space = self.known_space(id)?;
         if !space.is_loaded() {
             self.give_back_lost(id, lost)?;
         }
         let mut space = self.spaces.remove(&id).expect("just seen");
-        self.directory.remove(id);
+        self.catalog.directory.remove(id);
         self.collector.wants_index.take_if(|wanted| *wanted == id);
         *space.shared.index.write().expect("no panics under this lock") = None;
         let versions = space.shared.versions_mut().take();
-        let kept = space.versioned.take().and_then(|versioned| versioned.forget(&mut self.blocks, &self.geometry));
-        let job = self.keep_job.take_if(|job| job.namespace == id).map(|job| job.out.stream);
+        let kept_records = self.snapshots.forget_space(id, &space.shared);
+        let kept =
+            space.versioned.take().and_then(|versioned| versioned.forget(&mut self.log.blocks, &self.log.geometry));
+        let job = self.sealing.keep_job.take_if(|job| job.namespace == id).map(|job| job.out.stream);
         let runs = space.snapshot.take().into_iter().chain(kept).chain(job).flat_map(|stream| stream.runs).collect();
         self.root_commit.retire(runs);
         self.checkpoint.forget(id, &mut self.root_commit);
-        self.deletions += 1;
-        Ok(Deletion { index: space.index, versions })
+        self.space.deletions += 1;
+        Ok(Deletion { index: space.index, versions, kept: kept_records })
     }
 
     /// What a deleted namespace pointed at is no longer live. Until now the blocks that it lies in were kept.
     pub fn finish_deletion(&mut self, counted: CountedDeletion) {
-        self.blocks.sub_all_valid(&counted.chunks);
-        self.collector.wedged = false; // what it took may be all that stood in the way
-        self.deletions -= 1;
-        self.table_is_exact = false;
-        self.blocks.release_stuck();
+        self.log.blocks.sub_all_valid(&counted.chunks);
+        self.space.pace.is_deadlocked = false; // what it took may be all that was in the way
+        self.space.deletions -= 1;
+        self.log.table_is_exact = false;
+        self.log.blocks.release_stuck();
     }
 
     /// What a namespace takes whose index cannot be loaded is no longer live.
@@ -128,23 +163,22 @@ impl Core {
         if missing().any(|other| other != id) {
             return Ok(());
         }
-        if self.deletions > 0 {
+        if self.space.deletions > 0 {
             return Err(StageError::Busy); // theirs would be taken for its own
         }
-        let mut others = vec![0; self.blocks.count() as usize];
-        self.spaces.values().for_each(|space| space.count_chunks(&self.geometry, &mut others));
+        self.end_all_snapshots(); // what they keep would be taken for its own
+        let mut others = vec![0; self.log.blocks.count() as usize];
+        self.spaces.values().for_each(|space| space.count_chunks(&self.log.geometry, &mut others));
         let own: Vec<u32> =
-            self.blocks.iter().zip(others).map(|((_, block), others)| block.valid_chunks - others).collect();
-        self.blocks.sub_all_valid(&own);
+            self.log.blocks.iter().zip(others).map(|((_, block), others)| block.valid_chunks - others).collect();
+        self.log.blocks.sub_all_valid(&own);
         Ok(())
     }
 
     /// Changes attributes of a namespace; durable with the next root.
     pub fn set_namespace(&mut self, id: u32, change: &NamespaceChange) -> Result<(), Error> {
         self.writable()?;
-        let Some(current) = self.spaces.get(&id).map(|s| s.name.clone()) else {
-            return Err(Error::UnknownNamespace(id));
-        };
+        let current = self.known_space(id)?.name.clone();
         if let Some(name) = change.name.as_ref().filter(|name| **name != current) {
             self.check_name(name)?;
         }
@@ -167,12 +201,12 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses so many bytes more of namespaces than the next root has room for: half of it, the rest is the journal's.
+    /// Refuses so many bytes more of namespaces than the next root has room for: half of it, the remainder is the journal's.
     fn check_root_has_room(&self, more: usize) -> Result<(), Error> {
         let root = self.describe_root();
-        let bytes = root.encode(self.uuid).len() - root.journal_tail.len();
+        let bytes = root.encode(self.log.uuid).len() - root.journal_tail.len();
         let bytes = bytes + self.spaces.len() * SNAPSHOT_ROOT_BYTES + more;
-        let max = self.geometry.root_bytes as usize / 2;
+        let max = self.log.geometry.root_bytes as usize / 2;
         if bytes > max { Err(Error::TooManyNamespaces { bytes, max }) } else { Ok(()) }
     }
 
@@ -191,7 +225,7 @@ impl Core {
     }
 
     fn check_logs(&self, logs: &[u32]) -> Result<(), Error> {
-        let last = self.geometry.die_count() - 1;
+        let last = self.log.geometry.die_count() - 1;
         if let Some(&log) = logs.iter().find(|log| **log > last) {
             return Err(Error::UnknownLog { log, last });
         }
@@ -199,21 +233,62 @@ impl Core {
         logs.iter().find(|log| !seen.insert(**log)).map_or(Ok(()), |log| Err(Error::LogTwice(*log)))
     }
 
-    /// The id of a namespace.
+    /// The id of a namespace, as the last root has it: a crash leaves it so.
     pub fn namespace(&self, name: &str) -> Result<u32, Error> {
-        let found = self.spaces.iter().find(|(_, space)| space.name == name).map(|(id, _)| *id);
+        let found = self.durable_namespaces().find(|space| space.name == name).map(|space| space.id);
         found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))
     }
 
-    /// All namespaces in the order of their ids.
+    /// All namespaces in the order of their ids, as the last root has them.
     pub fn namespaces(&self) -> Vec<NamespaceInfo> {
-        self.spaces.iter().map(|(id, space)| space.info(*id)).collect()
+        let info = |durable: &NamespaceRoot| {
+            let now = self.spaces.get(&durable.id).map(|space| space.info(durable.id));
+            let mut info = now.unwrap_or_else(|| Namespace::restore(durable).info(durable.id));
+            (info.name, info.logs) = (durable.name.clone(), durable.logs.clone());
+            if let NamespaceKind::Versions(_, shape) = &mut info.kind {
+                shape.merge_when_low = durable.merge_when_low;
+            }
+            info
+        };
+        self.durable_namespaces().map(info).collect()
+    }
+
+    /// Those that the last root names, without what salvage could not read.
+    fn durable_namespaces(&self) -> impl Iterator<Item = &NamespaceRoot> {
+        self.root.namespaces.iter().filter(|space| !self.read_only || self.spaces.contains_key(&space.id))
+    }
+
+    /// A namespace that a root names. One that is being created does not exist for anybody yet.
+    pub(crate) fn known_space(&self, id: u32) -> Result<&Namespace, Error> {
+        let space = self.spaces.get(&id).filter(|_| id < self.root.next_namespace);
+        space.ok_or(Error::UnknownNamespace(id))
+    }
+
+    /// Whether this error was decided by a change of namespaces that no root has yet. It becomes true with the next root, and is reported
+    /// after that.
+    pub fn waits_for_root(&self, error: &Error) -> bool {
+        match error {
+            Error::UnknownNamespace(id) => {
+                !self.spaces.contains_key(id) && self.durable_namespaces().any(|space| space.id == *id)
+            }
+            Error::NamespaceExists(name) => self.durable_namespaces().all(|space| space.name != *name),
+            _ => false,
+        }
+    }
+
+    /// A root names namespaces that were created: they exist from now on.
+    pub(crate) fn publish_namespaces(&mut self) {
+        let end = self.root.next_namespace;
+        let published = self.catalog.unpublished.extract_if(.., |id| *id < end);
+        for (id, space) in published.filter_map(|id| Some((id, self.spaces.get(&id)?))) {
+            self.catalog.directory.insert(id, space.shared.clone());
+        }
     }
 
     /// Takes an idle namespace's index out of memory; false while it cannot be (not snapshotted since it changed, or
-    /// Puts of it are under way).
+    /// Puts of it are in progress).
     pub fn unload_index(&mut self, id: u32) -> Result<bool, Error> {
-        let space = self.spaces.get(&id).ok_or(Error::UnknownNamespace(id))?;
+        let space = self.known_space(id)?;
         if self.index_needs_memory(id, space) {
             return Ok(false);
         }
@@ -222,13 +297,13 @@ impl Core {
     }
 
     fn index_needs_memory(&self, id: u32, space: &Namespace) -> bool {
-        let in_use = self.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
-        let (gate, per_page) = (self.gate(), self.geometry.chunks_per_page());
-        let needs_ring = space.versioned.is_some() && self.versions_frame_of(space) != u64::MAX;
+        let in_use = self.log.ring.uncommitted().any(|s| s.namespace == id) || self.collector.is_running();
+        let (gate, per_page) = (self.gate(), self.log.geometry.chunks_per_page());
+        let needs_ring = space.versioned.as_ref().is_some_and(|_| self.versions_frame_of(space) != u64::MAX);
         let wants_seal = |versioned: &Versioned| versioned.sealed.is_some() || !versioned.full_rows.is_empty();
         let is_sealing = space.versioned.as_deref().is_some_and(wants_seal);
         let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
-        let is_placing = self.placing.values().any(|placing| placing.namespace == id);
+        let is_placing = self.sealing.placing.values().any(|placing| placing.namespace == id);
         // Loading reads the medium, not write buffers.
         let is_programmed =
             |run: &Run| gate.is_programmed(BlockIndex(run.block), (run.page + run.page_count) * per_page);
@@ -241,12 +316,12 @@ impl Core {
             || is_sealing
             || is_merging
             || is_placing
-            || self.keep_job.is_some()
+            || self.sealing.keep_job.is_some()
             || !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed)
     }
 
-    /// Takes indexes out of memory that nobody has asked for since this was called last. One that changed since its snapshot
-    /// stays; it asks for another one.
+    /// Takes indexes out of memory that nobody has requested since this was called last. One that changed since its snapshot
+    /// is kept; the caller requests another one.
     pub fn unload_unused(&mut self) {
         if self.read_only || self.stopped().is_some() {
             return;

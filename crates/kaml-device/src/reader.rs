@@ -1,22 +1,27 @@
-//! Reads, beside the core: probe the index, pin the block, read the record, check it.
+//! Reads, next to the core: probe the index, pin the block, read the record, check it.
 //!
 //! Lives here:       where a key's record lies just now, and whether the bytes read are that record.
 //! Lives elsewhere:  the read itself (the drivers in `kaml`).
-//! Implements:       design sections 2 and 4 (Get: one probe, one read).
+//! Implements:       docs/ARCHITECTURE.md "The life of a Get".
 //!
 //! Why a pin is enough: collection swings a record's index entry before it lets go of the block, and looks at the
 //! pins after that. A reader pins first and probes again: if the entry still names the block, collection has yet to
 //! see the pin.
 
-use crate::blocks::{BlockGate, Pin};
 use crate::core::Core;
 use crate::error::Error;
+use crate::format::record::suffix_bytes;
 use crate::format::record::{RecordHeader, RecordKind};
+use crate::gate::{BlockGate, Pin};
 use crate::image::copy_checked;
+use crate::index::IndexReader;
 use crate::layout::{Door, Layout};
 use crate::namespace::{Directory, NamespaceShared};
+use crate::secret::KeyDigester;
+use crate::versioned::VersionReader;
 use kaml_flash::{ChunkAddr, Geometry};
-use kaml_index::{Cursor, Key, Slot};
+use kaml_index::{Cursor, FullKey, KeptKey, Key, KeyError, KeyKind, KeyRef, Slot};
+use kaml_ordered::OrderedReader;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,7 +29,7 @@ use std::sync::Arc;
 /// way is right next time.
 pub(crate) const READS_MAX: u32 = 4;
 
-/// Reads until what comes is whole, but not for ever. `read` answers what the medium refused, or what is wrong with what it brought:
+/// Reads until what comes is whole, but not forever. `read` returns what the medium refused, or what is wrong with what it brought:
 /// only that is read again, for a medium has tried what it can before it refuses.
 pub fn read_whole<T, E: From<D>, D>(mut read: impl FnMut() -> Result<Result<T, D>, E>) -> Result<T, E> {
     for _ in 1..READS_MAX {
@@ -54,7 +59,7 @@ pub struct FlashRead {
     /// Bytes to read: the record, rounded up to its length code.
     pub bytes: usize,
     namespace: u32,
-    key: Key,
+    key: KeptKey,
     _pin: Pin,
 }
 
@@ -79,78 +84,87 @@ pub struct Reader {
     geometry: Geometry,
     gate: Arc<BlockGate>,
     directory: Arc<Directory>,
+    digester: KeyDigester,
 }
 
 impl Reader {
-    /// Finds a key's record.
-    pub fn find(&self, namespace: u32, key: &Key) -> Result<Found, FindError> {
-        self.find_through(Door::Records, namespace, key)
+    /// A key as the firmware works with it: one of more than 16 bytes comes with its digest.
+    ///
+    /// # Errors
+    /// No namespace takes such a key.
+    #[inline]
+    pub fn key<'a>(&self, key: KeyRef<'a>) -> Result<FullKey<'a>, KeyError> {
+        self.digester.key(key)
     }
 
-    pub(crate) fn find_through(&self, door: Door, namespace: u32, key: &Key) -> Result<Found, FindError> {
+    /// A namespace, by its kind.
+    ///
+    /// # Errors
+    /// There is no such namespace.
+    #[inline]
+    pub fn of(&self, namespace: u32) -> Result<SpaceReader<'_>, Error> {
+        let shared = self.space(namespace)?;
+        Ok(match shared.layout {
+            Layout::Records(_) => SpaceReader::Records(RecordReader { reader: self, shared, namespace }),
+            Layout::Blocks(_) => SpaceReader::Blocks,
+            Layout::Versions(_) => SpaceReader::Versions(VersionReader::new(self.clone(), shared)),
+        })
+    }
+
+    /// Finds a key's record.
+    pub fn find<'a>(&self, namespace: u32, key: impl Into<FullKey<'a>>) -> Result<Found, FindError> {
+        self.find_through(Door::Records, namespace, &key.into())
+    }
+
+    pub(crate) fn find_through(&self, door: Door, namespace: u32, key: &FullKey<'_>) -> Result<Found, FindError> {
         let space = self.space(namespace)?;
         space.layout.admit(namespace, door)?;
         self.find_in(&space, namespace, key)
     }
 
     /// As [`Reader::find`], in a namespace that may be asked so.
-    pub(crate) fn find_in(&self, space: &NamespaceShared, namespace: u32, key: &Key) -> Result<Found, FindError> {
+    pub(crate) fn find_in(
+        &self,
+        space: &NamespaceShared,
+        namespace: u32,
+        key: &FullKey<'_>,
+    ) -> Result<Found, FindError> {
         with_index_of(space, key, |index| {
             let Some((slot, pin)) = pinned(&self.gate, || index.get(key)) else { return Found::Absent };
-            let at = ChunkAddr(slot.at);
-            let (block, start) = self.geometry.split(at);
-            let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
-            if !self.gate.is_programmed(block, end) {
-                return Found::Buffered;
-            }
-            let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
-            Found::Flash(FlashRead { at, bytes, namespace, key: *key, _pin: pin })
+            self.found(namespace, key, slot, pin)
         })
+    }
+
+    /// How a record is read whose block is pinned.
+    #[inline]
+    pub(crate) fn found(&self, namespace: u32, key: &FullKey<'_>, slot: Slot, pin: Pin) -> Found {
+        let at = ChunkAddr(slot.at);
+        let (block, start) = self.geometry.split(at);
+        let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
+        if !self.gate.is_programmed(block, end) {
+            return Found::Buffered;
+        }
+        let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
+        Found::Flash(FlashRead::new(at, bytes, namespace, key, pin))
     }
 
     /// Starts fetching the index lines of keys that are about to be put, before the core's lock is taken. A namespace is looked
     /// up once for all keys in a row that are its own: these are few nanoseconds, but on lines that all processors write.
-    pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = (u32, &'a Key)>) {
+    pub fn prefetch<'a>(&self, keys: impl IntoIterator<Item = (u32, &'a FullKey<'a>)>) {
         let mut keys = keys.into_iter().peekable();
         while let Some((namespace, _)) = keys.peek().copied() {
-            let space = self.space(namespace).ok(); // what is wrong is said by the Put
+            let space = self.space(namespace).ok(); // the Put reports what is wrong
             let space = space.filter(|space| space.layout.admit(namespace, Door::Records).is_ok());
             let index = space.as_ref().map(|space| space.index.read().expect("no panics under this lock"));
             while let Some((_, key)) = keys.next_if(|(of, _)| *of == namespace) {
                 if let Some(space) = &space
                     && let Some(index) = index.as_ref().and_then(|index| index.as_ref())
-                    && space.layout.check_key(key).is_ok()
+                    && space.layout.check_key(key.key()).is_ok()
                 {
                     index.prefetch(key);
                 }
             }
         }
-    }
-
-    /// Whether a key is there; never reads flash.
-    pub fn exists(&self, namespace: u32, key: &Key) -> Result<bool, FindError> {
-        self.with_index(Door::Records, namespace, key, |index| index.get(key).is_some())
-    }
-
-    /// Keys of a namespace behind a cursor, in the order of the index; every key that is there all the time is listed
-    /// exactly once.
-    pub fn list(
-        &self,
-        namespace: u32,
-        after: Option<Cursor>,
-        limit: usize,
-    ) -> Result<(Vec<Key>, Option<Cursor>), FindError> {
-        let space = self.space(namespace)?;
-        space.layout.admit(namespace, Door::Records)?;
-        let index = space.index.read().expect("no panics under this lock");
-        Ok(index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit))
-    }
-
-    /// The cursor that a listing stands at when `key` is the last one it answered.
-    pub fn cursor_at(&self, namespace: u32, key: &Key) -> Result<Cursor, FindError> {
-        self.with_index(Door::Records, namespace, key, |index| {
-            index.cursor_at(key).expect("the namespace takes such keys")
-        })
     }
 
     /// Keeps a block from being erased.
@@ -161,10 +175,18 @@ impl Reader {
     /// Whether what finds a namespace's records is in memory; else the next command on it has to wait for [`Core::load_index`].
     pub fn is_loaded(&self, namespace: u32) -> Result<bool, Error> {
         let space = self.space(namespace)?;
-        Ok(match space.layout.versions() {
-            Some(_) => space.versions().is_some(),
-            None => space.index.read().expect("no panics under this lock").is_some(),
+        Ok(match space.layout {
+            Layout::Versions(_) => space.versions().is_some(),
+            Layout::Records(_) | Layout::Blocks(_) => space.index.read().expect("no panics under this lock").is_some(),
         })
+    }
+
+    /// Whether a large value of a namespace is programmed ahead of its Put. Versions of any length go through their page buffer.
+    pub fn places_large_first(&self, namespace: u32) -> bool {
+        match self.layout(namespace) {
+            Ok(Layout::Versions(_)) => false,
+            Ok(Layout::Records(_) | Layout::Blocks(_)) | Err(_) => true, // staging reports the error
+        }
     }
 
     /// What a namespace holds.
@@ -194,21 +216,84 @@ impl Reader {
         space.note_use();
         Ok(space)
     }
+}
 
-    fn with_index<T>(
-        &self,
-        door: Door,
-        namespace: u32,
-        key: &Key,
-        probe: impl FnOnce(&kaml_index::IndexReader) -> T,
-    ) -> Result<T, FindError> {
-        let space = self.space(namespace)?;
-        space.layout.admit(namespace, door)?;
-        with_index_of(&space, key, probe)
+/// A namespace, to read next to the core.
+pub enum SpaceReader<'a> {
+    /// Of records.
+    Records(RecordReader<'a>),
+    /// The read of logical blocks, which [`Reader::find_unit`] finds.
+    Blocks,
+    /// Of records with all their versions.
+    Versions(VersionReader),
+}
+
+/// A namespace of records, to read next to the core.
+pub struct RecordReader<'a> {
+    reader: &'a Reader,
+    shared: Arc<NamespaceShared>,
+    namespace: u32,
+}
+
+impl RecordReader<'_> {
+    /// Finds a key's record.
+    ///
+    /// # Errors
+    /// The namespace takes no such key, or its index must be loaded first.
+    #[inline]
+    pub fn find<'a>(&self, key: impl Into<FullKey<'a>>) -> Result<Found, FindError> {
+        self.reader.find_in(&self.shared, self.namespace, &key.into())
+    }
+
+    /// Whether a key exists. Reads no flash.
+    ///
+    /// # Errors
+    /// As [`RecordReader::find`].
+    pub fn exists<'a>(&self, key: impl Into<FullKey<'a>>) -> Result<bool, FindError> {
+        let key = &key.into();
+        with_index_of(&self.shared, key, |index| index.get(key).is_some())
+    }
+
+    /// Keys after a cursor, in the order of the index. Every key that exists all the time is listed exactly once.
+    ///
+    /// # Errors
+    /// The index must be loaded first.
+    pub fn list(&self, after: Option<Cursor>, limit: usize) -> Result<(Vec<Key>, Option<Cursor>), FindError> {
+        let index = self.shared.index.read().expect("no panics under this lock");
+        let listed = index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit);
+        listed.ok_or_else(|| Error::ListedByRange(self.namespace).into())
+    }
+
+    /// Whether the keys have an order.
+    pub fn is_ordered(&self) -> bool {
+        match self.shared.layout {
+            Layout::Records(keys) => keys == KeyKind::Ordered,
+            Layout::Blocks(_) | Layout::Versions(_) => false,
+        }
+    }
+
+    /// The index of an ordered namespace, to be read in the order of its keys. It is as of the present until it leaves memory: a caller
+    /// that reads for long asks again.
+    ///
+    /// # Errors
+    /// The namespace is not ordered, or its index must be loaded first.
+    pub fn ordered(&self) -> Result<OrderedReader, FindError> {
+        self.shared.layout.admit(self.namespace, Door::Ranges)?;
+        let index = self.shared.index.read().expect("no panics under this lock");
+        index.as_ref().and_then(|index| index.ordered().cloned()).ok_or(FindError::NeedIndex)
+    }
+
+    /// The cursor that a listing returns when `key` is the last one that it lists.
+    ///
+    /// # Errors
+    /// As [`RecordReader::find`].
+    pub fn cursor_at(&self, key: &Key) -> Result<Cursor, FindError> {
+        let cursor = |index: &IndexReader| index.cursor_at(key);
+        with_index_of(&self.shared, &key.into(), cursor)?.ok_or_else(|| Error::ListedByRange(self.namespace).into())
     }
 }
 
-/// Where a record is that is probed for, its block pinned: what was pinned counts if the record is still there afterwards.
+/// Where a record is that is probed for, its block pinned: what was pinned counts if the record still exists afterwards.
 #[inline]
 fn pinned(gate: &Arc<BlockGate>, probe: impl Fn() -> Option<Slot>) -> Option<(Slot, Pin)> {
     loop {
@@ -222,24 +307,38 @@ fn pinned(gate: &Arc<BlockGate>, probe: impl Fn() -> Option<Slot>) -> Option<(Sl
 
 fn with_index_of<T>(
     space: &NamespaceShared,
-    key: &Key,
-    probe: impl FnOnce(&kaml_index::IndexReader) -> T,
+    key: &FullKey<'_>,
+    probe: impl FnOnce(&IndexReader) -> T,
 ) -> Result<T, FindError> {
-    space.layout.check_key(key).map_err(Error::Key)?;
+    space.layout.check_full_key(key).map_err(Error::Key)?;
     let index = space.index.read().expect("no panics under this lock");
     index.as_ref().map(probe).ok_or(FindError::NeedIndex)
 }
 
 impl FlashRead {
+    /// The namespace of the record.
+    pub fn namespace(&self) -> u32 {
+        self.namespace
+    }
+
+    fn new(at: ChunkAddr, bytes: usize, namespace: u32, key: &FullKey<'_>, pin: Pin) -> FlashRead {
+        FlashRead { at, bytes, namespace, key: key.into(), _pin: pin }
+    }
+
+    /// The key that was asked for.
+    pub(crate) fn full_key(&self) -> FullKey<'_> {
+        self.key.full()
+    }
+
     /// Where the value lies in the bytes that were read, if they are the record.
     pub fn value(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
         let (range, value_crc) = self.claimed(bytes)?;
         #[cfg(feature = "broken")]
         if crate::Broken::DropsValueChecksum.is() {
-            return Ok(range);
+            return Ok(range.start..range.start + self.own_bytes(&bytes[range])?);
         }
         match crc_fast::crc32_iscsi(&bytes[range.clone()]) == value_crc {
-            true => Ok(range),
+            true => Ok(range.start..range.start + self.own_bytes(&bytes[range])?),
             false => Err(self.corrupt("its value's checksum does not match")),
         }
     }
@@ -253,20 +352,36 @@ impl FlashRead {
             into.clear();
             return Err(self.corrupt("its value's checksum does not match"));
         }
+        let own = self.own_bytes(into).inspect_err(|_| into.clear())?;
+        into.truncate(own);
         Ok(())
+    }
+
+    /// Bytes of the value among what is stored, whose key is the one that is asked for: two keys can have one digest.
+    #[inline]
+    fn own_bytes(&self, stored: &[u8]) -> Result<usize, Error> {
+        let key = self.key.full();
+        if key.long_bytes().is_empty() {
+            return Ok(stored.len());
+        }
+        let wrong = || self.corrupt("another key with the same digest is in its place");
+        let own = stored.len().checked_sub(suffix_bytes(&key)).ok_or_else(wrong)?;
+        let is_same = stored[own..].starts_with(key.long_bytes())
+            && stored[own..].ends_with(&(key.long_bytes().len() as u16).to_le_bytes());
+        if is_same { Ok(own) } else { Err(wrong()) }
     }
 
     /// The error of a record that is not what it should be.
     pub fn corrupt(&self, what: &'static str) -> Error {
-        Error::Corrupt { namespace: self.namespace, key: self.key, at: self.at, what }
+        Error::Corrupt { namespace: self.namespace, key: self.key.full().to_buf(), at: self.at, what }
     }
 
     /// Where the value lies and its checksum, if the header is the record's.
     fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, u32), Error> {
         let corrupt = |what| self.corrupt(what);
         let record = RecordHeader::check(bytes).ok_or_else(|| corrupt("its header's checksum does not match"))?;
-        if record.namespace != self.namespace || record.key != self.key || record.kind != RecordKind::Value {
-            return Err(corrupt("another record stands in its place"));
+        if record.namespace != self.namespace || record.key != *self.key.key() || record.kind != RecordKind::Value {
+            return Err(corrupt("another record is in its place"));
         }
         let range = RecordHeader::BYTES..record.page_bytes();
         if range.end > bytes.len() {
@@ -279,7 +394,7 @@ impl FlashRead {
 /// What [`Core::read_buffered`] found.
 #[derive(Debug)]
 pub enum Buffered {
-    /// The key is not there.
+    /// The key does not exist.
     Absent,
     /// Its value.
     Value(Vec<u8>),
@@ -288,14 +403,17 @@ pub enum Buffered {
 }
 
 impl Core {
-    /// A handle for reading beside the core.
+    /// A handle for reading next to the core.
     pub fn reader(&self) -> Reader {
-        Reader { geometry: self.geometry.clone(), gate: self.gate(), directory: self.directory.clone() }
+        let digester = self.key_digester();
+        let directory = self.catalog.directory.clone();
+        Reader { geometry: self.log.geometry.clone(), gate: self.gate(), directory, digester }
     }
 
-    /// Reads a record that stands in a write buffer. When it has left it, the answer says where it went. The index may have
+    /// Reads a record that is in a write buffer. When it has left it, the answer reports where it went. The index may have
     /// left memory since the record was found there: [`FindError::NeedIndex`].
-    pub fn read_buffered(&self, namespace: u32, key: &Key) -> Result<Buffered, FindError> {
+    pub fn read_buffered<'a>(&self, namespace: u32, key: impl Into<FullKey<'a>>) -> Result<Buffered, FindError> {
+        let key = &key.into();
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         match space.index.as_ref().ok_or(FindError::NeedIndex)?.get(key) {
             Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
@@ -303,29 +421,33 @@ impl Core {
         }
     }
 
-    /// As [`Core::read_buffered`], of the record that stands there.
-    pub(crate) fn read_slot(&self, namespace: u32, key: &Key, slot: Slot) -> Result<Buffered, Error> {
+    /// As [`Core::read_buffered`], of the record that exists.
+    pub(crate) fn read_slot(&self, namespace: u32, key: &FullKey<'_>, slot: Slot) -> Result<Buffered, Error> {
         let at = ChunkAddr(slot.at);
-        let (block, start) = self.geometry.split(at);
-        let read = |bytes| FlashRead { at, bytes, namespace, key: *key, _pin: self.gate().pin(at) };
+        let (block, start) = self.log.geometry.split(at);
+        let read = |bytes| FlashRead::new(at, bytes, namespace, key, self.gate().pin(at));
         let mut head = [0; RecordHeader::BYTES];
-        if !self.writers.read(block.0, start, &mut head) {
-            let end = (start + slot.len.chunks_max()).min(self.geometry.chunks_per_block());
-            let bytes = ((end - start) * self.geometry.chunk_bytes) as usize;
+        if !self.log.writers.read(block.0, start, &mut head) {
+            let end = (start + slot.len.chunks_max()).min(self.log.geometry.chunks_per_block());
+            let bytes = ((end - start) * self.log.geometry.chunk_bytes) as usize;
             return Ok(Buffered::Programmed(read(bytes)));
         }
         let record = RecordHeader::check(&head).expect("records in buffers are whole");
         let mut bytes = vec![0; record.page_bytes()];
-        assert!(self.writers.read(block.0, start, &mut bytes), "a record's buffers are kept until all are programmed");
+        assert!(
+            self.log.writers.read(block.0, start, &mut bytes),
+            "a record's buffers are kept until all are programmed"
+        );
         let range = read(bytes.len()).value(&bytes)?;
+        let len = range.len();
         bytes.copy_within(range, 0);
-        bytes.truncate(record.value_len as usize);
+        bytes.truncate(len);
         Ok(Buffered::Value(bytes))
     }
 
-    /// Where a key's record is said to be.
-    pub fn slot(&self, namespace: u32, key: &Key) -> Option<Slot> {
-        self.spaces.get(&namespace)?.index.as_ref()?.get(key)
+    /// Where a key's record should be.
+    pub fn slot<'a>(&self, namespace: u32, key: impl Into<FullKey<'a>>) -> Option<Slot> {
+        self.spaces.get(&namespace)?.index.as_ref()?.get(&key.into())
     }
 }
 
@@ -338,7 +460,7 @@ mod tests {
 
     /// Goal:   a record that moves between the probe and the pin is looked for again: the block that is pinned is the one with the
     ///         record, and no other one.
-    /// Method: probes that answer one place, then another, or none.
+    /// Method: probes that return one place, then another, or none.
     #[test]
     fn pins_are_of_the_place_seen_afterwards() {
         let geometry = crate::small::geometry();

@@ -1,8 +1,8 @@
 //! Opening a device: after a clean close at once, after a crash by replaying the journal and the ring.
 //!
 //! Lives here:       formatting, the steps of opening.
-//! Lives elsewhere:  what is written so that this works (`checkpoint`, `ring`), reading it (`metadata`, `loading`).
-//! Implements:       design section 6; docs/formats/root.md.
+//! Lives elsewhere:  what is written so that this works (`roots`, `checkpoint`, `ring`), reading it (`metadata`, `loading`).
+//! Implements:       docs/ARCHITECTURE.md "Opening after a crash"; docs/formats/root.md.
 //!
 //! Steps: read roots → block table → (clean: done) → indexes → journal from each snapshot's entry → count live
 //! records → ring from the root's tail: records are placed again → one root that starts a new epoch.
@@ -10,20 +10,27 @@
 use crate::blocks::BlockTable;
 use crate::core::{Core, code};
 use crate::error::Error;
-use crate::format::journal::{self, Change};
+use crate::first_root::{
+    check_runs, check_unused, first_sequence, restore_blocks, root_to_go_on_from, with_secret, write_root,
+};
+use crate::format::journal::{self, Change, LongKey};
 use crate::format::oob::{Extent, Oob, entries_of_block, extents};
-use crate::format::record::{Record, RecordHeader, RecordKind};
+use crate::format::range::KeyRange;
+use crate::format::record::{MAPPING_BYTES, Record, RecordHeader, RecordKind};
 use crate::format::root::Root;
 use crate::journal::{Journal, JournalRun};
+use crate::layout::Layout;
 use crate::lifetime::Class;
-use crate::metadata::{find_root, read_journal, read_root, read_stream};
+use crate::metadata::{read_journal, read_root, read_stream};
 use crate::namespace::{Namespace, NamespaceInfo};
 use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, sequences_ahead_max};
 use crate::ring_scan::{Gaps, RingScan};
+use crate::secret::{Sealer, Secret};
+use crate::space::Purpose;
 use crate::versioned::Again;
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, Medium, MediumError, PageAddr};
-use kaml_index::{Key, Slot};
+use kaml_index::{FullKey, Slot};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// What opening found.
@@ -39,13 +46,6 @@ pub struct OpenReport {
     pub ring_records: u64,
 }
 
-/// Pages that one opening may program: at 4 KiB more than any flash endures.
-const SEQUENCES_PER_EPOCH_LOG2: u32 = 40;
-/// The last epoch whose pages can be told from earlier ones: a device that is opened every second reaches it in half a year.
-const EPOCH_MAX: u64 = u64::MAX >> SEQUENCES_PER_EPOCH_LOG2;
-/// The last sequence that a life may begin with: records have 48 bits for it, and a quarter of them lasts for years.
-const FIRST_SEQUENCE_MAX: u64 = (1 << 48) - (1 << 46);
-
 impl Core {
     /// Makes an empty device of a medium that was just created.
     pub fn format(medium: &dyn Medium) -> Result<(), Error> {
@@ -53,19 +53,25 @@ impl Core {
         write_root(medium, &root)
     }
 
-    /// Opens a device.
+    /// Opens a device in a laboratory: as [`Core::open_with`], but nothing is drawn at random, so it does the same each time. The
+    /// tag that distinguishes metadata from values then follows from the device's UUID, which tenants can know.
     pub fn open(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
-        let root = root_to_go_on_from(medium)?;
+        Core::open_with(medium, &mut || 0)
+    }
+
+    /// Opens a device. `draw` returns numbers that nobody can foretell; a device without a secret draws one.
+    pub fn open_with(medium: &dyn Medium, draw: &mut dyn FnMut() -> u64) -> Result<(Core, OpenReport), Error> {
+        let root = with_secret(medium, root_to_go_on_from(medium)?, draw);
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
         if report.clean {
             check_unused(medium, &core.root)?;
             // Only erases can have been journaled since the block table was written.
             core.replay_journal(medium)?;
-            core.blocks.finish_restore();
-            core.ring.epoch += 1;
+            core.log.blocks.finish_restore();
+            core.log.ring.epoch += 1;
             core.root.generation += 1;
-            core.root.epoch = core.ring.epoch;
+            core.root.epoch = core.log.ring.epoch;
             core.root.clean = false;
             write_root(medium, &core.root)?;
         } else {
@@ -75,9 +81,13 @@ impl Core {
     }
 
     /// Opens a device without one of its namespaces: it is gone, with everything in it. Nothing of it is read, so one that is
-    /// damaged does not keep the others from being opened after a crash. Answers also what it was.
-    pub fn open_without(medium: &dyn Medium, name: &str) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
-        let mut root = root_to_go_on_from(medium)?;
+    /// damaged does not keep the others from being opened after a crash. Returns also what it was. `draw` is as in [`Core::open_with`].
+    pub fn open_without(
+        medium: &dyn Medium,
+        name: &str,
+        draw: &mut dyn FnMut() -> u64,
+    ) -> Result<(Core, OpenReport, NamespaceInfo), Error> {
+        let mut root = with_secret(medium, root_to_go_on_from(medium)?, draw);
         let found = root.namespaces.iter().position(|space| space.name == name);
         let gone = root.namespaces.remove(found.ok_or_else(|| Error::UnknownNamespaceName(name.to_owned()))?);
         root.clean = false; // what the block table counts as live includes it
@@ -88,16 +98,16 @@ impl Core {
     }
 
     /// Opens a device for reading. If it was not closed cleanly ([`Core::was_closed`]), recovery writes: hand in a
-    /// [`kaml_flash::Overlay`]. In its memory bad blocks are as good as others, so that worn-out flash can be read.
+    /// [`kaml_flash::Overlay`]. In its memory bad blocks are as good as others, so worn-out flash can be read.
     pub fn open_to_read(medium: &dyn Medium) -> Result<(Core, OpenReport), Error> {
         let root = read_root(medium)?;
         let mut core = Core::restore(medium, root)?;
         let mut report = OpenReport { clean: core.root.clean, ..OpenReport::default() };
-        core.blocks.use_bad_blocks();
+        core.log.blocks.use_bad_blocks();
         match report.clean {
             true => {
                 check_unused(medium, &core.root)?;
-                core.blocks.finish_restore();
+                core.log.blocks.finish_restore();
             }
             false => core.recover(medium, &mut report)?,
         }
@@ -113,8 +123,11 @@ impl Core {
     /// The firmware as the root describes it, indexes not loaded.
     pub(crate) fn restore(medium: &dyn Medium, mut root: Root) -> Result<Core, Error> {
         let geometry = medium.geometry().clone();
+        // Opening for reading writes to memory only.
+        let secret =
+            *root.secret.get_or_insert_with(|| Secret::draw(medium.uuid(), root.epoch.saturating_add(1), &mut || 0));
         if !root.clean {
-            // Records that never were acknowledged may stand in pages, with sequences that neither root nor ring tells of.
+            // Records that never were acknowledged may are in pages, with sequences that neither root nor ring reports.
             root.next_sequence = root.next_sequence.saturating_add(sequences_ahead_max(&geometry));
         }
         let mut blocks = BlockTable::new(&geometry);
@@ -129,16 +142,18 @@ impl Core {
         let spaces: BTreeMap<u32, Namespace> = root.namespaces.iter().map(|n| (n.id, Namespace::restore(n))).collect();
         let runs = root.journal.iter().map(|run| JournalRun { run: *run, entries_end: root.journal_entries_end });
         let journal = Journal::new(geometry.page_bytes, root.journal_entries_end, runs.collect());
-        let mut core = Core::assemble(geometry, medium.uuid(), blocks, journal, root);
+        let mut core = Core::assemble(geometry, medium.uuid(), blocks, journal, root, secret.sealer());
+        core.grow_up_to(medium.grows_up_to().and_then(|bytes| medium.blocks_in(bytes)).unwrap_or(0));
         for (id, space) in &spaces {
-            core.directory.insert(*id, space.shared.clone());
+            core.catalog.directory.insert(*id, space.shared.clone());
         }
-        core.keeps_versions = spaces.values().any(|space| space.versioned.is_some());
         core.spaces = spaces;
+        let keeps_versions = core.version_spaces().next().is_some();
+        core.catalog.keeps_versions = keeps_versions;
         // Later openings program later pages: the order of page sequences holds over all of them.
-        core.writers.sequence = first_sequence(core.root.epoch.saturating_add(1));
-        core.blocks.set_age(core.writers.sequence, core.sequence);
-        core.ring.begin_versions(core.sequence);
+        core.log.writers.sequence = first_sequence(core.root.epoch.saturating_add(1));
+        core.log.blocks.set_age(core.log.writers.sequence, core.log.sequence);
+        core.log.ring.begin_versions(core.log.sequence);
         core.update_sizes();
         Ok(core)
     }
@@ -146,10 +161,7 @@ impl Core {
     fn recover(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
         let ids: Vec<u32> = self.spaces.keys().copied().collect();
         for id in ids {
-            match self.spaces[&id].layout.versions() {
-                Some(_) => self.load_directory(medium, id)?,
-                None => self.load_index(medium, id)?,
-            }
+            self.load_tables(medium, id)?;
         }
         report.journal_entries = self.replay_journal(medium)?;
         let versioned: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
@@ -157,6 +169,14 @@ impl Core {
             self.read_versions(medium, *id)?;
         }
         self.recover_records(medium, report)
+    }
+
+    /// Loads what finds the records of a namespace, as of the last checkpoint.
+    pub(crate) fn load_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        match self.spaces[&id].layout {
+            Layout::Versions(_) => self.load_directory(medium, id),
+            Layout::Records(_) | Layout::Blocks(_) => self.load_index(medium, id),
+        }
     }
 
     /// What the ring has beyond index and journal, and a root that starts a new life.
@@ -168,16 +188,17 @@ impl Core {
     }
 
     pub(crate) fn replay_journal(&mut self, medium: &dyn Medium) -> Result<u64, Error> {
-        let page_bytes = self.geometry.page_bytes as usize;
+        let page_bytes = self.log.geometry.page_bytes as usize;
         let mut runs = Vec::new();
         let (mut count, mut next) = (0, None);
+        let mut long = LongKey::default();
         for run in self.root.journal.clone() {
             let mut entries_end = 0;
             for (first, changes) in read_journal(medium, &run)? {
                 self.check_follows(&mut next, first, changes.len())?;
                 count += changes.len() as u64;
                 entries_end = first + changes.len() as u64;
-                self.replay_page(first, &changes);
+                self.replay_page(first, &changes, &mut long);
             }
             runs.push(JournalRun { run, entries_end });
         }
@@ -186,13 +207,13 @@ impl Core {
         let first = self.root.journal_entries_end.checked_sub(tail.len() as u64);
         let first = first.ok_or_else(|| Error::MetadataDamaged("more journal entries than there are".to_owned()))?;
         self.check_follows(&mut next, first, 0)?;
-        self.journal = Journal::new(page_bytes as u32, first, runs);
-        self.replay_page(first, &tail);
-        tail.iter().for_each(|change| self.journal.append(change));
+        self.log.journal = Journal::new(page_bytes as u32, first, runs);
+        self.replay_page(first, &tail, &mut long);
+        tail.iter().for_each(|change| self.log.journal.append(change));
         Ok(count + tail.len() as u64)
     }
 
-    /// Refuses a page whose entries are not those after the last one's: an older page stands there, as where a write was lost. Who
+    /// Refuses a page whose entries are not those after the last one's: an older page is in its place, because a write was lost. A caller that
     /// salvages has left pages out.
     fn check_follows(&self, next: &mut Option<u64>, first: u64, count: usize) -> Result<(), Error> {
         match next.replace(first + count as u64).filter(|next| *next != first && self.salvage.is_none()) {
@@ -201,24 +222,29 @@ impl Core {
         }
     }
 
-    fn replay_page(&mut self, first: u64, changes: &[Change]) {
+    fn replay_page(&mut self, first: u64, changes: &[Change], long: &mut LongKey) {
         for change in changes {
             if let Change::Moved { namespace, key, .. } | Change::Deleted { namespace, key } = change
                 && let Some(index) = self.spaces.get(namespace).and_then(|s| s.index.as_ref())
             {
-                index.prefetch(key);
+                index.prefetch(&key.into());
             }
         }
-        let chunk_count = self.geometry.chunk_count();
+        let chunk_count = self.log.geometry.chunk_count();
         for (entry, change) in (first..).zip(changes) {
             match *change {
-                Change::Moved { namespace, key, to } if to.at < chunk_count => {
-                    self.replay(entry, namespace, key, Some(to));
+                Change::KeyBytes { namespace, from, len, bytes } => {
+                    long.add(namespace, from, len, &bytes);
+                    continue;
                 }
-                Change::Deleted { namespace, key } => self.replay(entry, namespace, key, None),
-                Change::Block { block, erase_count, bad } if block < self.blocks.count() => {
+                Change::Moved { namespace, key, to } if to.at < chunk_count => {
+                    self.replay(entry, namespace, &long.of(namespace, key), Some(to));
+                }
+                Change::Deleted { namespace, key } => self.replay(entry, namespace, &long.of(namespace, key), None),
+                Change::RangeDeleted { namespace } => self.replay_range(entry, namespace, long.range(namespace)),
+                Change::Block { block, erase_count, bad } if block < self.log.blocks.count() => {
                     if entry >= self.root.blocks_entry {
-                        self.blocks.restore(block, erase_count, bad);
+                        self.log.blocks.restore(block, erase_count, bad);
                     }
                 }
                 Change::SegmentIn { .. } | Change::SegmentsOut { .. } | Change::Versions { .. } => {
@@ -228,28 +254,34 @@ impl Core {
                     tracing::warn!(?change, "a journal entry outside the device is ignored");
                 }
             }
+            long.clear();
         }
     }
 
-    fn replay(&mut self, entry: u64, namespace: u32, key: Key, to: Option<Slot>) {
+    fn replay(&mut self, entry: u64, namespace: u32, key: &FullKey<'_>, to: Option<Slot>) {
         let Some(space) = self.spaces.get_mut(&namespace).filter(|s| entry >= s.snapshot_entry) else { return };
-        let Some(index) = space.index.as_mut().filter(|_| space.layout.check_key(&key).is_ok()) else { return };
+        let Some(index) = space.index.as_mut().filter(|_| space.layout.check_key(key.key()).is_ok()) else { return };
         if to.is_some_and(|to| !index.takes_len(to.len)) {
             tracing::warn!(namespace, %key, "a journal entry of a length that no unit has is ignored");
             return;
         }
+        let key = &space.layout.indexed(*key);
+        if space.layout.lacks_bytes_of(key) {
+            tracing::warn!(namespace, %key, "a journal entry whose key is missing is ignored");
+            return;
+        }
         space.dirty = true;
         match to {
-            Some(to) => index.insert(&key, to),
-            None => index.remove(&key),
+            Some(to) => index.insert(key, to),
+            None => index.remove(key),
         };
     }
 
     fn count_live(&mut self) {
-        let mut chunks = vec![0; self.blocks.count() as usize];
-        self.spaces.values().for_each(|space| space.count_chunks(&self.geometry, &mut chunks));
-        (0..).zip(chunks).for_each(|(block, chunks)| self.blocks.restore_valid(block, chunks));
-        self.blocks.finish_restore();
+        let mut chunks = vec![0; self.log.blocks.count() as usize];
+        self.spaces.values().for_each(|space| space.count_chunks(&self.log.geometry, &mut chunks));
+        (0..).zip(chunks).for_each(|(block, chunks)| self.log.blocks.restore_valid(block, chunks));
+        self.log.blocks.finish_restore();
     }
 
     fn replay_ring(&mut self, medium: &dyn Medium, report: &mut OpenReport) -> Result<(), Error> {
@@ -259,9 +291,9 @@ impl Core {
         let end = self.ring_end(medium, epoch)?;
         // Records that are in their pages already must not be taken for free space while others are placed again.
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::End };
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
-        // Large records of earlier versions do not know their sequence: who salvages takes the one that was programmed last. Small ones
-        // in front of them in the ring would be programmed behind them, if they were placed again.
+        let mut scan = self.scan_ring(medium, gaps);
+        // Large records of earlier versions do not know their sequence: salvage takes the one that was programmed last. Small ones
+        // in front of them in the ring would be programmed after them, if they were placed again.
         let mut last_mapped = HashMap::new();
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");
@@ -269,15 +301,15 @@ impl Core {
                 if !self.takes(record) {
                     continue;
                 }
-                let block = self.block_of(self.mapped_at(record, body)?);
-                self.blocks.hold_mapped(block);
-                self.blocks.set_mapping_frame(block, self.ring.staging_number());
+                let block = self.log.block_of(self.mapped_at(record, body)?);
+                self.log.blocks.hold_mapped(block);
+                self.log.blocks.set_mapping_frame(block, self.log.ring.staging_number());
                 last_mapped.insert((record.namespace, record.key), (frame.lsn, i));
             }
             scan.accept(&frame);
         }
         let mut again: BTreeMap<u32, Vec<Again>> = BTreeMap::new();
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
+        let mut scan = self.scan_ring(medium, gaps);
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");
             report.ring_frames += 1;
@@ -288,7 +320,7 @@ impl Core {
                     continue;
                 }
                 if record.kind.is_versioned() {
-                    self.sequence = self.sequence.max(record.sequence);
+                    self.log.sequence = self.log.sequence.max(record.sequence);
                     let known = self.takes(&record).then(|| Again::of_ring(&record, body)).flatten();
                     again.entry(record.namespace).or_default().extend(known);
                 } else {
@@ -305,12 +337,22 @@ impl Core {
         // A root begun meanwhile was prepared for the old tail; the one that gives the frames up comes after it and
         // settles what was placed.
         self.drive(medium, Core::root_is_idle)?;
-        self.ring = crate::ring::CommitRing::new(&self.geometry, self.uuid, epoch + 1, scan.end);
-        self.ring.begin_versions(self.sequence);
+        let sealer = self.sealer();
+        self.log.ring = crate::ring::CommitRing::new(&self.log.geometry, self.log.uuid, sealer, epoch + 1, scan.end);
+        self.log.ring.begin_versions(self.log.sequence);
         self.recovering = None;
         // The first root from here on names the new epoch, so it may also release what only the old frames name.
-        self.blocks.forget_mapping_frames();
+        self.log.blocks.forget_mapping_frames();
         Ok(())
+    }
+
+    /// The frames that the present root sends an opening to.
+    fn scan_ring<'a>(&self, medium: &'a dyn Medium, gaps: Gaps) -> RingScan<'a> {
+        RingScan::new(medium, self.root.secret.as_ref(), self.root.epoch, self.root.ring_tail, gaps)
+    }
+
+    fn sealer(&self) -> Sealer {
+        self.root.secret.expect("drawn when the device was opened").sealer()
     }
 
     /// Versions in the ring go into the page buffers again, where kept ones are, and all of these are kept: the ring is about to be given
@@ -324,16 +366,16 @@ impl Core {
         for id in ids {
             self.do_again(medium, id, again.remove(&id).unwrap_or_default())?;
         }
-        self.keep_until = Some(self.sequence);
+        self.sealing.keep_until = Some(self.log.sequence);
         self.drive(medium, |core| !core.keeps_are_pending())
     }
 
-    /// Where the frames that count end. Of those in flight when power failed, which are the last three at most, the ring
+    /// Where the frames that count end. The frames in flight when power failed are the last three at most. Such a ring
     /// write may be whole while pages that it relies on are not: such a frame was not acknowledged. One that was committed when
-    /// another was begun was: what its pages lack is damage, which a Get tells of.
+    /// another was begun was: what its pages lack is damage, which a Get reports.
     fn ring_end(&self, medium: &dyn Medium, epoch: u64) -> Result<u64, Error> {
         let gaps = if self.salvage.is_some() { Gaps::Skipped } else { Gaps::Refused };
-        let mut scan = RingScan::new(medium, epoch, self.root.ring_tail, gaps);
+        let mut scan = self.scan_ring(medium, gaps);
         let mut last: VecDeque<(u64, Vec<(Record, u64)>)> = VecDeque::new();
         let mut committed_end = 0;
         while let Some((frame, payload)) = scan.next()? {
@@ -356,7 +398,7 @@ impl Core {
 
     /// Whether the pages that a mapping record names hold its record, data and OOB. What a power cut left reads the same every
     /// time; a bit that flipped on its way does not, and must not take a frame back that was acknowledged. What cannot be read may
-    /// have been acknowledged, too, and a Get tells of it; one failed read among others decides nothing.
+    /// have been acknowledged, too, and a Get returns it; one failed read among others decides nothing.
     fn is_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> bool {
         let (mut wrong, mut failed) = (0, 0);
         while wrong < READS_MAX && failed < READS_MAX {
@@ -371,10 +413,10 @@ impl Core {
 
     /// As [`Core::is_in_place`], by one read.
     fn reads_in_place(&self, medium: &dyn Medium, epoch: u64, record: &Record, at: u64) -> Result<bool, MediumError> {
-        let chunks = self.chunks_of(record.value_len as usize);
-        let (block, start) = self.geometry.split(ChunkAddr(at));
-        let per_page = self.geometry.chunks_per_page();
-        if start + chunks > self.geometry.chunks_per_block() || !start.is_multiple_of(per_page) {
+        let chunks = self.log.chunks_of(record.value_len as usize);
+        let (block, start) = self.log.geometry.split(ChunkAddr(at));
+        let per_page = self.log.geometry.chunks_per_page();
+        if start + chunks > self.log.geometry.chunks_per_block() || !start.is_multiple_of(per_page) {
             return Ok(false);
         }
         let bytes = RecordHeader::BYTES + record.value_len as usize;
@@ -387,7 +429,7 @@ impl Core {
             return Ok(false);
         }
         // As collection will read them: an entry that an erase left behind looks like the one that is missing, but for its sequence.
-        let oob_bytes = self.geometry.oob_bytes as usize;
+        let oob_bytes = self.log.geometry.oob_bytes as usize;
         let (first, end) = ((start / per_page) as usize, (start + chunks).div_ceil(per_page) as usize);
         let mut io = Io::ReadOob { at: PageAddr { block, page: 0 }, into: AlignedBuf::zeroed(end * oob_bytes) };
         medium.execute(&mut io)?;
@@ -399,7 +441,7 @@ impl Core {
     }
 
     fn replay_record(&mut self, medium: &dyn Medium, record: &Record, body: &[u8]) -> Result<(), Error> {
-        self.sequence = self.sequence.max(record.sequence);
+        self.log.sequence = self.log.sequence.max(record.sequence);
         if !self.takes(record) {
             return Ok(());
         }
@@ -407,23 +449,37 @@ impl Core {
         if record.kind == RecordKind::Tombstone && crate::Broken::LosesTombstones.is() {
             return Ok(());
         }
+        if record.kind == RecordKind::RangeTombstone {
+            let range = KeyRange::decode(body);
+            let range = range.ok_or_else(|| Error::MetadataDamaged("a range of keys in the ring".to_owned()))?;
+            self.commit_range(record.namespace, &range);
+            return Ok(());
+        }
+        let key = record.full_key(body).map(|key| self.spaces[&record.namespace].layout.indexed(key));
         let to = match record.kind {
-            RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => return Ok(()),
+            RecordKind::Version
+            | RecordKind::VersionTombstone
+            | RecordKind::VersionCommand
+            | RecordKind::RangeTombstone => return Ok(()),
             RecordKind::Tombstone => None,
             RecordKind::Value => Some(self.place_again(medium, record, body)?),
             RecordKind::Mapping => {
                 let at = self.mapped_at(record, body)?;
-                let chunks = self.chunks_of(record.value_len as usize);
+                let chunks = self.log.chunks_of(record.value_len as usize);
                 Some(Slot { at, len: code(chunks) })
             }
         };
-        self.apply_replayed(record.namespace, record.key, to);
+        let key = key.unwrap_or(record.key.into());
+        if self.spaces[&record.namespace].layout.lacks_bytes_of(&key) {
+            return Err(Error::MetadataDamaged(format!("the ring entry of key {key} lacks its bytes")));
+        }
+        self.apply_replayed(record.namespace, &key, to);
         Ok(())
     }
 
     /// Lets the journal and roots keep pace with what is placed again: else it could take the blocks that they need.
     fn keep_pace(&mut self, medium: &dyn Medium) -> Result<(), Error> {
-        let journal_waits = self.journal.wanting_count(self.geometry.pages_per_program) > 0;
+        let journal_waits = self.log.journal.wanting_count(self.log.geometry.pages_per_program) > 0;
         match journal_waits || self.blocks_are_wanted() || !self.root_is_idle() {
             true => self.drive_once(medium),
             false => Ok(()),
@@ -435,10 +491,10 @@ impl Core {
         self.spaces.get(&record.namespace).is_some_and(|space| space.layout.takes(record))
     }
 
-    /// Where a mapping record says that its record lies.
+    /// Where a mapping record reports that its record lies.
     fn mapped_at(&self, record: &Record, body: &[u8]) -> Result<u64, Error> {
-        let at = u64::from_le_bytes(body.try_into().expect("eight bytes"));
-        let fits = at < self.geometry.chunk_count() && u64::from(record.value_len) <= self.value_bytes_max();
+        let at = body.first_chunk::<MAPPING_BYTES>().map(|at| u64::from_le_bytes(*at)).expect("eight bytes");
+        let fits = at < self.log.geometry.chunk_count() && u64::from(record.value_len) <= self.value_bytes_max();
         match fits {
             true => Ok(at),
             false => Err(Error::MetadataDamaged(format!("the ring entry of key {} points outside", record.key))),
@@ -446,16 +502,16 @@ impl Core {
     }
 
     fn place_again(&mut self, medium: &dyn Medium, record: &Record, value: &[u8]) -> Result<Slot, Error> {
-        let chunks = self.chunks_of(value.len());
+        let chunks = self.log.chunks_of(value.len());
         let header = RecordHeader::encode(record);
-        let turn = u64::from(self.geometry.chunks_per_page()) * 64;
-        let log_count = self.geometry.die_count();
+        let turn = u64::from(self.log.geometry.chunks_per_page()) * 64;
+        let log_count = self.log.geometry.die_count();
         let log = self.spaces.get_mut(&record.namespace).expect("checked").next_log(chunks, log_count, turn);
+        let floor = self.floor(Purpose::Replay);
         for _ in 0..PLACE_TRIES_MAX {
-            let placed =
-                self.on_some_log(log, |core, log| core.append(log, Class::Hot, 1, chunks, [&header, value], None));
+            let placed = self.log.append(log, Class::Hot, floor, chunks, [&header, value, &[]], None);
             if let Ok(at) = placed {
-                self.blocks.note_written(self.block_of(at.0), record.sequence);
+                self.log.blocks.note_written(self.log.block_of(at.0), record.sequence);
                 return Ok(Slot { at: at.0, len: code(chunks) });
             }
             self.drive_once(medium)?;
@@ -465,7 +521,7 @@ impl Core {
 
     // --- driving while nobody else does -----------------------------------------------------------------------------
 
-    /// Carries out background operations on this thread until `done`.
+    /// Executes background operations on this thread until `done`.
     pub fn drive(&mut self, medium: &dyn Medium, done: impl Fn(&Core) -> bool) -> Result<(), Error> {
         while !done(self) {
             self.drive_once(medium)?;
@@ -493,88 +549,6 @@ impl Core {
 
 /// Rounds of background work after which a record that was committed before the crash counts as not placeable.
 pub(crate) const PLACE_TRIES_MAX: u32 = 10_000;
-
-/// Where the sequences of pages begin that are programmed in the life of a ring's epoch.
-fn first_sequence(epoch: u64) -> u64 {
-    epoch.min(EPOCH_MAX) << SEQUENCES_PER_EPOCH_LOG2
-}
-
-/// Refuses the root of a clean close if the device was opened and used since: the root that says so is damaged.
-fn check_unused(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
-    match RingScan::new(medium, root.epoch, root.ring_tail, Gaps::Refused).has_later_life()? {
-        true => Err(Error::MetadataDamaged("the newest root; Puts followed the one before".to_owned())),
-        false => Ok(()),
-    }
-}
-
-/// Refuses a root behind which no pages or records can be numbered: then the device can still be opened to be read.
-fn check_may_be_written(root: &Root) -> Result<(), Error> {
-    let what = match root {
-        Root { epoch, .. } if *epoch >= EPOCH_MAX => {
-            format!("the root counts {epoch} openings, and {EPOCH_MAX} are all")
-        }
-        Root { next_sequence, .. } if *next_sequence > FIRST_SEQUENCE_MAX => {
-            format!("the root counts {next_sequence} records, and {FIRST_SEQUENCE_MAX} are all")
-        }
-        Root { .. } => return Ok(()),
-    };
-    Err(Error::MetadataDamaged(format!("{what}; it can be opened to be read")))
-}
-
-/// The present root of a device that can be written. It is in the slot that the next one is not written to.
-fn root_to_go_on_from(medium: &dyn Medium) -> Result<Root, Error> {
-    let found = find_root(medium)?.certain()?;
-    check_may_be_written(&found.root)?;
-    if let Some(slot) = found.restore {
-        tracing::warn!(slot, "a root slot is damaged, cannot be read, or was being written: it is written again");
-        // All of it: a sector that cannot be read mostly can be once it was written.
-        write_root_to(medium, &found.root, slot, medium.geometry().root_bytes as usize)?;
-        write_root(medium, &found.root)?;
-    }
-    Ok(found.root)
-}
-
-fn write_root(medium: &dyn Medium, root: &Root) -> Result<(), Error> {
-    write_root_to(medium, root, (root.generation % 2) as u8, 0)
-}
-
-/// Writes a root, and zeroes behind it up to `bytes_min`.
-fn write_root_to(medium: &dyn Medium, root: &Root, slot: u8, bytes_min: usize) -> Result<(), Error> {
-    let bytes = root.encode(medium.uuid());
-    let sector = medium.geometry().sector_bytes as usize;
-    let mut data = AlignedBuf::zeroed(bytes.len().next_multiple_of(sector).max(bytes_min));
-    data[..bytes.len()].copy_from_slice(&bytes);
-    medium.execute(&mut Io::WriteRoot { slot, data })?;
-    Ok(())
-}
-
-/// Refuses a root that points outside the device.
-fn check_runs(root: &Root, geometry: &kaml_flash::Geometry) -> Result<(), Error> {
-    let streams = root.namespaces.iter().flat_map(|n| n.streams()).chain(&root.blocks);
-    for run in streams.flat_map(|s| &s.runs).chain(&root.journal) {
-        let end = u64::from(run.page) + u64::from(run.page_count);
-        if run.block >= geometry.block_count() || end > u64::from(geometry.pages_per_block) {
-            return Err(Error::MetadataDamaged(format!("the root points at page {end} of block {}", run.block)));
-        }
-    }
-    Ok(())
-}
-
-/// As [`Core::encode_blocks`] wrote it.
-fn restore_blocks(blocks: &mut BlockTable, bytes: &[u8], exact: bool) -> Result<(), Error> {
-    if bytes.len() != blocks.count() as usize * 9 {
-        return Err(Error::MetadataDamaged(format!("a block table of {} bytes", bytes.len())));
-    }
-    for (block, entry) in (0..).zip(bytes.chunks(9)) {
-        let erase_count = u32::from_le_bytes(entry[..4].try_into().expect("four bytes"));
-        let valid = u32::from_le_bytes(entry[4..8].try_into().expect("four bytes"));
-        blocks.restore(block, erase_count, entry[8] == 1);
-        if exact {
-            blocks.restore_valid(block, valid);
-        }
-    }
-    Ok(())
-}
 
 #[cfg(test)]
 mod tests;

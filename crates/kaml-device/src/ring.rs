@@ -7,26 +7,31 @@
 //! Invariants
 //! - frames commit in the order of their numbers, whatever order their writes complete in;
 //! - `tail <= start of every kept frame <= head`, and `head - tail <= ring_bytes`;
-//! - the tail is the end of a frame, so that the next one is found by it wherever it starts.
+//! - the tail is the end of a frame, so the next one is found by it wherever it starts.
 
 use crate::format::crc32c_append;
 use crate::format::frame::{Frame, FrameHeader};
-use crate::format::record::{RING_ALIGN, RecordHeader};
+use crate::format::range::KeyRange;
+use crate::format::record::{MAPPING_BYTES, RANGE_KEY, RING_ALIGN, RecordHeader};
+use crate::secret::Sealer;
 use kaml_flash::{AlignedBuf, ChunkAddr, Geometry, Io};
-use kaml_index::{Key, Slot};
+use kaml_index::{FullKey, KeptKey, Key, Slot};
 use std::collections::VecDeque;
 
 /// A record of a frame, applied to the index when the frame commits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Staged {
     pub(crate) namespace: u32,
-    pub(crate) key: Key,
+    /// Its bytes too, if an ordered index needs them.
+    pub(crate) key: KeptKey,
     /// Where it was placed; nothing for a delete.
     pub(crate) to: Option<Slot>,
     /// Its pages were programmed before; the ring holds only the place.
     pub(crate) is_mapping: bool,
     /// The sequence, if it belongs to a versioned namespace; else 0.
     pub(crate) version: u64,
+    /// The keys that are deleted, if it is about a range of keys and not about one.
+    pub(crate) range: Option<Box<KeyRange>>,
 }
 
 impl Staged {
@@ -35,9 +40,30 @@ impl Staged {
         self.to.filter(|_| !self.is_mapping).map_or(0, |to| to.len.chunks_max().into())
     }
 
+    /// A record, or a delete, of a namespace without versions.
+    pub(crate) fn new(namespace: u32, key: &FullKey<'_>, to: Option<Slot>, is_mapping: bool) -> Staged {
+        Staged { namespace, key: key.into(), to, is_mapping, version: 0, range: None }
+    }
+
+    /// A delete of all keys of a range.
+    pub(crate) fn range(namespace: u32, range: KeyRange) -> Staged {
+        let key = KeptKey::from(&FullKey::from(RANGE_KEY));
+        Staged { namespace, key, to: None, is_mapping: false, version: 0, range: Some(Box::new(range)) }
+    }
+
+    /// Whether the key exists or not after it because of it.
+    pub(crate) fn is_about(&self, namespace: u32, key: &FullKey<'_>) -> bool {
+        let is_of_key = match &self.range {
+            None => self.key.key() == key.key(),
+            Some(range) => range.contains(key.as_bytes()),
+        };
+        self.namespace == namespace && is_of_key
+    }
+
     /// A version or a command, which has no place yet.
     pub(crate) fn version(namespace: u32, key: Key, sequence: u64) -> Staged {
-        Staged { namespace, key, to: None, is_mapping: false, version: sequence }
+        let key = (&FullKey::from(key)).into();
+        Staged { namespace, key, to: None, is_mapping: false, version: sequence, range: None }
     }
 }
 
@@ -66,7 +92,7 @@ struct Staging {
     puts: usize,
 }
 
-/// What a staging frame looked like before a Put, so that the Put can be taken back.
+/// What a staging frame looked like before a Put, so the Put can be taken back.
 pub(crate) struct Mark {
     len: usize,
     record_count: usize,
@@ -79,18 +105,19 @@ pub(crate) const PERSISTS_IN_FLIGHT_MAX: usize = 3;
 const PERSISTS_OF_CALLERS_MAX: usize = 2;
 /// Puts in flight up to which a second write may join.
 const SECOND_PERSIST_PUTS_MAX: usize = 8;
-/// Up to so many Puts a write costs the more for each the fewer they are.
+/// Up to this many Puts a write costs the more for each the fewer they are.
 const SMALL_FRAME_PUTS: usize = 32;
 
 pub(crate) struct CommitRing {
     ring_bytes: u64,
     sector_bytes: u32,
     uuid: [u8; 16],
+    sealer: Sealer,
     pub(crate) epoch: u64,
     head: u64,
     previous_end: u64,
     tail: u64,
-    /// Puts were refused for lack of room since the tail moved.
+    /// Puts were refused because there is no room since the tail moved.
     is_blocked: bool,
     staging: Staging,
     staging_number: u64,
@@ -103,8 +130,6 @@ pub(crate) struct CommitRing {
     in_flight_puts: usize,
     /// Puts of the frame that was written last.
     written_puts: usize,
-    /// All its records were places of large values.
-    wrote_mappings: bool,
     /// Frames before this one are committed, and end here.
     committed: u64,
     committed_end: u64,
@@ -118,7 +143,7 @@ pub(crate) struct CommitRing {
 }
 
 impl CommitRing {
-    pub(crate) fn new(geometry: &Geometry, uuid: [u8; 16], epoch: u64, at: u64) -> CommitRing {
+    pub(crate) fn new(geometry: &Geometry, uuid: [u8; 16], sealer: Sealer, epoch: u64, at: u64) -> CommitRing {
         let frame_bytes_max = frame_bytes_max(geometry);
         let staging = |()| Staging {
             buf: AlignedBuf::zeroed(frame_bytes_max),
@@ -132,6 +157,7 @@ impl CommitRing {
             ring_bytes: geometry.ring_bytes,
             sector_bytes: geometry.sector_bytes,
             uuid,
+            sealer,
             epoch,
             head: at,
             previous_end: at,
@@ -145,7 +171,6 @@ impl CommitRing {
             in_flight: 0,
             in_flight_puts: 0,
             written_puts: 0,
-            wrote_mappings: false,
             committed: 1,
             committed_end: at,
             last_version: 0,
@@ -200,7 +225,7 @@ impl CommitRing {
         Mark { len: self.staging.len, record_count: self.staging.records.len(), records_crc: self.staging.records_crc }
     }
 
-    /// Takes back what was staged since the mark; answers it.
+    /// Takes back what was staged since the mark; returns it.
     pub(crate) fn rewind(&mut self, mark: Mark) -> Vec<Staged> {
         self.staging.len = mark.len;
         self.staging.records_crc = mark.records_crc;
@@ -209,13 +234,18 @@ impl CommitRing {
         back
     }
 
-    /// Appends a record to the staging frame, which has room for it: its header, what the frame's checksum covers, and a
-    /// value that has its own.
-    pub(crate) fn stage(&mut self, header: &[u8; RecordHeader::BYTES], [head, value]: [&[u8]; 2], staged: Staged) {
+    /// Appends a record to the staging frame, which has room for it: its header, what the frame's checksum covers, and what has a checksum
+    /// of its own, a value and its suffix.
+    pub(crate) fn stage(
+        &mut self,
+        header: &[u8; RecordHeader::BYTES],
+        [head, value, suffix]: [&[u8]; 3],
+        staged: Staged,
+    ) {
         let staging = &mut self.staging;
         let begin = staging.len;
         let mut at = begin;
-        for part in [header, head, value] {
+        for part in [header, head, value, suffix] {
             staging.buf[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
@@ -248,13 +278,13 @@ impl CommitRing {
         (staged > 1 || self.written_puts > 1) && staged <= SMALL_FRAME_PUTS
     }
 
-    /// Closes the staging frame and answers its write, unless there is nothing to write, too much in flight, or no
+    /// Closes the staging frame and returns its write, unless there is nothing to write, too much in flight, or no
     /// room in the ring until its tail moves.
     pub(crate) fn begin_persist(&mut self) -> Option<(u64, Io)> {
         if self.wants_persist() { self.begin() } else { None }
     }
 
-    /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so that another write gains at any size,
+    /// As [`CommitRing::begin_persist`], for an event loop: it has no callers to wake, so another write gains at any size,
     /// if it has half as many Puts as those in flight have on average. With it at most `in_flight_max` are, of
     /// [`PERSISTS_IN_FLIGHT_MAX`].
     pub(crate) fn begin_overlapping_persist(&mut self, in_flight_max: usize) -> Option<(u64, Io)> {
@@ -290,7 +320,9 @@ impl CommitRing {
             puts: 0,
         };
         let mut full = std::mem::replace(&mut self.staging, next);
-        full.buf[..FrameHeader::BYTES].copy_from_slice(&FrameHeader::encode(&frame, self.uuid));
+        let (header, mask) = FrameHeader::encode(&frame, self.uuid, &self.sealer);
+        full.buf[..FrameHeader::BYTES].copy_from_slice(&header);
+        mask.apply(&mut full.buf[FrameHeader::BYTES..full.len], self.sector_bytes);
         full.buf[full.len..len as usize].fill(0);
         let number = self.staging_number;
         self.staging_number += 1;
@@ -300,7 +332,6 @@ impl CommitRing {
         self.in_flight += 1;
         self.in_flight_puts += full.puts;
         self.written_puts = full.puts;
-        self.wrote_mappings = full.mapping_count == full.records.len();
         let barrier = full.mapping_count > 0;
         self.kept.push_back(Kept {
             number,
@@ -318,48 +349,14 @@ impl CommitRing {
         Some((number, Io::Persist { offset: lsn % self.ring_bytes, data: full.buf, len: len as usize, barrier }))
     }
 
-    /// Whether a frame of its own for one large value may be written while the value is: nothing else is staged or in flight, there is
-    /// room, and nobody but writers of large values was here lately. Others would have to wait for the value.
-    pub(crate) fn takes_mapping_beside(&self) -> bool {
-        let bytes = FrameHeader::BYTES + (RecordHeader::BYTES + MAPPING_BYTES).next_multiple_of(RING_ALIGN);
-        let is_idle = !self.has_staged() && self.in_flight == 0;
-        is_idle
-            && self.wrote_mappings
-            && self.place((bytes as u64).next_multiple_of(self.sector_bytes.into())).is_some()
-    }
-
-    /// Makes the write of a frame that is in flight, and not durable, one of a frame without records: what it would have said is
-    /// not so. Its place stays taken, so that the next frame is found behind it.
-    pub(crate) fn withdraw(&mut self, number: u64, write: &mut Io) {
-        let Io::Persist { data, len, barrier, .. } = write else { unreachable!("the write of a frame") };
-        let at = self.place_of(number);
-        let kept = &mut self.kept[at];
-        assert!(kept.number == number && !kept.durable, "frame {number} is not in flight");
-        self.in_flight_puts -= std::mem::take(&mut kept.puts);
-        kept.records.clear();
-        let frame = Frame {
-            epoch: self.epoch,
-            lsn: kept.end - *len as u64,
-            previous_end: kept.start,
-            payload_len: 0,
-            record_count: 0,
-            records_crc: 0,
-            committed_end: self.committed_end,
-        };
-        assert_eq!(frame.ring_bytes(self.sector_bytes), *len as u64, "only frames of one sector are withdrawn");
-        data[..FrameHeader::BYTES].copy_from_slice(&FrameHeader::encode(&frame, self.uuid));
-        data[FrameHeader::BYTES..*len].fill(0);
-        *barrier = false;
-    }
-
-    /// Where a frame of `len` bytes goes: at the head, or at the start of the next lap if it would wrap.
+    /// Where a frame of `len` bytes is written: at the head, or at the start of the next lap if it would wrap.
     fn place(&self, len: u64) -> Option<u64> {
         let in_lap = self.head % self.ring_bytes;
         let lsn = if in_lap + len > self.ring_bytes { self.head + self.ring_bytes - in_lap } else { self.head };
         (lsn + len - self.tail <= self.ring_bytes).then_some(lsn)
     }
 
-    /// Whether Puts wait for the tail to move. A frame and what is left of the lap in front of it take up to a quarter of the ring
+    /// Whether Puts wait for the tail to move. A frame and what remains of the lap in front of it take up to a quarter of the ring
     /// together.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked
@@ -375,7 +372,7 @@ impl CommitRing {
         self.head - self.tail
     }
 
-    /// A frame is durable; [`CommitRing::next_commit`] says what this commits.
+    /// A frame is durable; [`CommitRing::next_commit`] states what this commits.
     pub(crate) fn persisted(&mut self, number: u64, buf: AlignedBuf) {
         self.in_flight -= 1;
         self.spare.push(buf);
@@ -411,6 +408,13 @@ impl CommitRing {
         self.kept.range(self.place_of(self.committed)..).flat_map(|kept| &kept.records).chain(&self.staging.records)
     }
 
+    /// As [`CommitRing::uncommitted`], each with the number of its frame.
+    pub(crate) fn uncommitted_in_frames(&self) -> impl DoubleEndedIterator<Item = (u64, &Staged)> {
+        let kept = self.kept.range(self.place_of(self.committed)..);
+        let in_flight = kept.flat_map(|kept| kept.records.iter().map(|staged| (kept.number, staged)));
+        in_flight.chain(self.staging.records.iter().map(|staged| (self.staging_number, staged)))
+    }
+
     /// As [`CommitRing::uncommitted`], to change where they lie.
     pub(crate) fn uncommitted_mut(&mut self) -> impl Iterator<Item = &mut Staged> {
         let first = self.place_of(self.committed);
@@ -436,17 +440,19 @@ impl CommitRing {
         self.kept.get(at).map_or(self.staging_number, |kept| kept.number)
     }
 
-    /// A root says that nothing before `lsn` is needed.
+    /// A root reports that nothing before `lsn` is needed.
     pub(crate) fn release(&mut self, lsn: u64) {
         assert!(lsn >= self.tail && lsn <= self.head, "tail moves from {} to {lsn}, head is {}", self.tail, self.head);
         self.is_blocked &= lsn == self.tail;
         self.tail = lsn;
-        while let Some(kept) = self.kept.pop_front_if(|kept| kept.end <= lsn) {
+        while self.kept.front().is_some_and(|kept| kept.end <= lsn)
+            && let Some(kept) = self.kept.pop_front()
+        {
             self.released_version = kept.version_end;
         }
     }
 
-    /// Goes on after opening: no version in it has a sequence up to this one.
+    /// continues after opening: no version in it has a sequence up to this one.
     pub(crate) fn begin_versions(&mut self, sequence: u64) {
         (self.last_version, self.released_version) = (sequence, sequence);
     }
@@ -469,7 +475,7 @@ impl CommitRing {
         before.map_or(0, |kept| kept.version_end + 1)
     }
 
-    /// The position behind the last frame.
+    /// The position after the last frame.
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
@@ -480,14 +486,11 @@ pub(crate) fn frame_bytes_max(geometry: &Geometry) -> usize {
     (geometry.ring_bytes / 8).min(8 << 20).next_multiple_of(4096) as usize
 }
 
-/// So many sequences at most are used behind those that the present root tells of: more than a ring has records, for of Puts that find
+/// This many sequences at most are used after those that the present root reports: more than a ring has records, for of Puts that find
 /// no room the sequences are gone.
 pub(crate) fn sequences_ahead_max(geometry: &Geometry) -> u64 {
     2 * geometry.ring_bytes / RecordHeader::BYTES as u64
 }
-
-/// Bytes of the payload of a mapping record.
-const MAPPING_BYTES: usize = 8;
 
 /// The payload of a mapping record.
 pub(crate) fn mapping_payload(at: ChunkAddr) -> [u8; MAPPING_BYTES] {

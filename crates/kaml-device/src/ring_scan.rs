@@ -1,6 +1,6 @@
 //! Walking the commit ring after a crash.
 //!
-//! Lives here:       finding frame after frame, telling a power cut's end from damage.
+//! Lives here:       finding frame after frame, distinguishing a power cut's end from damage.
 //! Lives elsewhere:  what frames look like (`format::frame`), what their records mean (`recovery`).
 //! Implements:       docs/formats/ring.md "When a frame counts".
 
@@ -8,10 +8,11 @@ use crate::error::Error;
 use crate::format::frame::{Frame, FrameHeader};
 use crate::reader::READS_MAX;
 use crate::ring::{PERSISTS_IN_FLIGHT_MAX, frame_bytes_max};
+use crate::secret::{Sealer, Secret};
 use kaml_flash::{AlignedBuf, Medium};
 use std::cmp::Ordering;
 
-/// What becomes of frames behind one that is not whole, where no power cut leaves any.
+/// What becomes of frames after one that is not whole, where no power cut leaves any.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Gaps {
     /// Nobody looks for them.
@@ -25,9 +26,11 @@ pub(crate) enum Gaps {
 /// Walks the frames of the ring from its tail.
 pub(crate) struct RingScan<'a> {
     medium: &'a dyn Medium,
+    /// What distinguishes frames from values; nothing if the frames of this epoch were written before the device had a secret.
+    sealer: Option<Sealer>,
     epoch: u64,
     gaps: Gaps,
-    /// Behind the last frame that was accepted.
+    /// After the last frame that was accepted.
     pub(crate) end: u64,
     /// Gaps that were skipped, for a person.
     pub(crate) skipped: Vec<String>,
@@ -42,13 +45,14 @@ pub(crate) struct RingScan<'a> {
 const LOOK_BYTES: u64 = 1 << 20;
 
 impl<'a> RingScan<'a> {
-    pub(crate) fn new(medium: &'a dyn Medium, epoch: u64, tail: u64, gaps: Gaps) -> Self {
+    pub(crate) fn new(medium: &'a dyn Medium, secret: Option<&Secret>, epoch: u64, tail: u64, gaps: Gaps) -> Self {
+        let sealer = secret.filter(|secret| secret.covers(epoch)).map(Secret::sealer);
         let window = AlignedBuf::zeroed(0);
         let skipped = Vec::new();
-        RingScan { medium, epoch, gaps, end: tail, skipped, window, window_offset: 0, look_bytes: LOOK_BYTES }
+        RingScan { medium, sealer, epoch, gaps, end: tail, skipped, window, window_offset: 0, look_bytes: LOOK_BYTES }
     }
 
-    /// The next whole frame with its payload: behind the last one, or at the start of the next lap.
+    /// The next whole frame with its payload: after the last one, or at the start of the next lap.
     pub(crate) fn next(&mut self) -> Result<Option<(Frame, Vec<u8>)>, Error> {
         self.look_bytes = LOOK_BYTES;
         for _ in 0..READS_MAX {
@@ -75,7 +79,7 @@ impl<'a> RingScan<'a> {
         self.whole_at(frame.lsn, frame.previous_end)
     }
 
-    /// Whether a frame of a later life stands where its first one would: the root of that life is damaged.
+    /// Whether a frame of a later life is where its first one would be: the root of that life is damaged.
     pub(crate) fn has_later_life(&self) -> Result<bool, Error> {
         // A bit that flips on its way hides one; none makes one.
         for lsn in self.places_behind(self.end).repeat(READS_MAX as usize) {
@@ -109,18 +113,21 @@ impl<'a> RingScan<'a> {
     }
 
     fn whole_at(&mut self, lsn: u64, previous_end: u64) -> Result<Option<(Frame, Vec<u8>)>, Error> {
-        let medium = self.medium;
+        let (medium, sealer) = (self.medium, self.sealer);
         let geometry = medium.geometry();
         let offset = lsn % geometry.ring_bytes;
         let head = self.read(offset, geometry.sector_bytes.into())?;
-        let Some(frame) = FrameHeader::check(head, medium.uuid()) else { return Ok(None) };
+        let Some((frame, mask)) = FrameHeader::check(head, medium.uuid(), sealer.as_ref()) else { return Ok(None) };
         let bytes = frame.ring_bytes(geometry.sector_bytes);
         let expected = frame.epoch == self.epoch && frame.lsn == lsn && frame.previous_end == previous_end;
         if !expected || offset + bytes > geometry.ring_bytes {
             return Ok(None);
         }
-        let payload = &self.read(offset, bytes)?[FrameHeader::BYTES..][..frame.payload_len as usize];
-        Ok(frame.records(payload).is_some().then(|| (frame, payload.to_vec())))
+        let mut payload = self.read(offset, bytes)?[FrameHeader::BYTES..][..frame.payload_len as usize].to_vec();
+        if let Some(mask) = mask {
+            mask.apply(&mut payload, geometry.sector_bytes);
+        }
+        Ok(frame.records(&payload).is_some().then_some((frame, payload)))
     }
 
     /// Bytes of the ring. More are read with them, for the next frames.
@@ -139,11 +146,15 @@ impl<'a> RingScan<'a> {
         let geometry = self.medium.geometry();
         let mut head = AlignedBuf::zeroed(geometry.sector_bytes as usize);
         self.medium.read_ring(lsn % geometry.ring_bytes, &mut head)?;
-        Ok(FrameHeader::check(&head, self.medium.uuid()))
+        Ok(self.check(&head))
     }
 
-    /// The first frame behind one that should be at `end` and is not whole, if no power cut explains both. A few frames may
-    /// be in flight, so those behind a torn one may be there, but none behind them; and no frame of a later lap or life is
+    fn check(&self, head: &[u8]) -> Option<Frame> {
+        FrameHeader::check(head, self.medium.uuid(), self.sealer.as_ref()).map(|(frame, _)| frame)
+    }
+
+    /// The first frame after one that should be at `end` and is not whole, if no power cut explains both. A few frames may
+    /// be in flight, so those after a torn one may exist, but none after them; and no frame of a later lap or life is
     /// written over one that the root still needs.
     fn frame_behind_gap(&self) -> Result<Option<Frame>, Error> {
         let geometry = self.medium.geometry();
@@ -157,7 +168,7 @@ impl<'a> RingScan<'a> {
             let mut piece = AlignedBuf::zeroed(bytes as usize);
             self.medium.read_ring(offset, &mut piece)?;
             for (lsn, head) in (from..).step_by(sector as usize).zip(piece.chunks(sector as usize)) {
-                let Some(frame) = FrameHeader::check(head, self.medium.uuid()) else { continue };
+                let Some(frame) = self.check(head) else { continue };
                 if frame.lsn % geometry.ring_bytes == lsn % geometry.ring_bytes && self.tells_a_gap(&frame, lsn)? {
                     return Ok(Some(frame));
                 }
@@ -167,12 +178,12 @@ impl<'a> RingScan<'a> {
         Ok(None)
     }
 
-    /// Whether no power cut leaves this frame, which stands at `lsn` or where that was one or more laps ago.
+    /// Whether no power cut leaves this frame, which is at `lsn` or where that was one or more laps ago.
     fn tells_a_gap(&self, frame: &Frame, lsn: u64) -> Result<bool, Error> {
         match frame.epoch.cmp(&self.epoch) {
             Ordering::Less => Ok(false),
             Ordering::Greater => Ok(frame.lsn >= self.end),
-            // The one that should be at `end` may begin the next lap, and be there but for a part of it.
+            // The one that should be at `end` may begin the next lap, and exist except for a part of it.
             Ordering::Equal if frame.previous_end <= self.end => Ok(false),
             Ordering::Equal => Ok(frame.lsn > lsn || self.proves_a_gap(frame)?),
         }

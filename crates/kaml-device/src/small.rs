@@ -32,16 +32,16 @@ pub(crate) fn formatted() -> MemoryMedium {
     medium
 }
 
-/// Takes free blocks away until so many are left, as if others wrote to them; answers them. Nothing else goes on meanwhile.
+/// Takes free blocks away until this many are left, as if others wrote to them; returns them. Nothing else continues meanwhile.
 pub(crate) fn take_blocks(core: &mut Core, medium: &MemoryMedium, left: u32) -> Vec<u32> {
-    for block in core.blocks.start_erases(usize::MAX) {
+    for block in core.log.blocks.start_erases(usize::MAX) {
         medium.execute(&mut Io::Erase { block: BlockIndex(block), release: false }).expect("memory does not fail");
-        core.blocks.erased(block);
+        core.log.blocks.erased(block);
     }
     let mut taken = Vec::new();
-    while core.blocks.free_count() > left {
-        let die = core.blocks.roomiest_die().expect("all free blocks are erased");
-        taken.extend(core.blocks.open(die, Class::Cold));
+    while core.log.blocks.free_count() > left {
+        let die = core.log.blocks.roomiest_die().expect("all free blocks are erased");
+        taken.extend(core.log.blocks.open(die, Class::Cold));
     }
     taken
 }

@@ -1,50 +1,9 @@
-//! Counters of the firmware.
+//! What callers get of the firmware's counters.
 //!
 //! Lives here:       what is counted, how it is kept over reopening.
 //! Lives elsewhere:  latencies and reads (the drivers in `kaml`).
 
-/// Counted by the core.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) puts: u64,
-    pub(crate) deletes: u64,
-    pub(crate) host_bytes: u64,
-    pub(crate) record_chunks: u64,
-    pub(crate) relocated_chunks: u64,
-    pub(crate) ring_bytes: u64,
-    pub(crate) page_bytes: u64,
-    pub(crate) oob_bytes: u64,
-    pub(crate) metadata_bytes: u64,
-    pub(crate) erases: u64,
-    pub(crate) program_failures: u64,
-    pub(crate) damaged_records: u64,
-    /// Totals of earlier openings, in the order of [`Counters::lifetime`].
-    before: [u64; 8],
-}
-
-impl Counters {
-    pub(crate) fn restore(lifetime: &[u64; 8]) -> Counters {
-        Counters { before: *lifetime, ..Counters::default() }
-    }
-
-    /// Totals since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes,
-    /// page bytes, erases.
-    pub(crate) fn lifetime(&self) -> [u64; 8] {
-        let now = [
-            self.puts,
-            self.deletes,
-            self.host_bytes,
-            self.record_chunks,
-            self.relocated_chunks,
-            self.ring_bytes,
-            self.page_bytes,
-            self.erases,
-        ];
-        std::array::from_fn(|i| self.before[i] + now[i])
-    }
-}
-
-/// What the firmware has done since the device was opened, and how it stands. Bytes unless said otherwise.
+/// What the firmware has done since the device was opened, and its state. Units are bytes by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CoreStats {
     /// Values stored.
@@ -99,11 +58,16 @@ pub struct CoreStats {
 }
 
 impl crate::core::Core {
-    /// How the firmware stands.
+    /// How the firmware is. Looks at every block, for their wear.
     pub fn stats(&self) -> CoreStats {
-        let c = &self.counters;
-        let chunk = u64::from(self.geometry.chunk_bytes);
-        let (erase_min, erase_max, erase_mean) = self.blocks.erase_spread();
+        let (erase_min, erase_max, erase_mean) = self.log.blocks.erase_spread();
+        CoreStats { erase_min, erase_max, erase_mean, ..self.stats_without_wear() }
+    }
+
+    /// As `stats`, without the erase counts of blocks, in a time that does not grow with the device.
+    pub fn stats_without_wear(&self) -> CoreStats {
+        let c = &self.log.counters;
+        let chunk = u64::from(self.log.geometry.chunk_bytes);
         CoreStats {
             put_count: c.puts,
             delete_count: c.deletes,
@@ -114,18 +78,18 @@ impl crate::core::Core {
             page_bytes: c.page_bytes,
             oob_bytes: c.oob_bytes,
             metadata_bytes: c.metadata_bytes,
-            padded_bytes: self.writers.padded_chunks * chunk,
-            live_bytes: self.blocks.live_chunks() * chunk,
+            padded_bytes: self.log.writers.padded_chunks * chunk,
+            live_bytes: self.log.blocks.live_chunks() * chunk,
             capacity_bytes: self.capacity_chunks() * chunk,
             index_bytes: self.spaces.values().map(|space| space.index_bytes()).sum(),
-            ring_used_bytes: self.ring.used_bytes(),
-            block_count: self.blocks.count(),
-            free_blocks: self.blocks.free_count() + self.blocks.reclaimed_count(),
-            bad_blocks: self.blocks.bad_count(),
+            ring_used_bytes: self.log.ring.used_bytes(),
+            block_count: self.log.blocks.count(),
+            free_blocks: self.log.blocks.free_count() + self.log.blocks.reclaimed_count(),
+            bad_blocks: self.log.blocks.bad_count(),
             erase_count: c.erases,
-            erase_min,
-            erase_max,
-            erase_mean,
+            erase_min: 0,
+            erase_max: 0,
+            erase_mean: 0.0,
             program_failures: c.program_failures,
             damaged_records: c.damaged_records,
             lifetime: c.lifetime(),
@@ -137,19 +101,19 @@ impl std::fmt::Debug for crate::core::Core {
     /// Where everything stands that a Put may wait for.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut states = std::collections::BTreeMap::new();
-        for (_, block) in self.blocks.iter() {
+        for (_, block) in self.log.blocks.iter() {
             *states.entry(format!("{:?}", block.state)).or_insert(0) += 1;
         }
         f.debug_struct("Core")
             .field("stats", &self.stats())
             .field("blocks", &states)
-            .field("held_by_metadata", &self.blocks.iter().filter(|(_, block)| block.holds > 0).count())
-            .field("journal", &self.journal)
+            .field("held_by_metadata", &self.log.blocks.iter().filter(|(_, block)| block.holds > 0).count())
+            .field("journal", &self.log.journal)
             .field("reserve_blocks", &self.reserve_blocks())
             .field("collect_below", &self.collect_below())
-            .field("programming_bytes", &self.writers.programming_bytes)
-            .field("operations", &self.ops.len())
-            .field("oldest_frame", &self.writers.oldest_frame())
+            .field("programming_bytes", &self.log.writers.programming_bytes)
+            .field("operations", &self.log.queue.ops.len())
+            .field("oldest_frame", &self.log.writers.oldest_frame())
             .field("committed", &self.committed())
             .field("collector", &self.collector)
             .field("root_commit", &self.root_commit)

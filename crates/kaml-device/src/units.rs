@@ -2,20 +2,21 @@
 //!
 //! Lives here:       writes and trims of blocks as Puts of units, the newest content of a unit, what a namespace offers.
 //! Lives elsewhere:  the attributes (`layout`), Puts (`staging`), waiting and reading (the drivers in `kaml`).
-//! Implements:       design section 4 over section 5's `dense` index.
+//! Implements:       docs/ARCHITECTURE.md "Block namespaces".
 //!
 //! **Writes of less than a unit** merge with the unit's newest content, staged Puts included, in one visit to the core: so
 //! units change in the order in which Puts are staged, which is the order in which they commit, and nobody holds a lock.
-//! Newest content in a write buffer is there at once. Content on flash is read before, outside the core; the visit after
+//! Newest content in a write buffer exists at once. Content on flash is read before, outside the core; the visit after
 //! that looks whether the newest content is still the one that was read, by its place and its block's erase count, and
-//! asks for another read if not. Each repetition means that somebody else's write was staged, and that one is in a buffer.
+//! requests another read if not. Each repetition means that somebody else's write was staged, and that one is in a buffer.
 
+use crate::command::{Body, Condition, Op, StageError};
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::record::{RING_ALIGN, RecordHeader};
 use crate::layout::{BlockOptions, Door, Span};
 use crate::reader::{Buffered, FindError, FlashRead, Found, Reader};
-use crate::staging::{Body, Condition, Op, StageError};
+use crate::ring::Staged;
 use kaml_index::Key;
 use std::ops::Range;
 
@@ -35,7 +36,7 @@ pub struct BlockInfo {
     pub used_blocks: u64,
 }
 
-/// Units of one Put at most: 1 MiB at 4 KiB, so that nobody waits long for the core.
+/// Units of one Put at most: 1 MiB at 4 KiB, so nobody waits long for the core.
 const UNITS_PER_PUT_MAX: u64 = 256;
 /// Units that one step of a trim deletes at most.
 const UNITS_PER_TRIM: usize = 256;
@@ -45,7 +46,7 @@ const LINES_PER_TRIM: u64 = 1024;
 impl Core {
     /// What a block namespace offers.
     pub fn block_info(&self, namespace: u32) -> Result<BlockInfo, Error> {
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.known_space(namespace)?;
         space.layout.admit(namespace, Door::Blocks)?;
         let options = space.layout.blocks().expect("admitted");
         let per_unit = options.blocks_per_unit();
@@ -72,15 +73,17 @@ impl Core {
         if fits { Ok(()) } else { Err(Error::BadBlockOptions { why: "a mapping unit does not fit the commit ring" }) }
     }
 
-    /// The newest content of a unit, staged Puts included.
-    fn newest_unit(&self, namespace: u32, key: &Key) -> Result<Buffered, StageError> {
+    /// The newest content of a unit, staged Puts included, and the frame that it is committed with, unless it is committed.
+    fn newest_unit(&self, namespace: u32, key: &Key) -> Result<(Buffered, Option<u64>), StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
-        let staged = self.ring.uncommitted().rev().find(|s| s.namespace == namespace && s.key == *key);
-        match staged.map_or_else(|| index.get(key), |staged| staged.to) {
-            Some(slot) => Ok(self.read_slot(namespace, key, slot)?),
-            None => Ok(Buffered::Absent),
-        }
+        let same = |(_, s): &(u64, &Staged)| s.namespace == namespace && s.key.key() == key;
+        let staged = self.log.ring.uncommitted_in_frames().rev().find(same);
+        let found = match staged.map_or_else(|| index.get(&key.into()), |(_, staged)| staged.to) {
+            Some(slot) => self.read_slot(namespace, &key.into(), slot)?,
+            None => Buffered::Absent,
+        };
+        Ok((found, staged.map(|(frame, _)| frame)))
     }
 }
 
@@ -96,7 +99,7 @@ impl Reader {
         Ok(layout.blocks().expect("admitted"))
     }
 
-    /// Finds the unit that so many bytes from a block on stand in, and where in it they are; nothing if they are of several.
+    /// Finds the unit that so many bytes from a block on are in, and where in it they are; nothing if they are of several.
     pub fn find_one_unit(
         &self,
         namespace: u32,
@@ -108,13 +111,13 @@ impl Reader {
         let options = space.layout.blocks().expect("admitted");
         let mut spans = options.spans(options.bytes_of_buffer(namespace, first_block, bytes)?);
         let (Some(span), None) = (spans.next(), spans.next()) else { return Ok(None) };
-        let found = self.find_in(&space, namespace, &Key::from(span.unit))?;
+        let found = self.find_in(&space, namespace, &Key::from(span.unit).into())?;
         Ok(Some((span, found)))
     }
 
     /// Finds a unit of a block namespace; an absent one reads as zeroes.
     pub fn find_unit(&self, namespace: u32, unit: u64) -> Result<Found, FindError> {
-        self.find_through(Door::Blocks, namespace, &Key::from(unit))
+        self.find_through(Door::Blocks, namespace, &Key::from(unit).into())
     }
 }
 
@@ -132,7 +135,7 @@ pub struct BlockChange {
     whole_crcs: Option<Vec<u32>>,
     /// Contents that were read for units that are changed in part.
     known: Vec<(Place, Vec<u8>)>,
-    /// Where the read that was asked for last finds its content.
+    /// Where the last requested read finds its content.
     asked: Option<Place>,
     /// The frame of the last Put so far.
     frame: Option<u64>,
@@ -143,7 +146,7 @@ pub struct BlockChange {
 /// How far a change of blocks has come.
 #[derive(Debug)]
 pub enum BlockStep {
-    /// All of it is staged and durable once this frame is committed; at once if there is none.
+    /// All of it is staged and durable after this frame is committed; at once if there is none.
     Done(Option<u64>),
     /// A piece of it is staged, or looked at and empty; call again for the next.
     More,
@@ -151,7 +154,7 @@ pub enum BlockStep {
     Read(FlashRead),
 }
 
-/// A place in one life of its block: what stood there stays the same until the block is erased. A pin would keep the block
+/// A place in one life of its block: its content does not change until the block is erased. A pin would keep the block
 /// from being erased instead, and changes that wait for room must not keep blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
@@ -161,7 +164,8 @@ struct Place {
 
 /// What is known of a unit.
 enum Content {
-    Absent,
+    /// With the frame of the trim that makes it so, unless that is committed.
+    Absent(Option<u64>),
     Bytes(Vec<u8>),
     Unread(FlashRead, Place),
 }
@@ -176,14 +180,14 @@ impl BlockChange {
         Ok(BlockChange::new(options, namespace, vec![range], Some(whole_crcs)))
     }
 
-    /// A trim of ranges of blocks, one after the other: they read as zeroes and give their space back. Units that are trimmed in part
+    /// A trim of ranges of blocks, one after the other: they read as zeroes and release their space. Units that are trimmed in part
     /// are written.
     pub fn trim(reader: &Reader, namespace: u32, ranges: &[Range<u64>]) -> Result<BlockChange, Error> {
         let options = reader.block_options(namespace)?;
         let bytes_of = |blocks: &Range<u64>| {
             let count = blocks.end.saturating_sub(blocks.start);
             let range = options.bytes_of(namespace, blocks.start, count)?;
-            // What the last unit has behind the last block belongs to nobody.
+            // What the last unit has after the last block belongs to nobody.
             let end = if count > 0 && blocks.end == options.block_count { options.unit_count() } else { 0 };
             Ok(range.start..range.end.max(end * u64::from(options.unit_bytes)))
         };
@@ -247,16 +251,16 @@ impl BlockChange {
         units <= UNITS_PER_TRIM as u64 && self.rest.is_empty()
     }
 
-    /// Takes the value of the read that `stage` asked for.
+    /// Takes the value of the read that `stage` requested.
     pub fn supply(&mut self, read: FlashRead, value: Vec<u8>) -> Result<(), Error> {
         if value.len() != self.options.unit_bytes as usize {
-            return Err(read.corrupt("a unit of another size stands in its place"));
+            return Err(read.corrupt("a unit of another size is in its place"));
         }
         self.known.extend(self.asked.take().map(|place| (place, value)));
         Ok(())
     }
 
-    /// The last frame with a Put of it, so far. What cannot go on is answered when that is committed: nothing happens afterwards.
+    /// The last frame with a Put of it, so far. A change that cannot continue returns after this frame is committed, so nothing happens afterwards.
     pub fn frame(&self) -> Option<u64> {
         self.frame
     }
@@ -290,7 +294,7 @@ impl BlockChange {
         let mut merged = Vec::new();
         for span in spans.iter().filter(|span| !is_whole(span)) {
             let mut bytes = match self.content(core, span.unit)? {
-                Content::Absent => vec![0; unit_bytes as usize],
+                Content::Absent(_) => vec![0; unit_bytes as usize], // this Put commits after the trim
                 Content::Bytes(bytes) => bytes,
                 Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             };
@@ -325,7 +329,8 @@ impl BlockChange {
             return self.stage_deletes(core).map(|()| None);
         }
         match self.content(core, span.unit)? {
-            Content::Absent => {}
+            // Nothing is left to do, and it is done when the trim that did it is committed.
+            Content::Absent(frame) => self.frame = self.frame.max(frame),
             Content::Unread(read, place) => return Ok(Some(self.ask(read, place))),
             Content::Bytes(mut bytes) => {
                 bytes[span.in_unit.clone()].fill(0);
@@ -356,7 +361,7 @@ impl BlockChange {
     }
 
     fn op<'a>(&self, unit: u64, body: Body<'a>) -> Op<'a> {
-        Op { namespace: self.namespace, key: Key::from(unit), body, condition: Condition::Always }
+        Op { namespace: self.namespace, key: Key::from(unit).into(), body, condition: Condition::Always }
     }
 
     fn ask(&mut self, read: FlashRead, place: Place) -> FlashRead {
@@ -366,11 +371,12 @@ impl BlockChange {
 
     /// The newest content of a unit, or how to get it.
     fn content(&self, core: &Core, unit: u64) -> Result<Content, StageError> {
-        Ok(match core.newest_unit(self.namespace, &Key::from(unit))? {
-            Buffered::Absent => Content::Absent,
+        let (newest, frame) = core.newest_unit(self.namespace, &Key::from(unit))?;
+        Ok(match newest {
+            Buffered::Absent => Content::Absent(frame),
             Buffered::Value(bytes) => Content::Bytes(bytes),
             Buffered::Programmed(read) => {
-                let erase_count = core.blocks.get(core.block_of(read.at.0)).erase_count;
+                let erase_count = core.log.blocks.get(core.log.block_of(read.at.0)).erase_count;
                 let place = Place { at: read.at.0, erase_count };
                 let known = self.known.iter().find(|(known, _)| *known == place);
                 known.map_or_else(|| Content::Unread(read, place), |(_, bytes)| Content::Bytes(bytes.clone()))

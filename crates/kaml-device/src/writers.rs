@@ -2,71 +2,18 @@
 //!
 //! Lives here:       open blocks of each log and class, write positions, buffers until they are programmed.
 //! Lives elsewhere:  which log a record goes to (`staging`), what a program's completion means (`core`).
-//! Implements:       paper:KAML IV.B (chunks, bitmap, buffering until a page's worth is there).
-//!
-//! Invariants
-//! - the buffers of a block follow each other without gaps, only the last one is filling;
-//! - a buffer is kept until it is programmed, and as long as a record that it ends with is not wholly programmed.
+//! Implements:       paper:KAML IV.B (chunks, bitmap, buffering until a page's worth has collected).
 
 use crate::block_map::BlockMap;
+use crate::block_writer::{BlockWriter, Buffer, Data, Mark};
 use crate::blocks::BlockTable;
-use crate::format::oob::{Oob, PageOob};
+use crate::format::oob::{Oob, PageOob, PageTagger};
 use crate::lifetime::{Class, record_classes};
+use crate::moves::Move;
+use crate::secret::Sealer;
 use kaml_flash::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, Io, PageAddr};
-use kaml_index::{Key, Slot};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// A record on its way from one place to another; installed when the buffer that ends it is programmed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Move {
-    pub(crate) namespace: u32,
-    pub(crate) key: Key,
-    pub(crate) from: Slot,
-    pub(crate) to: Slot,
-}
-
-/// Pages of a block that are not known to be programmed yet.
-pub(crate) struct Buffer {
-    pub(crate) first_page: u32,
-    capacity_pages: u32,
-    /// Chunks in use.
-    used_chunks: u32,
-    data: Data,
-    marks: Vec<Mark>,
-    /// The oldest frame with a record here; `u64::MAX` if there is none.
-    pub(crate) first_frame: u64,
-    pub(crate) moves: Vec<Move>,
-    /// The large put that waits for this buffer.
-    pub(crate) ticket: Option<u64>,
-    sealed: bool,
-    programmed: bool,
-    /// The last record goes on in the next buffer.
-    spills: bool,
-}
-
-/// Bytes of a buffer.
-enum Data {
-    /// It is being filled.
-    Own(AlignedBuf),
-    /// It is sealed: a program has them, too.
-    Shared(Arc<AlignedBuf>),
-}
-
-#[derive(Clone, Copy, Default)]
-struct Mark {
-    bitmap: u64,
-    continues: bool,
-}
-
-/// A block being filled, or filled and not wholly programmed.
-pub(crate) struct BlockWriter {
-    pub(crate) class: Class,
-    pub(crate) log: u32,
-    next_chunk: u32,
-    closed: bool,
-    pub(crate) buffers: VecDeque<Buffer>,
-}
 
 /// What a completed program settled.
 pub(crate) struct Programmed {
@@ -79,6 +26,7 @@ pub(crate) struct Programmed {
 /// All open blocks.
 pub(crate) struct Writers {
     geometry: Geometry,
+    tagger: PageTagger,
     buffer_pages: u32,
     /// The open block of each log and class; metadata uses log 0's places.
     open: Vec<[Option<u32>; Class::COUNT]>,
@@ -86,7 +34,7 @@ pub(crate) struct Writers {
     pool: Vec<AlignedBuf>,
     /// Counts programmed pages over the device.
     pub(crate) sequence: u64,
-    /// Memory of buffers whose programs are under way.
+    /// Memory of buffers whose programs are in progress.
     pub(crate) programming_bytes: u64,
     /// Bytes of chunks that hold nothing.
     pub(crate) padded_chunks: u64,
@@ -102,11 +50,12 @@ const BUFFER_BYTES: u32 = 256 << 10;
 const FETCHED_BYTES_MAX: usize = 1024;
 
 impl Writers {
-    pub(crate) fn new(geometry: &Geometry) -> Writers {
+    pub(crate) fn new(geometry: &Geometry, sealer: Sealer) -> Writers {
         let unit = geometry.pages_per_program;
         let buffer_pages = (BUFFER_BYTES / geometry.page_bytes / unit).max(1) * unit;
         Writers {
             geometry: geometry.clone(),
+            tagger: PageTagger::new(sealer),
             buffer_pages: buffer_pages.min(geometry.pages_per_block),
             open: vec![[None; Class::COUNT]; geometry.die_count() as usize],
             active: BlockMap::new(geometry.block_count()),
@@ -115,6 +64,19 @@ impl Writers {
             programming_bytes: 0,
             padded_chunks: 0,
         }
+    }
+
+    /// Appends nothing more to blocks from this one on.
+    pub(crate) fn leave(&mut self, from: u32, blocks: &mut BlockTable, out: &mut Vec<Io>) {
+        let open = self.open.iter_mut().flatten();
+        let left: Vec<u32> = open.filter_map(|open| open.take_if(|block| *block >= from)).collect();
+        left.into_iter().for_each(|block| self.close(block, blocks, out));
+    }
+
+    /// The device has this shape from now on.
+    pub(crate) fn resize(&mut self, geometry: &Geometry) {
+        self.active.resize(geometry.block_count());
+        self.geometry = geometry.clone();
     }
 
     /// Most bytes that write buffers hold when `programming_bytes` stays under `in_flight_max`.
@@ -177,7 +139,7 @@ impl Writers {
         &mut self,
         block: u32,
         chunks: u32,
-        parts: [&[u8]; 2],
+        parts: [&[u8]; 3],
         frame: Option<u64>,
         out: &mut Vec<Io>,
     ) -> ChunkAddr {
@@ -325,7 +287,7 @@ impl Writers {
         self.geometry.chunk_at(BlockIndex(block), start)
     }
 
-    /// Appends whole metadata pages; answers the block and page of the first.
+    /// Appends whole metadata pages; returns the block and page of the first.
     pub(crate) fn append_pages(&mut self, block: u32, bytes: &[u8], out: &mut Vec<Io>) -> PageAddr {
         let page_bytes = self.geometry.page_bytes as usize;
         let per_page = self.geometry.chunks_per_page();
@@ -370,15 +332,21 @@ impl Writers {
         writer.next_chunk = (buffer.first_page + pages) * per_page;
         let oob_bytes = geometry.oob_bytes as usize;
         let mut oob = vec![0; oob_bytes * pages as usize];
-        for (mark, entry) in buffer.marks.iter().zip(oob.chunks_mut(oob_bytes)) {
+        let page_datas = buffer.data.chunks(geometry.page_bytes as usize);
+        for (page, ((mark, entry), data)) in
+            (buffer.first_page..).zip(buffer.marks.iter().zip(oob.chunks_mut(oob_bytes)).zip(page_datas))
+        {
             self.sequence += 1;
-            let fields = Oob {
+            let mut fields = Oob {
                 bitmap: mark.bitmap,
                 sequence: self.sequence,
                 log: log as u16,
                 class: class as u8,
                 continues: mark.continues,
+                tag: None,
             };
+            let at = PageAddr { block: BlockIndex(block), page };
+            fields.tag = Some(fields.tag_at(at, data, geometry.chunk_bytes, &mut self.tagger));
             PageOob::encode(&fields, entry);
         }
         self.programming_bytes += buffer.data.capacity() as u64;
@@ -423,7 +391,7 @@ impl Writers {
         }
     }
 
-    /// A program is done: answers what it settles, in page order.
+    /// A program is done: returns what it settles, in page order.
     pub(crate) fn programmed(&mut self, at: PageAddr, bytes: u64, blocks: &mut BlockTable) -> Programmed {
         self.programming_bytes -= bytes;
         let mut settled = Programmed { moves: Vec::new(), tickets: Vec::new(), block_done: false };
@@ -475,17 +443,19 @@ impl Writers {
         self.open.iter().flatten().flatten().copied()
     }
 
-    /// The most chunks that records which lie together can take of some open block of these classes.
+    /// The most chunks that are left of some open block of these classes.
     pub(crate) fn room(&self, classes: &[Class]) -> u32 {
         let open = self.open.iter().flat_map(|log| classes.iter().filter_map(|class| log[class.place()]));
-        let room = open.map(|block| self.geometry.chunks_per_block() - self.start_for(block, 1)).max().unwrap_or(0);
-        match self.geometry.packing {
-            kaml_flash::Packing::Across => room,
-            kaml_flash::Packing::WithinPage => room / 2,
-        }
+        open.map(|block| self.geometry.chunks_per_block() - self.start_for(block, 1)).max().unwrap_or(0)
     }
 
-    /// Takes a block whose program failed out of use; answers its buffers that are not programmed, for placing their
+    /// The blocks that a log appends to, their classes, and how many chunks of each are in use.
+    pub(crate) fn open_of(&self, log: u32) -> impl Iterator<Item = (u32, Class, u32)> {
+        let open = self.open[log as usize].iter().flatten();
+        open.map(|block| (*block, self.active[*block].class, self.active[*block].next_chunk))
+    }
+
+    /// Takes a block whose program failed out of use; returns its buffers that are not programmed, for placing their
     /// records again, and closes it.
     pub(crate) fn abandon(&mut self, block: u32, blocks: &mut BlockTable) -> Option<BlockWriter> {
         let writer = self.active.remove(block)?;
@@ -522,111 +492,9 @@ impl Writers {
         Some(writer.unprogrammed_records(&self.geometry))
     }
 
-    /// Copies bytes that stand in buffers of a block; false if any of them has left them (and is programmed by now).
+    /// Copies bytes that are in buffers of a block; false if any of them has left them (and is programmed by now).
     pub(crate) fn read(&self, block: u32, chunk: u32, into: &mut [u8]) -> bool {
         let Some(writer) = self.active.get(block) else { return false };
         writer.read(&self.geometry, chunk, into)
-    }
-}
-
-impl Data {
-    /// To be written to.
-    #[inline]
-    fn filling(&mut self) -> &mut AlignedBuf {
-        match self {
-            Data::Own(data) => data,
-            Data::Shared(_) => panic!("a sealed buffer is not written to"),
-        }
-    }
-
-    /// For a program; nobody writes to it any more.
-    fn share(&mut self) -> Arc<AlignedBuf> {
-        if let Data::Own(data) = self {
-            *self = Data::Shared(Arc::new(std::mem::replace(data, AlignedBuf::zeroed(0))));
-        }
-        let Data::Shared(data) = self else { unreachable!("just made so") };
-        data.clone()
-    }
-
-    /// To be filled again, if no program has it any more.
-    fn take_back(self) -> Option<AlignedBuf> {
-        match self {
-            Data::Own(data) => Some(data),
-            Data::Shared(data) => Arc::try_unwrap(data).ok(),
-        }
-    }
-}
-
-impl std::ops::Deref for Data {
-    type Target = AlignedBuf;
-    #[inline]
-    fn deref(&self) -> &AlignedBuf {
-        match self {
-            Data::Own(data) => data,
-            Data::Shared(data) => data,
-        }
-    }
-}
-
-impl Buffer {
-    /// A record that began at chunk `start` goes on in the pages behind its first, up to `last_page`.
-    fn mark_continuation(&mut self, start: u32, last_page: u32, chunks_per_page: u32) {
-        for page in self.first_page.max(start / chunks_per_page + 1)..=last_page {
-            self.marks[(page - self.first_page) as usize].continues = true;
-        }
-    }
-}
-
-impl BlockWriter {
-    /// As [`Writers::read`].
-    pub(crate) fn read(&self, geometry: &Geometry, chunk: u32, into: &mut [u8]) -> bool {
-        let page_bytes = geometry.page_bytes as usize;
-        let mut at = chunk as usize * geometry.chunk_bytes as usize;
-        let mut filled = 0;
-        for buffer in &self.buffers {
-            let start = buffer.first_page as usize * page_bytes;
-            let end = start + buffer.capacity_pages as usize * page_bytes;
-            if at < start {
-                return false;
-            }
-            if at < end {
-                let len = (end - at).min(into.len() - filled);
-                into[filled..filled + len].copy_from_slice(&buffer.data[at - start..at - start + len]);
-                filled += len;
-                at += len;
-            }
-            if filled == into.len() {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Whether all of the record is programmed that goes on behind the first buffer: up to the next one in which a record ends.
-    fn spilling_record_is_programmed(&self) -> bool {
-        let ends = |buffer: &Buffer| buffer.marks.iter().any(|mark| mark.bitmap != 0);
-        let end = self.buffers.iter().skip(1).position(ends);
-        end.is_some_and(|end| self.buffers.range(..end + 2).all(|buffer| buffer.programmed))
-    }
-
-    /// The records that end in buffers which are not programmed: (first chunk, chunks).
-    pub(crate) fn unprogrammed_records(&self, geometry: &Geometry) -> Vec<crate::format::oob::Extent> {
-        let per_page = geometry.chunks_per_page();
-        let Some(first) = self.buffers.front().map(|b| b.first_page) else { return Vec::new() };
-        let pages: Vec<Option<Oob>> = self
-            .buffers
-            .iter()
-            .flat_map(|b| &b.marks)
-            .map(|m| Some(Oob { bitmap: m.bitmap, continues: m.continues, ..Oob::default() }))
-            .collect();
-        let unprogrammed = self.buffers.iter().find(|b| !b.programmed).map_or(u32::MAX, |b| b.first_page * per_page);
-        crate::format::oob::extents(&pages, per_page)
-            .into_iter()
-            .map(|mut e| {
-                e.start += first * per_page;
-                e
-            })
-            .filter(|e| e.start + e.chunk_count > unprogrammed)
-            .collect()
     }
 }

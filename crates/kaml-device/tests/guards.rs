@@ -47,7 +47,7 @@ impl Device {
         self.core.complete(Completion { id, io, result });
     }
 
-    /// Carries out background work until `done`; `seen` sees each operation and the device just behind it.
+    /// Executes background work until `done`; `seen` sees each operation and the device just after it.
     fn work(&mut self, done: impl Fn(&Core) -> bool, mut seen: impl FnMut(&Device, &Io)) {
         for _ in 0..100_000 {
             if done(&self.core) {
@@ -93,7 +93,7 @@ impl Device {
     /// Puts a value that goes to its pages first; `seen` sees each operation.
     fn put_large(&mut self, key: u64, value: &[u8], mut seen: impl FnMut(&Device, &Io)) {
         let (namespace, key) = (self.namespace, Key::from(key));
-        let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), value.len()));
+        let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), key, value.len()));
         let value = (value, crc_fast::crc32_iscsi(value));
         let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let mut turn = |device: &mut Device| {
@@ -110,7 +110,7 @@ impl Device {
         while !self.core.is_placed(ticket) {
             turn(self);
         }
-        let op = Op { namespace, key, body: Body::Placed { ticket }, condition: Condition::Always };
+        let op = Op { namespace, key: key.into(), body: Body::Placed { ticket }, condition: Condition::Always };
         while let Err(error) = self.core.stage(&[op]) {
             assert_eq!(error, StageError::Busy);
             turn(self);
@@ -120,7 +120,7 @@ impl Device {
 
     /// The bytes on the medium that should be a key's record, and what is known of them.
     fn read(&self, namespace: u32, key: u64) -> (FlashRead, AlignedBuf) {
-        let Found::Flash(read) = self.core.reader().find(namespace, &Key::from(key)).unwrap() else {
+        let Found::Flash(read) = self.core.reader().find(namespace, Key::from(key)).unwrap() else {
             panic!("key {key} is not on the medium")
         };
         let mut io = Io::Read { at: read.at, into: AlignedBuf::zeroed(read.bytes) };
@@ -131,13 +131,13 @@ impl Device {
 
     fn get(&mut self, key: u64) -> Result<Option<Vec<u8>>, Error> {
         self.core.load_index(&self.medium, self.namespace)?;
-        match self.core.reader().find(self.namespace, &Key::from(key)).unwrap() {
+        match self.core.reader().find(self.namespace, Key::from(key)).unwrap() {
             Found::Absent => Ok(None),
             Found::Flash(_) => {
                 let (read, bytes) = self.read(self.namespace, key);
                 Ok(Some(bytes[read.value(&bytes)?].to_vec()))
             }
-            Found::Buffered => match self.core.read_buffered(self.namespace, &Key::from(key)).unwrap() {
+            Found::Buffered => match self.core.read_buffered(self.namespace, Key::from(key)).unwrap() {
                 Buffered::Value(value) => Ok(Some(value)),
                 other => panic!("{other:?}"),
             },
@@ -146,7 +146,7 @@ impl Device {
 }
 
 fn of_numbers() -> NamespaceOptions {
-    NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
+    NamespaceOptions::records(KeyKind::U64)
 }
 
 fn op(namespace: u32, key: u64, value: Option<&[u8]>, condition: Condition) -> Op<'_> {
@@ -154,12 +154,12 @@ fn op(namespace: u32, key: u64, value: Option<&[u8]>, condition: Condition) -> O
         Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
         None => Body::Delete,
     };
-    Op { namespace, key: Key::from(key), body, condition }
+    Op { namespace, key: Key::from(key).into(), body, condition }
 }
 
 /// Goal:   a condition is judged by the newest record of its key that is not committed yet, staged or in flight, also where a Put has
 ///         many conditions.
-/// Method: a key that is there is deleted, and one that is not is put and deleted and put, none of it committed; then conditions that
+/// Method: a key that exists is deleted, and one that is not is put and deleted and put, none of it committed; then conditions that
 ///         only the newest record fulfils, and those that only older ones do; before and after the frame is on its way.
 #[test]
 fn conditions_see_the_newest_uncommitted_record() {
@@ -189,9 +189,11 @@ fn conditions_see_the_newest_uncommitted_record() {
                 let present = there.contains(&key);
                 let wrong = if present { Condition::IfAbsent } else { Condition::IfPresent };
                 let mut ops = all(Condition::IfAbsent, Condition::IfPresent);
-                ops.iter_mut().filter(|op| op.key == Key::from(key)).for_each(|op| op.condition = wrong);
-                let conflict = Error::Conflict { namespace, key: Key::from(key), present };
-                assert_eq!(device.core.stage(&ops), Err(conflict.into()), "{count} {in_flight} {key}");
+                ops.iter_mut().filter(|op| *op.key.key() == Key::from(key)).for_each(|op| op.condition = wrong);
+                let conflict = Error::Conflict { namespace, key: Key::from(key).into(), present };
+                let frame = device.core.staging_frame() - u64::from(in_flight);
+                let refused = Err(StageError::RefusedAfter(frame, conflict));
+                assert_eq!(device.core.stage(&ops), refused, "{count} {in_flight} {key}");
             }
             device.core.stage(&all(Condition::IfAbsent, Condition::IfPresent)).unwrap();
             write.into_iter().for_each(|write| device.execute(write));
@@ -203,7 +205,7 @@ fn conditions_see_the_newest_uncommitted_record() {
     }
 }
 
-/// Goal:   bytes that are another record are never answered, however whole they are.
+/// Goal:   bytes that are another record are never returned, however whole they are.
 /// Method: the records of another key and of another namespace, of the same length, where a key's own should be.
 #[test]
 fn other_records_are_not_served() {
@@ -227,8 +229,8 @@ fn other_records_are_not_served() {
     }
 }
 
-/// Goal:   an index that was read from a snapshot is not put in place once there is a newer one.
-/// Method: read an index beside the core; before it is put in place another one is, is changed, written out and leaves memory.
+/// Goal:   an index that was read from a snapshot is not put in place after there is a newer one.
+/// Method: read an index next to the core; before it is put in place another one is, is changed, written out and leaves memory.
 #[test]
 fn stale_snapshots_are_not_installed() {
     let mut device = Device::new(40);
@@ -304,9 +306,9 @@ fn frames_of_the_next_lap_need_the_one_before() {
     }
 }
 
-/// Goal:   a block whose records were moved away is not erased while opening would read a frame that says they are in it.
-/// Method: a version in the page buffer, or a record in a write buffer, keeps the ring's tail behind large values, between which others
-///         are overwritten again and again, so that collection moves them; roots meanwhile; opened after a crash at each erase.
+/// Goal:   a block whose records were moved away is not erased while opening would read a frame that states they are in it.
+/// Method: a version in the page buffer, or a record in a write buffer, keeps the ring's tail after large values, between which others
+///         are overwritten again and again, so collection moves them; roots meanwhile; opened after a crash at each erase.
 #[test]
 fn blocks_that_kept_frames_name_are_not_erased() {
     const KEPT: u64 = 36;

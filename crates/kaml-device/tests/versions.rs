@@ -1,8 +1,6 @@
-//! Versioned namespaces under power cuts, beside records, on flash in memory.
+//! Versioned namespaces under power cuts, together with records, on flash in memory.
 
 mod common;
-#[path = "common/watched.rs"]
-mod watched;
 
 use common::{Cut, Life, Rng, value};
 use kaml_device::{
@@ -10,6 +8,7 @@ use kaml_device::{
     VersionReader, segment_image,
 };
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, MemoryMedium, Packing};
+use kaml_testkit::{Access, Watched};
 use kaml_versions::{
     At, BloomOptions, Command, Error as Damage, Kind, Past, Retention, SegmentAt, Source, Versions, get, history,
     merge, plan_merge,
@@ -17,7 +16,6 @@ use kaml_versions::{
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
-use watched::{Seen, Watched};
 
 fn geometry(packing: Packing) -> Geometry {
     common::geometry(packing, if packing == Packing::Across { 34 } else { 60 })
@@ -54,7 +52,7 @@ enum Step {
     Command(Command),
 }
 
-/// What must be there.
+/// What must exist.
 #[derive(Clone, Default)]
 struct Model {
     records: BTreeMap<u64, (u64, usize)>,
@@ -91,6 +89,7 @@ impl Model {
                 self.present = then;
             }
             Step::Command(Command::Forget(version)) => drop(self.snapshots.remove(version)),
+            Step::Command(Command::ForgetThrough(version)) => self.snapshots.retain(|taken, _| taken > version),
         }
     }
 
@@ -148,10 +147,10 @@ impl World {
     fn new(medium: &MemoryMedium, seed: u64, index: Option<BloomOptions>) -> World {
         Core::format(medium).unwrap();
         let mut world = World::open(medium, seed).unwrap();
-        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let keys = NamespaceOptions::records(KeyKind::U64);
         world.records = world.life.core.create_namespace("records", &keys).unwrap();
         let versions = VersionOptions { bloom: index, ..VersionOptions::default() };
-        let options = NamespaceOptions { versions: Some(versions), ..keys };
+        let options = NamespaceOptions::versions(KeyKind::U64, versions);
         world.versions = world.life.core.create_namespace("versions", &options).unwrap();
         world.root(false).unwrap();
         world
@@ -162,7 +161,7 @@ impl World {
         self.life.until(|core| core.roots_done() >= request)
     }
 
-    /// Takes the versions out of memory; answers how far a merge could go.
+    /// Takes the versions out of memory; returns how far a merge could go.
     fn unload(&mut self) -> u64 {
         self.root(true).expect("power stays");
         let request = self.life.core.request_checkpoint();
@@ -189,7 +188,7 @@ impl World {
                 self.life.commit(|core| {
                     let op = |((namespace, key, crc32c), value): (&(u32, Key, u32), _)| Op {
                         namespace: *namespace,
-                        key: *key,
+                        key: key.into(),
                         body: Option::map_or(value, Body::Delete, |value| Body::Value { value, crc32c: *crc32c }),
                         condition: Condition::Always,
                     };
@@ -226,7 +225,7 @@ impl World {
         }
     }
 
-    /// Runs for some steps; if power is cut, answers the step that was under way.
+    /// Runs for some steps; if power is cut, returns the step that was in progress.
     fn run(&mut self, model: &mut Model, steps: u64, merges: bool) -> Result<(), Option<Step>> {
         for at in 0..steps {
             let step = self.choose(model);
@@ -265,7 +264,7 @@ impl World {
                     Ok(()) => break,
                     Err(StageError::Busy) => self.life.background(true)?,
                     Err(StageError::NeedIndex(id)) => self.life.core.load_index(&self.life.medium, id).expect("whole"),
-                    Err(StageError::Refused(error)) => panic!("{error}"),
+                    Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => panic!("{error}"),
                 }
             }
             let plan = plan_merge(&mut self.reading(), row, &retention, limit).unwrap();
@@ -320,7 +319,7 @@ impl World {
     }
 }
 
-/// Without merges all versions are there, with them some of these in the same order.
+/// Without merges all versions exist, with them some of these in the same order.
 fn compare_history(key: u64, full: &[(u64, Content)], past: &[Past], is_merged: bool) -> Result<(), String> {
     let mut expected = full.iter().rev();
     for Past { version, .. } in past {
@@ -344,14 +343,14 @@ fn compare_history(key: u64, full: &[(u64, Content)], past: &[Past], is_merged: 
 /// How pages hold records, and the index of the versions.
 type Shape = (Packing, Option<BloomOptions>);
 
-/// Runs a seeded workload over several lives of one device, each ended by a power cut, and compares after each. Answers
+/// Runs a seeded workload over several lives of one device, each ended by a power cut, and compares after each. Returns
 /// whether the first run ended before its cut.
 fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merges: bool) -> bool {
     let replay = format!("seed {seed} {shape:?} first cut {first_cut}");
     let medium = MemoryMedium::new(geometry(shape.0));
     let mut world = World::new(&medium, seed, shape.1);
     let mut model = Model::default();
-    let mut rng = Rng(seed.wrapping_mul(77) | 1);
+    let mut rng = Rng::new(seed.wrapping_mul(77));
     let mut uncut = false;
     for life in 0..lives {
         medium.cut_after(if life == 0 { first_cut } else { 1 + rng.below(steps * 3) });
@@ -382,7 +381,7 @@ fn survive(seed: u64, shape: Shape, first_cut: u64, steps: u64, lives: u64, merg
     uncut
 }
 
-/// Goal:   after any power cut, each answered Put over records and versions is whole, no other is half there, every version
+/// Goal:   after any power cut, each acknowledged Put over records and versions is whole, no other exists in part, every version
 ///         ever put is where it was in its history, and snapshots and rollbacks show what they did.
 /// Method: cut at medium operation n = 1, 2, 3, … of a short run, until a run ends before its cut.
 #[test]
@@ -396,7 +395,7 @@ fn every_cut_of_a_short_run_is_survived() {
     }
 }
 
-/// Goal:   the same while segments are sealed, versions kept and the ring goes round.
+/// Goal:   the same while segments are sealed, versions kept and the ring wraps around.
 /// Method: random cuts, several lives of one device.
 #[test]
 fn long_lives_survive_random_cuts() {
@@ -407,7 +406,7 @@ fn long_lives_survive_random_cuts() {
     }
 }
 
-/// Goal:   merges lose nothing that the rules keep, wherever they are cut off, and give space back.
+/// Goal:   merges lose nothing that the rules keep, wherever they are cut off, and release space.
 /// Method: as above, with a merge after every four hundred steps, on a device so small that collection runs too.
 #[test]
 fn merges_survive_cuts() {
@@ -418,9 +417,9 @@ fn merges_survive_cuts() {
     }
 }
 
-/// Goal:   a version that stays in the page buffer holds the ring only as long as there is room for the next frame, also where that
-///         needs the rest of a lap besides.
-/// Method: one version, behind it the longest Puts of records, twice around the ring; from many places of the lap.
+/// Goal:   a version that remains in the page buffer holds the ring only as long as there is room for the next frame, also where that
+///         needs the remainder of a lap besides.
+/// Method: one version, after it the longest Puts of records, twice around the ring; from many places of the lap.
 #[test]
 fn a_buffered_version_does_not_stop_the_ring() {
     for start in 0..16 {
@@ -440,7 +439,7 @@ fn a_buffered_version_does_not_stop_the_ring() {
 }
 
 /// Goal:   a block that fails while a device is opened after a crash takes no version along, whatever was in it.
-/// Method: a device that was closed, so that a stream has what its page buffer had, was opened and used, and crashed; opened with a
+/// Method: a device that was closed, so a stream has what its page buffer had, was opened and used, and crashed; opened with a
 ///         block failing at the first, second, third, … program, and then once more.
 #[test]
 fn blocks_that_fail_while_opening_take_no_versions_along() {
@@ -462,8 +461,8 @@ fn blocks_that_fail_while_opening_take_no_versions_along() {
     loop {
         let crashed = medium.clone_state().reopen();
         let (programs, failed) = (Mutex::new(0), Mutex::new(None));
-        let watch = |seen: Seen<'_>| {
-            let Seen::Operation(Io::Program { at, .. }) = seen else { return Ok(()) };
+        let watch = |seen: Access<'_>| {
+            let Access::Operation(Io::Program { at, .. }) = seen else { return Ok(()) };
             let (mut programs, mut failed) = (programs.lock().unwrap(), failed.lock().unwrap());
             if *programs == fails_at {
                 *failed = Some(at.block);
@@ -512,7 +511,7 @@ fn a_clean_close_keeps_the_buffer() {
     }
 }
 
-/// Goal:   what looked at a key before a rollback is not put behind it: the key may look otherwise by now.
+/// Goal:   what looked at a key before a rollback is not put after it: the key may look otherwise by now.
 /// Method: a Put that must find the namespace unchanged since before a rollback, and since after it.
 #[test]
 fn a_rollback_is_a_change() {
@@ -521,20 +520,24 @@ fn a_rollback_is_a_change() {
     let versions = world.versions;
     let put = |world: &mut World, since: u64| {
         let body = Body::Value { value: b"seen", crc32c: crc_fast::crc32_iscsi(b"seen") };
-        let op = [Op { namespace: versions, key: Key::from(1), body, condition: Condition::UnchangedSince(since) }];
+        let op =
+            [Op { namespace: versions, key: Key::from(1).into(), body, condition: Condition::UnchangedSince(since) }];
         world.life.commit(|core| core.stage(&op)).unwrap()
     };
     assert_eq!(world.apply(&Step::Command(Command::Snapshot)).unwrap(), Ok(()));
     let before = world.life.core.newest_committed(versions);
     assert_eq!(world.apply(&Step::Command(Command::RollBack(1))).unwrap(), Ok(()));
-    assert_eq!(put(&mut world, before), Err(Error::Conflict { namespace: versions, key: Key::from(1), present: true }));
+    assert_eq!(
+        put(&mut world, before),
+        Err(Error::Conflict { namespace: versions, key: Key::from(1).into(), present: true })
+    );
     let after = world.life.core.newest_committed(versions);
     assert_eq!(put(&mut world, after), Ok(()));
 }
 
-/// Goal:   versions that were read beside the core are not put in place once there are newer ones, or others were faster. Merges stay
-///         behind the oldest one that is kept.
-/// Method: read them beside the core; before they are put in place others are, are changed, written out and leave memory, once by a
+/// Goal:   versions that were read next to the core are not put in place after there are newer ones, or others were faster. Merges keep
+///         after the oldest one that is kept.
+/// Method: read them next to the core; before they are put in place others are, are changed, written out and leave memory, once by a
 ///         put that is only in the kept stream, once by one that is in a segment.
 #[test]
 fn stale_versions_are_not_installed() {

@@ -5,10 +5,10 @@
 //! May be called by: `plan`.
 //!
 //! OOB entries are far smaller than a sector. They are collected in an image in RAM and written when somebody needs
-//! them on the medium: a flush, a barrier behind an urgent program, or the program that completes the block.
+//! them on the medium: a flush, a barrier after an urgent program, or the program that completes the block.
 //!
 //! Invariants
-//! - of each block at most one OOB write is under way, so an older image never lands on a newer one;
+//! - of each block at most one OOB write is in progress, so an older image never lands on a newer one;
 //! - an image exists exactly for blocks with OOB bytes that are not all written;
 //! - bytes of an image below its written pages never change.
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// How long a caller waits for another's OOB write. Only an owner that stopped reaping its queue is that slow.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Someone to tell that a turn ended.
+/// Whom to notify when a turn ends.
 pub(crate) trait Poke: Send + Sync {
     fn poke(&self);
 }
@@ -38,7 +38,7 @@ struct Table {
     with_image: BTreeSet<BlockIndex>,
     /// Those with OOB of urgent programs that is not written, for barriers.
     with_urgent: BTreeSet<BlockIndex>,
-    /// Programs that were accepted and found no space below, by their first page; each may be carried out again.
+    /// Programs that were accepted and found no space below, by their first page; each may be executed again.
     without_space: BTreeSet<PageAddr>,
     queues: Vec<Weak<dyn Poke>>,
 }
@@ -48,7 +48,7 @@ struct Block {
     programmed: Programmed,
     /// Programs whose data is on its way.
     programs_in_flight: u32,
-    /// The page behind the last urgent program whose data arrived.
+    /// The page after the last urgent program whose data arrived.
     urgent_end: u32,
     turn: Turn,
     /// Somebody was refused the turn since it was taken.
@@ -58,7 +58,7 @@ struct Block {
     image: Option<Box<Image>>,
 }
 
-/// Who may write to a block's OOB area.
+/// Which thread may write to a block's OOB area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Turn {
     Free,
@@ -76,7 +76,7 @@ struct Image {
     stale: bool,
 }
 
-/// The answer to who wants to write a block's OOB.
+/// The answer to a request to write a block's OOB.
 pub(crate) enum OobTurn {
     /// Nothing to do: they are in the file already.
     Written,
@@ -95,19 +95,25 @@ pub(crate) enum OobTurn {
 
 impl Blocks {
     pub(crate) fn new(block_count: u32) -> Self {
-        let blank = Block {
-            programmed: Programmed::Unknown,
-            programs_in_flight: 0,
-            urgent_end: 0,
-            turn: Turn::Free,
-            is_awaited: false,
-            allocated: false,
-            image: None,
-        };
-        let blocks = vec![blank; block_count as usize];
+        let blocks = vec![Block::untouched(); block_count as usize];
         let (with_image, with_urgent, without_space) = Default::default();
         let table = Table { blocks, with_image, with_urgent, without_space, queues: Vec::new() };
         Self { table: Mutex::new(table), turn_ended: Condvar::new() }
+    }
+
+    /// Sets how many blocks exist. Nothing is on its way to those that are gone.
+    pub(crate) fn resize(&self, block_count: u32) {
+        let mut table = self.table();
+        let is_gone = |block: &BlockIndex| block.0 >= block_count;
+        table.with_image.retain(|block| !is_gone(block));
+        table.with_urgent.retain(|block| !is_gone(block));
+        table.without_space.retain(|program| !is_gone(&program.block));
+        table.blocks.resize(block_count as usize, Block::untouched());
+    }
+
+    /// How many blocks exist.
+    pub(crate) fn count(&self) -> u32 {
+        self.table().blocks.len() as u32
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -131,6 +137,7 @@ impl Blocks {
         allocate: impl FnOnce() -> Result<(), MediumError>,
     ) -> Result<u32, MediumError> {
         let mut table = self.table();
+        table.check(at.block)?;
         let is_again = table.without_space.contains(&at);
         let known = || if is_again { at.page } else { table.blocks[at.block.0 as usize].programmed.next() };
         let end = geometry.check_program(at, data_len, oob.len(), known)?;
@@ -161,7 +168,7 @@ impl Blocks {
         Ok(end)
     }
 
-    /// The data of a program arrived or failed; of an urgent one that did, up to this page. Answers whether the block is
+    /// The data of a program arrived or failed; of an urgent one that did, up to this page. Returns whether the block is
     /// completely programmed.
     pub(crate) fn program_done(&self, geometry: &Geometry, at: BlockIndex, urgent_end: Option<u32>) -> bool {
         let mut table = self.table();
@@ -183,7 +190,7 @@ impl Blocks {
         self.table().without_space.insert(at);
     }
 
-    /// Asks for the turn to write the OOB of a block's first `pages` pages.
+    /// Requests the turn to write the OOB of a block's first `pages` pages.
     pub(crate) fn take_oob(&self, geometry: &Geometry, block: BlockIndex, pages: u32) -> OobTurn {
         let mut table = self.table();
         let block = &mut table.blocks[block.0 as usize];
@@ -219,7 +226,7 @@ impl Blocks {
         self.end_turn(table, at);
     }
 
-    /// Gives a turn back. Waking takes time, so that it is done only if somebody may be waiting: who was refused the turn asks again
+    /// Releases a turn. Waking takes time, so it is done only if somebody may be waiting: a caller that was refused the turn asks again
     /// before it sleeps.
     fn end_turn(&self, mut table: MutexGuard<'_, Table>, at: BlockIndex) {
         let block = &mut table.blocks[at.0 as usize];
@@ -235,14 +242,14 @@ impl Blocks {
         }
     }
 
-    /// Waits until nobody has the turn. Answers false when that takes unreasonably long.
+    /// Waits until nobody has the turn. Returns false when that takes unreasonably long.
     pub(crate) fn wait_turn(&self, at: BlockIndex) -> bool {
         let taken = |table: &mut Table| table.blocks[at.0 as usize].is_taken();
         let waited = self.turn_ended.wait_timeout_while(self.table(), TURN_WAIT_MAX, taken);
         !waited.expect("no panic under this lock").1.timed_out()
     }
 
-    /// Copies OOB bytes from a block's image. Answers false when it has none, so that the file has them.
+    /// Copies OOB bytes from a block's image. Returns false when it has none, so the file has them.
     pub(crate) fn read_oob(&self, block: BlockIndex, from: u64, into: &mut [u8]) -> bool {
         let table = self.table();
         let Some(image) = &table.blocks[block.0 as usize].image else { return false };
@@ -268,9 +275,10 @@ impl Blocks {
         table.with_urgent.iter().map(|&at| (at, table.blocks[at.0 as usize].urgent_end)).collect()
     }
 
-    /// Asks for the turn to erase: `Ok(false)` when somebody is writing there.
+    /// Requests the turn to erase: `Ok(false)` when somebody is writing there.
     pub(crate) fn start_erase(&self, at: BlockIndex) -> Result<bool, MediumError> {
         let mut table = self.table();
+        table.check(at)?;
         let block = &mut table.blocks[at.0 as usize];
         if block.programs_in_flight > 0 {
             return Err(MediumError::BadRange { what: format!("erase of {at} while it is being programmed") });
@@ -300,8 +308,31 @@ impl Blocks {
     }
 }
 
+impl Table {
+    /// Refuses blocks that do not exist.
+    fn check(&self, block: BlockIndex) -> Result<(), MediumError> {
+        match (block.0 as usize) < self.blocks.len() {
+            true => Ok(()),
+            false => Err(MediumError::BadRange { what: format!("{block} of {}", self.blocks.len()) }),
+        }
+    }
+}
+
 impl Block {
-    /// Whether somebody has the turn, whose end the caller is told of then.
+    /// One that was not touched since the medium was opened.
+    fn untouched() -> Block {
+        Block {
+            programmed: Programmed::Unknown,
+            programs_in_flight: 0,
+            urgent_end: 0,
+            turn: Turn::Free,
+            is_awaited: false,
+            allocated: false,
+            image: None,
+        }
+    }
+
+    /// Whether somebody has the turn, so the caller is notified of its end.
     fn is_taken(&mut self) -> bool {
         let is_taken = self.turn != Turn::Free;
         self.is_awaited |= is_taken;
@@ -310,7 +341,7 @@ impl Block {
 
     /// Whether the OOB of the first `pages` pages is not all in the file.
     fn needs_oob(&self, pages: u32) -> bool {
-        // Fewer pages than asked for are programmed when the block was erased since: that ended the need for the others.
+        // Fewer pages than requested are programmed when the block was erased since: that ended the need for the others.
         let pages = pages.min(self.programmed.next());
         self.image.as_ref().is_some_and(|image| image.stale || image.written_pages < pages)
     }
@@ -330,7 +361,7 @@ impl Image {
     }
 }
 
-/// How a program or erase that the system refused is answered.
+/// How a program or erase that the system refused completes.
 pub(crate) fn block_failure(block: BlockIndex, what: &'static str, errno: Errno) -> MediumError {
     if crate::sys::is_no_space(errno) {
         return MediumError::NoSpace { what: format!("{what} of {block}") };
@@ -390,7 +421,7 @@ mod tests {
                 std::thread::yield_now();
             }
             blocks.erase_done(at, true, false);
-            assert!(waiting.join().unwrap(), "whoever waits is woken");
+            assert!(waiting.join().unwrap(), "the waiter is woken");
         });
     }
 }

@@ -41,11 +41,10 @@ impl AlignedBuf {
 
     /// As [`AlignedBuf::zeroed`], to be kept for what goes to and from a device in one piece: the kernel looks up a place for each
     /// page, and splits what has too many. What fills at least half of huge pages of 2 MiB lies in such, and the capacity is whole ones.
+    /// Where the system refuses huge pages, the buffer lies in small ones.
     pub fn for_transfers(len: usize) -> Self {
-        if len < HugePages::BYTES / 2 {
-            return Self::zeroed(len);
-        }
-        Self { frames: Frames::Huge(HugePages::new(len)), start: 0, len }
+        let huge = if len < HugePages::BYTES / 2 { None } else { HugePages::new(len) };
+        huge.map_or_else(|| Self::zeroed(len), |pages| Self { frames: Frames::Huge(pages), start: 0, len })
     }
 
     /// A copy of `bytes`.

@@ -1,7 +1,7 @@
 //! The superblock copies of a file or block device: which one counts.
 //!
 //! Lives here:       reading the copies, restoring those that do not count, finding the one at the end.
-//! Lives elsewhere:  what the bytes of one copy say (`superblock`), where copies lie (`layout`).
+//! Lives elsewhere:  what the bytes of one copy mean (`superblock`), where copies lie (`layout`).
 //! May be called by: `file`.
 //! Format page:      docs/formats/superblock.md
 
@@ -57,14 +57,40 @@ pub(crate) fn read_superblocks(path: &Path, disk: &dyn Disk, read_only: bool) ->
     Ok(good)
 }
 
-/// Finds a superblock of a damaged device: also where those at the beginning are damaged and the one at the end, or wherever the
-/// end was, is whole; and where the device was cut short behind them. Answers also why it cannot be opened, if these are why.
+/// Writes another identity to all copies. One that cannot be written does not matter as long as it does not count: which one does is
+/// seen afterwards. Copy A is the first: whatever is written of it, either it counts and has the new identity, or B counts and has the
+/// old one.
+pub(crate) fn replace_identity(path: &Path, disk: &dyn Disk, identity: [u8; 16]) -> Result<(), OpenError> {
+    let mut renewed = read_superblocks(path, disk, false)?;
+    renewed.identity = Some(identity);
+    let mut refused = None;
+    for offset in renewed.places() {
+        if let Err(errno) = disk.write(&renewed.encode(), offset) {
+            tracing::warn!(path = %path.display(), offset, %errno, "a superblock copy cannot be written");
+            refused = Some(errno);
+        }
+    }
+    match good_superblock(path, disk, size_of(path, disk)?)? == renewed {
+        true => Ok(()),
+        false => Err(failed(path, "writing the superblock", refused.unwrap_or(Errno::IO))),
+    }
+}
+
+/// Finds a superblock of a damaged device: also where those at the beginning are damaged and the one at the end is whole, and where the
+/// device was cut short after them. Returns also why it cannot be opened, if these are why.
+///
+/// A superblock anywhere else is named and not taken: a tenant may have stored it as a value, and nothing that remains shows which.
 pub(crate) fn read_damaged(path: &Path, disk: &dyn Disk) -> Result<(Superblock, Option<OpenError>), OpenError> {
     let actual_bytes = size_of(path, disk)?;
     match good_superblock(path, disk, actual_bytes) {
         Err(error @ (OpenError::HeadDamaged { .. } | OpenError::Damaged { .. } | OpenError::NotADevice { .. })) => {
+            let at_end = Tail::superblock_of(actual_bytes).unwrap_or(0);
             match find_superblock(disk).map_err(|errno| failed(path, "looking for a superblock", errno))? {
-                Some(found) => Ok((found, Some(error))),
+                Some((found, offset)) if offset == at_end => Ok((found, Some(error))),
+                Some((found, _)) => {
+                    let (why, device_bytes) = (error.to_string(), found.capacity_bytes);
+                    Err(OpenError::NotAtEnd { path: path.into(), why, device_bytes, actual_bytes })
+                }
                 None => Err(error),
             }
         }
@@ -85,7 +111,7 @@ fn failed(path: &Path, what: &'static str, errno: Errno) -> OpenError {
 }
 
 fn size_of(path: &Path, disk: &dyn Disk) -> Result<u64, OpenError> {
-    disk.size().map_err(|errno| failed(path, "asking for the size", errno))
+    disk.size().map_err(|errno| failed(path, "reading the size", errno))
 }
 
 /// The copy at an offset. What lies beyond the end of a truncated file counts as zeroes, which are no superblock.
@@ -113,7 +139,7 @@ fn good_superblock(path: &Path, disk: &dyn Disk, actual_bytes: u64) -> Result<Su
         (Err(a), Err(b)) => {
             let end = Tail::superblock_of(actual_bytes).unwrap_or(0);
             match (copy_at(end).ok().filter(|c| c.is_at_end(end)), &a, &b) {
-                // Nothing tells of anything that was written over them.
+                // Nothing shows whether something was written over them.
                 (Some(c), BadCopy::Unreadable { .. }, BadCopy::Unreadable { .. }) => Ok(c),
                 (Some(_), ..) => Err(OpenError::HeadDamaged { path: path.into(), why: both_damaged(&a, &b) }),
                 (None, ..) => Err(no_superblock(path, &a, &b, actual_bytes)),
@@ -122,9 +148,9 @@ fn good_superblock(path: &Path, disk: &dyn Disk, actual_bytes: u64) -> Result<Su
     }
 }
 
-/// Looks for a superblock that stands at the end of the device it speaks of: from the end on, for what the device lies in may
+/// Looks for a superblock that is at the end of the device it speaks of: from the end on, for what the device lies in may
 /// be longer.
-fn find_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Errno> {
+fn find_superblock(disk: &dyn Disk) -> Result<Option<(Superblock, u64)>, Errno> {
     let mut end = disk.size()? / SUPERBLOCK_BYTES as u64 * SUPERBLOCK_BYTES as u64;
     while end > 0 {
         let start = end.saturating_sub(LOOK_BYTES);
@@ -137,7 +163,7 @@ fn find_superblock(disk: &dyn Disk) -> Result<Option<Superblock>, Errno> {
             if let Ok(found) = Superblock::check(copy)
                 && found.is_at_end(end)
             {
-                return Ok(Some(found));
+                return Ok(Some((found, end)));
             }
         }
     }
@@ -248,7 +274,7 @@ mod tests {
         }
     }
 
-    /// Goal:   where no copy that counts is left, or something was written over the beginning, opening says what is wrong with A and B.
+    /// Goal:   where no copy that counts is left, or something was written over the beginning, opening states what is wrong with A and B.
     /// Method: sectors of all three refused; of one of the first two, with other bytes in the other one; nothing but a refused sector.
     #[test]
     fn refused_copies_are_named() {
@@ -266,13 +292,13 @@ mod tests {
     }
 
     /// Goal:   the copy at the end is found past sectors that cannot be read.
-    /// Method: some behind it, in front of it and beside it, in a file that is longer than the device.
+    /// Method: some after it, in front of it and next to it, in a file that is longer than the device.
     #[test]
     fn copies_at_the_end_are_found_past_refused_sectors() {
         let refused = [SIZE - 4608, SIZE, SIZE + 8192, SIZE + (2 << 20)];
         let (_dir, disk) = formatted(&refused, false);
         disk.file.set_len(SIZE + (3 << 20)).unwrap();
-        assert_eq!(find_superblock(&disk).unwrap().unwrap().capacity_bytes, SIZE);
+        assert_eq!(find_superblock(&disk).unwrap().unwrap().0.capacity_bytes, SIZE);
         disk.refused.borrow_mut().push(SIZE - 512);
         assert_eq!(find_superblock(&disk).unwrap(), None);
     }

@@ -1,11 +1,36 @@
 //! Why a file or block device cannot be formatted or opened.
 //!
-//! Lives here:       the errors of `FileMedium::create` and `FileMedium::open`.
+//! Lives here:       the errors of `FileMedium::create` and `FileMedium::open`, and which process has the device open.
 //! Lives elsewhere:  errors of single operations (`medium`).
 
 use crate::GeometryError;
 use std::io;
 use std::path::PathBuf;
+
+/// A process that has a device open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Its number.
+    pub process: u32,
+    /// The name of its program, as the system shows it.
+    pub name: String,
+    /// Its command line, the program first. Empty where the system does not show it.
+    pub arguments: Vec<String>,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.process == std::process::id() {
+            true => write!(f, "this process, which opened it before"),
+            false => write!(f, "process {} ({})", self.process, self.name),
+        }
+    }
+}
+
+fn by(holder: &Option<Holder>) -> String {
+    holder.as_ref().map_or("another process, or opened twice in this one".into(), Holder::to_string)
+}
 
 /// Why formatting was refused or failed.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +38,7 @@ pub enum FormatError {
     /// The capacity leaves no room for a device.
     #[error("{capacity_bytes} bytes are too few, a device takes at least {minimum_bytes}")]
     TooSmall {
-        /// What was asked for.
+        /// What was requested.
         capacity_bytes: u64,
         /// The least that works.
         minimum_bytes: u64,
@@ -23,19 +48,19 @@ pub enum FormatError {
         "{capacity_bytes} bytes are too many, a device of {chunk_bytes}-byte chunks takes about {maximum_bytes} (choose larger chunks)"
     )]
     TooLarge {
-        /// What was asked for.
+        /// What was requested.
         capacity_bytes: u64,
         /// The chunks.
         chunk_bytes: u32,
         /// What all chunks that can be numbered hold.
         maximum_bytes: u64,
     },
-    /// The block device is smaller than the capacity asked for.
-    #[error("{path}: {capacity_bytes} bytes asked for, the device has {actual_bytes}")]
+    /// The block device is smaller than the capacity requested.
+    #[error("{path}: {capacity_bytes} bytes requested, the device has {actual_bytes}")]
     DeviceTooSmall {
         /// The device.
         path: PathBuf,
-        /// What was asked for.
+        /// What was requested.
         capacity_bytes: u64,
         /// What there is.
         actual_bytes: u64,
@@ -48,14 +73,27 @@ pub enum FormatError {
         /// How many it takes.
         minimum: u32,
     },
+    /// The blocks that fit leave no room for records.
+    #[error(
+        "{capacity_bytes} bytes leave no room for records next to the commit ring and the blocks that the firmware needs; a device with \
+         these options takes at least {smallest_bytes} bytes (or choose smaller blocks, a smaller ring or fewer dies)"
+    )]
+    NoRoom {
+        /// The requested capacity.
+        capacity_bytes: u64,
+        /// The least that the same options work with, to a MiB.
+        smallest_bytes: u64,
+    },
     /// An option is outside what the firmware can run on.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// Something is there already, and `force` was not given.
-    #[error("{path}: not empty, and formatting would destroy what is there (force was not given)")]
+    /// Something exists already, and `force` was not given.
+    #[error("{path}: contains {found}; creating a device would destroy it (--force, or `force`, overwrites it)")]
     NotEmpty {
         /// The file or device.
         path: PathBuf,
+        /// What it contains, and where.
+        found: String,
     },
     /// Neither a regular file nor a block device.
     #[error("{path}: neither a regular file nor a block device")]
@@ -64,10 +102,12 @@ pub enum FormatError {
         path: PathBuf,
     },
     /// Open elsewhere.
-    #[error("{path}: in use by another process, or opened twice in this one")]
+    #[error("{path}: in use by {}", by(holder))]
     InUse {
         /// The file or device.
         path: PathBuf,
+        /// The process that has it open, where the system shows which one that is.
+        holder: Option<Holder>,
     },
     /// The system refused.
     #[error("{path}: {what}: {source}")]
@@ -76,7 +116,7 @@ pub enum FormatError {
         path: PathBuf,
         /// What was being done.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -90,7 +130,7 @@ pub enum OpenError {
         /// The file or device.
         path: PathBuf,
     },
-    /// Formatted once, and what says how is lost.
+    /// Formatted once, and what states how is lost.
     #[error("{path}: {which} damaged: {why}")]
     Damaged {
         /// The file or device.
@@ -100,7 +140,7 @@ pub enum OpenError {
         /// How one sees it.
         why: String,
     },
-    /// Something was written over the beginning. The superblock at the end is whole, so what is left can be salvaged
+    /// Something was written over the beginning. The superblock at the end is whole, so what remains can be salvaged
     /// ([`crate::FileMedium::open_damaged`]).
     #[error("{path}: the beginning is damaged: {why}; the superblock at the end is whole")]
     HeadDamaged {
@@ -108,6 +148,23 @@ pub enum OpenError {
         path: PathBuf,
         /// How one sees it.
         why: String,
+    },
+    /// Something was written over the beginning, and the only whole superblock is in front of the end. A value can look like that,
+    /// so a person must state how long the device was.
+    #[error(
+        "{why}; a superblock of a device of {device_bytes} bytes is before the end, at {actual_bytes}, where a stored value \
+         can look like one: if the device had {device_bytes} bytes, salvage as many from a copy or from what `losetup --find --show \
+         --read-only --sizelimit {device_bytes} {path}` prints"
+    )]
+    NotAtEnd {
+        /// The file or device.
+        path: PathBuf,
+        /// What is wrong with the beginning.
+        why: String,
+        /// Bytes of the device that the superblock speaks of.
+        device_bytes: u64,
+        /// Bytes of the file or device.
+        actual_bytes: u64,
     },
     /// Formatted by a later version of this software.
     #[error("{path}: format version {found} is newer than {supported}, the newest that this software knows")]
@@ -140,10 +197,12 @@ pub enum OpenError {
         minimum_bytes: u64,
     },
     /// Open elsewhere.
-    #[error("{path}: in use by another process, or opened twice in this one")]
+    #[error("{path}: in use by {}", by(holder))]
     InUse {
         /// The file or device.
         path: PathBuf,
+        /// The process that has it open, where the system shows which one that is.
+        holder: Option<Holder>,
     },
     /// The system refused.
     #[error("{path}: {what}: {source}")]
@@ -152,7 +211,7 @@ pub enum OpenError {
         path: PathBuf,
         /// What was being done.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }

@@ -1,26 +1,24 @@
 //! A file or block device as flash, commit ring and root slots.
 //!
-//! Lives here:       opening, the state all users of one device share, operations carried out one at a time.
+//! Lives here:       opening, the state all users of one device share, operations executed one at a time.
 //! Lives elsewhere:  formatting (`format`), which superblock counts (`copies`), the steps of each operation (`plan`), many in flight (`uring`).
-//! Implements:       design section 3, "file / block device" and "process durability".
+//! Implements:       docs/ARCHITECTURE.md "The medium contract".
 //!
 //! What is used of the file system: `O_DIRECT` where it can be had, one DSYNC write for the ring (into bytes written
 //! before, a third of the cost of bytes merely allocated), `fdatasync` for flushes, holes for released blocks.
 
 use crate::blocks::{Blocks, block_failure};
-use crate::copies::{read_damaged, read_superblocks};
+use crate::copies::{read_damaged, read_superblocks, replace_identity};
 use crate::format;
 use crate::inline::InlineQueue;
 use crate::layout::Layout;
-use crate::map::SharedMap;
 use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
 use crate::superblock::Superblock;
-use crate::together::{Together, Write};
 use crate::trace::FileTrace;
 use crate::uring::UringQueue;
 use crate::{
-    AlignedBuf, Begun, BegunPair, BlockIndex, Durability, FormatError, FormatOptions, Geometry, Io, Medium,
-    MediumError, OpenError, Queue, sys,
+    AlignedBuf, Begun, BlockIndex, Durability, FormatError, FormatOptions, Geometry, Holder, Io, Medium, MediumError,
+    OpenError, Queue, sys,
 };
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
@@ -31,7 +29,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How to open a formatted file or block device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,11 +42,13 @@ pub struct OpenOptions {
     pub io_uring: bool,
     /// Bypass the page cache, where the file system can.
     pub direct: bool,
+    /// How long to wait for a device that someone else has open, beyond the fraction of a second that is always waited.
+    pub wait: Duration,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { durability: None, read_only: false, io_uring: true, direct: true }
+        Self { durability: None, read_only: false, io_uring: true, direct: true, wait: Duration::ZERO }
     }
 }
 
@@ -65,44 +65,52 @@ pub struct FileMedium {
 /// What all users of one device share.
 pub(crate) struct Media {
     pub(crate) file: LockedFile,
+    /// As of opening.
     pub(crate) geometry: Geometry,
+    /// The same with the most blocks: for checks of what does not depend on how many there are just now.
+    pub(crate) widest: Geometry,
+    /// Of `geometry`: blocks that are added follow it.
     pub(crate) layout: Layout,
     pub(crate) blocks: Blocks,
     pub(crate) urgent: Urgent,
-    together: Together,
     pub(crate) durability: Durability,
     path: PathBuf,
-    superblock: Superblock,
+    /// As it is now.
+    pub(crate) superblock: Mutex<Superblock>,
+    uuid: [u8; 16],
+    identity: [u8; 16],
+    created_s: u64,
     read_only: bool,
     io_uring: bool,
-    /// A queue was refused its ring, and this was said.
+    /// A queue was refused its ring, and this was logged.
     ring_refused: AtomicBool,
-    punches: AtomicBool,
+    pub(crate) punches: AtomicBool,
     /// The root's mirror can be written.
     mirrors: AtomicBool,
-    /// The ring, when it is memory.
-    ring: Option<Mutex<SharedMap>>,
+    /// The file through the page cache, where the ring is written to that alone.
+    cached: Option<File>,
     /// Fallbacks taken, for people.
     notes: Mutex<Vec<String>>,
-    /// Where changes of the file are noted, if anybody wants to know.
+    /// Where changes of the file are noted, if anybody needs to know.
     pub(crate) trace: Option<Arc<FileTrace>>,
 }
 
 impl FileMedium {
     /// Formats a file or block device and opens it.
     pub fn create(path: impl AsRef<Path>, options: &FormatOptions) -> Result<Self, FormatError> {
-        Self::create_with(path, options, &mut |_, _| {})
+        Self::create_with(path, options, &|_| true, &mut |_, _| {})
     }
 
-    /// As [`FileMedium::create`]; `progress` is told bytes written and bytes in all while blocks are written ahead
+    /// As [`FileMedium::create`], but changes nothing where `has_room` returns false; `progress` receives bytes written and bytes in all while blocks are written ahead
     /// ([`FormatOptions::prewrite`]).
     pub fn create_with(
         path: impl AsRef<Path>,
         options: &FormatOptions,
+        has_room: &dyn Fn(&Geometry) -> bool,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, FormatError> {
         let path = path.as_ref();
-        let (file, superblock) = format::create(path, options, progress)?;
+        let (file, superblock) = format::create(path, options, has_room, progress)?;
         Self::assemble(path, file, superblock, &OpenOptions::default(), None).map_err(|(what, errno)| FormatError::Io {
             path: path.into(),
             what,
@@ -118,17 +126,42 @@ impl FileMedium {
     /// As [`FileMedium::open`]; all that changes the file from now on is noted, but for what goes through a mapping
     /// ([`Durability::Process`]).
     pub fn open_traced(path: &Path, options: &OpenOptions, trace: Option<Arc<FileTrace>>) -> Result<Self, OpenError> {
-        let file = open_locked(path, options.read_only)?;
+        let file = open_locked(path, options.read_only, options.wait)?;
         let superblock = read_superblocks(path, &*file, options.read_only)?;
         Self::assemble(path, file, superblock, options, trace).map_err(|failed| not_opened(path, failed))
     }
 
+    /// What others know the device by. Opens the device for reading while this looks.
+    ///
+    /// # Errors
+    /// As [`FileMedium::open`].
+    pub fn identity_of(path: impl AsRef<Path>) -> Result<[u8; 16], OpenError> {
+        let path = path.as_ref();
+        let file = open_locked(path, true, Duration::ZERO)?;
+        Ok(read_superblocks(path, &*file, true)?.identity())
+    }
+
+    /// Gives a device that nobody has open another identity, drawn at random, and returns it: a copy of a device needs one before
+    /// both are used by one host. Nothing else changes, and nothing else must be in order. A power cut leaves the old identity or the
+    /// new one.
+    ///
+    /// # Errors
+    /// As [`FileMedium::open`]; [`OpenError::Io`] also if the disk does not take it.
+    pub fn renew_identity(path: impl AsRef<Path>) -> Result<[u8; 16], OpenError> {
+        let path = path.as_ref();
+        let file = open_locked(path, false, Duration::ZERO)?;
+        let failed = |what, source| OpenError::Io { path: path.into(), what, source };
+        let identity = format::random_uuid().map_err(|source| failed("drawing an identity", source))?;
+        replace_identity(path, &*file, identity)?;
+        Ok(identity)
+    }
+
     /// As [`FileMedium::open`] for reading, also where the superblocks at the beginning are damaged and the one at the end, or
-    /// wherever the end was, is whole; and where the file was cut short, whose missing bytes cannot be read then. Answers also why
+    /// wherever the end was, is whole; and where the file was cut short, whose missing bytes cannot be read then. Returns also why
     /// it cannot be opened otherwise, if these are why.
     pub fn open_damaged(path: impl AsRef<Path>) -> Result<(Self, Option<OpenError>), OpenError> {
         let (path, options) = (path.as_ref(), OpenOptions { read_only: true, ..OpenOptions::default() });
-        let file = open_locked(path, true)?;
+        let file = open_locked(path, true, Duration::ZERO)?;
         let (superblock, why) = read_damaged(path, &*file)?;
         let medium = Self::assemble(path, file, superblock, &options, None);
         Ok((medium.map_err(|failed| not_opened(path, failed))?, why))
@@ -157,11 +190,11 @@ impl FileMedium {
         }
         let (geometry, layout) = (superblock.geometry.clone(), Layout::of(&superblock.geometry));
         let durability = options.durability.unwrap_or(superblock.durability);
-        let ring = if durability == Durability::Process && !options.read_only {
-            let map = SharedMap::new(&file, layout.ring_offset, geometry.ring_bytes as usize);
-            Some(Mutex::new(map.map_err(|errno| ("mapping the commit ring", errno))?))
-        } else {
-            None
+        let cached = match durability {
+            Durability::Process if !options.read_only => {
+                Some(sys::reopen_cached(&file, path).map_err(|errno| ("opening the commit ring", errno))?)
+            }
+            _ => None,
         };
         let media = Media {
             file,
@@ -169,20 +202,27 @@ impl FileMedium {
             mirrors: true.into(),
             blocks: Blocks::new(geometry.block_count()),
             urgent: Urgent::default(),
-            together: Together::default(),
-            geometry,
             layout,
+            widest: geometry.widest(),
+            geometry,
             durability,
             path: path.into(),
-            superblock,
+            uuid: superblock.uuid,
+            identity: superblock.identity(),
+            created_s: superblock.created_s,
+            superblock: Mutex::new(superblock),
             read_only: options.read_only,
             io_uring,
             ring_refused: false.into(),
-            ring,
+            cached,
             notes: notes.into(),
             trace,
         };
         Ok(Self { media: Arc::new(media) })
+    }
+
+    pub(crate) fn media(&self) -> &Media {
+        &self.media
     }
 
     /// The durability in force.
@@ -192,12 +232,12 @@ impl FileMedium {
 
     /// When the device was formatted, in seconds since 1970.
     pub fn created_s(&self) -> u64 {
-        self.media.superblock.created_s
+        self.media.created_s
     }
 
-    /// Bytes of the file or device when it was formatted.
+    /// Bytes of the file or device that it takes.
     pub fn capacity_bytes(&self) -> u64 {
-        self.media.superblock.capacity_bytes
+        self.media.superblock().capacity_bytes
     }
 
     /// Where it is.
@@ -206,7 +246,7 @@ impl FileMedium {
     }
 }
 
-/// How often a device is asked for, and how long is waited in between, before it counts as in use. Others hold it for
+/// How often opening a device is tried, and the wait in between, before it counts as in use. Others hold it for
 /// moments: the kernel, until it has taken down the rings of a process that was killed; a child just forked, which has
 /// copies of all descriptors; probes of new block devices.
 const TRIES: u32 = 10;
@@ -216,7 +256,7 @@ const TRIES_OF_THE_DEAD: u32 = 250;
 
 /// Why an open file cannot be had for itself.
 pub(crate) enum LockError {
-    InUse,
+    InUse(Option<Holder>),
     Failed(Errno),
 }
 
@@ -224,19 +264,25 @@ pub(crate) enum LockError {
 pub(crate) struct LockedFile(File);
 
 impl LockedFile {
-    pub(crate) fn new(file: File, shared: bool) -> Result<Self, LockError> {
+    pub(crate) fn new(file: File, shared: bool, wait: Duration) -> Result<Self, LockError> {
         let operation =
             if shared { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-        for attempt in 1..=TRIES_OF_THE_DEAD {
+        let begin = Instant::now();
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let waits_on = begin.elapsed() < wait;
             match rustix::fs::flock(&file, operation) {
                 Ok(()) => return Ok(Self(file)),
+                Err(Errno::WOULDBLOCK) if waits_on => std::thread::sleep(BETWEEN_TRIES),
+                Err(Errno::WOULDBLOCK) if attempt >= TRIES_OF_THE_DEAD => break,
                 Err(Errno::WOULDBLOCK) if attempt >= TRIES && sys::is_locked_by_the_living(&file) => break,
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(BETWEEN_TRIES),
-                Err(Errno::INTR) => {}
+                Err(Errno::INTR) if waits_on || attempt < TRIES_OF_THE_DEAD => {}
                 Err(errno) => return Err(LockError::Failed(errno)),
             }
         }
-        Err(LockError::InUse)
+        Err(LockError::InUse(sys::holder(&file)))
     }
 }
 
@@ -256,24 +302,36 @@ impl Drop for LockedFile {
     }
 }
 
-/// Opens a file, and claims a block device: the kernel then refuses whoever mounts it, and refuses us if it is mounted or
+/// Opens a file, and claims a block device: the kernel then refuses to mount it, and refuses us if it is mounted or
 /// otherwise claimed.
-pub(crate) fn open_claimed(path: &Path, how: &mut std::fs::OpenOptions, claim: bool) -> Result<File, LockError> {
+pub(crate) fn open_claimed(
+    path: &Path,
+    how: &mut std::fs::OpenOptions,
+    claim: bool,
+    wait: Duration,
+) -> Result<File, LockError> {
     if claim {
         how.custom_flags(OFlags::EXCL.bits() as i32);
     }
-    for _ in 0..TRIES {
+    let begin = Instant::now();
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
         match how.open(path).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
             Ok(file) => return Ok(file),
-            Err(Errno::BUSY) if claim => std::thread::sleep(BETWEEN_TRIES),
-            Err(Errno::BUSY) => return Err(LockError::InUse),
+            Err(Errno::BUSY) if claim && (attempt < TRIES || begin.elapsed() < wait) => {
+                std::thread::sleep(BETWEEN_TRIES);
+            }
+            // A disk that is mounted has no process as its holder; one that KAML has open is locked as well.
+            Err(Errno::BUSY) => {
+                return Err(LockError::InUse(File::open(path).ok().and_then(|file| sys::holder(&file))));
+            }
             Err(errno) => return Err(LockError::Failed(errno)),
         }
     }
-    Err(LockError::InUse)
 }
 
-fn open_locked(path: &Path, read_only: bool) -> Result<LockedFile, OpenError> {
+fn open_locked(path: &Path, read_only: bool, wait: Duration) -> Result<LockedFile, OpenError> {
     let failed = |what, source| OpenError::Io { path: path.into(), what, source };
     let kind = std::fs::metadata(path).map_err(|error| failed("opening", error))?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -281,13 +339,14 @@ fn open_locked(path: &Path, read_only: bool) -> Result<LockedFile, OpenError> {
     }
     let mut how = File::options();
     how.read(true).write(!read_only);
-    let file = open_claimed(path, &mut how, kind.is_block_device() && !read_only).map_err(|error| match error {
-        LockError::InUse => OpenError::InUse { path: path.into() },
+    let claim = kind.is_block_device() && !read_only;
+    let file = open_claimed(path, &mut how, claim, wait).map_err(|error| match error {
+        LockError::InUse(holder) => OpenError::InUse { path: path.into(), holder },
         LockError::Failed(errno) => failed("opening", errno.into()),
     })?;
-    match LockedFile::new(file, read_only) {
+    match LockedFile::new(file, read_only, wait) {
         Ok(file) => Ok(file),
-        Err(LockError::InUse) => Err(OpenError::InUse { path: path.into() }),
+        Err(LockError::InUse(holder)) => Err(OpenError::InUse { path: path.into(), holder }),
         Err(LockError::Failed(errno)) => Err(failed("locking", errno.into())),
     }
 }
@@ -314,7 +373,7 @@ impl Media {
 
     /// Where the root's mirror lies, if there is one.
     pub(crate) fn mirror(&self) -> Option<u64> {
-        self.superblock.tail.map(|tail| tail.mirror_offset)
+        self.superblock().tail.map(|tail| tail.mirror_offset)
     }
 
     pub(crate) fn check_writable(&self, io: &Io) -> Result<(), MediumError> {
@@ -325,6 +384,7 @@ impl Media {
             Io::Persist { .. } => "commit ring write",
             Io::WriteRoot { .. } => "root write",
             Io::Flush => "flush",
+            Io::Resize { .. } => "change of size",
         };
         if self.read_only {
             return Err(MediumError::NotDurable { what, error: "the device is opened read-only".into() });
@@ -334,7 +394,7 @@ impl Media {
 
     /// Makes a block's range contiguous, and a full file system visible before the block is in use.
     pub(crate) fn allocate(&self, block: BlockIndex) -> Result<(), MediumError> {
-        if self.superblock.prewritten {
+        if self.superblock().prewritten {
             return Ok(());
         }
         sys::allocate(&self.file, self.layout.block(block), self.layout.block_stride_bytes)
@@ -345,25 +405,37 @@ impl Media {
         self.punches.load(Ordering::Relaxed)
     }
 
-    /// Remembers that holes cannot be had here, and says so once.
+    /// Remembers that holes cannot be had here, and reports it once.
     pub(crate) fn note_no_punch(&self, errno: Errno) {
         if self.punches.swap(false, Ordering::Relaxed) {
             self.note(format!("erased blocks keep their space (no holes: {errno})"));
         }
     }
 
-    /// Says once that the mirror is missing: the device works without it.
+    /// Logs one time that the mirror is missing: the device works without it.
     pub(crate) fn note_no_mirror(&self, errno: Errno) {
         if self.mirrors.swap(false, Ordering::Relaxed) {
             self.note(format!("the root's mirror cannot be written ({errno})"));
         }
     }
 
-    /// Puts bytes into the mapped ring, if there is one.
-    pub(crate) fn write_mapped(&self, offset: u64, bytes: &[u8]) -> bool {
-        let Some(ring) = &self.ring else { return false };
-        ring.lock().expect("no panic under this lock").write(offset as usize, bytes);
-        true
+    /// Writes the ring through the page cache, where that is all it takes. A mapping would be a little faster, but a page that
+    /// has no block, in a sparse copy or on a file system that copies on write, would end the process when the file system is full.
+    pub(crate) fn write_cached(&self, offset: u64, bytes: &[u8]) -> Option<Result<(), Errno>> {
+        let file = self.cached.as_ref()?;
+        Some(sys::write_all(file, bytes, self.layout.ring_offset + offset, false))
+    }
+
+    /// A queue lost its ring; new ones are not given any.
+    pub(crate) fn note_ring_lost(&self, why: &str) {
+        if !self.ring_refused.swap(true, Ordering::Relaxed) {
+            self.note(format!("a queue lost io_uring ({why})"));
+        }
+    }
+
+    /// Logs that a copy of the superblock could not be written.
+    pub(crate) fn note_bad_copy(&self, errno: Errno) {
+        self.note(format!("superblock copy B cannot be written ({errno})"));
     }
 
     fn note(&self, note: String) {
@@ -387,6 +459,8 @@ impl Media {
                     Err(Errno::TIMEDOUT)
                 }
             }
+            Need::Prepare => self.prepare_resize(plan),
+            Need::Finish => self.finish_resize(plan),
             Need::Done => Ok(()),
         }
     }
@@ -400,39 +474,13 @@ impl Media {
         Ok(())
     }
 
-    /// Does one step's work of several operations, at once if all of them are plain writes.
-    fn carry_out_together(&self, works: &mut [Work<'_>]) -> Vec<Result<(), Errno>> {
-        if self.io_uring
-            && let Some(mut writes) = works.iter().map(Work::as_write).collect::<Option<Vec<_>>>()
-            && self.together.write(&self.file, &mut writes)
-        {
-            return writes.into_iter().map(|write| write.outcome.expect("all have ended")).collect();
-        }
-        works.iter_mut().map(|work| self.carry_out(work.need, work.plan, work.io)).collect()
-    }
-
     fn read_region(&self, what: String, at: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         sys::read_exact(&self.file, into, at)
             .map_err(|errno| MediumError::ReadFailed { what, error: errno.to_string() })
     }
 }
 
-/// One step of an operation.
-struct Work<'a> {
-    need: Need,
-    plan: &'a mut Plan,
-    io: &'a mut Io,
-}
-
-impl Work<'_> {
-    /// As a write among others, if it is one that need not be durable.
-    fn as_write(&self) -> Option<Write<'_>> {
-        let Need::Write { at, len, place, dsync: false } = self.need else { return None };
-        Some(Write::new(&self.plan.write_buffer(self.io, place)[..len], at))
-    }
-}
-
-/// OOB that programs under way on callers' threads need, for a queue that helps.
+/// OOB that programs in progress on callers' threads need, for a queue that helps.
 #[derive(Default)]
 pub(crate) struct Urgent {
     wanted: Mutex<Vec<UrgentOob>>,
@@ -489,7 +537,11 @@ impl Medium for FileMedium {
     }
 
     fn uuid(&self) -> [u8; 16] {
-        self.media.superblock.uuid
+        self.media.uuid
+    }
+
+    fn identity(&self) -> [u8; 16] {
+        self.media.identity
     }
 
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
@@ -515,45 +567,16 @@ impl Medium for FileMedium {
         }))
     }
 
-    fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
-        let media = &*self.media;
-        if media.ring.is_some() {
-            let begun = self.begin(program)?;
-            return Ok(Box::new(move || begun().map(|()| self.execute(persist))));
-        }
-        let mut plan = Plan::leaving_oob();
-        let need = with_scratch(|pool| plan.step(media, program, Ok(()), pool))?;
-        let oob = plan.urgent_oob(program);
-        Ok(Box::new(move || {
-            with_scratch(|pool| {
-                let mut after = Plan::new();
-                let beside = after.step(media, persist, Ok(()), pool);
-                let mut works = vec![Work { need, plan: &mut plan, io: program }];
-                if let Ok(need) = beside {
-                    works.push(Work { need, plan: &mut after, io: persist });
-                }
-                // As a queue writes OOB beside its program. A turn of another is left to the barrier.
-                let (mut oob_plan, mut of_its_own) = (oob.map(Plan::of_oob), Io::Flush);
-                let oob_need = oob_plan.as_mut().map(|plan| plan.step(media, &mut of_its_own, Ok(()), pool));
-                if let (Some(plan), Some(Ok(need @ Need::Write { .. }))) = (&mut oob_plan, oob_need) {
-                    works.push(Work { need, plan, io: &mut of_its_own });
-                }
-                let mut outcomes = media.carry_out_together(&mut works).into_iter();
-                let programmed = outcomes.next().expect("one for each");
-                let written = if beside.is_ok() { outcomes.next().expect("one for each") } else { Ok(()) };
-                if let (Some(plan), Some(outcome)) = (&mut oob_plan, outcomes.next()) {
-                    // If it failed, the barrier makes it again.
-                    let _ = plan.step(media, &mut of_its_own, outcome, pool);
-                }
-                let need = plan.step(media, program, programmed, pool)?;
-                media.go_on(need, &mut plan, program, pool)?;
-                // Only now, so that the barrier knows of the program.
-                Ok(beside.and_then(|_| {
-                    let need = after.step(media, persist, written, pool)?;
-                    media.go_on(need, &mut after, persist, pool)
-                }))
-            })
-        }))
+    fn blocks_in(&self, capacity_bytes: u64) -> Option<u32> {
+        Some(self.media.blocks_in(capacity_bytes))
+    }
+
+    fn capacity_bytes(&self) -> Option<u64> {
+        Some(self.media.superblock().capacity_bytes)
+    }
+
+    fn grows_up_to(&self) -> Option<u64> {
+        self.media.grows_up_to()
     }
 
     fn queue(&self, depth: u32) -> Box<dyn Queue> {
@@ -588,16 +611,16 @@ impl Medium for FileMedium {
 
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         self.media.geometry.check_ring("read", offset, into.len(), into.len())?;
-        if let Some(ring) = &self.media.ring {
-            ring.lock().expect("no panic under this lock").read(offset as usize, into);
-            return Ok(());
-        }
-        self.media.read_region(format!("commit ring at {offset}"), self.media.layout.ring_offset + offset, into)
+        let file = self.media.cached.as_ref().unwrap_or(&self.media.file);
+        sys::read_exact(file, into, self.media.layout.ring_offset + offset).map_err(|errno| MediumError::ReadFailed {
+            what: format!("commit ring at {offset}"),
+            error: errno.to_string(),
+        })
     }
 
-    /// A mapped ring is written by copying.
+    /// Writing to the page cache is copying.
     fn persists_at_once(&self) -> bool {
-        self.media.ring.is_some()
+        self.media.cached.is_some()
     }
 
     fn describe(&self) -> String {
@@ -612,7 +635,7 @@ impl Medium for FileMedium {
         let mut words = format!(
             "{kind} {}, {} bytes, sectors of {}, {durable}{mode}",
             media.path.display(),
-            media.superblock.capacity_bytes,
+            media.superblock().capacity_bytes,
             media.geometry.sector_bytes
         );
         for note in media.notes.lock().expect("no panic under this lock").iter() {

@@ -1,24 +1,24 @@
 //! Formatting: from any file or block device to an empty KAML device.
 //!
-//! Lives here:       the order in which regions are written, so that a cut leaves either no device or a whole one.
+//! Lives here:       the order in which regions are written, so a cut leaves either no device or a whole one.
 //! May be called by: `file`.
 //!
 //! 1. the superblock copies are overwritten with zeroes and synced: nothing is a device any more;
 //! 2. the file gets its length and the blocks become holes (or their OOB areas zeroes);
 //! 3. root slots, ring and the root's mirror are *written* with zeroes: a ring merely allocated costs three times as much per
-//!    write; with `prewrite` the blocks too, so that no block's space is merely reserved;
+//!    write; with `prewrite` the blocks too, so no block's space is merely reserved;
 //! 4. everything is synced, then copy C is written, then B, then A, each durably; the directory is synced.
 
 use crate::file::{LockError, LockedFile, open_claimed};
 use crate::layout::{Layout, Tail};
 use crate::superblock::{SUPERBLOCK_BYTES, Superblock};
-use crate::{AlignedBuf, BlockIndex, FormatError, FormatOptions, Geometry, sys};
+use crate::{AlignedBuf, BlockIndex, FormatError, FormatOptions, Geometry, signature, sys};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What is written at a time when a region is filled with zeroes.
 const ZEROES_BYTES: usize = 1 << 20;
@@ -29,6 +29,7 @@ const PREWRITE_BYTES: usize = 8 << 20;
 pub(crate) fn create(
     path: &Path,
     options: &FormatOptions,
+    has_room: &dyn Fn(&Geometry) -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(LockedFile, Superblock), FormatError> {
     let existing = std::fs::metadata(path).ok().map(|found| found.file_type());
@@ -36,12 +37,13 @@ pub(crate) fn create(
     if existing.is_some_and(|kind| !kind.is_file()) && !is_device {
         return Err(FormatError::NotAFile { path: path.into() });
     }
+    let options = &if is_device { options.clone() } else { options.for_a_file() };
     if !is_device {
-        // Before the file exists: a refusal leaves nothing behind.
-        Geometry::for_file(options.capacity_bytes, sys::SECTOR_BYTES_MAX, options)?;
+        // Before the file exists: a refusal leaves no file.
+        Geometry::with_room(options.capacity_bytes, sys::SECTOR_BYTES_MAX, options, has_room)?;
     }
     let file = open(path, is_device)?;
-    let made = format(path, &file, is_device, options, progress);
+    let made = format(path, &file, is_device, options, has_room, progress);
     if made.is_err() && existing.is_none() {
         let _ = std::fs::remove_file(path);
     }
@@ -58,14 +60,14 @@ fn open(path: &Path, is_device: bool) -> Result<LockedFile, FormatError> {
     if !is_device {
         how.create(true).truncate(false);
     }
-    let in_use = || FormatError::InUse { path: path.into() };
-    let file = open_claimed(path, &mut how, is_device).map_err(|error| match error {
-        LockError::InUse => in_use(),
+    let in_use = |holder| FormatError::InUse { path: path.into(), holder };
+    let file = open_claimed(path, &mut how, is_device, Duration::ZERO).map_err(|error| match error {
+        LockError::InUse(holder) => in_use(holder),
         LockError::Failed(errno) => failed(path, "opening")(errno),
     })?;
-    match LockedFile::new(file, false) {
+    match LockedFile::new(file, false, Duration::ZERO) {
         Ok(file) => Ok(file),
-        Err(LockError::InUse) => Err(in_use()),
+        Err(LockError::InUse(holder)) => Err(in_use(holder)),
         Err(LockError::Failed(errno)) => Err(failed(path, "locking")(errno)),
     }
 }
@@ -75,16 +77,19 @@ fn format(
     file: &File,
     is_device: bool,
     options: &FormatOptions,
+    has_room: &dyn Fn(&Geometry) -> bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Superblock, FormatError> {
-    let actual_bytes = sys::size_of(file).map_err(failed(path, "asking for the size"))?;
+    let actual_bytes = sys::size_of(file).map_err(failed(path, "reading the size"))?;
     let capacity_bytes = if is_device && options.capacity_bytes == 0 { actual_bytes } else { options.capacity_bytes };
     if is_device && capacity_bytes > actual_bytes {
         return Err(FormatError::DeviceTooSmall { path: path.into(), capacity_bytes, actual_bytes });
     }
-    let geometry = Geometry::for_file(capacity_bytes, sys::sector_bytes(file), options)?;
-    if !options.force && !is_blank(file, is_device, actual_bytes).map_err(failed(path, "reading"))? {
-        return Err(FormatError::NotEmpty { path: path.into() });
+    let geometry = Geometry::with_room(capacity_bytes, sys::sector_bytes(file), options, has_room)?;
+    if !options.force
+        && let Some(found) = occupant(file, is_device, actual_bytes).map_err(failed(path, "reading"))?
+    {
+        return Err(FormatError::NotEmpty { path: path.into(), found });
     }
     let layout = Layout::of(&geometry);
     clear(path, file, is_device, actual_bytes, capacity_bytes)?;
@@ -97,13 +102,15 @@ fn format(
     }
     rustix::fs::fsync(file).map_err(failed(path, "syncing"))?;
     let superblock = Superblock {
-        uuid: random_uuid(path)?,
+        uuid: random_uuid().map_err(failed_to_draw(path))?,
+        identity: None,
         created_s: now_s(),
         capacity_bytes,
         geometry,
         durability: options.durability,
         prewritten: options.prewrite,
         tail: Some(tail),
+        grows_up_to: options.grow_up_to.map(|limit| limit.max(capacity_bytes)),
     };
     for offset in superblock.places().rev() {
         sys::write_all(file, &superblock.encode(), offset, true).map_err(failed(path, "writing the superblock"))?;
@@ -115,19 +122,17 @@ fn format(
     Ok(superblock)
 }
 
-/// A file is blank when empty; a block device when nothing stands where superblocks, file systems and partition tables
-/// begin.
-fn is_blank(file: &File, is_device: bool, actual_bytes: u64) -> Result<bool, Errno> {
-    if !is_device {
-        return Ok(actual_bytes == 0);
+/// What formatting would destroy: in a file any bytes at all, on a block device what has a signature or is not zero.
+fn occupant(file: &File, is_device: bool, actual_bytes: u64) -> Result<Option<String>, Errno> {
+    if actual_bytes == 0 {
+        return Ok(None);
     }
-    let mut start = vec![0; (64 << 10).min(actual_bytes as usize)];
-    sys::read_exact(file, &mut start, 0)?;
-    Ok(start.iter().all(|&byte| byte == 0))
+    let found = signature::find(file, actual_bytes)?;
+    Ok(found.or_else(|| (!is_device).then(|| format!("{actual_bytes} bytes of zeroes"))))
 }
 
 /// Takes away the old superblocks, durably, before anything else changes; then a file's old content and length. The one at
-/// the end goes last: without those at the beginning it is good for salvaging only.
+/// the end is removed last: without those at the beginning it is good for salvaging only.
 fn clear(path: &Path, file: &File, is_device: bool, actual: u64, capacity: u64) -> Result<(), FormatError> {
     if actual > 0 {
         zero(file, 0, 2 * SUPERBLOCK_BYTES as u64).map_err(failed(path, "clearing the superblocks"))?;
@@ -143,7 +148,7 @@ fn clear(path: &Path, file: &File, is_device: bool, actual: u64, capacity: u64) 
     Ok(())
 }
 
-/// A file's blocks are holes already. A device that cannot discard gets empty OOB areas, so that no page of another
+/// A file's blocks are holes already. A device that cannot discard gets empty OOB areas, so no page of another
 /// life looks programmed.
 fn empty_blocks(file: &File, is_device: bool, geometry: &Geometry, layout: &Layout) -> Result<(), Errno> {
     if !is_device {
@@ -184,12 +189,14 @@ fn zero(file: &File, at: u64, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-fn random_uuid(path: &Path) -> Result<[u8; 16], FormatError> {
+fn failed_to_draw(path: &Path) -> impl Fn(std::io::Error) -> FormatError + '_ {
+    move |source| FormatError::Io { path: path.into(), what: "drawing a uuid", source }
+}
+
+/// A UUID of random numbers (RFC 9562, version 4).
+pub(crate) fn random_uuid() -> std::io::Result<[u8; 16]> {
     let mut uuid = [0; 16];
-    File::open("/dev/urandom")
-        .and_then(|mut source| source.read_exact(&mut uuid))
-        .map_err(|source| FormatError::Io { path: path.into(), what: "drawing a uuid", source })?;
-    // The bits that RFC 9562 gives to a random uuid.
+    File::open("/dev/urandom")?.read_exact(&mut uuid)?;
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     Ok(uuid)

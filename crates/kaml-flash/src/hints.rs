@@ -1,6 +1,6 @@
 //! Hints about memory: what the processor should fetch, or leave out of its caches, what the system should keep on huge pages.
 //!
-//! Lives here:       the intrinsics and the system call behind them. None changes what a program sees.
+//! Lives here:       the intrinsics and the system call after them. None changes what a program sees.
 //! May be called by: everyone.
 #![allow(unsafe_code, reason = "all of them take addresses")]
 
@@ -39,7 +39,7 @@ pub fn prefer_huge_pages<T>(memory: &[T]) {
     }
 }
 
-/// Copies bytes to where the processor will not need them soon: a device reads them next. What the caches hold stays there, and
+/// Copies bytes to where the processor will not need them soon: a device reads them next. The caches keep their contents, and
 /// lines that are overwritten are not fetched first.
 ///
 /// # Panics
@@ -65,7 +65,7 @@ pub fn copy_past_caches(into: &mut [u8], from: &[u8]) {
             }
         }
         into.into_remainder().copy_from_slice(from.remainder());
-        // SAFETY: a fence touches no memory. Whoever is told of the bytes by another thread must see them.
+        // SAFETY: a fence touches no memory. A thread that learns of the bytes from another thread must see them.
         unsafe { _mm_sfence() }
     }
     #[cfg(not(target_arch = "x86_64"))]

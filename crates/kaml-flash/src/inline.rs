@@ -1,4 +1,4 @@
-//! A queue for media without asynchronous operations: carries everything out inside `reap`, in the order submitted.
+//! A queue for media without asynchronous operations: executes everything inside `reap`, in the order submitted.
 //!
 //! Lives here:       the waiting list and the waker.
 //! Lives elsewhere:  the operations themselves (`Medium::execute`).
@@ -21,7 +21,7 @@ pub(crate) struct InlineQueue<M> {
 struct InlineWaker {
     woken: Mutex<bool>,
     changed: Condvar,
-    /// Readable while a wake waits for the next `reap`; made for the first who asks, nothing if the system refuses it.
+    /// Readable while a wake waits for the next `reap`; made for the first caller that requests it, nothing if the system refuses it.
     event: OnceLock<Option<OwnedFd>>,
 }
 
@@ -32,7 +32,7 @@ impl<M: Medium> InlineQueue<M> {
 }
 
 impl InlineWaker {
-    /// Takes the wake that came, waiting for it as told.
+    /// Takes the wake that came, waiting for it as `wait` specifies.
     fn take(&self, wait: Wait) {
         let mut woken = self.woken.lock().expect("no panic under this lock");
         if let Wait::ForNs(ns) = wait {
@@ -43,7 +43,7 @@ impl InlineWaker {
         if std::mem::take(&mut *woken)
             && let Some(Some(event)) = self.event.get()
         {
-            // It can only be empty already, which is what is wanted.
+            // It can only be empty already, which is what is needed.
             let _ = rustix::io::read(event, &mut [0; 8]);
         }
     }
@@ -53,7 +53,7 @@ impl Wake for InlineWaker {
     fn wake(&self) {
         let mut woken = self.woken.lock().expect("no panic under this lock");
         if std::mem::replace(&mut *woken, true) {
-            return; // whoever waits has been told, or sees it before waiting
+            return; // a waiting thread has been notified, or sees it before it waits
         }
         if let Some(Some(event)) = self.event.get() {
             // The counter goes from 0 to 1, so it has room.

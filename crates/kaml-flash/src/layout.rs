@@ -10,13 +10,13 @@
 //!  │ sb A │ sb B │ 0… │ root 0    │ root 1    │ commit ring    │ block 0  │oob │ block 1  │oob │ … mirror│ sb C │
 //!  └──────┴──────┴────┴───────────┴───────────┴────────────────┴───────────────┴───────────────┴─────────┴──────┘
 //! ```
-//! A block's pages are contiguous, so any record is one contiguous read. The mirror of the root and the last superblock are there
+//! A block's pages are contiguous, so any record is one contiguous read. The mirror of the root and the last superblock exist
 //! for a device whose beginning was overwritten.
 
 use crate::superblock::SUPERBLOCK_BYTES;
 use crate::{BlockIndex, Durability, FormatError, Geometry, Packing};
 
-/// Roots and ring start at multiples of this, so that they can be mapped whatever the size of a memory page.
+/// Roots and ring start at multiples of this, so they can be mapped whatever the size of a memory page.
 const REGION_ALIGN: u64 = 64 << 10;
 /// The blocks and their OOB areas start at multiples of this.
 const AREA_ALIGN: u64 = 4096;
@@ -25,8 +25,11 @@ pub(crate) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 4096];
 /// Where the third one and what lies before it may begin.
 const TAIL_ALIGN: u64 = 4096;
 
-/// Smallest capacity that can be formatted: ring and roots take an eighth of it, a hundred blocks the rest.
+/// Smallest capacity that can be formatted: ring and roots take an eighth of it, and a hundred blocks take the remainder.
 pub const CAPACITY_BYTES_MIN: u64 = 32 << 20;
+/// A record lies in one erase block. In smaller ones what records leave at the ends of blocks is so much that collection cannot keep up.
+/// Devices with smaller blocks, which earlier versions made, can be opened.
+const BLOCK_BYTES_MIN: u64 = 32 << 10;
 /// Fewer blocks leave the firmware no room to reclaim.
 pub const BLOCK_COUNT_MIN: u32 = 8;
 
@@ -70,7 +73,7 @@ impl Layout {
     }
 }
 
-/// What lies behind the blocks.
+/// What lies after the blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Tail {
     /// A copy of the root that was written last.
@@ -80,7 +83,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// That of a device of so many bytes. Fails if it is smaller than its tail.
+    /// That of a device of this many bytes. Fails if it is smaller than its tail.
     pub(crate) fn of(capacity_bytes: u64, root_bytes: u32) -> Option<Self> {
         let superblock_offset = Self::superblock_of(capacity_bytes)?;
         let mirror_offset = superblock_offset.checked_sub(root_bytes.into())?;
@@ -96,28 +99,51 @@ impl Tail {
 /// How to format a file or block device; `None` means the default for the capacity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FormatOptions {
-    /// Bytes of the whole file. 0 means the whole of a block device, and is too small for a file.
+    /// Bytes of the whole file. 0 means the whole of a block device; a file then begins with [`FormatOptions::FIRST_BYTES`] and grows by
+    /// itself.
     pub capacity_bytes: u64,
-    /// Data bytes of an erase block, a multiple of 4 KiB.
+    /// Data bytes of an erase block, a multiple of 4 KiB from 32 KiB to 1 GiB.
     pub block_bytes: Option<u64>,
     /// Dies, which is the number of logs.
     pub die_count: Option<u32>,
     /// Bytes of a chunk.
     pub chunk_bytes: Option<u32>,
-    /// Bytes of the commit ring; a sixteenth of the capacity unless told otherwise, at most 64 MiB, or 4 MiB a die if that is
+    /// Bytes of the commit ring; a sixteenth of the capacity by default, at most 64 MiB, or 4 MiB a die if that is
     /// more.
     pub ring_bytes: Option<u64>,
-    /// What "durable" has to outlive, unless an opener says otherwise.
+    /// What "durable" has to outlive, unless an opener specifies otherwise.
     pub durability: Durability,
     /// Write every block once while formatting, and keep its space when it is erased. Takes as long as writing the whole
     /// capacity; afterwards no write has to turn reserved space into written space, which on a file system slows durable
     /// puts by a quarter until each block has been used once.
     pub prewrite: bool,
+    /// Bytes up to which the device grows by itself when it runs low on space; `u64::MAX` means as far as what it lies in lets it. Without it
+    /// the size changes by command only.
+    pub grow_up_to: Option<u64>,
     /// Format over a file that is not empty, or over a device.
     pub force: bool,
 }
 
 impl FormatOptions {
+    /// Bytes of a file that is to grow by itself, if no other size is given.
+    pub const FIRST_BYTES: u64 = 64 << 20;
+
+    /// Options of a file that is small at first and grows by itself when it runs low on space, up to `limit_bytes`.
+    pub fn growing_up_to(limit_bytes: u64) -> Self {
+        Self { grow_up_to: Some(limit_bytes), ..Self::default() }
+    }
+
+    /// The same with the sizes of a file in place of those that were not given.
+    pub(crate) fn for_a_file(&self) -> Self {
+        match self.capacity_bytes {
+            0 => {
+                let limit = self.grow_up_to.unwrap_or(u64::MAX);
+                Self { capacity_bytes: Self::FIRST_BYTES.min(limit), grow_up_to: Some(limit), ..self.clone() }
+            }
+            _ => self.clone(),
+        }
+    }
+
     /// Defaults for a capacity.
     pub fn new(capacity_bytes: u64) -> Self {
         Self { capacity_bytes, ..Self::default() }
@@ -125,6 +151,41 @@ impl FormatOptions {
 }
 
 impl Geometry {
+    /// As [`Geometry::for_file`], but also refuses a shape that `has_room` finds too small, and reports the smallest capacity that is
+    /// not.
+    ///
+    /// # Errors
+    /// [`FormatError::NoRoom`] instead of [`FormatError::TooFewBlocks`], too.
+    pub fn with_room(
+        capacity_bytes: u64,
+        sector_bytes: u32,
+        options: &FormatOptions,
+        has_room: &dyn Fn(&Geometry) -> bool,
+    ) -> Result<Self, FormatError> {
+        const STEP_BYTES: u64 = 1 << 20;
+        let fits = |steps: u64| {
+            Self::for_file(steps * STEP_BYTES, sector_bytes, options).is_ok_and(|geometry| has_room(&geometry))
+        };
+        match Self::for_file(capacity_bytes, sector_bytes, options) {
+            Ok(geometry) if has_room(&geometry) => return Ok(geometry),
+            Ok(_) | Err(FormatError::TooFewBlocks { .. }) => {}
+            Err(other) => return Err(other),
+        }
+        let mut too_small = capacity_bytes / STEP_BYTES;
+        let mut large = too_small + 1;
+        while !fits(large) {
+            (too_small, large) = (large, large * 2);
+            if large * STEP_BYTES > 1 << 60 {
+                return Self::for_file(capacity_bytes, sector_bytes, options); // no size helps
+            }
+        }
+        while large - too_small > 1 {
+            let middle = too_small.midpoint(large);
+            if fits(middle) { large = middle } else { too_small = middle }
+        }
+        Err(FormatError::NoRoom { capacity_bytes, smallest_bytes: large * STEP_BYTES })
+    }
+
     /// The shape that fits a file of `capacity_bytes` whose device reads and writes sectors of `sector_bytes`.
     pub fn for_file(capacity_bytes: u64, sector_bytes: u32, options: &FormatOptions) -> Result<Self, FormatError> {
         const PAGE_BYTES: u32 = 4096;
@@ -132,8 +193,8 @@ impl Geometry {
             return Err(FormatError::TooSmall { capacity_bytes, minimum_bytes: CAPACITY_BYTES_MIN });
         }
         let block_bytes = options.block_bytes.unwrap_or_else(|| default_block_bytes(capacity_bytes));
-        if !block_bytes.is_multiple_of(u64::from(PAGE_BYTES)) || block_bytes == 0 || block_bytes > 1 << 30 {
-            let must = "a multiple of 4096, at most 1 GiB";
+        if !block_bytes.is_multiple_of(u64::from(PAGE_BYTES)) || !(BLOCK_BYTES_MIN..=1 << 30).contains(&block_bytes) {
+            let must = "a multiple of 4096, from 32 KiB to 1 GiB";
             return Err(crate::GeometryError { what: "block_bytes", value: block_bytes, must }.into());
         }
         let ring_bytes = options.ring_bytes.unwrap_or_else(|| default_ring_bytes(capacity_bytes, options.die_count));
@@ -179,12 +240,12 @@ impl Geometry {
     }
 }
 
-/// Records stay in the ring until they are programmed and a root has said so. Each die has a write buffer being filled and
+/// Records are kept in the ring until they are programmed and a root has reported it. Each die has a write buffer being filled and
 /// up to two being programmed, 768 KiB in all, and a root frees an eighth of the ring at least: a ring with less than a
 /// few MiB a die would make many dies wait for each other.
 const RING_BYTES_PER_DIE: u64 = 4 << 20;
 const RING_BYTES_MIN: u64 = 4 << 20;
-/// Of the default, on few dies.
+/// The part of the default on few dies.
 const RING_BYTES_MAX: u64 = 64 << 20;
 
 fn default_ring_bytes(capacity_bytes: u64, die_count: Option<u32>) -> u64 {
@@ -193,7 +254,7 @@ fn default_ring_bytes(capacity_bytes: u64, die_count: Option<u32>) -> u64 {
     (capacity_bytes / 16).clamp(RING_BYTES_MIN, most).next_multiple_of(4096)
 }
 
-/// 17 MiB, so that a record of 16 MiB with its header fits in one block; on small devices about a 120th, so that there
+/// 17 MiB, so a record of 16 MiB with its header fits in one block; on small devices about a 120th, so there
 /// are blocks enough to reclaim.
 fn default_block_bytes(capacity_bytes: u64) -> u64 {
     if capacity_bytes >= 2 << 30 { 17 << 20 } else { (capacity_bytes / 120 / 4096 * 4096).max(256 << 10) }
@@ -247,7 +308,7 @@ mod tests {
         );
         assert!(of(1 << 46, FormatOptions { chunk_bytes: Some(128), ..defaults() }).is_ok());
         let refused = |options| of(64 << 20, options).unwrap_err();
-        for block_bytes in [0, 4095, 5000, 2 << 30, u64::MAX] {
+        for block_bytes in [0, 4095, 5000, 4096, 28 << 10, 33_000, 2 << 30, u64::MAX] {
             let error = refused(FormatOptions { block_bytes: Some(block_bytes), ..defaults() });
             assert!(matches!(error, FormatError::Geometry(error) if error.value == block_bytes), "{block_bytes}");
         }

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       operations, their answers, and what each promises.
 //! Lives elsewhere:  when to issue them (`kaml-device`), how (`file`, `memory`, a simulator).
-//! Implements:       design section 3; paper:KAML IV.B (non-volatile buffer = commit ring).
+//! Implements:       docs/ARCHITECTURE.md "The medium contract"; paper:KAML IV.B (non-volatile buffer = commit ring).
 //!
 //! What is durable when an operation is done, and what a power cut may leave:
 //!
@@ -13,10 +13,11 @@
 //! | `Erase` | no; after a later `Flush` | the block whole, erased, or in between |
 //! | `Persist` | yes; with `barrier` also the urgent programs completed before it was submitted | any subset of its sectors, and of those programs |
 //! | `WriteRoot` | yes | any subset of that slot's sectors; the other slot is untouched |
+//! | `Resize` | yes | the old size or the new one |
 //! | `Flush` | everything done before it was submitted | – |
 //!
 //! NAND rules, refused by every medium: a program starts at its block's next unprogrammed page (page 0 of a block
-//! that was not touched since the medium was opened is accepted), covers whole program units, and stays in one block;
+//! that was not touched since the medium was opened is accepted), covers whole program units, and is within one block;
 //! a block is programmed once between erases.
 
 use crate::{AlignedBuf, BlockIndex, ChunkAddr, Geometry, PageAddr};
@@ -34,7 +35,7 @@ pub enum Io {
     Read {
         /// The first chunk.
         at: ChunkAddr,
-        /// Receives the bytes; its length is how many are wanted.
+        /// Receives the bytes; its length is how many are needed.
         into: AlignedBuf,
     },
     /// Reads the OOB bytes of `into.len() / oob_bytes` pages. A page never programmed, or whose OOB was lost in a
@@ -49,18 +50,18 @@ pub enum Io {
     Program {
         /// The first page.
         at: PageAddr,
-        /// Page data, a multiple of the program unit; shared, so that the firmware can serve reads from it meanwhile.
+        /// Page data, a multiple of the program unit; shared, so the firmware can serve reads from it meanwhile.
         data: Arc<AlignedBuf>,
         /// OOB bytes, `oob_bytes` for each page of `data`.
         oob: Vec<u8>,
         /// Data and OOB are made durable by the next `Persist` with `barrier`, not only by a `Flush`.
         urgent: bool,
     },
-    /// Erases a block. With `release` the space is given back to what lies below (hole punching, discard).
+    /// Erases a block. With `release` the space is released to what lies below (hole punching, discard).
     Erase {
         /// The block.
         block: BlockIndex,
-        /// Give the space back.
+        /// Release the space.
         release: bool,
     },
     /// Writes `len` bytes (a multiple of `sector_bytes`) at a byte offset of the commit ring, not wrapping; durable
@@ -84,6 +85,16 @@ pub enum Io {
     },
     /// Makes every operation completed before it was submitted durable.
     Flush,
+    /// Gives each die this many blocks; durable when done. New blocks are appended, and read as if they had never been programmed. Blocks
+    /// beyond the new end are gone: the caller keeps nothing in them. No root is written meanwhile.
+    Resize {
+        /// Blocks of each die from now on.
+        blocks_per_die: u32,
+        /// Bytes of the file or block device that hold them; 0: as few as do.
+        capacity_bytes: u64,
+        /// The space of new blocks is taken from the file system now, or else the size does not change.
+        reserve: bool,
+    },
 }
 
 /// What an operation came to; buffers are returned in `io`.
@@ -97,7 +108,7 @@ pub struct Completion {
     pub result: Result<(), MediumError>,
 }
 
-/// What the world may answer, or a rule that was broken.
+/// A failure of the medium, or a rule that was broken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MediumError {
     /// Our own FTL asserts that it never causes one.
@@ -105,7 +116,7 @@ pub enum MediumError {
     OutOfOrder {
         /// Where.
         at: PageAddr,
-        /// The page that may be programmed next; `pages_per_block` when the block is full.
+        /// The page that can be programmed next; `pages_per_block` when the block is full.
         expected: u32,
     },
     /// Address or length outside the geometry.
@@ -121,8 +132,14 @@ pub enum MediumError {
         block: BlockIndex,
         /// "program" or "erase".
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: String,
+    },
+    /// The size does not change. Nothing is lost, and the medium can be used.
+    #[error("the size cannot be changed: {why}")]
+    NotResized {
+        /// What is in the way, with its numbers.
+        why: String,
     },
     /// The firmware's: a block failed where no other was left for what must be written. What is stored can be read as long as the
     /// device is open, and salvaged.
@@ -142,7 +159,7 @@ pub enum MediumError {
     ReadFailed {
         /// The address.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         error: String,
     },
     /// A ring, root or flush operation failed: nothing new can be made durable.
@@ -150,7 +167,7 @@ pub enum MediumError {
     NotDurable {
         /// "commit ring write", "root write" or "flush".
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         error: String,
     },
     /// The medium was cut off (power cut in a simulation, device unplugged).
@@ -174,16 +191,16 @@ pub trait Wake: Send + Sync {
 }
 
 /// Operations in flight of the thread that made the queue, which keeps it: kernels serve one thread's ring best. When a queue is dropped, each operation it had accepted is
-/// carried out or not, as in a power cut, and none is afterwards.
-pub trait Queue {
+/// executed or not, as in a power cut, and none is afterwards.
+pub trait Queue: Send {
     /// Accepts an operation; may start it now or at the next `reap`. Programs of one block start in this order.
     fn submit(&mut self, id: IoId, io: Io);
-    /// Starts what was accepted and appends what is done, waiting as told if nothing is.
+    /// Starts what was accepted and appends what is done, and waits as `wait` requests if nothing is.
     fn reap(&mut self, wait: Wait, done: &mut Vec<Completion>);
     /// Operations accepted and not yet reaped.
     fn in_flight(&self) -> usize;
     /// From now on the queue takes a share of what [`Medium::begin`] has begun on other threads, whenever it is reaped. Its owner
-    /// must go on reaping it: they wait for it.
+    /// must continue reaping it: they wait for it.
     fn help(&mut self) {}
     /// A handle that ends waits.
     fn waker(&self) -> Arc<dyn Wake>;
@@ -192,38 +209,44 @@ pub trait Queue {
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    /// Starts what was accepted and gets ready for waiting at [`Queue::fd`], until the next `reap`. Answers false if
+    /// Starts what was accepted and gets ready for waiting at [`Queue::fd`], until the next `reap`. Returns false if
     /// there is a reason not to wait: something to reap, or a wake that came already.
     fn arm(&mut self) -> bool {
         false
     }
 }
 
-/// Carries out an operation that has begun.
+/// Executes an operation that has begun.
 pub type Begun<'a> = Box<dyn FnOnce() -> Result<(), MediumError> + 'a>;
-
-/// Carries out a program that has begun, and the ring write that names its pages. An error is the program's, and then the ring write
-/// is not durable; else the ring write's outcome follows.
-pub type BegunPair<'a> = Box<dyn FnOnce() -> Result<Result<(), MediumError>, MediumError> + 'a>;
 
 /// A flash array with a commit ring and two root slots.
 pub trait Medium: Send + Sync {
-    /// The shape.
+    /// The shape as of opening. Only the number of blocks of each die changes, with [`Io::Resize`].
     fn geometry(&self) -> &Geometry;
-    /// Identifies the formatted device; ring frames and roots bear it, so that bytes of another life never count.
+    /// Blocks that each die would have if the medium took this many bytes of what it lies in; nothing if it cannot be resized.
+    fn blocks_in(&self, _capacity_bytes: u64) -> Option<u32> {
+        None
+    }
+    /// Bytes of what it lies in that the medium takes now; nothing if that means nothing.
+    fn capacity_bytes(&self) -> Option<u64> {
+        None
+    }
+    /// Bytes up to which it may grow by itself; nothing if it has a fixed size.
+    fn grows_up_to(&self) -> Option<u64> {
+        None
+    }
+    /// Identifies the formatted device; ring frames and roots bear it, so bytes of another life never count.
     fn uuid(&self) -> [u8; 16];
-    /// Carries out one operation on the caller's thread. Safe from many threads at once.
+    /// What others know the device by: [`Medium::uuid`] unless it has got another identity, as a copy of a device needs.
+    fn identity(&self) -> [u8; 16] {
+        self.uuid()
+    }
+    /// Executes one operation on the caller's thread. Safe from many threads at once.
     fn execute(&self, io: &mut Io) -> Result<(), MediumError>;
-    /// As [`Medium::execute`] for whoever must say where in the order of operations this one is, without waiting for it: when this
-    /// returns, programs of the block that are submitted later start behind it. What is answered carries it out, and must.
+    /// As [`Medium::execute`] for a caller that must state where in the order of operations this one is, without waiting for it: when this
+    /// returns, programs of the block that are submitted later start after it. The closure that it returns executes the operation, and must be called.
     fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
         self.execute(io).map(|()| -> Begun<'a> { Box::new(|| Ok(())) })
-    }
-    /// As [`Medium::begin`] for an urgent program, together with the `Persist` with `barrier` that follows it: carried out beside
-    /// each other where that is quicker.
-    fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
-        let begun = self.begin(program)?;
-        Ok(Box::new(move || begun().map(|()| self.execute(persist))))
     }
     /// A new queue for many operations in flight.
     fn queue(&self, depth: u32) -> Box<dyn Queue>;
@@ -237,7 +260,7 @@ pub trait Medium: Send + Sync {
     }
     /// Reads the commit ring at a byte offset (multiple of `sector_bytes`, not wrapping).
     fn read_ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError>;
-    /// Whether operations take no time but the caller's own, so that leaving them to another thread only costs.
+    /// Whether operations take no time but the caller's own, so leaving them to another thread only costs.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -245,7 +268,7 @@ pub trait Medium: Send + Sync {
     fn persists_at_once(&self) -> bool {
         self.is_immediate()
     }
-    /// Asks the processor to fetch what an operation will read, which is carried out soon.
+    /// Asks the processor to fetch what an operation will read, which is executed soon.
     fn prefetch(&self, _: &Io) {}
     /// Words for a person: what it is, and any fallback it had to take.
     fn describe(&self) -> String;

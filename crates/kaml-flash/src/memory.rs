@@ -8,25 +8,31 @@
 use crate::buffer::PREFETCH_BYTES;
 use crate::inline::InlineQueue;
 use crate::rules::Programmed;
-use crate::{AlignedBuf, BlockIndex, Geometry, GeometryError, Io, Medium, MediumError, PageAddr, Queue};
+use crate::{AlignedBuf, BlockIndex, Geometry, GeometryError, Growing, Io, Medium, MediumError, PageAddr, Queue};
 use crate::{copy_past_caches, prefer_huge_pages};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Flash in RAM. A clone is another handle on the same bytes.
 #[derive(Clone)]
 pub struct MemoryMedium {
     shared: Arc<Shared>,
+    /// As of opening.
+    geometry: Geometry,
 }
 
-/// Each part has a lock of its own, so that operations wait for others on the same block only. Nobody holds two locks, but for
+/// Each part has a lock of its own, so operations wait for others on the same block only. Nobody holds two locks, but for
 /// those of `spare` and `urgent`, which are taken last.
 struct Shared {
+    /// With the most blocks.
     geometry: Geometry,
+    blocks_per_die: AtomicU32,
+    /// Whether the size can be changed.
+    resizes: AtomicBool,
     uuid: [u8; 16],
     power: Power,
-    blocks: Box<[RwLock<Block>]>,
+    blocks: Growing<RwLock<Block>>,
     /// Blocks with pages that the next barrier makes durable.
     urgent: Mutex<Vec<BlockIndex>>,
     ring: Mutex<Region>,
@@ -62,7 +68,7 @@ enum Fate {
 struct Bytes {
     data: Region,
     oob: Region,
-    /// Pages that were programmed; what stands behind them is of an earlier life of the memory, and reads as zeroes.
+    /// Pages that were programmed; what follows them is of an earlier life of the memory, and reads as zeroes.
     page_count: usize,
 }
 
@@ -75,27 +81,34 @@ impl MemoryMedium {
         Self::try_new(geometry).expect("a geometry that `Geometry::check` accepts")
     }
 
-    /// Erased flash of this shape, if it is a legal one.
+    /// Erased flash of this shape, if it is a legal one. All such media have one UUID, so tests that use them are the same each time.
     pub fn try_new(geometry: Geometry) -> Result<Self, GeometryError> {
+        MemoryMedium::with_uuid(geometry, *b"KAML in memory\0\0")
+    }
+
+    /// As [`MemoryMedium::try_new`], with a UUID of its own.
+    pub fn with_uuid(geometry: Geometry, uuid: [u8; 16]) -> Result<Self, GeometryError> {
         geometry.check()?;
         let blank = || RwLock::new(Block::erased(Programmed::Unknown));
         let shared = Shared {
-            uuid: *b"KAML in memory\0\0",
+            uuid,
             power: Power(AtomicU64::new(Power::ON)),
-            blocks: (0..geometry.block_count()).map(|_| blank()).collect(),
+            blocks: Growing::new((0..geometry.block_count()).map(|_| blank())),
+            blocks_per_die: AtomicU32::new(geometry.blocks_per_die),
+            resizes: AtomicBool::new(true),
             urgent: Mutex::default(),
             ring: Mutex::new(Region::zeroed(geometry.ring_bytes as usize)),
             roots: std::array::from_fn(|_| Mutex::new(Region::zeroed(geometry.root_bytes as usize))),
             spare: Mutex::default(),
-            geometry,
+            geometry: geometry.widest(),
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), geometry })
     }
 
-    /// Takes the memory of all blocks from the system now, so that no program waits for it: for measuring.
+    /// Takes the memory of all blocks from the system now, so no program waits for it: for measuring.
     pub fn allocate(&self) {
         let shared = &self.shared;
-        let empty = shared.blocks.iter().filter(|block| read(block).bytes.is_none()).count();
+        let empty = shared.blocks().filter(|block| read(block).bytes.is_none()).count();
         let mut spare = lock(&shared.spare);
         let missing = empty.saturating_sub(spare.len());
         spare.extend((0..missing).map(|_| Bytes::filled(&shared.geometry, ALLOCATED)));
@@ -108,21 +121,24 @@ impl MemoryMedium {
             geometry: shared.geometry.clone(),
             uuid: shared.uuid,
             power: Power(AtomicU64::new(shared.power.0.load(Ordering::Relaxed))),
-            blocks: shared.blocks.iter().map(|block| RwLock::new(read(block).clone())).collect(),
+            blocks: Growing::new(shared.blocks().map(|block| RwLock::new(read(block).clone()))),
+            blocks_per_die: AtomicU32::new(shared.blocks_per_die.load(Ordering::Acquire)),
+            resizes: AtomicBool::new(true),
             urgent: Mutex::new(lock(&shared.urgent).clone()),
             ring: Mutex::new(lock(&shared.ring).clone()),
             roots: shared.roots.each_ref().map(|root| Mutex::new(lock(root).clone())),
             spare: Mutex::default(),
         };
-        Self { shared: Arc::new(copy) }
+        let geometry = self.geometry_now();
+        Self { shared: Arc::new(copy), geometry }
     }
 
-    /// Forgets which pages were programmed, as a medium does that is opened again. Bytes stay.
+    /// Forgets which pages were programmed, as a medium does that is opened again. Bytes are kept.
     pub fn reopen(&self) -> Self {
-        for block in &self.shared.blocks {
+        for block in self.shared.blocks() {
             write(block).programmed = Programmed::Unknown;
         }
-        self.clone()
+        Self { shared: self.shared.clone(), geometry: self.geometry_now() }
     }
 
     /// Power fails during the `count`-th mutating operation from now (program, erase, persist, root, flush): a prefix
@@ -131,16 +147,26 @@ impl MemoryMedium {
         self.shared.power.0.store(count, Ordering::Relaxed);
     }
 
+    /// The shape as it is now.
+    fn geometry_now(&self) -> Geometry {
+        Geometry { blocks_per_die: self.shared.blocks_per_die.load(Ordering::Acquire), ..self.geometry.clone() }
+    }
+
+    /// From now on the size can be changed, or every change finds no space, as in a full file system.
+    pub fn allow_resizing(&self, may: bool) {
+        self.shared.resizes.store(may, Ordering::Relaxed);
+    }
+
     /// Whether the power failed.
     pub fn is_cut(&self) -> bool {
         self.shared.power.is_off()
     }
 
-    /// Restores power. Of what no flush covered, `seed` chooses what is left: for each page the data and the OOB, apart,
+    /// Restores power. `seed` chooses what remains of everything that no flush covered: for each page the data and the OOB, apart,
     /// new or old; each erased block whole, erased, or in between.
     pub fn power_on(&self, seed: u64) {
         let mut choice = XorShift::new(seed);
-        for block in &self.shared.blocks {
+        for block in self.shared.blocks() {
             write(block).lose_power(&self.shared.geometry, &mut choice);
         }
         lock(&self.shared.urgent).clear();
@@ -156,16 +182,50 @@ impl Power {
         self.0.load(Ordering::Relaxed) == Self::OFF
     }
 
-    /// Counts a mutating operation. Answers whether power failed during it.
+    /// Counts a mutating operation. Returns whether power failed during it.
     fn mutate(&self) -> bool {
         let count = |left| (left != Self::ON).then(|| u64::saturating_sub(left, 1));
-        self.0.try_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok_and(|left| left <= 1)
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).is_ok_and(|left| left <= 1)
     }
 }
 
 impl Shared {
     fn block(&self, block: BlockIndex) -> &RwLock<Block> {
         &self.blocks[block.0 as usize]
+    }
+
+    fn count(&self) -> u32 {
+        self.blocks_per_die.load(Ordering::Acquire) * self.geometry.die_count()
+    }
+
+    fn blocks(&self) -> impl Iterator<Item = &RwLock<Block>> {
+        (0..self.count()).map(|block| self.block(BlockIndex(block)))
+    }
+
+    /// Refuses blocks that do not exist just now.
+    fn check_block(&self, block: BlockIndex) -> Result<(), MediumError> {
+        match block.0 < self.count() {
+            true => Ok(()),
+            false => Err(MediumError::BadRange { what: format!("{block} of {}", self.count()) }),
+        }
+    }
+
+    /// A power cut during it leaves the old size.
+    fn resize(&self, blocks_per_die: u32) -> Result<(), MediumError> {
+        if let Err(error) = (Geometry { blocks_per_die, ..self.geometry.clone() }).check() {
+            return Err(MediumError::NotResized { why: error.to_string() });
+        }
+        if !self.resizes.load(Ordering::Relaxed) {
+            return Err(MediumError::NoSpace { what: "a change of size".to_owned() });
+        }
+        let torn = self.power.mutate();
+        if !torn {
+            let (old, new) = (self.count(), blocks_per_die * self.geometry.die_count());
+            self.blocks.grow(new as usize, || RwLock::new(Block::erased(Programmed::Unknown)));
+            (new..old).for_each(|block| *write(self.block(BlockIndex(block))) = Block::erased(Programmed::Unknown));
+            self.blocks_per_die.store(blocks_per_die, Ordering::Release);
+        }
+        gone_if(torn)
     }
 
     /// Memory for a block.
@@ -176,6 +236,7 @@ impl Shared {
 
     fn program(&self, at: PageAddr, data: &[u8], oob: &[u8], urgent: bool) -> Result<(), MediumError> {
         let geometry = &self.geometry;
+        self.check_block(at.block)?;
         let mut block = self.blocks.get(at.block.0 as usize).map(write);
         let next = || block.as_ref().map_or(0, |block| block.programmed.next());
         let end = geometry.check_program(at, data.len(), oob.len(), next)?;
@@ -201,7 +262,7 @@ impl Shared {
         let mut block = write(self.block(at));
         let torn = self.power.mutate();
         let old = block.bytes.take();
-        // Of two erases without a flush between, the bytes before the first are the older ones and may come back too;
+        // If there were two erases without a flush between them, the bytes before the first are the older ones and may come back too;
         // the younger ones are as legal, and kept because they are what the firmware has most use for losing.
         let older = block.before_erase.replace(old);
         lock(&self.spare).extend(older.flatten().map(Bytes::emptied));
@@ -214,7 +275,7 @@ impl Shared {
         if self.power.mutate() {
             return Err(MediumError::Gone);
         }
-        for block in &self.blocks {
+        for block in self.blocks() {
             let mut block = write(block);
             if let Some(before) = block.before_erase.take() {
                 lock(&self.spare).extend(before.map(Bytes::emptied));
@@ -224,7 +285,7 @@ impl Shared {
         Ok(())
     }
 
-    /// When power fails during it, the bytes are there and what they rely on may not be: the worst that can happen.
+    /// When power fails during it, the bytes exist and what they rely on may be missing: the worst that can happen.
     fn persist_barrier(&self, at: usize, bytes: &[u8]) -> Result<(), MediumError> {
         let urgent = std::mem::take(&mut *lock(&self.urgent));
         let torn = self.power.mutate();
@@ -315,7 +376,7 @@ impl Bytes {
         self
     }
 
-    /// Puts data and OOB into pages up to `end`; where they are too short, the pages keep what is there.
+    /// Puts data and OOB into pages up to `end`; where they are too short, the pages keep what exists.
     fn program(&mut self, geometry: &Geometry, page: u32, end: u32, data: &[u8], oob: &[u8]) {
         let (page, page_bytes, oob_bytes) = (page as usize, geometry.page_bytes as usize, geometry.oob_bytes as usize);
         let is_whole = data.len() == (end as usize - page) * page_bytes;
@@ -331,7 +392,7 @@ impl Bytes {
     }
 }
 
-/// Bytes that lie on huge pages where the system has them, but for the rest of them at the end.
+/// Bytes that lie on huge pages where the system has them, but for the remainder of them at the end.
 struct Region {
     memory: Box<[u8]>,
     /// Where they begin in it.
@@ -398,7 +459,7 @@ fn sector_prefix<'a>(geometry: &Geometry, bytes: &'a [u8]) -> &'a [u8] {
     &bytes[..bytes.len() / sector / 2 * sector]
 }
 
-/// Reads bytes, and zeroes behind their end.
+/// Reads bytes, and zeroes after their end.
 fn read_back(from: &[u8], at: u64, into: &mut [u8]) {
     let from = &from[(at as usize).min(from.len())..];
     let (known, rest) = into.split_at_mut(from.len().min(into.len()));
@@ -425,7 +486,12 @@ impl XorShift {
 
 impl Medium for MemoryMedium {
     fn geometry(&self) -> &Geometry {
-        &self.shared.geometry
+        &self.geometry
+    }
+
+    fn blocks_in(&self, capacity_bytes: u64) -> Option<u32> {
+        let die_bytes = self.geometry.block_bytes() * u64::from(self.geometry.die_count());
+        Some((capacity_bytes / die_bytes).min(u64::from(self.shared.geometry.blocks_per_die)) as u32)
     }
 
     fn uuid(&self) -> [u8; 16] {
@@ -440,12 +506,14 @@ impl Medium for MemoryMedium {
         match io {
             Io::Read { at, into } => {
                 let (block, from) = geometry.check_read(*at, into.len())?;
+                self.shared.check_block(block)?;
                 let block = read(self.shared.block(block));
                 read_back(block.bytes().map_or(&[], |b| b.programmed(&b.data, geometry.page_bytes)), from, into);
                 Ok(())
             }
             Io::ReadOob { at, into } => {
                 let from = geometry.check_read_oob(*at, into.len())?;
+                self.shared.check_block(at.block)?;
                 let block = read(self.shared.block(at.block));
                 read_back(block.bytes().map_or(&[], |b| b.programmed(&b.oob, geometry.oob_bytes)), from, into);
                 Ok(())
@@ -453,6 +521,7 @@ impl Medium for MemoryMedium {
             Io::Program { at, data, oob, urgent } => self.shared.program(*at, data, oob, *urgent),
             Io::Erase { block, release: _ } => {
                 geometry.check_erase(*block)?;
+                self.shared.check_block(*block)?;
                 self.shared.erase(*block)
             }
             Io::Persist { offset, data, len, barrier } => {
@@ -467,6 +536,7 @@ impl Medium for MemoryMedium {
                 self.shared.overwrite(&roots[usize::from(*slot)], 0, data)
             }
             Io::Flush => self.shared.flush(),
+            Io::Resize { blocks_per_die, .. } => self.shared.resize(*blocks_per_die),
         }
     }
 
@@ -495,7 +565,9 @@ impl Medium for MemoryMedium {
     fn prefetch(&self, io: &Io) {
         let Io::Read { at, into } = io else { return };
         let geometry = &self.shared.geometry;
-        if let Ok((block, from)) = geometry.check_read(*at, into.len()) {
+        if let Ok((block, from)) = geometry.check_read(*at, into.len())
+            && self.shared.check_block(block).is_ok()
+        {
             let block = read(self.shared.block(block));
             let bytes = block.bytes().map_or(&[][..], |b| b.programmed(&b.data, geometry.page_bytes));
             if let Some(bytes) = bytes.get(from as usize..from as usize + into.len()) {
@@ -509,6 +581,6 @@ impl Medium for MemoryMedium {
     }
 
     fn describe(&self) -> String {
-        format!("memory, {} bytes", self.shared.geometry.block_bytes() * u64::from(self.shared.geometry.block_count()))
+        format!("memory, {} bytes", self.geometry.block_bytes() * u64::from(self.shared.count()))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       which bytes come from below and which from above.
 //! Lives elsewhere:  the bytes above (`memory`).
-//! May be called by: whoever wants to recover a device without touching it.
+//! May be called by: a caller that needs to recover a device without touching it.
 //!
 //! Invariants
 //! - nothing below is ever changed;
@@ -13,7 +13,7 @@ use crate::{AlignedBuf, BlockIndex, Geometry, Io, Medium, MediumError, MemoryMed
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Another medium as it is, to which nothing is written: changes stay in memory and are gone with the last clone. Blocks and
+/// Another medium as it is, to which nothing is written: changes are kept in memory and lost with the last clone. Blocks and
 /// pieces of the ring are copied when they are first changed.
 #[derive(Clone)]
 pub struct Overlay {
@@ -65,7 +65,7 @@ impl Overlay {
 }
 
 impl Shared {
-    /// Reads a part of the ring from below. Of a damaged one, whatever sectors can be read.
+    /// Reads a part of the ring from below. For a damaged part, the sectors that can be read.
     fn ring(&self, offset: u64, into: &mut AlignedBuf) -> Result<(), MediumError> {
         match self.below.read_ring(offset, into) {
             Err(error) if self.passes_over_damage => {
@@ -111,6 +111,10 @@ impl Medium for Overlay {
         self.shared.below.uuid()
     }
 
+    fn identity(&self) -> [u8; 16] {
+        self.shared.below.identity()
+    }
+
     fn execute(&self, io: &mut Io) -> Result<(), MediumError> {
         let Shared { above, is_above, root_is_above, .. } = &*self.shared;
         let changed = match io {
@@ -122,6 +126,9 @@ impl Medium for Overlay {
                 self.geometry().check_ring("write", *offset, *len, data.len())?;
                 self.shared.take_up(*offset, *len as u64)?;
                 None
+            }
+            Io::Resize { .. } => {
+                return Err(MediumError::NotResized { why: "the device is opened for reading".to_owned() });
             }
             Io::WriteRoot { .. } | Io::Flush => None,
         };
@@ -172,7 +179,7 @@ impl Medium for Overlay {
     }
 
     fn describe(&self) -> String {
-        format!("{}; changes stay in memory", self.shared.below.describe())
+        format!("{}; changes are kept in memory", self.shared.below.describe())
     }
 }
 
@@ -183,7 +190,7 @@ mod tests {
 
     /// Goal:   what is written is read back, and nothing of it arrives below.
     /// Method: a block with content below is erased and programmed above; a root is changed; the ring, over the end of one piece
-    ///         and in the middle of what was there before.
+    ///         and in the middle of what existed before.
     #[test]
     fn changes_stay_above() {
         let geometry = Geometry::for_file(32 << 20, 512, &FormatOptions::new(32 << 20)).unwrap();
@@ -253,7 +260,7 @@ mod tests {
 
     /// Goal:   of a damaged device all is seen but the sectors that cannot be read, also next to what is written; roots that cannot be
     ///         read are named until they are written.
-    /// Method: a sector in the middle of the ring and a root fail; reads across it, before and after a write beside it.
+    /// Method: a sector in the middle of the ring and a root fail; reads across it, before and after a write next to it.
     #[test]
     fn damage_is_zeroes_and_no_more() {
         let medium = MemoryMedium::new(Geometry::for_file(32 << 20, 512, &FormatOptions::new(32 << 20)).unwrap());

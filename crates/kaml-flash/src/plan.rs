@@ -9,17 +9,20 @@
 //!  ReadOob   ── from the image, or read ─▶ trimmed
 //!  Program   ── write data ─▶ [turn ▶ write OOB, if urgent and not left to the barrier, or the block is complete]
 //!  Erase     ── turn ▶ punch a hole, if released ─▶ write an empty OOB area, if not punched
-//!  Persist   ── write (DSYNC), or a copy into the mapping
+//!  Persist   ── write (DSYNC), or to the page cache alone
 //!   with barrier ── write or copy ─▶ for each urgent program whose OOB is in RAM: turn ▶ write OOB ─▶ sync
 //!  WriteRoot ── write the mirror ─▶ write ─▶ sync; where there is no mirror: write (DSYNC)
 //!  Flush     ── for each block with OOB in RAM: turn ▶ write OOB ─▶ sync
+//!  Resize    ── `resize`
 //! ```
-//! With `Durability::Process` the syncs fall away.
+//! With `Durability::Process` the syncs are omitted.
 
 use crate::blocks::{OobTurn, block_failure};
 use crate::file::Media;
+use crate::resize::{ResizeStep, Resizing};
 use crate::{AlignedBuf, BlockIndex, Durability, Io, MediumError, sys};
 use rustix::io::Errno;
+use std::sync::Arc;
 
 /// Which buffer a transfer uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,11 +36,26 @@ pub(crate) enum Place {
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
-    Read { at: u64, len: usize, place: Place },
-    Write { at: u64, len: usize, place: Place, dsync: bool },
+    Read {
+        at: u64,
+        len: usize,
+        place: Place,
+    },
+    Write {
+        at: u64,
+        len: usize,
+        place: Place,
+        dsync: bool,
+    },
     Sync,
-    Punch { at: u64, len: u64 },
+    Punch {
+        at: u64,
+        len: u64,
+    },
     Turn(BlockIndex),
+    /// What a change of size begins with, and what it ends with.
+    Prepare,
+    Finish,
     Done,
 }
 
@@ -60,6 +78,7 @@ enum Step {
     FlushTurn,
     FlushOob { block: BlockIndex, pages: u32 },
     FlushSync,
+    Resize(ResizeStep),
 }
 
 /// OOB that an urgent program needs: of a block's pages up to this one.
@@ -72,7 +91,8 @@ pub(crate) struct UrgentOob {
 /// Where an operation is on its way.
 pub(crate) struct Plan {
     step: Step,
-    scratch: Option<AlignedBuf>,
+    pub(crate) resizing: Option<Box<Resizing>>,
+    pub(crate) scratch: Option<AlignedBuf>,
     /// Urgent OOB is written by a queue that helps, or else by the barrier that needs it.
     leaves_oob: bool,
     /// What a flush still has to write.
@@ -107,12 +127,27 @@ impl ScratchPool {
     }
 }
 
+/// Puts a copy in the place of a buffer, which is never released: the kernel may still use it.
+pub(crate) fn leak(buffer: &mut AlignedBuf) {
+    let mut copy = AlignedBuf::zeroed(buffer.capacity());
+    copy.set_len(buffer.len());
+    copy.copy_from_slice(buffer);
+    std::mem::forget(std::mem::replace(buffer, copy));
+}
+
 impl Plan {
     pub(crate) fn new() -> Self {
-        Self { step: Step::Start, scratch: None, leaves_oob: false, unwritten: Vec::new(), traced: None }
+        Self {
+            step: Step::Start,
+            resizing: None,
+            scratch: None,
+            leaves_oob: false,
+            unwritten: Vec::new(),
+            traced: None,
+        }
     }
 
-    /// As [`Plan::new`], for who cannot write OOB beside the data.
+    /// As [`Plan::new`], for a caller that cannot write OOB next to the data.
     pub(crate) fn leaving_oob() -> Self {
         Self { leaves_oob: true, ..Self::new() }
     }
@@ -125,12 +160,12 @@ impl Plan {
         }
     }
 
-    /// How to write them beside it.
+    /// How to write them next to it.
     pub(crate) fn of_oob(oob: UrgentOob) -> Self {
         Self { step: Step::ProgramTurn { block: oob.block, end: oob.end }, ..Self::new() }
     }
 
-    /// Where the read asked for goes.
+    /// The buffer for the requested read.
     pub(crate) fn read_buffer<'a>(&'a mut self, io: &'a mut Io, place: Place) -> &'a mut AlignedBuf {
         match (place, io) {
             (Place::Scratch, _) => self.scratch.as_mut().expect("a step that uses the scratch buffer has one"),
@@ -139,7 +174,7 @@ impl Plan {
         }
     }
 
-    /// Where the write asked for comes from.
+    /// The buffer of the requested write.
     pub(crate) fn write_buffer<'a>(&'a self, io: &'a Io, place: Place) -> &'a AlignedBuf {
         match (place, io) {
             (Place::Scratch, _) => self.scratch.as_ref().expect("a step that uses the scratch buffer has one"),
@@ -149,7 +184,17 @@ impl Plan {
         }
     }
 
-    /// Takes the outcome of what was needed last (anything, the first time) and says what is needed next. After an
+    /// Puts a copy in the place of the bytes that the write reads, which are never released.
+    pub(crate) fn leak_write_buffer(&mut self, io: &mut Io, place: Place) {
+        match (place, io) {
+            (Place::Scratch, _) => leak(self.scratch.as_mut().expect("a step that uses the scratch buffer has one")),
+            (Place::Caller, Io::Program { data, .. }) => std::mem::forget(Arc::clone(data)),
+            (Place::Caller, Io::Persist { data, .. } | Io::WriteRoot { data, .. }) => leak(data),
+            (Place::Caller, _) => panic!("this operation writes nothing"),
+        }
+    }
+
+    /// Takes the outcome of what was needed last (anything, the first time) and states what is needed next. After an
     /// error or [`Need::Done`] the operation is over.
     pub(crate) fn step(
         &mut self,
@@ -240,6 +285,7 @@ impl Plan {
                 self.flush(media)
             }
             Step::FlushSync => durable_done("flush", outcome),
+            Step::Resize(step) => self.resized(media, step, outcome),
         }
     }
 
@@ -250,7 +296,7 @@ impl Plan {
             Io::ReadOob { .. } => self.read_oob(media, io, pool),
             Io::Program { .. } => self.program(media, io),
             Io::Erase { block, .. } => {
-                media.geometry.check_erase(*block)?;
+                media.widest.check_erase(*block)?;
                 self.erase(media, io)
             }
             Io::Persist { .. } => self.persist(media, io),
@@ -265,7 +311,17 @@ impl Plan {
                 self.unwritten = media.blocks.unwritten();
                 self.flush(media)
             }
+            Io::Resize { blocks_per_die, capacity_bytes, reserve } => {
+                self.resizing = Some(Box::new(Resizing::new(media, *blocks_per_die, *capacity_bytes, *reserve)?));
+                Ok(self.then(ResizeStep::Prepare, Need::Prepare))
+            }
         }
+    }
+
+    /// The next step of a change of size, and what it needs.
+    pub(crate) fn then(&mut self, step: ResizeStep, need: Need) -> Need {
+        self.step = Step::Resize(step);
+        need
     }
 
     fn root(&mut self, media: &Media, slot: u8, len: usize) -> Need {
@@ -278,12 +334,13 @@ impl Plan {
     fn read(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {
         let Io::Read { at, into } = io else { unreachable!("called for reads") };
         let len = into.len();
-        let (block, from) = media.geometry.check_read(*at, len)?;
+        let (block, from) = media.widest.check_read(*at, len)?;
+        media.check_block(block)?;
         if len == 0 {
             return Ok(Need::Done);
         }
         let (at, skip, span) = media.widen(media.layout.block(block) + from, len);
-        // Widened reads mostly fit the caller's buffer, whose capacity is whole pages; then the bytes stay where they are.
+        // Widened reads mostly fit the caller's buffer, whose capacity is whole pages; then the bytes are not moved.
         let place = if span <= into.capacity() {
             into.set_len(span);
             Place::Caller
@@ -316,7 +373,8 @@ impl Plan {
 
     fn read_oob(&mut self, media: &Media, io: &mut Io, pool: &mut ScratchPool) -> Result<Need, MediumError> {
         let Io::ReadOob { at, into } = io else { unreachable!("called for OOB reads") };
-        let from = media.geometry.check_read_oob(*at, into.len())?;
+        let from = media.widest.check_read_oob(*at, into.len())?;
+        media.check_block(at.block)?;
         if into.is_empty() || media.blocks.read_oob(at.block, from, into) {
             return Ok(Need::Done);
         }
@@ -346,7 +404,7 @@ impl Plan {
         let Io::Program { at, data, oob, .. } = io else { unreachable!("called for programs") };
         let allocate = || media.allocate(at.block);
         let program = (*at, data.len(), &oob[..]);
-        let end = media.blocks.start_program(&media.geometry, program, media.layout.oob_area_bytes, allocate)?;
+        let end = media.blocks.start_program(&media.widest, program, media.layout.oob_area_bytes, allocate)?;
         self.step = Step::ProgramData { block: at.block, end };
         let offset = media.layout.block(at.block) + u64::from(at.page) * u64::from(media.geometry.page_bytes);
         Ok(Need::Write { at: offset, len: data.len(), place: Place::Caller, dsync: false })
@@ -409,7 +467,8 @@ impl Plan {
     fn persist(&mut self, media: &Media, io: &Io) -> Result<Need, MediumError> {
         let Io::Persist { offset, data, len, barrier } = io else { unreachable!("called for ring writes") };
         media.geometry.check_ring("write", *offset, *len, data.len())?;
-        if media.write_mapped(*offset, &data[..*len]) {
+        if let Some(written) = media.write_cached(*offset, &data[..*len]) {
+            durable_done("commit ring write", written)?;
             return if *barrier { self.barrier(media) } else { Ok(Need::Done) };
         }
         // A barrier takes one sync for ring and pages. A DSYNC write of the ring would not do: on a disk with FUA it makes
@@ -419,7 +478,7 @@ impl Plan {
         Ok(Need::Write { at, len: *len, place: Place::Caller, dsync: media.syncs() && !barrier })
     }
 
-    /// Behind the ring write: mostly the OOB that was started beside its program is written by now.
+    /// After the ring write: the OOB that was started with its program is mostly written by now.
     fn barrier(&mut self, media: &Media) -> Result<Need, MediumError> {
         self.unwritten = media.blocks.unwritten_urgent();
         self.flush(media)
@@ -449,7 +508,7 @@ impl Plan {
     }
 }
 
-/// What stopped a program behind the point where it was accepted. One without space below comes again.
+/// What stopped a program after the point where it was accepted. One without space below comes again.
 fn program_failure(media: &Media, block: BlockIndex, io: &Io, errno: Errno) -> MediumError {
     if let (true, Io::Program { at, .. }) = (sys::is_no_space(errno), io) {
         media.blocks.no_space_for(*at);

@@ -17,7 +17,7 @@ pub(crate) enum Programmed {
 }
 
 impl Programmed {
-    /// The only page that may be programmed next.
+    /// The only page that can be programmed next.
     pub(crate) fn next(self) -> u32 {
         match self {
             Self::Unknown => 0,
@@ -51,7 +51,7 @@ impl Geometry {
         Ok(u64::from(at.page) * u64::from(self.oob_bytes))
     }
 
-    /// The page after the last one programmed. `next_page` answers the only page of the block that may be programmed next.
+    /// The page after the last one programmed. `next_page` returns the only page of the block that can be programmed next.
     pub fn check_program(
         &self,
         at: PageAddr,
@@ -72,7 +72,7 @@ impl Geometry {
         Ok(at.page + pages as u32)
     }
 
-    /// Refuses blocks that are not there.
+    /// Refuses blocks that do not exist.
     pub fn check_erase(&self, block: BlockIndex) -> Result<(), MediumError> {
         if block.0 < self.block_count() { Ok(()) } else { bad_range(format!("erase of {block}")) }
     }
@@ -88,7 +88,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Refuses slots and lengths that are not there.
+    /// Refuses slots and lengths that do not exist.
     pub fn check_root(&self, what: &str, slot: u8, buf: &AlignedBuf) -> Result<(), MediumError> {
         let len = buf.len();
         if slot > 1 || len == 0 || !len.is_multiple_of(self.sector_bytes as usize) || len > self.root_bytes as usize {

@@ -1,4 +1,4 @@
-//! The superblock: what a formatted file or block device says of itself.
+//! The superblock: what a formatted file or block device contains about itself.
 //!
 //! Lives here:       the bytes of one copy, encoding, and the check that turns raw bytes into a [`Superblock`].
 //! Lives elsewhere:  where copies and regions lie (`layout`), which copy wins (`copies`).
@@ -14,8 +14,13 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligne
 
 /// First bytes of a device. The line ends and the end-of-file character betray a transfer that changed text.
 pub(crate) const MAGIC: [u8; 8] = *b"KAML\r\n\x1a\n";
-/// The version this code formats, and the highest it reads. Devices of version 1 have no tail.
-pub(crate) const VERSION: u32 = 2;
+/// The highest version this code reads, for devices that grow, or have got another size.
+pub(crate) const VERSION: u32 = 4;
+/// The version of devices that have got another identity.
+const WITH_IDENTITY: u32 = 3;
+/// What this code formats.
+const WITHOUT_IDENTITY: u32 = 2;
+/// The first version. Such devices have no tail.
 const WITHOUT_TAIL: u32 = 1;
 /// Bytes of one copy: the largest sector direct I/O may demand.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
@@ -25,7 +30,7 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// | offset | bytes | field                | meaning                                                          |
 /// |-------:|------:|----------------------|------------------------------------------------------------------|
 /// |      0 |     8 | `magic`              | `"KAML\r\n\x1a\n"`; in every version                             |
-/// |      8 |     4 | `version`            | 1 or 2; in every version                                         |
+/// |      8 |     4 | `version`            | 1 to 4; in every version                                         |
 /// |     12 |     4 | `reserved0`          | zero                                                             |
 /// |     16 |    16 | `uuid`               | drawn at random when formatted                                   |
 /// |     32 |     8 | `created_s`          | when formatted, seconds since 1970                               |
@@ -49,8 +54,10 @@ pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// |    129 |     1 | `durability`         | 0 power, 1 process                                               |
 /// |    130 |     1 | `prewritten`         | 1 when every block was written once and keeps its space          |
 /// |    131 |     5 | `reserved1`          | zero when written, refused when not zero                         |
-/// |    136 |     8 | `mirror_offset`      | first byte of the root's mirror; in version 1 zero               |
-/// |    144 |  3948 | `reserved2`          | zero when written, refused when not zero                         |
+/// |    136 |     8 | `mirror_offset`      | first byte of the root's mirror; zero if there is none           |
+/// |    144 |    16 | `identity`           | what others know the device by; before version 3 zero            |
+/// |    160 |     8 | `grows_up_to`        | bytes up to which the device grows by itself; 0 if it does not   |
+/// |    168 |  3924 | `reserved2`          | zero when written, refused when not zero                         |
 /// |   4092 |     4 | `crc32c`             | over bytes 0..4092; in every version                             |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -81,7 +88,9 @@ struct Raw {
     prewritten: u8,
     reserved1: [u8; 5],
     mirror_offset: U64,
-    reserved2: [u8; 3948],
+    identity: [u8; 16],
+    grows_up_to: U64,
+    reserved2: [u8; 3924],
     crc32c: U32,
 }
 
@@ -95,7 +104,8 @@ const _: () = {
     assert!(offset_of!(Raw, block_stride_bytes) == 72 && offset_of!(Raw, ring_bytes) == 80);
     assert!(offset_of!(Raw, root_bytes) == 88 && offset_of!(Raw, sector_bytes) == 92);
     assert!(offset_of!(Raw, channel_count) == 96 && offset_of!(Raw, pages_per_program) == 124);
-    assert!(offset_of!(Raw, mirror_offset) == 136);
+    assert!(offset_of!(Raw, mirror_offset) == 136 && offset_of!(Raw, identity) == 144);
+    assert!(offset_of!(Raw, grows_up_to) == 160);
     assert!(offset_of!(Raw, packing) == 128 && offset_of!(Raw, prewritten) == 130);
     assert!(CRC_OFFSET == 4092, "every version keeps its checksum here");
 };
@@ -114,14 +124,19 @@ pub enum Durability {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Superblock {
     pub(crate) uuid: [u8; 16],
+    /// What others know the device by, if that is no longer its UUID.
+    pub(crate) identity: Option<[u8; 16]>,
     pub(crate) created_s: u64,
     pub(crate) capacity_bytes: u64,
     pub(crate) geometry: Geometry,
     pub(crate) durability: Durability,
     /// Every block was written once and keeps its space.
     pub(crate) prewritten: bool,
-    /// What lies behind the blocks, on devices that were formatted since there is something.
+    /// What lies after the blocks, on devices that were formatted since there is something.
     pub(crate) tail: Option<Tail>,
+    /// Bytes up to which the device grows by itself; 0 if its size was changed by command. Nothing if it has the size that it was
+    /// formatted with.
+    pub(crate) grows_up_to: Option<u64>,
 }
 
 /// What one copy turned out to be.
@@ -133,17 +148,22 @@ pub(crate) enum BadCopy {
     Newer { found: u32 },
     /// A superblock once; why it no longer counts.
     Damaged { why: String },
-    /// What was here the disk refuses to say.
+    /// The disk refused to read this copy.
     Unreadable { errno: Errno },
 }
 
 impl Superblock {
+    /// What others know the device by.
+    pub(crate) fn identity(&self) -> [u8; 16] {
+        self.identity.unwrap_or(self.uuid)
+    }
+
     /// Where its copies lie.
     pub(crate) fn places(&self) -> impl DoubleEndedIterator<Item = u64> {
         SUPERBLOCK_OFFSETS.into_iter().chain(self.tail.map(|tail| tail.superblock_offset))
     }
 
-    /// Whether the copy at the end of what it speaks of stands there.
+    /// Whether the copy at the end of the device that it describes exists.
     pub(crate) fn is_at_end(&self, offset: u64) -> bool {
         self.tail.is_some_and(|tail| tail.superblock_offset == offset)
     }
@@ -153,7 +173,14 @@ impl Superblock {
         let (geometry, layout) = (&self.geometry, Layout::of(&self.geometry));
         let mut raw = Raw::new_zeroed();
         raw.magic = MAGIC;
-        raw.version = if self.tail.is_some() { VERSION } else { WITHOUT_TAIL }.into();
+        raw.version = match (self.grows_up_to, self.identity, self.tail) {
+            (Some(_), ..) => VERSION,
+            (None, Some(_), _) => WITH_IDENTITY,
+            (None, None, Some(_)) => WITHOUT_IDENTITY,
+            (None, None, None) => WITHOUT_TAIL,
+        }
+        .into();
+        raw.identity = self.identity.unwrap_or_default();
         raw.uuid = self.uuid;
         raw.created_s = self.created_s.into();
         raw.capacity_bytes = self.capacity_bytes.into();
@@ -181,6 +208,7 @@ impl Superblock {
             Durability::Process => 1,
         };
         raw.prewritten = self.prewritten.into();
+        raw.grows_up_to = self.grows_up_to.unwrap_or(0).into();
         raw.mirror_offset = self.tail.map_or(0, |tail| tail.mirror_offset).into();
         raw.crc32c = crc_fast::crc32_iscsi(&raw.as_bytes()[..CRC_OFFSET]).into();
         let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -208,8 +236,21 @@ impl Superblock {
         if raw.reserved0.get() != 0 || reserved.any(|&byte| byte != 0) {
             return damaged("reserved bytes are not zero".into());
         }
+        let identity = match raw.version.get() {
+            WITH_IDENTITY if raw.identity == [0; 16] => return damaged("the identity is missing".into()),
+            WITH_IDENTITY | VERSION => Some(raw.identity).filter(|identity| *identity != [0; 16]),
+            _ if raw.identity != [0; 16] => return damaged("reserved bytes are not zero".into()),
+            _ => None,
+        };
+        let grows_up_to = match (raw.version.get(), raw.grows_up_to.get()) {
+            (VERSION, limit) if limit == 0 || limit >= raw.capacity_bytes.get() => Some(limit),
+            (VERSION, limit) => return damaged(format!("grows_up_to is {limit}, less than the capacity")),
+            (_, 0) => None,
+            _ => return damaged("reserved bytes are not zero".into()),
+        };
         let superblock = Self {
             uuid: raw.uuid,
+            identity,
             created_s: raw.created_s.get(),
             capacity_bytes: raw.capacity_bytes.get(),
             geometry: raw.geometry()?,
@@ -225,8 +266,10 @@ impl Superblock {
             },
             tail: match raw.version.get() {
                 WITHOUT_TAIL => None,
+                WITH_IDENTITY if raw.mirror_offset.get() == 0 => None,
                 _ => Tail::of(raw.capacity_bytes.get(), raw.root_bytes.get()),
             },
+            grows_up_to,
         };
         raw.check_layout(&superblock)?;
         Ok(superblock)
@@ -306,12 +349,14 @@ mod tests {
         let options = FormatOptions { capacity_bytes: 64 << 20, ..FormatOptions::default() };
         Superblock {
             uuid: *b"0123456789abcdef",
+            identity: None,
             created_s: 1_795_000_000,
             capacity_bytes: 64 << 20,
             geometry: Geometry::for_file(64 << 20, 512, &options).unwrap(),
             durability: Durability::Process,
             prewritten: false,
             tail: Tail::of(64 << 20, 256 << 10),
+            grows_up_to: None,
         }
     }
 
@@ -383,6 +428,59 @@ mod tests {
 
     const GOLDEN_CRC_2: u32 = 0x983f_ea2d;
 
+    /// Goal:   version 3 stays readable for good.
+    /// Method: what differs from versions 2 and 1, frozen here.
+    #[test]
+    fn golden_bytes_of_version_3() {
+        let identity = Some(*b"fedcba9876543210");
+        for old in [sample(), old_sample()] {
+            let renewed = Superblock { identity, ..old.clone() };
+            let mut bytes = renewed.encode();
+            assert_eq!(Superblock::check(&bytes), Ok(renewed.clone()));
+            assert_eq!((renewed.identity(), old.identity()), (*b"fedcba9876543210", old.uuid));
+            assert_eq!((bytes[8], &bytes[144..160]), (3, &b"fedcba9876543210"[..]));
+            bytes[8] = old.encode()[8];
+            bytes[144..160].fill(0);
+            assert_eq!(bytes[..CRC_OFFSET], old.encode()[..CRC_OFFSET]);
+        }
+        let mut bytes = Superblock { identity, ..sample() }.encode();
+        bytes[144..160].fill(0);
+        reseal(&mut bytes);
+        assert!(matches!(Superblock::check(&bytes), Err(BadCopy::Damaged { .. })), "an identity is missing");
+        let mut bytes = sample().encode();
+        bytes[144] = 1;
+        reseal(&mut bytes);
+        assert!(matches!(Superblock::check(&bytes), Err(BadCopy::Damaged { .. })), "version 2 has none");
+    }
+
+    /// Goal:   version 4 stays readable for good.
+    /// Method: what differs from versions 2 and 3, frozen here; limits that make no sense, and a limit in an older version.
+    #[test]
+    fn golden_bytes_of_version_4() {
+        for identity in [None, Some(*b"fedcba9876543210")] {
+            for limit in [0, 64 << 20, 8 << 30, u64::MAX] {
+                let old = Superblock { identity, ..sample() };
+                let grown = Superblock { grows_up_to: Some(limit), ..old.clone() };
+                let mut bytes = grown.encode();
+                assert_eq!(Superblock::check(&bytes), Ok(grown));
+                assert_eq!((bytes[8], &bytes[160..168]), (4, &limit.to_le_bytes()[..]));
+                bytes[8] = old.encode()[8];
+                bytes[160..168].fill(0);
+                assert_eq!(bytes[..CRC_OFFSET], old.encode()[..CRC_OFFSET]);
+            }
+        }
+        let mut bytes = Superblock { grows_up_to: Some(1 << 30), ..sample() }.encode();
+        assert_eq!(bytes[CRC_OFFSET..], GOLDEN_CRC_4.to_le_bytes());
+        for (at, byte) in [(163, 1), (8, 2), (136, 1)] {
+            let good = std::mem::replace(&mut bytes[at], byte);
+            reseal(&mut bytes);
+            assert!(matches!(Superblock::check(&bytes), Err(BadCopy::Damaged { .. })), "byte {at}");
+            bytes[at] = good;
+        }
+    }
+
+    const GOLDEN_CRC_4: u32 = 0x0e19_477f;
+
     /// Goal:   no single damaged byte passes for a superblock.
     /// Method: change every byte in turn, by one bit and wholly.
     #[test]
@@ -400,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Goal:   a superblock of a later version is told apart from a damaged one.
+    /// Goal:   a superblock of a later version is distinguished from a damaged one.
     /// Method: raise the version and seal again.
     #[test]
     fn newer_version_is_named() {
@@ -414,7 +512,7 @@ mod tests {
         /// Goal:   no bytes at all make the check panic, and what passes is what encoding writes.
         /// Method: change random fields of a good copy, seal it so that the checksum lets it through, check.
         #[test]
-        fn sealed_nonsense_never_panics(changes in prop::collection::vec((8usize..150, any::<u8>()), 0..40)) {
+        fn sealed_nonsense_never_panics(changes in prop::collection::vec((8usize..173, any::<u8>()), 0..40)) {
             let mut bytes = sample().encode();
             for (at, byte) in changes {
                 bytes[at] = byte;
@@ -426,7 +524,7 @@ mod tests {
         }
 
         /// Goal:   the same for bytes that were never a superblock.
-        /// Method: random bytes behind a good magic or none.
+        /// Method: random bytes after a good magic or none.
         #[test]
         fn raw_nonsense_never_panics(
             mut bytes in prop::collection::vec(any::<u8>(), SUPERBLOCK_BYTES),

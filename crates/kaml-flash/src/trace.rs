@@ -2,7 +2,7 @@
 //!
 //! Lives here:       the events, noting them.
 //! Lives elsewhere:  the steps that they come from (`plan`), which crash states follow (`kaml-sim`).
-//! Implements:       design section 9 ("a recorded trace of writes and flushes").
+//! Implements:       docs/simulation.md "The file medium".
 
 use crate::plan::Need;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ pub enum FileChange {
         /// With `RWF_DSYNC`.
         dsync: bool,
     },
-    /// A range given back, which then reads as zeroes; durable after a later sync.
+    /// A range released, which then reads as zeroes; durable after a later sync.
     Punch {
         /// Byte offset in the file.
         at: u64,
@@ -33,9 +33,9 @@ pub enum FileChange {
 /// Something that happened to the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FileEvent {
-    /// A change was asked for, under a number of its own.
+    /// A change was requested, under a number of its own.
     Begin(u64, FileChange),
-    /// The kernel has answered it, with success or not.
+    /// The kernel has completed it, with success or not.
     End(u64, bool),
 }
 
@@ -52,13 +52,13 @@ impl FileTrace {
         noted.1.get(from..).unwrap_or_default().to_vec()
     }
 
-    /// Notes what is about to be asked; answers its number if that changes anything.
+    /// Notes what is about to be asked; returns its number if that changes anything.
     pub(crate) fn begin(&self, need: Need, bytes: impl FnOnce() -> Arc<[u8]>) -> Option<u64> {
         let change = match need {
             Need::Write { at, dsync, .. } => FileChange::Write { at, bytes: bytes(), dsync },
             Need::Punch { at, len } => FileChange::Punch { at, len },
             Need::Sync => FileChange::Sync,
-            Need::Read { .. } | Need::Turn(_) | Need::Done => return None,
+            Need::Read { .. } | Need::Turn(_) | Need::Prepare | Need::Finish | Need::Done => return None,
         };
         let (next, events) = &mut *self.noted.lock().expect("no panic under this lock");
         *next += 1;

@@ -4,26 +4,26 @@
 //! Lives elsewhere:  what each operation needs next (`plan`).
 //! May be called by: `file`.
 //!
-//! A queue stays in the thread that made it (it is not `Send`), so the ring can be set up for a single issuer and with
+//! A queue remains in the thread that made it (it is not `Send`), so the ring can be set up for a single issuer and with
 //! deferred task work: completions are made up in batches when the thread enters the kernel to wait, instead of
-//! interrupting it one by one. Registered buffers, polling threads and the rest were measured and gain nothing here.
+//! interrupting it one by one. Registered buffers, polling threads and the other options were measured and gain nothing here.
 //!
 //! Invariants
 //! - an operation in flight has at most one entry in the ring, so a ring with room for `depth` never fills up;
-//! - a buffer the kernel may touch stays in its slot, unread, until its completion is seen; `Drop` waits for all.
+//! - a buffer the kernel may touch is kept in its slot, unread, until its completion is seen; `Drop` waits for all.
 //!
-//! The OOB of an urgent program goes to the kernel together with its data, as an operation of our own that nobody is told of. A
-//! queue that helps does the same for programs that are carried out by other threads.
+//! The OOB of an urgent program goes to the kernel together with its data, as an operation of our own that nobody is notified of. A
+//! queue that helps does the same for programs that are executed by other threads.
 //! The program itself then finds its OOB written, waits for the turn to end, or, if that write failed, makes it again.
 
 use crate::blocks::Poke;
 use crate::file::Media;
-use crate::plan::{Need, Plan, ScratchPool, UrgentOob};
+use crate::plan::{Need, Plan, ScratchPool, UrgentOob, leak};
 use crate::{Completion, Io, IoId, Queue, Wait, Wake, sys};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
-use rustix::event::EventfdFlags;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::cell::OnceCell;
@@ -36,8 +36,8 @@ use std::time::{Duration, Instant};
 
 /// Operations in the ring at a time; what is accepted beyond waits in the queue. More than any disk makes use of.
 const DEPTH_MAX: u32 = 4096;
-/// Entries are pushed before the kernel is told of them, at least so many and a quarter of what is in flight: it starts on
-/// them while the caller makes up more. Telling it costs as much as an operation.
+/// Entries are pushed before the kernel is notified of them, at least this many and a quarter of what is in flight: it starts on
+/// them while the caller makes up more. Notifying it costs as much as an operation.
 const PUSHED_MIN: usize = 4;
 /// Names the completions of the waker.
 const WAKER: u64 = u64::MAX;
@@ -54,14 +54,22 @@ pub(crate) struct UringQueue {
     finished: Vec<Completion>,
     waker: Arc<UringWaker>,
     waker_armed: bool,
-    /// Once somebody has asked for a descriptor to wait at.
+    /// Made when a caller first requests a descriptor to wait at.
     notifier: OnceCell<Option<Notifier>>,
     pool: ScratchPool,
     in_flight: usize,
-    /// Of our own, beside those.
+    /// Our own, in addition to those.
     own_in_flight: usize,
     /// Takes what others have begun.
     helps: bool,
+    /// Entries that the kernel has not taken yet, in order.
+    unsubmitted: VecDeque<u64>,
+    /// The kernel refuses to serve the ring any more: operations are executed on this thread.
+    is_dead: bool,
+    /// How often in a row the kernel refused to take entries for the moment.
+    idle_entries: u32,
+    /// When the first of the waits began that were interrupted in a row.
+    interrupted_since: Option<Instant>,
 }
 
 /// A ring for one thread; kernels before 6.1 do not know how to defer task work.
@@ -79,15 +87,25 @@ struct Op {
     need: Need,
     /// Bytes of the present transfer that are done.
     done: usize,
+    /// How often the ring has refused the present step for the moment.
+    refusals: u32,
 }
+
+/// How often a step goes to the ring again before this thread makes the system call itself.
+const REFUSALS_MAX: u32 = 3;
 
 impl UringQueue {
     /// Whether rings can be had at all.
     pub(crate) fn probe() -> io::Result<()> {
-        let ring = IoUring::new(2)?;
+        let mut ring = IoUring::new(2)?;
         if !ring.params().is_feature_ext_arg() || !ring.params().is_feature_nodrop() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel's io_uring is too old"));
         }
+        // A filter may allow setting rings up and forbid entering them.
+        // SAFETY: the entry points to nothing.
+        let pushed = unsafe { ring.submission().push(&opcode::Nop::new().build()) };
+        assert!(pushed.is_ok(), "a new ring has room");
+        ring.submit_and_wait(1)?;
         Ok(())
     }
 
@@ -113,6 +131,10 @@ impl UringQueue {
             in_flight: 0,
             own_in_flight: 0,
             helps: false,
+            unsubmitted: VecDeque::new(),
+            is_dead: false,
+            idle_entries: 0,
+            interrupted_since: None,
         })
     }
 
@@ -128,7 +150,7 @@ impl UringQueue {
         }
     }
 
-    /// Writes OOB beside the program that needs it, in a free slot.
+    /// Writes OOB next to the program that needs it, in a free slot.
     fn write_urgent(&mut self, oob: UrgentOob) {
         self.own_in_flight += 1;
         self.occupy(None, Io::Flush, Plan::of_oob(oob));
@@ -137,7 +159,7 @@ impl UringQueue {
     /// Puts an operation into a free slot and takes its first step.
     fn occupy(&mut self, id: Option<IoId>, io: Io, plan: Plan) -> usize {
         let slot = self.free.pop().expect("the caller saw a free slot");
-        self.slots[slot] = Some(Op { id, io, plan, need: Need::Done, done: 0 });
+        self.slots[slot] = Some(Op { id, io, plan, need: Need::Done, done: 0, refusals: 0 });
         self.advance(slot, Ok(()));
         slot
     }
@@ -149,8 +171,13 @@ impl UringQueue {
             Ok(Need::Done) => self.finish(slot, Ok(())),
             Err(error) => self.finish(slot, Err(error)),
             Ok(need) => {
-                (op.need, op.done) = (need, 0);
-                if matches!(need, Need::Turn(_)) { self.turns.push(slot) } else { self.push(slot) }
+                (op.need, op.done, op.refusals) = (need, 0, 0);
+                match need {
+                    Need::Turn(_) => self.turns.push(slot),
+                    // Rare, and no single system call.
+                    Need::Prepare | Need::Finish => self.execute(slot),
+                    _ => self.push(slot),
+                }
             }
         }
     }
@@ -164,8 +191,18 @@ impl UringQueue {
         }
     }
 
+    /// Makes the system call of an operation's step on this thread.
+    fn execute(&mut self, slot: usize) {
+        let op = self.slots[slot].as_mut().expect("only operations in flight are executed");
+        let outcome = self.media.carry_out(op.need, &mut op.plan, &mut op.io);
+        self.advance(slot, outcome);
+    }
+
     /// Puts what an operation needs into the submission queue.
     fn push(&mut self, slot: usize) {
+        if self.is_dead {
+            return self.execute(slot);
+        }
         let op = self.slots[slot].as_mut().expect("only operations in flight are pushed");
         let entry = op.entry(Fd(self.media.file.as_raw_fd())).user_data(slot as u64);
         // SAFETY: the entry points into a buffer owned by the operation in its slot. The slot keeps it, and nobody
@@ -179,10 +216,10 @@ impl UringQueue {
         // SAFETY: passed on to the caller.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the ring has an entry for each slot and one for the waker");
+        self.unsubmitted.push_back(entry.get_user_data());
     }
 
-    /// Handles every completion that is there.
-    fn drain(&mut self) {
+    fn take_completions(&mut self) {
         loop {
             let Some(entry) = self.ring.completion().next() else { break };
             if entry.user_data() == WAKER {
@@ -191,6 +228,11 @@ impl UringQueue {
                 self.handle(entry.user_data() as usize, entry.result());
             }
         }
+    }
+
+    /// Handles every completion that exists.
+    fn drain(&mut self) {
+        self.take_completions();
         for slot in std::mem::take(&mut self.turns) {
             self.advance(slot, Ok(()));
         }
@@ -205,14 +247,16 @@ impl UringQueue {
     }
 
     fn handle(&mut self, slot: usize, result: i32) {
+        self.interrupted_since = None;
         let op = self.slots[slot].as_mut().expect("completions come for operations in flight");
         match op.take(result) {
-            Some(outcome) => self.advance(slot, outcome),
-            None => self.push(slot),
+            Taken::Done(outcome) => self.advance(slot, outcome),
+            Taken::Again => self.push(slot),
+            Taken::Refused => self.execute(slot),
         }
     }
 
-    /// Submits what was pushed, and waits for at least one completion if told how long.
+    /// Submits what was pushed, and waits for at least one completion if a time is given.
     fn enter(&mut self, wait: Option<Duration>) {
         let result = match wait {
             None => self.ring.submit(),
@@ -221,11 +265,49 @@ impl UringQueue {
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
         };
+        let left = self.ring.submission().len();
+        self.unsubmitted.drain(..self.unsubmitted.len().saturating_sub(left));
         match result.as_ref().map_err(|error| error.raw_os_error()) {
-            Ok(_) => {}
-            // The time is up; a signal came; completions must be taken before more can be submitted.
-            Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
-            Err(_) => panic!("io_uring_enter failed, which only a misused ring does: {result:?}"),
+            Ok(_) => (self.idle_entries, self.interrupted_since) = (0, None),
+            Err(Some(libc::ETIME)) => self.interrupted_since = None,
+            // A signal came during the wait. Signals may come often while the disk is slow.
+            Err(Some(libc::EINTR)) if self.unsubmitted.is_empty() => {
+                if self.interrupted_since.get_or_insert_with(Instant::now).elapsed() > INTERRUPTED_MAX {
+                    self.give_up_the_ring("each wait is interrupted");
+                }
+            }
+            // Completions must be taken before more can be submitted; memory is short; a signal came.
+            Err(Some(libc::EBUSY | libc::EAGAIN | libc::ENOMEM | libc::EINTR))
+                if self.idle_entries < IDLE_ENTRIES_MAX =>
+            {
+                self.idle_entries += 1;
+                // Nothing may be left to wait for in the ring: give the kernel a moment.
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            Err(_) => self.give_up_the_ring(&result.map_or_else(|error| error.to_string(), |_| String::new())),
+        }
+    }
+
+    /// From now on this thread makes all system calls itself. What the kernel has not taken is executed at once. Of what it has
+    /// taken nobody learns any more: reads are made again, into other memory; a change that may come late would undo a newer one, so it
+    /// counts as failed. Memory that the kernel may still use is never released.
+    fn give_up_the_ring(&mut self, why: &str) {
+        self.is_dead = true;
+        self.media.note_ring_lost(why);
+        // What has completed is known.
+        self.take_completions();
+        let unsubmitted = std::mem::take(&mut self.unsubmitted);
+        for slot in 0..self.slots.len() {
+            let waits = self.turns.contains(&slot);
+            let Some(op) = self.slots[slot].as_mut().filter(|_| !waits) else { continue };
+            if unsubmitted.contains(&(slot as u64)) {
+                self.execute(slot);
+                continue;
+            }
+            match op.abandon() {
+                Ok(()) => self.execute(slot),
+                Err(errno) => self.advance(slot, Err(errno)),
+            }
         }
     }
 
@@ -236,7 +318,7 @@ impl UringQueue {
     }
 
     fn submit_pushed(&mut self) {
-        if self.has_pushed() {
+        if !self.is_dead && self.has_pushed() {
             self.enter(None);
         }
     }
@@ -252,11 +334,25 @@ impl UringQueue {
         self.waker_armed = true;
     }
 
-    /// Sleeps until a completion, a wake, a poke or the deadline. Answers false when there is no reason to sleep again.
+    /// Sleeps without the ring.
+    fn wait_for_a_wake(&self, left: Duration) {
+        let left = if self.turns.is_empty() { left } else { left.min(TURN_POLL) };
+        let limit = rustix::event::Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut events = [PollFd::new(&self.waker.event, PollFlags::IN)];
+        // Interrupted or refused, it looks again.
+        let _ = rustix::event::poll(&mut events, Some(&limit));
+        reset(&self.waker.event);
+    }
+
+    /// Sleeps until a completion, a wake, a poke or the deadline. Returns false when there is no reason to sleep again.
     fn sleep(&mut self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || !self.waker.fall_asleep() {
             return false;
+        }
+        if self.is_dead {
+            self.wait_for_a_wake(left);
+            return !self.waker.get_up();
         }
         self.arm_waker();
         // A turn may have ended after it was refused and before the waker could be poked: look again before sleeping.
@@ -266,7 +362,13 @@ impl UringQueue {
     }
 }
 
-/// How long an operation that waits for another's OOB write goes without asking.
+/// How often in a row the kernel may refuse to take entries for the moment.
+const IDLE_ENTRIES_MAX: u32 = 1000;
+
+/// How long waits may be interrupted, one after the other, without any completion: longer than any working disk takes.
+const INTERRUPTED_MAX: Duration = Duration::from_secs(30);
+
+/// How long an operation that waits for another's OOB write waits before it asks.
 const TURN_POLL: Duration = Duration::from_millis(1);
 
 impl Op {
@@ -287,26 +389,59 @@ impl Op {
             Need::Punch { at, len } => {
                 opcode::Fallocate::new(file, len).offset(at).mode(sys::PUNCH.bits() as i32).build()
             }
-            Need::Turn(_) | Need::Done => unreachable!("nothing for the ring to do"),
+            Need::Turn(_) | Need::Prepare | Need::Finish | Need::Done => unreachable!("nothing for the ring to do"),
         }
     }
 
-    /// What a completion means for the step: its outcome, or `None` when it has to be submitted again for the rest.
-    fn take(&mut self, result: i32) -> Option<Result<(), Errno>> {
+    /// What a completion means for the step.
+    fn take(&mut self, result: i32) -> Taken {
         let count = match usize::try_from(result) {
             Ok(count) => count,
             Err(_) => {
                 let errno = Errno::from_raw_os_error(-result);
-                return if sys::is_transient(errno) { None } else { Some(Err(errno)) };
+                if !sys::is_of_the_ring(errno) {
+                    return Taken::Done(Err(errno));
+                }
+                self.refusals += 1;
+                let again = sys::is_transient(errno) && self.refusals < REFUSALS_MAX;
+                return if again { Taken::Again } else { Taken::Refused };
             }
         };
-        let (Need::Read { len, .. } | Need::Write { len, .. }) = self.need else { return Some(Ok(())) };
+        let (Need::Read { len, .. } | Need::Write { len, .. }) = self.need else { return Taken::Done(Ok(())) };
         if count == 0 {
-            return Some(Err(sys::CUT_SHORT));
+            return Taken::Done(Err(sys::CUT_SHORT));
         }
         self.done += count;
-        if self.done < len { None } else { Some(Ok(())) }
+        if self.done < len { Taken::Again } else { Taken::Done(Ok(())) }
     }
+
+    /// Takes an operation away from a kernel that may still execute it: the memory that it may use is never released. A read can be
+    /// made again, into other memory. A change of the file may come at any time, so it has failed.
+    fn abandon(&mut self) -> Result<(), Errno> {
+        match self.need {
+            Need::Read { place, .. } => {
+                leak(self.plan.read_buffer(&mut self.io, place));
+                Ok(())
+            }
+            Need::Write { place, .. } => {
+                self.plan.leak_write_buffer(&mut self.io, place);
+                Err(Errno::CANCELED)
+            }
+            Need::Sync | Need::Punch { .. } | Need::Turn(_) | Need::Prepare | Need::Finish | Need::Done => {
+                Err(Errno::CANCELED)
+            }
+        }
+    }
+}
+
+/// What a completion means for a step.
+enum Taken {
+    /// It is over.
+    Done(Result<(), Errno>),
+    /// The rest has to be submitted again.
+    Again,
+    /// The ring does not serve it: the system call may.
+    Refused,
 }
 
 /// The kernel moves at most 2 GiB less one page at a time.
@@ -317,7 +452,7 @@ impl Queue for UringQueue {
         self.in_flight += 1;
         if self.backlog.is_empty() && !self.free.is_empty() {
             self.start(id, io);
-            if self.ring.submission().len() >= PUSHED_MIN.max(self.in_flight / 4) {
+            if !self.is_dead && self.ring.submission().len() >= PUSHED_MIN.max(self.in_flight / 4) {
                 self.enter(None);
             }
         } else {
@@ -332,7 +467,7 @@ impl Queue for UringQueue {
             Wait::ForNs(ns) => Some(Instant::now() + Duration::from_nanos(ns.min(CENTURY_NS))),
         };
         // What is to be submitted costs a system call anyway, which may bring more completions: look after it.
-        if !self.has_pushed() {
+        if self.is_dead || !self.has_pushed() {
             self.drain();
         }
         loop {
@@ -376,12 +511,12 @@ impl Queue for UringQueue {
             return false;
         }
         if let Some(Some(notifier)) = self.notifier.get() {
-            // Whatever was told until now is looked for below.
+            // Whatever was signalled until now is looked for below.
             reset(&notifier.completions);
             reset(&self.waker.event);
         }
         self.submit_pushed();
-        // From here on a turn that ends pokes the waker: whoever was refused one before looks again now.
+        // From here on a turn that ends pokes the waker: a caller that was refused one before looks again now.
         self.drain();
         self.submit_pushed();
         // The event of a wake that came meanwhile may have been reset.
@@ -407,8 +542,8 @@ impl Drop for UringQueue {
 
 /// A descriptor that is readable when there is something to reap, or a wake came.
 ///
-/// The ring's own descriptor is not enough: it does not tell of completions whose task work is deferred, which are made up
-/// only when this thread enters the kernel. The event that the kernel signals instead must not have to tell of the waker's,
+/// The ring's own descriptor is not enough: it does not signal completions whose task work is deferred, which are made up
+/// only when this thread enters the kernel. The event that the kernel signals instead must not have to signal the waker's,
 /// as an armed waker's entry does for sleepers: an event signalled by an event is late by a grace period, or lost.
 struct Notifier {
     either: OwnedFd,
@@ -456,14 +591,14 @@ impl UringWaker {
         Ok(Self { state: AWAKE.into(), event: new_event()? })
     }
 
-    /// Answers false when a wake came already.
+    /// Returns false when a wake came already.
     fn fall_asleep(&self) -> bool {
         self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Answers whether a wake came.
+    /// Returns whether a wake came.
     fn get_up(&self) -> bool {
-        // A woken state is left for `forget`, so that the reap in progress is the one that ends.
+        // A woken state is left for `forget`, so the reap in progress is the one that ends.
         self.state.compare_exchange(ASLEEP, AWAKE, Ordering::AcqRel, Ordering::Acquire).is_err()
     }
 

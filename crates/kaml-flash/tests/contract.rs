@@ -43,7 +43,7 @@ fn subjects() -> Vec<Subject> {
     subjects.into_iter().chain([memory]).collect()
 }
 
-/// Bytes that differ from place to place, so that a shifted answer shows.
+/// Bytes that differ from place to place, so a shifted answer shows.
 fn pattern(seed: u64, len: usize) -> AlignedBuf {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut buf = AlignedBuf::zeroed(len);
@@ -92,7 +92,7 @@ fn erase(medium: &dyn Medium, block: u32, release: bool) {
 }
 
 /// Goal:   a block takes programs in page order only, once between erases, and whole pages inside the device only.
-/// Method: break one rule at a time, and see that the medium says which page it expects and accepts it afterwards.
+/// Method: break one rule at a time, and see that the medium states which page it expects and accepts it afterwards.
 #[test]
 fn programs_out_of_order_are_refused() {
     for Subject { name, medium, .. } in subjects() {
@@ -114,7 +114,7 @@ fn programs_out_of_order_are_refused() {
     }
 }
 
-/// Goal:   addresses and lengths outside the geometry are refused, never carried out in part.
+/// Goal:   addresses and lengths outside the geometry are refused, never executed in part.
 /// Method: one operation of each kind just beyond each limit.
 #[test]
 fn bad_ranges_are_refused() {
@@ -222,7 +222,7 @@ fn reap_all(queue: &mut dyn kaml_flash::Queue) -> Vec<Completion> {
     done
 }
 
-/// Goal:   OOB bytes are there as soon as a program is done and stay the same until the erase, whatever writes them.
+/// Goal:   OOB bytes exist as soon as a program is done and remain the same until the erase, whatever writes them.
 /// Method: program a block in uneven steps, with flushes and urgent programs between, comparing all OOB each time.
 #[test]
 fn oob_reads_back_at_every_stage() {
@@ -249,8 +249,8 @@ fn oob_reads_back_at_every_stage() {
     }
 }
 
-/// Goal:   a program that has begun stands before those submitted later, whoever carries it out and when, and a barrier finds it.
-/// Method: one begun, the next pages programmed through a queue; then the first one carried out, a barrier, and all of it
+/// Goal:   a program that has begun precedes those submitted later, whichever thread executes it and when, and a barrier finds it.
+/// Method: one begun, the next pages programmed through a queue; then the first one executed, a barrier, and all of it
 ///         read; again after an erase. Another thread's queue helps, or none does.
 #[test]
 fn what_has_begun_comes_first() {
@@ -362,7 +362,7 @@ fn ring_and_roots_keep_their_bytes() {
     }
 }
 
-/// Goal:   a queue carries out everything it accepted once, programs of a block in order, however many are in flight.
+/// Goal:   a queue executes everything it accepted once, programs of a block in order, however many are in flight.
 /// Method: far more operations than its depth over several blocks, all kinds mixed; then compare every byte.
 #[test]
 fn queues_complete_everything_once() {
@@ -477,8 +477,8 @@ fn no_wake_is_lost_in_a_race() {
     }
 }
 
-/// Goal:   a wake that races with arming a queue is told: by `arm`, or by the descriptor.
-/// Method: a thread wakes at some moment around each arming; whoever goes to wait at the descriptor must find it readable.
+/// Goal:   a wake that races with arming a queue is noticed: by `arm`, or by the descriptor.
+/// Method: a thread wakes at some moment around each arming; a caller that goes to wait at the descriptor must find it readable.
 #[test]
 fn no_wake_is_lost_while_arming() {
     use rustix::event::{PollFd, PollFlags, Timespec};
@@ -498,7 +498,7 @@ fn no_wake_is_lost_while_arming() {
                 }
             });
             for round in 1..=ROUNDS {
-                queue.fd().expect("every medium can tell");
+                queue.fd().expect("every medium has one");
                 asked.store(round, Ordering::Release);
                 if queue.arm() {
                     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
@@ -517,7 +517,7 @@ fn no_wake_is_lost_while_arming() {
     }
 }
 
-/// Goal:   `execute` may be called by many threads at once.
+/// Goal:   `execute` can be called by many threads at once.
 /// Method: each thread programs its own block, persists to its own part of the ring, reads everything back, flushes.
 #[test]
 fn many_threads_execute() {
@@ -549,8 +549,8 @@ fn many_threads_execute() {
     }
 }
 
-/// Goal:   a queue may be dropped with operations in flight; none of them goes on afterwards.
-/// Method: many reads and an urgent program in flight, dropped; then the block is erased and programmed anew.
+/// Goal:   a queue can be dropped with operations in flight; none of them continues afterwards.
+/// Method: many reads and an urgent program in flight, dropped; then the block is erased and programmed again.
 #[test]
 fn a_queue_is_dropped_with_operations_in_flight() {
     for Subject { name: _, medium, .. } in subjects() {

@@ -63,7 +63,7 @@ fn power_fails_during_the_chosen_operation() {
     }
 }
 
-/// Goal:   what was flushed, or was urgent before a barrier, survives every cut; of the rest every page may be lost or
+/// Goal:   what was flushed, or was urgent before a barrier, survives every cut; every other page may be lost or
 ///         kept, data and OOB apart.
 /// Method: many seeds; the survivors are checked in each, and each fate of the others must occur in some.
 #[test]
@@ -86,8 +86,8 @@ fn only_what_was_not_flushed_may_be_lost() {
     assert_eq!(fates, [(0, 0), (0, 2), (2, 0), (2, 2)].into());
 }
 
-/// Goal:   a ring write with barrier that power cuts off may be there whole while what it relies on is not.
-/// Method: an urgent program, a barrier during which power fails; over many seeds the page is there in some only.
+/// Goal:   a ring write with barrier that power cuts off may exist whole while what it relies on does not.
+/// Method: an urgent program, a barrier during which power fails; over many seeds the page exists in some only.
 #[test]
 fn a_barrier_cut_off_promises_nothing() {
     let mut fates = std::collections::BTreeSet::new();
@@ -161,7 +161,7 @@ fn bad_geometry_is_refused() {
     assert_eq!(MemoryMedium::try_new(geometry).err().unwrap().what, "pages_per_block");
 }
 
-/// Goal:   memory that is used again shows nothing of its earlier life: not behind the pages programmed since, not where a
+/// Goal:   memory that is used again shows nothing of its earlier life: not after the pages programmed since, not where a
 ///         program was cut off, not after a power cut.
 /// Method: blocks full of one byte, erased and flushed; then a page or two of another block, over many seeds of a cut; and
 ///         the same with memory that was taken beforehand.

@@ -1,9 +1,9 @@
 //! Whole conversations with the target: two connections, of which the first becomes an admin queue and the second an I/O queue.
 //!
-//! The input is a script, not the bytes themselves, so that a fuzzer need not find lengths, tags and numbers of namespaces by
+//! The input is a script, not the bytes themselves, so a fuzzer need not find lengths, tags and numbers of namespaces by
 //! chance; but any PDU can be sent wrong, and raw bytes too.
 
-use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions, VersionOptions};
+use kaml::{BlockOptions, CreateOptions, Device, KeyKind, NamespaceOptions, VersionOptions};
 use kaml_nvme::target::{Offline, Options};
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::outbox::Outbox;
@@ -17,11 +17,11 @@ use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of one script at most.
 const STEPS_MAX: usize = 64;
-/// Data under way that the target may hold, in bytes: little, so that commands have to wait.
+/// Data in progress that the target may hold, in bytes: little, so commands have to wait.
 const MEMORY_BYTES: usize = 256 << 10;
-/// What may count at most: one command is carried out whatever its length, and data in capsules are taken in any case.
+/// What may count at most: one command is executed whatever its length, and data in capsules are taken in any case.
 const BYTES_MAX: usize = MEMORY_BYTES + (2 << 20) + 2 * 32 * 8192;
-/// Namespaces that a script may have made before the device is made anew.
+/// Namespaces that a script may have made before the device is rebuilt.
 const NAMESPACES_MAX: usize = 64;
 
 /// A target that lives for many inputs: making a device takes longer than most of them.
@@ -39,16 +39,17 @@ impl World {
         World { device, offline }
     }
 
-    /// A namespace of records, one of blocks, and one that keeps versions, which the script before may have deleted. None if
-    /// there are too many others to make them again.
-    fn namespaces(&self) -> Option<[u32; 3]> {
+    /// A namespace of records, one of blocks, one that keeps versions, and an ordered one, which the script before may have
+    /// deleted. None if there are too many others to make them again.
+    fn namespaces(&self) -> Option<[u32; 4]> {
         let made = |name: &str, options: &NamespaceOptions| {
             let id = self.device.namespace(name).or_else(|_| self.device.create_namespace(name, options));
             id.ok().filter(|_| self.device.namespaces().len() <= NAMESPACES_MAX)
         };
         let records = made("records", &NamespaceOptions::default())?;
         let blocks = made("blocks", &BlockOptions::new(512, 5000).into())?;
-        Some([records, blocks, made("past", &VersionOptions::default().into())?])
+        let past = made("past", &VersionOptions::default().into())?;
+        Some([records, blocks, past, made("ordered", &NamespaceOptions::records(KeyKind::Ordered))?])
     }
 }
 
@@ -66,12 +67,12 @@ pub fn conversation(script: &[u8]) {
         let world = world.as_mut().expect("just seen or made");
         Play::new(&mut world.offline, spaces, Script(script)).run();
         world.offline.settle();
-        assert_eq!(world.offline.used_bytes(), 0, "memory of those who left is given back");
+        assert_eq!(world.offline.used_bytes(), 0, "memory of those who left is released");
         assert_eq!(world.offline.controller_count(), 0, "controllers of those who left are gone");
     });
 }
 
-/// What is left of the input; it reads as zeroes behind its end.
+/// What is left of the input; it reads as zeroes after its end.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -100,19 +101,21 @@ struct Side {
     link: u64,
     framer: Framer,
     outbox: Outbox,
-    /// What the target asks for.
+    /// What the target requests.
     asked: Vec<Transfer>,
-    /// It said that the connection ends.
+    /// It sent that the connection ends.
     /// A terminate request has come, and all of its data.
     terminates: bool,
     terminated: bool,
     /// The last result, which for a Connect is the controller.
     result: u64,
+    /// The last result above 16 bits, which may be the number of a snapshot. These are drawn at random, so a script cannot have one.
+    drawn: u32,
 }
 
 struct Play<'a> {
     offline: &'a mut Offline,
-    spaces: [u32; 3],
+    spaces: [u32; 4],
     script: Script<'a>,
     ends: [Side; 2],
     digests: Digests,
@@ -120,14 +123,14 @@ struct Play<'a> {
 }
 
 impl<'a> Play<'a> {
-    fn new(offline: &'a mut Offline, spaces: [u32; 3], mut script: Script<'a>) -> Play<'a> {
+    fn new(offline: &'a mut Offline, spaces: [u32; 4], mut script: Script<'a>) -> Play<'a> {
         let digests = Digests::from_bits(script.byte());
         let ends = [Side::new(offline), Side::new(offline)];
         Play { offline, spaces, script, ends, digests, cid: 0 }
     }
 
     fn run(mut self) {
-        // Most scripts begin in order: the interesting commands are behind that.
+        // Most scripts begin in order: the interesting commands are after that.
         let beginning = self.script.byte();
         if beginning & 1 == 0 {
             self.begin(0, 0, CNTLID_DYNAMIC);
@@ -224,6 +227,7 @@ impl<'a> Play<'a> {
             3..=5 => self.spaces[1],
             6 if space & 8 != 0 => u32::MAX,
             6 => self.spaces[2],
+            _ if space & 8 != 0 => self.spaces[3],
             _ => space.into(),
         };
         let mut command = Command::new(opcode, nsid);
@@ -232,6 +236,17 @@ impl<'a> Play<'a> {
             (command.cdw2, command.cdw3) = (script.number().into(), script.number().into());
             (command.cdw12, command.cdw13) = (script.number().into(), script.number().into());
             (command.cdw14, command.cdw15) = (script.number().into(), script.number().into());
+        }
+        // Odd numbers stand for the snapshot that was opened last.
+        let drawn = self.ends[place].drawn;
+        match opcode {
+            kv::CLOSE_SNAPSHOT if command.cdw10.get() % 2 == 1 => command.cdw10 = drawn.into(),
+            kv::RETRIEVE_NAMED | kv::EXIST_NAMED | kv::RETRIEVE_RANGE | kv::COUNT_RANGE
+                if command.cdw14.get() % 2 == 1 =>
+            {
+                command.cdw14 = drawn.into();
+            }
+            _ => {}
         }
         if space & 0x20 != 0 {
             command.flags = script.byte();
@@ -259,7 +274,7 @@ impl<'a> Play<'a> {
         self.send(place, cut);
     }
 
-    /// Data that the target asked for, or others.
+    /// Data that the target requested, or others.
     fn data(&mut self, place: usize, right: bool) {
         let asked = self.ends[place].asked.pop();
         let mut transfer = match asked {
@@ -319,6 +334,13 @@ fn shape(place: usize, opcode: u8, nsid: u32, head: &mut [u8; 64]) {
     match (place, opcode) {
         _ if head[3] == 0 => {}
         (1, kv::PUT | kv::NAME_KEYS) => head[..4].copy_from_slice(&nsid.to_le_bytes()),
+        // Both bounds and the prefix of at most 15 bytes, of kinds that exist.
+        (1, kv::NAME_RANGE | kv::COUNT_RANGE | kv::DELETE_RANGE) => {
+            (head[0], head[1]) = (head[0] % 3, head[1] % 3);
+            [2, 3, 5, 7, 9, 10, 11, 12, 13, 14, 15].into_iter().for_each(|at| head[at] = 0);
+            (head[4], head[6]) = (head[4] % 16 * u8::from(head[0] > 0), head[6] % 16 * u8::from(head[1] > 0));
+            head[8] %= 16;
+        }
         (0, admin::SET_NAMESPACE | admin::NAMESPACE_MANAGEMENT) => head[..5].copy_from_slice(b"KAML\x01"),
         _ => {}
     }
@@ -334,6 +356,7 @@ impl Side {
             terminates: false,
             terminated: false,
             result: 0,
+            drawn: 0,
         }
     }
 
@@ -348,7 +371,12 @@ impl Side {
                 assert!(!self.terminated, "nothing comes after a terminate request");
                 match event {
                     Event::Header(Header::ReadyToTransfer(asked), 0) => self.asked.push(asked),
-                    Event::Header(Header::Response(completion), 0) => self.result = completion.result.get(),
+                    Event::Header(Header::Response(completion), 0) => {
+                        self.result = completion.result.get();
+                        if let Ok(number @ 0x1_0000..) = u32::try_from(self.result) {
+                            self.drawn = number;
+                        }
+                    }
                     // What made no sense comes with it.
                     Event::Header(Header::Terminate(_), data) => {
                         self.framer.place(vec![0; data], 0);

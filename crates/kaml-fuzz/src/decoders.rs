@@ -6,22 +6,24 @@ use kaml_nvme::transport::{Digests, End};
 use kaml_nvme::wire::command::Command;
 use kaml_nvme::wire::fabrics::{Connect, Property};
 use kaml_nvme::wire::identify::read_controller_list;
+use kaml_nvme::wire::keyvalue::KeyFormat;
 use kaml_nvme::wire::logs::LogRequest;
 use kaml_nvme::wire::manage::{Attributes, Create, decode_change, decode_put, encode_batch, encode_change};
 use kaml_nvme::wire::pdu::Header;
 use kaml_nvme::wire::reservations::{Report, Wish};
 use kaml_nvme::wire::text::{get_ascii, get_nqn};
-use kaml_nvme::wire::{blocks, keyvalue, named, vendor, versions};
+use kaml_nvme::wire::{blocks, keyvalue, named, ranges, vendor, versions};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A parser by its name. Of its bytes the first one is a parameter, the others are parsed.
+/// A parser by its name. Its first byte is a parameter, the others are parsed.
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 8] = [
+pub const DECODERS: [Decoder; 9] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
+    ("range", range),
     ("list", |bytes, _| list(bytes)),
     ("command", |bytes, _| command(bytes)),
     ("attributes", |bytes, parameter| attributes(bytes, parameter.into())),
@@ -70,17 +72,48 @@ fn header(bytes: &[u8]) {
 }
 
 /// What is read as an atomic Put is read again as the same one when it is written.
-fn put(bytes: &[u8], count: u32) {
-    let Ok(batch) = decode_put(bytes, count) else { return };
+fn put(bytes: &[u8], parameter: u32) {
+    let (count, format) = match parameter {
+        count @ 0..=127 => (count, KeyFormat::Short),
+        more => (more - 128, KeyFormat::Long),
+    };
+    let Ok(batch) = decode_put(bytes, count, format) else { return };
     let mut again = Vec::new();
-    assert_eq!(encode_batch(&mut again, &batch), count);
-    let again = decode_put(&again, count).expect("what we write can be read");
+    assert_eq!(encode_batch(&mut again, &batch, format), count);
+    let again = decode_put(&again, count, format).expect("what we write can be read");
     assert!(
         again
             .records()
             .map(|record| (record.key, record.value))
             .eq(batch.records().map(|record| (record.key, record.value)))
     );
+}
+
+/// Ranges, the records of a page, and long keys: what is read is read again as the same when it is written.
+fn range(bytes: &[u8], parameter: u8) {
+    let count = usize::from(parameter >> 2);
+    match parameter % 4 {
+        0 | 1 => {
+            let Ok(range) = ranges::decode_range(bytes) else { return };
+            assert_eq!(ranges::decode_range(&ranges::encode_range(&range)), Ok(range.clone()));
+            drop(range.bounds());
+        }
+        2 => {
+            let Some(records) = ranges::decode_records(bytes, count) else { return };
+            let mut again = Vec::new();
+            for record in &records {
+                let value = record.value.as_deref().unwrap_or_default();
+                assert!(ranges::put_record(&mut again, record.key.as_bytes(), value, usize::MAX));
+            }
+            let again = ranges::decode_records(&again, count).expect("what we write can be read");
+            assert!(again.iter().map(|record| &record.key).eq(records.iter().map(|record| &record.key)));
+        }
+        _ => {
+            let Ok(keys) = named::decode_long_keys(bytes, count as u32) else { return };
+            let again = named::encode_long_keys(keys.iter().map(|(nsid, key)| (*nsid, key)));
+            assert_eq!(named::decode_long_keys(&again, count as u32), Ok(keys));
+        }
+    }
 }
 
 fn list(bytes: &[u8]) {

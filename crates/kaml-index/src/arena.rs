@@ -1,26 +1,31 @@
 //! Memory of an index: one reserved range of 64-byte lines, handed out in pages of 64 lines, or a few more.
 //!
-//! Lives here:       the mapping, pages taken and given back, huge pages, what counts as used memory.
+//! Lives here:       the mapping, pages taken and released, huge pages, what counts as used memory.
 //! Lives elsewhere:  what a line means (`table`, `shape`).
 //! May be called by: the table and its writer.
 //!
-//! - The whole range is reserved at once and never moves, so that a line number is an address and a reader needs no
+//! - The whole range is reserved at once and never moves, so a line number is an address and a reader needs no
 //!   chunk table. Reserving costs address space only; memory is taken when a page is first written.
-//! - Nothing is unmapped before the arena is dropped. A reader may look at a page that was given back and is another
-//!   segment's by now; what it reads are atomics, and its segment's version tells it to start again.
+//! - Nothing is unmapped before the arena is dropped. A reader may look at a page that was released and is another
+//!   segment's by now; what it reads are atomics, and its segment's version shows that it must start again.
 //! - Segments are lists of pages, not runs, so given-back pages fit every later segment: there is no fragmentation.
-//! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so that a small namespace is small; above, in huge pages, which make
-//!   look-ups a quarter faster. What is small stays so: when the system collapses small pages into a huge one, whoever
+//! - A few given-back pages are kept for the next segment. The memory of all others returns to the system; their address space
+//!   remains reserved, and reads as zeros until a segment takes the page again.
+//! - Below `SMALL_BYTES` memory comes in 4 KiB pages, so a small namespace is small; above, in huge pages, which make
+//!   look-ups a quarter faster. Small pages are kept small: when the system collapses small pages into a huge one, a thread that
 //!   comes by waits for as long as clearing that takes.
 //!
 //! Clearing a huge page takes the system up to a millisecond, and six when a host below has to find memory first, too long for
-//! an insert. So a thread of its own, the only one of this crate, has the next pages ready before they are wanted. Where it
+//! an insert. So a thread of its own, the only one of this crate, has the next pages ready before they are needed. Where it
 //! comes late, pages are taken from the other end of the range, small ones, until it is done: touching those that it is
 //! making ready would take as long.
 //!
 //! All of this crate's unsafe code is here: mapping memory, turning a line number into a reference, and comparing the words
 //! of two lines at once.
-#![allow(unsafe_code, reason = "mapping memory, referring to it and vectors of atomics cannot be said in safe Rust")]
+#![allow(
+    unsafe_code,
+    reason = "mapping memory, referring to it and vectors of atomics cannot be expressed in safe Rust"
+)]
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -33,7 +38,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::shape::Header;
 
-/// A cache line of eight words: a bucket, what lies behind one, or the bits of full buckets.
+/// A cache line of eight words: a bucket, what lies after one, or the bits of full buckets.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) [AtomicU64; 8]);
@@ -56,6 +61,8 @@ const LEAD_LINES: u32 = HUGE_LINES / 8;
 /// Small pages are made ready so many lines at a time, and by nobody before an index has a megabyte.
 const SMALL_STEP_LINES: u32 = (128 << 10) / LINE_BYTES as u32;
 const READY_FROM_LINES: u32 = (1 << 20) / LINE_BYTES as u32;
+/// Pages released whose memory is kept for the next segment: those of a few segments that are rebuilt.
+const KEPT_PAGES: usize = 64;
 /// The longest range: what 24-bit page numbers reach.
 pub(crate) const RESERVED_BYTES_MAX: usize = 1 << 36;
 
@@ -67,7 +74,7 @@ impl Line {
         line
     }
 
-    /// All words. Whoever reads beside the writer validates the segment's version afterwards.
+    /// All words. A caller that reads next to the writer validates the segment's version afterwards.
     #[inline]
     pub(crate) fn load(&self) -> [u64; 8] {
         std::array::from_fn(|i| self.0[i].load(Relaxed))
@@ -80,14 +87,14 @@ impl Line {
 }
 
 /// Which words of two lines have these low halves: bit `i` for word `i` of the first, whose low half would be `low`, bit
-/// `8 + i` for word `i` of the second, with `low | 1`. Beside a writer some may be missing or too many, as with loads of
+/// `8 + i` for word `i` of the second, with `low | 1`. Next to a writer some may be missing or too many, as with loads of
 /// single words.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn alike(first: &Line, second: &Line, low: u32) -> u32 {
     let found: u32;
     // SAFETY: reads two aligned lines and changes nothing but its registers; SSE2 is in every x86-64. To Rust it is sixteen
-    // relaxed loads: a word may change meanwhile, and whoever asks validates the segment's version afterwards.
+    // relaxed loads: a word may change meanwhile, and the reader validates the segment's version afterwards.
     unsafe {
         std::arch::asm!(
             "movd {a}, {low:e}",
@@ -134,15 +141,23 @@ pub(crate) fn alike_by_words(first: &Line, second: &Line, low: u32) -> u32 {
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) use alike_by_words as alike;
 
+/// The system refuses the address space of an index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("no address space for an index: the system refuses {bytes} bytes (raise `ulimit -v`, or close other devices)")]
+pub struct NoAddressSpace {
+    /// The least that an index takes.
+    pub bytes: u64,
+}
+
 /// The reserved range.
 pub(crate) struct Arena {
     lines: NonNull<Line>,
     line_count: u32,
     mapping: NonNull<u8>,
     mapping_bytes: usize,
-    /// Behind the last line that was ever handed out.
+    /// After the last line that was ever handed out.
     frontier: AtomicU32,
-    /// Behind the last line that was made ready, 0 before the first.
+    /// After the last line that was made ready, 0 before the first.
     ready: AtomicU32,
 }
 
@@ -154,9 +169,9 @@ unsafe impl Sync for Arena {}
 impl Arena {
     /// Reserves address space for about `bytes`, or for as much as the system lets us have.
     ///
-    /// # Panics
-    /// When not even one huge page can be mapped: the process is out of memory.
-    pub(crate) fn reserve(bytes: u64) -> Arena {
+    /// # Errors
+    /// If not even one huge page can be mapped.
+    pub(crate) fn reserve(bytes: u64) -> Result<Arena, NoAddressSpace> {
         let mut bytes = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(HUGE_BYTES, RESERVED_BYTES_MAX - HUGE_BYTES);
         bytes = bytes.next_multiple_of(HUGE_BYTES);
         loop {
@@ -164,11 +179,9 @@ impl Arena {
             let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
             // SAFETY: a fresh private mapping at an address of the kernel's choice touches nobody's memory.
             match unsafe { mmap_anonymous(std::ptr::null_mut(), mapping_bytes, access, flags) } {
-                Ok(mapping) => return Arena::of_mapping(mapping.cast(), mapping_bytes, bytes),
-                Err(error) => {
-                    assert!(bytes > HUGE_BYTES, "no address space for an index: {error}");
-                    bytes = (bytes / 2).next_multiple_of(HUGE_BYTES);
-                }
+                Ok(mapping) => return Ok(Arena::of_mapping(mapping.cast(), mapping_bytes, bytes)),
+                Err(_) if bytes > HUGE_BYTES => bytes = (bytes / 2).next_multiple_of(HUGE_BYTES),
+                Err(_) => return Err(NoAddressSpace { bytes: mapping_bytes as u64 }),
             }
         }
     }
@@ -190,6 +203,21 @@ impl Arena {
         arena
     }
 
+    /// Returns the memory of whole system pages to the system; they read as zeros from now on. False if the system refuses.
+    ///
+    /// A reader that is late sees zeros as it would see stores of another segment: before a page is discarded, the version of
+    /// the segment that had it has changed.
+    fn discard(&self, bytes: &Range<usize>) -> bool {
+        let is_whole = bytes.start.is_multiple_of(SYSTEM_PAGE_BYTES) && bytes.end.is_multiple_of(SYSTEM_PAGE_BYTES);
+        assert!(is_whole && bytes.end <= self.line_count as usize * LINE_BYTES, "whole system pages of this arena");
+        // SAFETY: the range lies in our private anonymous mapping and stays mapped. All accesses to it are atomic, and the
+        // system's zeros are to them what stores of another thread would be.
+        unsafe {
+            let first = self.lines.as_ptr().cast::<u8>().add(bytes.start);
+            madvise(first.cast(), bytes.len(), Advice::LinuxDontNeed).is_ok()
+        }
+    }
+
     /// Advice is a wish: without huge pages the index is slower, not wrong.
     fn advise(&self, lines: &Range<u32>, advice: Advice) {
         assert!(lines.end <= self.line_count, "advice is for lines of this arena");
@@ -208,7 +236,7 @@ impl Arena {
         (soon && frontier >= READY_FROM_LINES && end <= self.line_count).then_some(next..end)
     }
 
-    /// Has all lines ready that are wanted soon.
+    /// Has all lines ready that are needed soon.
     fn catch_up(&self) {
         while let Some(lines) = self.wanted() {
             self.make_ready(lines);
@@ -224,7 +252,7 @@ impl Arena {
         self.ready.store(lines.end, Release);
     }
 
-    /// What lies below the frontier comes in huge pages when it is touched, unless it is there.
+    /// What lies below the frontier comes in huge pages when it is touched, unless it exists.
     fn have_ready_when_touched(&self) {
         let lines = self.ready.load(Relaxed).max(SMALL_LINES)..self.frontier.load(Relaxed).next_multiple_of(HUGE_LINES);
         if !lines.is_empty() && lines.end <= self.line_count {
@@ -233,7 +261,7 @@ impl Arena {
         }
     }
 
-    /// Memory taken from the system in front: everything below the frontier, and what is ready behind it.
+    /// Memory taken from the system in front: everything below the frontier, and what is ready after it.
     fn taken_bytes(&self) -> usize {
         let lines = self.frontier.load(Relaxed).max(self.ready.load(Acquire)) as usize;
         (lines * LINE_BYTES).next_multiple_of(SYSTEM_PAGE_BYTES)
@@ -290,8 +318,8 @@ impl<'a> Lines<'a> {
     #[inline]
     pub(crate) fn header(self, line: u32) -> &'a Header {
         let line: *const Line = self.line(line);
-        // SAFETY: of the same size and alignment, and atomics as well, which take any bits. Whoever writes the line or reads
-        // it beside the writer does so by `Header`'s fields alone.
+        // SAFETY: of the same size and alignment, and atomics as well, which take any bits. A caller that writes the line or reads
+        // it next to the writer does so by `Header`'s fields alone.
         unsafe { &*line.cast() }
     }
 
@@ -341,8 +369,14 @@ impl Drop for Arena {
 pub(crate) struct Pages {
     /// Lines of a page.
     lines: u32,
-    /// Numbers of the pages given back.
+    /// Numbers of the pages released whose memory is kept.
     given_back: Vec<u32>,
+    /// Numbers of the pages released whose memory has returned to the system.
+    discarded: Vec<u32>,
+    /// A bit for each of these.
+    is_discarded: Vec<u64>,
+    /// System memory that they do not take.
+    discarded_bytes: usize,
     /// The number of the first page never handed out.
     frontier: u32,
     /// Pages taken from the end of the range.
@@ -357,17 +391,31 @@ pub(crate) struct Pages {
 impl Pages {
     /// All pages are free; each has so many lines.
     pub(crate) fn new(lines: u32) -> Pages {
-        Pages { lines, given_back: vec![], frontier: 0, tail: 0, is_loading: false, singles: 0..0, preparer: None }
+        Pages {
+            lines,
+            given_back: vec![],
+            discarded: vec![],
+            is_discarded: vec![],
+            discarded_bytes: 0,
+            frontier: 0,
+            tail: 0,
+            is_loading: false,
+            singles: 0..0,
+            preparer: None,
+        }
     }
 
-    /// The number of a page that holds anything. Pages fresh from the system hold zeros; others what was left in them.
+    /// The number of a page that holds anything. Pages fresh from the system hold zeros; others their old contents.
     pub(crate) fn take(&mut self, arena: &Arc<Arena>) -> u32 {
-        self.given_back.pop().unwrap_or_else(|| self.take_run(arena, 1))
+        match self.given_back.pop().or_else(|| self.take_discarded()) {
+            Some(page) => page,
+            None => self.take_run(arena, 1),
+        }
     }
 
     /// The number of a page of zeros.
     pub(crate) fn take_zeroed(&mut self, arena: &Arc<Arena>) -> u32 {
-        let fresh = self.given_back.is_empty();
+        let fresh = self.free_count() == 0;
         let page = self.take(arena);
         if !fresh {
             (page * self.lines..(page + 1) * self.lines).for_each(|line| arena.line(line).store(&[0; 8]));
@@ -376,11 +424,60 @@ impl Pages {
     }
 
     /// A page that no segment of today refers to; readers of yesterday may still look at it.
-    pub(crate) fn give_back(&mut self, page: u32) {
-        self.given_back.push(page);
+    pub(crate) fn give_back(&mut self, arena: &Arena, page: u32) {
+        if self.given_back.len() < KEPT_PAGES || !self.discard(arena, page) {
+            self.given_back.push(page);
+        }
     }
 
-    /// Lines of zeros that are never given back: segment headers and directories.
+    /// Returns a page's memory to the system; false if the system refuses.
+    fn discard(&mut self, arena: &Arena, page: u32) -> bool {
+        let bytes = self.bytes_alone(page);
+        if !bytes.is_empty() && !arena.discard(&bytes) {
+            return false;
+        }
+        self.discarded_bytes += bytes.len();
+        self.mark_discarded(page, true);
+        self.discarded.push(page);
+        true
+    }
+
+    fn take_discarded(&mut self) -> Option<u32> {
+        let page = self.discarded.pop()?;
+        self.mark_discarded(page, false);
+        self.discarded_bytes -= self.bytes_alone(page).len();
+        Some(page)
+    }
+
+    /// The system pages that nothing but this page and discarded ones has a part of.
+    fn bytes_alone(&self, page: u32) -> Range<usize> {
+        let page_bytes = self.lines as usize * LINE_BYTES;
+        let (start, end) = (page as usize * page_bytes, (page as usize + 1) * page_bytes);
+        let (down, up) = (start / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES, end.next_multiple_of(SYSTEM_PAGE_BYTES));
+        let start =
+            if page > 0 && self.is_discarded(page - 1) { down } else { start.next_multiple_of(SYSTEM_PAGE_BYTES) };
+        let end = if self.is_discarded(page + 1) { up } else { end / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES };
+        start..end.max(start)
+    }
+
+    fn is_discarded(&self, page: u32) -> bool {
+        self.is_discarded.get(page as usize / 64).is_some_and(|bits| bits >> (page % 64) & 1 != 0)
+    }
+
+    fn mark_discarded(&mut self, page: u32, is_discarded: bool) {
+        let (word, bit) = (page as usize / 64, page % 64);
+        if self.is_discarded.len() <= word {
+            self.is_discarded.resize(word + 1, 0);
+        }
+        self.is_discarded[word] = self.is_discarded[word] & !(1 << bit) | u64::from(is_discarded) << bit;
+    }
+
+    /// Pages released and not taken again.
+    fn free_count(&self) -> usize {
+        self.given_back.len() + self.discarded.len()
+    }
+
+    /// Lines of zeros that are never released: segment headers and directories.
     pub(crate) fn take_lines(&mut self, arena: &Arc<Arena>, count: u32) -> u32 {
         if self.singles.len() < count as usize {
             let pages = count.div_ceil(self.lines);
@@ -392,9 +489,10 @@ impl Pages {
         first
     }
 
-    /// Whether there is address space for so many pages, and lines that are taken at once.
+    /// Whether there is address space for this many pages, and lines that are taken at once.
     pub(crate) fn have_room(&self, arena: &Arena, pages: u32, lines: u32) -> bool {
-        let runs = pages.saturating_add(lines.div_ceil(self.lines) + 1); // lines come in two runs: a header and a directory
+        let fresh = pages.saturating_sub(u32::try_from(self.free_count()).unwrap_or(u32::MAX));
+        let runs = fresh.saturating_add(lines.div_ceil(self.lines) + 1); // lines come in two runs: a header and a directory
         u64::from(self.frontier) + u64::from(self.tail) + u64::from(runs) <= u64::from(arena.line_count / self.lines)
     }
 
@@ -437,7 +535,9 @@ impl Pages {
     /// Memory taken from the system.
     pub(crate) fn taken_bytes(&self, arena: &Arena) -> u64 {
         let tail_bytes = (self.tail * self.lines) as usize * LINE_BYTES;
-        (arena.taken_bytes() + tail_bytes + self.given_back.capacity() * size_of::<u32>()) as u64
+        let lists = (self.given_back.capacity() + self.discarded.capacity()) * size_of::<u32>();
+        let lists = lists + size_of_val(&*self.is_discarded);
+        (arena.taken_bytes() + tail_bytes + lists - self.discarded_bytes) as u64
     }
 }
 
@@ -491,85 +591,4 @@ fn prepare(arena: &Weak<Arena>, signal: &Signal) {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        /// Goal:   vectors find what single words do.
-        /// Method: lines of words that are often alike in their low halves, for either choice.
-        #[test]
-        fn vectors_compare_as_words(words in prop::array::uniform16((0u64..4, any::<u32>())), low in 0u32..2) {
-            let line = |at: usize| Line::of(&std::array::from_fn(|i| words[at + i].0 | u64::from(words[at + i].1) << 32));
-            let (first, second, low) = (line(0), line(8), low * 2);
-            prop_assert_eq!(alike(&first, &second, low), alike_by_words(&first, &second, low));
-        }
-    }
-
-    /// Goal:   the thread that has memory ready ends with its writer, also while a reader keeps the memory.
-    /// Method: pages are taken until it is started; it alone holds the other end of the signal.
-    #[test]
-    fn preparing_ends_with_the_writer() {
-        let arena = Arc::new(Arena::reserve(8 << 20));
-        let mut pages = Pages::new(PAGE_LINES);
-        while pages.preparer.is_none() {
-            pages.take(&arena);
-        }
-        let signal = Arc::downgrade(&pages.preparer.as_ref().expect("just started").signal);
-        while arena.ready.load(Acquire) < READY_FROM_LINES {
-            thread::yield_now();
-        }
-        drop(pages);
-        while signal.strong_count() > 0 {
-            thread::yield_now();
-        }
-        assert_eq!(arena.line(0).load(), [0; 8], "the memory is still there");
-    }
-
-    /// Goal:   what is ready is where pages are taken next, never far ahead, and is counted.
-    /// Method: take pages one by one; after each, do at once what the thread would do.
-    #[test]
-    fn ready_memory_is_just_ahead() {
-        let arena = Arc::new(Arena::reserve(128 << 20));
-        let mut pages = Pages::new(PAGE_LINES);
-        pages.preparer = Some(Preparer { thread: None, signal: Arc::default() });
-        while u64::from(pages.frontier) * 4096 < 64 << 20 {
-            pages.take(&arena);
-            arena.catch_up();
-            let (frontier, ready) = (arena.frontier.load(Relaxed), arena.ready.load(Relaxed));
-            assert!(frontier < READY_FROM_LINES || ready > frontier, "{ready} lines are ready of {frontier}");
-            let ahead_max = if frontier + LEAD_LINES < SMALL_LINES { SMALL_STEP_LINES } else { HUGE_LINES };
-            assert!(ready <= frontier + ahead_max + LEAD_LINES, "{ready} lines are ready of {frontier}");
-            assert!(pages.taken_bytes(&arena) >= u64::from(ready) * LINE_BYTES as u64);
-        }
-    }
-
-    /// Goal:   whoever takes pages never touches a huge page that is being made ready, and no two pages are one.
-    /// Method: the thread sleeps for ever and its work is done now and then; small pages are taken at once, what should be
-    ///         huge comes from the end until it is ready. Then an index is loaded, which waits for nobody.
-    #[test]
-    fn late_pages_come_from_the_end() {
-        let arena = Arc::new(Arena::reserve(128 << 20));
-        let mut pages = Pages::new(PAGE_LINES + 3);
-        let [page_count, in_front_max] = [arena.line_count, SMALL_LINES].map(|lines| lines / pages.lines);
-        pages.preparer = Some(Preparer { thread: Some(thread::current()), signal: Arc::default() });
-        let small: Vec<_> = (0..in_front_max).map(|_| pages.take(&arena)).collect();
-        assert!(small.iter().copied().eq(0..in_front_max), "small pages are as good as what is ready");
-        let run = pages.take_lines(&arena, 3 * pages.lines) / pages.lines;
-        assert_eq!([run, pages.take(&arena)], [page_count - 3, page_count - 4]);
-        let before = pages.taken_bytes(&arena);
-        arena.catch_up();
-        assert_eq!(pages.take(&arena), in_front_max);
-        assert!(pages.taken_bytes(&arena) > before);
-        let is_ready = |page: u32| (page + 1) * pages.lines <= arena.ready.load(Acquire);
-        assert!(is_ready(in_front_max));
-
-        let arena = Arc::new(Arena::reserve(128 << 20));
-        let mut pages = Pages::new(PAGE_LINES);
-        let count = in_front_max * 2;
-        let loaded = pages.take_all(&arena, |pages| (0..count).map(|_| pages.take(&arena)).collect::<Vec<_>>());
-        assert!(loaded.into_iter().eq(0..count) && pages.preparer.is_none());
-        assert_eq!(arena.ready.load(Acquire), (count * PAGE_LINES).next_multiple_of(HUGE_LINES));
-    }
-}
+mod tests;

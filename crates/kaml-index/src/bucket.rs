@@ -16,17 +16,17 @@
 //! The payload is, from the lowest bit up: the chunk number; the other `R - H` bits of the remainder, if any; for `Bytes` keys
 //! their first 8 bytes and, in 4 bits, their length less one.
 //!
-//! `R` is what is left: as many bits of the remainder as a slot has room for. Slots so keep more than they must, and do
+//! `R` is what remains: as many bits of the remainder as a slot has room for. Slots so keep more than they must, and do
 //! not change while their segment grows (`shape`).
 //!
 //! Six slots have tails of 21 bits, too few for wide chunk numbers until an index has very many keys. Indexes with such
-//! numbers have 3 bits more for each slot in three lines behind each page: 4.7 % of memory instead of the 20 % that five
+//! numbers have 3 bits more for each slot in three lines after each page: 4.7 % of memory instead of the 20 % that five
 //! slots would take. Only a look-up that found its key reads them.
 
-use crate::mixed::{Mixed, VERBATIM_BITS};
+use crate::mixed::{Mixed, verbatim_bits};
 use crate::{KeyKind, LenCode, Slot};
 
-/// The eight words of a bucket, and the bits that it has behind its page.
+/// The eight words of a bucket, and the bits that it has after its page.
 pub(crate) type Words = [u64; 9];
 const EXTRA: usize = 8;
 
@@ -40,13 +40,13 @@ pub(crate) struct Raw {
 /// Slots of the sparsest and the densest bucket.
 pub(crate) const SLOTS_MIN: u32 = 2;
 pub(crate) const SLOTS_MAX: u32 = 6;
-/// Bits of the remainder that a head has room for, beside choice and length code.
+/// Bits of the remainder that a head has room for, next to choice and length code.
 const TAG_BITS_MAX: u32 = 63 - LenCode::BITS;
 /// Where a head has its length code.
 const LEN_AT: u32 = 64 - LenCode::BITS;
-/// Bits that each of six slots may have behind the page.
+/// Bits that each of six slots may have after the page.
 const EXTRA_BITS: u32 = 3;
-/// Bits that a bucket has behind its page: 18 are used, and three buckets share a word.
+/// Bits that a bucket has after its page: 18 are used, and three buckets share a word.
 pub(crate) const EXTRA_BUCKET_BITS: u32 = 21;
 /// Chunk numbers for which that is worth its memory: narrower ones do without from two million keys on, wider ones do
 /// not fit six slots with it before there are fifty million.
@@ -58,7 +58,7 @@ pub(crate) const REMAINDER_BITS_MAX: u32 = 58;
 pub(crate) trait Bucket {
     /// One of its eight words.
     fn word(&self, i: usize) -> u64;
-    /// What it has behind its page.
+    /// What it has after its page.
     fn extra(&self) -> u64;
 }
 
@@ -79,10 +79,10 @@ impl Bucket for Words {
 pub(crate) struct Fields {
     pub(crate) addr_bits: u32,
     pub(crate) verbatim_bits: u32,
-    /// Whether pages have lines with more bits behind them.
+    /// Whether pages have lines with more bits after them.
     pub(crate) extra: bool,
     addr_mask: u64,
-    /// How many slots a bucket has whose heads alone tell keys apart, if there is room for so many; 0 if they never do.
+    /// How many slots a bucket has whose heads alone distinguish keys, if there is room for this many; 0 if they never do.
     pub(crate) slots_by_head: u32,
     /// By slots per bucket.
     cuts: [Cut; SLOTS_MAX as usize + 1],
@@ -91,19 +91,19 @@ pub(crate) struct Fields {
 /// How slots of one width are cut. Masks are kept, not computed: look-ups are short enough for that to count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Cut {
-    /// The bits of a head that tell keys apart: choice and tag.
+    /// The bits of a head that distinguish keys: choice and tag.
     mask: u64,
     /// `H`.
     tag_bits: u32,
     /// `R`.
     remainder_bits: u32,
-    /// Whether the payload has more that tells keys apart.
+    /// Whether the payload has more bits that distinguish keys.
     has_upper: bool,
 }
 
 impl Fields {
     pub(crate) fn new(kind: KeyKind, addr_bits: u32) -> Fields {
-        let verbatim_bits = if kind == KeyKind::Bytes { VERBATIM_BITS } else { 0 };
+        let verbatim_bits = verbatim_bits(kind);
         let extra = kind == KeyKind::U64 && EXTRA_ADDR_BITS.contains(&addr_bits);
         let mut cuts = [Cut::default(); SLOTS_MAX as usize + 1];
         for slots in SLOTS_MIN..=SLOTS_MAX {
@@ -123,7 +123,7 @@ impl Fields {
         (SLOTS_MIN..=SLOTS_MAX).rev().find(|&slots| self.remainder_bits(slots) >= remainder_bits).unwrap_or(SLOTS_MIN)
     }
 
-    /// Bits of the remainder that each of so many slots keeps.
+    /// Bits of the remainder that each of this many slots keeps.
     #[inline]
     pub(crate) fn remainder_bits(&self, slots: u32) -> u32 {
         self.cuts[slots as usize].remainder_bits
@@ -140,7 +140,7 @@ impl Fields {
         (self.cuts[N].tag_bits, self.cuts[N].remainder_bits)
     }
 
-    /// The bits of a head that tell keys apart.
+    /// The bits of a head that distinguish keys.
     #[inline]
     pub(crate) fn tag_mask<const N: usize>(&self) -> u64 {
         self.cuts[N].mask
@@ -152,7 +152,7 @@ impl Fields {
         (remainder << 1 | choice) & self.tag_mask::<N>()
     }
 
-    /// The rest of what tells keys apart: it stands in the payload, above the chunk number.
+    /// The remaining bits that distinguish keys: they are in the payload, above the chunk number.
     #[inline]
     pub(crate) fn upper<const N: usize>(&self, remainder: u64, mixed: &Mixed) -> u128 {
         let (head, all) = self.widths::<N>();
@@ -160,7 +160,7 @@ impl Fields {
         u128::from((remainder & low_bits(all)) >> head) | verbatim << (all - head)
     }
 
-    /// Whether keys have such a rest.
+    /// Whether keys have such bits.
     #[inline]
     pub(crate) fn has_upper<const N: usize>(&self) -> bool {
         self.cuts[N].has_upper
@@ -188,7 +188,7 @@ impl Fields {
         head >> LEN_AT << self.addr_bits | at
     }
 
-    /// Whether a slot of six has this head because it is the key's. Such slots have nothing else that tells keys apart
+    /// Whether a slot of six has this head because it is the key's. Such slots have nothing else that distinguishes keys
     /// (`slots_by_head`).
     #[inline]
     pub(crate) fn is_head_of(&self, head: u64, remainder: u64, choice: u64) -> bool {
@@ -229,7 +229,8 @@ impl Fields {
             let verbatim = upper >> (all - head_bits);
             if self.verbatim_bits != 0 {
                 // Damaged images may have more bits there; `snapshot` refuses them.
-                (mixed.high, mixed.len_less_one) = (verbatim as u64, (verbatim >> 64) as u8 & 15);
+                let len_bits = self.verbatim_bits - u64::BITS;
+                (mixed.high, mixed.len_less_one) = (verbatim as u64, (verbatim >> 64) as u8 & low_bits(len_bits) as u8);
             }
         }
         (tag & 1, remainder, mixed)
@@ -457,8 +458,8 @@ mod tests {
         /// Goal:   each field comes back from a packed slot, at all widths.
         /// Method: pack random fields in every slot, for all numbers of slots that leave 31 bits of remainder at least.
         #[test]
-        fn fields_come_back(addr_bits in 1u32..=48, at: u64, code in 1u8..=127, random: u64, len_less_one in 0u8..16) {
-            for kind in [KeyKind::U64, KeyKind::Bytes] {
+        fn fields_come_back(addr_bits in 1u32..=48, at: u64, code in 1u8..=127, random: u64, len_less_one in 0u8..17) {
+            for (kind, len_less_one) in [(KeyKind::U64, 0), (KeyKind::Bytes, len_less_one & 15), (KeyKind::Any, len_less_one)] {
                 let fields = Fields::new(kind, addr_bits);
                 let slot = Slot { at: at & fields.addr_mask(), len: LenCode::from_stored(code).unwrap() };
                 for slots in (SLOTS_MIN..=SLOTS_MAX).filter(|&slots| fields.remainder_bits(slots) >= 31) {

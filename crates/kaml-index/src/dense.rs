@@ -1,9 +1,9 @@
 //! The `dense` index: an array, for keys that are numbers below a limit and records of one length.
 //!
-//! Lives here:       the array, reading it beside its writer, changing it.
+//! Lives here:       the array, reading it while it is written, changing it.
 //! Lives elsewhere:  images of its segments (`image`).
-//! May be called by: everyone; the writer by whoever holds the firmware core.
-//! Implements:       design section 5 (`dense`, for block namespaces).
+//! May be called by: everyone; the writer by a caller that holds the firmware core.
+//! Implements:       docs/ARCHITECTURE.md "Block namespaces".
 //!
 //! A key's place is the key itself, and all records have one length, so an entry is the chunk number and nothing else: 4.9
 //! bytes for chunk numbers of 34 to 35 bits, 5.3 up to 39. Entries are packed into lines of 64 bytes, each with a version:
@@ -13,7 +13,7 @@
 //! | 0 .. 32        | `version` | odd while the line changes                                                  |
 //! | 32 .. 512      | entries   | `addr_bits + 1` bits each: chunk number + 1, 0 for a key without a record   |
 //!
-//! - 1024 lines are a segment, made when one of its keys is first inserted and kept until the index is dropped, so that a
+//! - 1024 lines are a segment, made when one of its keys is first inserted and kept until the index is dropped, so a
 //!   reader needs no protocol to reach a line. So are 256 places for segments, a group: a namespace costs next to nothing before
 //!   it has data, however large it is.
 //! - A reader loads the version (acquire), the entry's words (relaxed), fences (acquire), loads the version again; equal
@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::arena::{LINE_BYTES, Line};
 use crate::bucket::low_bits;
+use crate::image::image_bytes;
 use crate::{Key, LenCode, Slot};
 
 /// What a dense index must have room for.
@@ -56,7 +57,12 @@ const VERSION_MASK: u64 = low_bits(ENTRIES_AT);
 /// Segments of a group.
 const GROUP_SEGMENTS: usize = 256;
 
-type Segment = OnceLock<Box<[Line]>>;
+/// Lines of a segment, and how many of their entries are not empty.
+struct Segment {
+    lines: OnceLock<Box<[Line]>>,
+    count: AtomicU64,
+}
+
 type Group = OnceLock<Box<[Segment; GROUP_SEGMENTS]>>;
 
 /// The array.
@@ -68,6 +74,8 @@ pub(crate) struct Array {
     groups: Box<[Group]>,
     pub(crate) key_count: AtomicU64,
     memory_bytes: AtomicU64,
+    /// What images of segments with entries take.
+    image_bytes: AtomicU64,
 }
 
 /// Where a key's entry is.
@@ -88,7 +96,15 @@ impl Array {
         let segments = layout.key_count.div_ceil(per_line).div_ceil(SEGMENT_LINES);
         let groups: Box<[Group]> = (0..segments.div_ceil(GROUP_SEGMENTS as u64)).map(|_| Group::new()).collect();
         let memory_bytes = AtomicU64::new(size_of_val(&*groups) as u64);
-        Array { layout, entry_bits, per_line, groups, key_count: AtomicU64::new(0), memory_bytes }
+        Array {
+            layout,
+            entry_bits,
+            per_line,
+            groups,
+            key_count: AtomicU64::new(0),
+            memory_bytes,
+            image_bytes: AtomicU64::new(0),
+        }
     }
 
     /// Keys of a whole segment.
@@ -115,16 +131,16 @@ impl Array {
     /// The lines of a segment, if any of its keys was ever inserted.
     #[inline]
     pub(crate) fn lines(&self, segment: usize) -> Option<&[Line]> {
-        self.groups.get(segment / GROUP_SEGMENTS)?.get()?[segment % GROUP_SEGMENTS].get().map(|lines| &**lines)
+        self.groups.get(segment / GROUP_SEGMENTS)?.get()?[segment % GROUP_SEGMENTS].lines.get().map(|lines| &**lines)
     }
 
-    /// The lines of a segment, made now if they were not there; the last segment has as many as it needs.
+    /// The lines of a segment, made now if they did not exist; the last segment has as many as it needs.
     pub(crate) fn lines_to_change(&self, segment: usize) -> &[Line] {
         let group = self.groups[segment / GROUP_SEGMENTS].get_or_init(|| {
             self.memory_bytes.fetch_add(size_of::<[Segment; GROUP_SEGMENTS]>() as u64, Relaxed);
-            Box::new([const { Segment::new() }; GROUP_SEGMENTS])
+            Box::new([const { Segment { lines: OnceLock::new(), count: AtomicU64::new(0) } }; GROUP_SEGMENTS])
         });
-        group[segment % GROUP_SEGMENTS].get_or_init(|| {
+        group[segment % GROUP_SEGMENTS].lines.get_or_init(|| {
             let lines = self.layout.key_count.div_ceil(self.per_line) - segment as u64 * SEGMENT_LINES;
             let lines: Box<[Line]> = (0..lines.min(SEGMENT_LINES)).map(|_| Line::default()).collect();
             self.memory_bytes.fetch_add((lines.len() * LINE_BYTES) as u64, Relaxed);
@@ -132,12 +148,27 @@ impl Array {
         })
     }
 
+    /// A segment that has lines has so many more entries, or fewer.
+    pub(crate) fn count_entries(&self, segment: usize, more: i64) {
+        let group = self.groups[segment / GROUP_SEGMENTS].get().expect("the segment has lines");
+        let segment = &group[segment % GROUP_SEGMENTS];
+        let old = segment.count.load(Relaxed);
+        let new = old.wrapping_add_signed(more);
+        segment.count.store(new, Relaxed);
+        self.key_count.store(self.key_count.load(Relaxed).wrapping_add_signed(more), Relaxed);
+        if (old == 0) != (new == 0) {
+            let bytes = image_bytes(segment.lines.get().map_or(0, |lines| lines.len())) as i64;
+            let images = self.image_bytes.load(Relaxed);
+            self.image_bytes.store(images.wrapping_add_signed(if old == 0 { bytes } else { -bytes }), Relaxed);
+        }
+    }
+
     /// The segments of a range that have lines, and the lines.
     pub(crate) fn made(&self, segments: Range<usize>) -> impl Iterator<Item = (usize, &[Line])> {
         let groups = segments.start / GROUP_SEGMENTS..segments.end.div_ceil(GROUP_SEGMENTS).min(self.groups.len());
         let made = groups.filter_map(|group| Some((group * GROUP_SEGMENTS, self.groups.get(group)?.get()?)));
         let all = made.flat_map(|(first, group)| (first..).zip(group.iter()));
-        all.filter_map(|(number, segment)| Some((number, &**segment.get()?)))
+        all.filter_map(|(number, segment)| Some((number, &**segment.lines.get()?)))
             .filter(move |(number, _)| segments.contains(number))
     }
 
@@ -146,7 +177,7 @@ impl Array {
         self.lines(place.segment).map(|lines| &lines[place.line])
     }
 
-    /// The entry at a bit of a line, as it stands in the words just now.
+    /// The entry at a bit of a line, as it is in the words just now.
     #[inline]
     fn entry(&self, line: &Line, bit: u32) -> u64 {
         let (word, shift) = ((bit / 64) as usize, bit % 64);
@@ -155,7 +186,7 @@ impl Array {
         (low | high) & low_bits(self.entry_bits)
     }
 
-    /// The entry of a line, read beside the writer.
+    /// The entry of a line, read next to the writer.
     #[inline]
     fn entry_beside(&self, line: &Line, bit: u32) -> u64 {
         loop {
@@ -270,7 +301,7 @@ impl Array {
     }
 }
 
-/// Whether a line has no entries, read beside the writer.
+/// Whether a line has no entries, read next to the writer.
 fn is_empty_beside(line: &Line) -> bool {
     loop {
         let version = line.0[0].load(Acquire) & VERSION_MASK;
@@ -289,7 +320,7 @@ pub struct DenseWriter {
     pub(crate) array: Arc<Array>,
 }
 
-/// Reads a dense index beside its writer, without locks. Cheap to clone.
+/// Reads a dense index while it is written, without locks. Cheap to clone.
 #[derive(Clone)]
 pub struct DenseReader {
     array: Arc<Array>,
@@ -318,6 +349,11 @@ macro_rules! reading {
         /// Memory taken: places for segments, and the segments with keys.
         pub fn memory_bytes(&self) -> u64 {
             self.array.memory_bytes.load(Relaxed)
+        }
+
+        /// Bytes of a snapshot taken now, at most: the last image may be one without lines.
+        pub fn image_bytes(&self) -> u64 {
+            self.array.image_bytes.load(Relaxed) + image_bytes(0) as u64
         }
 
         /// Some keys of a range in their order, no more than `limit`, and from where on there may be more; at the end of the range
@@ -382,7 +418,7 @@ impl DenseWriter {
         let entry = self.entry_of(new);
         let is_there = self.get(key) == Some(expected);
         if is_there {
-            self.swap(self.array.number(key).expect("a key that is there"), entry);
+            self.swap(self.array.number(key).expect("a key that exists"), entry);
         }
         is_there
     }
@@ -418,8 +454,9 @@ impl DenseWriter {
         let line = &array.lines_to_change(place.segment)[place.line];
         let old = array.entry(line, place.bit);
         array.set(line, place.bit, entry);
-        let count = array.key_count.load(Relaxed) + u64::from(entry != 0) - u64::from(old != 0);
-        array.key_count.store(count, Relaxed);
+        if (old == 0) != (entry == 0) {
+            array.count_entries(place.segment, if old == 0 { 1 } else { -1 });
+        }
         array.slot_of(old)
     }
 }

@@ -1,33 +1,43 @@
-//! Growing and shrinking of segments, one at a time and in small steps.
+//! Growing and shrinking of segments, one or two at a time and in small steps.
 //!
-//! Lives here:       adding a page, splitting a segment, denser buckets, the directory.
+//! Lives here:       adding a page, splitting and merging segments, denser buckets, the directory.
 //! Lives elsewhere:  where a key belongs (`shape`), single entries (`writer`), keys that were chosen to collide (`outside`).
 //! May be called by: `HashWriter`, snapshots.
 //!
 //! | step    | when                                       | what moves                                                   |
 //! |---------|--------------------------------------------|--------------------------------------------------------------|
-//! | denser  | buckets could have one slot more           | slots of a bucket are cut anew, none leaves its bucket       |
+//! | denser  | buckets could have one slot more           | slots of a bucket are cut again, none leaves its bucket       |
 //! | add     | a segment is full, or a key found no place | half of one page goes to a new one, to the same buckets there |
 //! | split   | a segment has sixteen pages                | nothing: eight pages get a header of their own               |
-//! | rebuild | a segment is sparse                        | all entries are placed anew in fewer pages                   |
-//! | outside | a key found no place, and more would not help | nothing: the key goes beside the segments (`outside`)      |
+//! | rebuild | a segment is sparse                        | all entries are placed again in fewer pages                   |
+//! | merge   | two siblings together fill half a page     | their entries are placed again in one page                    |
+//! | outside | a key found no place, and more would not help | nothing: the key is put next to the segments (`outside`)   |
 //!
 //! An insert so moves less than one entry on average and never waits longer than one step takes, some tens of
-//! microseconds for the first and one or two for the others; the last is only for removes. Publishing a split: the new header
-//! first, then the directory, then the old header gives its keys away (`table` says why readers are never misled).
+//! microseconds for the first and one or two for the others; only removes rebuild and merge. Publishing a split: the new header
+//! first, then the directory, then the old header gives up its keys (`table` reports why readers are never misled). Publishing a
+//! merge: the lower header takes all keys, then the directory names it, then the upper header holds none.
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use crate::arena::{ENTRIES_PER_LINE, Line, PAGE_LINES, Pages};
 use crate::bucket::{self, Fields, SLOTS_MIN, Words};
 use crate::shape::{DEPTH_MAX, FULL_LINES, HEADER_LINES, Header, PAGES_FULL, PAGES_MAX, Shape};
+use crate::snapshot::{HEAD_BYTES, image_bytes};
 use crate::table::{Entry, Root, Table, by_slots};
 use crate::writer::{Segment, changing};
 
-/// Percent of its slots that a rebuilt segment may use at most, so that it does not grow again at once.
+/// Percent of its slots that a rebuilt segment may use at most, so it does not grow again at once.
 const REBUILT_PERCENT: u32 = 70;
 /// A segment that is less than 40 % full is rebuilt smaller.
 const SPARSE_PERCENT: u32 = 40;
+
+/// Two siblings that would fill so much of one page at most become one.
+const MERGED_PERCENT: u32 = 50;
+/// A segment looks for its sibling at every so many removes.
+const MERGE_EVERY: u32 = 16;
+/// Segments are merged up to this many directory entries for each: to write them takes some tens of microseconds.
+const MERGED_SPAN_LOG2: u32 = 16;
 
 /// In a segment of which fewer slots are taken, keys that are spread evenly find a place (`writer` has from where on not); one that
 /// does not was chosen, and would find none in a larger segment.
@@ -47,17 +57,27 @@ pub(crate) struct Owner {
     pub(crate) pages: Pages,
     /// The entries of the segment that is being rebuilt; kept for its memory.
     entries: Vec<Entry>,
+    /// Headers of segments that were merged into others.
+    headers: Vec<u32>,
+    /// Where a snapshot continues, 0 if none is being taken: a segment must begin there.
+    pub(crate) imaged_until: AtomicU64,
 }
 
 impl Owner {
     /// The first segment, of one page, and a directory of sixteen entries that all name it: one page of each is the
     /// least that an index takes.
     pub(crate) fn start(table: &Table) -> Owner {
-        let mut owner = Owner { pages: Pages::new(table.page_lines()), entries: vec![] };
+        let mut owner = Owner {
+            pages: Pages::new(table.page_lines()),
+            entries: vec![],
+            headers: vec![],
+            imaged_until: AtomicU64::new(0),
+        };
         let built = Built { shape: Shape::new(&table.fields, 0, 0, 1), pages: vec![owner.pages.take(&table.arena)] };
         let header = owner.publish_header(table, &built);
         owner.directory(table, DEPTH_LEAST, |_| header);
         table.stats.slot_count.store(u64::from(built.shape.slots()), Relaxed);
+        table.stats.image_bytes.store(image_bytes(table, built.shape) as u64, Relaxed);
         owner.count_memory(table);
         owner
     }
@@ -152,6 +172,7 @@ impl Owner {
         self.deepen(table, depth);
         let high_header = self.publish_header(table, &Built { shape: high, pages: high_pages.to_vec() });
         table.point_to(high_header, high);
+        table.count_image(table.image_bytes() + HEAD_BYTES as u64);
         changing(whole.header, || whole.header.store(low, low_pages));
         let high_segment = Segment::of_header(table, high_header);
         for page in 0..PAGES_FULL {
@@ -168,10 +189,76 @@ impl Owner {
         if is_sparse && self.pages.have_room(&table.arena, shape.pages(), 0) {
             self.rebuild(table, header);
             self.count_memory(table);
+        } else if shape.pages() == 1 && shape.count().is_multiple_of(MERGE_EVERY) && shape.depth() > 0 {
+            self.merge_while_sparse(table, m);
         }
     }
 
-    /// Places a segment's entries anew in the fewest pages that hold them, if those are fewer.
+    /// Merges a segment with its sibling, and the two with theirs, as long as both are sparse.
+    #[cold]
+    fn merge_while_sparse(&mut self, table: &Table, m: u64) {
+        let mut any = false;
+        while self.merge(table, m) {
+            any = true;
+        }
+        if any {
+            self.count_memory(table);
+        }
+    }
+
+    /// Makes one segment of the one that holds `m` and its sibling; false if they are too full, the sibling is split, or a
+    /// snapshot continues between them.
+    fn merge(&mut self, table: &Table, m: u64) -> bool {
+        let own = table.arena.header(table.header(m)).shape();
+        let depth = own.depth();
+        if depth == 0 || table.root().depth() - depth >= MERGED_SPAN_LOG2 {
+            return false;
+        }
+        let low_start = own.start() & !(1 << (64 - depth));
+        let high_start = low_start | 1 << (64 - depth);
+        let (low_header, high_header) = (table.header(low_start), table.header(high_start));
+        let (low, high) = (Segment::of_header(table, low_header), Segment::of_header(table, high_header));
+        let count = low.shape.count() + high.shape.count();
+        let shape = Shape::new(&table.fields, own.prefix() >> 1, depth - 1, 1);
+        let are_siblings = low.shape.depth() == depth && high.shape.depth() == depth;
+        if !are_siblings
+            || count * 100 > shape.slots() * MERGED_PERCENT
+            || high_start == self.imaged_until.load(Relaxed)
+            || !self.pages.have_room(&table.arena, 1, 0)
+        {
+            return false;
+        }
+        let mut entries = std::mem::take(&mut self.entries);
+        table.collect(low_start, &mut entries);
+        let mut of_high = vec![];
+        table.collect(high_start, &mut of_high);
+        entries.append(&mut of_high);
+        assert!(entries.len() == count as usize, "segments count their entries");
+        let built = self.fill(table, shape, &entries);
+        self.entries = entries;
+        if let Some(built) = &built {
+            self.publish_merged(&low, &high, low_header, built);
+            self.headers.push(high_header);
+        }
+        built.is_some()
+    }
+
+    /// The lower segment gets all keys, the upper none.
+    fn publish_merged(&mut self, low: &Segment, high: &Segment, low_header: u32, built: &Built) {
+        let (table, old_pages) = (low.table, [low.pages(), high.pages()].concat());
+        changing(low.header, || low.header.store(built.shape, &built.pages));
+        low.forget_full(0..PAGES_MAX);
+        table.point_to(low_header, built.shape);
+        changing(high.header, || high.header.retire());
+        high.forget_full(0..PAGES_MAX);
+        old_pages.into_iter().for_each(|page| self.pages.give_back(&table.arena, page));
+        let slots = table.stats.slot_count.load(Relaxed) + u64::from(built.shape.slots());
+        table.stats.slot_count.store(slots - u64::from(low.shape.slots()) - u64::from(high.shape.slots()), Relaxed);
+        let [merged, low, high] = [built.shape, low.shape, high.shape].map(|shape| image_bytes(table, shape) as u64);
+        table.count_image(table.image_bytes() + merged - low - high);
+    }
+
+    /// Places a segment's entries again in the fewest pages that hold them, if those are fewer.
     #[cold]
     fn rebuild(&mut self, table: &Table, header: u32) {
         let segment = Segment::of_header(table, header);
@@ -199,7 +286,7 @@ impl Owner {
         if by_slots!(shape.slots_per_bucket(), N => segment.fill_all::<N>(entries)) {
             return Some(Built { shape: shape.with_count(entries.len() as u32), pages });
         }
-        pages.into_iter().for_each(|page| self.pages.give_back(page));
+        pages.into_iter().for_each(|page| self.pages.give_back(&table.arena, page));
         None
     }
 
@@ -208,14 +295,15 @@ impl Owner {
         let old_pages = segment.pages();
         changing(segment.header, || segment.header.store(built.shape, &built.pages));
         segment.forget_full(0..PAGES_MAX);
-        old_pages.into_iter().for_each(|page| self.pages.give_back(page));
+        old_pages.into_iter().for_each(|page| self.pages.give_back(&segment.table.arena, page));
         add_slots(segment.table, segment.shape, built.shape);
     }
 
-    /// Writes a header that nobody knows yet.
+    /// Writes a header that the directory does not name yet. A late reader may look at one that was another segment's.
     pub(crate) fn publish_header(&mut self, table: &Table, built: &Built) -> u32 {
-        let header = self.pages.take_lines(&table.arena, HEADER_LINES);
-        table.arena.header(header).store(built.shape, &built.pages);
+        let header = self.headers.pop().unwrap_or_else(|| self.pages.take_lines(&table.arena, HEADER_LINES));
+        let fresh = table.arena.header(header);
+        changing(fresh, || fresh.store(built.shape, &built.pages));
         header
     }
 
@@ -242,12 +330,22 @@ impl Owner {
     }
 
     pub(crate) fn count_memory(&self, table: &Table) {
-        let own = size_of::<Table>() + self.entries.capacity() * size_of::<Entry>();
+        let own = size_of::<Table>()
+            + self.entries.capacity() * size_of::<Entry>()
+            + self.headers.capacity() * size_of::<u32>();
         table.stats.memory_bytes.store(self.pages.taken_bytes(&table.arena) + own as u64, Relaxed);
     }
 }
 
 impl Table {
+    fn image_bytes(&self) -> u64 {
+        self.stats.image_bytes.load(Relaxed)
+    }
+
+    fn count_image(&self, bytes: u64) {
+        self.stats.image_bytes.store(bytes, Relaxed);
+    }
+
     /// Makes every directory entry of a segment's keys name its header.
     fn point_to(&self, header: u32, shape: Shape) {
         let root = self.root();
@@ -262,6 +360,8 @@ impl Table {
 fn add_slots(table: &Table, old: Shape, new: Shape) {
     let slots = table.stats.slot_count.load(Relaxed) + u64::from(new.slots()) - u64::from(old.slots());
     table.stats.slot_count.store(slots, Relaxed);
+    let [old, new] = [old, new].map(|shape| image_bytes(table, shape) as u64);
+    table.count_image(table.image_bytes() + new - old);
 }
 
 /// The bits of all slots whose remainder has the bit set.

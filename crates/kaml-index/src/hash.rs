@@ -2,12 +2,12 @@
 //!
 //! Lives here:       its public types and what they promise.
 //! Lives elsewhere:  how it is done (`table`, `writer`), the choice among kinds of index (`index`).
-//! May be called by: everyone; the writer by whoever holds the firmware core.
+//! May be called by: everyone; the writer by a caller that holds the firmware core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::arena::Arena;
+use crate::arena::{Arena, NoAddressSpace};
 use crate::bucket::Fields;
 use crate::growth::Owner;
 use crate::mixed::Mixer;
@@ -37,7 +37,7 @@ pub struct HashWriter {
     pub(crate) owner: Owner,
 }
 
-/// Reads an index beside its writer, without locks. Cheap to clone.
+/// Reads an index while it is written, without locks. Cheap to clone.
 #[derive(Clone)]
 pub struct HashReader {
     table: Arc<Table>,
@@ -51,7 +51,7 @@ macro_rules! reading {
             self.table.get(key)
         }
 
-        /// Appends one answer per key; two to four times as fast as single `get`s, since memory is asked for many keys
+        /// Appends one answer per key; two to four times as fast as single `get`s, since memory is prefetched many keys
         /// at once.
         pub fn get_batch(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
             self.table.get_batch(keys, answers);
@@ -74,6 +74,11 @@ macro_rules! reading {
             self.table.stats.memory_bytes.load(Relaxed) + self.table.outside.memory_bytes()
         }
 
+        /// Bytes of a snapshot taken now.
+        pub fn image_bytes(&self) -> u64 {
+            self.table.stats.image_bytes.load(Relaxed) + self.table.outside.image_bytes()
+        }
+
         /// Keys in slots per slot, 0 to 1.
         pub fn load(&self) -> f64 {
             self.table.load()
@@ -84,13 +89,18 @@ macro_rules! reading {
             self.table.layout
         }
 
-        /// The cursor that a listing stands at when `key` is the last one it answered; none if no such key can be here.
+        /// The cursor that a listing is at when `key` is the last one it returned; none if no such key can be here.
         pub fn cursor_at(&self, key: &Key) -> Option<Cursor> {
             self.table.mixer.mixed(key).map(Cursor)
         }
 
-        /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present throughout a
-        /// whole listing is answered exactly once, whatever else comes, goes or grows.
+        /// The key that a cursor is at; none if no key can be there.
+        pub fn key_at(&self, cursor: &Cursor) -> Option<Key> {
+            self.table.mixer.key(&cursor.0)
+        }
+
+        /// Up to `limit` keys (at least one) after `after`, and where to continue; no cursor means the end. Every key present throughout a
+        /// whole listing is listed exactly once, whatever else is added, removed or grows.
         pub fn list(&self, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {
             list(&self.table, after, limit)
         }
@@ -104,11 +114,11 @@ impl HashReader {
 impl HashWriter {
     reading!();
 
-    /// An empty index. Its keys are mixed with fixed constants, so whoever knows them can choose keys that collide, which are found
+    /// An empty index. Its keys are mixed with fixed constants, so a caller that knows them can choose keys that collide, which are found
     /// more slowly: use `with_seed` where keys may come from an enemy.
     ///
     /// # Panics
-    /// When `addr_bits` is 0 or above `HashLayout::ADDR_BITS_MAX`.
+    /// When `addr_bits` is 0 or above `HashLayout::ADDR_BITS_MAX`, or the system has no address space left.
     pub fn new(layout: HashLayout) -> HashWriter {
         Self::with_seed(layout, 0)
     }
@@ -118,10 +128,18 @@ impl HashWriter {
     /// # Panics
     /// As `new`.
     pub fn with_seed(layout: HashLayout, seed: u64) -> HashWriter {
+        Self::try_with_seed(layout, seed).unwrap_or_else(|refused| panic!("{refused}"))
+    }
+
+    /// As [`HashWriter::with_seed`], but fails if the system has no address space left.
+    ///
+    /// # Panics
+    /// When `addr_bits` is 0 or above `HashLayout::ADDR_BITS_MAX`.
+    pub fn try_with_seed(layout: HashLayout, seed: u64) -> Result<HashWriter, NoAddressSpace> {
         let valid = 1..=HashLayout::ADDR_BITS_MAX;
         assert!(valid.contains(&layout.addr_bits), "addr_bits {} is not in {valid:?}", layout.addr_bits);
         let table = Arc::new(Table {
-            arena: Arc::new(Arena::reserve(reserved_bytes(layout))),
+            arena: Arc::new(Arena::reserve(reserved_bytes(layout))?),
             fields: Fields::new(layout.keys, layout.addr_bits),
             mixer: Mixer::new(layout.keys, seed),
             layout,
@@ -131,15 +149,15 @@ impl HashWriter {
             stats: Stats::default(),
         });
         let owner = Owner::start(&table);
-        HashWriter { table, owner }
+        Ok(HashWriter { table, owner })
     }
 
-    /// The index of which a snapshot was taken, with its seed: images, one behind the other in the order in which they were taken.
+    /// The index of which a snapshot was taken, with its seed: images, one after the other in the order in which they were taken.
     ///
     /// # Panics
     /// As `new`.
     pub fn of_snapshot(layout: HashLayout, snapshot: &[u8]) -> Result<HashWriter, SnapshotError> {
-        let mut index = Self::with_seed(layout, seed_of(snapshot)?);
+        let mut index = Self::try_with_seed(layout, seed_of(snapshot)?)?;
         index.restore(snapshot)?;
         Ok(index)
     }
@@ -150,7 +168,7 @@ impl HashWriter {
     }
 
     /// Sets where the key's record lies; where it lay before. A key always finds a place: one that was chosen to collide with others, or
-    /// that address space is short for, in a tree beside the table.
+    /// that address space is short for, in a tree next to the table.
     ///
     /// # Panics
     /// When the namespace does not take the key (`Key::check`), or `slot.at` has more than `addr_bits` bits.
@@ -202,7 +220,7 @@ impl HashWriter {
         }
     }
 
-    /// Visits where every record lies, in no promised order: for who does not ask for keys, which take longer.
+    /// Visits where every record lies, in no promised order: for callers that do not need keys, which take longer.
     pub fn for_each_slot(&self, mut visit: impl FnMut(Slot)) {
         let mut next = Some(0);
         while let Some(m) = next {
@@ -211,8 +229,13 @@ impl HashWriter {
             });
         }
         self.table.outside.for_each_value(|value| {
-            visit(self.table.fields.slot_of(value).expect("values that are there"));
+            visit(self.table.fields.slot_of(value).expect("values that exist"));
         });
+    }
+
+    /// What its keys are mixed with.
+    pub(crate) fn seed(&self) -> u64 {
+        self.table.seed
     }
 
     fn value(&self, slot: Slot) -> u64 {
@@ -254,7 +277,7 @@ fn list(table: &Table, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option
         let shape = table.collect(m, &mut entries);
         next = shape.end();
         entries.retain(|(mixed, _)| last.is_none_or(|last| *mixed > last.0));
-        // One more tells that there are more.
+        // One more reports that there are more.
         table.outside.collect_behind(shape, last.map(|last| last.0), wanted.saturating_add(1), &mut entries);
         if entries.len() > wanted {
             entries.select_nth_unstable(wanted);

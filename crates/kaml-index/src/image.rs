@@ -1,4 +1,4 @@
-//! Images of a dense index: the lines of a segment as they are, with a head that says which keys they answer for.
+//! Images of a dense index: the lines of a segment as they are, with a head that states which keys they cover.
 //!
 //! Lives here:       the image's format, saving one segment after another, checking and loading them.
 //! Lives elsewhere:  where images are kept, and what is replayed on top of them (`kaml-device`).
@@ -9,7 +9,6 @@
 //! image without lines, and together the images cover all keys once.
 
 use std::mem::offset_of;
-use std::sync::atomic::Ordering::Relaxed;
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -30,7 +29,7 @@ use crate::{SnapshotCursor, SnapshotError};
 /// |      8 |     8 | `key_count` | keys that the index has room for                               |
 /// |     16 |     8 | `from`      | the first key that the image answers for                       |
 /// |     24 |     8 | `first`     | the first key of the lines                                     |
-/// |     32 |     8 | `until`     | the key behind the last one that it answers for                |
+/// |     32 |     8 | `until`     | the key after the last one that it covers                     |
 /// |     40 |     4 | `lines`     | 0 to 1024                                                      |
 /// |     44 |     4 | `count`     | entries that are not empty                                     |
 /// |     48 |    12 | `reserved`  | zero when written, refused when not zero                       |
@@ -52,6 +51,9 @@ struct Head {
     crc32c: U32,
 }
 
+/// Where an image states how many bits its chunk numbers have.
+pub(crate) const ADDR_BITS_AT: usize = std::mem::offset_of!(Head, addr_bits);
+
 const HEAD_BYTES: usize = size_of::<Head>();
 const MAGIC: [u8; 4] = *b"KDX1";
 const VERSION: u16 = 1;
@@ -63,7 +65,7 @@ const _: () = {
 };
 
 impl DenseWriter {
-    /// Appends the image of the next segment with keys; where to go on, or none if it was the last. The index may change
+    /// Appends the image of the next segment with keys; where to continue, or none if it was the last. The index may change
     /// between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         let array = &*self.array;
@@ -100,11 +102,11 @@ impl DenseWriter {
         (until < end).then_some(SnapshotCursor(until))
     }
 
-    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A
+    /// Restores a snapshot in a fresh index: its images, one after the other in the order in which they were taken. A
     /// snapshot that is refused leaves the index as it was.
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         self.refuse_unless_empty()?;
-        let (mut rest, mut images, mut next, mut loaded) = (snapshot, vec![], 0, 0);
+        let (mut rest, mut images, mut next) = (snapshot, vec![], 0);
         let key_count = self.array.layout.key_count;
         while !rest.is_empty() {
             let image = self.array.check(rest)?;
@@ -112,7 +114,7 @@ impl DenseWriter {
             if from != next {
                 return Err(SnapshotError::OutOfOrder { expected: (next < key_count).then_some(next), found: from });
             }
-            (next, loaded) = (image.head.until.get(), loaded + u64::from(image.head.count.get()));
+            next = image.head.until.get();
             rest = &rest[HEAD_BYTES + size_of_val(image.lines)..];
             images.push(image);
         }
@@ -122,8 +124,9 @@ impl DenseWriter {
         for image in images.iter().filter(|image| !image.lines.is_empty()) {
             let targets = self.array.lines_to_change((self.array.first_line(image.head) / SEGMENT_LINES) as usize);
             targets.iter().zip(image.lines).for_each(|(line, words)| line.store(&words.map(U64::get)));
+            let segment = (self.array.first_line(image.head) / SEGMENT_LINES) as usize;
+            self.array.count_entries(segment, image.head.count.get().into());
         }
-        self.array.key_count.store(loaded, Relaxed);
         Ok(())
     }
 
@@ -162,6 +165,11 @@ impl Array {
     fn first_line(&self, head: &Head) -> u64 {
         head.first.get() / self.per_line
     }
+}
+
+/// An image of this many lines.
+pub(crate) fn image_bytes(lines: usize) -> usize {
+    HEAD_BYTES + lines * LINE_BYTES
 }
 
 /// The lines of a segment with their versions left out, if any has an entry.

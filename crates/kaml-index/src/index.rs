@@ -2,9 +2,9 @@
 //!
 //! Lives here:       what both kinds have in common; the choice between them.
 //! Lives elsewhere:  the kinds (`hash`, `dense`).
-//! May be called by: everyone; the writer by whoever holds the firmware core.
+//! May be called by: everyone; the writer by a caller that holds the firmware core.
 //!
-//! The kind is an enum, not a trait object: a namespace keeps its kind, so the branch is foretold and the probes behind it
+//! The kind is an enum, not a trait object: a namespace keeps its kind, so the branch is predicted and the probes after it
 //! are inlined.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::ops::Range;
 use crate::dense::{DenseLayout, DenseReader, DenseWriter};
 use crate::hash::{HashLayout, HashReader, HashWriter};
 use crate::mixed::Mixed;
-use crate::{Key, LenCode, SnapshotCursor, SnapshotError};
+use crate::{Key, LenCode, NoAddressSpace, SnapshotCursor, SnapshotError};
 
 /// Where a record lies.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,7 +23,7 @@ pub struct Slot {
     pub len: LenCode,
 }
 
-/// How far a listing has come: the last key it answered. The order is the index's
+/// How far a listing has come: the last key it returned. The order is the index's
 /// own, which no growth changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Cursor(pub(crate) Mixed);
@@ -54,6 +54,37 @@ pub enum IndexLayout {
     Dense(DenseLayout),
 }
 
+impl IndexLayout {
+    /// Bits of chunk numbers.
+    pub fn addr_bits(&self) -> u32 {
+        match self {
+            IndexLayout::Hash(layout) => layout.addr_bits,
+            IndexLayout::Dense(layout) => layout.addr_bits,
+        }
+    }
+
+    /// The same with chunk numbers of this many bits.
+    pub fn with_addr_bits(self, addr_bits: u32) -> IndexLayout {
+        match self {
+            IndexLayout::Hash(layout) => IndexLayout::Hash(HashLayout { addr_bits, ..layout }),
+            IndexLayout::Dense(layout) => IndexLayout::Dense(DenseLayout { addr_bits, ..layout }),
+        }
+    }
+
+    /// The same with chunk numbers of as many bits as a snapshot has: a device that has grown since needs more. A snapshot that does not
+    /// state them changes nothing, and is refused when it is read.
+    pub fn as_stored(self, snapshot: &[u8]) -> IndexLayout {
+        let place = match self {
+            IndexLayout::Hash(_) => crate::snapshot::ADDR_BITS_AT,
+            IndexLayout::Dense(_) => crate::image::ADDR_BITS_AT,
+        };
+        match snapshot.get(place).map(|bits| u32::from(*bits)) {
+            Some(bits @ 1..=HashLayout::ADDR_BITS_MAX) => self.with_addr_bits(bits),
+            _ => self,
+        }
+    }
+}
+
 /// The one who changes an index. Readers on other threads see each change whole and at once.
 pub enum IndexWriter {
     /// Any keys.
@@ -62,7 +93,7 @@ pub enum IndexWriter {
     Dense(DenseWriter),
 }
 
-/// Reads an index beside its writer, without locks. Cheap to clone.
+/// Reads an index while it is written, without locks. Cheap to clone.
 #[derive(Clone)]
 pub enum IndexReader {
     /// Any keys.
@@ -106,7 +137,12 @@ macro_rules! reading {
             either!(self, index => index.memory_bytes())
         }
 
-        /// The cursor that a listing stands at when `key` is the last one it answered; none if no such key can be here.
+        /// Bytes of a snapshot taken now; of a dense index it may be one image without lines less.
+        pub fn image_bytes(&self) -> u64 {
+            either!(self, index => index.image_bytes())
+        }
+
+        /// The cursor that a listing is at when `key` is the last one it returned; none if no such key can be here.
         pub fn cursor_at(&self, key: &Key) -> Option<Cursor> {
             match self {
                 Self::Hash(index) => index.cursor_at(key),
@@ -114,8 +150,16 @@ macro_rules! reading {
             }
         }
 
-        /// Up to `limit` keys (at least one) behind `after`, and where to go on; no cursor means the end. Every key present
-        /// throughout a whole listing is answered exactly once, whatever else comes or goes.
+        /// The key that a cursor is at.
+        pub fn key_at(&self, cursor: &Cursor) -> Option<Key> {
+            match self {
+                Self::Hash(index) => index.key_at(cursor),
+                Self::Dense(_) => Some(Key::from(cursor.0.m)),
+            }
+        }
+
+        /// Up to `limit` keys (at least one) after `after`, and where to continue; no cursor means the end. Every key present
+        /// throughout a whole listing is listed exactly once, whatever else is added or removed.
         pub fn list(&self, after: Option<Cursor>, limit: usize) -> (Vec<Key>, Option<Cursor>) {
             match self {
                 Self::Hash(index) => index.list(after, limit),
@@ -129,7 +173,7 @@ macro_rules! reading {
             }
         }
 
-        /// Some keys of a range of an index of numbers ([`DenseReader::some_numbers`]); a hash index keeps no order and answers none.
+        /// Some keys of a range of an index of numbers ([`DenseReader::some_numbers`]); a hash index keeps no order and returns none.
         pub fn some_numbers(&self, range: Range<u64>, limit: usize, steps: u64) -> Option<(Vec<u64>, u64)> {
             match self {
                 Self::Hash(_) => None,
@@ -148,16 +192,19 @@ impl IndexWriter {
 
     /// An empty index; a hash index mixes keys with the seed.
     ///
+    /// # Errors
+    /// If the system has no address space left.
+    ///
     /// # Panics
-    /// As [`HashWriter::with_seed`] and [`DenseWriter::new`].
-    pub fn new(layout: IndexLayout, seed: u64) -> IndexWriter {
-        match layout {
-            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::with_seed(layout, seed)),
+    /// As [`HashWriter::try_with_seed`] and [`DenseWriter::new`].
+    pub fn new(layout: IndexLayout, seed: u64) -> Result<IndexWriter, NoAddressSpace> {
+        Ok(match layout {
+            IndexLayout::Hash(layout) => IndexWriter::Hash(HashWriter::try_with_seed(layout, seed)?),
             IndexLayout::Dense(layout) => IndexWriter::Dense(DenseWriter::new(layout)),
-        }
+        })
     }
 
-    /// The index of which a snapshot was taken: images, one behind the other in the order in which they were taken. A hash index has
+    /// The index of which a snapshot was taken: images, one after the other in the order in which they were taken. A hash index has
     /// the seed that it had.
     ///
     /// # Panics
@@ -169,6 +216,37 @@ impl IndexWriter {
                 let mut index = DenseWriter::new(layout);
                 index.restore(snapshot)?;
                 IndexWriter::Dense(index)
+            }
+        })
+    }
+
+    /// Bits of its chunk numbers.
+    pub fn addr_bits(&self) -> u32 {
+        either!(self, index => index.layout().addr_bits)
+    }
+
+    /// A copy with chunk numbers of this many bits, which must be enough for those that it has. Takes about a microsecond a key.
+    ///
+    /// # Errors
+    /// If the system has no address space left.
+    ///
+    /// # Panics
+    /// When a chunk number has more bits.
+    pub fn with_addr_bits(&self, addr_bits: u32) -> Result<IndexWriter, NoAddressSpace> {
+        Ok(match self {
+            IndexWriter::Hash(index) => {
+                let mut copy = HashWriter::try_with_seed(HashLayout { addr_bits, ..index.layout() }, index.seed())?;
+                index.for_each(|key, slot| {
+                    copy.insert(&key, slot);
+                });
+                IndexWriter::Hash(copy)
+            }
+            IndexWriter::Dense(index) => {
+                let mut copy = DenseWriter::new(DenseLayout { addr_bits, ..index.layout() });
+                index.for_each(|key, slot| {
+                    copy.insert(&key, slot);
+                });
+                IndexWriter::Dense(copy)
             }
         })
     }
@@ -218,12 +296,12 @@ impl IndexWriter {
         either!(self, index => index.for_each(visit))
     }
 
-    /// Visits where every record lies, in no promised order: for who does not ask for keys, which take longer.
+    /// Visits where every record lies, in no promised order: for callers that do not need keys, which take longer.
     pub fn for_each_slot(&self, visit: impl FnMut(Slot)) {
         either!(self, index => index.for_each_slot(visit))
     }
 
-    /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
+    /// Appends the image of one segment; where to continue, or none if it was the last. The index may change between calls.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         either!(self, index => index.snapshot_next(from, out))
     }

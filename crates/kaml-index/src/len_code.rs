@@ -13,7 +13,7 @@
 //! |         17 .. 2^15 + 1 |                  8 | 18 .. 105 |                     1/8 |
 //! | 2^15 + 1 .. 1.5·2^20 + 1 |                4 | 106 .. 127 |                    1/4 |
 //!
-//! Steps end one chunk behind the round numbers: values like to have round sizes, and the header is one chunk more.
+//! Steps end one chunk after the round numbers: values like to have round sizes, and the header is one chunk more.
 
 use std::num::NonZeroU8;
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     /// Goal:   lengths and stored codes without a meaning are refused.
-    /// Method: the values beside each end.
+    /// Method: the values next to each end.
     #[test]
     fn ends_are_refused() {
         assert_eq!(LenCode::of(0), None);

@@ -2,9 +2,9 @@
 //!
 //! Lives here:       keys, length codes, the concurrent tables, their growth, listing, snapshots.
 //! Lives elsewhere:  what an address means (`kaml-device`), where snapshots are stored (`kaml-device`).
-//! Implements:       paper:KAML IV.C (mapping tables); design section 5.
+//! Implements:       paper:KAML IV.C (mapping tables); docs/ARCHITECTURE.md "The index".
 //!
-//! Keys are *exact*: a key's bits are stored in full, most of them as its place (quotienting), so that neither a Put nor a
+//! Keys are *exact*: a key's bits are stored in full, most of them as its place (quotienting), so neither a Put nor a
 //! Delete nor garbage collection ever reads flash to learn whose slot it found. One writer changes the table; any number
 //! of readers probe it on their own threads without locks.
 //!
@@ -42,10 +42,11 @@ mod snapshot;
 mod table;
 mod writer;
 
+pub use arena::NoAddressSpace;
 pub use dense::{DenseLayout, DenseReader, DenseWriter};
 pub use hash::{HashLayout, HashReader, HashWriter};
 pub use index::{Cursor, IndexLayout, IndexReader, IndexWriter, Slot};
-pub use key::{Key, KeyError, KeyKind};
+pub use key::{FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyError, KeyKind, KeyRef};
 pub use len_code::LenCode;
 pub use measure::{IndexFigures, measure};
 pub use snapshot::{SnapshotCursor, SnapshotError};

@@ -3,7 +3,7 @@
 //! Lives here:       the measurement of one index size, and its figures.
 //! May be called by: the CLI and `examples/probe.rs`.
 //!
-//! Keys are integers mixed from a counter, so that any of them can be named again without a list of them all; look-ups
+//! Keys are integers mixed from a counter, so any of them can be named again without a list of them all; look-ups
 //! visit them in an order that memory cannot guess. All times are wall clock, on whatever else the machine does.
 
 use std::hint::black_box;
@@ -18,7 +18,7 @@ use crate::{HashLayout, HashReader, HashWriter, Key, KeyKind, LenCode, Slot};
 /// Figures of one index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IndexFigures {
-    /// Keys in it: as many as asked for, and on to a load of 0.90, or a quarter more if that is not met.
+    /// Keys in it: as many as requested, and on to a load of 0.90, or a quarter more if that is not met.
     pub key_count: u64,
     /// Keys per slot in the end.
     pub load: f64,
@@ -42,9 +42,9 @@ pub struct IndexFigures {
     pub hit_ns: f64,
     /// One `get` of an absent key, one after another.
     pub miss_ns: f64,
-    /// The same when each key depends on the answer before, so that the processor cannot begin early: latency.
+    /// The same when each key depends on the answer before, so the processor cannot begin early: latency.
     pub hit_latency_ns: f64,
-    /// The floor of that: one load from the index's own memory, where the load before told.
+    /// The floor of that: one load from the index's own memory, at the address from the load before.
     pub memory_latency_ns: f64,
     /// The floor of batches: pairs of lines of the index's own memory per second, each known before, in millions.
     pub memory_pairs_mps: f64,
@@ -56,7 +56,7 @@ pub struct IndexFigures {
     pub readers_mps: [f64; 2],
     /// The same while one of the threads also updates: one update per sixteen reads.
     pub readers_updating_mps: [f64; 2],
-    /// `get`s of a reader, and updates of a writer that does nothing else beside it, per second in millions.
+    /// `get`s of a reader, and updates of a writer that does nothing else next to it, per second in millions.
     pub reader_beside_writer_mps: [f64; 2],
 }
 
@@ -188,7 +188,7 @@ fn insert_ns(keys: u64, addr_bits: u32) -> f64 {
     start.elapsed().as_nanos() as f64 / keys as f64
 }
 
-/// One load after another, each from where the last one told.
+/// One load after another, each at the address from the last one.
 fn memory_latency_ns(index: &HashWriter, ops: u64) -> f64 {
     let lines = index.memory_bytes() / LINE_BYTES as u64;
     let mut turn = 0;

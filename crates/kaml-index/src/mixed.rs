@@ -14,14 +14,20 @@ use crate::{Key, KeyKind};
 pub(crate) struct Mixed {
     /// 64 evenly spread bits: the place and the remainder.
     pub(crate) m: u64,
-    /// The first 8 padded bytes of a `Bytes` key, else 0.
+    /// The first 8 padded bytes of a key that is no integer, else 0.
     pub(crate) high: u64,
-    /// The length of a `Bytes` key less one, else 0.
+    /// The length of such a key less one, or 16 of a digest, else 0.
     pub(crate) len_less_one: u8,
 }
 
-/// Bits of the verbatim part of a `Bytes` key: its first 8 bytes and its length.
-pub(crate) const VERBATIM_BITS: u32 = 64 + 4;
+/// Bits of the verbatim part of a key that is no integer: its first 8 bytes and its length, which can also say that it is a digest.
+pub(crate) const fn verbatim_bits(kind: KeyKind) -> u32 {
+    match kind {
+        KeyKind::U64 => 0,
+        KeyKind::Bytes => 64 + 4,
+        KeyKind::Any | KeyKind::Ordered => 64 + 5,
+    }
+}
 
 /// Mixes keys of one namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,10 +91,12 @@ impl Mixer {
     pub(crate) fn mixed(&self, key: &Key) -> Option<Mixed> {
         match self.kind {
             KeyKind::U64 => self.integer(key).map(Mixed::of_integer),
-            KeyKind::Bytes => {
-                let padded = u128::from_be_bytes(*key.padded());
+            KeyKind::Bytes if key.is_digest() => None,
+            KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
+                let (padded, len) = key.stored();
+                let padded = u128::from_be_bytes(*padded);
                 let (high, low) = ((padded >> 64) as u64, padded as u64);
-                let len_less_one = (key.len() - 1) as u8;
+                let len_less_one = len - 1;
                 Some(Mixed { m: mix(low ^ self.fold(high, len_less_one)), high, len_less_one })
             }
         }
@@ -98,11 +106,11 @@ impl Mixer {
     pub(crate) fn key(&self, mixed: &Mixed) -> Option<Key> {
         match self.kind {
             KeyKind::U64 => Some(Key::from(unmix(mixed.m) ^ self.seed)),
-            KeyKind::Bytes => {
+            KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
                 let low = unmix(mixed.m) ^ self.fold(mixed.high, mixed.len_less_one);
                 let padded = (u128::from(mixed.high) << 64 | u128::from(low)).to_be_bytes();
-                let len = usize::from(mixed.len_less_one) + 1;
-                padded[len..].iter().all(|&b| b == 0).then(|| Key::new(&padded[..len]).expect("1 to 16 bytes"))
+                let key = Key::of_stored(&padded, mixed.len_less_one.checked_add(1)?)?;
+                (self.kind != KeyKind::Bytes || !key.is_digest()).then_some(key)
             }
         }
     }
@@ -118,7 +126,7 @@ impl Mixed {
         Mixed { m, high: 0, len_less_one: 0 }
     }
 
-    /// A digest of the verbatim part, so that long keys with equal `m` part in their second choice.
+    /// A digest of the verbatim part, so long keys with equal `m` part in their second choice.
     #[inline]
     pub(crate) fn verbatim_digest(&self) -> u64 {
         if self.high == 0 { u64::from(self.len_less_one) } else { mix(self.high) ^ u64::from(self.len_less_one) }

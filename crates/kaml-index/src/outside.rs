@@ -1,15 +1,15 @@
-//! Keys without a place: a table beside the segments, for keys that were chosen to meet in the same buckets.
+//! Keys without a place: a table next to the segments, for keys that were chosen to meet in the same buckets.
 //!
 //! Lives here:       its entries, and whether there are any.
-//! Lives elsewhere:  when a key goes here (`growth`), images of it (`snapshot`).
+//! Lives elsewhere:  when a key is put here (`growth`), images of it (`snapshot`).
 //! May be called by: the table and its writer, snapshots.
 //!
-//! A key may stand in two buckets. Keys that are spread evenly find a slot there, or one to make way, until nearly all slots are
-//! taken. Whoever knows an index's seed can choose keys that agree in all bits by which buckets are chosen, however often segments
+//! A key may are in two buckets. Keys that are spread evenly find a slot there, or one to make way, until nearly all slots are
+//! taken. A caller that knows an index's seed can choose keys that agree in all bits by which buckets are chosen, however often segments
 //! split, and the thirteenth has no place. Such keys live here, in a tree under a lock: slower, and no worse.
 //!
-//! A key stays where it is, here or in its segment, until it is removed; so whoever asks the segment first, and then here, misses
-//! no key that was there all the time.
+//! A key never moves between here and its segment until it is removed; so a reader that looks in the segment first, and then here, misses
+//! no key that existed all the time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -18,6 +18,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::mixed::Mixed;
 use crate::shape::Shape;
+use crate::snapshot::OutsideEntry;
 use crate::table::Entry;
 
 /// What an entry takes, about: nodes of the tree are between half full and full.
@@ -44,6 +45,11 @@ impl Outside {
 
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.len() * ENTRY_BYTES
+    }
+
+    /// What its entries take in images.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.len() * size_of::<OutsideEntry>() as u64
     }
 
     /// The value of a key, or 0.
@@ -84,7 +90,7 @@ impl Outside {
         self.collect_behind(shape, None, usize::MAX, entries);
     }
 
-    /// The same, of at most so many that come behind a key.
+    /// The same, of at most this many that come after a key.
     pub(crate) fn collect_behind(&self, shape: Shape, after: Option<Mixed>, limit: usize, entries: &mut Vec<Entry>) {
         if !self.is_empty() {
             let start = Mixed { m: shape.start(), ..Mixed::default() };

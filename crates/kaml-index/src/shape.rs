@@ -4,17 +4,17 @@
 //! May be called by: the table, its writer, snapshots.
 //!
 //! The 64 mixed bits of a key, from the lowest: 6 bits name a bucket in a page, 3 bits name one of eight pages, and of the
-//! other 55, the *rest*, a segment of depth `d` holds the keys whose top `d` bits are its prefix. Bucket and page bits
-//! together are the key's *cell*. Its second cell is the first XOR a number that depends on the rest (and the verbatim
+//! other 55, the *upper bits* (`rest` in the code), a segment of depth `d` holds the keys whose top `d` bits are its prefix. Bucket and page bits
+//! together are the key's *cell*. Its second cell is the first XOR a number that depends on the upper bits (and the verbatim
 //! part), so either gives the other.
 //!
 //! Pages are added one at a time, by linear hashing: of `p` pages with `2^b <= p < 2^(b+1)`, the first `p - 2^b` are split,
-//! each with its partner `2^b` behind it. What splits a page is the next page bit of the cell while there are fewer than
-//! eight, then the next bit of the rest; so with sixteen pages the segment falls into two of eight, and no slot moves.
+//! each with its partner `2^b` after it. What splits a page is the next page bit of the cell while there are fewer than
+//! eight, then the next of the upper bits; so with sixteen pages the segment falls into two of eight, and no slot moves.
 //!
-//! What a slot must keep of its key is what place and segment do not tell: the rest without the prefix, from eight pages on;
-//! rest and page bits before. That is the *remainder*: the rest, with the page bits of the slot's own cell above it; a slot
-//! keeps its low `R` bits (`bucket`), no fewer than it must.
+//! A slot must keep the bits of its key that place and segment do not imply. From eight pages on these are the upper bits without
+//! the prefix, and before that upper bits and page bits. The *remainder* is the upper bits, with the page bits of the slot's own
+//! cell above them. A slot keeps the low `R` bits of the remainder (`bucket`), no fewer than it must.
 
 use std::array;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::*, fence};
@@ -23,9 +23,9 @@ use crate::arena::PAGE_LINES;
 use crate::bucket::{Fields, REMAINDER_BITS_MAX, low_bits};
 use crate::mixed::Mixed;
 
-/// A segment with so many pages becomes two: 1024 buckets, 6144 of the narrowest slots.
+/// A segment with this many pages becomes two: 1024 buckets, 6144 of the narrowest slots.
 pub(crate) const PAGES_MAX: u32 = 16;
-/// From so many pages on, they tell all page bits of their keys.
+/// From so many pages on, they imply all page bits of their keys.
 pub(crate) const PAGES_FULL: u32 = 8;
 /// Segments of at most 2^24: 8 * 10^10 keys. Bounds the directory.
 pub(crate) const DEPTH_MAX: u32 = 24;
@@ -36,7 +36,7 @@ const LINE_BITS: u32 = PAGE_LINES.ilog2();
 /// A segment's header: a line of its own.
 ///
 /// Pages have numbers of 24 bits, enough for 64 GiB (`arena`). They stand by the upper four bits of *wide cells*, and a page
-/// that has no partner yet stands in place of the partner too: so a look-up need not ask how many pages there are.
+/// that has no partner yet is in place of the partner too: so a look-up need not ask how many pages there are.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
@@ -48,7 +48,7 @@ pub(crate) struct Header {
     pages_high: [AtomicU8; PAGES_MAX as usize],
 }
 
-/// A segment's shape in one word, so that a torn read cannot mix two shapes.
+/// A segment's shape in one word, so a torn read cannot mix two shapes.
 ///
 /// | bits     | field     |
 /// |----------|-----------|
@@ -61,7 +61,7 @@ pub(crate) struct Header {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape(pub(crate) u64);
 
-/// Lines behind a header that tell the writer which buckets are full (`writer`).
+/// Lines after a header that show the writer which buckets are full (`writer`).
 pub(crate) const FULL_LINES: usize = PAGES_MAX as usize / 8;
 /// Lines of a header with them.
 pub(crate) const HEADER_LINES: u32 = 1 + FULL_LINES as u32;
@@ -106,6 +106,9 @@ impl Shape {
         let (prefix, depth, slots, pages) = (u64::from(prefix), u64::from(depth), u64::from(slots), u64::from(pages));
         Shape(prefix << 40 | depth << 24 | slots << 21 | pages << 16)
     }
+
+    /// The shape of a header without a segment: it holds no key.
+    pub(crate) const NONE: Shape = Shape(1 << 40);
 
     /// The slots per bucket that the segment could have as it is.
     pub(crate) fn slots_possible(self, fields: &Fields) -> u32 {
@@ -163,7 +166,7 @@ impl Shape {
         if self.depth() == 0 { 0 } else { u64::from(self.prefix()) << (64 - self.depth()) }
     }
 
-    /// The first mixed key behind the segment; none at the end of all keys.
+    /// The first mixed key after the segment; none at the end of all keys.
     pub(crate) fn end(self) -> Option<u64> {
         let prefix = u64::from(self.prefix()) + 1;
         (prefix >> self.depth() == 0).then(|| prefix << (64 - self.depth()))
@@ -196,7 +199,7 @@ impl Shape {
         self.page_of(wide >> LINE_BITS) << LINE_BITS | cell & (PAGE_LINES - 1)
     }
 
-    /// The bit of the rest that splits pages from eight on, where wide cells have it.
+    /// The one of the upper bits that splits pages from eight on, where wide cells have it.
     #[inline]
     fn split_bit(self, rest: u64) -> u32 {
         ((rest >> (REST_BITS - 1 - self.depth())) as u32 & 1) << CELL_BITS
@@ -265,7 +268,7 @@ fn cells(mixed: &Mixed) -> [u32; 2] {
     [first, first ^ between(mixed.m >> CELL_BITS, mixed)]
 }
 
-/// The rest and the page bits of a cell.
+/// The upper bits and the page bits of a cell.
 #[inline]
 fn remainder(cell: u32, rest: u64) -> u64 {
     rest | u64::from(cell >> LINE_BITS) << REST_BITS
@@ -311,6 +314,11 @@ impl Header {
             low.store(page as u16, Relaxed);
             high.store((page >> 16) as u8, Relaxed);
         }
+    }
+
+    /// Takes the segment away.
+    pub(crate) fn retire(&self) {
+        self.shape.store(Shape::NONE.0, Relaxed);
     }
 
     /// A copy that does not change.

@@ -1,13 +1,14 @@
-//! Snapshots: a segment's buckets as they are, with a head that says what they are.
+//! Snapshots: a segment's buckets as they are, with a head that states what they are.
 //!
 //! Lives here:       the image's format, saving one segment after another, checking and loading them.
 //! Lives elsewhere:  where images are kept, and what is replayed on top of them (`kaml-device`).
 //! May be called by: `HashWriter`.
 //!
-//! A snapshot is *fuzzy*: the writer goes on between two images, so each is true for its own moment. Segments split but
-//! never merge, so the next image always begins where the last ended, and together they cover all keys exactly once;
+//! A snapshot is *fuzzy*: the writer continues between two images, so each is true for its own moment. Segments
+//! split but never merge across the place where a snapshot continues, so the next image always begins where the last ended, and
+//! together they cover all keys exactly once. An index so has one snapshot at a time;
 //! replaying every change since the first image gives the table of the end. Loading copies buckets back; no key is placed
-//! anew.
+//! again.
 //!
 //! An image is valid when its checksum is, when it continues the one before, and when every field and slot is one that this
 //! code could have written (only equal keys twice in a segment are not looked for). A cut leaves a short image, refused as
@@ -15,12 +16,13 @@
 
 use std::mem::offset_of;
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::ScopedJoinHandle;
 
 use crc_fast::{CrcAlgorithm, Digest};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::arena::{ENTRIES_PER_LINE, LINE_BYTES, PAGE_LINES};
+use crate::arena::{ENTRIES_PER_LINE, LINE_BYTES, NoAddressSpace, PAGE_LINES};
 use crate::bucket::{self, EXTRA_BUCKET_BITS, Raw, SLOTS_MIN, Words, low_bits};
 use crate::growth::{Built, DEPTH_LEAST, Owner};
 use crate::mixed::Mixed;
@@ -43,7 +45,7 @@ use crate::{HashLayout, HashWriter, Key, KeyKind};
 /// |     22 |     2 | `pages`     | 1 to 15                                                        |
 /// |     24 |     4 | `count`     | slots that are not empty                                       |
 /// |     28 |     4 | `bytes`     | of head and pages: 64 for the head, 4096 or 4288 a page        |
-/// |     32 |     8 | `outside`   | entries behind the pages: keys that have no slot               |
+/// |     32 |     8 | `outside`   | entries after the pages: keys that have no slot               |
 /// |     40 |    20 | `reserved`  | zero when written, refused when not zero                       |
 /// |     60 |     4 | `crc32c`    | over bytes 0..60, then all that follows                        |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -65,6 +67,9 @@ struct Head {
     crc32c: U32,
 }
 
+/// Where an image states how many bits its chunk numbers have.
+pub(crate) const ADDR_BITS_AT: usize = offset_of!(Head, addr_bits);
+
 /// A key without a slot (`outside`), in the order of mixed keys.
 ///
 /// | offset | bytes | field          | meaning                                                     |
@@ -75,14 +80,14 @@ struct Head {
 /// |     24 |     8 | `value`        | length code << `addr_bits`, chunk number                    |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct OutsideEntry {
+pub(crate) struct OutsideEntry {
     m: U64,
     high: U64,
     len_less_one: U64,
     value: U64,
 }
 
-const HEAD_BYTES: usize = size_of::<Head>();
+pub(crate) const HEAD_BYTES: usize = size_of::<Head>();
 const MAGIC: [u8; 4] = *b"KIX1";
 const VERSION: u16 = 2;
 
@@ -92,7 +97,7 @@ const _: () = {
     assert!(offset_of!(Head, bytes) == 28 && offset_of!(Head, outside) == 32 && offset_of!(Head, crc32c) == 60);
 };
 
-/// Where a snapshot goes on: the first mixed key of the next segment.
+/// Where a snapshot continues: the first mixed key of the next segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotCursor(pub(crate) u64);
 
@@ -115,7 +120,7 @@ pub enum SnapshotError {
     /// Not an image of an index.
     #[error("starts with {found:02x?}, which is no index image")]
     Magic {
-        /// What stands in place of the magic.
+        /// What is in place of the magic.
         found: [u8; 4],
     },
     /// Written by another version.
@@ -124,7 +129,7 @@ pub enum SnapshotError {
         /// The image's version.
         found: u16,
     },
-    /// Of an index with other keys, other addresses, or another seed.
+    /// An image of an index with other keys, other addresses, or another seed.
     #[error("taken from an index with another layout or seed")]
     Foreign,
     /// A field has a value that no image has.
@@ -152,11 +157,14 @@ pub enum SnapshotError {
         slot: u32,
     },
     /// An entry without a slot is one that no index has, or not where it belongs.
-    #[error("entry {entry} behind the pages is impossible")]
+    #[error("entry {entry} after the pages is impossible")]
     Outside {
         /// Which one.
         entry: u64,
     },
+    /// The system has no address space for an index. The image may be whole.
+    #[error(transparent)]
+    NoAddressSpace(#[from] NoAddressSpace),
     /// The index has no address space for it.
     #[error("{pages} pages are more than the index has room for")]
     NoRoom {
@@ -202,12 +210,16 @@ struct Image<'a> {
 }
 
 impl HashWriter {
-    /// Appends the image of one segment; where to go on, or none if it was the last. The index may change between calls.
+    /// Appends the image of one segment; where to continue, or none if it was the last. The index may change between calls. One
+    /// snapshot is taken at a time; one that is given up needs nothing.
+    ///
+    /// # Panics
+    /// When `from` is neither the start nor what the last call returned.
     pub fn snapshot_next(&self, from: SnapshotCursor, out: &mut Vec<u8>) -> Option<SnapshotCursor> {
         let table = &self.table;
         let header = table.arena.header(table.header(from.0));
         let shape = header.shape();
-        assert!(shape.start() == from.0, "cursors are where segments begin, and segments never merge");
+        assert!(shape.start() == from.0, "cursors are where segments begin, and none merge across the last one");
         let start = out.len();
         let bytes = image_bytes(table, shape);
         out.reserve(bytes);
@@ -222,10 +234,11 @@ impl HashWriter {
         outside.iter().for_each(|entry| out.extend_from_slice(OutsideEntry::of(entry).as_bytes()));
         let crc32c = checksum(&out[start..]);
         out[start + offset_of!(Head, crc32c)..][..4].copy_from_slice(&crc32c.to_le_bytes());
+        self.owner.imaged_until.store(shape.end().unwrap_or(0), Relaxed);
         shape.end().map(SnapshotCursor)
     }
 
-    /// Restores a snapshot in a fresh index: its images, one behind the other in the order in which they were taken. A large
+    /// Restores a snapshot in a fresh index: its images, one after the other in the order in which they were taken. A large
     /// one is checked and copied by all processors. A snapshot that is refused leaves the index as it was.
     pub fn restore(&mut self, snapshot: &[u8]) -> Result<(), SnapshotError> {
         self.refuse_unless_empty()?;
@@ -249,18 +262,29 @@ impl HashWriter {
             };
             let mut shares = shares;
             let own = shares.next();
-            let others: Vec<_> = shares.map(|share| scope.spawn(move || copy(share))).collect();
+            // Where the system refuses a thread, this one copies what that thread would have.
+            let others: Vec<_> = shares
+                .map(|share| {
+                    let begun = std::thread::Builder::new().spawn_scoped(scope, move || copy(share));
+                    begun.map_err(|_no_thread| share)
+                })
+                .collect();
             let own = own.map_or(Ok(()), copy);
-            others.into_iter().map(|thread| thread.join().expect("damaged images panic nowhere")).fold(own, Result::and)
+            let join = |begun: Result<ScopedJoinHandle<'_, _>, _>| match begun {
+                Ok(thread) => thread.join().expect("damaged images panic nowhere"),
+                Err(share) => copy(share),
+            };
+            others.into_iter().map(join).fold(own, Result::and)
         });
         match copied {
             Ok(()) => {
                 table.outside.add(images.iter().flat_map(|image| image.outside().iter().map(OutsideEntry::entry)));
                 self.owner.start_loaded(table, &targets)
             }
-            Err(_) => {
-                targets.iter().flat_map(|target| &target.pages).for_each(|page| self.owner.pages.give_back(*page))
-            }
+            Err(_) => targets
+                .iter()
+                .flat_map(|target| &target.pages)
+                .for_each(|page| self.owner.pages.give_back(arena, *page)),
         }
         copied
     }
@@ -320,7 +344,7 @@ impl Table {
             return Err(SnapshotError::Checksum { found, computed });
         }
         let line_count = pages.len() * self.page_lines() as usize;
-        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(rest, line_count).expect("so says its length");
+        let (lines, _) = <[[U64; 8]]>::ref_from_prefix_with_elems(rest, line_count).expect("its length is a multiple");
         by_slots!(image.shape.slots_per_bucket(), N => check_buckets::<N>(self, image.shape, lines)?);
         check_outside(self, image)?;
         for (lines, &page) in lines.chunks(self.page_lines() as usize).zip(pages) {
@@ -333,10 +357,10 @@ impl Table {
 }
 
 impl Image<'_> {
-    /// The entries behind the pages.
+    /// The entries after the pages.
     fn outside(&self) -> &[OutsideEntry] {
         let (head, _) = Head::ref_from_prefix(self.bytes).expect("heads were looked at");
-        <[OutsideEntry]>::ref_from_bytes(&self.bytes[head.bytes.get() as usize..]).expect("so says its length")
+        <[OutsideEntry]>::ref_from_bytes(&self.bytes[head.bytes.get() as usize..]).expect("its length is a multiple")
     }
 }
 
@@ -364,8 +388,8 @@ pub(crate) fn seed_of(snapshot: &[u8]) -> Result<u64, SnapshotError> {
 }
 
 impl Owner {
-    /// Replaces the one empty segment of a fresh index: every header and the directory anew, then the root. The old segment
-    /// stays behind with its page, for readers who are in it; they see an index without keys.
+    /// Replaces the one empty segment of a fresh index: every header and the directory again, then the root. The old segment
+    /// remains with its page, for readers who are in it; they see an index without keys.
     fn start_loaded(&mut self, table: &Table, segments: &[Built]) {
         let depth = segments.iter().map(|built| built.shape.depth()).max().expect("one segment at least");
         let headers: Vec<u32> = segments.iter().map(|built| self.publish_header(table, built)).collect();
@@ -380,6 +404,8 @@ impl Owner {
         let sum = |of: fn(Shape) -> u32| segments.iter().map(|built| u64::from(of(built.shape))).sum();
         table.stats.key_count.store(sum(Shape::count) + table.outside.len(), Relaxed);
         table.stats.slot_count.store(sum(Shape::slots), Relaxed);
+        let images = segments.iter().map(|built| image_bytes(table, built.shape) as u64).sum();
+        table.stats.image_bytes.store(images, Relaxed);
         self.count_memory(table);
     }
 }
@@ -407,6 +433,8 @@ fn kind_code(layout: HashLayout) -> u8 {
     match layout.keys {
         KeyKind::U64 => 0,
         KeyKind::Bytes => 1,
+        KeyKind::Any => 2,
+        KeyKind::Ordered => 3,
     }
 }
 
@@ -446,7 +474,7 @@ fn check_head(table: &Table, head: &Head) -> Result<Shape, SnapshotError> {
 }
 
 /// Head and pages.
-fn image_bytes(table: &Table, shape: Shape) -> usize {
+pub(crate) fn image_bytes(table: &Table, shape: Shape) -> usize {
     HEAD_BYTES + (shape.pages() * table.page_lines()) as usize * LINE_BYTES
 }
 
@@ -457,7 +485,9 @@ fn check_outside(table: &Table, image: &Image<'_>) -> Result<(), SnapshotError> 
         let (mixed, value) = entry.entry();
         let is_key = match table.layout.keys {
             KeyKind::U64 => mixed.high == 0 && entry.len_less_one == 0,
-            KeyKind::Bytes => entry.len_less_one < Key::BYTES_MAX as u64 && table.mixer.key(&mixed).is_some(),
+            KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
+                entry.len_less_one.get() <= Key::BYTES_MAX as u64 && table.mixer.key(&mixed).is_some()
+            }
         };
         let is_value = table.fields.slot_of(value).is_some_and(|slot| table.fields.value_of(slot) == value);
         if !is_key || !is_value || !image.shape.holds(mixed.m) || last.replace(mixed) >= Some(mixed) {
@@ -496,7 +526,7 @@ fn check_buckets<const N: usize>(table: &Table, shape: Shape, lines: &[[U64; 8]]
     Ok(())
 }
 
-/// A bucket with its bits behind the page.
+/// A bucket with its bits after the page.
 fn bucket_of_image(table: &Table, lines: &[[U64; 8]], bucket: u32) -> Words {
     let (first, line) = (bucket / PAGE_LINES * table.page_lines(), bucket % PAGE_LINES);
     let words = &lines[(first + line) as usize];
@@ -523,121 +553,4 @@ fn is_at_home<const N: usize>(table: &Table, shape: Shape, bucket: u32, words: &
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Key, LenCode, Slot};
-
-    /// Goal:   the format does not drift: an image written today is read by every later version.
-    /// Method: head and checksum of a small index, byte by byte.
-    #[test]
-    fn golden_image() {
-        let mut index = HashWriter::with_seed(HashLayout { keys: KeyKind::U64, addr_bits: 36 }, 0x0102_0304);
-        for i in 0..100 {
-            index.insert(&Key::from(i), Slot { at: i * 7, len: LenCode::of(1 + i as u32).unwrap() });
-        }
-        let mut image = vec![];
-        assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
-        assert_eq!(image.len(), 64 + 67 * 64);
-        let mut wanted = vec![];
-        wanted.extend(b"KIX1\x02\0\0\x24\x04\x03\x02\x01\0\0\0\0");
-        wanted.extend(b"\0\0\0\0\0\x05\x01\0\x64\0\0\0\x00\x11\0\0");
-        wanted.extend([0; 28]);
-        assert_eq!(image[..60], wanted);
-        assert_eq!(
-            crc_fast::crc32_iscsi(&image[64..]),
-            GOLDEN_BUCKETS,
-            "places of keys, or fields of slots, have changed"
-        );
-    }
-
-    const GOLDEN_BUCKETS: u32 = 565_895_171;
-
-    /// An image with one key that has no slot.
-    fn outside_image(layout: HashLayout) -> Vec<u8> {
-        let index = HashWriter::with_seed(layout, 3);
-        let mixed = Mixed { m: 0x0102_0304_0506_0708, ..Mixed::default() };
-        index.table.outside.add([(mixed, 5 << layout.addr_bits | 9)]);
-        let mut image = vec![];
-        assert_eq!(index.snapshot_next(SnapshotCursor::START, &mut image), None);
-        image
-    }
-
-    fn checksummed(mut image: Vec<u8>) -> Vec<u8> {
-        let crc32c = checksum(&image).to_le_bytes();
-        image[offset_of!(Head, crc32c)..HEAD_BYTES].copy_from_slice(&crc32c);
-        image
-    }
-
-    /// Goal:   nor does the format of keys without slots.
-    /// Method: such an entry, byte by byte.
-    #[test]
-    fn golden_outside() {
-        let image = outside_image(HashLayout { keys: KeyKind::U64, addr_bits: 36 });
-        assert_eq!(image.len(), 64 + 67 * 64 + 32);
-        assert_eq!(image[32..60], [[1u8].as_slice(), &[0; 27]].concat());
-        let mut wanted = vec![8, 7, 6, 5, 4, 3, 2, 1];
-        wanted.extend([0; 16]);
-        wanted.extend(b"\x09\0\0\0\x50\0\0\0");
-        assert_eq!(image[64 + 67 * 64..], wanted);
-    }
-
-    /// Goal:   entries without slots that no index has are refused.
-    /// Method: one that is there twice; parts of an integer that only long keys have; no length; more bits than a length has; one that
-    ///         belongs to another segment.
-    #[test]
-    fn impossible_entries_outside() {
-        let layout = HashLayout { keys: KeyKind::U64, addr_bits: 36 };
-        let image = outside_image(layout);
-        let entry = image.len() - size_of::<OutsideEntry>();
-        let refused = |image: Vec<u8>| HashWriter::of_snapshot(layout, &checksummed(image)).err();
-        assert_eq!(refused(image.clone()), None);
-        let mut twice = image.clone();
-        twice.extend_from_within(entry..);
-        twice[offset_of!(Head, outside)] = 2;
-        assert_eq!(refused(twice), Some(SnapshotError::Outside { entry: 1 }));
-        let changed = |change: fn(&mut OutsideEntry)| {
-            let mut image = image.clone();
-            change(OutsideEntry::mut_from_bytes(&mut image[entry..]).unwrap());
-            refused(image)
-        };
-        let impossible = Some(SnapshotError::Outside { entry: 0 });
-        assert_eq!(changed(|entry| entry.high = 1.into()), impossible);
-        assert_eq!(changed(|entry| entry.len_less_one = 1.into()), impossible);
-        assert_eq!(changed(|entry| entry.value = 9.into()), impossible);
-        assert_eq!(changed(|entry| entry.value |= U64::new(1 << 60)), impossible);
-        let long = HashLayout { keys: KeyKind::Bytes, ..layout };
-        let mut too_long = outside_image(long);
-        let entry = too_long.len() - size_of::<OutsideEntry>();
-        too_long[entry + offset_of!(OutsideEntry, len_less_one)] = 16;
-        assert_eq!(HashWriter::of_snapshot(long, &checksummed(too_long)).err(), impossible);
-        let index = HashWriter::with_seed(layout, 3);
-        let half = |prefix| {
-            let shape = Shape::new(&index.table.fields, prefix, 1, 1);
-            let outside = if prefix == 1 { 1 } else { 0 };
-            let mut bytes = vec![0; image_bytes(&index.table, shape)];
-            let head = head(&index.table, shape, bytes.len() as u32, outside);
-            bytes[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-            bytes.extend(image[image.len() - size_of::<OutsideEntry>()..].iter().take(32 * outside as usize));
-            checksummed(bytes)
-        };
-        let snapshot = [half(0), half(1)].concat();
-        assert_eq!(HashWriter::of_snapshot(layout, &snapshot).err(), impossible);
-    }
-
-    /// Goal:   a snapshot that address space is too short for is refused.
-    /// Method: heads of so many pages as no index of a small device has.
-    #[test]
-    fn too_many_pages() {
-        let layout = HashLayout { keys: KeyKind::U64, addr_bits: 10 };
-        let mut index = HashWriter::with_seed(layout, 3);
-        let (shape, count) = (|prefix| Shape::new(&index.table.fields, prefix, 12, 15), 1 << 12);
-        let bytes = image_bytes(&index.table, shape(0));
-        let mut snapshot = vec![0; bytes * count];
-        for (image, prefix) in snapshot.chunks_mut(bytes).zip(0..) {
-            image[..HEAD_BYTES].copy_from_slice(head(&index.table, shape(prefix), bytes as u32, 0).as_bytes());
-        }
-        let refused = index.restore(&snapshot);
-        assert_eq!(refused, Err(SnapshotError::NoRoom { pages: 15 * count as u64 }));
-        assert_eq!(index.insert(&Key::from(1), Slot { at: 1, len: LenCode::of(1).unwrap() }), None);
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! The table as readers see it: directory, segment headers, buckets, and optimistic reading beside one writer.
+//! The table as readers see it: directory, segment headers, buckets, and optimistic reading next to one writer.
 //!
 //! Lives here:       probes, batches, the collecting of a segment for listings.
 //! Lives elsewhere:  every change (`writer`, `growth`), bit positions (`bucket`, `shape`).
@@ -11,12 +11,13 @@
 //!
 //! Invariants
 //! - The root names a complete directory. Its entries change, but each names a header that holds the entry's keys, or did
-//!   when the entry was read: headers only ever give keys away, by splitting, and then to newer headers.
-//! - Header lines and directories are never reused, so a stale reader reads a true header; it notices by the prefix that
-//!   its key has moved, and starts at the root again.
+//!   when the entry was read. A header gives up keys only after the directory names another one that holds them.
+//! - Lines of headers are never anything else, so a stale reader reads a true header: of its segment, of none after a merge, or of
+//!   a later one. It notices by the prefix that its key has moved, and starts at the root again. A version continues where the
+//!   last segment of that header left it. Directories are never reused.
 //! - A header's version is odd while buckets or header change. A reader loads the version (acquire), the header, the
-//!   buckets (relaxed), fences (acquire), loads the version again; equal and even means that all of it stood together.
-//! - The writer makes the version odd (relaxed), fences (release), stores (relaxed), makes it even (release). So whoever
+//!   buckets (relaxed), fences (acquire), loads the version again; equal and even means that all of it belongs together.
+//! - The writer makes the version odd (relaxed), fences (release), stores (relaxed), makes it even (release). So a reader that
 //!   reads anything stored after a fence, even in a page reused by another segment, sees the version changed before it.
 //!
 //! What a look-up waits for are its two buckets, fetched at once: directory and headers are small enough for the caches
@@ -35,7 +36,7 @@ use crate::{HashLayout, Key, Slot};
 
 /// Keys in flight at a time: enough to hide memory's latency, few enough for the line fill buffers and L1.
 const BATCH: usize = 32;
-/// Lines behind the buckets of a page that have more bits, and how many buckets share a word of them.
+/// Lines after the buckets of a page that have more bits, and how many buckets share a word of them.
 pub(crate) const EXTRA_LINES: u32 = 3;
 const EXTRA_SHARED: u32 = 3;
 
@@ -108,12 +109,14 @@ impl Root {
     }
 }
 
-/// Written by the writer alone; on a line of its own, since the root beside it is read all the time.
+/// Written by the writer alone; on a line of its own, since the root next to it is read all the time.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct Stats {
     pub(crate) key_count: AtomicU64,
     pub(crate) slot_count: AtomicU64,
+    /// What images of all segments take, without keys that have no slot.
+    pub(crate) image_bytes: AtomicU64,
     pub(crate) memory_bytes: AtomicU64,
 }
 
@@ -143,7 +146,7 @@ impl Bucket for InTable<'_> {
     }
 }
 
-/// Where one key belongs, by a header as it stood at one version.
+/// Where one key belongs, by a header at one version.
 #[derive(Clone, Copy, Default)]
 struct Aim {
     version: u64,
@@ -191,8 +194,8 @@ impl Table {
         self.prefetch_at(second);
     }
 
-    /// Starts fetching the bits that the key's slot has behind its page. Asked when the buckets are there: only one of them
-    /// has the key, if any, so that fewer lines are fetched than by guessing.
+    /// Starts fetching the bits that the key's slot has after its page. Called when the buckets have arrived: only one of them
+    /// has the key, if any, so fewer lines are fetched than by guessing.
     #[inline(always)]
     fn prefetch_behind(&self, lines: Lines<'_>, aim: &Aim) {
         let found = self.alike(lines, aim);
@@ -207,7 +210,7 @@ impl Table {
     #[inline(always)]
     fn alike(&self, lines: Lines<'_>, aim: &Aim) -> u32 {
         let [first, second] = aim.buckets;
-        // A head has at least 31 bits of the remainder, all of the rest: neither choice nor page bits are among them.
+        // A head has at least 31 bits of the remainder, all of the remainder: neither choice nor page bits are among them.
         let low = (aim.remainders[0] << 1) as u32;
         alike(lines.line(first.page + first.line), lines.line(second.page + second.line), low) & ALIKE_SIX
     }
@@ -392,7 +395,7 @@ impl Table {
         }
     }
 
-    /// Appends one answer per key. Each step of a whole group is under way before the next step of any: directory,
+    /// Appends one answer per key. Each step of a whole group is in progress before the next step of any: directory,
     /// header, both buckets.
     pub(crate) fn get_batch(&self, keys: &[Key], answers: &mut Vec<Option<Slot>>) {
         answers.reserve(keys.len());
@@ -411,7 +414,7 @@ impl Table {
         }
         let mut aims = [Aim::default(); BATCH];
         for i in 0..keys.len() {
-            // An aim that failed has version 1, which no header has when it stands.
+            // An aim that failed has version 1, which no header has when it is.
             aims[i] = self.aim(lines.header(headers[i]), &mixed[i]).unwrap_or(Aim { version: 1, ..Aim::default() });
             self.prefetch_both(&aims[i]);
         }
@@ -460,7 +463,7 @@ impl Table {
         }
     }
 
-    /// Visits length code and chunk number of each entry of the segment that holds `m`, for the writer, beside whom nothing
+    /// Visits length code and chunk number of each entry of the segment that holds `m`, for the writer, while nothing else
     /// changes; where the next segment begins.
     pub(crate) fn for_each_value(&self, m: u64, mut visit: impl FnMut(u64)) -> Option<u64> {
         let header = self.arena.header(self.header(m)).copied();
@@ -492,7 +495,7 @@ impl Table {
     }
 }
 
-/// Where a bucket has more bits behind its page: line of the page, word, first bit.
+/// Where a bucket has more bits after its page: line of the page, word, first bit.
 #[inline]
 pub(crate) fn extra_at(line: u32) -> (u32, usize, u32) {
     let (word, rest) = (line / EXTRA_SHARED, line % EXTRA_SHARED);

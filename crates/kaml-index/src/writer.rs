@@ -5,9 +5,9 @@
 //! May be called by: `HashWriter`, `growth`.
 //!
 //! At the loads at which segments grow, most buckets are full, and two inserts in three look for a bucket that is not. So a
-//! segment keeps one bit for each bucket that was full when it was looked at last, beside its header: a search reads the
+//! segment keeps one bit for each bucket that was full when it was looked at last, next to its header: a search reads the
 //! two buckets of its key and, as a rule, the one bucket that has room. The bits are hints. One that is missing costs a
-//! look at a bucket; one that stays behind would keep a slot from being found, so whatever empties slots clears it.
+//! look at a bucket; one that is left behind would keep a slot from being found, so whatever empties slots clears it.
 
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
@@ -27,14 +27,14 @@ const _: () = assert!(SEARCH_MAX <= 1 << u8::BITS && PAGES_MAX * PAGE_LINES <= 1
 /// 0.897, 0.959, 0.980; some percent below that searches stay short: with five slots they come to 150 buckets on average
 /// at a load of 0.95, to 33 at 0.93, to 11 at 0.91 (with six to 89, 16 and 8).
 const FULL_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 93, 94];
-/// The same for pages with more bits behind them. Five slots have them in vain, until there can be six: they must be
+/// The same for pages with more bits after them. Five slots have them in vain, until there can be six: they must be
 /// fuller, or an index of a few million keys would take more than 16 bytes a key.
 const FULL_EXTRA_PERCENT: [u32; 7] = [0, 0, 80, 90, 93, 95, 94];
 /// Percent less while so many eighths of the pages are split. Just after the first, the others still get twice the keys, and
 /// the two that are split fill up with all that could go elsewhere.
 const UNEVEN_PERCENT: [u32; 8] = [0, 3, 2, 1, 0, 0, 0, 0];
 
-/// Entries above which a segment grows, by slots per bucket and pages; without and with more bits behind pages.
+/// Entries above which a segment grows, by slots per bucket and pages; without and with more bits after pages.
 static FULL: [[[u16; PAGES_MAX as usize]; 7]; 2] = [full(&FULL_PERCENT), full(&FULL_EXTRA_PERCENT)];
 
 const fn full(percents: &[u32; 7]) -> [[u16; PAGES_MAX as usize]; 7] {
@@ -99,7 +99,7 @@ impl Segment<'_> {
         Segment { table, shape: header.shape(), header, full }
     }
 
-    /// The word of a page that tells its full buckets.
+    /// The word of a page that shows its full buckets.
     #[inline]
     pub(crate) fn full_of(&self, page: u32) -> &AtomicU64 {
         &self.full[(page / 8) as usize].0[(page % 8) as usize]
@@ -159,7 +159,7 @@ impl Segment<'_> {
         (bucket, empties.trailing_zeros() as usize)
     }
 
-    /// Writes an entry that is not there yet; whether there was room. Runs `around` around the writing.
+    /// Writes an entry that does not exist yet; whether there was room. Runs `around` around the writing.
     #[inline]
     fn add<const N: usize>(&self, mixed: &Mixed, place: &Place, value: u64, around: impl FnOnce(&dyn Fn())) -> bool {
         let raw = |choice: usize| self.table.fields.pack::<N>(place.remainders[choice], choice as u64, value, mixed);
@@ -176,12 +176,12 @@ impl Segment<'_> {
         true
     }
 
-    /// Breadth first, each bucket once, so that the way is shortest and never meets itself. Answers a free slot of the last
+    /// Breadth first, each bucket once, so the way is shortest and never meets itself. Returns a free slot of the last
     /// bucket that was reached.
     fn search<const N: usize>(&self, search: &mut Search) -> Option<SlotAt> {
         let (mut parent, mut fetched) = (0, 2);
         while parent < search.end {
-            // Behind the key's own buckets are such as nobody looked at yet.
+            // After the key's own buckets are such as nobody looked at yet.
             while fetched < search.end.min(parent + FETCHED_AHEAD) {
                 self.table.prefetch_at(self.at(search.reached[fetched].bucket.into()));
                 fetched += 1;
@@ -194,12 +194,12 @@ impl Segment<'_> {
         None
     }
 
-    /// Goes on to the other buckets of a full bucket's entries, until one has a free slot.
+    /// Continues to the other buckets of a full bucket's entries, until one has a free slot.
     #[inline]
     fn reach<const N: usize>(&self, search: &mut Search, parent: usize) -> Option<SlotAt> {
         let from = search.reached[parent];
         let (words, fields) = (self.load(from.bucket.into()), &self.table.fields);
-        // Heads have all of the rest; where pages tell all page bits, an integer's other bucket needs no more.
+        // Heads have all of the upper bits; where pages imply all page bits, an integer's other bucket needs no more.
         let in_heads = self.shape.pages() >= PAGES_FULL && fields.verbatim_bits == 0;
         for slot in 0..N {
             let (kept, verbatim) = match in_heads {
@@ -222,7 +222,7 @@ impl Segment<'_> {
         None
     }
 
-    /// The other bucket of the entry in a slot, and what it would be there.
+    /// The other bucket of the entry in a slot, and the form it would have there.
     #[inline]
     fn other<const N: usize>(&self, bucket: u32, words: &Words, slot: usize) -> (u32, Raw) {
         let (choice, kept, verbatim) = self.table.fields.key_of::<N>(words, slot);
@@ -231,7 +231,7 @@ impl Segment<'_> {
         (other, self.table.fields.pack::<N>(remainder, 1 - choice, value, &verbatim))
     }
 
-    /// Moves entries from bucket to bucket on the way back from a free slot to one of the key's own buckets; answers which
+    /// Moves entries from bucket to bucket on the way back from a free slot to one of the key's own buckets; returns which
     /// that is, and the slot that is free there now.
     fn make_way<const N: usize>(&self, search: &Search, mut free: SlotAt) -> (usize, SlotAt) {
         let mut at = search.end - 1;

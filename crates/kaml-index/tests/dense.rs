@@ -1,4 +1,4 @@
-//! The dense index against a `BTreeMap`, beside its readers, and through its images.
+//! The dense index against a `BTreeMap`, while readers run, and through its images.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -58,13 +58,13 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 proptest! {
-    /// Goal:   the dense index answers as a map does, for every width of an entry, and comes back from its images.
-    /// Method: random operations over few and many keys beside a `BTreeMap`, all answers compared; then everything is read
+    /// Goal:   the dense index returns what a map does, for every width of an entry, and comes back from its images.
+    /// Method: random operations over few and many keys on it and a `BTreeMap`, all results compared; then everything is read
     ///         back in each of the ways there are, and once more from the images.
     #[test]
     fn like_a_map(ops in ops(), addr_bits in 1u32..=48, key_count in prop_oneof![1u64..100, 1u64..100_000]) {
         let layout = layout(key_count, addr_bits);
-        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
+        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0).unwrap();
         let mut model = BTreeMap::new();
         let place = |at: u64| slot(at & ((1 << addr_bits) - 1));
         for op in ops {
@@ -132,11 +132,11 @@ proptest! {
     }
 
     /// Goal:   no image that this code could not have written is loaded, and none makes it panic.
-    /// Method: images with bytes changed behind a repaired checksum: refused, or what they say is taken and can be read back.
+    /// Method: images with bytes changed after a repaired checksum: refused, or their contents are taken and can be read back.
     #[test]
     fn hostile_images(at in 0usize..2000, with in prop::collection::vec(any::<u8>(), 1..20)) {
         let layout = layout(300, 35);
-        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
+        let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0).unwrap();
         for i in 0..200 {
             index.insert(&Key::from(i), slot(i * 77));
         }
@@ -208,11 +208,11 @@ fn readers_see_whole_entries() {
 }
 
 /// Goal:   images taken while the index changes, and what changed since the first, give the index of the end.
-/// Method: inserts and removes behind and before the cursor between any two images; the changes are replayed after loading.
+/// Method: inserts and removes after and before the cursor between any two images; the changes are replayed after loading.
 #[test]
 fn fuzzy_snapshots() {
     let layout = layout(200_000, 36);
-    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
+    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0).unwrap();
     for key in (0..200_000).step_by(3) {
         index.insert(&Key::from(key), slot(key));
     }
@@ -246,14 +246,14 @@ fn fuzzy_snapshots() {
 #[test]
 fn wrong_images_are_refused() {
     let layout = layout(100_000, 36);
-    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0);
+    let mut index = IndexWriter::new(IndexLayout::Dense(layout), 0).unwrap();
     assert_eq!(images(&index).len(), 1);
     assert_eq!(load(layout, &images(&index)).len(), 0);
     for key in [5, 50_000, 90_000] {
         index.insert(&Key::from(key), slot(key));
     }
     let images = images(&index);
-    assert_eq!(images.len(), 4, "one for each of three segments, one for what is behind the last");
+    assert_eq!(images.len(), 4, "one for each of three segments, one for what is after the last");
     let refused = |layout, image: &[u8]| IndexWriter::of_snapshot(layout, image).err().expect("refused");
     let dense = IndexLayout::Dense(layout);
     assert!(matches!(refused(dense, &images[1]), SnapshotError::OutOfOrder { expected: Some(0), .. }));
@@ -262,7 +262,7 @@ fn wrong_images_are_refused() {
     let mut flipped = images[0].clone();
     flipped[200] ^= 1;
     assert!(matches!(refused(dense, &flipped), SnapshotError::Checksum { .. }));
-    let IndexWriter::Dense(mut loaded) = load(layout, &images) else { panic!("as its layout says") };
+    let IndexWriter::Dense(mut loaded) = load(layout, &images) else { panic!("a dense layout") };
     assert_eq!(loaded.restore(&images[0]), Err(SnapshotError::NotEmpty { keys: 3 }));
     let others = [
         DenseLayout { addr_bits: 35, ..layout },

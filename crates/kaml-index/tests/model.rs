@@ -15,7 +15,7 @@ fn slot(at: u64, chunks: u32) -> Slot {
 #[derive(Clone, Debug)]
 enum Op {
     Insert(u16, u64, u32),
-    /// Many at once, so that segments fill, grow and split.
+    /// Many at once, so segments fill, grow and split.
     Fill(u16, u16),
     Remove(u16),
     Clear(u16, u16),
@@ -41,7 +41,8 @@ fn key(kind: KeyKind, pattern: u8, i: u16) -> Key {
     let n = [n, n << 48, n << 20, n.wrapping_mul(0x0001_0001_0001_0001), !n][usize::from(pattern % 5)];
     match kind {
         KeyKind::U64 => Key::from(n),
-        KeyKind::Bytes => {
+        KeyKind::Any if pattern % 2 == 1 => Key::of_digest((u128::from(n) << 64 | u128::from(!n)).to_be_bytes()),
+        KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&n.to_be_bytes());
             let len = match pattern {
@@ -50,7 +51,7 @@ fn key(kind: KeyKind, pattern: u8, i: u16) -> Key {
                     bytes.rotate_left(8);
                     16
                 }
-                _ => 9 + usize::from(i % 7), // zeros behind 8 bytes: the length alone tells them apart
+                _ => 9 + usize::from(i % 7), // zeros after 8 bytes: the length alone distinguishes them
             };
             Key::new(&bytes[..len]).unwrap()
         }
@@ -92,12 +93,12 @@ fn check(index: &HashWriter, model: &HashMap<Key, Slot>) -> Result<(), TestCaseE
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Goal:   the index answers as a map does, whatever its layout, while it grows, splits and shrinks.
-    /// Method: random operations on random layouts beside a `HashMap`, all answers compared, everything read back at the
+    /// Goal:   the index returns what a map does, whatever its layout, while it grows, splits and shrinks.
+    /// Method: random operations on random layouts and on a `HashMap`, all results compared, everything read back at the
     ///         end in each of the ways there are; in some cases half of the keys were chosen to collide.
     #[test]
-    fn like_a_map(ops in ops(), bytes: bool, addr_bits in 1u32..=48, pattern in 0u8..14, seed: u64) {
-        let keys = if bytes { KeyKind::Bytes } else { KeyKind::U64 };
+    fn like_a_map(ops in ops(), kind in 0..3usize, addr_bits in 1u32..=48, pattern in 0u8..14, seed: u64) {
+        let keys = [KeyKind::U64, KeyKind::Bytes, KeyKind::Any][kind];
         let mut index = HashWriter::with_seed(HashLayout { keys, addr_bits }, seed);
         let mut model = HashMap::new();
         let chosen = if pattern < 12 { vec![] } else { colliding(keys, seed, 2000) };
@@ -186,7 +187,7 @@ fn alike_long_keys_find_room() {
 
 /// Goal:   keys chosen to meet in one segment however often it splits find a place, too, and take no more memory than a hundred bytes
 ///         each beyond the largest directory; also where address space ends before segments cannot split any more.
-/// Method: keys that agree in the bits by which segments split, or of which as many begin with each number of zeros, so that segments
+/// Method: keys that agree in the bits by which segments split, or of which as many begin with each number of zeros, so segments
 ///         split as often as they can; read back, listed, removed.
 #[test]
 fn keys_of_one_prefix_find_a_place() {

@@ -4,7 +4,10 @@ mod support;
 
 use std::collections::HashMap;
 
-use kaml_index::{HashLayout, HashWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor, SnapshotError};
+use kaml_index::{
+    DenseLayout, HashLayout, HashWriter, IndexLayout, IndexWriter, Key, KeyKind, LenCode, Slot, SnapshotCursor,
+    SnapshotError,
+};
 use proptest::prelude::*;
 use support::colliding;
 
@@ -14,7 +17,10 @@ const LONG: HashLayout = HashLayout { keys: KeyKind::Bytes, addr_bits: 40 };
 fn key(layout: HashLayout, i: u64) -> Key {
     match layout.keys {
         KeyKind::U64 => Key::from(i),
-        KeyKind::Bytes => {
+        KeyKind::Any if i.is_multiple_of(3) => {
+            Key::of_digest(u128::from(i).wrapping_mul(0xfeed_face_cafe_beef_0123).to_le_bytes())
+        }
+        KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
             Key::new(&u128::from(i).wrapping_mul(0x0123_4567_89ab_cdef_0011).to_le_bytes()[..1 + i as usize % 16])
                 .unwrap()
         }
@@ -33,7 +39,7 @@ fn filled(layout: HashLayout, count: u64) -> (HashWriter, HashMap<Key, Slot>) {
     (index, model)
 }
 
-/// The same with so many keys more that were chosen to collide.
+/// The same with this many keys more that were chosen to collide.
 fn filled_with_chosen(layout: HashLayout, count: u64, chosen: usize) -> (HashWriter, HashMap<Key, Slot>) {
     let (mut index, mut model) = filled(layout, count);
     for (key, i) in colliding(layout.keys, 5, chosen).into_iter().zip(count..) {
@@ -58,12 +64,12 @@ fn contents(index: &HashWriter) -> HashMap<Key, Slot> {
     seen
 }
 
-/// Goal:   a snapshot brings back what was saved, and the loaded index goes on like any other.
+/// Goal:   a snapshot brings back what was saved, and the loaded index continues like any other.
 /// Method: indexes from empty to several segments, of both kinds of keys, saved, loaded from one run of bytes, compared, then
 ///         doubled and emptied; some with keys that were chosen to collide.
 #[test]
 fn there_and_back() {
-    for layout in [LAYOUT, LONG] {
+    for layout in [LAYOUT, LONG, HashLayout { keys: KeyKind::Any, addr_bits: 40 }] {
         for (count, chosen) in [(0, 0), (1, 0), (300, 0), (5_000, 0), (100_000, 0), (0, 40), (100_000, 1000)] {
             let (index, mut model) = filled_with_chosen(layout, count, chosen);
             let bytes = images(&index).concat();
@@ -81,7 +87,7 @@ fn there_and_back() {
 }
 
 /// Goal:   a fuzzy snapshot and all changes since its first image make the index of its end.
-/// Method: between any two images hundreds of inserts, updates and removes, so that segments split before and behind the
+/// Method: between any two images hundreds of inserts, updates and removes, so segments split before and after the
 ///         cursor; load, replay, compare.
 #[test]
 fn fuzzy_snapshots_and_replay() {
@@ -114,7 +120,7 @@ fn fuzzy_snapshots_and_replay() {
 }
 
 /// Goal:   images out of order, missing, foreign, cut, damaged or loaded into a used index are refused by name, by however
-///         many threads they are checked, and leave nothing behind.
+///         many threads they are checked, and leave nothing.
 /// Method: one of each, the damage in the last image of a large snapshot; after every refusal the right one is still taken.
 #[test]
 fn refusals() {
@@ -159,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     /// Goal:   no damage is loaded, and no bytes at all cause a panic.
-    /// Method: change bytes of a valid image: it must be refused. Then mend the checksum, as an enemy would: it may be taken
+    /// Method: change bytes of a valid image: it must be refused. Then mend the checksum, as an enemy would: it can be taken
     ///         then, but the index must work.
     #[test]
     fn damaged_images(
@@ -198,8 +204,8 @@ proptest! {
     }
 }
 
-/// Goal:   wide chunk numbers in six slots, whose highest bits lie behind the page, come through growth, removal, snapshots.
-/// Method: so many keys that buckets have six slots; each is read back, half are removed, the rest saved and loaded.
+/// Goal:   wide chunk numbers in six slots, whose highest bits lie after the page, come through growth, removal, snapshots.
+/// Method: so many keys that buckets have six slots; each is read back, half are removed, the others saved and loaded.
 #[test]
 fn wide_addresses_in_six_slots() {
     const WIDE: HashLayout = HashLayout { keys: KeyKind::U64, addr_bits: 34 };
@@ -215,5 +221,42 @@ fn wide_addresses_in_six_slots() {
     for i in 0..COUNT {
         let wanted = (i % 2 == 1).then_some(wide(i));
         assert_eq!((loaded.get(&Key::from(i)), index.get(&Key::from(i))), (wanted, wanted));
+    }
+}
+
+/// Goal:   an index whose device has grown gets more bits for chunk numbers and keeps every entry, with its image and after it.
+/// Method: indexes of both kinds, keys without slots among them, from few bits to many and back; images are read with the bits that they
+///         state, whatever layout is given.
+#[test]
+fn indexes_get_more_bits() {
+    let dense = DenseLayout { key_count: 5000, addr_bits: 32, len: LenCode::of(7).unwrap() };
+    let layouts = [IndexLayout::Hash(LAYOUT), IndexLayout::Hash(LONG), IndexLayout::Dense(dense)];
+    for layout in layouts {
+        let mut index = IndexWriter::new(layout, 5).unwrap();
+        let key = |i: u64| match layout {
+            // Short keys occur more than one time.
+            IndexLayout::Hash(hash) => key(hash, i * 16 + 15),
+            IndexLayout::Dense(_) => Key::from(i),
+        };
+        let slot = |i: u64| Slot { at: i * 3, len: LenCode::of(7).unwrap() };
+        (0..3000).for_each(|i| assert!(index.insert(&key(i), slot(i)).is_none()));
+        for bits in [33, 38, 48, 14] {
+            index = index.with_addr_bits(bits).unwrap();
+            assert_eq!((index.addr_bits(), index.len()), (bits, 3000));
+            let (mut image, mut at) = (Vec::new(), Some(SnapshotCursor::START));
+            while let Some(from) = at {
+                at = index.snapshot_next(from, &mut image);
+            }
+            let stored = layout.with_addr_bits(20).as_stored(&image);
+            assert_eq!(stored, layout.with_addr_bits(bits));
+            let loaded = IndexWriter::of_snapshot(stored, &image).unwrap();
+            for i in 0..3100 {
+                let expected = (i < 3000).then(|| slot(i));
+                assert_eq!((index.get(&key(i)), loaded.get(&key(i))), (expected, expected), "{bits} bits, key {i}");
+            }
+        }
+        for image in [&[][..], &[0; 64], &[255; 64]] {
+            assert_eq!(layout.as_stored(image), layout);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! Lives here:       the structures of the protocol (`wire`), the transport without sockets (`transport`), the target
 //!                   (`target`), the host (`host`).
 //! Lives elsewhere:  the device that is served (`kaml`).
-//! Implements:       spec:NVMe-Base, spec:NVMe-KV, spec:NVMe-TCP; design sections 1 and 10.
+//! Implements:       spec:NVMe-Base, spec:NVMe-KV, spec:NVMe-TCP; docs/nvme.md.
 
 pub mod host;
 pub mod target;

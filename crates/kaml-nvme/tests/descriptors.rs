@@ -18,7 +18,7 @@ fn ticks(stat: &mut File) -> u64 {
     fields[11..=12].iter().map(|field| field.parse::<u64>().unwrap()).sum()
 }
 
-/// Goal:   a target that has no descriptor for those who want to connect rests, and accepts them when it has.
+/// Goal:   a target without a free descriptor rests, and accepts new connections when it has one.
 /// Method: files until the process has one descriptor left, which our end of a connection takes; three seconds; room again.
 #[test]
 fn targets_without_descriptors_rest() {

@@ -20,7 +20,7 @@ pub enum Keep {
     Runs,
 }
 
-/// Of a longer write to the ring the processor fetches the rest by itself.
+/// The processor itself prefetches the remainder of a longer write to the ring.
 const RING_PREFETCH_BYTES: usize = 1024;
 /// Counts completed operations; page states name the one that made them.
 pub(crate) type Done = u64;
@@ -51,7 +51,7 @@ struct Block {
     erased: bool,
     /// Empty: nothing programmed since the last erase.
     pages: Vec<Option<Page>>,
-    /// What was there before an erase that may not be durable, and the completion of that erase.
+    /// What existed before an erase that may not be durable, and the completion of that erase.
     before: Option<(Done, Vec<Option<Page>>)>,
     erase_count: u32,
 }
@@ -101,13 +101,32 @@ impl Array {
         }
     }
 
+    /// The shape as it is now.
+    pub(crate) fn geometry(&self) -> &Arc<Geometry> {
+        &self.geometry
+    }
+
+    /// Blocks are added and read as blank, or those beyond the end are gone.
+    fn resize(&mut self, blocks_per_die: u32) -> Result<(), MediumError> {
+        let geometry = Geometry { blocks_per_die, ..(*self.geometry).clone() };
+        if let Err(error) = geometry.check() {
+            return Err(MediumError::NotResized { why: error.to_string() });
+        }
+        let count = geometry.block_count();
+        self.blocks.resize(count as usize, Arc::default());
+        self.unsettled.retain(|block| *block < count);
+        self.urgent.retain(|(block, ..)| block.0 < count);
+        self.geometry = Arc::new(geometry);
+        Ok(())
+    }
+
     pub(crate) fn erase_count(&self, block: BlockIndex) -> u32 {
         self.blocks[block.0 as usize].erase_count
     }
 
     // --- NAND rules ---------------------------------------------------------------------------------------------------
 
-    /// Checks a program and notes its pages as taken: the next one of the block starts behind it.
+    /// Checks a program and notes its pages as taken: the next one of the block starts after it.
     pub(crate) fn start_program(&mut self, at: PageAddr, data: &[u8], oob: &[u8]) -> Result<(), MediumError> {
         let pages_per_block = self.geometry.pages_per_block;
         let next = || {
@@ -173,6 +192,7 @@ impl Array {
                 self.roots[usize::from(*slot)][..data.len()].copy_from_slice(data);
             }
             Io::Flush => self.settle(marker),
+            Io::Resize { blocks_per_die, .. } => self.resize(*blocks_per_die)?,
         }
         Ok(())
     }
@@ -226,7 +246,7 @@ impl Array {
         let (life, index) = (self.life, block.0);
         let entry = self.block(block);
         let old = std::mem::take(&mut entry.pages);
-        // Of two erases that may both be lost, the older content may come back too; the younger is as legal, and what
+        // If two erases may both be lost, the older content may come back too; the younger is as legal, and what
         // the firmware has most use for losing.
         let is_listed = entry.before.replace((done, old)).is_some();
         (entry.life, entry.programmed, entry.erased) = (life, 0, true);
@@ -253,7 +273,7 @@ impl Array {
         }
     }
 
-    /// Asks the processor to fetch what says where the page is kept in which a read begins.
+    /// Asks the processor to fetch what reports where the page is kept in which a read begins.
     pub(crate) fn prefetch_page(&self, at: ChunkAddr) {
         if let Some(page) = self.page_of(at).0 {
             kaml_flash::prefetch(page);
@@ -304,7 +324,7 @@ impl Array {
 
     // --- power cuts -----------------------------------------------------------------------------------------------------
 
-    /// Power goes while `in_flight` (in the order of submission) is under way: `choice` says what is left.
+    /// Power fails while `in_flight` (in the order of submission) is in progress: `choice` states what remains.
     pub(crate) fn lose_power<'a>(&mut self, in_flight: impl Iterator<Item = &'a Io>, choice: &mut Rng) {
         for io in in_flight {
             match io {
@@ -318,7 +338,11 @@ impl Array {
                     let region = &mut self.roots[usize::from(*slot)][..data.len()];
                     tear(region, data, self.geometry.sector_bytes as usize, choice);
                 }
-                Io::Read { .. } | Io::ReadOob { .. } | Io::Flush => {}
+                Io::Resize { blocks_per_die, .. } if choice.one_in(2) => {
+                    // One that cannot be is refused, and leaves nothing.
+                    let _ = self.resize(*blocks_per_die);
+                }
+                Io::Read { .. } | Io::ReadOob { .. } | Io::Flush | Io::Resize { .. } => {}
             }
         }
         for block in 0..self.geometry.block_count() {
@@ -361,6 +385,8 @@ impl Array {
                 tear(region, data, sector, choice);
             }
             Io::Flush => self.settle(marker),
+            // Nobody knows which size counts: the firmware stops, and finds out when it opens the device.
+            Io::Resize { blocks_per_die, .. } => drop(self.resize(*blocks_per_die)),
             Io::Read { .. } | Io::ReadOob { .. } => {}
         }
     }

@@ -1,9 +1,9 @@
 //! Hosts of block namespaces: writes and trims of blocks, until they are staged.
 //!
 //! Lives here:       drawing commands on blocks, what they change, where a block is read.
-//! Lives elsewhere:  carrying them out (`world`), the comparison, to which a block is an address like a key (`model`).
+//! Lives elsewhere:  executing them (`world`), the comparison, to which a block is an address like a key (`model`).
 //!
-//! A block that holds zeroes counts as absent, so that the model needs to know nothing of blocks.
+//! A block that holds zeroes counts as absent, so the model needs to know nothing of blocks.
 
 use crate::check::Located;
 use crate::host::Command;
@@ -32,7 +32,7 @@ pub struct BlockPut {
 }
 
 impl BlockPut {
-    /// What some host of blocks wants next; nothing if there are no block namespaces.
+    /// The next command of some host of blocks; nothing if there are no block namespaces.
     pub fn draw(rng: &mut Rng, workload: &Workload, model: &Model, spaces: &[u32]) -> Option<Command> {
         let disks: Vec<u32> = spaces.iter().copied().filter(|id| model.disks.contains_key(id)).collect();
         let last = disks.len().checked_sub(1)? as u64;
@@ -51,13 +51,13 @@ impl BlockPut {
         Some(Command::Blocks(BlockPut { space, blocks, seeds, options, data, change: None }))
     }
 
-    /// Whether it must wait: a trim passes over what is under way, and the model knows one order only.
+    /// Whether it must wait: a trim passes over what is in progress, and the model knows one order only.
     pub fn must_wait(&self, model: &Model) -> bool {
         let touches = |address: &Address| address.0 == self.space && self.blocks.contains(&address.1);
         self.seeds.is_none() && model.unanswered.iter().any(|(_, changes)| changes.keys().any(touches))
     }
 
-    /// Stages one Put of it; answers the frame and what it changes, if it was one.
+    /// Stages one Put of it; returns the frame and what it changes, if it was one.
     pub fn stage(
         &mut self,
         core: &mut Core,
@@ -78,10 +78,10 @@ impl BlockPut {
 
     /// The content of a unit, for a write of a part of it.
     pub fn supply(&mut self, read: kaml_device::FlashRead, value: Vec<u8>) -> Result<(), Error> {
-        self.change.as_mut().expect("it asked for a read").supply(read, value)
+        self.change.as_mut().expect("it requested a read").supply(read, value)
     }
 
-    /// What the model is told of some of its bytes.
+    /// What the model learns of some of its bytes.
     fn changes(&self, bytes: Range<u64>) -> Changes {
         let block_bytes = u64::from(self.options.block_bytes);
         let range = bytes.start / block_bytes..(bytes.end / block_bytes).min(self.blocks.end - self.blocks.start);
@@ -104,7 +104,7 @@ pub(crate) fn find(
         match reader.find_unit(space, span.unit) {
             Ok(Found::Absent) => break Located::Value(None),
             Ok(Found::Flash(read)) => break Located::Flash(read),
-            Ok(Found::Buffered) => match core.read_buffered(space, &Key::from(span.unit)) {
+            Ok(Found::Buffered) => match core.read_buffered(space, Key::from(span.unit)) {
                 Ok(Buffered::Absent) => break Located::Value(None),
                 Ok(Buffered::Value(value)) => break Located::Value(block_of(&value, &span.in_unit)),
                 Ok(Buffered::Programmed(read)) => break Located::Flash(read),

@@ -14,7 +14,7 @@ use std::ops::RangeInclusive;
 /// A board.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Board {
-    /// As one asks for it.
+    /// Its name on the command line.
     pub name: String,
     /// The shape of its flash.
     pub geometry: Geometry,
@@ -43,7 +43,7 @@ pub enum BoardError {
     OutOfRange {
         /// Of the number.
         name: &'static str,
-        /// What the file says.
+        /// The contents of the file.
         value: u64,
         /// The least that there can be.
         least: u64,
@@ -159,7 +159,7 @@ mod tests {
     use kaml_flash::{AlignedBuf, BlockIndex, Io, Medium, PageAddr, Queue, Wait};
     use std::sync::Arc;
 
-    /// A small paper board without spread, so that times are sums.
+    /// A small paper board without spread, so times are sums.
     fn exact() -> (Board, SimMedium) {
         let mut board = Board::preset("kaml-2017").unwrap().with_blocks_per_die(4).unwrap();
         board.flash.spread_percent = 0;
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Goal:   an operation alone takes what the file says: sensing and transfer, transfer and cells, an erase.
+    /// Goal:   an operation alone takes the times of the file: sensing and transfer, transfer and cells, an erase.
     /// Method: one of each on an idle board without spread.
     #[test]
     fn one_operation_takes_its_parts() {
@@ -279,7 +279,7 @@ mod tests {
         assert_eq!(takes(&medium, vec![read(&board, 0), read(&board, 0)]), 2 * read_ns);
     }
 
-    /// Goal:   worn cells erase more slowly and program faster, as the file says.
+    /// Goal:   worn cells erase more slowly and program faster, as the file specifies.
     /// Method: erase a block to its rated number, time both.
     #[test]
     fn wear_changes_times() {

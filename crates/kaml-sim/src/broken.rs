@@ -6,9 +6,9 @@
 /// A promise that the medium does not keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BrokenMedium {
-    /// Some ring writes are answered and not carried out.
+    /// Some ring writes complete and not executed.
     SkipsPersists,
-    /// Flushes are answered and cover nothing: a root is durable before what it points at.
+    /// Flushes complete and cover nothing: a root is durable before what it points at.
     IgnoresFlushes,
     /// Barriers do not cover urgent programs.
     LosesUrgency,

@@ -1,15 +1,18 @@
-//! Is everything there that was answered, and nothing else? Are the accounts exact?
+//! Is everything there that completed, and nothing else? Are the accounts exact?
 //!
 //! Lives here:       reading a device whole and comparing it, what a fault excuses.
-//! Lives elsewhere:  what must be there (`model`), when this is asked (`run`).
+//! Lives elsewhere:  what must exist (`model`), when this is checked (`run`).
 
 use crate::blocks;
 use crate::medium::SimMedium;
 use crate::model::{Address, Comparison, Model, Phase};
 use crate::scenario::Workload;
 use crate::versions::{self, Past};
-use kaml_device::{BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, Key, Reader};
+use kaml_device::{
+    BlockAudit, Buffered, Core, Error, FindError, FlashRead, Found, KeyBuf, KeyKind, NamespaceKind, Reader, SpaceReader,
+};
 use kaml_flash::{AlignedBuf, FileMedium, Io, Medium, MediumError, Overlay};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A promise that was broken.
@@ -28,7 +31,7 @@ impl Violation {
 
 /// A medium that is tested, and what it may do to data.
 pub trait Tested: Medium {
-    /// Whether flash itself is the reason of an error, so that the firmware may answer it.
+    /// Whether flash itself is the reason of an error, so the firmware may return it.
     fn excuses(&self, _error: &Error) -> bool {
         false
     }
@@ -60,7 +63,7 @@ impl Tested for SimMedium {
     }
 }
 
-/// Whether flash itself is the reason of an error, so that the firmware may answer it.
+/// Whether flash itself is the reason of an error, so the firmware may return it.
 pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
     let faults = medium.faults();
     let lossy = faults.disturb_reads();
@@ -72,17 +75,19 @@ pub fn is_excused(error: &Error, medium: &SimMedium) -> bool {
             MediumError::NotDurable { .. } => faults.not_durable_ppm > 0,
             // The last good block failed.
             MediumError::WornOut { .. } => has_failed(),
-            // So many are gone that what is left is of no use.
+            // This many are gone that what remains is of no use.
             MediumError::BlockFailed { .. } => medium.bad_blocks().len() > 4 || faults.die_dies_at.is_some(),
             MediumError::OutOfOrder { .. } | MediumError::BadRange { .. } | MediumError::Gone => false,
+            MediumError::NotResized { .. } => false,
         },
         Error::Corrupt { .. }
         | Error::SegmentDamaged { .. }
         | Error::IndexDamaged { .. }
         | Error::MetadataDamaged(_) => lossy,
         Error::Versions(kaml_versions::Error::DamagedRecord(_) | kaml_versions::Error::DamagedTable(_)) => lossy,
-        // The limits depend on the shape, which a seed draws without regard to them; they are to be what they say.
+        // The limits depend on the shape, which a seed draws without regard to them; they are to be what the options set.
         Error::Full { live_bytes, capacity_bytes } => has_failed() || live_bytes * 10 >= capacity_bytes * 8,
+        Error::SnapshotsFull { bytes, max, .. } => bytes > max,
         Error::BatchTooLarge { bytes, max, .. } => bytes > max,
         Error::ValueTooLarge { bytes, max, .. } => bytes > max,
         _ => false,
@@ -98,7 +103,8 @@ pub enum Located {
 }
 
 /// Looks a key up as a driver does.
-pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, key: &Key) -> Result<Located, Error> {
+pub fn find(core: &mut Core, reader: &Reader, medium: &dyn Medium, space: u32, key: &KeyBuf) -> Result<Located, Error> {
+    let key = &reader.key(key.into()).map_err(Error::Key)?;
     loop {
         match reader.find(space, key) {
             Ok(Found::Absent) => return Ok(Located::Value(None)),
@@ -162,7 +168,7 @@ pub fn get(
     }
 }
 
-/// Compares all namespaces and all keys, settles what the model left open, and checks every block. Answers how many
+/// Compares all namespaces and all keys, settles what the model left open, and checks every block. Returns how many
 /// records flash has lost.
 pub fn contents(
     core: &mut Core,
@@ -188,6 +194,9 @@ pub fn contents(
     lost += versions::histories(core, medium, model, &mut comparison, workload.keys, excused)?;
     let came_through = comparison.came_through();
     model.adopt(came_through);
+    if lost == 0 {
+        orders(core, medium, model)?;
+    }
     lost += versions::snapshots(core, medium, model, workload.keys, excused)?;
     if !medium.loses_data() {
         accounts(core, medium, model)?;
@@ -196,19 +205,38 @@ pub fn contents(
     Ok(lost)
 }
 
+/// Ordered namespaces list the keys that exist, in their order.
+fn orders(core: &mut Core, medium: &dyn Medium, model: &Model) -> Result<(), Violation> {
+    for (space, _) in model.strings.iter().filter(|(_, keys)| **keys == KeyKind::Ordered) {
+        core.load_index(medium, *space).map_err(|error| Violation::new(error.to_string()))?;
+        let reader = core.reader();
+        let Ok(SpaceReader::Records(records)) = reader.of(*space) else {
+            return Err(Violation::new(format!("namespace {space} holds no records")));
+        };
+        let index = records.ordered().map_err(|error| Violation::new(format!("namespace {space}: {error:?}")))?;
+        let found: Vec<Box<[u8]>> = index.iter().map(|(key, _)| key).collect();
+        let expected: BTreeSet<KeyBuf> =
+            model.records.keys().filter(|(id, _)| id == space).map(|address| model.key(*address)).collect();
+        if !found.iter().map(|key| &key[..]).eq(expected.iter().map(KeyBuf::as_bytes)) {
+            return Err(Violation::new(format!("namespace {space} is not listed in the order of its keys")));
+        }
+    }
+    Ok(())
+}
+
 /// Namespaces that must be there are, and no others than may be.
 fn spaces(core: &Core, model: &mut Model) -> Result<(), Violation> {
     let found = core.namespaces();
     for info in &found {
         match model.spaces.get(&info.id) {
             Some((name, _)) if *name == info.name => {}
-            _ => return Err(Violation::new(format!("namespace {} {:?} should not be there", info.id, info.name))),
+            _ => return Err(Violation::new(format!("namespace {} {:?} should not exist", info.id, info.name))),
         }
         if let Some(logs) = model.logs.get_mut(&info.id)
             && !logs.adopt(&info.logs)
         {
             return Err(Violation::new(format!(
-                "namespace {} has logs {:?}, which were not asked for",
+                "namespace {} has logs {:?}, which were not requested",
                 info.id, info.logs
             )));
         }
@@ -235,12 +263,14 @@ fn accounts(core: &mut Core, medium: &dyn Medium, model: &Model) -> Result<(), V
         }
         records += judgement.records;
     }
-    let of = |holds_blocks: bool| {
-        let infos = core.namespaces().into_iter().filter(|info| info.versions.is_none());
-        let infos = infos.filter(move |info| info.blocks.is_some() == holds_blocks);
-        infos.map(|info| info.record_count).sum::<u64>()
-    };
-    let (indexed, units) = (of(false), of(true));
+    let (mut indexed, mut units) = (0, 0);
+    for info in core.namespaces() {
+        match info.kind {
+            NamespaceKind::Records(_) => indexed += info.record_count,
+            NamespaceKind::Blocks(_) => units += info.record_count,
+            NamespaceKind::Versions(..) => {}
+        }
+    }
     // Units may hold nothing but zeroes, which the model does not know.
     let is_record = |space: &u32| !model.disks.contains_key(space) && !model.pasts.contains_key(space);
     let there = model.records.keys().filter(|(space, _)| is_record(space)).count() as u64;

@@ -1,11 +1,11 @@
 //! What lies between a host and the flash: the link and the controller's cores.
 //!
 //! Lives here:       their numbers, and when each of them is free again.
-//! Lives elsewhere:  flash and the battery-backed buffer (`timing`), who asks for what when (`rig`).
+//! Lives elsewhere:  flash and the battery-backed buffer (`timing`), the order of commands (`rig`).
 //! Implements:       paper:KAML V.A (four lanes of PCIe Gen 3, embedded cores of 500 MHz).
 //!
 //! The firmware's state has one writer, so one core carries it: it places records, swings index entries and starts
-//! operations. The others take commands, look keys up and answer.
+//! operations. The others take commands, look keys up and complete them.
 
 use crate::board::{BYTES_PER_US_MAX, BoardError, NS_MAX, in_range};
 use serde::Deserialize;
@@ -28,9 +28,9 @@ pub struct LinkTiming {
 pub struct ControllerTiming {
     /// Clock of all cores.
     pub core_mhz: u64,
-    /// Cores that take commands and answer them, beside the one that has the firmware's state.
+    /// Cores that take commands and complete them, next to the one that has the firmware's state.
     pub command_cores: usize,
-    /// Taking a command and answering it.
+    /// Taking a command and completing it.
     pub command_cycles: u64,
     /// Looking a key up.
     pub probe_cycles: u64,
@@ -91,7 +91,7 @@ impl Controller {
         Controller { link, cores, link_free_ns: [0; 2], commands_free_ns, writer_free_ns: 0 }
     }
 
-    /// A host asks; answers when a core has taken the command, looked up `probes` keys and fetched `bytes` of data. The
+    /// A host asks; returns when a core has taken the command, looked up `probes` keys and fetched `bytes` of data. The
     /// doorbell, the request for the command and the command cross the link; so do a request for data and the data.
     pub(crate) fn take(&mut self, now: u64, bytes: u64, probes: u64) -> u64 {
         let arrived = now + self.link.host_ns / 2 + 3 * self.link.one_way_ns;
@@ -102,7 +102,7 @@ impl Controller {
         if bytes == 0 { taken } else { self.cross(0, taken + self.link.one_way_ns, bytes) }
     }
 
-    /// An answer goes to a host, who has it then.
+    /// A completion is sent to a host, which has it then.
     pub(crate) fn answer(&mut self, now: u64, bytes: u64) -> u64 {
         self.cross(1, now, bytes) + self.link.host_ns.div_ceil(2)
     }
@@ -113,7 +113,7 @@ impl Controller {
         *free + self.link.one_way_ns
     }
 
-    /// The writer looks `records` keys up and places their records; answers when it has.
+    /// The writer looks `records` keys up and places their records; returns when it has.
     pub(crate) fn write(&mut self, now: u64, records: u64) -> u64 {
         self.occupy(now, records * (self.cores.probe_cycles + self.cores.record_cycles))
     }
@@ -123,12 +123,12 @@ impl Controller {
         self.occupy(now, records * (self.cores.probe_cycles + self.cores.record_cycles));
     }
 
-    /// The writer starts an operation; answers when it has.
+    /// The writer starts an operation; returns when it has.
     pub(crate) fn operate(&mut self, now: u64) -> u64 {
         self.occupy(now, self.cores.operation_cycles)
     }
 
-    /// A core other than the writer's starts an operation; answers when it has.
+    /// A core other than the writer's starts an operation; returns when it has.
     pub(crate) fn read(&mut self, now: u64) -> u64 {
         let core = self.commands_free_ns.iter_mut().min().expect("at least one core");
         *core = now.max(*core) + self.cores.ns(self.cores.operation_cycles);

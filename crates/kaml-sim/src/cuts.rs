@@ -1,7 +1,7 @@
 //! Which operations power is cut at, and what a cut leaves there.
 //!
-//! Lives here:       the choice, the same whoever asks; a moment with the flash that it leaves.
-//! Lives elsewhere:  what must have survived (`run`), what is left (`array`), noticing a moment within a read (`medium`).
+//! Lives here:       the choice, the same for every thread; a moment with the flash that it leaves.
+//! Lives elsewhere:  what must have survived (`run`), what remains (`array`), noticing a moment within a read (`medium`).
 
 use crate::medium::SimMedium;
 use crate::rng::{Rng, mix};
@@ -11,20 +11,20 @@ use crate::rng::{Rng, mix};
 pub enum Cuts {
     /// Every one.
     Every,
-    /// One in so many, as the seed says.
+    /// One in this many, as the seed determines.
     OneIn(u64),
     /// This one.
     Only(u64),
 }
 
-/// The cuts of one run. Drawn apart from everything else, so that a replay of one cut sees the same run.
+/// The cuts of one run. Drawn apart from everything else, so a replay of one cut sees the same run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CutPoints {
     pub(crate) seed: u64,
     pub(crate) cuts: Cuts,
 }
 
-/// So much more often is power cut within reads: few moments are there.
+/// So much more often is power cut within reads: those are few moments.
 const OFTENER_WITHIN_READS: u64 = 8;
 
 impl CutPoints {
@@ -37,7 +37,7 @@ impl CutPoints {
         CutPoints { cuts, ..self }
     }
 
-    /// If power is cut just before the operation of this number is done: what decides everything behind that.
+    /// If power is cut just before the operation of this number is done: what decides everything after that.
     pub(crate) fn at(&self, number: u64) -> Option<Rng> {
         let is_cut = match self.cuts {
             Cuts::Every => true,
@@ -52,9 +52,9 @@ impl CutPoints {
 pub(crate) struct CutMoment {
     /// Of the operation that would have been done.
     pub(crate) number: u64,
-    /// What chose what is left.
+    /// What chose what remains.
     pub(crate) state: u64,
-    /// Other flash, with what is left.
+    /// Other flash, with what remains.
     pub(crate) fork: SimMedium,
     pub(crate) draw: Rng,
 }

@@ -1,4 +1,4 @@
-//! Operations in flight in virtual time: when each is done, what it then does to the array, and who is told.
+//! Operations in flight in virtual time: when each is done, what it then does to the array, and which queue is notified.
 //!
 //! Lives here:       the clock, the event queue, counting what changes something, power.
 //! Lives elsewhere:  bytes (`array`), durations (`timing`), failures (`faults`), the `Medium` face (`medium`).
@@ -27,7 +27,7 @@ struct Op {
     refused: Option<MediumError>,
 }
 
-/// Pages of flash that were asked for.
+/// Pages of flash that were requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageCounts {
     /// Pages that a read touched any part of.
@@ -45,7 +45,7 @@ pub(crate) struct Engine {
     clocks: Clocks,
     rng: Rng,
     now_ns: u64,
-    /// Operations under way, each at its number.
+    /// Operations in progress, each at its number.
     ops: Vec<Option<Op>>,
     /// Numbers that no operation has.
     free_numbers: Vec<u32>,
@@ -175,7 +175,7 @@ impl Engine {
             Io::Erase { block, .. } => geometry.check_erase(*block),
             Io::Persist { offset, data, len, .. } => geometry.check_ring("write", *offset, *len, data.len()),
             Io::WriteRoot { slot, data } => geometry.check_root("write", *slot, data),
-            Io::Flush => Ok(()),
+            Io::Flush | Io::Resize { .. } => Ok(()),
         }
     }
 
@@ -237,7 +237,7 @@ impl Engine {
         true
     }
 
-    /// Lets everything happen that is due by `until`, at most until an operation of the queue is done or `stop` says so.
+    /// Lets everything happen that is due by `until`, at most until an operation of the queue is done or `stop` returns true.
     pub(crate) fn run_until(&mut self, until: u64, queue: usize, stop: impl Fn() -> bool) {
         while !self.has_done(queue) && !stop() {
             match self.next_event() {
@@ -274,11 +274,11 @@ impl Engine {
             }
             Io::Program { data, .. } => self.pages.written += data.len().div_ceil(page_bytes) as u64,
             Io::WriteRoot { data, .. } => self.pages.written += data.len().div_ceil(page_bytes) as u64,
-            Io::ReadOob { .. } | Io::Erase { .. } | Io::Persist { .. } | Io::Flush => {}
+            Io::ReadOob { .. } | Io::Erase { .. } | Io::Persist { .. } | Io::Flush | Io::Resize { .. } => {}
         }
     }
 
-    /// Applies an operation and tells its queue.
+    /// Applies an operation and notifies its queue.
     fn finish(&mut self, op: Op) {
         let Op { queue, id, mut io, marker, refused, .. } = op;
         let result = match refused {
@@ -286,10 +286,15 @@ impl Engine {
             None => {
                 let erase_count = erase_count(&self.array, &io);
                 match self.injector.strike(&io, &self.geometry, erase_count, self.mutations) {
-                    Ok(()) => self.apply(&mut io, marker),
+                    Ok(()) => {
+                        let applied = self.apply(&mut io, marker);
+                        self.geometry = self.array.geometry().clone();
+                        applied
+                    }
                     Err(Strike::Dead(error)) => Err(error),
                     Err(Strike::Failed(error)) => {
                         self.array.fail(&io, marker, &mut self.rng);
+                        self.geometry = self.array.geometry().clone();
                         Err(error)
                     }
                 }
@@ -308,7 +313,7 @@ impl Engine {
         self.array.apply(io, marker)
     }
 
-    /// Keeps the promise, or only says so.
+    /// Keeps the promise, or only reports it.
     #[cfg(feature = "broken")]
     fn apply(&mut self, io: &mut Io, marker: Done) -> Result<(), MediumError> {
         let skipped = match self.broken {
@@ -327,7 +332,7 @@ impl Engine {
 
     // --- power -----------------------------------------------------------------------------------------------------------
 
-    /// Power goes when the `n`-th operation from the beginning that changes something would be done.
+    /// Power fails when the `n`-th operation from the beginning that changes something would be done.
     pub(crate) fn cut_at(&mut self, n: Option<u64>) {
         self.cut_at = n;
     }
@@ -341,7 +346,7 @@ impl Engine {
         array
     }
 
-    /// What stays the same when another engine goes on with this one's flash.
+    /// What stays the same when another engine continues with this one's flash.
     pub(crate) fn inherit(&mut self, other: &Engine) {
         self.injector.inherit(&other.injector);
         self.mutations = other.mutations;
@@ -351,9 +356,10 @@ impl Engine {
         }
     }
 
-    /// Power goes now.
+    /// Power fails now.
     pub(crate) fn cut(&mut self, choice: u64) {
         self.array = self.array_after_cut(choice);
+        self.geometry = self.array.geometry().clone();
         self.powered = false;
         self.cut_at = None;
         self.injector.told_bad.clear();
@@ -396,6 +402,7 @@ fn fingerprint(io: &Io) -> u64 {
         Io::Persist { offset, len, .. } => (5, *offset, *len),
         Io::WriteRoot { slot, data } => (6, u64::from(*slot), data.len()),
         Io::Flush => (7, 0, 0),
+        Io::Resize { blocks_per_die, .. } => (8, u64::from(*blocks_per_die), 0),
     };
     mix(kind << 56 ^ at << 20 ^ len as u64)
 }

@@ -1,4 +1,4 @@
-//! What goes wrong below the firmware, drawn per seed.
+//! Faults below the firmware, drawn per seed.
 //!
 //! Lives here:       which faults a run has, which operation one strikes, how many there were.
 //! Lives elsewhere:  power cuts (`array`), what the firmware may answer to a fault (`check`).
@@ -29,12 +29,12 @@ pub struct Faults {
     pub slow_ppm: u32,
     /// A ring or root write or a flush fails.
     pub not_durable_ppm: u32,
-    /// A die stops answering at this many operations that change something.
+    /// A die stops responding at this many operations that change something.
     pub die_dies_at: Option<u64>,
 }
 
 impl Faults {
-    /// A mix; each fault is there in some seeds only.
+    /// A mix; each fault occurs in some seeds only.
     pub fn draw(rng: &mut Rng) -> Faults {
         let mut some = |one_in: u64, ppm: u64| if rng.one_in(one_in) { rng.within(1, ppm) as u32 } else { 0 };
         let mut faults = Faults {
@@ -53,7 +53,7 @@ impl Faults {
         faults
     }
 
-    /// Whether a read may fail or be found to be wrong, so that whoever asked is told so.
+    /// Whether a read may fail or be found to be wrong, so the model must expect an error.
     pub fn disturb_reads(&self) -> bool {
         self.flip_ppm > 0 || self.unreadable_ppm > 0 || self.lose_data()
     }
@@ -109,9 +109,9 @@ impl FaultCounts {
 
 /// How an operation ends that a fault strikes.
 pub(crate) enum Strike {
-    /// It was carried out, who knows how far.
+    /// It was executed, to an unknown extent.
     Failed(MediumError),
-    /// Nobody was there to carry it out.
+    /// Nothing executed it.
     Dead(MediumError),
 }
 
@@ -125,12 +125,12 @@ pub(crate) struct Injector {
     pub(crate) counts: FaultCounts,
     rng: Rng,
     pub(crate) bad: BTreeSet<u32>,
-    /// Bad blocks whose failure was answered since power came on: the firmware cannot know of others.
+    /// Bad blocks whose failure completed since power came on: the firmware cannot know of others.
     pub(crate) told_bad: BTreeSet<u32>,
     /// Bad blocks that the firmware has durably noted.
     pub(crate) known_bad: BTreeSet<u32>,
     no_space_left: u64,
-    /// Reading is left alone, so that a checker sees what is there.
+    /// Reading is left alone, so a checker sees what exists.
     pub(crate) reads_spared: bool,
 }
 
@@ -148,7 +148,7 @@ impl Injector {
         }
     }
 
-    /// From now on this goes wrong, and nothing that went on before.
+    /// From now on this fails, and nothing that continued before.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
         self.no_space_left = 0;
@@ -173,7 +173,7 @@ impl Injector {
     /// How much longer an operation takes: 1 for most.
     pub(crate) fn slowness(&mut self, io: &Io) -> u64 {
         let is_read = matches!(io, Io::Read { .. } | Io::ReadOob { .. });
-        // Reads linger more often: whoever must not erase under them is to be tempted.
+        // Reads linger more often: firmware that must not erase under them is to be tempted.
         let ppm = self.faults.slow_ppm * if is_read { 10 } else { 1 };
         if self.rng.chance_ppm(ppm) {
             self.counts.slow += 1;
@@ -209,7 +209,7 @@ impl Injector {
         let failed = |why| Err(Strike::Failed(refusal(io, why)));
         if self.die_is_dead(io, geometry, mutation) {
             self.counts.dead_die += 1;
-            return Err(Strike::Dead(refusal(io, "the die does not answer")));
+            return Err(Strike::Dead(refusal(io, "the die does not respond")));
         }
         match io {
             Io::Program { at, .. } => {
@@ -233,7 +233,7 @@ impl Injector {
                     return failed("uncorrectable");
                 }
             }
-            Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush => {
+            Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush | Io::Resize { .. } => {
                 if self.rng.chance_ppm(self.faults.not_durable_ppm) {
                     self.counts.not_durable += 1;
                     return failed("input/output error");
@@ -262,7 +262,7 @@ impl Injector {
             Io::Program { at, .. } | Io::ReadOob { at, .. } => at.block,
             Io::Erase { block, .. } => *block,
             Io::Read { at, .. } => geometry.split(*at).0,
-            Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush => return false,
+            Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush | Io::Resize { .. } => return false,
         };
         // The last die: as good as any, and the same in a replay.
         let dead = geometry.die_count() - 1;
@@ -284,5 +284,6 @@ fn refusal(io: &Io, why: &str) -> MediumError {
         Io::Persist { .. } => MediumError::NotDurable { what: "commit ring write", error },
         Io::WriteRoot { .. } => MediumError::NotDurable { what: "root write", error },
         Io::Flush => MediumError::NotDurable { what: "flush", error },
+        Io::Resize { .. } => MediumError::NotDurable { what: "superblock write", error },
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       versions of each sector, which of them are durable, choosing a legal state, writing it to a file.
 //! Lives elsewhere:  the trace (`kaml_flash::FileTrace`), opening and checking the state (`check`).
-//! Implements:       design section 9.
+//! Implements:       docs/simulation.md "The file medium".
 //!
 //! A disk keeps the sectors of what was not synced in any combination: a sector holds its durable version or any later one,
 //! whatever the others hold. Writes to the same sector reach it in the order in which they began.
@@ -26,7 +26,7 @@ pub enum BrokenDisk {
 }
 
 struct Version {
-    /// The change that made it; 0: what was there before the trace.
+    /// The change that made it; 0: what existed before the trace.
     number: u64,
     /// Nothing: zeroes.
     bytes: Option<Arc<[u8]>>,
@@ -42,7 +42,7 @@ pub struct FileStates {
     sectors: BTreeMap<u64, VecDeque<Version>>,
     /// Sectors of several versions.
     open: BTreeSet<u64>,
-    /// Changes under way: what, and the event that began it.
+    /// Changes in progress: what, and the event that began it.
     begun: BTreeMap<u64, (FileChange, u64)>,
     event: u64,
     broken: Option<BrokenDisk>,
@@ -146,7 +146,7 @@ impl FileStates {
         }
     }
 
-    /// The last version of which `is_durable` says so is durable, and those before it are gone.
+    /// The last version for which `is_durable` returns true is durable, and those before it are gone.
     fn keep_from(&mut self, sector: u64, is_durable: impl Fn(&Version) -> bool) {
         let versions = self.sectors.get_mut(&sector).expect("it was changed");
         if let Some(first) = versions.iter().rposition(is_durable) {

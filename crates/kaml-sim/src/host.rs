@@ -1,7 +1,7 @@
 //! Commands of hosts: which ones, and a Put until it is staged.
 //!
 //! Lives here:       drawing commands, large values placed ahead of their Put, whether conditions were judged rightly.
-//! Lives elsewhere:  carrying them out (`world`).
+//! Lives elsewhere:  executing them (`world`).
 
 use crate::blocks::BlockPut;
 use crate::check::Violation;
@@ -10,11 +10,14 @@ use crate::rng::Rng;
 use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
-use kaml_device::{Body, Condition, Core, DIRECT_BYTES, Key, Op, StageError, encode_image, image_bytes};
+use kaml_device::{
+    Body, Condition, Core, DIRECT_BYTES, KeyBuf, KeyKind, Op, Reader, StageError, encode_image, image_bytes,
+};
 use kaml_flash::AlignedBuf;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
-/// What a host wants.
+/// What a host needs.
 pub enum Command {
     /// An atomic Put.
     Put(Put),
@@ -37,7 +40,12 @@ pub enum Command {
     Delete(u32),
     /// A namespace to other logs.
     Move(u32),
+    /// The keys of a range gone, in one step: from that of one number to that of another.
+    DeleteRange(u32, Bound<u64>, Bound<u64>),
 }
+
+/// One command in this many deletes a range, where keys are in order.
+const RANGE_ONE_IN: u64 = 12;
 
 impl Command {
     /// Whether it concerns a namespace.
@@ -46,12 +54,14 @@ impl Command {
             Command::Put(put) => put.changes.keys().any(|(id, _)| *id == space),
             Command::Blocks(put) => put.space == space,
             Command::Past(command) => command.space == space,
-            Command::Get((id, _)) | Command::Delete(id) | Command::Move(id) => *id == space,
+            Command::Get((id, _)) | Command::Delete(id) | Command::Move(id) | Command::DeleteRange(id, ..) => {
+                *id == space
+            }
             Command::Root { .. } | Command::Unload(_) | Command::Create => false,
         }
     }
 
-    /// What some host wants next.
+    /// What some host needs next.
     pub fn draw(rng: &mut Rng, workload: &Workload, model: &Model) -> Command {
         let there = |(id, (_, phase)): (&u32, &(String, Phase))| (*phase == Phase::There).then_some(*id);
         let spaces: Vec<u32> = model.spaces.iter().filter_map(there).collect();
@@ -87,6 +97,17 @@ impl Command {
         if one_in(rng, workload.move_one_in) {
             return Command::Move(space(rng));
         }
+        if workload.long_key_percent > 0 && rng.one_in(RANGE_ONE_IN) {
+            let space = space(rng);
+            if model.strings.get(&space) == Some(&KeyKind::Ordered) {
+                let mut bound = || match (rng.below(4), rng.below(workload.keys)) {
+                    (0, _) => Bound::Unbounded,
+                    (1, number) => Bound::Excluded(number),
+                    (_, number) => Bound::Included(number),
+                };
+                return Command::DeleteRange(space, bound(), bound());
+            }
+        }
         if rng.below(100) < workload.get_percent {
             return Command::Get((space(rng), rng.below(workload.keys)));
         }
@@ -115,9 +136,9 @@ fn draw_value(rng: &mut Rng, workload: &Workload) -> Option<Value> {
 pub struct Put {
     /// What it does.
     pub changes: Changes,
-    keys: Vec<Key>,
+    keys: Vec<KeyBuf>,
     conditions: Vec<Condition>,
-    /// Of keys that must not have changed since a look at them, how often they had then.
+    /// For keys that must not have changed since a look at them, how often they had changed then.
     looked: BTreeMap<Address, usize>,
     /// The bytes of each value, and their checksums.
     bytes: Vec<Option<(Vec<u8>, u32)>>,
@@ -143,7 +164,7 @@ impl Put {
         }
     }
 
-    /// Puts one record, half of them or all under conditions, most of which hold by what was answered.
+    /// Puts one record, half of them or all under conditions, most of which hold by what completed.
     fn draw_conditions(&mut self, rng: &mut Rng, model: &Model) {
         let (which, only) = (rng.below(3), rng.below(self.changes.len() as u64) as usize);
         let fails_one_in = 2 + self.changes.len() as u64;
@@ -175,12 +196,6 @@ impl Put {
         self.conditions.iter().any(|condition| *condition != Condition::Always)
     }
 
-    /// Whether a record of it is under a condition.
-    pub(crate) fn has_condition_on(&self, address: &Address) -> bool {
-        let mut conditions = self.changes.keys().zip(&self.conditions);
-        conditions.any(|(other, condition)| other == address && *condition != Condition::Always)
-    }
-
     /// Bytes of its values that have places of their own.
     pub(crate) fn placed_bytes(&self) -> u64 {
         let placed = self.tickets.iter().zip(&self.bytes).filter(|(ticket, _)| ticket.is_some());
@@ -210,13 +225,20 @@ impl Put {
     }
 
     /// It was refused for a key: its condition must not hold. That of a version may do so nevertheless.
-    pub(crate) fn was_wrong(&self, namespace: u32, key: &Key, present: bool, model: &Model) -> Result<(), Violation> {
+    pub(crate) fn was_wrong(
+        &self,
+        namespace: u32,
+        key: &KeyBuf,
+        present: bool,
+        model: &Model,
+    ) -> Result<(), Violation> {
         let is_it = |(i, address): &(usize, &Address)| address.0 == namespace && self.keys[*i] == *key;
         let right = self.changes.keys().enumerate().find(is_it).is_some_and(|(i, address)| {
             let is_version = matches!(self.conditions[i], Condition::UnchangedSince(_));
             is_version || !self.holds(i, address, model) && model.is_present(address) == present
         });
-        let what = || format!("a Put was refused: key {key} of namespace {namespace} is said to be there: {present}");
+        let what =
+            || format!("a Put was refused: key {key} of namespace {namespace} is reported as existing: {present}");
         if right { Ok(()) } else { Err(Violation::new(what())) }
     }
 
@@ -237,13 +259,14 @@ impl Put {
             let Some((bytes, crc32c)) = self.bytes[i].as_ref().filter(|(bytes, _)| bytes.len() >= DIRECT_BYTES) else {
                 continue;
             };
-            if core.reader().keeps_versions(*space) {
+            if !core.reader().places_large_first(*space) {
                 continue;
             }
             let ticket = match self.tickets[i] {
                 Some(ticket) => ticket,
                 None => {
-                    let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), bytes.len()));
+                    let key = &core.reader().key(key.into()).expect("a key");
+                    let buf = AlignedBuf::zeroed(image_bytes(core.geometry(), *key, bytes.len()));
                     let (value, after) = ((&bytes[..], *crc32c), core.last_sequence());
                     let image = encode_image(core.geometry(), *space, *key, value, after, buf);
                     *self.tickets[i].insert(core.place(*space, *key, image)?)
@@ -255,7 +278,7 @@ impl Put {
     }
 
     /// As the firmware takes it.
-    pub fn ops(&self) -> Vec<Op<'_>> {
+    pub fn ops(&self, reader: &Reader) -> Vec<Op<'_>> {
         let body = |i: usize| match (self.tickets[i], &self.bytes[i]) {
             (Some(ticket), _) => Body::Placed { ticket },
             (None, Some((value, crc32c))) => Body::Value { value, crc32c: *crc32c },
@@ -263,7 +286,7 @@ impl Put {
         };
         let op = |(i, (namespace, _)): (usize, &Address)| Op {
             namespace: *namespace,
-            key: self.keys[i],
+            key: reader.key((&self.keys[i]).into()).expect("a key"),
             body: body(i),
             condition: self.conditions[i],
         };

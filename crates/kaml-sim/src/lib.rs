@@ -2,7 +2,7 @@
 //!
 //! Lives here:       simulated NAND, the virtual-time driver, faults and power cuts, the model and the checkers.
 //! Lives elsewhere:  the firmware (`kaml-device`), the medium's contract (`kaml-flash`).
-//! Implements:       design sections 2 and 9; docs/simulation.md.
+//! Implements:       docs/simulation.md.
 //!
 //! Everything follows from a seed: no thread, no wall clock, no chance but `rng`.
 
@@ -47,7 +47,7 @@ pub use file_states::{BrokenDisk, FileStates};
 pub use host::{Command, Put};
 pub use load::{Ask, Load, Order, Sheet};
 pub use medium::{Options, SimMedium, SimQueue};
-pub use model::{Address, CameThrough, Changes, Comparison, Logs, Model, Phase};
+pub use model::{Address, Changes, Comparison, Logs, Model, Phase};
 pub use rig::{Rig, RigError};
 pub use rng::{Rng, Trace, mix};
 #[cfg(feature = "broken")]

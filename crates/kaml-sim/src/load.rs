@@ -1,7 +1,7 @@
-//! What hosts ask for in an experiment: one thing again and again, the next when the last is answered.
+//! What hosts do in an experiment: one command again and again, the next when the last completes.
 //!
 //! Lives here:       loads, which record comes next, what a run came to.
-//! Lives elsewhere:  carrying them out (`rig`), which loads make an experiment (`experiment`).
+//! Lives elsewhere:  executing them (`rig`), which loads make an experiment (`experiment`).
 //! Implements:       paper:KAML V.B (Fetch, Update, Insert).
 
 use crate::rng::{Rng, mix};
@@ -28,11 +28,11 @@ pub enum Order {
     Turn,
     /// Any, evenly.
     Even,
-    /// So many percent of the commands go to the hundredth of the records at the beginning, the rest to any.
+    /// This percentage of the commands uses the first hundredth of the records, the others use any.
     Hot(u64),
 }
 
-/// What some hosts ask for.
+/// What some hosts do.
 #[derive(Clone, Debug)]
 pub struct Load {
     /// The namespace.
@@ -47,11 +47,11 @@ pub struct Load {
     pub records: Range<u64>,
     /// Which of them.
     pub order: Order,
-    /// Hosts, each with one command under way.
+    /// Hosts, each with one command in progress.
     pub hosts: usize,
     /// Commands before measuring begins.
     pub warm_up: u64,
-    /// Commands that are measured; none: go on until the other loads are done.
+    /// Commands that are measured; none: continue until the other loads are done.
     pub commands: Option<u64>,
 }
 
@@ -73,7 +73,7 @@ impl Load {
         self.records.start + offset
     }
 
-    /// The number itself; behind the last record the first ones come again.
+    /// The number itself; after the last record the first ones come again.
     pub(crate) fn wrap(&self, number: u64) -> u64 {
         self.records.start + (number - self.records.start) % (self.records.end - self.records.start)
     }
@@ -87,7 +87,7 @@ impl Load {
 /// What a load came to, in virtual time.
 #[derive(Clone, Debug)]
 pub struct Sheet {
-    /// Commands answered while measuring.
+    /// Commands completed while measuring.
     pub commands: u64,
     /// Values of records in them.
     pub bytes: u64,
@@ -97,7 +97,7 @@ pub struct Sheet {
     pub latency: Histogram<u64>,
 }
 
-/// Longest latency that is told from longer ones.
+/// Longest latency that is distinguished from longer ones.
 const LATENCY_NS_MAX: u64 = 100_000_000_000;
 
 impl Sheet {

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       handles, queues, forks of the bytes as a power cut would leave them.
 //! Lives elsewhere:  what happens below (`engine`).
-//! Implements:       `kaml_flash::{Medium, Queue}`; design section 9.
+//! Implements:       `kaml_flash::{Medium, Queue}`; docs/simulation.md.
 
 use crate::array::{Array, Keep};
 use crate::cuts::{CutMoment, CutPoints};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub struct Options {
     /// How long operations take.
     pub timing: Timing,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
     /// How bytes are kept.
     pub keep: Keep,
@@ -33,6 +33,7 @@ pub struct Options {
 /// Simulated NAND. A clone is another handle on the same flash.
 #[derive(Clone)]
 pub struct SimMedium {
+    /// As of the last opening or fork.
     geometry: Arc<Geometry>,
     options: Arc<Options>,
     engine: Arc<Mutex<Engine>>,
@@ -97,7 +98,7 @@ impl SimMedium {
         self.engine().injector.set_faults(faults);
     }
 
-    /// From now on no read fails and no bit flips; what is stored stays as it is.
+    /// From now on no read fails and no bit flips; what is stored does not change.
     pub fn spare_reads(&self, spared: bool) {
         self.engine().injector.reads_spared = spared;
     }
@@ -107,7 +108,7 @@ impl SimMedium {
         self.engine().injector.bad.clone()
     }
 
-    /// Of these, the ones whose failure was answered since power came on.
+    /// Those of them whose failure was reported since power came on.
     pub fn bad_blocks_told(&self) -> BTreeSet<u32> {
         self.engine().injector.told_bad.clone()
     }
@@ -122,14 +123,14 @@ impl SimMedium {
         self.engine().misuse.clone()
     }
 
-    /// Power goes when the `n`-th operation from now that changes something would be done.
+    /// Power fails when the `n`-th operation from now that changes something would be done.
     pub fn cut_after(&self, n: u64) {
         let mut engine = self.engine();
         let at = engine.mutations() + n;
         engine.cut_at(Some(at));
     }
 
-    /// Time of the next event, if anything is under way.
+    /// Time of the next event, if anything is in progress.
     pub fn next_event(&self) -> Option<u64> {
         self.engine().next_event()
     }
@@ -149,7 +150,7 @@ impl SimMedium {
         self.engine().wait_until(when);
     }
 
-    /// Power goes now; `choice` says what is left of what was not durable.
+    /// Power fails now; `choice` states what remains of what was not durable.
     pub fn cut(&self, choice: u64) {
         self.engine().cut(choice);
     }
@@ -166,12 +167,18 @@ impl SimMedium {
         engine.power_on();
     }
 
-    /// The firmware was closed cleanly and goes: the medium forgets what it knew of its blocks' pages.
+    /// The handle with which the firmware is opened again: it has the shape of now.
+    #[must_use]
+    pub fn handle(&self) -> SimMedium {
+        SimMedium { geometry: self.engine().array.geometry().clone(), ..self.clone() }
+    }
+
+    /// The firmware was closed cleanly and is dropped: the medium forgets what it knew of its blocks' pages.
     pub fn reopen(&self) {
         self.engine().array.reopen();
     }
 
-    /// Other flash, powered, with what a cut at this moment might have left of this one; this one goes on.
+    /// Other flash, powered, with what a cut at this moment might have left of this one; this one continues.
     pub fn fork_after_cut(&self, choice: u64) -> SimMedium {
         self.fork(&self.engine(), choice)
     }
@@ -179,12 +186,13 @@ impl SimMedium {
     fn fork(&self, engine: &Engine, choice: u64) -> SimMedium {
         let mut options = (*self.options).clone();
         options.seed = crate::rng::mix(options.seed ^ choice);
-        let fork = Self::assemble(self.geometry.clone(), options, engine.array_after_cut(choice));
+        let array = engine.array_after_cut(choice);
+        let fork = Self::assemble(array.geometry().clone(), options, array);
         fork.engine().inherit(engine);
         fork
     }
 
-    /// From now on these cuts are tried where something happens while [`Medium::execute`] waits for what it was asked for; nobody
+    /// From now on these cuts are tried where something happens while [`Medium::execute`] waits for what it was requested; nobody
     /// else sees those moments.
     pub(crate) fn cut_within_reads(&self, points: Option<CutPoints>) {
         self.engine().cut_points = points;
@@ -236,6 +244,11 @@ impl Medium for SimMedium {
         let completion = done.pop().expect("just seen");
         *io = completion.io;
         completion.result
+    }
+
+    fn blocks_in(&self, capacity_bytes: u64) -> Option<u32> {
+        let die_bytes = self.geometry.block_bytes() * u64::from(self.geometry.die_count());
+        Some((capacity_bytes / die_bytes).min(1 << 20) as u32)
     }
 
     fn queue(&self, _depth: u32) -> Box<dyn Queue> {
@@ -292,8 +305,8 @@ impl SimQueue {
         SimQueue { medium: medium.clone(), number, still_until: 0, wake: Arc::default() }
     }
 
-    /// Lets things happen until one of this queue's operations is done, at most what is due by `when`; answers the time
-    /// then and appends what is done. Who uses the medium in other ways meanwhile has it [`SimMedium::wait_until`] that time
+    /// Lets things happen until one of this queue's operations is done, at most what is due by `when`; returns the time
+    /// then and appends what is done. A caller that uses the medium in other ways meanwhile lets it [`SimMedium::wait_until`] that time
     /// first: when nothing is due, the medium is not asked.
     pub(crate) fn run_until(&mut self, when: u64, done: &mut Vec<Completion>) -> u64 {
         if when < self.still_until {
@@ -313,7 +326,7 @@ impl SimQueue {
         self.still_until = 0;
     }
 
-    /// Hands an operation over at a time that [`SimQueue::run_until`] has answered.
+    /// Hands an operation over at a time that [`SimQueue::run_until`] has returned.
     pub(crate) fn submit_at(&mut self, now: u64, id: IoId, io: Io) {
         let mut engine = self.medium.engine();
         engine.wait_until(now);
@@ -452,7 +465,7 @@ mod tests {
     }
 
     /// Goal:   a flush covers what was done before it was submitted, and nothing after.
-    /// Method: submit a flush, complete a program beside it, cut.
+    /// Method: submit a flush, complete a program next to it, cut.
     #[test]
     fn a_flush_covers_the_past() {
         let medium = medium(Keep::Bytes);

@@ -1,16 +1,16 @@
-//! What a device must hold: what was answered, and what may or may not have come through.
+//! What a device must hold: what completed, and what may or may not have come through.
 //!
-//! Lives here:       namespaces and records as a `BTreeMap`, Puts under way, comparing with a device.
+//! Lives here:       namespaces and records as a `BTreeMap`, Puts in progress, comparing with a device.
 //! Lives elsewhere:  reading a device (`check`), deciding what is put (`host`).
 //!
-//! Puts that were not answered come through as a prefix of the order they were staged in: frames of the commit ring
-//! commit in their order. So a device that was cut off must hold the answered records and the first `n` of the others,
+//! Puts that were not completed come through as a prefix of the order they were staged in: frames of the commit ring
+//! commit in their order. So a device that was cut off must hold the acknowledged records and the first `n` of the others,
 //! each whole, for one `n`.
 
 use crate::value::Value;
 use crate::versions::Past;
-use kaml_device::{BlockOptions, Key, KeyKind, NamespaceOptions};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use kaml_device::{BlockOptions, KEY_BYTES_MAX, Key, KeyBuf, KeyKind, KeyRange, NamespaceKind, NamespaceOptions};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A namespace and a key.
 pub type Address = (u32, u64);
@@ -18,18 +18,18 @@ pub type Address = (u32, u64);
 /// What one atomic Put does: the value of each key, or nothing where it is deleted.
 pub type Changes = BTreeMap<Address, Option<Value>>;
 
-/// Where creating or deleting a namespace stands.
+/// Where creating or deleting a namespace is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
-    /// Asked for, not answered: there or not.
+    /// Requested, not completed: there or not.
     Creating,
     /// There.
     There,
-    /// Asked to go, not answered: there with all its records or not.
+    /// Asked to go, not completed: there with all its records or not.
     Deleting,
 }
 
-/// The logs that a namespace was told to append to.
+/// The logs that a namespace was asked to append to.
 #[derive(Clone, Debug, Default)]
 pub struct Logs {
     /// As of a root that is durable.
@@ -44,12 +44,12 @@ impl Logs {
         Logs { durable: logs, since: Vec::new() }
     }
 
-    /// It was moved to others; a root was asked for.
+    /// It was moved to others; a root was requested.
     pub fn move_to(&mut self, logs: Vec<u32>, root: u64) {
         self.since.push((root, logs));
     }
 
-    /// So many roots are durable.
+    /// This many roots are durable.
     pub fn settle(&mut self, roots: u64) {
         let settled = self.since.partition_point(|(root, _)| *root <= roots);
         if let Some((_, logs)) = self.since.drain(..settled).next_back() {
@@ -62,9 +62,14 @@ impl Logs {
         self.since.last().map_or(&self.durable, |(_, logs)| logs)
     }
 
+    /// Whether a device may report these: what is durable, or was requested since and may be durable by now.
+    pub(crate) fn may_be_reported(&self, found: &[u32]) -> bool {
+        self.durable == found || self.since.iter().any(|(_, logs)| logs == found)
+    }
+
     /// A device that was cut off has these; false if it cannot.
     pub(crate) fn adopt(&mut self, found: &[u32]) -> bool {
-        let may_be = self.durable == found || self.since.iter().any(|(_, logs)| logs == found);
+        let may_be = self.may_be_reported(found);
         *self = Logs::new(found.to_vec());
         may_be
     }
@@ -79,39 +84,38 @@ pub struct Model {
     pub disks: BTreeMap<u32, BlockOptions>,
     /// Those that keep versions.
     pub pasts: BTreeMap<u32, Past>,
-    /// Those whose keys are byte strings.
-    pub strings: BTreeSet<u32>,
+    /// Which keys the others take, but for numbers.
+    pub strings: BTreeMap<u32, KeyKind>,
     /// The logs of each, where they are watched.
     pub logs: BTreeMap<u32, Logs>,
     /// Answered records, of a versioned namespace the newest.
     pub records: BTreeMap<Address, Value>,
-    /// Staged and not answered, in that order, with the frames that carry them.
+    /// Staged and not completed, in that order, with the frames that carry them.
     pub unanswered: VecDeque<(u64, Changes)>,
-    /// The frame of them whose large value could not be programmed beside it. It is being written again without its Put, which is
-    /// made again later; until then it may or may not be there, whatever comes behind it.
-    pub withdrawn: Option<u64>,
-}
-
-/// What came through of the Puts under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CameThrough {
-    /// So many, from the first on,
-    pub count: usize,
-    /// but the withdrawn one, if there is one, only if this is set.
-    pub withdrawn: bool,
 }
 
 impl Model {
     /// The key of a number.
-    pub fn key(&self, (space, number): Address) -> Key {
-        if self.strings.contains(&space) { string(number) } else { Key::from(number) }
+    pub fn key(&self, (space, number): Address) -> KeyBuf {
+        match self.strings.get(&space) {
+            None | Some(KeyKind::U64) => Key::from(number).into(),
+            Some(KeyKind::Bytes) => string(number).into(),
+            Some(KeyKind::Any | KeyKind::Ordered) => long_string(number),
+        }
     }
 
-    /// Whether a key is there once all that is under way is committed.
+    /// Whether a key exists after all that is in progress is committed.
     pub fn is_present(&self, address: &Address) -> bool {
-        let counts = |(frame, _): &&(u64, Changes)| self.withdrawn != Some(*frame);
-        let staged = self.unanswered.iter().rev().filter(counts).find_map(|(_, changes)| changes.get(address));
+        let staged = self.unanswered.iter().rev().find_map(|(_, changes)| changes.get(address));
         staged.map_or_else(|| self.records.contains_key(address), Option::is_some)
+    }
+
+    /// What a delete of a range does: each key of it that exists, or may after what is in progress, is gone.
+    pub fn changes_of_range(&self, space: u32, range: &KeyRange) -> Changes {
+        let staged = self.unanswered.iter().flat_map(|(_, changes)| changes.keys());
+        let known = self.records.keys().chain(staged).filter(|address| address.0 == space);
+        let within = known.filter(|address| range.contains(self.key(**address).as_bytes()));
+        within.map(|address| (*address, None)).collect()
     }
 
     /// Whether a namespace is known that was not asked to go.
@@ -119,13 +123,12 @@ impl Model {
         self.spaces.get(&space).is_some_and(|(_, phase)| *phase != Phase::Deleting)
     }
 
-    /// All Puts of frames before `committed` were answered.
+    /// All Puts of frames before `committed` completed.
     pub fn answer(&mut self, committed: u64) -> u64 {
         let mut answered = 0;
-        while let Some((frame, changes)) = self.unanswered.pop_front_if(|(frame, _)| *frame < committed) {
-            if self.withdrawn.take_if(|withdrawn| *withdrawn == frame).is_some() {
-                continue;
-            }
+        while self.unanswered.front().is_some_and(|(frame, _)| *frame < committed)
+            && let Some((_, changes)) = self.unanswered.pop_front()
+        {
             self.apply(&changes);
             answered += changes.len() as u64;
         }
@@ -142,21 +145,22 @@ impl Model {
         }
     }
 
-    /// It is known what of the Puts under way came through; the others did not.
-    pub fn adopt(&mut self, came_through: CameThrough) {
+    /// It is known that so many of the Puts in progress came through, from the first on; the others did not.
+    pub fn adopt(&mut self, came_through: usize) {
         let unanswered = std::mem::take(&mut self.unanswered);
-        let withdrawn = self.withdrawn.take().filter(|_| !came_through.withdrawn);
-        let through = unanswered.iter().take(came_through.count).filter(|(frame, _)| withdrawn != Some(*frame));
-        through.for_each(|(_, changes)| self.apply(changes));
+        unanswered.iter().take(came_through).for_each(|(_, changes)| self.apply(changes));
         self.pasts.values_mut().for_each(Past::forget_commands);
     }
 
-    /// A namespace was asked for.
+    /// A namespace was requested.
     pub fn add_space(&mut self, id: u32, name: String, options: &NamespaceOptions) {
         self.spaces.insert(id, (name, Phase::Creating));
-        self.disks.extend(options.blocks.map(|blocks| (id, blocks)));
-        self.pasts.extend(options.versions.map(|_| (id, Past::default())));
-        self.strings.extend((options.blocks.is_none() && options.keys == KeyKind::Bytes).then_some(id));
+        match options.kind {
+            NamespaceKind::Records(_) => {}
+            NamespaceKind::Blocks(blocks) => _ = self.disks.insert(id, blocks),
+            NamespaceKind::Versions(..) => _ = self.pasts.insert(id, Past::default()),
+        }
+        self.strings.extend(Some((id, options.kind.keys())).filter(|(_, keys)| *keys != KeyKind::U64));
         self.logs.insert(id, Logs::new(options.logs.clone()));
     }
 
@@ -170,13 +174,13 @@ impl Model {
         self.records.retain(|(id, _), _| *id != space);
     }
 
-    /// Whether a Put under way touches a namespace.
+    /// Whether a Put in progress touches a namespace.
     pub fn is_busy(&self, space: u32) -> bool {
         self.unanswered.iter().any(|(_, changes)| changes.keys().any(|(id, _)| *id == space))
     }
 }
 
-/// Byte strings that look alike: a few short ones each of which goes on as the next with a zero behind it, and long ones of one
+/// Byte strings that look alike: a few short ones each of which continues as the next with a zero after it, and long ones of one
 /// beginning.
 fn string(number: u64) -> Key {
     let (stem, kind) = (number / 5, number as usize % 5);
@@ -191,16 +195,26 @@ fn string(number: u64) -> Key {
     Key::new(&bytes).expect("1 to 16 bytes")
 }
 
-/// Narrows down how many of the Puts under way came through, key by key.
+/// Byte strings of which some have more than 16 bytes: shorter ones, some that part from each other after 16 bytes, paths, and some as long as can
+/// be that differ in the middle.
+fn long_string(number: u64) -> KeyBuf {
+    let stem = number / 4;
+    let text = match number % 4 {
+        0 => return string(stem).into(),
+        1 => format!("the same sixteen{stem}"),
+        2 => format!("articles/{}/{stem:020}/{}", stem % 3, "page".repeat(1 + stem as usize % 8)),
+        _ => format!("{stem:0>500}{}", "z".repeat(KEY_BYTES_MAX - 500)),
+    };
+    KeyBuf::new(text.as_bytes()).expect("1 to 1024 bytes")
+}
+
+/// Narrows down how many of the Puts in progress came through, key by key.
 pub struct Comparison<'a> {
     model: &'a Model,
-    /// Values of keys that Puts under way touch, with the position of each Put.
+    /// Values of keys that Puts in progress touch, with the position of each Put.
     touched: BTreeMap<Address, Vec<(usize, Option<Value>)>>,
     /// Whether the first `n` may be all that came through.
     possible: Vec<bool>,
-    /// The position of the one that was withdrawn, and whether it is there.
-    withdrawn: Option<usize>,
-    has_withdrawn: bool,
 }
 
 impl<'a> Comparison<'a> {
@@ -212,29 +226,24 @@ impl<'a> Comparison<'a> {
                 touched.entry(*address).or_default().push((position, *value));
             }
         }
-        let withdrawn = model.unanswered.iter().position(|(frame, _)| model.withdrawn == Some(*frame));
         let possible = vec![true; model.unanswered.len() + 1];
-        Comparison { model, touched, possible, withdrawn, has_withdrawn: false }
+        Comparison { model, touched, possible }
     }
 
-    /// The device holds `found` for a key; says what is wrong if that cannot be.
+    /// The device holds `found` for a key; states what is wrong if that cannot be.
     pub fn compare(&mut self, address: Address, found: Option<&[u8]>) -> Result<(), String> {
         let old = self.model.records.get(&address).copied();
         let Some(writers) = self.touched.get(&address) else {
             return if is(found, old) { Ok(()) } else { Err(differs(address, found, &[old])) };
         };
-        // Runs of `n` between two writers expect the same value, or one of two behind what was withdrawn: compare once each.
-        let (mut from, mut expected) = (0, vec![old]);
+        // Runs of `n` between two writers expect the same value: compare once each.
+        let (mut from, mut expected) = (0, old);
         let mut allowed = vec![old];
         for (position, value) in writers.iter().copied().chain([(self.model.unanswered.len(), None)]) {
-            if !expected.iter().any(|value| is(found, *value)) {
+            if !is(found, expected) {
                 self.possible[from..=position].fill(false);
             }
-            match self.withdrawn == Some(position) {
-                true => self.has_withdrawn |= is(found, value),
-                false => expected.clear(),
-            }
-            expected.push(value);
+            expected = value;
             from = position + 1;
             allowed.push(value);
         }
@@ -242,16 +251,15 @@ impl<'a> Comparison<'a> {
         if self.possible.contains(&true) { Ok(()) } else { Err(differs(address, found, &allowed)) }
     }
 
-    /// Only those of the first `n` for which `fits` holds can be what came through; answers whether any can.
+    /// Only those of the first `n` for which `fits` holds can be what came through; returns whether any can.
     pub(crate) fn narrow(&mut self, fits: impl Fn(usize) -> bool) -> bool {
         self.possible.iter_mut().enumerate().for_each(|(n, possible)| *possible &= fits(n));
         self.possible.contains(&true)
     }
 
-    /// What of the Puts under way came through: the most that agrees with everything compared.
-    pub fn came_through(&self) -> CameThrough {
-        let count = self.possible.iter().rposition(|possible| *possible).expect("`compare` fails when none is left");
-        CameThrough { count, withdrawn: self.has_withdrawn }
+    /// How many of the Puts in progress came through: the most that agrees with everything compared.
+    pub fn came_through(&self) -> usize {
+        self.possible.iter().rposition(|possible| *possible).expect("`compare` fails when none is left")
     }
 }
 
@@ -279,8 +287,9 @@ fn differs((space, key): Address, found: Option<&[u8]>, allowed: &[Option<Value>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
-    /// Goal:   whole prefixes of the Puts under way pass, anything else does not.
+    /// Goal:   whole prefixes of the Puts in progress pass, anything else does not.
     /// Method: two Puts over two keys; all combinations of old and new.
     #[test]
     fn prefixes_pass() {
@@ -299,7 +308,7 @@ mod tests {
                 assert!(first.is_ok());
                 assert_eq!(second.is_ok(), i == j, "{second:?}");
                 if i == j {
-                    assert_eq!(comparison.came_through().count, i);
+                    assert_eq!(comparison.came_through(), i);
                 }
             }
         }
@@ -307,39 +316,13 @@ mod tests {
         assert!(comparison.compare((1, 0), None).is_err() && comparison.compare((1, 7), Some(b"x")).is_err());
     }
 
-    /// Goal:   a Put that was withdrawn may be there or not, whatever came through behind it; others may not.
-    /// Method: one of two Puts withdrawn, or none; the first missing beside the second, or there; what the model makes of it.
-    #[test]
-    fn withdrawn_puts_may_be_missing() {
-        let value = |seed| Value { seed, len: 9 };
-        let put = |key, seed| Changes::from([((1, key), Some(value(seed)))]);
-        for withdrawn in [None, Some(1)] {
-            let model = Model {
-                spaces: BTreeMap::from([(1, (String::new(), Phase::There))]),
-                unanswered: VecDeque::from([(1, put(0, 3)), (2, put(1, 4))]),
-                withdrawn,
-                ..Model::default()
-            };
-            for first in [None, Some(value(3))] {
-                let mut comparison = Comparison::new(&model);
-                let compared = comparison.compare((1, 1), Some(&value(4).noise()));
-                let both = compared.and_then(|()| comparison.compare((1, 0), first.map(Value::noise).as_deref()));
-                assert_eq!(both.is_ok(), withdrawn.is_some() || first.is_some());
-                if both.is_ok() {
-                    let mut model = model.clone();
-                    model.adopt(comparison.came_through());
-                    assert_eq!(model.records.get(&(1, 0)).copied(), first);
-                    assert!(model.records.contains_key(&(1, 1)) && model.withdrawn.is_none());
-                }
-            }
-        }
-    }
-
     /// Goal:   numbers that differ have keys that differ.
     /// Method: a few thousand of them.
     #[test]
     fn strings_are_told_apart() {
         let keys: BTreeSet<Vec<u8>> = (0..5_000).map(|number| string(number).as_bytes().to_vec()).collect();
+        assert_eq!(keys.len(), 5_000);
+        let keys: BTreeSet<KeyBuf> = (0..5_000).map(long_string).collect();
         assert_eq!(keys.len(), 5_000);
     }
 }

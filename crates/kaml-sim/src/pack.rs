@@ -1,4 +1,4 @@
-//! Pages kept as words and runs of words, so that synthesised values take a few bytes each.
+//! Pages kept as words and runs of words, so synthesised values take a few bytes each.
 //!
 //! Lives here:       packing a page, reading any part of a packed page.
 //! Lives elsewhere:  which pages are kept so (`array`), values that pack well (`value`).
@@ -7,8 +7,8 @@
 //!
 //! Pages that are programmed together are packed together: one allocation for all of them.
 //!
-//! A packed page has eight parts, so that a small read unpacks little. A part is a sequence of `u64` words: a head (low
-//! half: literal words that follow it; high half: how often the word behind them is repeated, 0: there is none), the
+//! A packed page has eight parts, so a small read unpacks little. A part is a sequence of `u64` words: a head (low
+//! half: literal words that follow it; high half: how often the word after them is repeated, 0: there is none), the
 //! literals, the repeated word.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ const COMPARED: usize = 8;
 /// A packed page.
 #[derive(Clone)]
 pub(crate) struct Packed {
-    /// Where each part begins, in words behind `first`; the end of the last one.
+    /// Where each part begins, in words after `first`; the end of the last one.
     starts: [u16; PARTS + 1],
     /// The page's first word among those of all pages that were packed together.
     first: u32,
@@ -71,7 +71,7 @@ impl Packed {
 
 const WORD_BYTES: usize = size_of::<U64>();
 
-/// Packs a page behind what is there; answers its first word and where its parts begin behind that.
+/// Packs a page after what exists; returns its first word and where its parts begin after that.
 fn pack_page(page: &[u8], out: &mut Vec<u8>) -> (u32, [u16; PARTS + 1]) {
     let words = <[U64]>::ref_from_bytes(page).expect("whole words");
     let first = out.len() / WORD_BYTES;
@@ -105,7 +105,7 @@ fn literals(words: &[U64]) -> usize {
     words.windows(RUN_MIN).position(starts_run).unwrap_or(words.len())
 }
 
-/// How often the first word stands there in a row.
+/// How often the first word occurs in a row.
 fn run(words: &[U64]) -> usize {
     let Some(first) = words.first() else { return 0 };
     let are_first = |words: &&[U64]| words.iter().fold(0, |bits, w| bits | (w.get() ^ first.get())) == 0;

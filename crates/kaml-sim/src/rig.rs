@@ -1,8 +1,8 @@
 //! A test rig: hosts in a closed loop, link, cores, the shipped firmware and modelled flash, in virtual time.
 //!
 //! Lives here:       who waits for what; handing commands to the firmware and operations to the flash when they are due.
-//! Lives elsewhere:  what hosts ask for (`load`), what link and cores take (`controller`), flash (`medium`, `timing`).
-//! Implements:       design section 2, driver (iii), without chance in the driver; section 9.
+//! Lives elsewhere:  what hosts request (`load`), what link and cores take (`controller`), flash (`medium`, `timing`).
+//! Implements:       docs/simulation.md, with a driver without chance.
 //!
 //! The way of a command: link ▶ a command core ▶ (Get) index, flash, link; (Put) data over the link ▶ the writer core:
 //! staged ▶ ring write ▶ committed ▶ link. What the firmware starts by itself takes its place at the writer core.
@@ -16,8 +16,8 @@ use crate::rng::Rng;
 use crate::timing::Timing;
 use crate::{Keep, Value};
 use kaml_device::{
-    BlockChange, BlockOptions, BlockStep, Body, Buffered, Condition, Core, CoreStats, Error, FindError, FlashRead,
-    Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
+    BlockChange, BlockOptions, BlockStep, Body, Buffered, CollectionPolicy, Condition, Core, CoreStats, Error,
+    FindError, FlashRead, Found, Key, KeyKind, NamespaceOptions, Op, Reader, StageError,
 };
 use kaml_flash::{AlignedBuf, Completion, Io, IoId, MediumError, Queue};
 use std::cmp::Reverse;
@@ -36,9 +36,9 @@ pub enum RigError {
     #[error(transparent)]
     Board(#[from] kaml_flash::GeometryError),
     /// Nothing moves any more.
-    #[error("a command waits for ever: {0}")]
+    #[error("a command waits forever: {0}")]
     Stuck(String),
-    /// A command was answered with something else than was stored.
+    /// A command completed with something else than was stored.
     #[error("{0}")]
     Wrong(String),
 }
@@ -62,7 +62,7 @@ struct Host {
 /// What happens outside of flash.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A host asks for the next thing.
+    /// A host requests the next thing.
     Ask,
     /// The device has its command and data.
     Taken,
@@ -78,9 +78,9 @@ enum Task {
 
 /// Reads of hosts have names above all that the firmware gives.
 const READ_IDS: u64 = 1 << 63;
-/// What passes when nothing is under way: more than the firmware's longest pause.
+/// What passes when nothing is in progress: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
-/// So long may nothing at all happen before commands count as waiting for ever.
+/// So long may nothing at all happen before commands count as waiting forever.
 const IDLE_TURNS_MAX: u32 = 1000;
 /// A logical block; units are of the usual size.
 const BLOCK_BYTES: u32 = 512;
@@ -157,17 +157,31 @@ impl Rig {
         })
     }
 
-    /// A namespace of records, on some logs or all.
-    pub fn create_records(&mut self, name: &str, logs: Vec<u32>) -> Result<u32, RigError> {
-        Ok(self
-            .core
-            .create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, logs, ..NamespaceOptions::default() })?)
+    /// Collects by another policy from now on.
+    pub fn set_collection_policy(&mut self, policy: CollectionPolicy) {
+        self.core.set_collection_policy(policy);
     }
 
-    /// A namespace of so many bytes in logical blocks of 512.
+    /// A namespace of records, on some logs or all.
+    pub fn create_records(&mut self, name: &str, logs: Vec<u32>) -> Result<u32, RigError> {
+        self.create(name, &NamespaceOptions::records(KeyKind::U64).with_logs(logs))
+    }
+
+    /// A namespace of this many bytes in logical blocks of 512.
     pub fn create_blocks(&mut self, name: &str, bytes: u64) -> Result<u32, RigError> {
         let options = BlockOptions::new(BLOCK_BYTES, bytes.div_ceil(BLOCK_BYTES.into()));
-        Ok(self.core.create_namespace(name, &options.into())?)
+        self.create(name, &options.into())
+    }
+
+    /// Creates a namespace and waits for the root that names it: before that the device does not know it.
+    fn create(&mut self, name: &str, options: &NamespaceOptions) -> Result<u32, RigError> {
+        let id = self.core.create_namespace(name, options)?;
+        let request = self.core.request_root(false);
+        self.poll()?;
+        while self.core.roots_done() < request {
+            self.step()?;
+        }
+        Ok(id)
     }
 
     /// Virtual time.
@@ -180,7 +194,7 @@ impl Rig {
         self.core.stats()
     }
 
-    /// Commands of hosts and operations of the medium carried out.
+    /// Commands of hosts and operations of the medium executed.
     pub fn operations(&self) -> u64 {
         self.operations
     }
@@ -190,7 +204,7 @@ impl Rig {
         self.medium.trace_hash()
     }
 
-    /// Runs loads side by side until each that has an end is at it; answers what each came to.
+    /// Runs loads side by side until each that has an end is at it; returns what each came to.
     pub fn run(&mut self, loads: &[Load]) -> Result<Vec<Sheet>, RigError> {
         self.loads = loads.iter().map(Loaded::new).collect();
         self.limited = loads.iter().filter(|load| load.commands.is_some()).count();
@@ -213,7 +227,7 @@ impl Rig {
         Ok(self.loads.drain(..).map(|loaded| loaded.sheet).collect())
     }
 
-    /// Lets everything come to its end that goes on without hosts: programs, erases, collection, roots.
+    /// Lets everything come to its end that continues without hosts: programs, erases, collection, roots.
     pub fn rest(&mut self) -> Result<(), RigError> {
         self.poll()?;
         while !self.core.is_idle() || !self.tasks.is_empty() {
@@ -300,7 +314,7 @@ impl Rig {
         if matches!(load.ask, Ask::Get | Ask::Put) {
             // As the drivers of real devices do: other hosts' commands pass before this one comes to the index.
             for i in 0..load.batch {
-                self.core.prefetch(load.space, &Key::from(Load::key(load.wrap(number + i))));
+                self.core.prefetch(load.space, &Key::from(Load::key(load.wrap(number + i))).into());
             }
         }
         entry.job = match load.ask {
@@ -347,7 +361,7 @@ impl Rig {
         self.go_on()
     }
 
-    /// Answers whether the firmware took it.
+    /// Returns whether the firmware took it.
     fn stage(&mut self, host: usize) -> Result<bool, RigError> {
         let Host { load, job, .. } = &mut self.hosts[host];
         let Loaded { load, value, crc32c, .. } = &self.loads[*load];
@@ -355,7 +369,7 @@ impl Rig {
             Job::Put { number } => {
                 let op = |number| Op {
                     namespace: load.space,
-                    key: Key::from(Load::key(number)),
+                    key: Key::from(Load::key(number)).into(),
                     body: Body::Value { value, crc32c: *crc32c },
                     condition: Condition::Always,
                 };
@@ -382,7 +396,7 @@ impl Rig {
                 self.staged.push_back((frame, host));
                 Ok(true)
             }
-            Err(StageError::Busy) => Ok(false),
+            Err(StageError::Busy | StageError::RefusedAfter(..)) => Ok(false),
             Err(StageError::NeedIndex(id)) => {
                 self.load_index(id)?;
                 self.stage(host)
@@ -397,7 +411,7 @@ impl Rig {
         let (found, key) = match job {
             Job::Get { number } => {
                 let key = Key::from(Load::key(*number));
-                (self.reader.find(space, &key), key)
+                (self.reader.find(space, key), key)
             }
             Job::Read { range } => {
                 let unit = range.start / u64::from(BlockOptions::default().unit_bytes);
@@ -407,7 +421,7 @@ impl Rig {
         };
         let read = match found {
             Ok(Found::Flash(read)) => read,
-            Ok(Found::Buffered) => match self.core.read_buffered(space, &key) {
+            Ok(Found::Buffered) => match self.core.read_buffered(space, key) {
                 Ok(Buffered::Value(value)) => return self.found(host, &value),
                 Ok(Buffered::Programmed(read)) => read,
                 Ok(Buffered::Absent) => return self.found(host, &[]),
@@ -437,7 +451,7 @@ impl Rig {
     fn read_done(&mut self, host: usize, io: Io, result: Result<(), MediumError>) -> Result<(), RigError> {
         result?;
         let Io::Read { into, .. } = io else { unreachable!("the operation of a read") };
-        let read = self.hosts[host].reading.take().expect("a read is answered once");
+        let read = self.hosts[host].reading.take().expect("a read completes one time");
         let range = read.value(&into)?;
         match &mut self.hosts[host].job {
             Job::Write { change } => {
@@ -520,10 +534,12 @@ impl Rig {
         self.relocated_bytes = relocated;
     }
 
-    /// Something has changed: answers, the commands that wait, the next ring write, whatever the firmware wants.
+    /// Something has changed: completions, the commands that wait, the next ring write, whatever the firmware emits.
     fn go_on(&mut self) -> Result<(), RigError> {
         let committed = self.core.committed();
-        while let Some((_, host)) = self.staged.pop_front_if(|(frame, _)| *frame < committed) {
+        while self.staged.front().is_some_and(|(frame, _)| *frame < committed)
+            && let Some((_, host)) = self.staged.pop_front()
+        {
             self.answer(host, 0);
         }
         while let Some(host) = self.waiting.front().copied() {

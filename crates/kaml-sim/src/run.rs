@@ -3,7 +3,7 @@
 //! Lives here:       lives, forks, what must hold after each, the line that replays a failure.
 //! Lives elsewhere:  the scenario of a seed (`scenario`), one life (`world`), the comparison (`check`).
 //!
-//! A cut is tried on a fork: other flash that holds what the cut may have left. The device itself goes on, so that one
+//! A cut is tried on a fork: other flash that holds what the cut may have left. The device itself continues, so one
 //! run tries thousands of cuts.
 
 use crate::check::{self, Violation};
@@ -13,7 +13,7 @@ use crate::host::Command;
 use crate::medium::SimMedium;
 use crate::model::{Model, Phase};
 use crate::rng::{Rng, mix};
-use crate::scenario::{Scenario, Small, Workload, draw_past};
+use crate::scenario::{Scenario, Small, Workload, draw_past, kind_of};
 use crate::world::{Counts, End, World};
 use kaml_device::{Core, Error, KeyKind, NamespaceOptions};
 use kaml_flash::Overlay;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub struct Plan {
     /// Everything follows from it.
     pub seed: u64,
-    /// A small workload instead of what the seed stands for.
+    /// A small workload instead of what the seed means.
     pub small: Option<Small>,
     /// Where power is cut.
     pub cuts: Cuts,
@@ -40,13 +40,13 @@ pub struct Totals {
     pub counts: Counts,
     /// Power cuts survived, each at another operation or moment.
     pub cuts: u64,
-    /// Of these, during a recovery.
+    /// Those of them during a recovery.
     pub recovery_cuts: u64,
-    /// Of these, while something was read at once.
+    /// Those of them while something was read synchronously.
     pub read_cuts: u64,
-    /// Of these, during formatting and the first opening.
+    /// Those of them during formatting and the first opening.
     pub format_cuts: u64,
-    /// Of these, the ones that left a device; of the others nothing could be opened, and they were formatted again.
+    /// Those of them that left a device; after the others nothing could be opened, and they were formatted again.
     pub formats_whole: u64,
     /// Clean closes.
     pub closes: u64,
@@ -100,9 +100,9 @@ const OPEN_TRIES_MAX: u32 = 30;
 const RECOVERY_CUT_MAX: u64 = 60;
 /// Operations of formatting that change something: the first root.
 const FORMAT_MUTATIONS: u64 = 1;
-/// So many cuts are followed by an opening for reading, too.
+/// This many cuts are followed by an opening for reading, too.
 const READ_ONLY_ONE_IN: u64 = 8;
-/// Commands after a recovery that is not gone on with.
+/// Commands after a recovery that is not continued with.
 const AFTERMATH_COMMANDS: u64 = 60;
 
 /// Runs a seed; panics of the firmware are failures too.
@@ -151,7 +151,7 @@ enum Opened {
     Open(Box<Core>),
     /// No block is left for what must be written.
     WornOut,
-    /// Flash has lost what is needed, and the firmware says so.
+    /// Flash has lost what is needed, and the firmware reports it.
     GivenUp,
 }
 
@@ -174,7 +174,7 @@ impl Run {
     }
 
     fn replay(&self) -> String {
-        let mut line = format!("kaml sim replay --seed {}", self.plan.seed);
+        let mut line = format!("kaml-lab sim replay --seed {}", self.plan.seed);
         if let Some(small) = self.plan.small {
             line += &format!(" --workload {}", small.name());
         }
@@ -219,7 +219,7 @@ impl Run {
         self.finish(&medium)
     }
 
-    /// Formats flash and opens it for the first time. Both are cut wherever something changes; nothing if flash says no.
+    /// Formats flash and opens it for the first time. Both are cut wherever something changes; nothing if flash refuses.
     fn format(&mut self, medium: &SimMedium, draw: &mut Rng) -> Result<Option<Core>, Violation> {
         let cuts = match self.plan.cuts {
             Cuts::Only(only) => Cuts::Only(only),
@@ -248,9 +248,9 @@ impl Run {
         let CutMoment { number, fork, mut draw, .. } = moment;
         self.totals.cuts += 1;
         self.totals.format_cuts += 1;
-        let core = match Core::open(&fork) {
+        let core = match Core::open(&fork.handle()) {
             Err(Error::Root(_)) if number <= FORMAT_MUTATIONS => {
-                let formatted = Core::format(&fork);
+                let formatted = Core::format(&fork.handle());
                 if let Err(error) = formatted {
                     return excuse(&error, &fork);
                 }
@@ -291,7 +291,10 @@ impl Run {
             let disk = (number % 2 == 1).then(|| world.workload.disk(&mut world.rng)).flatten();
             let past = (number % 2 == 1 && world.workload.past_percent > 0).then(|| draw_past(&mut world.rng));
             let keys = if disk.is_some() { KeyKind::U64 } else { world.workload.key_kind(&mut world.rng) };
-            let options = NamespaceOptions { keys, blocks: disk, versions: past, ..NamespaceOptions::default() };
+            if disk.is_some() && past.is_some() {
+                continue; // no namespace is both
+            }
+            let options = NamespaceOptions::new(kind_of(keys, disk, past));
             if let Ok(id) = world.core.create_namespace(&name, &options) {
                 world.model.add_space(id, name, &options);
             }
@@ -352,7 +355,7 @@ impl Run {
         if world.rng.below(100) >= self.scenario.workload.lazy_percent / 2 { world.advance() } else { Ok(()) }
     }
 
-    /// Power was cut, on a fork: everything that was answered must come back.
+    /// Power was cut, on a fork: everything that completed must come back.
     fn survive(&mut self, moment: CutMoment, model: Model) -> Result<(), Violation> {
         self.cut = Some(moment.number);
         self.try_cut(moment, model)?;
@@ -370,7 +373,7 @@ impl Run {
         }
         for _ in 0..draw.below(3) {
             fork.cut_after(draw.within(1, RECOVERY_CUT_MAX));
-            let opened = Core::open(&fork);
+            let opened = Core::open(&fork.handle());
             if !fork.is_cut() {
                 fork.power_on();
                 break;
@@ -435,7 +438,7 @@ impl Run {
         let mut last = None;
         for attempt in 0..OPEN_TRIES_MAX {
             medium.spare_reads(attempt >= OPEN_TRIES_MAX / 2);
-            let opened = Core::open(medium);
+            let opened = Core::open(&medium.handle());
             medium.spare_reads(false);
             if let Some(misuse) = medium.misuse() {
                 return Err(Violation::new(misuse));
@@ -447,7 +450,7 @@ impl Run {
                     last = Some(error);
                 }
             }
-            // Whoever opened it has gone; what it had under way is carried out or not.
+            // Its opener has gone; what was in progress is executed or not.
             medium.cut(draw.draw());
             medium.power_on();
         }
@@ -464,7 +467,7 @@ impl Run {
     }
 }
 
-/// A device that is opened for reading has everything that was answered, and nothing on it changes.
+/// A device that is opened for reading has everything that completed, and nothing on it changes.
 fn read_only(medium: &SimMedium, mut model: Model, workload: &Workload) -> Result<(), Violation> {
     if medium.faults().lose_data() {
         return Ok(());
@@ -472,7 +475,7 @@ fn read_only(medium: &SimMedium, mut model: Model, workload: &Workload) -> Resul
     medium.spare_reads(true);
     let mutations = medium.mutations();
     let failed = |error: &dyn std::fmt::Display| Violation::new(format!("opening for reading: {error}"));
-    let over = Overlay::new(Arc::new(medium.clone()));
+    let over = Overlay::new(Arc::new(medium.handle()));
     let (mut core, _) = Core::open_to_read(&over).map_err(|error| failed(&error))?;
     check::contents(&mut core, &over, &mut model, workload)?;
     match medium.mutations() == mutations {

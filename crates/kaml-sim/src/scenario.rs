@@ -1,7 +1,9 @@
-//! What a seed stands for: a shape of flash, a way to pass time, faults, a workload.
+//! What a seed means: a shape of flash, a way to pass time, faults, a workload.
 //!
 //! Lives here:       drawing them, the named small workloads whose every cut is tried.
 //! Lives elsewhere:  running them (`run`).
+
+mod small;
 
 use crate::array::Keep;
 use crate::board::Board;
@@ -9,57 +11,78 @@ use crate::faults::Faults;
 use crate::medium::Options;
 use crate::rng::{Rng, mix};
 use crate::timing::Timing;
-use kaml_device::{BlockOptions, DIRECT_BYTES, KeyKind, MergePolicy, VersionOptions};
+use kaml_device::{BlockOptions, DIRECT_BYTES, Key, KeyKind, MergePolicy, NamespaceKind, VersionOptions};
 use kaml_flash::{Geometry, Packing};
 use kaml_versions::BloomOptions;
+pub use small::Small;
 
 /// What hosts do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
     /// Namespaces at the beginning.
     pub spaces: u32,
-    /// Keys of each that may be there.
+    /// Keys of each that may exist.
     pub keys: u64,
     /// Bytes of most values.
     pub len_max: u64,
-    /// One value in so many is larger than the ring takes.
+    /// One value in this many is larger than the ring takes.
     pub direct_one_in: u64,
-    /// So many bytes more than the least have those at most.
+    /// This many bytes more than the least have those at most.
     pub direct_len_more: u64,
     /// Records of a Put.
     pub batch_max: u64,
-    /// Commands under way at once.
+    /// Commands in progress at once.
     pub depth: usize,
-    /// Commands until power goes or the device is closed.
+    /// Commands until power fails or the device is closed.
     pub commands: u64,
     /// Lives of the device, each ended by a cut, a failure or a close.
     pub lives: u32,
-    /// Of a hundred records, so many are deletes.
+    /// Deletes in a hundred records.
     pub delete_percent: u64,
-    /// Of a hundred commands, so many are Gets.
+    /// Gets in a hundred commands.
     pub get_percent: u64,
-    /// One command in so many asks for a root.
+    /// One command in this many requests a root.
     pub root_one_in: u64,
-    /// One command in so many creates or deletes a namespace.
+    /// One command in this many creates or deletes a namespace.
     pub namespace_one_in: u64,
-    /// One command in so many takes an index out of memory, if that can be done.
+    /// One command in this many takes an index out of memory, if that can be done.
     pub unload_one_in: u64,
-    /// Of a hundred commands, so many are of blocks; then a second namespace holds blocks, as many as keys.
+    /// Commands on blocks in a hundred; then a second namespace holds blocks, as many as keys.
     pub disk_percent: u64,
-    /// Of a hundred commands, so many are about the past; then a second namespace keeps versions.
+    /// Commands about the past in a hundred; then a second namespace keeps versions.
     pub past_percent: u64,
-    /// Of a hundred Puts, so many are under conditions.
+    /// Puts under conditions in a hundred Puts.
     pub condition_percent: u64,
-    /// Of a hundred Puts of one large value alone, so many are staged while its pages are being programmed, where that may be.
-    pub beside_percent: u64,
-    /// Of a hundred namespaces, so many have byte strings for keys.
+    /// Puts in a hundred of one large value whose caller executes the program itself, where that is possible.
+    pub own_program_percent: u64,
+    /// Namespaces in a hundred that have byte strings for keys.
     pub string_percent: u64,
-    /// One command in so many moves a namespace to other logs.
+    /// Namespaces in a hundred that have keys of up to a kilobyte, half of them in order; and Gets in a hundred after which a record moves
+    /// next to others.
+    pub long_key_percent: u64,
+    /// Turns in a hundred in which a snapshot is opened, closed or read.
+    pub snapshot_percent: u64,
+    /// One command in this many moves a namespace to other logs.
     pub move_one_in: u64,
-    /// Namespaces go while commands on them are under way, come and go at once, and take the names of those that went.
+    /// One turn in this many requests another size of the device, which also grows by itself; never if 0.
+    pub resize_one_in: u64,
+    /// Namespaces go while commands on them are in progress, come and go at once, and take the names of those that went.
     pub is_crowded: bool,
     /// How reluctant the driver is to do what is due, in percent.
     pub lazy_percent: u64,
+}
+
+/// The kind of a namespace that was drawn: blocks if it is a disk, else versions if it has a past.
+/// Versions take keys of at most 16 bytes.
+pub(crate) fn kind_of(keys: KeyKind, disk: Option<BlockOptions>, past: Option<VersionOptions>) -> NamespaceKind {
+    match (disk, past) {
+        (Some(disk), _) => NamespaceKind::Blocks(disk),
+        (None, Some(past)) => {
+            let keys = if keys.bytes_max() > Key::BYTES_MAX { KeyKind::Bytes } else { keys };
+            NamespaceKind::Versions(keys, past)
+        }
+        (None, None) => NamespaceKind::Records(keys),
+    }
 }
 
 impl Workload {
@@ -74,6 +97,9 @@ impl Workload {
 
     /// Which keys a namespace takes.
     pub(crate) fn key_kind(&self, rng: &mut Rng) -> KeyKind {
+        if self.long_key_percent > 0 && rng.below(100) < self.long_key_percent {
+            return if rng.one_in(2) { KeyKind::Ordered } else { KeyKind::Any };
+        }
         match self.string_percent > 0 && rng.below(100) < self.string_percent {
             true => KeyKind::Bytes,
             false => KeyKind::U64,
@@ -99,96 +125,11 @@ pub struct Scenario {
     pub workload: Workload,
 }
 
-/// A small workload whose every cut is tried.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Small {
-    /// Puts of several records over several namespaces and logs.
-    Puts,
-    /// Overwrites of a nearly full device.
-    Collection,
-    /// Many small keys, so that index segments split.
-    Growth,
-    /// Roots and checkpoints all the time, indexes out of memory and back.
-    Checkpoint,
-    /// Values too large for the ring.
-    Direct,
-    /// Namespaces come and go.
-    Namespaces,
-    /// Writes, trims and reads of blocks, beside records.
-    Blocks,
-    /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
-    Disks,
-    /// Versions beside records, snapshots, rollbacks, merges.
-    Versions,
-    /// The same on flash with faults, over several lives; not in the list of those cut everywhere.
-    Pasts,
-    /// Gets that linger while their blocks are collected; quick to run, so not in the list of those cut everywhere.
-    Readers,
-    /// Gets of flash that flips bits; not in that list either.
-    Flips,
-    /// Blocks that fail, over several lives; not in that list either.
-    Failures,
-    /// Puts under conditions, few keys, some of them byte strings, some with versions; namespaces that move to other logs.
-    Conditions,
-    /// One large value after the other, staged while their pages are being programmed.
-    Beside,
-    /// The same on flash where programs fail or find no space below, over several lives; not in that list either.
-    Withdrawn,
-    /// What a seed stood for before hosts put under conditions and what came with that: as the seeds of older finds
-    /// need it.
-    Plain,
-}
-
-impl Small {
-    /// Those that are cut at every operation.
-    pub const ALL: [Small; 10] = [
-        Small::Puts,
-        Small::Collection,
-        Small::Growth,
-        Small::Checkpoint,
-        Small::Direct,
-        Small::Namespaces,
-        Small::Blocks,
-        Small::Versions,
-        Small::Conditions,
-        Small::Beside,
-    ];
-
-    /// As one writes it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Small::Puts => "puts",
-            Small::Collection => "collection",
-            Small::Growth => "growth",
-            Small::Checkpoint => "checkpoint",
-            Small::Direct => "direct",
-            Small::Namespaces => "namespaces",
-            Small::Blocks => "blocks",
-            Small::Disks => "disks",
-            Small::Versions => "versions",
-            Small::Pasts => "pasts",
-            Small::Readers => "readers",
-            Small::Flips => "flips",
-            Small::Failures => "failures",
-            Small::Conditions => "conditions",
-            Small::Beside => "beside",
-            Small::Withdrawn => "withdrawn",
-            Small::Plain => "plain",
-        }
-    }
-
-    /// The one of that name.
-    pub fn named(name: &str) -> Option<Small> {
-        let others = [Small::Disks, Small::Pasts, Small::Readers, Small::Flips, Small::Failures, Small::Withdrawn];
-        Small::ALL.into_iter().chain(others).chain([Small::Plain]).find(|small| small.name() == name)
-    }
-}
-
 /// Longest operation of an unruly medium; only ratios matter.
 const CHAOS_NS_MAX: u64 = 100_000;
 
 impl Scenario {
-    /// What a seed stands for.
+    /// What a seed means.
     pub fn draw(seed: u64) -> Scenario {
         let mut scenario = Scenario::plain(seed);
         draw_more(seed, &mut scenario.geometry, &mut scenario.workload);
@@ -240,7 +181,7 @@ impl Scenario {
                 Small::Readers => Faults { slow_ppm: 20_000, ..Faults::default() },
                 Small::Failures => Faults { program_ppm: 4_000, erase_ppm: 4_000, ..Faults::default() },
                 Small::Disks | Small::Pasts => Faults::draw(&mut rng),
-                Small::Withdrawn => Faults { program_ppm: 20_000, no_space_ppm: 4_000, ..Faults::default() },
+                Small::LargeFailures => Faults { program_ppm: 20_000, no_space_ppm: 4_000, ..Faults::default() },
                 Small::Flips => Faults { flip_ppm: 5_000, ..Faults::default() },
                 _ => Faults::default(),
             },
@@ -248,7 +189,7 @@ impl Scenario {
             blank: if rng.one_in(2) { 0xFF } else { 0 },
             seed: rng.draw(),
         };
-        if matches!(small, Small::Beside | Small::Withdrawn) {
+        if matches!(small, Small::Large | Small::LargeFailures) {
             geometry.pages_per_block *= 4; // several large values
         }
         let base = Workload {
@@ -269,9 +210,12 @@ impl Scenario {
             disk_percent: 0,
             past_percent: 0,
             condition_percent: 0,
-            beside_percent: 0,
+            own_program_percent: 0,
             string_percent: 0,
+            long_key_percent: 0,
+            snapshot_percent: 0,
             move_one_in: u64::MAX,
+            resize_one_in: 0,
             is_crowded: false,
             lazy_percent: 40,
         };
@@ -281,7 +225,7 @@ impl Scenario {
             direct_one_in: 1,
             batch_max: 1,
             condition_percent: 20,
-            beside_percent: 80,
+            own_program_percent: 80,
             ..base.clone()
         };
         let workload = match small {
@@ -294,6 +238,16 @@ impl Scenario {
                 ..base
             },
             Small::Growth => Workload { keys: 6_000, len_max: 12, batch_max: 60, commands: 120, ..base },
+            Small::Resized => Workload {
+                spaces: 3,
+                keys: records_that_fill(&geometry, 1_500, 140) / 3,
+                len_max: 3_000,
+                commands: 500,
+                unload_one_in: 30,
+                long_key_percent: 30,
+                resize_one_in: 60,
+                ..base
+            },
             Small::Checkpoint => Workload { commands: 100, root_one_in: 4, unload_one_in: 6, ..base },
             Small::Direct => Workload { direct_one_in: 3, keys: 20, commands: 80, ..base },
             Small::Namespaces => Workload { namespace_one_in: 5, commands: 100, ..base },
@@ -335,9 +289,36 @@ impl Scenario {
                 is_crowded: true,
                 ..base
             },
-            Small::Beside => lone,
-            // On one log a program that fails has others behind it.
-            Small::Withdrawn => Workload { commands: 500, lives: 2, depth: 4, move_one_in: 25, ..lone },
+            Small::LongKeys => Workload {
+                keys: 24,
+                direct_one_in: 8,
+                batch_max: 6,
+                commands: 120,
+                get_percent: 30,
+                condition_percent: 30,
+                own_program_percent: 50,
+                long_key_percent: 90,
+                root_one_in: 12,
+                unload_one_in: 15,
+                namespace_one_in: 40,
+                ..base
+            },
+            Small::Snapshots => Workload {
+                spaces: 3,
+                keys: records_that_fill(&geometry, 1_500, 45) / 3,
+                len_max: 3_000,
+                commands: 1_200,
+                delete_percent: 30,
+                long_key_percent: 60,
+                snapshot_percent: 40,
+                root_one_in: 12,
+                unload_one_in: 40,
+                namespace_one_in: 60,
+                ..base
+            },
+            Small::Large => lone,
+            // On one log a program that fails has others after it.
+            Small::LargeFailures => Workload { commands: 500, lives: 2, depth: 4, move_one_in: 25, ..lone },
             Small::Plain => unreachable!("returned above"),
             Small::Flips => Workload { commands: 5_000, get_percent: 60, root_one_in: 10, ..base },
             Small::Readers => Workload {
@@ -355,7 +336,7 @@ impl Scenario {
     }
 }
 
-/// One seed in eight runs with the times of a board, in turn; drawn from the seed itself, so that the others stay as they
+/// One seed in eight runs with the times of a board, in turn; drawn from the seed itself, so the others are as they
 /// were.
 fn draw_timing(seed: u64) -> Timing {
     match seed % 8 {
@@ -367,7 +348,7 @@ fn draw_timing(seed: u64) -> Timing {
     }
 }
 
-/// Of the commands of seeds that have namespaces of blocks, so many are of blocks.
+/// Commands on blocks in seeds that have namespaces of blocks, in percent.
 const DISK_PERCENT: u64 = 60;
 
 /// One seed in sixteen has namespaces of blocks; from the seed itself, as [`draw_timing`].
@@ -375,7 +356,7 @@ fn has_disks(seed: u64) -> bool {
     seed % 16 == 3
 }
 
-/// Without more said about them, large values are at most so much longer than the least.
+/// By default, large values are at most so much longer than the least.
 const DIRECT_LEN_MORE: u64 = 12_000;
 /// An erase block that takes several write buffers to fill, and so much of the flash that is filled then.
 const LONG_BLOCK_BYTES: u32 = 1 << 20;
@@ -390,7 +371,7 @@ fn has_long(seed: u64) -> bool {
     seed % 16 == 9
 }
 
-/// Of the commands of seeds that have versioned namespaces, so many are about the past.
+/// Commands about the past in seeds that have versioned namespaces, in percent.
 const PAST_PERCENT: u64 = 4;
 
 /// One seed in eight has versioned namespaces; from the seed itself, as [`draw_timing`].
@@ -484,15 +465,18 @@ fn draw_workload(rng: &mut Rng, geometry: &Geometry) -> Workload {
         disk_percent: 0,
         past_percent: 0,
         condition_percent: 0,
-        beside_percent: 0,
+        own_program_percent: 0,
         string_percent: 0,
+        long_key_percent: 0,
+        snapshot_percent: 0,
         move_one_in: u64::MAX,
+        resize_one_in: 0,
         is_crowded: false,
         lazy_percent: rng.within(0, 80),
     }
 }
 
-/// What came later than the rest: each in some seeds only, drawn apart, so that a seed stays what it was but for this
+/// What was added later: each in some seeds only, drawn separately, so a seed is otherwise what it was
 /// ([`Small::Plain`]).
 fn draw_more(seed: u64, geometry: &mut Geometry, workload: &mut Workload) {
     let mut rng = Rng::new(mix(seed ^ 0xADD5));
@@ -507,16 +491,28 @@ fn draw_more(seed: u64, geometry: &mut Geometry, workload: &mut Workload) {
     if workload.is_crowded && rng.one_in(2) {
         workload.namespace_one_in = workload.namespace_one_in.min(rng.within(20, 100));
     }
-    workload.beside_percent = [0, 50, 100][rng.below(3) as usize];
+    workload.own_program_percent = [0, 50, 100][rng.below(3) as usize];
+    workload.long_key_percent = long_key_percent(seed);
+    workload.snapshot_percent = snapshot_percent(seed);
     if has_lone(seed) {
-        // A frame goes beside a value only where no other Puts are, and not beside the first of a block.
+        // A caller executes a program only where there is no other, and not the first of a block.
         geometry.pages_per_block = pages_of_long_blocks(geometry);
         (workload.direct_one_in, workload.batch_max, workload.depth) = (rng.within(1, 3), 1, rng.within(1, 3) as usize);
         let mean = workload.len_max / 2 + (DIRECT_BYTES as u64 + workload.direct_len_more / 2) / workload.direct_one_in;
         let keys = records_that_fill(geometry, mean, LONG_FILL_PERCENT) / u64::from(workload.spaces);
         workload.keys = keys.clamp(4, workload.keys);
-        workload.beside_percent = workload.beside_percent.max(50);
+        workload.own_program_percent = workload.own_program_percent.max(50);
     }
+}
+
+/// One seed in four has keys above 16 bytes; from the seed itself, as [`draw_timing`].
+fn long_key_percent(seed: u64) -> u64 {
+    if seed % 4 == 2 { 75 } else { 0 }
+}
+
+/// Two seeds in five have snapshots; from the seed itself, as [`draw_timing`].
+fn snapshot_percent(seed: u64) -> u64 {
+    [0, 0, 4, 0, 20][seed as usize % 5]
 }
 
 /// One seed in eight puts large values alone, few at once; from the seed itself, as [`draw_timing`].
@@ -524,7 +520,7 @@ fn has_lone(seed: u64) -> bool {
     seed % 8 == 4
 }
 
-/// Records with values of so many bytes that fill so much of the flash, or what the firmware gives of it.
+/// Records with values of this many bytes that fill so much of the flash, or what the firmware gives of it.
 fn records_that_fill(geometry: &Geometry, value_bytes: u64, percent: u64) -> u64 {
     let blocks = u64::from(geometry.block_count()).saturating_sub(8 + 5 * u64::from(geometry.die_count()));
     let chunk = u64::from(geometry.chunk_bytes);

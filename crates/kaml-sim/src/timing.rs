@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the numbers (`board`).
 //! Implements:       paper:KAML IV.A (chips of a channel work in parallel, one of them transfers at a time).
 //!
-//! An operation on pages goes step by step, `planes` pages each: a read senses, then transfers; a program transfers,
+//! An operation on pages runs step by step, `planes` pages each: a read senses, then transfers; a program transfers,
 //! then programs. Between two steps of a long operation a waiting read may go first.
 
 use crate::board::{BYTES_PER_US_MAX, BoardError, NS_MAX, in_range};
@@ -48,7 +48,7 @@ pub struct NandTiming {
 pub enum Timing {
     /// A board.
     Board(NandTiming),
-    /// No board at all: each operation takes what the seed says, up to this long, and overtakes any other.
+    /// No board at all: the seed determines how long each operation takes, up to this long, and overtakes any other.
     Chaos {
         /// Longest operation, unless a fault slows it.
         ns_max: u64,
@@ -86,7 +86,7 @@ struct Work {
     bytes: u64,
 }
 
-/// Where an operation stands.
+/// Where an operation is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
     /// Nothing for what needs no die of a board.
@@ -162,7 +162,7 @@ impl Clocks {
         self.buffer_free_ns + board.buffer_write_ns * slowness
     }
 
-    /// Starts the next step; answers when it ends.
+    /// Starts the next step; returns when it ends.
     fn step(
         &mut self,
         (work, progress): (Work, &mut Progress),
@@ -218,7 +218,7 @@ impl Clocks {
             && let Some(position) = die.waiting.iter().position(|(_, is_read)| *is_read)
         {
             let (reader, _) = die.waiting.remove(position).expect("just found");
-            // It goes on behind this one read, and a step of it comes before the next: nobody starves.
+            // It continues after this one read, and a step of it comes before the next: nobody starves.
             die.waiting.push_front((number, false));
             return Next::Yields(reader, now);
         }
@@ -238,7 +238,7 @@ impl Clocks {
         self.step((work, progress), when, (board, rng))
     }
 
-    /// An operation is done; answers the one that has its die now.
+    /// An operation is done; returns the one that has its die now.
     pub(crate) fn leave(&mut self, progress: &Progress) -> Option<u32> {
         let die = &mut self.dies[progress.work?.die as usize];
         let next = die.waiting.pop_front();
@@ -266,7 +266,7 @@ fn work(io: &Io, geometry: &Geometry) -> Option<Work> {
             (Kind::Program, at.block, at.page, pages, (data.len() + oob.len()) as u64)
         }
         Io::Erase { block, .. } => (Kind::Erase, *block, 0, 1, 0),
-        Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush => return None,
+        Io::Persist { .. } | Io::WriteRoot { .. } | Io::Flush | Io::Resize { .. } => return None,
     };
     Some(Work { kind, die: geometry.die_of(block), first_page, pages, bytes })
 }

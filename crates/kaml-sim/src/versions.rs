@@ -4,7 +4,7 @@
 //! Lives elsewhere:  puts, gets and deletes, which are those of records (`host`, `world`); what a fault excuses (`check`).
 //!
 //! A command that finishes a user version is a change of a record of its own, whose key no host uses: so it has its place
-//! among the Puts under way, and whether it came through is found as for any Put.
+//! among the Puts in progress, and whether it came through is found as for any Put.
 
 use crate::check::{self, Violation};
 use crate::host::Command;
@@ -12,7 +12,7 @@ use crate::model::{Address, Changes, Comparison, Model};
 use crate::rng::Rng;
 use crate::value::Value;
 use crate::world::{End, World};
-use kaml_device::{Core, Error, FindError, StageError, VersionReader, segment_image};
+use kaml_device::{Core, Error, FindError, Key, StageError, VersionReader, segment_image};
 use kaml_flash::Medium;
 use kaml_versions::{
     At, Command as VersionCommand, Error as Damage, Kind, MergePlan, Merged, Past as Found, Retention, SegmentAt,
@@ -26,26 +26,26 @@ pub(crate) const COMMAND: u64 = u64::MAX;
 /// Snapshots of a namespace beyond which one is forgotten.
 const SNAPSHOTS_MAX: usize = 3;
 
-/// What is seen: of each key the place of a version among all of the key's, oldest first.
-type Seen = BTreeMap<u64, usize>;
+/// What is seen: for each key the place of a version among all of the key's, oldest first.
+type View = BTreeMap<u64, usize>;
 
 /// What a versioned namespace must remember.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// All answered versions of each key, oldest first.
+    /// All acknowledged versions of each key, oldest first.
     versions: BTreeMap<u64, Vec<Option<Value>>>,
-    seen: Seen,
-    snapshots: BTreeMap<u32, Seen>,
-    /// Of commands that were staged, by the user version that they finish: what a rollback shows.
-    commands: BTreeMap<u32, Option<Seen>>,
+    seen: View,
+    snapshots: BTreeMap<u32, View>,
+    /// For commands that were staged, by the user version that they finish: what a rollback shows.
+    commands: BTreeMap<u32, Option<View>>,
     /// Versions that nothing sees may be gone.
     is_merged: bool,
-    /// Rollbacks that were answered.
+    /// Rollbacks that completed.
     rollbacks: usize,
 }
 
 impl Past {
-    /// A Put or a command was answered.
+    /// A Put or a command completed.
     pub(crate) fn apply(&mut self, space: u32, changes: &Changes) {
         if let Some(Some(command)) = changes.get(&(space, COMMAND)) {
             let finished = command.seed as u32;
@@ -63,7 +63,7 @@ impl Past {
         }
     }
 
-    fn value(&self, key: u64, seen: &Seen) -> Option<Value> {
+    fn value(&self, key: u64, seen: &View) -> Option<Value> {
         seen.get(&key).and_then(|at| self.versions[&key][*at])
     }
 
@@ -133,7 +133,12 @@ pub(crate) fn newest(
         let finished = reading.look(|versions, _| versions.timeline().present() - 1)?;
         return Ok((finished > 0).then(|| command(finished).noise()));
     }
-    Ok(get(&mut reading, &model.key((space, key)), At::Latest)?.map(|record| record.value))
+    Ok(get(&mut reading, &short(model, (space, key)), At::Latest)?.map(|record| record.value))
+}
+
+/// The key of a record with versions.
+fn short(model: &Model, address: Address) -> Key {
+    model.key(address).as_short().expect("versions have keys of at most 16 bytes")
 }
 
 fn command(finished: u32) -> Value {
@@ -142,7 +147,7 @@ fn command(finished: u32) -> Value {
 
 // --- comparing ------------------------------------------------------------------------------------------------------------
 
-/// Compares the history of a key, and narrows down what of the Puts under way came through.
+/// Compares the history of a key, and narrows down what of the Puts in progress came through.
 pub(crate) fn compare(
     core: &mut Core,
     medium: &dyn Medium,
@@ -150,7 +155,7 @@ pub(crate) fn compare(
     comparison: &mut Comparison<'_>,
     (space, key): Address,
 ) -> Result<Result<(), String>, Error> {
-    let found = history(&mut Reading::new(core, medium, space)?, &model.key((space, key)), usize::MAX)?;
+    let found = history(&mut Reading::new(core, medium, space)?, &short(model, (space, key)), usize::MAX)?;
     let past = &model.pasts[&space];
     let answered = past.versions.get(&key).map_or(&[][..], Vec::as_slice);
     let put = |(at, (_, changes)): (usize, &(u64, Changes))| match changes.contains_key(&(space, COMMAND)) {
@@ -188,7 +193,7 @@ fn is(version: &Version, value: Option<Value>) -> bool {
     }
 }
 
-/// Compares what the oldest and the newest snapshot of a namespace see, once it is known which Puts came through.
+/// Compares what the oldest and the newest snapshot of a namespace see, after it is known which Puts came through.
 pub(crate) fn compare_snapshots(
     core: &mut Core,
     medium: &dyn Medium,
@@ -202,7 +207,7 @@ pub(crate) fn compare_snapshots(
     for (version, seen) in ends.into_iter().flatten() {
         for key in 0..keys {
             let at = At::Snapshot(*version);
-            let found = get(&mut reading, &model.key((space, key)), at)?.map(|record| record.value);
+            let found = get(&mut reading, &short(model, (space, key)), at)?.map(|record| record.value);
             if found != past.value(key, seen).map(Value::noise) {
                 return Ok(Err(format!("namespace {space} key {key}: snapshot {version} shows something else")));
             }
@@ -213,7 +218,7 @@ pub(crate) fn compare_snapshots(
 
 // --- commands -------------------------------------------------------------------------------------------------------------
 
-/// What a host wants of a namespace's past.
+/// What a host needs of a namespace's past.
 pub struct PastCommand {
     /// The namespace.
     pub space: u32,
@@ -237,13 +242,13 @@ enum Step {
 }
 
 impl PastCommand {
-    /// The merge that the firmware wants because space is low.
+    /// The merge that the firmware needs because space is low.
     pub(crate) fn merge_when_low(space: u32, retention: Retention) -> Command {
         let merging = Merging { space, retention, is_for_space: true, ..Merging::default() };
         Command::Past(PastCommand { space, act: Act::Merge(Box::new(merging)) })
     }
 
-    /// What some host wants next; nothing if there are no versioned namespaces.
+    /// What some host needs next; nothing if there are no versioned namespaces.
     pub(crate) fn draw(rng: &mut Rng, model: &Model, spaces: &[u32]) -> Option<Command> {
         let pasts: Vec<u32> = spaces.iter().copied().filter(|id| model.pasts.contains_key(id)).collect();
         let last = pasts.len().checked_sub(1)? as u64;
@@ -275,13 +280,13 @@ impl PastCommand {
         match &mut self.act {
             Act::Merge(merging) => return merging.step(core, medium, model),
             Act::Snapshot if snapshots.len() > SNAPSHOTS_MAX => {
-                // Whether it is forgotten for good makes no difference: nobody asks for it any more.
+                // Whether it is forgotten for good makes no difference: nothing reads it any more.
                 core.stage_version_command(space, VersionCommand::Forget(snapshots[0]))?;
                 model.pasts.get_mut(&space).expect("just seen").snapshots.remove(&snapshots[0]);
             }
             Act::Snapshot => stage(core, model, space, VersionCommand::Snapshot, None, Changes::new())?,
             Act::RollBack(_) if snapshots.is_empty() => {}
-            // What it changes is known only after all that is under way.
+            // What it changes is known only after all that is in progress.
             Act::RollBack(_) if !model.unanswered.is_empty() => return Ok(Step::Later),
             Act::RollBack(draw) => {
                 let to = snapshots[(*draw % snapshots.len() as u64) as usize];
@@ -310,12 +315,12 @@ fn stage(
     model: &mut Model,
     space: u32,
     what: VersionCommand,
-    shows: Option<Seen>,
+    shows: Option<View>,
     mut changes: Changes,
 ) -> Result<(), StageError> {
     let (frame, finished) = core.stage_version_command(space, what)?;
     changes.insert((space, COMMAND), Some(command(finished)));
-    model.pasts.get_mut(&space).expect("asked for").commands.insert(finished, shows);
+    model.pasts.get_mut(&space).expect("requested").commands.insert(finished, shows);
     model.unanswered.push_back((frame, changes));
     Ok(())
 }
@@ -325,7 +330,7 @@ fn stage(
 struct Merging {
     space: u32,
     retention: Retention,
-    /// The firmware wants it because space is low.
+    /// The firmware needs it because space is low.
     is_for_space: bool,
     root: Option<u64>,
     limit: u64,
@@ -415,7 +420,9 @@ impl World {
         match step {
             Ok(Step::Done) => return Ok(()),
             Ok(Step::On) => self.submit(Command::Past(command)),
-            Ok(Step::Later) | Err(StageError::Busy) => self.waiting.push(Command::Past(command)),
+            Ok(Step::Later) | Err(StageError::Busy | StageError::RefusedAfter(..)) => {
+                self.waiting.push(Command::Past(command))
+            }
             Err(StageError::NeedIndex(id)) => match self.load_index(id)? {
                 true => self.waiting.push(Command::Past(command)),
                 false => command.give_up(&mut self.core),
@@ -440,7 +447,7 @@ pub(crate) fn located(
     newest(core, medium, model, address).map(check::Located::Value)
 }
 
-/// Compares all histories of a device, and what was finished last; answers how many flash has lost.
+/// Compares all histories of a device, and what was finished last; returns how many flash has lost.
 pub(crate) fn histories(
     core: &mut Core,
     medium: &dyn Medium,
@@ -466,7 +473,7 @@ pub(crate) fn histories(
     Ok(lost)
 }
 
-/// Compares what snapshots see; answers how many namespaces flash has lost part of.
+/// Compares what snapshots see; returns how many namespaces flash has lost part of.
 pub(crate) fn snapshots(
     core: &mut Core,
     medium: &dyn Medium,

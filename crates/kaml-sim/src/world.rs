@@ -1,13 +1,17 @@
 //! The virtual-time driver: one thread that does what is due in an order that the seed decides.
 //!
-//! Lives here:       turns, commands under way, handing operations to the medium and completions to the core, answers.
-//! Lives elsewhere:  which commands (`host`), what must be there afterwards (`model`, `check`), many lives (`run`).
-//! Implements:       design section 2, driver (iii).
+//! Lives here:       turns, commands in progress, handing operations to the medium and completions to the core, answers.
+//! Lives elsewhere:  which commands (`host`), what must exist afterwards (`model`, `check`), many lives (`run`).
+//! Implements:       the driver of the core in virtual time.
 //!
 //! A turn does some of: try a command that waits, hand out a ring write, poll the firmware, let one thing happen on
-//! the medium. Each may be put off, so that anything overtakes anything that it may overtake.
+//! the medium. Each can be deferred, so anything overtakes anything that it may overtake.
 
-mod beside;
+mod counts;
+mod namespaces;
+mod refusals;
+mod resizing;
+mod snapshots;
 
 use crate::blocks::BlockPut;
 use crate::check::{self, Violation};
@@ -19,14 +23,12 @@ use crate::rng::{Rng, Trace, mix};
 use crate::scenario::Workload;
 use crate::value::Value;
 use crate::versions::PastCommand;
-use beside::{BESIDE_FLUSH_ID, Beside};
-use kaml_device::{
-    BlockStep, Core, DIRECT_BYTES, Deletion, Error, FlashRead, Key, KeyKind, NamespaceChange, NamespaceOptions, Op,
-    Reader, StageError,
-};
+pub use counts::Counts;
+use kaml_device::{BlockStep, Core, Deletion, Error, FlashRead, KeyRange, Op, Reader, StageError};
 use kaml_flash::{AlignedBuf, Completion, Io, MediumError, Queue, Wait};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use snapshots::Snapshots;
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
 
 /// Why a life ended.
 #[derive(Debug)]
@@ -42,68 +44,6 @@ pub enum End {
 impl From<Violation> for End {
     fn from(violation: Violation) -> End {
         End::Violation(violation)
-    }
-}
-
-/// What was done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counts {
-    /// Records put or deleted and answered, and Gets answered.
-    pub operations: u64,
-    /// Atomic Puts staged.
-    pub puts: u64,
-    /// Gets answered.
-    pub gets: u64,
-    /// Commands that were refused as they may be: full, no space, stopped.
-    pub refused: u64,
-    /// Gets that answered an error because flash had lost the data, and other commands because it had lost an index.
-    pub lost: u64,
-    /// Puts under conditions that were staged, all of which held.
-    pub conditions_held: u64,
-    /// Puts that were refused for a condition.
-    pub conditions_failed: u64,
-    /// Large values that were programmed beside the frames that name them.
-    pub beside: u64,
-    /// Such frames that were written again without them, because the program failed.
-    pub withdrawn: u64,
-    /// Gets of byte strings that found a value.
-    pub strings_found: u64,
-    /// Gets of byte strings that found none.
-    pub strings_absent: u64,
-    /// Namespaces moved to other logs.
-    pub moves: u64,
-    /// Moves to logs that are not there or named twice, refused.
-    pub moves_refused: u64,
-    /// Namespaces durably created.
-    pub created: u64,
-    /// Namespaces durably deleted.
-    pub deleted: u64,
-    /// Deletions begun while commands on the namespace were waiting or under way.
-    pub deleted_in_use: u64,
-    /// Commands that found that their namespace had gone meanwhile.
-    pub orphaned: u64,
-}
-
-impl Counts {
-    /// Adds another run's.
-    pub fn add(&mut self, other: &Counts) {
-        self.operations += other.operations;
-        self.puts += other.puts;
-        self.gets += other.gets;
-        self.refused += other.refused;
-        self.lost += other.lost;
-        self.conditions_held += other.conditions_held;
-        self.conditions_failed += other.conditions_failed;
-        self.beside += other.beside;
-        self.withdrawn += other.withdrawn;
-        self.strings_found += other.strings_found;
-        self.strings_absent += other.strings_absent;
-        self.moves += other.moves;
-        self.moves_refused += other.moves_refused;
-        self.created += other.created;
-        self.deleted += other.deleted;
-        self.deleted_in_use += other.deleted_in_use;
-        self.orphaned += other.orphaned;
     }
 }
 
@@ -124,15 +64,15 @@ struct UnitReading {
 
 /// Gets have names above all that the firmware gives.
 const GET_IDS: u64 = 1 << 63;
-/// Turns without an answer after which a command counts as waiting for ever.
+/// Turns without an answer after which a command counts as waiting forever.
 const TURNS_MAX: u64 = 100_000;
 /// The same where steps of merges are no answer: merging all rows of a namespace takes many.
 const ENDLESS_TURNS_MAX: u64 = 2_000_000;
-/// Turns that counting a deleted namespace takes on average, while others go on.
+/// Turns that counting a deleted namespace takes on average, while others continue.
 const DELETION_TURNS: u64 = 20;
 /// Names that namespaces of crowded devices share.
 const NAMES: u64 = 8;
-/// What passes when nothing is under way: more than the firmware's longest pause.
+/// What passes when nothing is in progress: more than the firmware's longest pause.
 const IDLE_NS: u64 = 200_000_000;
 
 /// A device in use.
@@ -152,9 +92,11 @@ pub struct World {
     pub(crate) waiting: Vec<Command>,
     /// Namespaces being created or deleted, with the roots that make it durable.
     naming: Vec<(u64, u32)>,
-    /// Of deleted namespaces, what is to be counted.
+    /// What is to be counted of deleted namespaces.
     deletions: Vec<(Deletion, u32)>,
-    beside: Option<Beside>,
+    snapshots: Snapshots,
+    sizes: Rng,
+    resized: u64,
     /// Cuts within synchronous reads, and what the device had to hold then.
     pub(crate) cuts_of_reads: Vec<(CutMoment, Model)>,
     readings: BTreeMap<u64, Reading>,
@@ -170,9 +112,11 @@ pub struct World {
 }
 
 impl World {
-    /// Goes on with an open device.
+    /// Continues with an open device.
     pub fn new(core: Core, medium: SimMedium, model: Model, workload: Workload, seed: u64) -> World {
         World {
+            sizes: Rng::new(mix(seed ^ 0x5126)),
+            resized: 0,
             reader: core.reader(),
             core,
             queue: SimQueue::new(&medium),
@@ -184,7 +128,7 @@ impl World {
             waiting: Vec::new(),
             naming: Vec::new(),
             deletions: Vec::new(),
-            beside: None,
+            snapshots: Snapshots::new(seed),
             cuts_of_reads: Vec::new(),
             readings: BTreeMap::new(),
             unit_readings: BTreeMap::new(),
@@ -203,12 +147,12 @@ impl World {
         mix(self.trace.hash() ^ self.medium.trace_hash())
     }
 
-    /// Whether nothing is asked for that was not answered.
+    /// Whether every command has completed.
     pub fn is_quiet(&self) -> bool {
         self.depth() == 0 && self.naming.is_empty() && self.deletions.is_empty()
     }
 
-    /// Commands under way.
+    /// Commands in progress.
     pub fn depth(&self) -> usize {
         self.waiting.len() + self.model.unanswered.len() + self.readings.len() + self.unit_readings.len()
     }
@@ -231,14 +175,14 @@ impl World {
         self.rng.below(100) < self.workload.lazy_percent
     }
 
-    /// One turn, without the medium: answers whether anything was done.
+    /// One turn, without the medium: returns whether anything was done.
     pub fn turn(&mut self) -> Result<(), End> {
         if !self.waiting.is_empty() && !self.lazy() {
             let which = self.rng.below(self.waiting.len() as u64) as usize;
             self.attempt(which)?;
         }
         if !self.lazy() {
-            // Alone, or beside one or two.
+            // Alone, or with one or two others.
             let most = [3, 1, 1][self.rng.below(3) as usize];
             let persist = self.core.begin_persist();
             let persist = persist.or_else(|| self.core.begin_overlapping_persist(most));
@@ -250,6 +194,8 @@ impl World {
             self.poll()?;
         }
         self.finish_deletion();
+        self.use_snapshots()?;
+        self.change_size();
         self.deliver()?;
         self.idle_turns += 1;
         self.endless_turns += 1;
@@ -330,11 +276,8 @@ impl World {
         self.queue.reap(Wait::No, &mut self.done);
         let mut done = std::mem::take(&mut self.done);
         for completion in done.drain(..) {
-            let is_beside =
-                |beside: &Beside| [beside.program_id, beside.write_id, BESIDE_FLUSH_ID].contains(&completion.id);
             match completion.id >= GET_IDS {
                 true => self.read_done(completion)?,
-                false if self.beside.as_ref().is_some_and(is_beside) => self.go_on_beside(completion)?,
                 false => self.core.complete(completion),
             }
         }
@@ -353,13 +296,16 @@ impl World {
         if let Some(reading) = self.unit_readings.remove(&id) {
             return self.unit_read(reading, io, result);
         }
-        let reading = self.readings.remove(&id).expect("a Get is answered once");
+        let reading = self.readings.remove(&id).expect("a Get completes one time");
         let Io::Read { into, .. } = io else { unreachable!("the operation of a Get") };
         let value = match result {
             Err(MediumError::Gone) => return Err(End::Cut),
             Err(error) => Err(Error::Medium(error)),
             Ok(()) => check::value_of(&reading.read, &into, reading.block.as_ref()),
         };
+        if self.clusters(reading.address.0) {
+            self.counts.clustered += u64::from(self.core.cluster(reading.address.0, &reading.read, &into) == Ok(true));
+        }
         self.got(reading.address, reading.expected, value)
     }
 
@@ -376,7 +322,7 @@ impl World {
         match found {
             Ok(found) => {
                 self.trace.note(found.as_ref().map_or(0, |bytes| u64::from(crc_fast::crc32_iscsi(bytes))));
-                if self.model.strings.contains(&space) {
+                if self.model.strings.contains_key(&space) {
                     let counts = &mut self.counts;
                     *if found.is_some() { &mut counts.strings_found } else { &mut counts.strings_absent } += 1;
                 }
@@ -393,6 +339,13 @@ impl World {
             }
             Err(error) => wrong(error.to_string()),
         }
+    }
+
+    /// Whether a record of a namespace that was read moves next to others now.
+    fn clusters(&mut self, space: u32) -> bool {
+        let is_record = !self.model.disks.contains_key(&space) && !self.model.pasts.contains_key(&space);
+        let percent = self.workload.long_key_percent;
+        percent > 0 && is_record && self.rng.below(100) < percent
     }
 
     // --- commands -----------------------------------------------------------------------------------------------------------
@@ -426,6 +379,10 @@ impl World {
                 let space = *space;
                 self.waiting.swap_remove(which);
                 self.move_space(space)
+            }
+            Command::DeleteRange(space, from, to) => {
+                let (space, bounds) = (*space, (*from, *to));
+                self.delete_range(which, space, bounds)
             }
             Command::Create => self.create(which),
             Command::Delete(space) => {
@@ -467,6 +424,7 @@ impl World {
         let (step, staged) = match put.stage(&mut self.core, &self.reader) {
             Ok(done) => done,
             Err(StageError::Busy) => return Ok(()),
+            Err(StageError::RefusedAfter(..)) => unreachable!("changes of blocks have no conditions"),
             Err(StageError::NeedIndex(id)) => return self.load_for(which, id),
             Err(StageError::Refused(error)) => {
                 self.waiting.swap_remove(which);
@@ -490,7 +448,7 @@ impl World {
         Ok(())
     }
 
-    /// A change goes on with what was read for it.
+    /// A change continues with what was read for it.
     fn unit_read(&mut self, reading: UnitReading, io: Io, result: Result<(), MediumError>) -> Result<(), End> {
         let UnitReading { read, mut put } = reading;
         let Io::Read { into, .. } = io else { unreachable!("the operation of a read") };
@@ -510,13 +468,16 @@ impl World {
         let Command::Put(put) = &mut self.waiting[which] else { unreachable!("only Puts come here") };
         let mut answer = put.place(&mut self.core);
         if let Some(ticket) = put.lone_ticket()
-            && self.begin_beside(which, ticket)?
+            && self.workload.own_program_percent > 0
+            && self.rng.below(100) < self.workload.own_program_percent
+            && let Some((id, program)) = self.core.take_program(ticket)
         {
-            return Ok(());
+            // As its caller executes it that has nothing else to wait for.
+            self.queue.submit(id, program);
+            self.counts.own_programs += 1;
         }
-        let Command::Put(put) = &mut self.waiting[which] else { unreachable!("as above") };
         if answer.is_ok() {
-            let ops: Vec<Op<'_>> = put.ops();
+            let ops: Vec<Op<'_>> = put.ops(&self.core.reader());
             answer = self.core.stage(&ops).map(Some);
         }
         match answer {
@@ -524,7 +485,8 @@ impl World {
                 let Command::Put(put) = self.waiting.swap_remove(which) else { unreachable!("just seen") };
                 self.staged(&put, frame)
             }
-            Ok(None) | Err(StageError::Busy) => Ok(()),
+            // A refusal by what is not committed is decided again after it is.
+            Ok(None) | Err(StageError::Busy | StageError::RefusedAfter(..)) => Ok(()),
             Err(StageError::NeedIndex(id)) => self.load_for(which, id),
             Err(StageError::Refused(error)) => {
                 self.check_full(&error)?;
@@ -534,7 +496,6 @@ impl World {
                     put.forget(&mut self.core);
                     return if is_too_much { self.given_up() } else { self.refused(error) };
                 };
-                self.check_doubt(&put, Some(&key))?;
                 put.was_wrong(namespace, &key, present, &self.model)?;
                 put.forget(&mut self.core);
                 self.answered();
@@ -544,49 +505,35 @@ impl World {
         }
     }
 
-    /// A device that is full counts what lies in its blocks, and large values that have places and whose Puts are not committed.
-    fn check_full<'a>(&'a self, error: &Error) -> Result<(), Violation> {
-        let Error::Full { live_bytes, .. } = error else { return Ok(()) };
-        let put = |command: &'a Command| if let Command::Put(put) = command { Some(put) } else { None };
-        let waiting = self.waiting.iter().filter_map(put).chain(self.beside.iter().map(|beside| &beside.put));
-        let staged = self.model.unanswered.iter().flat_map(|(_, changes)| changes.values().flatten());
-        let large = staged.map(|value| u64::from(value.len)).filter(|len| *len >= DIRECT_BYTES as u64);
-        // Places are somewhat longer than values.
-        let known = self.core.stats().live_bytes + 2 * waiting.map(Put::placed_bytes).chain(large).sum::<u64>();
-        let what = || format!("full with {live_bytes} bytes, of which {known} at most are anywhere");
-        if *live_bytes <= known { Ok(()) } else { Err(Violation::new(what())) }
-    }
-
-    /// Whether there was no room for all values of a Put, each with its header in whole chunks.
-    fn is_too_much(&self, put: &Put, error: &Error) -> bool {
-        let Error::Full { live_bytes, capacity_bytes } = error else { return false };
-        let beside = 2 * u64::from(self.core.geometry().chunk_bytes);
-        let put_bytes = put.changes.values().flatten().map(|value| u64::from(value.len) + beside).sum::<u64>();
-        live_bytes + put_bytes > *capacity_bytes
-    }
-
-    fn given_up(&mut self) -> Result<(), End> {
-        self.answered();
-        self.counts.refused += 1;
-        Ok(())
-    }
-
-    /// No condition is judged by a large value whose program may still fail.
-    fn check_doubt(&self, put: &Put, key: Option<&Key>) -> Result<(), Violation> {
-        let beside = self.beside.iter().flat_map(|beside| beside.put.changes.keys());
-        let mut doubtful = beside.filter(|address| key.is_none_or(|key| self.model.key(**address) == *key));
-        match doubtful.find(|address| put.has_condition_on(address)) {
-            None => Ok(()),
-            Some(address) => Err(Violation::new(format!("a Put was judged by {address:?}, which is in doubt"))),
-        }
-    }
-
     fn staged(&mut self, put: &Put, frame: u64) -> Result<(), End> {
-        self.check_doubt(put, None)?;
         put.was_right(&self.model)?;
         self.counts.puts += 1;
         self.counts.conditions_held += u64::from(put.is_conditional());
         self.model.unanswered.push_back((frame, put.changes.clone()));
+        Ok(())
+    }
+
+    fn delete_range(&mut self, which: usize, space: u32, bounds: (Bound<u64>, Bound<u64>)) -> Result<(), End> {
+        let key = |number| self.model.key((space, number)).as_bytes().to_vec();
+        let range = KeyRange::new::<Vec<u8>>((bounds.0.map(key).as_ref(), bounds.1.map(key).as_ref()));
+        let (frame, count) = match self.core.stage_delete_range(space, &range) {
+            Ok(staged) => staged,
+            Err(StageError::Busy | StageError::RefusedAfter(..)) => return Ok(()),
+            Err(StageError::NeedIndex(id)) => return self.load_for(which, id),
+            Err(StageError::Refused(error)) => {
+                self.waiting.swap_remove(which);
+                return self.refused(error);
+            }
+        };
+        self.waiting.swap_remove(which);
+        let changes = self.model.changes_of_range(space, &range);
+        let present = changes.keys().filter(|address| self.model.is_present(address)).count() as u64;
+        if present != count {
+            return Err(Violation::new(format!("{count} of {present} keys of a range were deleted")).into());
+        }
+        self.counts.puts += 1;
+        self.counts.deleted_in_ranges += count;
+        self.model.unanswered.push_back((frame, changes));
         Ok(())
     }
 
@@ -602,151 +549,9 @@ impl World {
         Ok(())
     }
 
-    pub(crate) fn refused(&mut self, error: Error) -> Result<(), End> {
-        self.answered();
-        if matches!(error, Error::UnknownNamespace(id) if !self.model.has_space(id)) {
-            self.counts.orphaned += 1;
-            return Ok(());
-        }
-        self.counts.refused += 1;
-        let may = matches!(error, Error::Stopped(_)) || check::is_excused(&error, &self.medium);
-        if may { Ok(()) } else { Err(Violation::new(format!("refused: {error}")).into()) }
-    }
-
-    // --- namespaces -----------------------------------------------------------------------------------------------------------
-
-    fn create(&mut self, which: usize) -> Result<(), End> {
-        let is_crowded = self.workload.is_crowded;
-        if !is_crowded && !self.naming.is_empty() {
-            return Ok(());
-        }
-        self.waiting.swap_remove(which);
-        let name = match is_crowded {
-            true => format!("space {}", self.rng.below(NAMES)),
-            false => format!("space {} {}", self.next_name, self.model.spaces.len()),
-        };
-        self.next_name += 1;
-        let disk = self.workload.disk(&mut self.rng);
-        let options = NamespaceOptions {
-            keys: if disk.is_some() { KeyKind::U64 } else { self.workload.key_kind(&mut self.rng) },
-            logs: self.draw_logs(),
-            blocks: disk,
-            versions: self.workload.past(&mut self.rng, disk.is_some()),
-        };
-        match self.core.create_namespace(&name, &options) {
-            Ok(id) => {
-                self.model.add_space(id, name, &options);
-                self.naming.push((self.core.request_root(false), id));
-                Ok(())
-            }
-            Err(Error::NamespaceExists(_)) => {
-                let has_it = |(other, phase): &(String, Phase)| *other == name && *phase != Phase::Deleting;
-                match self.model.spaces.values().any(has_it) {
-                    true => Ok(()),
-                    false => {
-                        Err(Violation::new(format!("there is no namespace {name:?}, it was said to exist")).into())
-                    }
-                }
-            }
-            // Not every shape of flash can have versions.
-            Err(Error::TooManyNamespaces { .. } | Error::BadVersionOptions(_)) => Ok(()),
-            Err(error) => self.refused(error),
-        }
-    }
-
-    /// From now on a namespace appends to other logs, some of which may not be there, or be named twice.
-    fn move_space(&mut self, space: u32) -> Result<(), End> {
-        let (count, last) = (self.rng.below(4), self.core.geometry().die_count() - 1);
-        let logs: Vec<u32> = (0..count).map(|_| self.rng.below(u64::from(last) + 1) as u32).collect();
-        let is_wrong = self.rng.one_in(8);
-        let logs: Vec<u32> = logs.into_iter().chain(is_wrong.then_some(last + 1)).collect();
-        let is_twice = logs.iter().collect::<BTreeSet<_>>().len() < logs.len();
-        let change = NamespaceChange { logs: Some(logs.clone()), ..NamespaceChange::default() };
-        match self.core.set_namespace(space, &change) {
-            Ok(()) if is_wrong || is_twice => return Err(Violation::new(format!("logs {logs:?} were taken")).into()),
-            Ok(()) => {
-                let root = self.core.request_root(false);
-                self.model.logs.get_mut(&space).expect("made with it").move_to(logs, root);
-                self.counts.moves += 1;
-                self.answered();
-            }
-            Err(Error::UnknownLog { log, .. }) if is_wrong && log == last + 1 => self.counts.moves_refused += 1,
-            Err(Error::LogTwice(_)) if is_twice => self.counts.moves_refused += 1,
-            Err(Error::TooManyNamespaces { .. }) => {}
-            Err(error) => self.refused(error)?,
-        }
-        let found = self.core.namespaces().into_iter().find(|info| info.id == space).map(|info| info.logs);
-        match (found, self.model.logs.get(&space)) {
-            (Some(found), Some(logs)) if found != logs.newest() => {
-                Err(Violation::new(format!("namespace {space} has logs {found:?}, and was given {logs:?}")).into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn draw_logs(&mut self) -> Vec<u32> {
-        let count = self.core.geometry().die_count();
-        if self.rng.one_in(2) { Vec::new() } else { vec![self.rng.below(count.into()) as u32] }
-    }
-
-    fn delete(&mut self, which: usize, space: u32) -> Result<(), End> {
-        let touches = |command: &Command| command.touches(space);
-        let there = self.model.spaces.get(&space).is_some_and(|(_, phase)| *phase == Phase::There);
-        let is_crowded = self.workload.is_crowded;
-        let busy = self.model.is_busy(space)
-            || self.waiting.iter().enumerate().any(|(i, command)| i != which && touches(command))
-            || self.readings.values().any(|reading| reading.address.0 == space)
-            || self.unit_readings.values().any(|reading| reading.put.space == space);
-        if !there || !is_crowded && (busy || !self.naming.is_empty() || !self.deletions.is_empty()) {
-            self.waiting.swap_remove(which);
-            return Ok(());
-        }
-        match self.core.delete_namespace(space, &BTreeSet::new()) {
-            Ok(deletion) => {
-                self.waiting.swap_remove(which);
-                self.model.spaces.get_mut(&space).expect("just seen").1 = Phase::Deleting;
-                self.deletions.push((deletion, space));
-                self.counts.deleted_in_use += u64::from(busy);
-                Ok(())
-            }
-            Err(StageError::NeedIndex(id)) => self.load_for(which, id),
-            Err(StageError::Busy) => Ok(()),
-            Err(StageError::Refused(error)) => {
-                self.waiting.swap_remove(which);
-                self.refused(error)
-            }
-        }
-    }
-
-    /// What a deleted namespace had is counted at some time, or many turns later.
-    fn finish_deletion(&mut self) {
-        let may = self.workload.is_crowded || self.naming.is_empty();
-        if may && !self.deletions.is_empty() && self.rng.one_in(DELETION_TURNS) {
-            let (deletion, space) = self.deletions.remove(0);
-            self.core.finish_deletion(deletion.count(self.core.geometry()));
-            self.naming.push((self.core.request_root(false), space));
-        }
-    }
-
-    fn named(&mut self, space: u32) {
-        self.answered();
-        let (_, phase) = self.model.spaces.get_mut(&space).expect("asked for");
-        match phase {
-            Phase::Creating => {
-                *phase = Phase::There;
-                self.counts.created += 1;
-            }
-            Phase::Deleting => {
-                self.model.remove_space(space);
-                self.counts.deleted += 1;
-            }
-            Phase::There => {}
-        }
-    }
-
     // --- waiting ----------------------------------------------------------------------------------------------------------------
 
-    /// Goes on until `done`, without new commands; `step` lets things happen.
+    /// Continues until `done`, without new commands; `step` lets things happen.
     pub fn drive(&mut self, step: Step<'_>, done: impl Fn(&World) -> bool) -> Result<(), End> {
         while !done(self) {
             self.turn()?;
@@ -755,11 +560,11 @@ impl World {
         Ok(())
     }
 
-    /// Answers everything and programs it; afterwards all blocks that failed in this life are noted for good.
+    /// Completes everything and programs it; afterwards all blocks that failed in this life are noted for good.
     pub fn settle(&mut self, step: Step<'_>) -> Result<(), End> {
         self.drive(step, World::is_quiet)?;
         let bad = self.medium.bad_blocks_told();
-        // The first root waits until failed blocks are dealt with, the second one says so.
+        // The first root waits until failed blocks are dealt with, the second one reports it.
         for _ in 0..2 {
             self.answered();
             let request = self.core.request_root(true);

@@ -17,13 +17,13 @@ fn plans() -> impl Iterator<Item = Plan> {
     })
 }
 
-/// Whether a failure tells of the broken promise: a value served without its checksum is a wrong answer, nothing else.
+/// Whether a failure reports the broken promise: a value served without its checksum is a wrong answer, nothing else.
 fn told(name: &str, said: &str) -> bool {
     let wrong = said.contains("a wrong answer") || said.contains("found");
     !said.contains("waits for ever") && (wrong || name != "DropsValueChecksum")
 }
 
-/// Tries seeds until one fails; answers what was said.
+/// Tries seeds until one fails; returns its message.
 fn caught(name: &str, mut attempt: impl FnMut(&Plan) -> Option<String>) {
     let begin = Instant::now();
     let said = plans()
@@ -46,7 +46,7 @@ fn broken_firmware_is_noticed() {
 }
 
 /// Goal:   the same for media: the checkers do not rely on what the firmware makes of it.
-/// Method: as above, with media that say that they have done what they have not.
+/// Method: as above, with media that report what they have not done.
 #[test]
 fn broken_media_are_noticed() {
     std::panic::set_hook(Box::new(|_| {}));

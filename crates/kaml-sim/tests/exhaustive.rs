@@ -1,5 +1,5 @@
 //! Power is cut all over small workloads that together go through every mechanism of the firmware. Here one operation in a
-//! few is cut, so that builds that are not optimised take seconds; `kaml sim run --exhaustive` cuts every one.
+//! few is cut, so builds that are not optimised take seconds; `kaml-lab sim run --exhaustive` cuts every one.
 
 use kaml_sim::{Cuts, Plan, Small, Totals, run};
 
@@ -14,7 +14,7 @@ fn exhaust(small: Small, seeds: std::ops::Range<u64>, one_in: u64) -> Totals {
 }
 
 /// Goal:   Puts of several records over several namespaces and logs survive a cut at any operation.
-/// Method: fork at an operation of the medium, open, compare, check the accounts, go on; recoveries are cut too.
+/// Method: fork at an operation of the medium, open, compare, check the accounts, continue; recoveries are cut too.
 #[test]
 fn puts_over_several_logs() {
     let totals = exhaust(Small::Puts, 0..10, 2);
@@ -52,7 +52,7 @@ fn large_values() {
 }
 
 /// Goal:   the same for writes and trims of blocks, whole units and parts of them.
-/// Method: a namespace of blocks beside one of records, its index out of memory now and then.
+/// Method: a namespace of blocks and one of records, its index out of memory occasionally.
 #[test]
 fn blocks() {
     exhaust(Small::Blocks, 0..6, 2);
@@ -69,8 +69,8 @@ fn blocks_on_failing_flash() {
     }
 }
 
-/// Goal:   versions, snapshots, rollbacks and merges survive cuts, beside records.
-/// Method: a versioned namespace beside one of records; all histories and snapshots are compared.
+/// Goal:   versions, snapshots, rollbacks and merges survive cuts, together with records.
+/// Method: a versioned namespace and one of records; all histories and snapshots are compared.
 #[test]
 fn versions() {
     let totals = exhaust(Small::Versions, 0..3, 4);
@@ -89,7 +89,7 @@ fn versions_on_failing_flash() {
 }
 
 /// Goal:   Puts under conditions are judged by what was staged before them, and are whole or leave nothing; namespaces that go while
-///         they are in use, and move to other logs, keep to what was answered.
+///         they are in use, and move to other logs, keep to what completed.
 /// Method: few keys, many Puts at once, some of byte strings; the model knows which conditions hold, and the logs of each namespace.
 #[test]
 fn conditions() {
@@ -100,20 +100,42 @@ fn conditions() {
     assert!(counts.deleted_in_use > 5 && counts.orphaned > 5, "{totals:?}");
 }
 
-/// Goal:   a large value and the frame that names it survive a cut while both are being written.
-/// Method: one large value after the other; program and ring write at once with a flush behind them, or one after the other.
+/// Goal:   keys above 16 bytes keep what keys below do, in order and in none: whole Puts or nothing of them, the order of an ordered namespace.
+/// Method: short and long keys of small and large values, under conditions; indexes leave memory, roots and checkpoints often.
 #[test]
-fn large_values_beside_their_frames() {
-    let totals = exhaust(Small::Beside, 0..12, 2);
-    assert!(totals.counts.beside > 50, "{totals:?}");
+fn long_keys() {
+    let totals = exhaust(Small::LongKeys, 0..12, 2);
+    let counts = &totals.counts;
+    assert!(counts.conditions_held > 100 && counts.conditions_failed > 50, "{totals:?}");
+    assert!(counts.strings_found > 50 && counts.strings_absent > 50 && counts.clustered > 20, "{totals:?}");
+    assert!(counts.deleted_in_ranges > 50, "{totals:?}");
 }
 
-/// Goal:   a large value whose program fails beside its frame is put all the same, and until then there or not.
+/// Goal:   snapshots show what was committed when they were opened, while collection moves records and namespaces are deleted; no cut leaves
+///         anything of them.
+/// Method: reads and listings through several snapshots all the time, compared with copies of the model; deletes of ranges.
+#[test]
+fn snapshots() {
+    let totals = exhaust(Small::Snapshots, 0..8, 40);
+    let counts = &totals.counts;
+    assert!(counts.snapshots > 100 && counts.snapshot_reads > 2000 && counts.snapshot_listings > 100, "{totals:?}");
+    assert!(totals.relocated_bytes > 0 && counts.deleted_in_ranges > 50, "{totals:?}");
+}
+
+/// Goal:   large values survive cuts while their callers program them.
+/// Method: one large value after the other, under conditions.
+#[test]
+fn large_values_of_lone_callers() {
+    let totals = exhaust(Small::Large, 0..12, 2);
+    assert!(totals.counts.own_programs > 50, "{totals:?}");
+}
+
+/// Goal:   a large value whose program fails is put all the same.
 /// Method: the same on flash where programs fail or find no space below, over several lives; some cuts.
 #[test]
 fn large_values_whose_programs_fail() {
-    let totals = exhaust(Small::Withdrawn, 0..6, 30);
-    assert!(totals.counts.beside > 100 && totals.counts.withdrawn > 5, "{totals:?}");
+    let totals = exhaust(Small::LargeFailures, 0..6, 30);
+    assert!(totals.counts.own_programs > 100, "{totals:?}");
 }
 
 /// Goal:   the same while namespaces come and go.
@@ -121,4 +143,12 @@ fn large_values_whose_programs_fail() {
 #[test]
 fn namespaces_come_and_go() {
     exhaust(Small::Namespaces, 0..6, 2);
+}
+
+/// Goal:   the same while the size of the device changes, by command and by itself.
+/// Method: a device that is filled to more than it had room for at first; indexes leave memory and come back with more bits.
+#[test]
+fn sizes_change() {
+    let totals = exhaust(Small::Resized, 0..16, 10);
+    assert!(totals.counts.resized > 100, "{totals:?}");
 }

@@ -2,7 +2,7 @@
 
 use kaml_sim::{Ask, Board, Experiment, Load, Order, Rig, Settings};
 
-/// A few blocks of the paper's board without spread, so that times are sums.
+/// A few blocks of the paper's board without spread, so times are sums.
 fn exact() -> Board {
     let mut board = Board::preset("kaml-2017").unwrap();
     board.geometry.blocks_per_die = 16;
@@ -67,7 +67,7 @@ fn latencies_are_sums() {
 #[test]
 fn dies_bound_bandwidth() {
     let mut board = exact();
-    // More than is written: a log without erased blocks would go on to other dies.
+    // More than is written: a log without erased blocks would continue to other dies.
     (board.geometry.blocks_per_die, board.geometry.pages_per_block) = (40, 256);
     let pages_per_s = 1e9 * f64::from(board.flash.planes) * 2.0 / board.flash.program_ns.iter().sum::<u64>() as f64;
     let one_die = pages_per_s * 64.0 / 9.0 * 1000.0 / 1e6;

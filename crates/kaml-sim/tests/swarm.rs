@@ -2,7 +2,7 @@
 
 use kaml_sim::{Cuts, Plan, Totals, run};
 
-/// Goal:   nothing that flash and power can do loses or changes what was answered, whatever hosts do.
+/// Goal:   nothing that flash and power can do loses or changes what completed, whatever hosts do.
 /// Method: a few seeds of the swarm; the continuous run takes hundreds. They must have come by everything.
 #[test]
 fn a_few_seeds() {
@@ -24,11 +24,13 @@ fn everything_happened(totals: &Totals) {
         ("a put under conditions that did not", counts.conditions_failed),
         ("a byte string that was found", counts.strings_found),
         ("a byte string that was not", counts.strings_absent),
+        ("a record that a snapshot was asked for", counts.snapshot_reads),
+        ("a listing of a snapshot", counts.snapshot_listings),
         ("a namespace moved to other logs", counts.moves),
-        ("a namespace not moved to logs that are not there", counts.moves_refused),
+        ("a namespace not moved to logs that do not exist", counts.moves_refused),
         ("a namespace deleted while it was in use", counts.deleted_in_use),
         ("a command whose namespace had gone", counts.orphaned),
-        ("a large value beside its frame", counts.beside),
+        ("a large value programmed by its caller", counts.own_programs),
         ("a cut while something was read", totals.read_cuts),
         ("a cut during formatting that left a device", totals.formats_whole),
         ("a cut during formatting that left none", totals.format_cuts - totals.formats_whole),
@@ -37,7 +39,7 @@ fn everything_happened(totals: &Totals) {
     assert!(missing.is_empty(), "never seen: {missing:?}; {totals:?}");
 }
 
-/// Goal:   the same seed does the same, whatever cuts are tried beside it.
+/// Goal:   the same seed does the same, whatever cuts are tried next to it.
 /// Method: trace hashes of one seed under different plans.
 #[test]
 fn seeds_are_deterministic() {

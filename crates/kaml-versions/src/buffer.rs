@@ -9,7 +9,7 @@ use crate::record::Version;
 use kaml_index::Key;
 
 pub(crate) const NONE: u32 = u32::MAX;
-/// Counted for each version beside its bytes: the entry (40), its part of the table (8), the allocator's header (16).
+/// Counted for each version in addition to its bytes: the entry (40), its part of the table (8), the allocator's header (16).
 pub(crate) const ENTRY_BYTES: usize = 64;
 
 /// A small version among large ones may find the pages full again and again, and the commit ring holds what is not sealed.
@@ -94,7 +94,7 @@ impl BufferRow {
         if self.table.is_empty() { NONE } else { self.table[self.slot(hash, key)] }
     }
 
-    /// Where to look for a key's versions before a sequence: the newest one, or behind the one that has this sequence. Who walks
+    /// Where to look for a key's versions before a sequence: the newest one, or after the one that has this sequence. A caller that walks
     /// through many versions asks so for each.
     pub(crate) fn behind(&self, hash: KeyHash, key: &Key, sequence: u64) -> u32 {
         let newest = self.newest(hash, key);
@@ -106,7 +106,7 @@ impl BufferRow {
         found.map_or(newest, |entry| entry.older)
     }
 
-    /// Removes the versions for which `leaves` says so; those behind its end stay. Of each key they are the oldest ones.
+    /// Removes the versions for which `leaves` returns true; those after its end are kept. Of each key they are the oldest ones.
     pub(crate) fn remove(&mut self, leaves: &[bool]) {
         let mut left = leaves.iter();
         self.entries.retain_mut(|entry| {
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
     use crate::record::Kind;
 
-    /// Goal:   a walk through a key's versions goes on behind the one that it came to, without passing all newer ones again.
-    /// Method: versions of two keys in turns; look behind each, behind what is not there, and after the oldest ones have left.
+    /// Goal:   a walk through a key's versions continues after the one that it came to, without passing all newer ones again.
+    /// Method: versions of two keys in turns; look after each, after what does not exist, and after the oldest ones have left.
     #[test]
     fn walks_go_on_where_they_are() {
         let keys = [1, 2].map(|key| (KeyHash::of(&Key::from(key), 7), Key::from(key)));
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(behind(&row, u64::MAX), Some(9990));
         assert_eq!(behind(&row, 9991), Some(9990));
         for at in (1..1000u64).step_by(2) {
-            assert_eq!(behind(&row, 10 * at), (10 * at).checked_sub(20), "behind {at}");
+            assert_eq!(behind(&row, 10 * at), (10 * at).checked_sub(20), "after {at}");
         }
         assert_eq!(behind(&row, 5000), Some(9990), "another key's version: from the newest one on");
         row.remove(&[true; 600]);

@@ -29,7 +29,7 @@ pub struct Columns {
     /// Memory of all rows' groups.
     group_bytes: usize,
     segment_count: u64,
-    /// What was found when it was last asked for: firmware asks with every step, and each row would be a miss or two.
+    /// The last result: the firmware asks with every step, and each row would be a miss or two.
     oldest: Mutex<Option<Oldest>>,
 }
 
@@ -41,18 +41,18 @@ struct Oldest {
     found: Option<(u64, u32)>,
 }
 
-/// A sealed segment, for whoever reads all of it.
+/// A sealed segment, for a caller that reads all of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentInfo {
     /// Where it lies.
     pub at: SegmentAt,
     /// Its row.
     pub row: u32,
-    /// All its versions' sequences are in this range; not every one in it is there.
+    /// All its versions' sequences are in this range; not every one in it exists.
     pub sequences: Range<u64>,
     /// Versions in it.
     pub records: u32,
-    /// Of these, the newest of their key, as far as memory tells.
+    /// The newest of their key among these, as far as memory shows.
     pub live: u32,
     /// Pages, from the first, that have records.
     pub hashed_pages: u32,
@@ -61,13 +61,13 @@ pub struct SegmentInfo {
 }
 
 impl SegmentInfo {
-    /// Tells the segment from others of its row, and from a part of itself. Never 0.
+    /// Distinguishes the segment from others of its row, and from a part of itself. Never 0.
     pub fn identity(&self) -> u32 {
         format::identity(&self.sequences, self.records, self.hashed_pages)
     }
 }
 
-/// Where memory goes, in bytes.
+/// How memory is used, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryUse {
     /// The page buffer with its bookkeeping.
@@ -105,7 +105,7 @@ impl Columns {
         MemoryUse { buffer_bytes: self.buffered_bytes, index_bytes: rows + self.group_bytes + size_of::<Columns>() }
     }
 
-    /// Changes the groups of a row, keeping count of their memory: it is asked for with every Put.
+    /// Changes the groups of a row, keeping count of their memory: it is read with every Put.
     fn change_row<T>(&mut self, row: u32, change: impl FnOnce(&mut Row) -> T) -> T {
         let row = &mut self.rows[row as usize];
         let before = row.group_bytes();
@@ -114,7 +114,7 @@ impl Columns {
         answer
     }
 
-    /// Puts a version into the buffer. `version` says what it is; its kind is a value or a tombstone, its sequence the
+    /// Puts a version into the buffer. `version` states what it is; its kind is a value or a tombstone, its sequence the
     /// largest of its key. Seal what [`Columns::wants_seal`] names afterwards.
     pub fn insert(&mut self, version: &Version, value: &[u8]) -> Result<(), Error> {
         let max = self.parameters.value_bytes_max();
@@ -172,7 +172,7 @@ impl Columns {
         rows.max_by_key(|row| self.rows[*row as usize].buffer.cost()).expect("at least one row")
     }
 
-    /// A segment full of a row's versions. They stay in the buffer, where searches find them, until it is installed; so
+    /// A segment full of a row's versions. They are kept in the buffer, where searches find them, until it is installed; so
     /// nothing else of the row is sealed in between.
     pub fn seal(&self, row: u32) -> Option<Sealed> {
         let chain = &self.rows[row as usize];
@@ -197,7 +197,7 @@ impl Columns {
         self.segment_count += 1;
     }
 
-    /// Installs a segment again that lies at `at`, with so many live versions. Those of one row come in the order they were sealed
+    /// Installs a segment again that lies at `at`, with this many live versions. Those of one row come in the order they were sealed
     /// in.
     pub fn restore(&mut self, at: SegmentAt, live: u16, stored: &SegmentTable) {
         let segment = Segment::new(at, stored.hashed_pages, stored.sequences(), stored.records, live);
@@ -210,7 +210,7 @@ impl Columns {
         self.segment_count += 1;
     }
 
-    /// A segment lies elsewhere from now on; answers its place in the row, or nothing if it is not there any more.
+    /// A segment lies elsewhere from now on; returns its place in the row, or nothing if it does not exist any more.
     pub fn relocate(&mut self, row: u32, from: SegmentAt, to: SegmentAt) -> Option<u32> {
         let mut segments = self.rows[row as usize].groups.iter_mut().flat_map(|group| &mut group.segments);
         let position = segments.position(|segment| segment.at() == from)?;
@@ -230,7 +230,7 @@ impl Columns {
         self.rows[row as usize].groups.iter().flat_map(move |group| self.segments_of(row, group))
     }
 
-    /// All versions of a row that are or were in segments have sequences before this. What segments say themselves may be too much.
+    /// All versions of a row that are or were in segments have sequences before this. The sequences in the segments themselves may be too high.
     pub fn sealed_end(&self, row: u32) -> u64 {
         self.rows[row as usize].sealed_end
     }
@@ -276,7 +276,7 @@ impl Columns {
     }
 
     /// Versions in the buffer with sequences before `before`, row by row: those to be made durable elsewhere before what
-    /// keeps them now is given back.
+    /// keeps them now is released.
     pub fn stragglers(&self, before: u64) -> impl Iterator<Item = (Version, &[u8])> {
         let versions = (0..self.parameters.rows).map(|row| self.buffered(row));
         versions.flat_map(move |row| row.take_while(move |(version, _)| version.sequence < before))
@@ -330,7 +330,7 @@ impl Columns {
         self.rows[row as usize].groups.get(group).map_or(0, |group| group.table_numbers().0)
     }
 
-    /// With the paper's index: runs of `count` full tables of a row, the paper's internal versions. Of each the share of bits
+    /// With the paper's index: runs of `count` full tables of a row, the paper's internal versions. For each, the share of bits
     /// that all its tables have set, by which the paper guesses how much of it is live, and its segments.
     ///
     /// Tables have bits at the same positions only where [`crate::BloomParameters::growth_permille`] is 1000.
@@ -343,7 +343,7 @@ impl Columns {
         runs.filter_map(|(row, run)| Some((Group::bits_in_common(run)?, segments(row, run)))).collect()
     }
 
-    /// Puts new segments in place of some groups of a row; answers the old segments' addresses.
+    /// Puts new segments in place of some groups of a row; returns the old segments' addresses.
     pub(crate) fn replace(
         &mut self,
         row: u32,

@@ -20,7 +20,7 @@ pub enum Error {
     /// No such snapshot: never taken, or forgotten.
     #[error("no snapshot {version}; the present user version is {present}")]
     NoSnapshot {
-        /// The one asked for.
+        /// The one requested.
         version: u32,
         /// The user version that puts belong to.
         present: u32,
@@ -33,8 +33,8 @@ pub enum Error {
         /// How many versions of it are kept and seen.
         available: u32,
     },
-    /// User versions or their ranges have run out.
-    #[error("too many snapshots or rollbacks")]
+    /// The namespace has as many snapshots as it may have, or their numbers or the ranges of their views have run out.
+    #[error("too many snapshots or rollbacks (a namespace has at most 1048576); forget snapshots first")]
     TooManySnapshots,
     /// A namespace cannot be shaped like this.
     #[error("{what} is {value}, must be {must}")]

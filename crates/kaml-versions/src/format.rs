@@ -1,6 +1,6 @@
 //! A sealed segment's table as bytes.
 //!
-//! Lives here:       what stands in the last pages of a segment, so that opening need not read the others.
+//! Lives here:       what is in the last pages of a segment, so opening need not read the others.
 //! Lives elsewhere:  which segments there are, in which order (`kaml-device`), the records' format (`record`).
 //! Implements:       paper:Muninn 4.5 (read-only tables are stored when they are complete); docs/versioned.md "Formats".
 
@@ -82,7 +82,7 @@ const _: () = {
     assert!(std::mem::offset_of!(TableHeader, row) == 24 && std::mem::offset_of!(TableHeader, shape) == 40);
 };
 
-/// What a segment's stored table says.
+/// What a segment's stored table contains.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentTable {
     pub(crate) sequences: Range<u64>,
@@ -93,7 +93,7 @@ pub struct SegmentTable {
 }
 
 impl SegmentTable {
-    /// The table that stands at the start of `bytes`, if it is whole and of this row.
+    /// The table that is at the start of `bytes`, if it is whole and of this row.
     pub fn decode(bytes: &[u8], row: u32, parameters: &Parameters) -> Result<SegmentTable, Error> {
         let table = decode(bytes, parameters)?;
         if table.row != row {
@@ -122,12 +122,12 @@ pub(crate) fn identity(sequences: &Range<u64>, records: u32, hashed_pages: u32) 
     crc_fast::crc32_iscsi(&bytes).max(1)
 }
 
-/// Pages that so many bytes behind a header take.
+/// Pages that so many bytes after a header take.
 pub(crate) fn pages_of(bytes: usize, page_bytes: u32) -> u32 {
     (BYTES + bytes).div_ceil(page_bytes as usize) as u32
 }
 
-/// Pages that a retrieval table of so many positions takes.
+/// Pages that a retrieval table of this many positions takes.
 pub(crate) fn table_pages(positions: u32, shape: ValueShape, page_bytes: u32) -> u32 {
     pages_of((positions as usize * shape.planes() as usize).div_ceil(8), page_bytes)
 }
@@ -147,7 +147,7 @@ pub(crate) fn positions_max(pages: u32, shape: ValueShape, page_bytes: u32) -> u
     (bits / shape.planes() as usize) as u32
 }
 
-/// The bytes that stand at the start of a segment's table pages.
+/// The bytes that are at the start of a segment's table pages.
 pub(crate) fn encode(stored: &SegmentTable) -> Vec<u8> {
     let (magic, length, shape, body) = match &stored.table {
         Table::Retrieval(table) => {
@@ -189,7 +189,7 @@ fn pack(table: &RetrievalTable) -> Vec<u8> {
     bytes
 }
 
-/// The table that stands at the start of `bytes`, if it is whole and belongs to a namespace of this shape.
+/// The table that is at the start of `bytes`, if it is whole and belongs to a namespace of this shape.
 pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<SegmentTable, Error> {
     let damaged = Error::DamagedTable;
     let Ok((header, rest)) = TableHeader::read_from_prefix(bytes) else { return Err(damaged("cut short")) };
@@ -217,7 +217,7 @@ pub(crate) fn decode(bytes: &[u8], parameters: &Parameters) -> Result<SegmentTab
     Ok(SegmentTable { sequences, row: header.row.get(), hashed_pages: header.hashed_pages.get(), records, table })
 }
 
-/// Bytes of the table behind a header; nothing if it is not of the namespace's index.
+/// Bytes of the table after a header; nothing if it is not of the namespace's index.
 fn body_bytes(header: &TableHeader, parameters: &Parameters) -> Result<Option<usize>, Error> {
     match (&parameters.index, header.magic) {
         (Index::Columns(shape), RETRIEVAL_MAGIC) => {
@@ -310,7 +310,7 @@ mod tests {
         assert!(decode(&encode(&stored()), &Parameters { index: narrow, ..parameters() }).is_err());
     }
 
-    /// Goal:   what is said to fit a number of pages does, and no more.
+    /// Goal:   what is reported to fit a number of pages does, and no more.
     /// Method: the longest tables of one to forty pages, and one position more.
     #[test]
     fn tables_fit_their_pages() {

@@ -19,7 +19,7 @@ const CLOSED_SEGMENTS_MIN: usize = 8;
 /// The same if half of its versions are not the newest of their key.
 const DYING_SEGMENTS_MIN: usize = 2;
 
-/// Where a segment lies on the medium, as the caller says: 48 bits.
+/// Where a segment lies on the medium, as the caller reports it: 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SegmentAt(u64);
 
@@ -43,10 +43,10 @@ pub(crate) struct Segment {
     /// Address below, hashed pages less one above.
     place: u64,
     first_sequence: u64,
-    /// Of its sequences, as far as it goes.
+    /// The part of its sequences that fits.
     sequence_span: u32,
     pub(crate) records: u16,
-    /// Keys whose newest version is here, as far as can be told from memory.
+    /// Keys whose newest version is here, as far as can be determined from memory.
     pub(crate) live: u16,
 }
 
@@ -185,7 +185,7 @@ impl Group {
     }
 
     /// Whether a merge should close it. A small one is worth it only if much of it will go: else it would be one more to
-    /// search for ever.
+    /// search forever.
     pub(crate) fn is_worth_closing(&self) -> bool {
         let count = |of: fn(&Segment) -> u32| self.segments.iter().map(of).sum::<u32>();
         let (live, records) = (count(|segment| segment.live.into()), count(|segment| segment.records.into()));
@@ -239,7 +239,7 @@ impl Group {
     /// Which versions of the key a segment of the probe's mask seems to have; with `below`, which was one of them, those before it.
     pub(crate) fn ordinals(&self, probe: &Probe, hash: KeyHash, segment: u32, below: Option<u16>) -> Ordinals {
         match (&self.tables, probe) {
-            // Asking for thousands of them with each step would take a walk over them minutes.
+            // Requesting thousands of them with each step would take a walk over them minutes.
             (Tables::Retrieval(tables), _) => Ordinals::Below(below.unwrap_or_else(|| tables.ordinals(hash, segment))),
             (Tables::Filters(tables), Probe::Filters(probe)) => {
                 let all = tables.places(probe, segment, hash);
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     /// Goal:   what a segment's directory entry packs comes back.
-    /// Method: one at the limits of its fields, and one whose sequences span more than it can say.
+    /// Method: one at the limits of its fields, and one whose sequences span more than it can express.
     #[test]
     fn segments_are_packed_without_loss() {
         let at = SegmentAt::new((1 << 48) - 1).expect("48 bits");

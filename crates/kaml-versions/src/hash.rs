@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what is done with them (`placement`, `group`, `bloom`).
 //! Implements:       paper:Muninn 4.2 (hash-based placement); docs/versioned.md "Placement".
 //!
-//! These numbers say where records lie in sealed segments, so they are part of the format: `golden` freezes them.
+//! These numbers state where records lie in sealed segments, so they are part of the format: `golden` freezes them.
 
 use kaml_index::Key;
 use xxhash_rust::xxh3::xxh3_128_with_seed;

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  blocks, the commit ring, reading and programming (`kaml-device`).
 //! Implements:       paper:Muninn 3-6; docs/versioned.md.
 //!
-//! Nothing here reads, writes, waits, or asks for the time. A search names pages, the caller reads them and hands back
+//! Nothing here reads, writes, waits, or reads the clock. A search names pages, the caller reads them and hands back
 //! what it read; a sealed segment is an image, its table in its last pages, that the caller programs where it likes.
 //!
 //! | module      | room                                                        |
@@ -13,7 +13,7 @@
 //! | `record`    | a version's bytes                                           |
 //! | `buffer`    | the page buffer: rows of versions that are not sealed yet   |
 //! | `placement` | which page each record of a segment goes to                 |
-//! | `retrieval` | the table that tells it                                     |
+//! | `retrieval` | the table that stores this choice                                     |
 //! | `seal`      | a row's versions to a segment                               |
 //! | `packed`    | columns of bits, one bit for each segment                   |
 //! | `retrieval_columns` | 64 segments' retrieval tables as columns            |
@@ -28,12 +28,14 @@
 //! | `versions`  | the namespace: what is put, deleted, rolled back            |
 //! | `reads`     | get as of, undo, list, while it changes                     |
 //! | `steps`     | history, diff, old versions, a read at a time               |
+//! | `copy`      | all versions of a row, for a backup                         |
 //! | `retention` | which old versions are kept                                 |
 //! | `merge`     | giving the space of the others back                         |
 
 mod bloom;
 mod buffer;
 mod columns;
+mod copy;
 mod error;
 mod format;
 mod group;
@@ -57,6 +59,7 @@ mod versions;
 
 pub use bloom::{BLOOM_HASHES_MAX, BloomOptions, BloomParameters};
 pub use columns::{Columns, MemoryUse, SegmentInfo};
+pub use copy::copy_row;
 pub use error::Error;
 pub use format::SegmentTable;
 pub use group::{SEGMENTS_MAX, SegmentAt};

@@ -4,8 +4,8 @@
 //! Lives elsewhere:  how tables are made when sealing (`seal`), when one is needed (`kaml-device`).
 //! Implements:       docs/versioned.md "Formats".
 //!
-//! What the table's header said is not known then. That no record is missing is told by the segment's identity, which the directory has:
-//! who has none can do this for salvaging only.
+//! The contents of the table's header are not known then. The segment's identity, which the directory has, shows that no record is missing:
+//! without an identity this is for salvaging only.
 
 use crate::Error;
 use crate::format::{self, SegmentTable};
@@ -30,7 +30,7 @@ impl SegmentTable {
         parameters: &Parameters,
     ) -> Result<Self, Error> {
         let Index::Columns(shape) = parameters.index else { return Err(Error::DamagedTable("filters")) };
-        let lost = Error::DamagedTable("its records do not tell it");
+        let lost = Error::DamagedTable("its records do not contain it");
         let pages =
             parameters.segment_pages.checked_sub(table_pages).filter(|_| table_pages > 0).ok_or(lost.clone())?;
         let found = Found::in_pages(row, &segment[..(pages * parameters.page_bytes) as usize], parameters);
@@ -62,7 +62,7 @@ struct Found {
 }
 
 impl Found {
-    /// Behind the hashed pages are long values, which are no records of this row.
+    /// After the hashed pages are long values, which are no records of this row.
     fn in_pages(row: u32, pages: &[u8], parameters: &Parameters) -> Found {
         let page_bytes = parameters.page_bytes;
         let of_page = |(page, bytes)| {
@@ -73,8 +73,8 @@ impl Found {
         Found { records: found.filter(|(_, hash, _)| hash.row(parameters.rows) == row).collect(), page_bytes }
     }
 
-    /// To how many pages, of at most so many, the records may have been hashed: each is where that puts it. The first long value
-    /// begins behind them.
+    /// To how many pages, of at most this many, the records may have been hashed: each is where that puts it. The first long value
+    /// begins after them.
     fn hashed_pages(&self, pages: u32, shape: ValueShape) -> Vec<u32> {
         let extents = self.records.iter().filter_map(|(version, ..)| match version.kind {
             Kind::Extent(at) => Some(at / self.page_bytes),

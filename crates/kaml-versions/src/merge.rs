@@ -1,13 +1,13 @@
-//! Version-aware merge: giving back the space of versions that no rule keeps.
+//! Version-aware merge: releasing the space of versions that no rule keeps.
 //!
-//! Lives here:       what a merge of a row would keep (the dry run), and carrying it out group by group.
+//! Lives here:       what a merge of a row would keep (the dry run), and executing it group by group.
 //! Lives elsewhere:  the rules (`retention`), when to merge and at which pace (the caller).
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 //!
 //! Rows have disjoint keys, so a row is merged by itself. Planning reads the records of its segments once, newest first,
 //! and decides exactly. Then runs of groups with little that is kept are rewritten: their kept versions, in time order,
 //! become new segments in the same place of the chain. The open group, the last one, is left alone or closed first, so puts
-//! go on.
+//! continue.
 
 use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
@@ -15,7 +15,7 @@ use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
 use crate::reads::{Pages, Source, load_extent, read_segment};
 use crate::record::{Kind, Version};
-use crate::retention::{Candidate, Fate, Retention};
+use crate::retention::{Candidate, Fate, Retention, mend_times};
 use crate::row::Row;
 use crate::seal::{Room, Sealed};
 use crate::timeline::Timeline;
@@ -24,7 +24,7 @@ use kaml_index::Key;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Of a group's versions, the percentage beyond which it is left alone (paper:Muninn 6.5).
+/// The percentage of kept versions above which a group is left alone (paper:Muninn 6.5).
 const KEPT_PERCENT_MAX: u64 = 80;
 
 /// What a merge of a row would do.
@@ -34,13 +34,13 @@ pub struct MergePlan {
     pub row: u32,
     /// Versions in its segments.
     pub versions: u64,
-    /// Of these, the ones that the rules keep.
+    /// Those of them that the rules keep.
     pub kept: u64,
     /// Versions that would go: those not kept in the groups that would be rewritten.
     pub dropped: u64,
     /// Bytes of the records and values that would go.
     pub dropped_bytes: u64,
-    /// Segments that would be read and given back; the kept versions take new ones.
+    /// Segments that would be read and released; the kept versions take new ones.
     pub segments: u64,
     /// Groups that would be rewritten, in runs, and the sequences that go from them.
     runs: Vec<Range<usize>>,
@@ -57,7 +57,7 @@ pub struct Merged {
     groups: Range<usize>,
     /// The new segments, oldest first.
     pub segments: Vec<Sealed>,
-    /// Of each, how many versions are the newest of their key.
+    /// For each, how many versions are the newest of their key.
     pub live: Vec<u16>,
     /// Segments that were read.
     pub segments_read: u64,
@@ -78,7 +78,7 @@ struct Decisions {
     closed: usize,
 }
 
-/// What the rules say about a row's versions, named by their sequences.
+/// What the rules decide about a row's versions, named by their sequences.
 #[derive(Default)]
 struct Verdict {
     drop: BTreeSet<u64>,
@@ -87,7 +87,7 @@ struct Verdict {
     with_older: Vec<(u64, Vec<u64>)>,
 }
 
-/// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be carried out.
+/// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be executed.
 pub fn preview_merge<S: Source>(
     source: &mut S,
     row: u32,
@@ -116,7 +116,8 @@ fn decide<S: Source>(
     kept_from: u64,
     closes: bool,
 ) -> Result<MergePlan, S::Error> {
-    let (decisions, timeline) = read_row(source, row, kept_from, closes)?;
+    let (mut decisions, timeline) = read_row(source, row, kept_from, closes)?;
+    decisions.mend_times();
     let verdict = decisions.verdict(retention, &timeline);
     Ok(decisions.plan(row, verdict))
 }
@@ -156,7 +157,7 @@ fn read_row<S: Source>(
 }
 
 impl Versions {
-    /// Closes the last group of a row if it is worth merging; call it before planning what will be carried out.
+    /// Closes the last group of a row if it is worth merging; call it before planning what will be executed.
     pub fn close_group(&mut self, row: u32) {
         self.columns.close_group(row);
     }
@@ -232,7 +233,7 @@ fn seal_kept(kept: &mut Row, plan: &MergePlan, parameters: &Parameters, first_ta
     let room = merged.segments.last().map_or(Room::New, |sealed| sealed.table.room());
     let Some(sealed) = kept.seal(plan.row, parameters, room) else { return };
     // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
-    // and in earlier ones would count it twice; its sequence is what tells.
+    // and in earlier ones would count it twice; its sequence is what decides.
     let leaving = kept.buffer.entries().iter().zip(&sealed.leaves).filter(|(_, leaves)| **leaves);
     let live = leaving.filter(|(entry, _)| plan.newest.contains(&entry.sequence())).count();
     merged.live.push(live as u16);
@@ -246,7 +247,7 @@ fn seal_kept(kept: &mut Row, plan: &MergePlan, parameters: &Parameters, first_ta
 }
 
 impl Versions {
-    /// The new segments of a merge lie at `at`, in their order, from now on, in place of the old ones. Answers how many older
+    /// The new segments of a merge lie at `at`, in their order, from now on, in place of the old ones. Returns how many older
     /// segments their row has, and the addresses of the old ones, which nothing refers to any more.
     pub fn install_merge(&mut self, merged: &Merged, at: &[SegmentAt]) -> (u32, Vec<SegmentAt>) {
         assert_eq!(merged.segments.len(), at.len(), "an address for each segment");
@@ -265,12 +266,21 @@ impl MergePlan {
 }
 
 impl Decisions {
+    /// Times of versions come from the clocks of hosts.
+    fn mend_times(&mut self) {
+        let mut versions: Vec<&mut Version> =
+            self.keys.values_mut().flatten().map(|candidate| &mut candidate.version).collect();
+        versions.sort_unstable_by_key(|version| version.sequence);
+        mend_times(versions.into_iter());
+    }
+
     fn verdict(&self, retention: &Retention, timeline: &Timeline) -> Verdict {
         let mut verdict = Verdict::default();
+        let kept = retention.kept_snapshots(timeline);
         for candidates in self.keys.values() {
             let sequences: Vec<u64> = candidates.iter().map(|candidate| candidate.version.sequence).collect();
             verdict.newest.extend(sequences.first());
-            for (at, fate) in retention.fates(candidates, timeline).into_iter().enumerate() {
+            for (at, fate) in retention.fates(candidates, timeline, &kept).into_iter().enumerate() {
                 if fate != Fate::Kept {
                     verdict.drop.insert(sequences[at]);
                 }
@@ -309,7 +319,7 @@ impl Decisions {
             }
             plan.segments += self.sizes[at] as u64;
         }
-        // Runs are installed one after another, and some groups stay as they are: a tombstone that went before what it hides
+        // Runs are installed one after another, and some groups do not change: a tombstone that went before what it hides
         // would let that be seen again.
         let run_of = if with_older.is_empty() { BTreeMap::new() } else { self.runs_of_sequences(&plan.runs) };
         for (tombstone, older) in with_older {
@@ -348,7 +358,7 @@ fn bytes_of(version: &Version) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal:   a tombstone stays as long as any version that it hides does, not only the one before it; the open group is left alone.
+    /// Goal:   a tombstone is kept as long as any version that it hides, not only the one before it; the open group is left alone.
     /// Method: a group of which nearly all is kept, one of which half is, and an open one of which nothing is; a key with a version in
     ///         the first, another and a tombstone in the second.
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       reading a column as a word, adding a segment to all columns.
 //! Lives elsewhere:  what a column means (`group`, `bloom`).
-//! Implements:       paper:Muninn 4.3 (Figure 4), without memory for segments that are not there yet.
+//! Implements:       paper:Muninn 4.3 (Figure 4), without memory for segments that do not exist yet.
 
 /// Segments at most: the bits of a word.
 pub(crate) const WIDTH_MAX: usize = 64;
@@ -10,7 +10,7 @@ pub(crate) const WIDTH_MAX: usize = 64;
 /// Columns of equal width, one after another without gaps.
 #[derive(Debug, Default)]
 pub(crate) struct Packed {
-    /// One word more than needed, so that any column can be read from two words.
+    /// One word more than needed, so any column can be read from two words.
     bits: Vec<u64>,
     width: usize,
 }

@@ -11,7 +11,7 @@ use crate::record::HEADER_BYTES;
 use crate::retrieval_columns::{PLANES_MAX, ValueShape};
 use kaml_index::Key;
 
-/// What tells in which segments, and where in them, a key's versions are.
+/// The index that finds in which segments, and where in them, a key's versions are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Index {
     /// Retrieval tables, and pages found when a segment is sealed.
@@ -31,9 +31,9 @@ pub struct Parameters {
     pub rows: u32,
     /// Memory of the page buffer, its own bookkeeping included.
     pub buffer_bytes: u64,
-    /// What tells where versions are.
+    /// The index that finds versions.
     pub index: Index,
-    /// Chosen at random for each namespace, so that nobody can choose keys that collide.
+    /// Chosen at random for each namespace, so nobody can choose keys that collide.
     pub seed: u64,
 }
 
@@ -43,7 +43,7 @@ pub struct Parameters {
 const ROWS_PER_SEGMENT: (u64, u64) = (13, 8);
 
 impl Parameters {
-    /// The paper's shape (4 KiB pages, 1 MiB segments) for a buffer of so many bytes, and our own choices.
+    /// The paper's shape (4 KiB pages, 1 MiB segments) for a buffer of this many bytes, and our own choices.
     pub fn for_buffer(buffer_bytes: u64, seed: u64) -> Parameters {
         Parameters::for_segments(buffer_bytes, 4096, 1 << 20, seed)
     }
@@ -73,7 +73,7 @@ impl Parameters {
         KeyHash::of(key, self.seed).row(self.rows)
     }
 
-    /// The longest value: all pages but the one that says where it is and those of the table.
+    /// The longest value: all pages but the one that states where it is and those of the table.
     pub fn value_bytes_max(&self) -> u64 {
         let table = match &self.index {
             Index::Columns(_) => 1,

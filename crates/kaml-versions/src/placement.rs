@@ -7,7 +7,7 @@
 //! A record that finds its pages full makes room along an *augmenting path*: it takes the place of one that has another
 //! candidate page, which may push out a third, and so on until a page has room. For records of one size this is maximum
 //! matching, and leaves a few slots of a thousand empty; for records of mixed sizes it is a good heuristic. A record
-//! that was placed stays placed, so whoever is tried first is served first.
+//! that was placed stays placed, so a version that is tried first is placed first.
 
 use crate::hash::CHOICES_MAX;
 
@@ -29,7 +29,7 @@ struct Item {
 #[derive(Clone, Copy, Debug)]
 struct Step {
     page: u16,
-    /// Who moves in.
+    /// What moves in.
     item: u32,
     choice: u8,
     /// The step that made it leave its page; `NONE` for the new record.
@@ -65,7 +65,7 @@ impl Placement {
         }
     }
 
-    /// Places one more record; answers its number, in the order of placing, or nothing if there is no room.
+    /// Places one more record; returns its number, in the order of placing, or nothing if there is no room.
     pub(crate) fn place(&mut self, bytes: u32, pages: [u16; CHOICES_MAX]) -> Option<usize> {
         let number = self.items.len();
         self.items.push(Item { bytes, pages, choice: 0, next: NONE });
@@ -96,7 +96,7 @@ impl Placement {
         self.augment()
     }
 
-    /// Breadth first, so that paths are as short as they can be.
+    /// Breadth first, so paths are as short as they can be.
     fn augment(&mut self) -> bool {
         let mut at = 0;
         while at < self.steps.len() && at < VISITS_MAX {

@@ -6,7 +6,7 @@
 //! Implements:       paper:Muninn 4.3-4.4; docs/versioned.md "Snapshots and rolling back".
 //!
 //! A look at the namespace is short and reads nothing; flash is read between two looks, when everything may have
-//! changed. So a walk does not remember where it is but what it has seen: it goes on below the sequence found last and
+//! changed. So a walk does not remember where it is but what it has seen: it continues below the sequence found last and
 //! passes over versions of a segment that it has looked at already. What is put meanwhile has a larger sequence, what is sealed or
 //! moved meanwhile is found at its new place, and nothing else that comes to its old one is taken for it.
 
@@ -29,7 +29,7 @@ pub trait Source {
     type Error: From<Error>;
     /// Looks at the namespace as it is now. What `look` holds (the second argument) stays readable until the next look.
     fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Self::Error>;
-    /// Reads bytes of a segment that the last look held, and answers what `take` makes of them. What it finds damaged is best read
+    /// Reads bytes of a segment that the last look held, and returns what `take` makes of them. What it finds damaged is best read
     /// again: a bit that flipped on its way is right then. A page of records is read as a whole, the value of an extent as it lies.
     fn read<T>(
         &mut self,
@@ -46,7 +46,7 @@ pub enum At {
     Latest,
     /// The newest that a snapshot sees.
     Snapshot(u32),
-    /// So many versions before the newest; deletes count.
+    /// This many versions before the newest; deletes count.
     Back(u32),
 }
 
@@ -113,6 +113,27 @@ pub(crate) struct Walk {
     before: u64,
     /// How far it has come in segments.
     passed: Passed,
+    bisection: Option<Bisection>,
+    /// The segment in which the last bisection came to nothing.
+    not_bisected: Option<(SegmentAt, u64)>,
+}
+
+/// Finding where the versions before a sequence begin in a segment that has newer ones, too. A segment may have thousands of versions of
+/// one key; their ordinals ascend with their sequences.
+#[derive(Debug)]
+struct Bisection {
+    segment: (SegmentAt, u64),
+    /// Versions with ordinals below this one are old enough.
+    low: u16,
+    /// Those with this ordinal or a larger one are too new.
+    high: u16,
+}
+
+impl Bisection {
+    /// The ordinal to look at next: first the oldest, for often all of a segment is too new.
+    fn middle(&self) -> u16 {
+        if self.low == 0 { 0 } else { self.low + (self.high - self.low) / 2 }
+    }
 }
 
 /// The next place of a walk.
@@ -123,15 +144,34 @@ enum Spot {
 
 impl Walk {
     pub(crate) fn new(key: &Key, before: u64) -> Walk {
-        Walk { key: *key, before, passed: Passed::new() }
+        Walk { key: *key, before, passed: Passed::new(), bisection: None, not_bisected: None }
     }
 
-    /// The newest place that was not looked at.
-    fn spot(&self, columns: &Columns) -> Option<Spot> {
+    /// The newest place that was not looked at; within a bisection the one in the middle.
+    fn spot(&mut self, columns: &Columns) -> Option<Spot> {
+        if let Some(bisection) = &self.bisection {
+            let (segment, middle) = (bisection.segment, bisection.middle());
+            self.passed.insert(segment, middle + 1);
+            match columns.search(&self.key, self.before).next_beyond(&self.passed) {
+                Some(Place::Page(found)) if (found.segment(), found.ordinal) == (segment, middle) => {
+                    return Some(Spot::Page(found));
+                }
+                // The segment was moved, or something older is not where it seemed to be.
+                _ => self.end_bisection(true),
+            }
+        }
         Some(match columns.search(&self.key, self.before).next_beyond(&self.passed)? {
             Place::Buffered(version, record) => Spot::Buffered(version, record.into()),
             Place::Page(candidate) => Spot::Page(candidate),
         })
+    }
+
+    /// From now on it looks at one version after the other, first at the newest that may be old enough.
+    fn end_bisection(&mut self, is_in_vain: bool) {
+        if let Some(Bisection { segment, high, .. }) = self.bisection.take() {
+            self.passed.insert(segment, high);
+            self.not_bisected = is_in_vain.then_some(segment);
+        }
     }
 
     /// Looks at the next place. It may have nothing; otherwise it has the next version, if there is one.
@@ -147,22 +187,45 @@ impl Walk {
             None => return Ok(ControlFlow::Break(None)),
             Some(Spot::Buffered(version, record)) => Some(Found { version, record, page: None }),
             Some(Spot::Page(candidate)) => {
-                self.passed.insert((candidate.at, candidate.sequences.start), candidate.ordinal);
+                self.passed.insert(candidate.segment(), candidate.ordinal);
                 let page = Pages::one(candidate.at, candidate.page, &parameters);
                 let (found, is_odd) = page.read(source, |bytes| {
-                    let found = candidate.check(&self.key, self.before, bytes)?;
+                    let found = candidate.find(&self.key, bytes)?;
                     let is_odd = found.is_none() && !shares_row(bytes, &self.key, &parameters);
                     Ok((found.map(|(version, record)| (version, record.into())), is_odd))
                 })?;
                 if is_odd {
                     check_segment(source, &self.key, candidate.at)?;
                 }
-                found.map(|(version, record)| Found { version, record, page: Some(page) })
+                let found = found.map(|(version, record)| Found { version, record, page: Some(page) });
+                self.bisect(&candidate, found)
             }
         };
         let Some(found) = found else { return Ok(ControlFlow::Continue(())) };
         self.before = found.version.sequence;
         Ok(ControlFlow::Break(Some(found)))
+    }
+
+    /// What is found is the next version, unless it is too new, or there may be a newer one that is old enough.
+    fn bisect(&mut self, candidate: &Candidate, found: Option<Found>) -> Option<Found> {
+        let Some(sequence) = found.as_ref().map(|found| found.version.sequence) else {
+            self.end_bisection(true);
+            return None;
+        };
+        match &mut self.bisection {
+            None if sequence < self.before => return found,
+            None if self.not_bisected == Some(candidate.segment()) => return None,
+            None => {
+                let (segment, high) = (candidate.segment(), candidate.ordinal);
+                self.bisection = Some(Bisection { segment, low: 0, high });
+            }
+            Some(bisection) if sequence < self.before => bisection.low = candidate.ordinal + 1,
+            Some(bisection) => bisection.high = candidate.ordinal,
+        }
+        if self.bisection.as_ref().is_some_and(|bisection| bisection.low == bisection.high) {
+            self.end_bisection(false);
+        }
+        None
     }
 }
 
@@ -180,7 +243,7 @@ impl Seek {
         Seek { walk: Walk::new(key, view.end()), back, newer: 0 }
     }
 
-    /// Looks at the next place; the view is always the same. In the end the version is found, or it is not there.
+    /// Looks at the next place; the view is always the same. In the end the version is found, or it does not exist.
     pub(crate) fn step<S: Source>(
         &mut self,
         source: &mut S,
@@ -219,7 +282,7 @@ pub(crate) fn load<S: Source>(source: &mut S, found: Found) -> Result<Option<Rec
     Ok(value.map(|value| Record { version, value }))
 }
 
-/// The value of an extent whose record stands in these pages.
+/// The value of an extent whose record is in these pages.
 pub(crate) fn load_extent<S: Source>(source: &mut S, version: &Version, pages: &Pages) -> Result<Vec<u8>, S::Error> {
     // The value's checksum vouches for its place, too, which may have come wrong with its page.
     if let Some(value) = read_extent(source, version, pages, |value| Ok(value.ok()))? {
@@ -269,7 +332,7 @@ pub fn is_whole(segment: &[u8], info: &SegmentInfo, parameters: &Parameters) -> 
     whole && count == info.records && format::decode(&segment[table_at..], parameters).is_ok()
 }
 
-/// A version of a key; nothing if it is not there or deleted.
+/// A version of a key; nothing if it does not exist or deleted.
 pub fn get<S: Source>(source: &mut S, key: &Key, at: At) -> Result<Option<Record>, S::Error> {
     let (view, back) = match at {
         At::Latest => (view_of(source, None)?, 0),
@@ -294,12 +357,12 @@ fn get_back<S: Source>(source: &mut S, key: &Key, view: &View, back: u32) -> Res
     Ok((found.map(|found| load(source, found)).transpose()?.flatten(), seek.newer))
 }
 
-/// The newest version of a key that a view sees; nothing if it is not there or deleted.
+/// The newest version of a key that a view sees; nothing if it does not exist or deleted.
 pub fn get_seen<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Option<Record>, S::Error> {
     Ok(get_back(source, key, view, 0)?.0)
 }
 
-/// Reads all versions of a row with their values; answers how many, and the values' bytes.
+/// Reads all versions of a row with their values; returns how many, and the values' bytes.
 pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Error> {
     let (buffered, segments, parameters) = row_of(source, row, |_| true)?;
     let mut bytes: u64 = buffered.iter().map(|version| u64::from(version.value_len)).sum();
@@ -321,7 +384,7 @@ pub fn verify<S: Source>(source: &mut S, row: u32) -> Result<(u64, u64), S::Erro
 }
 
 /// What undoing the last `count` changes of a key makes its newest version: a record, or nothing for a delete. Before its
-/// oldest version a key was not there; undoing more than that is refused.
+/// oldest version a key did not exist; undoing more than that is refused.
 pub fn undone<S: Source>(source: &mut S, key: &Key, count: u32) -> Result<Option<Record>, S::Error> {
     let view = view_of(source, None)?;
     let (old, available) = get_back(source, key, &view, count)?;
@@ -331,7 +394,7 @@ pub fn undone<S: Source>(source: &mut S, key: &Key, count: u32) -> Result<Option
     Ok(old)
 }
 
-/// Whether a key is there in a view.
+/// Whether a key exists in a view.
 pub fn exists<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<bool, S::Error> {
     Ok(newest(source, key, view)?.is_some_and(|version| version.kind != Kind::Tombstone))
 }
@@ -341,7 +404,7 @@ pub fn newest<S: Source>(source: &mut S, key: &Key, view: &View) -> Result<Optio
     Ok(Seek::new(key, view, 0).finish(source, view)?.map(|found| found.version))
 }
 
-/// The keys of a row that are there in a view, in order. Rows are independent; all of them are the namespace.
+/// The keys of a row that exist in a view, in order. Rows are independent; all of them are the namespace.
 pub fn list<S: Source>(source: &mut S, row: u32, view: &View) -> Result<Vec<Key>, S::Error> {
     let (buffered, segments, parameters) = row_of(source, row, |_| true)?;
     let mut newest = BTreeMap::new();
@@ -359,7 +422,7 @@ pub fn list<S: Source>(source: &mut S, row: u32, view: &View) -> Result<Vec<Key>
     Ok(newest.into_iter().filter(|(_, kind)| *kind != Kind::Tombstone).map(|(key, _)| key).collect())
 }
 
-/// The versions of a row in the buffer, and its segments that are wanted, which are held.
+/// The versions of a row in the buffer, and its segments that are needed, which are held.
 fn row_of<S: Source>(
     source: &mut S,
     row: u32,
@@ -374,7 +437,7 @@ fn row_of<S: Source>(
     })
 }
 
-/// Takes something from each version of a segment, in the order they stand in. All of them are there, or it is damaged.
+/// Takes something from each version of a segment, in the order they are in. All of them exist, or the segment is damaged.
 pub(crate) fn read_segment<S: Source, T>(
     source: &mut S,
     segment: &SegmentInfo,

@@ -1,4 +1,4 @@
-//! A version as it stands in the page buffer and in the pages of a segment.
+//! A version as it is in the page buffer and in the pages of a segment.
 //!
 //! Lives here:       the header, its checks, walking the records of a page.
 //! Lives elsewhere:  which page a record goes to (`placement`), the commit ring's own records (`kaml-device`).
@@ -12,11 +12,11 @@ use std::ops::Range;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Stands before the key, which stands before the payload.
+/// Stands before the key, which precedes the payload.
 ///
 /// | offset | bytes | field          | meaning                                                                  |
 /// |-------:|------:|----------------|--------------------------------------------------------------------------|
-/// |      0 |     4 | `header_crc`   | CRC32C over the rest of the header and the key                           |
+/// |      0 |     4 | `header_crc`   | CRC32C over the remainder of the header and the key                           |
 /// |      4 |     4 | `value_crc`    | CRC32C over the value                                                    |
 /// |      8 |     4 | `value_len`    | bytes of the value                                                       |
 /// |     12 |     2 | `ordinal`      | how many versions of this key in this segment are older; set when sealed |
@@ -56,7 +56,7 @@ pub enum Kind {
     Value,
     /// The key was deleted.
     Tombstone,
-    /// A value too long for a page; it stands at this byte of its segment, behind the hashed pages.
+    /// A value too long for a page; it is at this byte of its segment, after the hashed pages.
     Extent(u32),
 }
 
@@ -73,7 +73,7 @@ pub struct Version {
     pub value_crc: u32,
     /// Commit order in the device; no two versions have the same, and a key's later version has a larger one.
     pub sequence: u64,
-    /// When it was put: nanoseconds since 1970, as the caller said.
+    /// When it was put: nanoseconds since 1970, as the caller reported.
     pub time_ns: u64,
     /// The user version it was put in.
     pub user_version: u32,
@@ -82,7 +82,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// Bytes that stand in a page for it.
+    /// Bytes that are in a page for it.
     pub fn stored_bytes(&self) -> usize {
         HEADER_BYTES + self.key.len() + self.payload_bytes()
     }
@@ -95,7 +95,7 @@ impl Version {
         }
     }
 
-    /// Header and key, at the start of `into`; answers how many bytes.
+    /// Header and key, at the start of `into`; returns how many bytes.
     pub(crate) fn encode_head(&self, into: &mut [u8]) -> usize {
         let kind = match self.kind {
             Kind::Value => 1,
@@ -121,7 +121,7 @@ impl Version {
         len
     }
 
-    /// Header, key and, for an extent, where its value stands; answers how many bytes.
+    /// Header, key and, for an extent, where its value is; returns how many bytes.
     pub(crate) fn encode(&self, into: &mut [u8]) -> usize {
         let len = self.encode_head(into);
         if let Kind::Extent(at) = self.kind {
@@ -188,6 +188,9 @@ impl Version {
     }
 
     /// The value in a record's bytes; nothing for tombstones and extents. Checked against its checksum.
+    ///
+    /// # Errors
+    /// [`Error::DamagedRecord`] if the checksum does not match.
     pub fn value<'a>(&self, record: &'a [u8]) -> Result<Option<&'a [u8]>, Error> {
         if self.kind != Kind::Value {
             return Ok(None);
@@ -200,7 +203,7 @@ impl Version {
     }
 }
 
-/// The records of a page, in the order they stand in.
+/// The records of a page, in the order they are in.
 pub fn records(page: &[u8]) -> impl Iterator<Item = Result<(Version, &[u8]), Error>> {
     let mut rest = page;
     std::iter::from_fn(move || match Version::decode(rest) {
@@ -216,7 +219,7 @@ pub fn records(page: &[u8]) -> impl Iterator<Item = Result<(Version, &[u8]), Err
     })
 }
 
-/// As [`records`], of a page of a segment whose versions have these sequences. Others show that something else stands there.
+/// As [`records`], of a page of a segment whose versions have these sequences. Others show that the page contains something else.
 pub(crate) fn records_among<'a>(
     page: &'a [u8],
     sequences: &Range<u64>,

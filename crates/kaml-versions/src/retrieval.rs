@@ -1,7 +1,7 @@
 //! One segment's retrieval table: a value for each of its records, readable by hash, without the keys.
 //!
 //! Lives here:       the linear system of a table and its solution.
-//! Lives elsewhere:  what the values say (`seal`), how 64 tables are read at once (`group`).
+//! Lives elsewhere:  what the values mean (`seal`), how 64 tables are read at once (`group`).
 //! Implements:       docs/versioned.md "Retrieval tables" (a static function by XOR of positions).
 //!
 //! A record's value is the XOR of five positions of the table. Each record is thus one linear equation over GF(2), and a
@@ -64,7 +64,7 @@ impl System {
     /// Values of all positions that satisfy every equation; those that nothing determines are zero. `planes` is how many
     /// bits of a value count.
     pub(crate) fn solve(&self, planes: u32) -> Vec<u32> {
-        // One bit vector for each plane, so that an equation is settled by the parity of two vectors' common bits.
+        // One bit vector for each plane, so an equation is settled by the parity of two vectors' common bits.
         let mut solved = vec![0u64; self.words * planes as usize];
         let mut table = vec![0; self.count];
         for pivot in (0..self.count).rev().filter(|pivot| self.present[*pivot]) {
@@ -83,13 +83,13 @@ impl System {
     }
 }
 
-/// Positions that a table for so many records has. One percent more than records, and four more in any case: a
+/// Positions that a table for this many records has. One percent more than records, and four more in any case: a
 /// solution exists nearly always, whatever the size.
 pub(crate) fn positions_for(records: usize) -> u32 {
     (records + (records / 100).max(4)) as u32
 }
 
-/// The most records that a table of so many positions is made for.
+/// The most records that a table of this many positions is made for.
 pub(crate) fn records_for(positions: u32) -> usize {
     let positions = positions as usize;
     let guess = positions.saturating_sub((positions / 101).max(4));

@@ -11,7 +11,7 @@
 //! position p:  plane 0: s0 s1 … s63 │ plane 1: s0 s1 … s63 │ … │ plane 15: s0 s1 … s63
 //! ```
 //!
-//! XOR over five positions gives the value in each segment; comparing it plane by plane with the wanted fingerprint
+//! XOR over five positions gives the value in each segment; comparing it plane by plane with the requested fingerprint
 //! leaves a mask whose highest bit is the newest segment that may have the version. With fewer segments the planes are
 //! narrower, to the bit, so a group that still grows takes no more memory than its tables.
 
@@ -19,9 +19,9 @@ use crate::format;
 use crate::hash::{KeyHash, VersionHash};
 use crate::packed::Packed;
 
-/// Bits of a value that tell the candidate page.
+/// Bits of a value that name the candidate page.
 pub(crate) const CHOICE_BITS: u32 = 2;
-/// Planes at most: 30 bits of fingerprint are far more than anybody wants.
+/// Planes at most: 30 bits of fingerprint are far more than anybody needs.
 pub(crate) const PLANES_MAX: u32 = 32;
 
 /// How a value is laid out: fingerprint in the low planes, choice in the two highest.
@@ -30,7 +30,7 @@ pub struct ValueShape {
     /// Bits compared before a page is read, 4 to 28. One more halves the needless reads and costs an eighth of a byte a key.
     pub fingerprint_bits: u32,
     /// Candidate pages of a version, 2 to 4. With 3, equal records fill 99.9 % of a segment; mixed ones like 4 better. A
-    /// choice beyond proves that a version is not there.
+    /// choice beyond proves that a version does not exist.
     pub choices: u32,
 }
 
@@ -114,13 +114,13 @@ impl RetrievalColumns {
         self.columns.push(table.values.len() * planes as usize, bits);
     }
 
-    /// How many versions of the key a segment seems to have: one has ordinal 0, the others are asked for in turn.
+    /// How many versions of the key a segment seems to have: one has ordinal 0, the others are tested in turn.
     pub(crate) fn ordinals(&self, hash: KeyHash, segment: u32) -> u16 {
         let has = |ordinal: &u16| self.probe(&hash.version(*ordinal)).mask >> segment & 1 == 1;
         1 + (1..u16::MAX).take_while(has).count() as u16
     }
 
-    /// The page, of so many, where a version would be; `probe` is that of ordinal 0.
+    /// The page, of this many, where a version would be; `probe` is that of ordinal 0.
     pub(crate) fn page(&self, probe: &RetrievalProbe, hash: KeyHash, segment: u32, ordinal: u16, pages: u32) -> u32 {
         let hash = hash.version(ordinal);
         let choice = if ordinal == 0 { probe.choice(segment) } else { self.probe(&hash).choice(segment) };
@@ -150,7 +150,7 @@ impl RetrievalColumns {
         }
     }
 
-    /// Keeps the segments whose fingerprint is the wanted one, and stops when none is left.
+    /// Keeps the segments whose fingerprint is the requested one, and stops when none is left.
     fn compare(&self, hash: &VersionHash, plane: impl Fn(usize) -> u64) -> RetrievalProbe {
         let mut mask = self.columns.all();
         for at in 0..self.shape.fingerprint_bits {

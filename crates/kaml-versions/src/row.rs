@@ -54,7 +54,7 @@ impl Row {
         }
     }
 
-    /// A segment full of its versions, which stay in the buffer; nothing if it is empty. Its table suits `room`.
+    /// A segment full of its versions, which are kept in the buffer; nothing if it is empty. Its table suits `room`.
     pub(crate) fn seal(&self, index: u32, parameters: &Parameters, room: Room) -> Option<Sealed> {
         match (&parameters.index, &self.open) {
             (Index::Columns(shape), _) => seal(index, &self.buffer, parameters, *shape, room),
@@ -68,7 +68,7 @@ impl Row {
         self.reopen(parameters, number);
     }
 
-    /// Begins the segment that is filled anew.
+    /// Begins the segment that is filled again.
     pub(crate) fn reopen(&mut self, parameters: &Parameters, number: u32) {
         if let Index::Bloom(bloom) = &parameters.index {
             self.open = Some(Box::new(Open::new(parameters, bloom, number)));

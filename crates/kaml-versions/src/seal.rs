@@ -1,11 +1,11 @@
 //! From the oldest versions of a row to a segment.
 //!
 //! Lives here:       choosing versions, their ordinals, pages and equations; the image, for either index.
-//! Lives elsewhere:  when a row is sealed (`columns`), where the image goes (the caller), the paper's way (`bloom`).
-//! Implements:       docs/versioned.md "Sealing"; paper:Muninn 4.2.1, 4.4 (write order).
+//! Lives elsewhere:  when a row is sealed (`columns`), where the image is written (the caller), the paper's way (`bloom`).
+//! Implements:       docs/versioned.md "Placement"; paper:Muninn 4.2.1, 4.4 (write order).
 //!
 //! A segment is chosen in steps, each of which may leave versions to the next segment. Whenever one is left, so are all
-//! newer versions of its key: the segments of a row stay in time order for each key.
+//! newer versions of its key: the segments of a row are in time order for each key.
 
 use crate::bloom::FilterTable;
 use crate::buffer::{BufferRow, Buffered, NONE};
@@ -23,7 +23,7 @@ use std::ops::Range;
 const RECORDS_MAX: usize = 60_000;
 /// Versions are tried until their bytes exceed a segment's by this, in sixteenths.
 const TRIED_SIXTEENTHS: usize = 20;
-/// A table has room for so many sixteenths of the versions that fill a segment.
+/// A table has room for this many sixteenths of the versions that fill a segment.
 const RECORDS_SIXTEENTHS: usize = 18;
 /// After so many versions in a row that found no place, the segment counts as full.
 const MISSES_MAX: usize = 48;
@@ -45,15 +45,15 @@ pub struct Sealed {
     pub hashed_pages: u32,
     /// Pages of its table: the last ones of the image.
     pub table_pages: u32,
-    /// What tells where its versions are.
+    /// The index of its versions.
     pub(crate) table: Table,
     /// Each key once.
     pub(crate) keys: Vec<KeyHash>,
-    /// Of the row's first versions, those that are in it.
+    /// Those of the row's first versions that are in it.
     pub(crate) leaves: Vec<bool>,
 }
 
-/// What tells where a segment's versions are.
+/// The index of a segment's versions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Table {
     Retrieval(RetrievalTable),
@@ -73,7 +73,7 @@ impl Table {
 /// A version that leaves the buffer: its number there, and its page.
 pub(crate) struct Placed {
     pub(crate) entry: usize,
-    /// As it will stand there, but for the place of a long value.
+    /// As it will be stored, except for the place of a long value.
     pub(crate) version: Version,
     pub(crate) page: u32,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Placed {
 pub(crate) enum Room {
     /// There is no such group, or it is full.
     New,
-    /// A group with so many positions.
+    /// A group with this many positions.
     Join(u32),
 }
 
@@ -105,7 +105,7 @@ struct Division {
     table: u32,
 }
 
-/// Seals what it can of a row's versions; nothing if the row is empty. They stay in the row until they are removed.
+/// Seals what it can of a row's versions; nothing if the row is empty. They are kept in the row until they are removed.
 pub(crate) fn seal(
     row_index: u32,
     row: &BufferRow,
@@ -199,7 +199,7 @@ fn choose(row: &BufferRow, parameters: &Parameters, pages: Division, placement: 
     chosen
 }
 
-/// The entries to try, in the order of trying. A version counts as large as the largest newer one of its key, so that
+/// The entries to try, in the order of trying. A version counts as large as the largest newer one of its key, so
 /// it comes before them.
 fn order(row: &BufferRow, parameters: &Parameters) -> Vec<usize> {
     let limit = parameters.segment_bytes() * TRIED_SIXTEENTHS / 16;

@@ -4,8 +4,8 @@
 //! Lives elsewhere:  reading the pages (the caller), deciding whether a version is visible (`space`).
 //! Implements:       paper:Muninn 4.3 (Figure 5).
 //!
-//! Within a segment, a key's versions have ordinals, older ones smaller ones, and memory tells which there seem to be; the
-//! last one is read first. A page that does not have the version it was read for was read in vain; the search goes on.
+//! Within a segment, a key's versions have ordinals, older ones smaller ones, and memory shows which there seem to be; the
+//! last one is read first. A page that does not have the version it was read for was read in vain; the search continues.
 
 use crate::Error;
 use crate::buffer::NONE;
@@ -17,7 +17,7 @@ use kaml_index::Key;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// How far a search that was broken off had come in segments: the ordinal looked at last, below which it goes on. A segment is
+/// How far a search that was broken off had come in segments: the ordinal looked at last, below which it continues. A segment is
 /// known by its address and its first sequence, for others may come to lie where it was.
 pub(crate) type Passed = BTreeMap<(SegmentAt, u64), u16>;
 
@@ -35,20 +35,30 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The version of `key` that the candidate's page was read for, if it is there with a sequence before `before`.
+    /// The version of `key` that the candidate's page was read for, if it exists with a sequence before `before`.
     pub(crate) fn check<'p>(
         &self,
         key: &Key,
         before: u64,
         page: &'p [u8],
     ) -> Result<Option<(Version, &'p [u8])>, Error> {
+        Ok(self.find(key, page)?.filter(|(version, _)| version.sequence < before))
+    }
+
+    /// The version of `key` that the candidate's page was read for, if it exists.
+    pub(crate) fn find<'p>(&self, key: &Key, page: &'p [u8]) -> Result<Option<(Version, &'p [u8])>, Error> {
         for record in records_among(page, &self.sequences) {
             let (version, bytes) = record?;
             if version.key == *key && version.ordinal == self.ordinal {
-                return Ok((version.sequence < before).then_some((version, bytes)));
+                return Ok(Some((version, bytes)));
             }
         }
         Ok(None)
+    }
+
+    /// The segment, and its first sequence: others may come to lie where it was.
+    pub(crate) fn segment(&self) -> (SegmentAt, u64) {
+        (self.at, self.sequences.start)
     }
 }
 
@@ -143,7 +153,7 @@ impl<'a> Search<'a> {
         Some(Candidate { at: segment.at(), sequences: segment.sequences(), page, ordinal })
     }
 
-    /// The version that a candidate's page was read for, if it is there and old enough.
+    /// The version that a candidate's page was read for, if it exists and old enough.
     pub fn check<'p>(&self, candidate: &Candidate, page: &'p [u8]) -> Result<Option<(Version, &'p [u8])>, Error> {
         candidate.check(&self.key, self.before, page)
     }

@@ -1,4 +1,4 @@
-//! Answers that take many reads, one at a time: an old version of a key, its history, what differs between two views.
+//! Returns that take many reads, one at a time: an old version of a key, its history, what differs between two views.
 //!
 //! Lives here:       how far they have come between two reads.
 //! Lives elsewhere:  the walks (`reads`), what a view sees (`timeline`), how many steps are taken in a row (the caller).
@@ -20,12 +20,12 @@ use std::ops::ControlFlow;
 pub trait Steps {
     /// One of what it finds.
     type Found;
-    /// Reads a page of a segment, or all that have records, and appends what that finds; answers whether there is more to do. Not to be
+    /// Reads a page of a segment, or all that have records, and appends what that finds; returns whether there is more to do. Not to be
     /// taken any more after an error.
     fn step<S: Source>(&mut self, source: &mut S, found: &mut Vec<Self::Found>) -> Result<bool, S::Error>;
 }
 
-/// A version of a key and its value; nothing if it is not there or deleted.
+/// A version of a key and its value; nothing if it does not exist or deleted.
 #[derive(Debug)]
 pub struct Lookup {
     view: View,
@@ -34,6 +34,9 @@ pub struct Lookup {
 
 impl Lookup {
     /// Which one.
+    ///
+    /// # Errors
+    /// The source fails, or there is no such snapshot.
     pub fn new<S: Source>(source: &mut S, key: &Key, at: At) -> Result<Lookup, S::Error> {
         let (snapshot, back) = match at {
             At::Latest => (None, 0),
@@ -71,12 +74,15 @@ pub struct Past {
 pub struct History {
     view: View,
     walk: Walk,
-    /// So many more at most.
+    /// This many more at most.
     limit: usize,
 }
 
 impl History {
     /// At most `limit` versions, those before a sequence.
+    ///
+    /// # Errors
+    /// The source fails.
     pub fn new<S: Source>(source: &mut S, key: &Key, before: u64, limit: usize) -> Result<History, S::Error> {
         Ok(History { view: view_of(source, None)?, walk: Walk::new(key, before), limit })
     }
@@ -107,9 +113,9 @@ pub fn history<S: Source>(source: &mut S, key: &Key, limit: usize) -> Result<Vec
 /// How a key differs between two views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difference {
-    /// It is there in the second only.
+    /// It exists in the second only.
     Added,
-    /// It is there in the first only.
+    /// It exists in the first only.
     Removed,
     /// Both have it, in different versions.
     Changed,
@@ -135,7 +141,7 @@ pub struct Diff {
 struct Comparison {
     key: Key,
     seek: Seek,
-    /// What the first view has, once that is known.
+    /// What the first view has, after that is known.
     old: Option<Option<Version>>,
 }
 
@@ -151,7 +157,7 @@ impl Diff {
         }
     }
 
-    /// Touches the keys in a segment of the row, before the first also those in the buffer; answers false if all are. What is put or
+    /// Touches the keys in a segment of the row, before the first also those in the buffer; returns false if all are. What is put or
     /// moved meanwhile is read in vain, once.
     fn read_next<S: Source>(&mut self, source: &mut S) -> Result<bool, S::Error> {
         let next = source.look(|versions, hold| {
@@ -173,7 +179,7 @@ impl Diff {
         Ok(true)
     }
 
-    /// Goes on to the next of the keys, behind the last one to the next row.
+    /// Continues to the next of the keys, after the last one to the next row.
     fn next_key(&mut self) {
         let next = self.touched.pop_first();
         self.comparison = next.map(|key| Comparison { key, seek: Seek::new(&key, &self.from, 0), old: None });

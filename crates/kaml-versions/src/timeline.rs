@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!            ├─ snapshot 1 ─┤
-//!            ├────────────── snapshot 2 ─────┤             taken by the rollback to 1, so that it can be undone
+//!            ├────────────── snapshot 2 ─────┤             taken by the rollback to 1, so it can be undone
 //!            ├──────────────┤                ├─── present
 //! sequences ─┴──────────────┴────────────────┴──────────▶
 //! ```
@@ -21,6 +21,13 @@ use std::ops::Range;
 
 /// Ranges of a view at most; each rollback to an older snapshot can add one.
 const RANGES_MAX: usize = 1 << 16;
+/// Snapshots of a namespace at most: 80 MiB of memory, and 64 MiB in each checkpoint image of its directory.
+const SNAPSHOTS_MAX: usize = 1 << 20;
+/// Bytes of an encoded timeline without views and snapshots.
+const HEAD_BYTES: u64 = 24;
+/// Bytes of an encoded snapshot without the ranges of its view, and of such a range.
+const SNAPSHOT_BYTES: u64 = 16;
+const RANGE_BYTES: u64 = 16;
 
 /// The sequences that are seen: ranges in ascending order, with gaps between.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,7 +77,7 @@ impl View {
 /// A user version that is finished.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Snapshot {
-    /// When it was taken: nanoseconds since 1970, as the caller said.
+    /// When it was taken: nanoseconds since 1970, as the caller reported.
     pub time_ns: u64,
     /// What it sees.
     pub view: View,
@@ -83,8 +90,10 @@ pub enum Command {
     Snapshot,
     /// Makes the namespace look as it did in a snapshot; what it looked like until now is taken as a snapshot first.
     RollBack(u32),
-    /// Forgets a snapshot; what only it saw goes with the next merge.
+    /// Forgets a snapshot; the next merge drops what only it saw.
     Forget(u32),
+    /// Forgets this snapshot and all before it. One command for all of them takes one journal entry, however many they are.
+    ForgetThrough(u32),
 }
 
 /// A namespace's user versions.
@@ -94,14 +103,51 @@ pub struct Timeline {
     present: u32,
     view: View,
     snapshots: BTreeMap<u32, Snapshot>,
+    /// Ranges of all views of snapshots.
+    ranges: u64,
     /// The sequence of the last command.
     changed: u64,
+}
+
+/// Snapshots that see the same sequences, but for where each of them ends.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Family {
+    /// The ranges that each of them sees as a whole.
+    before: Vec<Range<u64>>,
+    /// Where the last range begins.
+    start: u64,
+    /// Where it ends, in ascending order: one end for each snapshot.
+    ends: Vec<u64>,
+}
+
+impl Family {
+    /// Calls `show` with the place of each version that is the newest one some snapshot of the family sees. `sequences` are those
+    /// of the versions of one key, newest first.
+    pub(crate) fn shown(&self, sequences: &[u64], mut show: impl FnMut(usize)) {
+        let last = sequences.partition_point(|sequence| *sequence >= self.start);
+        for (at, sequence) in sequences[..last].iter().enumerate() {
+            // Some snapshot ends after this version and not after the next newer one.
+            let end = self.ends[self.ends.partition_point(|end| end <= sequence)..].first();
+            let newer = at.checked_sub(1).map(|newer| sequences[newer]);
+            if end.is_some_and(|end| newer.is_none_or(|newer| *end <= newer)) {
+                show(at);
+            }
+        }
+        // Those that end before the oldest version in the last range show what is in the ranges before.
+        let oldest = last.checked_sub(1).map(|oldest| sequences[oldest]);
+        if self.ends.first().is_some_and(|end| oldest.is_none_or(|oldest| *end <= oldest)) {
+            let sees = |sequence: &u64| self.before.iter().rev().any(|range| range.contains(sequence));
+            if let Some(at) = sequences[last..].iter().position(sees) {
+                show(last + at);
+            }
+        }
+    }
 }
 
 impl Default for Timeline {
     /// User version 1, no snapshots, everything seen.
     fn default() -> Timeline {
-        Timeline { present: 1, view: View::everything(), snapshots: BTreeMap::new(), changed: 0 }
+        Timeline { present: 1, view: View::everything(), snapshots: BTreeMap::new(), ranges: 0, changed: 0 }
     }
 }
 
@@ -131,7 +177,7 @@ impl Timeline {
         self.snapshots.get(&version).ok_or(Error::NoSnapshot { version, present: self.present })
     }
 
-    /// Carries out a command, unless it was carried out before; answers the user version that it finished, or forgot.
+    /// Executes a command, unless it was executed before; returns the user version that it finished, or forgot.
     pub fn carry_out(&mut self, command: Command, stamp: Stamp) -> Result<u32, Error> {
         if stamp.sequence <= self.changed {
             return Ok(self.present - 1);
@@ -140,6 +186,7 @@ impl Timeline {
             Command::Snapshot => self.take(stamp.sequence, stamp.time_ns),
             Command::RollBack(to) => self.roll_back(to, stamp.sequence, stamp.time_ns),
             Command::Forget(version) => self.forget(version).map(|()| version),
+            Command::ForgetThrough(version) => self.forget_through(version).map(|()| version),
         }?;
         self.changed = stamp.sequence;
         Ok(done)
@@ -149,34 +196,95 @@ impl Timeline {
     pub fn check(&self, command: Command) -> Result<(), Error> {
         match command {
             Command::RollBack(version) | Command::Forget(version) => drop(self.snapshot(version)?),
+            Command::ForgetThrough(version) => self.check_through(version)?,
             Command::Snapshot => {}
         }
+        let takes_one = matches!(command, Command::Snapshot | Command::RollBack(_));
         let ranges = |view: &View| view.ranges.len() >= RANGES_MAX;
         let is_full =
             matches!(command, Command::RollBack(to) if self.snapshots.get(&to).is_some_and(|s| ranges(&s.view)));
-        match is_full || self.present == u32::MAX {
+        match is_full || takes_one && (self.present == u32::MAX || self.snapshots.len() >= SNAPSHOTS_MAX) {
             true => Err(Error::TooManySnapshots),
             false => Ok(()),
         }
     }
 
-    /// Finishes the present user version, all of whose sequences are before `end`; answers its number.
+    /// Bytes of [`Timeline::encode`].
+    pub fn encoded_bytes(&self) -> u64 {
+        let ranges = self.ranges + self.view.ranges.len() as u64;
+        HEAD_BYTES + 4 + self.snapshots.len() as u64 * SNAPSHOT_BYTES + ranges * RANGE_BYTES
+    }
+
+    /// By how many bytes a command makes that longer, at most.
+    pub fn growth_of(&self, command: Command) -> u64 {
+        let present = self.view.ranges.len() as u64;
+        let taken = SNAPSHOT_BYTES + present * RANGE_BYTES;
+        match command {
+            Command::Snapshot => taken,
+            Command::RollBack(to) => {
+                let shown = self.snapshots.get(&to).map_or(0, |snapshot| snapshot.view.ranges.len() as u64) + 1;
+                taken + shown.saturating_sub(present) * RANGE_BYTES
+            }
+            Command::Forget(_) | Command::ForgetThrough(_) => 0,
+        }
+    }
+
+    /// The sequence from which on no version may have been put if a rollback to a snapshot is to change nothing: where that ends.
+    /// Nothing if the present view differs from it also before that.
+    pub fn rollback_does_nothing_since(&self, to: u32) -> Option<u64> {
+        let snapshot = &self.snapshots.get(&to)?.view;
+        let end = snapshot.end();
+        (self.view.before(end) == *snapshot).then_some(end)
+    }
+
+    /// All snapshots: there is one family more than there were rollbacks, at most.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let mut families: Vec<Family> = Vec::new();
+        for snapshot in self.snapshots.values() {
+            let Some((last, before)) = snapshot.view.ranges.split_last() else { continue };
+            match families.last_mut().filter(|family| family.start == last.start && family.before == before) {
+                Some(family) => family.ends.push(last.end),
+                None => families.push(Family { before: before.to_vec(), start: last.start, ends: vec![last.end] }),
+            }
+        }
+        families
+    }
+
+    /// Finishes the present user version, all of whose sequences are before `end`; returns its number.
     fn take(&mut self, end: u64, time_ns: u64) -> Result<u32, Error> {
         let taken = self.present;
         self.present = taken.checked_add(1).ok_or(Error::TooManySnapshots)?;
-        self.snapshots.insert(taken, Snapshot { time_ns, view: self.view.before(end) });
+        let view = self.view.before(end);
+        self.ranges += view.ranges.len() as u64;
+        self.snapshots.insert(taken, Snapshot { time_ns, view });
         Ok(taken)
     }
 
     /// Forgets a snapshot: retention no longer keeps anything for it. Its number is not used again.
     fn forget(&mut self, version: u32) -> Result<(), Error> {
         self.snapshot(version)?;
-        self.snapshots.remove(&version);
+        let forgotten = self.snapshots.remove(&version);
+        self.ranges -= forgotten.map_or(0, |snapshot| snapshot.view.ranges.len() as u64);
         Ok(())
     }
 
+    /// The same for all up to this one.
+    fn forget_through(&mut self, version: u32) -> Result<(), Error> {
+        self.check_through(version)?;
+        self.snapshots.retain(|taken, _| *taken > version);
+        self.ranges = self.snapshots.values().map(|snapshot| snapshot.view.ranges.len() as u64).sum();
+        Ok(())
+    }
+
+    fn check_through(&self, version: u32) -> Result<(), Error> {
+        match self.snapshots.first_key_value() {
+            Some((first, _)) if *first <= version => Ok(()),
+            _ => Err(Error::NoSnapshot { version, present: self.present }),
+        }
+    }
+
     /// Makes the namespace look as it did in a snapshot, from sequence `end` on. What it looked like until now is taken as
-    /// a snapshot first, whose number is answered: rolling back to that undoes it.
+    /// a snapshot first, whose number is returned: rolling back to that undoes it.
     fn roll_back(&mut self, to: u32, end: u64, time_ns: u64) -> Result<u32, Error> {
         let view = self.snapshot(to)?.view.clone();
         if view.ranges.len() >= RANGES_MAX {
@@ -207,7 +315,7 @@ impl Timeline {
         bytes
     }
 
-    /// The timeline that stands in `bytes`.
+    /// The timeline that is in `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Timeline, Error> {
         let (head, body) = bytes.split_at_checked(8).ok_or(DAMAGED)?;
         if head[..4] != MAGIC || crc_fast::crc32_iscsi(body).to_le_bytes() != head[4..] {
@@ -230,7 +338,10 @@ impl Timeline {
             snapshots.insert(version, Snapshot { time_ns, view });
         }
         match rest.is_empty() && view.end() == u64::MAX {
-            true => Ok(Timeline { present, view, snapshots, changed }),
+            true => {
+                let ranges = snapshots.values().map(|snapshot| snapshot.view.ranges.len() as u64).sum();
+                Ok(Timeline { present, view, snapshots, ranges, changed })
+            }
             false => Err(DAMAGED),
         }
     }
@@ -272,6 +383,11 @@ mod tests {
         (0..40).filter(|sequence| view.sees(*sequence)).collect()
     }
 
+    /// All sets of one to three bits.
+    fn few_of(bits: u64) -> impl Iterator<Item = u64> {
+        (0..bits).flat_map(move |a| (a..bits).flat_map(move |b| (b..bits).map(move |c| 1 << a | 1 << b | 1 << c)))
+    }
+
     fn rolled_back() -> Timeline {
         let mut timeline = Timeline::default();
         assert_eq!(timeline.take(10, 100), Ok(1));
@@ -309,6 +425,57 @@ mod tests {
                     assert_eq!(timeline.view().differs(other, &(start..end)), expected, "{start}..{end} {other:?}");
                 }
             }
+        }
+    }
+
+    /// Goal:   how long a timeline is, and becomes, is known without encoding it.
+    /// Method: commands of every kind, one after another; compare with the bytes.
+    #[test]
+    fn lengths_are_known() {
+        let mut timeline = Timeline::default();
+        let commands = [Command::Snapshot, Command::Snapshot, Command::RollBack(1), Command::Snapshot]
+            .into_iter()
+            .chain([Command::RollBack(2), Command::RollBack(3), Command::Forget(2), Command::RollBack(1)])
+            .chain([Command::Snapshot, Command::ForgetThrough(4), Command::Snapshot]);
+        for (command, sequence) in commands.zip((10..).step_by(10)) {
+            let most = timeline.encode().len() as u64 + timeline.growth_of(command);
+            timeline.carry_out(command, Stamp { sequence, time_ns: 1 }).expect("possible");
+            let bytes = timeline.encode();
+            assert_eq!(bytes.len() as u64, timeline.encoded_bytes(), "{command:?}");
+            assert!(bytes.len() as u64 <= most, "{command:?}");
+            assert_eq!(Timeline::decode(&bytes).as_ref(), Ok(&timeline));
+        }
+        assert_eq!(timeline.snapshots().keys().copied().collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
+        let refused = timeline.check(Command::ForgetThrough(4));
+        assert_eq!(refused, Err(Error::NoSnapshot { version: 4, present: 10 }));
+    }
+
+    /// Goal:   families show what their snapshots show one by one.
+    /// Method: snapshots and rollbacks at every third sequence, all keys with up to three versions.
+    #[test]
+    fn families_show_what_snapshots_show() {
+        let mut timeline = Timeline::default();
+        let commands =
+            [Command::Snapshot, Command::Snapshot, Command::RollBack(1), Command::Snapshot].into_iter().chain([
+                Command::Snapshot,
+                Command::RollBack(4),
+                Command::Snapshot,
+                Command::RollBack(2),
+                Command::Snapshot,
+            ]);
+        for (command, sequence) in commands.zip((3..).step_by(3)) {
+            timeline.carry_out(command, Stamp { sequence, time_ns: 1 }).expect("possible");
+        }
+        let families = timeline.families();
+        assert!(families.len() <= 4, "{families:?}");
+        for mask in few_of(30) {
+            let sequences: Vec<u64> = (0..30).rev().filter(|bit| mask >> bit & 1 == 1).collect();
+            let mut expected = vec![false; sequences.len()];
+            let newest = |view: &View| sequences.iter().position(|sequence| view.sees(*sequence));
+            timeline.snapshots().values().filter_map(|s| newest(&s.view)).for_each(|at| expected[at] = true);
+            let mut shown = vec![false; sequences.len()];
+            families.iter().for_each(|family| family.shown(&sequences, |at| shown[at] = true));
+            assert_eq!(shown, expected, "{sequences:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! A versioned namespace: what is put, deleted, finished as a user version, rolled back.
 //!
 //! Lives here:       changes, in the order of their sequences.
-//! Lives elsewhere:  reading (`reads`), what a snapshot sees (`timeline`), finding (`columns`), giving space back (`merge`).
+//! Lives elsewhere:  reading (`reads`), what a snapshot sees (`timeline`), finding (`columns`), releasing space (`merge`).
 //! Implements:       paper:Muninn 4.4; docs/versioned.md "Snapshots and rolling back".
 
 use crate::columns::Columns;
@@ -54,13 +54,18 @@ impl Versions {
         &self.timeline
     }
 
+    /// Replaces its user versions by those of a backup.
+    pub fn restore_timeline(&mut self, timeline: Timeline) {
+        self.timeline = timeline;
+    }
+
     /// Stores a value.
     pub fn put(&mut self, key: Key, value: &[u8], stamp: Stamp) -> Result<(), Error> {
         let version = self.version(key, Kind::Value, value, stamp);
         self.columns.insert(&version, value)
     }
 
-    /// Deletes a key: its newest version says so.
+    /// Deletes a key: its newest version records that.
     pub fn delete(&mut self, key: Key, stamp: Stamp) -> Result<(), Error> {
         let version = self.version(key, Kind::Tombstone, &[], stamp);
         self.columns.insert(&version, &[])
@@ -84,8 +89,8 @@ impl Versions {
         self.columns.insert_record(key, record);
     }
 
-    /// Carries out a command on user versions; all versions put so far have smaller sequences, all later ones larger. Answers
-    /// the user version that it finished, or forgot. One that was carried out already (when a log is replayed) changes
+    /// Executes a command on user versions; all versions put so far have smaller sequences, all later ones larger. Returns
+    /// the user version that it finished, or forgot. One that was executed already (when a log is replayed) changes
     /// nothing.
     pub fn command(&mut self, command: Command, stamp: Stamp) -> Result<u32, Error> {
         self.timeline.carry_out(command, stamp)

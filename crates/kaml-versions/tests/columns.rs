@@ -37,7 +37,7 @@ fn run(parameters: Parameters, puts: u64) -> (Columns, Store, Model) {
     (columns, store, model)
 }
 
-/// Goal:   every version of every key is found, newest first, whatever its size, and none that is not there.
+/// Goal:   every version of every key is found, newest first, whatever its size, and none that does not exist.
 /// Method: random puts into tiny indexes of both kinds, compared with a model, now and as of earlier sequences.
 #[test]
 fn all_versions_are_found_in_order() {
@@ -104,8 +104,8 @@ fn tables_restore_the_index() {
     }
 }
 
-/// Goal:   tables that are made again from the records of their segments find all of them, and none that is not there.
-/// Method: every segment's, with values on pages and behind them; and from segments without records, of another row, without the
+/// Goal:   tables that are made again from the records of their segments find all of them, and none that does not exist.
+/// Method: every segment's, with values on pages and after them; and from segments without records, of another row, without the
 ///         first page of long values.
 #[test]
 fn tables_are_made_again_from_records() {

@@ -5,9 +5,9 @@ mod common;
 
 use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Diff, Difference, Error, Key, Lookup, Parameters, Past, Record, Retention, SegmentAt,
-    SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list, merge, newest,
-    plan_merge, records, undone,
+    At, Columns, Command, Diff, Difference, Error, History, Key, Lookup, Parameters, Past, Record, Retention,
+    SegmentAt, SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list, merge,
+    newest, plan_merge, records, undone,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -66,7 +66,7 @@ impl Flash {
         }
     }
 
-    /// Merges all rows; answers versions dropped.
+    /// Merges all rows; returns the number of versions dropped.
     fn merge(&mut self, versions: &mut Versions, retention: &Retention, kept_from: u64) -> u64 {
         let mut dropped = 0;
         for row in 0..versions.columns().parameters().rows {
@@ -165,7 +165,7 @@ impl World {
             97..99 => {
                 let stamp = self.stamp();
                 let taken = self.versions.command(Command::Snapshot, stamp).expect("few snapshots");
-                assert_eq!(self.versions.command(Command::Snapshot, stamp), Ok(taken), "carried out once");
+                assert_eq!(self.versions.command(Command::Snapshot, stamp), Ok(taken), "executed one time");
                 self.model.snapshots.insert(taken, self.model.present.clone());
             }
             99 if self.rolls_back => self.roll_back(),
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// What is found in all steps, each of which reads little. Something happens behind each.
+    /// What is found in all steps, each of which reads little. Something happens after each.
     fn found<T: Steps>(&mut self, mut steps: T, mut then: impl FnMut(&mut World)) -> Vec<T::Found> {
         let mut found = Vec::new();
         loop {
@@ -289,7 +289,7 @@ fn nothing_is_forgotten() {
     }
 }
 
-/// Goal:   a page that was never programmed, or not where it should have been, is noticed by whoever needs it: nothing is taken for
+/// Goal:   a page that was never programmed, or not where it should have been, is noticed by every read that needs it: nothing is taken for
 ///         absent, and no older version for the newest, by gets, lists and merges.
 /// Method: of each segment zero each page with records, and put that of another row's segment there, one after another.
 #[test]
@@ -337,7 +337,7 @@ fn lost_pages_are_noticed() {
 }
 
 /// Goal:   a flipped bit is never served, wherever it is, and brings nobody down: also in the place of a value outside the pages.
-/// Method: random bits of random segments; every key is read, and all that is answered is compared.
+/// Method: random bits of random segments; every key is read, and all that completes is compared.
 #[test]
 fn flipped_bits_are_refused() {
     for parameters in (1..=2).flat_map(tiny_indexes) {
@@ -417,7 +417,7 @@ fn steps_are_short_whatever_changes_between_them() {
     }
 }
 
-/// Goal:   merging keeps the present, every snapshot, and what the rules keep, in order; it drops the rest once.
+/// Goal:   merging keeps the present, every snapshot, and what the rules keep, in order; it drops all others one time.
 /// Method: random changes with merges between, under each rule; compare with the model after each.
 #[test]
 fn merges_keep_what_the_rules_keep() {
@@ -458,7 +458,7 @@ fn merges_keep_what_the_rules_keep() {
     }
 }
 
-/// Goal:   without snapshots, a merge leaves one version of each key in closed groups, gives the rest back, and knows
+/// Goal:   without snapshots, a merge leaves one version of each key in closed groups, drops all others, and knows
 ///         how much is alive; a second one finds nothing to do.
 /// Method: overwrite a few keys many times; forget the snapshots; dry run, merge, dry run.
 #[test]
@@ -534,7 +534,7 @@ struct Durable {
 }
 
 impl Durable {
-    /// Puts, and seals as a device does; now and then makes segments durable and gives ring space back.
+    /// Puts, and seals as a device does; occasionally makes segments durable and releases ring space.
     fn put(&mut self) {
         let key = self.world.random.below(KEYS);
         self.world.put(key);
@@ -591,7 +591,7 @@ impl Durable {
 }
 
 /// Goal:   power may go at any time: no committed version is lost, doubled or out of order, although a row may keep
-///         versions in the buffer for ever and the ring is short.
+///         versions in the buffer forever and the ring is short.
 /// Method: a ring in the test holds what is put; its older half is dropped again and again, stragglers kept elsewhere;
 ///         memory and segments not yet durable are lost; compare all histories with the model.
 #[test]
@@ -690,7 +690,7 @@ fn moved_segments_are_not_passed_over() {
 }
 
 /// Goal:   what a snapshot saw of a key is found in a moment, although thousands of small versions of it were put since.
-/// Method: versions of one key that fill segments of a MiB alone.
+/// Method: versions of one key that fill segments of a MiB alone; count reads of a snapshot and of pages of a history that begin anywhere.
 #[test]
 fn hot_keys_have_a_past() {
     const VERSIONS: u64 = 60_000;
@@ -709,6 +709,18 @@ fn hot_keys_have_a_past() {
     let begin = std::time::Instant::now();
     let first = get(&mut flash.over(&versions), &key, At::Snapshot(1)).expect("undamaged").expect("a value");
     assert_eq!(first.value, 1u64.to_le_bytes());
-    // Some seconds on a slow machine; looking at all of them anew with each step took minutes.
+    // Some seconds on a slow machine; looking at all of them again with each step took minutes.
     assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+    flash.page_reads = 0;
+    get(&mut flash.over(&versions), &key, At::Snapshot(1)).expect("undamaged");
+    assert!(flash.page_reads <= 20, "{} reads of a snapshot", flash.page_reads);
+    for before in [1000, 20_000, 40_000] {
+        flash.page_reads = 0;
+        let mut source = flash.over(&versions);
+        let mut page = History::new(&mut source, &key, before, 16).expect("undamaged");
+        let mut found = Vec::new();
+        while page.step(&mut source, &mut found).expect("undamaged") {}
+        assert!(found.iter().map(|past| past.version.sequence).eq((before - 16..before).rev()));
+        assert!(flash.page_reads <= 16 + 20, "{} reads of a page before {before}", flash.page_reads);
+    }
 }

@@ -4,9 +4,9 @@
 //! Lives elsewhere:  the batches and what they must leave (`kaml_workloads::kill`), the machine whose disk it is (`tests/power-cut`).
 //!
 //! The log is QEMU's (`blklogwrites`, the format of Linux's dm-log-writes): writes and flushes in the order of their ends. A
-//! cut behind one of them leaves every write before the last flush, every one that was to bypass the cache (FUA), and of the others
+//! cut after one of them leaves every write before the last flush, every one that was to bypass the cache (FUA), and of the others
 //! each sector or not. The disk has two partitions: one is the device's, or has a file system with the device in a file, on the other
-//! stands what was answered.
+//! stands what completed.
 
 use kaml_workloads::keys::Rng;
 use kaml_workloads::kill::{self, LANES};
@@ -20,7 +20,7 @@ use std::process::Command;
 const SECTOR: usize = 512;
 /// The device's partition.
 const DEVICE: Range<usize> = 1 << 20..161 << 20;
-/// What was answered.
+/// What completed.
 const ANSWERS: Range<usize> = 161 << 20..193 << 20;
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const FLUSH: u64 = 1;
@@ -111,7 +111,7 @@ impl Log {
         self.at += self.sector;
         let (start, bytes) = ((first * self.sector) as usize, count * self.sector);
         let mut data = Vec::new();
-        // Of what is discarded, it has no bytes.
+        // It has no bytes of what is discarded.
         if flags & DISCARD == 0 {
             data.resize(bytes as usize, 0);
             self.file.seek(SeekFrom::Start(self.at))?;
@@ -122,7 +122,7 @@ impl Log {
     }
 }
 
-/// What a program has been answered, by lane, as far as the disk was told.
+/// What a program has completed, by lane, as far as the disk was flushed.
 #[derive(Default)]
 struct Answers {
     text: Vec<u8>,
@@ -134,7 +134,7 @@ impl Answers {
         self.text.extend(data.iter().filter(|byte| **byte != 0));
         while let Some(end) = self.text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = self.text.drain(..=end).collect();
-            // One that a kill cut short was not told.
+            // A line that a kill cut short does not count.
             let line = String::from_utf8_lossy(&line);
             let Some((lane, batch)) = line.strip_suffix(".\n").and_then(|line| line.split_once(' ')) else { continue };
             if let (Ok(lane), Ok(batch)) = (lane.parse::<usize>(), batch.parse::<u64>()) {
@@ -155,7 +155,7 @@ enum Leaves {
 fn check(disk: &str, log: &str, place: &str, count: usize, seed: u64) -> Result<()> {
     let mut rng = Rng::new(seed);
     let (first, total) = cuttable(log)?;
-    // Half of them right behind an answer.
+    // Half of them right after an answer.
     let mut cuts: Vec<(usize, bool)> =
         (0..count).map(|cut| (first + rng.below((total - first) as u64) as usize, cut % 2 == 0)).collect();
     cuts.sort_unstable();
@@ -192,7 +192,7 @@ fn check(disk: &str, log: &str, place: &str, count: usize, seed: u64) -> Result<
             made += 1;
             let kept = Path::new(disk).with_extension("left");
             for problem in examine(&kept, &left[DEVICE], place, answers.told)? {
-                println!("cut behind write {at} of {total}, {leaves:?} left: {problem}");
+                println!("cut after write {at} of {total}, {leaves:?} left: {problem}");
                 problems += 1;
             }
             if problems > 0 {
@@ -204,11 +204,13 @@ fn check(disk: &str, log: &str, place: &str, count: usize, seed: u64) -> Result<
     if told == 0 || made < count / 2 || left_out == 0 {
         return Err(format!("too little to see: {told} answers, {made} cuts, {left_out} sectors left out").into());
     }
-    println!("ok: {made} cuts behind {told} answers and {total} writes and flushes; they left out {left_out} sectors");
+    println!(
+        "ok: {made} cuts after {told} acknowledgements and {total} writes and flushes; they left out {left_out} sectors"
+    );
     Ok(())
 }
 
-/// The first entry behind which a cut may come: with an answer, so that the device is made; and how many entries there are.
+/// The first entry after which a cut may come: with an answer, so the device is made; and how many entries there are.
 fn cuttable(path: &str) -> Result<(usize, usize)> {
     let (mut log, mut first, mut total) = (Log::open(path)?, None, 0);
     while let Some(done) = log.next()? {
@@ -217,7 +219,7 @@ fn cuttable(path: &str) -> Result<(usize, usize)> {
         }
         total += 1;
     }
-    Ok((first.ok_or("nothing was answered")?, total))
+    Ok((first.ok_or("nothing was acknowledged")?, total))
 }
 
 /// Does what a write did to those sectors of the disk that are `left`.
@@ -232,7 +234,7 @@ fn apply(disk: &mut [u8], done: &Done, mut left: impl FnMut() -> bool) {
     }
 }
 
-/// Opens what is left, and compares it with what was answered.
+/// Opens what remains, and compares it with what completed.
 fn examine(path: &Path, left: &[u8], place: &str, told: [u64; LANES as usize]) -> Result<Vec<String>> {
     fs::write(path, left)?;
     let mut device = path.to_owned();
@@ -249,7 +251,7 @@ fn examine(path: &Path, left: &[u8], place: &str, told: [u64; LANES as usize]) -
     };
     for (lane, (is, told)) in heads.into_iter().zip(told).enumerate() {
         if is < told {
-            problems.push(format!("lane {lane} is at batch {is}, answered was {told}"));
+            problems.push(format!("lane {lane} is at batch {is}, acknowledged was {told}"));
         }
     }
     Ok(problems)

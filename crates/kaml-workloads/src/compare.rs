@@ -1,9 +1,9 @@
 //! The bars: each measured against the floor or the raw device in turns, in one run, on one machine.
 //!
-//! Lives here:       groups of rows, options, running what is asked for.
+//! Lives here:       groups of rows, options, running what is requested.
 //! Lives elsewhere:  what is compared with what and the bars (`bench`), ratios (`row`), the table (`kaml-cli`).
 //!
-//! The two sides of a ratio alternate several times; the ratio is the median of the ratios of neighbours, so that a disk
+//! The two sides of a ratio alternate several times; the ratio is the median of the ratios of neighbours, so a disk
 //! that has slow and fast minutes does not decide it.
 
 mod bench;
@@ -78,7 +78,7 @@ impl Group {
     }
 }
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where devices and scratch files are made.
@@ -103,7 +103,7 @@ pub struct Options {
     pub kill_cycles: u32,
     /// Bytes of values stored while the resident memory is watched.
     pub memory_bytes: u64,
-    /// This program, whose `bench-child` runs the children.
+    /// This program, whose `child` runs the children.
     pub program: PathBuf,
 }
 
@@ -126,7 +126,7 @@ impl Default for Options {
     }
 }
 
-/// Measures the groups in turn; `progress` is told each row when it is there, and each step with its words.
+/// Measures the groups in turn; `progress` receives each row when it exists, and each step with its words.
 pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Vec<Row> {
     let mut rows = Vec::new();
     for group in &options.groups {
@@ -153,11 +153,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Progress<'_>)) -> Vec<Row
     rows
 }
 
-/// What there is to tell meanwhile.
+/// Progress to report meanwhile.
 pub enum Progress<'a> {
     /// What is being done.
     Step(&'a str),
-    /// A row is there.
+    /// A row is done.
     Row(&'a Row),
 }
 
@@ -165,7 +165,7 @@ pub enum Progress<'a> {
 mod tests {
     use super::*;
 
-    /// Goal:   every group can be asked for by its name, once.
+    /// Goal:   every group can be requested by its name, once.
     /// Method: names of all groups are different.
     #[test]
     fn group_names_differ() {

@@ -3,9 +3,9 @@
 //! Lives here:       the experiment, the formula that it is held against, and the picture of both.
 //! Implements:       paper:KAML V.D.2 (locking granularity as balls into bins).
 //!
-//! In each round every thread asks for the exclusive lock of one record, chosen evenly, and nobody gives back a lock
+//! In each round every thread requests the exclusive lock of one record, chosen evenly, and nobody releases a lock
 //! before all have asked. A request that is not granted at once is a *conflict*. With `m` locks for all records and `n`
-//! threads the expected number is `n - m (1 - (1 - 1/m)^n)`: requests less the locks that are asked for at all.
+//! threads the expected number is `n - m (1 - (1 - 1/m)^n)`: requests less the locks that are requested at all.
 
 use crate::Error;
 use crate::keys::Rng;
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 /// Between two looks at whether all have asked.
 const LOOK_PAUSE: Duration = Duration::from_micros(20);
-/// Longer than any round, so that nobody gives up on a lock.
+/// Longer than any round, so nobody gives up on a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(600);
 const DEVICE_BYTES: u64 = 64 << 20;
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
-    /// Records that threads choose from; they need not be there to be locked.
+    /// Records that threads choose from; they need not exist to be locked.
     pub records: u64,
     /// Requests of a round.
     pub threads: usize,
@@ -67,7 +67,7 @@ pub fn run(settings: &Settings) -> Result<Vec<Row>, Error> {
 
 fn measure(settings: &Settings, records_per_lock: u32) -> Result<Row, Error> {
     let device = Device::in_memory(&CreateOptions::new(DEVICE_BYTES))?;
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let namespace = device.create_namespace("records", &keys)?;
     let transactions_max = settings.threads as u32;
     let lock_timeout = LOCK_TIMEOUT;
@@ -78,10 +78,10 @@ fn measure(settings: &Settings, records_per_lock: u32) -> Result<Row, Error> {
         let mut rng = Rng::new(settings.seed ^ thread.rotate_left(32));
         let mut result = Ok(());
         for round in 0..u64::from(settings.rounds) {
-            // Nobody waits now: whoever waited in the last round did so before anybody ended it.
+            // Nobody waits now: all waiters of the last round waited before it ended.
             let (waited, asked) = (store.stats().lock_wait_count, settings.threads as u64);
             gate.pass()?;
-            // After a failure the round goes on, or the others would wait for ever.
+            // After a failure the round continues, or the others would wait forever.
             let mut txn = store.begin();
             let key = rng.below(settings.records);
             let held = txn
@@ -170,7 +170,7 @@ pub fn svg(settings: &Settings, rows: &[Row]) -> String {
 mod tests {
     use super::*;
 
-    /// Goal:   locks conflict as often as the formula says: as locks get wider, and always when there is one.
+    /// Goal:   locks conflict as often as the formula predicts: as locks get wider, and always when there is one.
     /// Method: 8 threads on 512 records, few and many records for a lock, within four standard errors.
     #[test]
     fn conflicts_are_those_of_balls_into_bins() {

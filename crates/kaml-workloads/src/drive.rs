@@ -2,12 +2,12 @@
 //!
 //! Lives here:       the `Workload` trait, threads, warm-up, running again what an engine gave up on, measuring; sharing out
 //!                   a load or check.
-//! Lives elsewhere:  the operations (`ycsb`, `tpcb`, `tpcc`), clocks and counters (`figures`), what is told (`outcome`).
+//! Lives elsewhere:  the operations (`ycsb`, `tpcb`, `tpcc`), clocks and counters (`figures`), the report (`outcome`).
 //!
 //! A latency is that of the whole operation, from its first try to the answer, pauses between tries included.
 
 use crate::Error;
-use crate::engine::{Body, Cause, Engine, Pipeline, Session, Stop, Table};
+use crate::engine::{Body, Cause, Engine, Pipeline, Ranges, Session, Stop, Table};
 use crate::figures::{DiskBytes, Meter, histogram, record, reset_resident_peak, resident_bytes};
 use crate::outcome;
 pub use crate::outcome::{Aborts, KindFigures, Outcome};
@@ -22,9 +22,11 @@ use std::time::{Duration, Instant};
 const TRIES_MAX: u32 = 10_000;
 /// Pause before the third try; doubled for each further one up to 64 times as long. The second comes at once.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
+/// A thread that pauses looks this often whether the run has failed.
+const PAUSE_STEP: Duration = Duration::from_millis(50);
 /// Items that one thread loads or checks between two reports, at most.
 const SHARE_STEP_MAX: u64 = 1024;
-/// Few items are cut into at least so many ranges for each thread, so that none has to wait long for the last.
+/// Few items are cut into at least this many ranges for each thread, so none has to wait long for the last.
 const SHARES_PER_THREAD: u64 = 8;
 
 /// How long and on how many threads.
@@ -38,14 +40,14 @@ pub struct Run {
     pub duration: Duration,
     /// How many operations are measured, at most, of all threads together.
     pub operations_max: u64,
-    /// How long the same operations run before, so that caches fill.
+    /// How long the same operations run before, so caches fill.
     pub warm_up: Duration,
     /// Of all random choices.
     pub seed: u64,
 }
 
 impl Run {
-    /// So many operations on so many threads, cold.
+    /// This many operations on so many threads, cold.
     pub fn of(threads: usize, operations: u64) -> Run {
         let duration = Duration::from_secs(24 * 3600);
         Run { threads, in_flight: 0, duration, operations_max: operations, warm_up: Duration::ZERO, seed: 1 }
@@ -69,7 +71,7 @@ pub enum Stage {
     Check,
 }
 
-/// Is told the stage, how much of it is done, and how much there is.
+/// Receives the stage, how much of it is done, and how much there is.
 pub type Progress<'a> = dyn Fn(Stage, u64, u64) + Sync + 'a;
 
 /// A database workload: what is loaded, what is run, and what must be true afterwards. It remembers what it did, so
@@ -78,22 +80,34 @@ pub trait Workload: Sync {
     /// The tables that an engine is opened with.
     fn tables(&self) -> &'static [&'static str];
 
+    /// Whether the workload reads ranges of a table, so the table needs an order.
+    fn is_scanned(&self, table: Table) -> bool {
+        let _ = table;
+        false
+    }
+
+    /// Whether an engine, as it is opened, can run it like this; to be asked before it is loaded.
+    fn check_run(&self, engine: &dyn Engine, run: &Run) -> Result<(), Error> {
+        let _ = (engine, run);
+        Ok(())
+    }
+
     /// What is loaded, and what an operation adds.
     fn size(&self) -> Size;
 
     /// Loads the tables and settles the engine.
     fn load(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error>;
 
-    /// Reads every record that was loaded, once, so that the engine's cache is as full as it gets.
+    /// Reads every record that was loaded, once, so the engine's cache is as full as it gets.
     fn fill_cache(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<(), Error>;
 
     /// Runs operations.
     fn run(&self, engine: &dyn Engine, run: &Run, progress: &Progress<'_>) -> Result<Outcome, Error>;
 
-    /// Compares the tables with what all runs did, as they are read; answers what was found to be as it must be.
+    /// Compares the tables with what all runs did, as they are read; returns what was found to be as it must be.
     fn compare(&self, engine: &dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error>;
 
-    /// Settles the engine, opens it again, so that it has to read what it wrote, and [compares](Workload::compare).
+    /// Settles the engine, opens it again, so it has to read what it wrote, and [compares](Workload::compare).
     fn check(&self, engine: &mut dyn Engine, threads: usize, progress: &Progress<'_>) -> Result<Vec<String>, Error> {
         progress(Stage::Settle, 0, 0);
         engine.settle()?;
@@ -115,16 +129,21 @@ pub struct Size {
 
 /// The operations of one thread.
 pub trait Worker: Send {
-    /// Carries out the next one; answers its kind.
+    /// How long to wait before the next operation, which is then begun by [`Worker::operate`]. No latency contains it.
+    fn pause(&mut self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Executes the next one; returns its kind.
     fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error>;
 
-    /// Starts the next one, which has this token until it is answered; answers its kind.
+    /// Starts the next one, which has this token until it completes; returns its kind.
     fn start(&mut self, pipeline: &mut dyn Pipeline, token: u64, tally: &mut Tally) -> Result<usize, Error> {
         let _ = (pipeline, token, tally);
         Err(Error::Parameters("this workload has blocking operations only".into()))
     }
 
-    /// One that was started is answered; a read with its value, if it is there.
+    /// One that was started completes; a read with its value, if it exists.
     fn finish(&mut self, token: u64, value: Option<&[u8]>, tally: &mut Tally) -> Result<(), Error> {
         let _ = (token, value, tally);
         Ok(())
@@ -154,7 +173,7 @@ pub struct Tally {
     again: [u64; Cause::ALL.len()],
     /// Operations that the workload rolled back.
     rollbacks: u64,
-    /// Records asked for.
+    /// Records requested.
     pub reads: u64,
     /// Bytes of values in committed changes.
     pub user_bytes: u64,
@@ -198,13 +217,13 @@ impl Tally {
     }
 }
 
-/// A name for what is run, and everything that was asked for.
+/// A name for what is run, and everything that was requested.
 pub struct About<'a> {
     /// Of the workload.
     pub workload: String,
     /// Names of the kinds that workers answer.
     pub kinds: &'a [&'a str],
-    /// Everything that was asked for.
+    /// Everything that was requested.
     pub configuration: serde_json::Value,
 }
 
@@ -276,6 +295,7 @@ pub fn run<W: Worker>(
         latency: (&latencies).into(),
         kinds: about.kinds.iter().zip(&all.latencies).filter(|(_, l)| !l.is_empty()).map(kind).collect(),
         aborts: all.tally.aborts(),
+        reads: all.tally.reads,
         user_bytes: all.tally.user_bytes,
         device_bytes,
         device_bytes_per_user_byte: device_bytes.and_then(|bytes| ratio(bytes, all.tally.user_bytes)),
@@ -283,6 +303,7 @@ pub fn run<W: Worker>(
         memory_bytes_max,
         cache_bytes: counts.cache_bytes,
         hit_ratio: misses.and_then(|misses| ratio(all.tally.reads.saturating_sub(misses), all.tally.reads)),
+        tpm_c: None,
         checked: Vec::new(),
     };
     Ok((outcome, workers))
@@ -324,7 +345,7 @@ impl<'a> Field<'a> {
         Field { run, kinds, gate, begun: AtomicU64::new(0), failed: AtomicBool::new(false) }
     }
 
-    /// One thread: both gates are passed whatever fails, or the others would wait for ever.
+    /// One thread: both gates are passed whatever fails, or the others would wait forever.
     fn work<W: Worker>(&self, engine: &dyn Engine, mut worker: W) -> Result<(W, Share), Error> {
         let door = Door::open(engine, self.run.in_flight);
         let mut share = Share::new(self.kinds);
@@ -342,6 +363,23 @@ impl<'a> Field<'a> {
         let result = self.operate(&mut door, &mut worker, duration, &self.begun, limit, &mut share);
         self.failed.fetch_or(result.is_err(), Ordering::Relaxed);
         result.map(|()| (worker, share))
+    }
+
+    /// Waits as long as a worker wants, until the end of the run or its failure at most; returns when that is over.
+    fn wait<W: Worker>(&self, worker: &mut W, now: Instant, end: Option<Instant>) -> Instant {
+        let pause = worker.pause();
+        if pause.is_zero() {
+            return now;
+        }
+        let until = now.checked_add(pause).into_iter().chain(end).min();
+        loop {
+            let now = Instant::now();
+            let left = until.map_or(PAUSE_STEP, |until| until.saturating_duration_since(now));
+            if left.is_zero() || self.failed.load(Ordering::Relaxed) || self.gate.is_given_up() {
+                return now;
+            }
+            std::thread::sleep(left.min(PAUSE_STEP));
+        }
     }
 
     fn operate<W: Worker>(
@@ -362,12 +400,12 @@ impl<'a> Field<'a> {
         };
         match door {
             Door::Blocking(session) => {
-                let mut now = start;
+                let mut now = self.wait(worker, start, start.checked_add(duration));
                 while goes_on(now) {
                     let kind = worker.operate(&mut **session, &mut share.tally)?;
                     let answered = Instant::now();
                     record(&mut share.latencies[kind], answered - now);
-                    now = answered;
+                    now = self.wait(worker, answered, start.checked_add(duration));
                 }
                 Ok(())
             }
@@ -376,7 +414,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Starts operations until it does not go on, `depth` in flight, and waits for all.
+/// Starts operations until it does not continue, `depth` in flight, and waits for all.
 fn keep_in_flight<W: Worker>(
     pipeline: &mut dyn Pipeline,
     depth: usize,
@@ -440,7 +478,23 @@ pub fn share_out<T: Send>(
     })
 }
 
-/// Reads records that must be there.
+/// Refuses a workload that scans where it cannot.
+pub(crate) fn check_scans(workload: &str, engine: &dyn Engine, run: &Run) -> Result<(), Error> {
+    if run.in_flight > 0 {
+        return Err(Error::Parameters(format!(
+            "{workload} scans; scans are blocking calls, so it cannot have operations in flight"
+        )));
+    }
+    if engine.ranges() == Ranges::None {
+        let engine = engine.describe();
+        return Err(Error::Parameters(format!(
+            "{workload} scans; as it is opened, this engine has no ranges: {engine}"
+        )));
+    }
+    Ok(())
+}
+
+/// Reads records that must exist.
 pub(crate) fn read_all(
     session: &mut dyn Session,
     mut records: impl Iterator<Item = (Table, u64)>,
@@ -452,164 +506,4 @@ pub(crate) fn read_all(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::Record;
-    use crate::engine::store::KamlEngine;
-    use kaml::CreateOptions;
-    use kaml::store::StoreOptions;
-
-    fn engine() -> KamlEngine {
-        let (device, options) = (CreateOptions::new(64 << 20), StoreOptions::new(4 << 20));
-        KamlEngine::create(None, &device, &options, &["counters"]).unwrap()
-    }
-
-    /// Adds one to a record; every tenth addition is rolled back.
-    struct Adding {
-        begun: u64,
-        committed: u64,
-    }
-
-    impl Worker for Adding {
-        fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error> {
-            self.begun += 1;
-            let undone = self.begun.is_multiple_of(10);
-            let committed = tally.transact(session, &mut |txn| {
-                let mut value = Vec::new();
-                crate::engine::must_read(txn, Table(0), 7, &mut value, true)?;
-                let count = u64::from_le_bytes(value[..8].try_into().expect("eight bytes")) + 1;
-                txn.update(Table(0), 7, &count.to_le_bytes())?;
-                if undone { Err(Stop::Rollback) } else { Ok(()) }
-            })?;
-            tally.reads += 1;
-            tally.user_bytes += if committed { 8 } else { 0 };
-            self.committed += u64::from(committed);
-            Ok(usize::from(undone))
-        }
-    }
-
-    /// Goal:   operations are carried out, counted and told apart exactly, on many threads.
-    /// Method: additions to one record, a tenth rolled back; compare the record, the workers and the figures.
-    #[test]
-    fn operations_are_counted_exactly() {
-        let engine = engine();
-        engine.session().unwrap().load(Table(0), &[(7, vec![0; 8])]).unwrap();
-        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
-        let (outcome, workers) =
-            run(&engine, &Run::of(4, 400), &about, &|_, _, _| (), |_| Adding { begun: 0, committed: 0 }).unwrap();
-        let committed: u64 = workers.iter().map(|worker| worker.committed).sum();
-        let mut value = Vec::new();
-        engine.session().unwrap().get_into(Table(0), 7, &mut value).unwrap();
-        assert_eq!(value, committed.to_le_bytes());
-        assert_eq!((outcome.operations, outcome.user_bytes), (400, 8 * committed));
-        assert_eq!(outcome.aborts.rollback, 400 - committed);
-        assert_eq!(outcome.kinds[0].operations, committed);
-        assert!(outcome.hit_ratio.unwrap() > 0.99, "{outcome:?}");
-    }
-
-    /// Goal:   work is shared out without loss, and an error ends it.
-    /// Method: sum ranges; fail in one of them.
-    #[test]
-    fn work_is_shared_out_once() {
-        let engine = engine();
-        let sum = |_: &mut dyn Session, range: Range<u64>| Ok(range.sum::<u64>());
-        let sums = share_out(&engine, 3, 10_000, Stage::Check, &|_, _, _| (), sum).unwrap();
-        assert_eq!(sums.iter().sum::<u64>(), 9999 * 10_000 / 2);
-        let fail = |session: &mut dyn Session, range: Range<u64>| {
-            let records: Vec<Record> = vec![(range.start, vec![1])];
-            session.load(Table(0), &records).map_err(|error| Error::Wrong(error.to_string()))?;
-            if range.contains(&5000) { Err(Error::Wrong("here".into())) } else { Ok(()) }
-        };
-        let result = share_out(&engine, 3, 100_000_000, Stage::Load, &|_, _, _| (), fail);
-        assert!(matches!(result, Err(Error::Wrong(what)) if what == "here"));
-    }
-
-    /// An engine that counts how often it was settled, and may refuse it.
-    struct Settling {
-        engine: KamlEngine,
-        settled: AtomicU64,
-        refuses: bool,
-    }
-
-    impl Engine for Settling {
-        fn describe(&self) -> String {
-            self.engine.describe()
-        }
-
-        fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
-            self.engine.session()
-        }
-
-        fn settle(&self) -> Result<(), Error> {
-            self.settled.fetch_add(1, Ordering::SeqCst);
-            if self.refuses { Err(Error::Engine("it does not settle".into())) } else { self.engine.settle() }
-        }
-
-        fn counts(&self) -> crate::engine::Counts {
-            self.engine.counts()
-        }
-    }
-
-    /// Goal:   what an engine put off in the warm-up is done before bytes are counted; one that cannot settle ends the run.
-    /// Method: how often it was settled when it is measured; one that refuses.
-    #[test]
-    fn warm_ups_are_settled() {
-        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
-        let parameters = Run { warm_up: Duration::from_millis(20), ..Run::of(2, 100) };
-        for refuses in [false, true] {
-            let engine = Settling { engine: engine(), settled: AtomicU64::new(0), refuses };
-            engine.session().unwrap().load(Table(0), &[(7, vec![0; 8])]).unwrap();
-            let at_measure = AtomicU64::new(u64::MAX);
-            let progress = |stage, _, _| {
-                if stage == Stage::Measure {
-                    at_measure.store(engine.settled.load(Ordering::SeqCst), Ordering::SeqCst);
-                }
-            };
-            let result = run(&engine, &parameters, &about, &progress, |_| Adding { begun: 0, committed: 0 });
-            assert_eq!(at_measure.load(Ordering::SeqCst), 1);
-            match result {
-                Ok((outcome, _)) => assert!(!refuses && outcome.operations == 100),
-                Err(error) => assert!(refuses && error.to_string().contains("does not settle"), "{error}"),
-            }
-        }
-    }
-
-    /// Panics at its first operation, or at its hundredth.
-    struct Panicking {
-        left: u64,
-    }
-
-    impl Worker for Panicking {
-        fn operate(&mut self, _: &mut dyn Session, _: &mut Tally) -> Result<usize, Error> {
-            self.left = self.left.checked_sub(1).expect("this worker has had enough");
-            Ok(0)
-        }
-    }
-
-    /// Goal:   a panic ends a run with its words, also before anything is measured; a time beyond all clocks is one without end.
-    /// Method: one worker of three panics in the warm-up, or in a measured part that would take longer than there are seconds.
-    #[test]
-    fn panics_end_a_run() {
-        let engine = engine();
-        let about = About { workload: "panicking".into(), kinds: &["nothing"], configuration: 1.into() };
-        let make = |thread: usize| Panicking { left: if thread == 1 { 100 } else { u64::MAX } };
-        for (warm_up, duration) in [(Duration::MAX, Duration::ZERO), (Duration::ZERO, Duration::MAX)] {
-            let parameters = Run { warm_up, duration, ..Run::of(3, u64::MAX) };
-            let result = run(&engine, &parameters, &about, &|_, _, _| (), make);
-            assert!(matches!(result, Err(Error::Wrong(what)) if what.contains("has had enough")));
-        }
-    }
-
-    /// Goal:   an operation that fails ends the run with its error, also during the warm-up.
-    /// Method: a worker whose record is missing, with and without a warm-up.
-    #[test]
-    fn failures_end_a_run() {
-        let engine = engine();
-        let about = About { workload: "adding".into(), kinds: &["kept", "undone"], configuration: 1.into() };
-        for warm_up in [Duration::ZERO, Duration::from_secs(60)] {
-            let parameters = Run { warm_up, ..Run::of(3, 100) };
-            let result = run(&engine, &parameters, &about, &|_, _, _| (), |_| Adding { begun: 0, committed: 0 });
-            assert!(matches!(result, Err(Error::Wrong(_))));
-        }
-    }
-}
+mod tests;

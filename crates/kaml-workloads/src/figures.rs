@@ -50,7 +50,7 @@ pub fn record(histogram: &mut Histogram<u64>, taken: Duration) {
 pub struct Figures {
     /// What was run, with its parameters.
     pub what: String,
-    /// Calls answered.
+    /// Calls that returned.
     pub operations: u64,
     /// Records in them.
     pub records: u64,
@@ -64,7 +64,7 @@ pub struct Figures {
     pub records_per_s: f64,
     /// Payload in 10^6 bytes per second.
     pub megabytes_per_s: f64,
-    /// From call to answer.
+    /// From call to return.
     pub latency: Latency,
     /// User and system time of the whole process, in microseconds per call; absent where the calls are a part of several kinds.
     pub cpu_us_per_operation: Option<f64>,
@@ -157,7 +157,7 @@ pub fn resident_bytes() -> Option<(u64, u64)> {
     Some((field("VmRSS:")?, field("VmHWM:")?))
 }
 
-/// Tells the system to forget the highest memory so far; where it refuses, the peak is that of the whole process.
+/// Makes the system forget the highest memory so far; where it refuses, the peak is that of the whole process.
 pub(crate) fn reset_resident_peak() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }

@@ -1,10 +1,10 @@
-//! The floor under durable puts: a bare group-commit append log, nothing behind it.
+//! The floor under durable puts: a bare group-commit append log, nothing after it.
 //!
 //! Lives here:       the log for blocking callers (leader and followers) and the one for an event loop.
 //! Lives elsewhere:  what is compared with it (`micro`).
 //! Implements:       the control run that the bars on durable puts are ratios to.
 //!
-//! With `pages` (blocking callers), everything is written a second time in large page writes beside the log, as a store does
+//! With `pages` (blocking callers), everything is written a second time in large page writes next to the log, as a store does
 //! whose log is only its non-volatile buffer: the same writes, and nothing else. With a `mix`, callers read, too.
 //!
 //! Records of `record_bytes` with a header and a CRC32C are packed into sector-padded frames, which are written with
@@ -31,13 +31,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Bytes of the log, and of the pages behind it if they are asked for, unless told otherwise; written round and round.
+/// Bytes of the log, and of the pages after it if there are pages, by default; written round and round.
 pub const LOG_BYTES: u64 = 256 << 20;
 /// What is read at random is so many times as long as the log.
 const DATA_LOGS: u64 = 8;
-/// What frames are padded to unless told otherwise: what every file system takes with `O_DIRECT`.
+/// What frames are padded to by default: what every file system takes with `O_DIRECT`.
 pub const SECTOR_BYTES: usize = 4096;
-/// The largest sector that can be asked for; where parts of a file begin.
+/// The largest sector that can be requested; where parts of a file begin.
 const SECTOR_BYTES_MAX: u64 = 64 << 10;
 /// Frame header: sequence (8), length (4), CRC32C of the frame's record headers (4), zeroes (16).
 const FRAME_HEADER_BYTES: usize = 32;
@@ -70,12 +70,12 @@ impl Floor {
         self.batch_records * (RECORD_HEADER_BYTES + self.record_bytes)
     }
 
-    /// Holds a put of every client at once, so that no put ever waits for room.
+    /// Holds a put of every client at once, so no put ever waits for room.
     fn frame_bytes_max(&self) -> usize {
         (FRAME_HEADER_BYTES + self.clients * self.batch_bytes()).next_multiple_of(self.sector_bytes)
     }
 
-    /// A file for it: the log, pages behind it, and behind them what is read.
+    /// A file for it: the log, pages after it, and after them what is read.
     pub fn scratch(&self, dir: &Path) -> Result<Scratch, Error> {
         self.mix.check()?;
         Scratch::create(dir, self.parts() * LOG_BYTES)
@@ -125,7 +125,7 @@ impl Floor {
     }
 }
 
-/// Blocking callers: whoever finds the disk free leads, the others sleep until their frame is written.
+/// Blocking callers: a caller that finds the disk free leads, the others sleep until their frame is written.
 pub fn blocking(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
     floor.check(LOG_BYTES)?;
     blocking_on(&floor.scratch(dir)?, floor)
@@ -193,7 +193,7 @@ fn best_of(
     })
 }
 
-/// One thread, many logical clients: each answered client puts again at once; the whole frame is one write.
+/// One thread, many logical clients: each client puts again as soon as its put is durable; the whole frame is one write.
 pub fn event_loop(dir: &Path, floor: &Floor) -> Result<Figures, Error> {
     floor.check(LOG_BYTES)?;
     let scratch = Scratch::create(dir, LOG_BYTES)?;
@@ -249,7 +249,7 @@ struct Frame {
     len: usize,
 }
 
-/// Where the next frame goes.
+/// Where the next frame is written.
 struct Cursor {
     sequence: u64,
     offset: u64,
@@ -317,7 +317,7 @@ fn seal(bytes: &mut [u8], len: usize, sequence: u64, sector_bytes: usize) -> usi
     padded
 }
 
-/// What a frame's word says, in its two lowest bits; the rest is the frame's number.
+/// The meaning of the two lowest bits of a frame's word; the other bits are the frame's number.
 const WAITING: u32 = 0;
 const LEAD: u32 = 1;
 const DONE: u32 = 2;
@@ -339,7 +339,7 @@ struct Log<'a> {
 #[repr(align(64))]
 struct Word(AtomicU32);
 
-/// The open frame and who is writing.
+/// The open frame and which caller is writing.
 struct State {
     open: AlignedBuf,
     /// Bytes packed into the open frame.
@@ -495,108 +495,4 @@ impl<'a> Log<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Enough for the largest frame of the tests.
-    const FILE_BYTES: u64 = 8 << 20;
-
-    fn floor(clients: usize, batch_records: usize, writes_in_flight: usize) -> Floor {
-        Floor {
-            record_bytes: 100,
-            batch_records,
-            clients,
-            writes_in_flight,
-            sector_bytes: SECTOR_BYTES,
-            pages: false,
-            mix: Mix::PUTS,
-            duration: Duration::from_millis(60),
-        }
-    }
-
-    /// Goal:   every put of every caller returns, whatever the number of callers and writes in flight.
-    /// Method: run short floors of all shapes; a lost wake-up would hang, a lost put would change the counts.
-    #[test]
-    fn all_callers_are_answered() {
-        let dir = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
-        let mixed = Floor { mix: Mix { puts: 0.25, reads: 0.5 }, ..floor(8, 3, 2) };
-        let figures = blocking_on(&scratch, &mixed).unwrap();
-        let puts_min = figures.operations * figures.bytes / 10 / figures.records;
-        assert!(
-            figures.disk_read_bytes.is_none_or(|read| read > figures.operations * 512 / 4)
-                && figures.disk_write_bytes.is_none_or(|written| written > puts_min),
-            "{figures:?}"
-        );
-        let with_pages = Floor { pages: true, record_bytes: 4096, ..floor(8, 4, 1) };
-        let figures = blocking_on(&scratch, &with_pages).unwrap();
-        assert!(
-            figures.disk_write_bytes.is_none_or(|written| written as f64 > 1.5 * figures.bytes as f64),
-            "{figures:?}"
-        );
-        for (clients, batch_records, writes_in_flight) in [(1, 1, 1), (2, 1, 1), (8, 3, 2), (40, 1, 2), (16, 32, 1)] {
-            let figures = blocking_on(&scratch, &floor(clients, batch_records, writes_in_flight)).unwrap();
-            assert!(figures.operations >= clients as u64, "{figures:?}");
-            assert_eq!(figures.records, figures.operations * batch_records as u64);
-            let figures = event_loop_on(&scratch, &floor(clients, batch_records, writes_in_flight)).unwrap();
-            assert!(figures.operations >= clients as u64, "{figures:?}");
-            assert_eq!(figures.bytes, figures.records * 100);
-        }
-    }
-
-    /// Goal:   what the floor writes are whole frames: the work it is measured at is really done.
-    /// Method: run one caller, read the file back, and follow the frames' sequence, lengths and checksums.
-    #[test]
-    fn the_log_holds_whole_frames() {
-        let dir = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
-        let figures = blocking_on(&scratch, &floor(1, 2, 1)).unwrap();
-        let mut bytes = AlignedBuf::zeroed(1 << 20);
-        scratch.open(false).unwrap().read_exact_at(&mut bytes, 0).unwrap();
-        let frame_count = figures.operations.min((1 << 20) / SECTOR_BYTES as u64);
-        for (i, frame) in bytes.chunks(SECTOR_BYTES).take(frame_count as usize).enumerate() {
-            let word = |at: usize| u32::from_le_bytes(frame[at..at + 4].try_into().unwrap());
-            assert_eq!(u64::from_le_bytes(frame[..8].try_into().unwrap()), i as u64 + 1);
-            assert_eq!(word(8) as usize, FRAME_HEADER_BYTES + 2 * (RECORD_HEADER_BYTES + 100));
-            let body = &frame[FRAME_HEADER_BYTES + RECORD_HEADER_BYTES..][..100];
-            assert_eq!(word(FRAME_HEADER_BYTES + 12), crc_fast::crc32_iscsi(body));
-        }
-    }
-
-    /// Goal:   bars are measured against the best of as many writes in flight as the driver beside it may have.
-    /// Method: rates that are best at one, two and three writes; which were run, and for how long; the real ones, short.
-    #[test]
-    fn the_best_number_of_writes_counts() {
-        let figures = Meter::start().stop(String::new(), 0, 0, &histogram());
-        for best in 1..=3 {
-            let mut runs = Vec::new();
-            let found = best_of(&floor(4, 1, 1), &[1, 2, 3], |floor| {
-                runs.push((floor.writes_in_flight, floor.duration));
-                let operations_per_s = if floor.writes_in_flight == best { 2.0 } else { 1.0 };
-                Ok(Figures { what: floor.writes_in_flight.to_string(), operations_per_s, ..figures.clone() })
-            });
-            assert_eq!(found.unwrap().what, best.to_string());
-            assert_eq!(runs, [1, 2, 3].map(|writes| (writes, Duration::from_millis(20))));
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let scratch = Scratch::create(dir.path(), FILE_BYTES).unwrap();
-        for clients in [1, 2, 8] {
-            assert!(better(&scratch, &floor(clients, 1, 1)).unwrap().operations > 0);
-            assert!(better_event_loop(&scratch, &floor(clients, 1, 1)).unwrap().operations > 0);
-        }
-    }
-
-    /// Goal:   shapes that cannot be run are refused with words.
-    /// Method: no clients; frames larger than the log.
-    #[test]
-    fn impossible_floors_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(matches!(blocking(dir.path(), &floor(0, 1, 1)), Err(Error::Parameters(_))));
-        for (puts, reads) in [(0.0, 0.0), (1.1, 0.0), (1.0, -0.1), (f64::NAN, 1.0)] {
-            let mixed = Floor { mix: Mix { puts, reads }, ..floor(1, 1, 1) };
-            assert!(matches!(blocking(dir.path(), &mixed), Err(Error::Parameters(_))), "{puts} put, {reads} read");
-        }
-        let huge = Floor { record_bytes: 1 << 20, ..floor(1000, 1, 1) };
-        assert!(matches!(event_loop(dir.path(), &huge), Err(Error::Parameters(_))));
-    }
-}
+mod tests;

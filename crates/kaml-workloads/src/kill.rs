@@ -5,7 +5,7 @@
 //!
 //! Several lanes (threads) put batches one after another; batch `s` of a lane writes its head record (which holds `s`)
 //! in the first namespace, a record in each of the other two, and sometimes deletes one. What a lane leaves after batch
-//! `s` follows from `s` alone. The child tells `lane s.` after each acknowledged batch; the parent kills it at a random
+//! `s` follows from `s` alone. The child prints `lane s.` after each acknowledged batch; the parent kills it at a random
 //! moment, also while it is still recovering, reopens, and demands of each lane: the state after its last
 //! acknowledged batch, or after the one that followed.
 
@@ -28,12 +28,12 @@ const LIFE_MAX: Duration = Duration::from_millis(120);
 /// Names of the namespaces; the first holds the heads.
 const NAMES: [&str; 3] = ["heads", "small", "large"];
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Cycles {
     /// How many.
     pub count: u32,
-    /// Bytes of the device; small, so that garbage collection takes part.
+    /// Bytes of the device; small, so garbage collection takes part.
     pub capacity: u64,
     /// Of the moments of the kills.
     pub seed: u64,
@@ -68,7 +68,7 @@ fn key(lane: u64, slot: u64) -> u64 {
     lane << 32 | slot
 }
 
-/// The values of batch `s`: pseudo-random bytes of a pseudo-random length, now and then a large one.
+/// The values of batch `s`: pseudo-random bytes of a pseudo-random length, occasionally a large one.
 fn value(lane: u64, s: u64, namespace: u64) -> Vec<u8> {
     let mut rng = Rng::new(lane << 56 ^ s << 2 ^ namespace);
     let bytes = match (namespace, rng.below(16)) {
@@ -122,14 +122,14 @@ fn head(device: &Device, namespace: NamespaceId, lane: u64) -> Result<u64, Error
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The child: puts until it is killed, telling each acknowledged batch on `told`.
+/// The child: puts until it is killed, reporting each acknowledged batch on `told`.
 pub fn child(path: &Path, told: &(impl Fn(&str) -> std::io::Result<()> + Sync)) -> Result<(), Error> {
     let device = Device::open(path, &OpenOptions::default())?;
     let namespaces = namespaces(&device)?;
     let lane = |lane: u64| -> Result<(), Error> {
         for s in head(&device, namespaces[0], lane)? + 1.. {
             device.write(&batch(&namespaces, lane, s))?;
-            told(&format!("{lane} {s}.\n")).map_err(Error::io("telling the parent"))?;
+            told(&format!("{lane} {s}.\n")).map_err(Error::io("reporting to the parent"))?;
         }
         Ok(())
     };
@@ -140,11 +140,11 @@ pub fn child(path: &Path, told: &(impl Fn(&str) -> std::io::Result<()> + Sync)) 
     })
 }
 
-/// Runs the cycles on a new device at `path`; `progress` is told the number of finished cycles.
+/// Runs the cycles on a new device at `path`; `progress` receives the number of finished cycles.
 pub fn run(path: &Path, cycles: &Cycles, progress: &mut dyn FnMut(u32)) -> Result<Outcome, Error> {
     let device = Device::create(path, &CreateOptions::new(cycles.capacity))?;
     for name in NAMES {
-        device.create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() })?;
+        device.create_namespace(name, &NamespaceOptions::records(KeyKind::U64))?;
     }
     device.close()?;
     let mut outcome = Outcome { seed: cycles.seed, ..Outcome::default() };
@@ -166,7 +166,7 @@ pub fn run(path: &Path, cycles: &Cycles, progress: &mut dyn FnMut(u32)) -> Resul
     Ok(outcome)
 }
 
-/// Answers the last acknowledged batch of each lane.
+/// Returns the last acknowledged batch of each lane.
 fn live_and_die(
     path: &Path,
     cycles: &Cycles,
@@ -185,7 +185,7 @@ fn live_and_die(
     let complaints = child.stderr.take().expect("its errors are piped");
     let reader = std::thread::spawn(move || {
         for line in told.lines().map_while(Result::ok) {
-            // A line cut short by the kill was not told.
+            // A line cut short by the kill does not count.
             let Some((lane, s)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else { continue };
             if let (Ok(lane), Ok(s)) = (lane.parse::<usize>(), s.parse()) {
                 last[lane] = s;
@@ -205,7 +205,7 @@ fn live_and_die(
     Ok(acknowledged)
 }
 
-/// Reopens and compares; answers the batch that each lane is at, and what is wrong.
+/// Reopens and compares; returns the batch that each lane is at, and what is wrong.
 fn examine(
     path: &Path,
     acknowledged: [u64; LANES as usize],
@@ -226,7 +226,7 @@ fn examine(
     Ok((found, problems))
 }
 
-/// Opens a device that [`child`] has put batches to; answers the last batch of each lane that is there, and what is wrong.
+/// Opens a device that [`child`] has put batches to; returns the last batch of each lane that exists, and what is wrong.
 pub fn inspect(path: &Path) -> Result<([u64; LANES as usize], Vec<String>), Error> {
     let device = Device::open(path, &OpenOptions::default())?;
     let found = compare(&device)?;
@@ -281,7 +281,7 @@ mod tests {
     fn the_model_follows_the_batches() {
         let device = Device::in_memory(&CreateOptions::new(256 << 20)).unwrap();
         for name in NAMES {
-            let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+            let options = NamespaceOptions::records(KeyKind::U64);
             device.create_namespace(name, &options).unwrap();
         }
         let namespaces = namespaces(&device).unwrap();

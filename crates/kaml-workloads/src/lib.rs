@@ -2,8 +2,8 @@
 //! any storage engine.
 //!
 //! Lives here:       what is run, how it is timed, and the figures that come out.
-//! Lives elsewhere:  printing and flags (`kaml-cli`); everything that is measured (`kaml`).
-//! May be called by: `kaml-cli` and tests.
+//! Lives elsewhere:  printing and flags (`kaml-bench`); everything that is measured (`kaml`).
+//! May be called by: `kaml-bench` and tests.
 //!
 //! Each workload returns a serialisable struct of figures; nothing here prints.
 
@@ -22,7 +22,9 @@ pub mod outcome;
 pub mod raw;
 pub mod reopen;
 mod rows;
+pub mod scans;
 pub mod scratch;
+pub mod snapshots;
 pub mod steady;
 mod together;
 pub mod tpcb;
@@ -32,6 +34,8 @@ pub mod ycsb;
 
 pub use figures::Figures;
 
+use kaml_terminal::failure::Failure;
+
 /// What may stop a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -40,7 +44,7 @@ pub enum Error {
     Io {
         /// The operation and its object.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The device refused something.
@@ -55,7 +59,10 @@ pub enum Error {
     /// A storage engine refused or failed something.
     #[error("engine: {0}")]
     Engine(String),
-    /// The device answered something that cannot be.
+    /// A scan of an engine that has no ranges.
+    #[error("this engine has no ranges of keys")]
+    NoRanges,
+    /// The device returned something impossible.
     #[error("wrong: {0}")]
     Wrong(String),
     /// Parameters that make no sense together.
@@ -63,8 +70,18 @@ pub enum Error {
     Parameters(String),
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::Parameters(what) => Failure::Usage(what),
+            Error::Device(error) => error.into(),
+            other => Failure::Failed(other.to_string()),
+        }
+    }
+}
+
 impl Error {
-    /// Adds what was being done to what the system said.
+    /// Adds what was being done to the error of the system.
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
         let what = what.into();
         move |source| Error::Io { what, source }

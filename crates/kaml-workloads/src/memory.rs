@@ -1,10 +1,10 @@
-//! Resident memory while a device is filled; in a process of its own, so that nothing else is counted.
+//! Resident memory while a device is filled; in a process of its own, so nothing else is counted.
 //!
-//! Lives here:       the child that fills and watches, and what it tells.
+//! Lives here:       the child that fills and watches, and what it prints.
 //! Lives elsewhere:  the command line that runs the child (`kaml-cli`).
 //!
 //! The formula that is held: resident = the process with an empty device + index + buffers, where the index is what the
-//! device says it takes (`Stats::index_bytes`) and buffers are at most `Stats::buffer_bytes_max`.
+//! device reports (`Stats::index_bytes`) and buffers are at most `Stats::buffer_bytes_max`.
 
 use crate::{Error, figures, micro};
 use kaml::{CreateOptions, Device};
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 /// How often the memory is looked at.
 const STEPS: u64 = 20;
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Memory {
     /// Bytes of values to store.
@@ -39,7 +39,7 @@ pub struct MemoryFigures {
     pub resident_bytes_highest: Vec<u64>,
     /// Highest at any moment of all.
     pub resident_bytes_max: u64,
-    /// Of the index, after each step.
+    /// Memory of the index, after each step.
     pub index_bytes: Vec<u64>,
     /// The device's own limit for its buffers.
     pub buffer_bytes_max: u64,
@@ -47,7 +47,7 @@ pub struct MemoryFigures {
 
 impl MemoryFigures {
     /// Resident beyond the start and the index, at its highest at any moment: must not exceed the buffers. The index is that
-    /// after the step, so that its growth is not counted.
+    /// after the step, so its growth is not counted.
     pub fn beyond_index_bytes_max(&self) -> u64 {
         let beyond = |(resident, index): (&u64, &u64)| resident.saturating_sub(self.start_bytes + index);
         self.resident_bytes_highest.iter().zip(&self.index_bytes).map(beyond).max().unwrap_or(0)
@@ -58,7 +58,7 @@ impl MemoryFigures {
 pub fn child(path: &Path, bytes: u64, value_bytes: usize) -> Result<MemoryFigures, Error> {
     let resident = || figures::resident_bytes().ok_or_else(|| Error::Parameters("/proc/self/status is missing".into()));
     let (start_bytes, _) = resident()?;
-    // Half as much again, so that the device is never so full that it has to work hard.
+    // Half as much again, so the device is never so full that it has to work hard.
     let device = Device::create(path, &CreateOptions::new((bytes + bytes / 2).max(1 << 30)))?;
     let namespace = micro::namespace(&device, "bench")?;
     let records = bytes / value_bytes.max(8) as u64;
@@ -103,7 +103,7 @@ pub fn run(path: &Path, memory: &Memory) -> Result<MemoryFigures, Error> {
 mod tests {
     use super::*;
 
-    /// Goal:   memory that was taken and given back within a step is counted.
+    /// Goal:   memory that was taken and released within a step is counted.
     /// Method: figures with such a peak; those of a small device, whose peaks are not below what is resident after a step.
     #[test]
     fn peaks_within_steps_count() {
@@ -117,7 +117,7 @@ mod tests {
         };
         assert_eq!(figures.beyond_index_bytes_max(), 80);
         let dir = std::env::temp_dir();
-        let scratch = crate::scratch::Passing::directory(&dir).unwrap();
+        let scratch = kaml_terminal::passing::Passing::directory(&dir).unwrap();
         let figures = child(&scratch.path().join("memory.kaml"), 8 << 20, 4096).unwrap();
         let mut steps = figures.resident_bytes.iter().zip(&figures.resident_bytes_highest);
         assert_eq!(figures.resident_bytes_highest.len() as u64, STEPS);

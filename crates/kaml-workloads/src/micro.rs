@@ -3,7 +3,7 @@
 //! Lives here:       loops that put and get, each with its figures.
 //! Lives elsewhere:  which keys (`keys`), what it is compared with (`floor`, `raw`), the bars (`compare`).
 //!
-//! Record `n` has key `n` (64 bits) and a value that begins with `n`, so that every value read can be told from any
+//! Record `n` has key `n` (64 bits) and a value that begins with `n`, so every value read can be determined from any
 //! other; a value that is missing or another's stops the run.
 
 use crate::figures::{Meter, histogram, record};
@@ -63,7 +63,7 @@ pub struct Puts {
     pub stop: Stop,
 }
 
-/// Gets of records that are there.
+/// Gets of records that exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Gets {
     /// Of these records.
@@ -79,7 +79,7 @@ pub fn namespace(device: &Device, name: &str) -> Result<NamespaceId, Error> {
     if let Ok(namespace) = device.namespace(name) {
         return Ok(namespace);
     }
-    Ok(device.create_namespace(name, &NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() })?)
+    Ok(device.create_namespace(name, &NamespaceOptions::records(KeyKind::U64))?)
 }
 
 /// The value of a record: its number, then bytes that do not compress.
@@ -249,8 +249,8 @@ pub fn gets(device: &Device, namespace: NamespaceId, gets: &Gets) -> Result<Figu
     Ok(run.figures(format!("kaml gets: {threads} threads, {bytes} B"), 1, bytes))
 }
 
-/// Gets and durable puts by blocking threads; `get_share` of the operations are gets. Answers the figures of all operations, and
-/// those of the puts among them, whose processor time and bytes to the disk cannot be told from the gets'.
+/// Gets and durable puts by blocking threads; `get_share` of the operations are gets. Returns the figures of all operations, and
+/// those of the puts among them, whose processor time and bytes to the disk cannot be determined from the gets'.
 pub fn mixed(
     device: &Device,
     namespace: NamespaceId,
@@ -298,7 +298,7 @@ pub fn mixed(
     Ok((all, put_share))
 }
 
-/// Keeps a queue full from one thread; `submit` starts an operation and answers what it is about.
+/// Keeps a queue full from one thread; `submit` starts an operation and returns what it is about.
 fn in_flight(
     device: &Device,
     depth: usize,

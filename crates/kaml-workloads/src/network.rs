@@ -38,7 +38,7 @@ impl Served {
         Ok(Served { url, stopper, thread: Some(run.map_err(Error::io("starting a thread"))?) })
     }
 
-    /// Answers what is in flight and ends.
+    /// Returns what is in flight and ends.
     pub fn stop(mut self) -> Result<(), Error> {
         self.stopper.stop();
         let ended = self.thread.take().map(JoinHandle::join);
@@ -304,7 +304,7 @@ pub fn loopback(bytes: usize, duration: Duration) -> Result<Figures, Error> {
     Ok(meter.stop(format!("floor: bare loopback TCP, {bytes} B at a time"), latencies.len(), moved, &latencies))
 }
 
-/// How many questions of a command's size one thread can have answered by another one, one after the other, over a loopback
+/// How many requests of a command's size one thread can exchange with another one, one after the other, over a loopback
 /// connection; with `spin` neither sleeps.
 pub fn questions(answer_bytes: usize, spin: bool, duration: Duration) -> Result<Figures, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(Error::io("listening"))?;
@@ -367,7 +367,7 @@ mod tests {
     use super::*;
     use kaml::{BlockOptions, CreateOptions};
 
-    /// Goal:   as many commands are in flight as is said, however many connections share them.
+    /// Goal:   as many commands are in flight as requested, however many connections share them.
     /// Method: the shares of each, of numbers that are no multiples too.
     #[test]
     fn connections_share_what_is_in_flight() {

@@ -1,6 +1,6 @@
 //! What a run of a database workload came to, for people and programs.
 //!
-//! Lives here:       the figures and the hash that tells which runs can be compared.
+//! Lives here:       the figures and the hash that shows which runs can be compared.
 //! Lives elsewhere:  taking them (`drive`).
 
 use crate::figures::Latency;
@@ -13,7 +13,7 @@ pub struct KindFigures {
     pub kind: String,
     /// Answered ones.
     pub operations: u64,
-    /// From call to answer.
+    /// From call to return.
     pub latency: Latency,
 }
 
@@ -39,13 +39,13 @@ pub struct Outcome {
     pub workload: String,
     /// The engine.
     pub engine: String,
-    /// Everything that was asked for.
+    /// Everything that was requested.
     pub configuration: serde_json::Value,
     /// CRC32C of workload, engine and configuration: equal for runs that can be compared with each other.
     pub configuration_hash: String,
     /// Measured time.
     pub seconds: f64,
-    /// Operations answered, rolled back ones included.
+    /// Operations completed, rolled back ones included.
     pub operations: u64,
     /// Per second.
     pub operations_per_s: f64,
@@ -55,9 +55,11 @@ pub struct Outcome {
     pub kinds: Vec<KindFigures>,
     /// Tries that came to nothing, by cause.
     pub aborts: Aborts,
+    /// Records read, those that transactions read which were run again left out.
+    pub reads: u64,
     /// Bytes of values in committed changes.
     pub user_bytes: u64,
-    /// Bytes that went to the disk for them, until the engine was settled; none where the system does not tell.
+    /// Bytes written to the disk for them, until the engine was settled; none where the system does not report them.
     pub device_bytes: Option<u64>,
     /// One divided by the other.
     pub device_bytes_per_user_byte: Option<f64>,
@@ -67,8 +69,10 @@ pub struct Outcome {
     pub memory_bytes_max: Option<u64>,
     /// Memory of the engine's cache at the end.
     pub cache_bytes: Option<u64>,
-    /// Share of the records asked for that the engine had in its cache.
+    /// Share of the records requested that the engine had in its cache.
     pub hit_ratio: Option<f64>,
+    /// TPC-C's NewOrders that were committed, per minute.
+    pub tpm_c: Option<f64>,
     /// What was found to be as it must be ([`Workload::check`](crate::drive::Workload::check)).
     pub checked: Vec<String>,
 }

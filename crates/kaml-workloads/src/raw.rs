@@ -107,7 +107,7 @@ pub struct Sequential {
     pub skipped: u64,
     /// For writes: one `fdatasync` per so many of them, by each thread.
     pub writes_per_sync: usize,
-    /// The memory is in huge pages: of others, the kernel splits what takes more of them than the disk accepts in one request.
+    /// The memory is in huge pages: the kernel splits requests with more pages than the disk accepts.
     pub huge_pages: bool,
     /// How long; at least one transfer each.
     pub duration: Duration,
@@ -182,7 +182,7 @@ fn figures(meter: Meter, what: &str, bytes: usize, depth: usize, latencies: &hdr
 mod tests {
     use super::*;
 
-    /// Goal:   each measurement transfers what it says.
+    /// Goal:   each measurement transfers what it reports.
     /// Method: short runs at depth 1 and 4; bytes must be operations times size, and the disk counters, where the
     ///         system keeps them, must have seen the reads.
     #[test]

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// Bytes of the values of small records.
 pub const SMALL_VALUE_BYTES: usize = 16;
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Reopen {
     /// Bytes of the device.
@@ -47,7 +47,7 @@ pub struct ReopenFigures {
     pub first_get_after_close_seconds: f64,
 }
 
-/// Records that the child puts again one by one, so that the commit ring ends with as many frames.
+/// Records that the child puts again one by one, so the commit ring ends with as many frames.
 const SINGLE_PUTS: u64 = 20_000;
 
 /// The child: loads, puts some records again one by one, then kills itself without closing.

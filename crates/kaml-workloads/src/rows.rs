@@ -1,7 +1,7 @@
 //! Rows of the TPC workloads as values: a fixed struct, then filler up to the size that the table is given.
 //!
 //! Lives here:       making, reading and changing them.
-//! Lives elsewhere:  the structs, beside their workloads.
+//! Lives elsewhere:  the structs, next to their workloads.
 
 use crate::Error;
 use crate::engine::{Session, Stop, Table, Transaction, must_read};
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub(crate) trait Row: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned {}
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout + Unaligned> Row for T {}
 
-/// A row in at least `bytes` bytes. The filler does not compress, so that no engine gains by it.
+/// A row in at least `bytes` bytes. The filler does not compress, so no engine gains by it.
 pub(crate) fn make(row: &impl Row, bytes: usize, seed: u64) -> Vec<u8> {
     let row = row.as_bytes();
     let mut value = Vec::with_capacity(row.len().max(bytes) + 8);
@@ -43,19 +43,19 @@ fn too_short<T>(value: &[u8]) -> Stop {
     Stop::wrong(format!("a row of {} bytes where {} are needed", value.len(), size_of::<T>()))
 }
 
-/// Reads a row outside transactions; none if it is not there.
+/// Reads a row outside transactions; none if it does not exist.
 pub(crate) fn find<T: Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<Option<T>, Error> {
     let mut row = None;
     session.get(table, key, &mut |value| row = Some(read::<T>(value).copied())).map_err(Stop::into_error)?;
     row.transpose().map_err(Stop::into_error)
 }
 
-/// Reads a row outside transactions that must be there.
+/// Reads a row outside transactions that must exist.
 pub(crate) fn get<T: Row + Copy>(session: &mut dyn Session, table: Table, key: u64) -> Result<T, Error> {
     find(session, table, key)?.ok_or_else(|| Error::Wrong(format!("table {}: row {key} is missing", table.0)))
 }
 
-/// Reads a row that must be there, changes it and writes it back; answers what `with` does.
+/// Reads a row that must exist, changes it and writes it back; returns what `with` does.
 pub(crate) fn update<T: Row, R>(
     txn: &mut dyn Transaction,
     table: Table,

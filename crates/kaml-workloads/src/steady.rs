@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// What is asked for.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Steady {
     /// Bytes of the device.
@@ -52,11 +52,11 @@ pub struct SteadyFigures {
     pub page_bytes_per_value_byte: f64,
     /// The p99.9 of puts in the steady state over that before.
     pub p999_ratio: f64,
-    /// Of all blocks, at the end.
+    /// Over all blocks, at the end.
     pub erase_min: u64,
-    /// Of all blocks, at the end.
+    /// Over all blocks, at the end.
     pub erase_max: u64,
-    /// Of all blocks, at the end.
+    /// Over all blocks, at the end.
     pub erase_mean: f64,
 }
 
@@ -105,7 +105,7 @@ pub fn run(path: &Path, steady: &Steady, progress: &mut dyn FnMut(&str)) -> Resu
     Ok(result)
 }
 
-/// Fills until records take the share of the reported capacity; answers their number and the share.
+/// Fills until records take the share of the reported capacity; returns their number and the share.
 fn fill_to(
     device: &Device,
     namespace: kaml::NamespaceId,
@@ -199,7 +199,7 @@ impl<'a> Overwriting<'a> {
         Ok(())
     }
 
-    /// Ends a stage; answers its figures and the counters at its beginning.
+    /// Ends a stage; returns its figures and the counters at its beginning.
     fn take(&mut self, what: &str) -> (Figures, Stats) {
         let stage = std::mem::take(&mut self.stage);
         self.end_stage(what, &stage, self.device.stats())
@@ -245,7 +245,7 @@ impl<'a> Overwriting<'a> {
 mod tests {
     use super::*;
 
-    /// Goal:   what is told of the time before garbage collection has nothing of it.
+    /// Goal:   the figures for the time before garbage collection contain none of it.
     /// Method: overwrite a small device in short slices; the counters at the end of the stage.
     #[test]
     fn nothing_is_relocated_before() {

@@ -17,7 +17,7 @@ pub(crate) struct Gate {
     given_up: AtomicBool,
 }
 
-/// Who is here, and how often all were.
+/// Which threads have arrived, and how often all have.
 #[derive(Default)]
 struct State {
     here_count: usize,
@@ -59,7 +59,7 @@ impl Gate {
     }
 
     fn give_up(&self) {
-        let _state = self.lock(); // or who is about to wait would not see it
+        let _state = self.lock(); // or a caller that is about to wait would not see it
         self.given_up.store(true, Ordering::Relaxed);
         self.moved.notify_all();
     }
@@ -99,7 +99,7 @@ pub(crate) fn start<'scope, T: Send + 'scope, W: FnOnce() -> T + Send + 'scope>(
     })
 }
 
-/// Waits for all. That one panicked is told rather than what became of the others, whom it may have taken along.
+/// Waits for all. Reports a panic rather than the results of the others, which it may have ended too.
 pub(crate) fn join<T>(threads: Vec<ScopedJoinHandle<'_, Result<T, Error>>>) -> Result<Vec<T>, Error> {
     let ended: Vec<_> = threads.into_iter().map(|thread| thread.join().map_err(|what| panicked(&*what))).collect();
     let answers = ended.into_iter().collect::<Result<Vec<_>, Error>>()?;
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(joined.unwrap().len(), 4);
     }
 
-    /// Goal:   a panic before a gate ends the others, those that come later too, and is what is told.
+    /// Goal:   a panic before a gate ends the others, those that come later too, and is what the caller sees.
     /// Method: one of four threads panics; so does the one that started them.
     #[test]
     fn panics_leave_nobody_waiting() {
@@ -158,7 +158,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let _held = gate.held();
                 let threads = start(scope, Some(&gate), std::iter::once(|| gate.pass()));
-                assert!(threads.is_err(), "a panic beside a thread that waits");
+                assert!(threads.is_err(), "a panic while a thread waits");
             });
         }));
         assert!(caught.is_err());

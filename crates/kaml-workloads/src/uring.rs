@@ -102,7 +102,7 @@ impl Drop for Loop {
                 Ok(_) => self.in_flight -= self.ring.completion().count(),
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => {
-                    // The kernel may still write into the buffers: let them live for ever.
+                    // The kernel may still write into the buffers: let them live forever.
                     std::mem::forget(std::mem::take(&mut self.slots));
                     return;
                 }

@@ -19,7 +19,7 @@ struct Latencies {
     puts: Vec<u64>,
 }
 
-/// Gets, and one Put for four of them, until told to stop.
+/// Gets, and one Put for four of them, until requested to stop.
 fn load(
     device: &Device,
     space: NamespaceId,
@@ -46,7 +46,7 @@ fn load(
     Ok(found)
 }
 
-/// What load there is beside `work`.
+/// The load during `work`.
 fn beside<T>(
     device: &Device,
     space: NamespaceId,
@@ -96,11 +96,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (keys, threads) = (number(100_000)?.max(2), number(4)?);
     let device = Device::create(&path, &CreateOptions::new(4 * 2048 * keys + (1 << 30)))?;
-    let options = NamespaceOptions {
-        keys: KeyKind::U64,
-        versions: Some(VersionOptions::default()),
-        ..NamespaceOptions::default()
-    };
+    let options = NamespaceOptions::versions(KeyKind::U64, VersionOptions::default());
     let space = device.create_namespace("versions", &options)?;
     fill(&device, space, keys)?;
     device.settle()?;

@@ -5,7 +5,7 @@
 //! that takes no time; strict, with early release, and durable 50 ms later.
 
 use kaml::store::{Backing, BatchReader, Limits, PendingPut, Store, StoreOptions, WriteMode};
-use kaml::{Batch, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{Batch, CreateOptions, Device, Error, KeyKind, KeyRef, NamespaceId, NamespaceOptions};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ impl BatchReader for Nothing {
     fn get_many(
         &mut self,
         _: NamespaceId,
-        keys: &[Key],
+        keys: &[KeyRef<'_>],
         answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
     ) {
         (0..keys.len()).for_each(|at| answer(at, Ok(None)));
@@ -37,13 +37,13 @@ impl BatchReader for Nothing {
 }
 
 impl Backing for Nothing {
-    fn get_into(&self, _: NamespaceId, _: Key, _: &mut Vec<u8>) -> Result<bool, Error> {
+    fn get_into(&self, _: NamespaceId, _: KeyRef<'_>, _: &mut Vec<u8>) -> Result<bool, Error> {
         Ok(false)
     }
     fn reader(&self) -> Box<dyn BatchReader> {
         Box::new(Nothing)
     }
-    fn exists(&self, _: NamespaceId, _: Key) -> Result<bool, Error> {
+    fn exists(&self, _: NamespaceId, _: KeyRef<'_>) -> Result<bool, Error> {
         Ok(false)
     }
     fn write(&self, _: &Batch) -> Result<(), Error> {
@@ -71,7 +71,7 @@ impl Rng {
     }
 }
 
-/// Operations per second of so many threads, the median of a few runs.
+/// Operations per second of this many threads, the median of a few runs.
 fn rate(threads: u64, operate: impl Fn(&mut Rng, u64) + Sync) -> f64 {
     let mut rates: Vec<f64> = (0..RUNS)
         .map(|_| {
@@ -153,7 +153,7 @@ fn transactions(records: u64) -> Result<(), Box<dyn std::error::Error>> {
         let store = Store::open(Nothing, &options)?;
         bank(&format!("no device, {mode}"), &store, [1, 2, 3], records);
         let device = Device::in_memory(&CreateOptions::new(3 << 30))?;
-        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let keys = NamespaceOptions::records(KeyKind::U64);
         let ids = ["accounts", "tellers", "history"].map(|name| device.create_namespace(name, &keys));
         let [a, b, c] = ids;
         let store = Store::open(device, &options)?;
@@ -185,7 +185,7 @@ fn bank(name: &str, store: &Store, [accounts, tellers, history]: [NamespaceId; 3
                     txn.update(namespace, key, &row)?;
                 }
                 match txn.insert(history, order, &row) {
-                    Err(kaml::store::StoreError::Exists { .. }) => txn.update(history, order, &row),
+                    Err(kaml::Error::Conflict { present: true, .. }) => txn.update(history, order, &row),
                     inserted => inserted,
                 }
             });

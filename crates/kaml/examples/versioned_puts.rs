@@ -40,9 +40,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (threads, seconds, repeats) = (number(8)?, number(1)?, number(3)?);
     let device = Device::create(&path, &CreateOptions::new(4 << 30))?;
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &keys)?;
-    let versions = NamespaceOptions { versions: Some(VersionOptions::default()), ..keys };
+    let versions = NamespaceOptions::versions(KeyKind::U64, VersionOptions::default());
     let versions = device.create_namespace("versions", &versions)?;
     for _ in 0..repeats {
         let time = Duration::from_secs(seconds);

@@ -2,7 +2,7 @@
 //!
 //! Lives here:       rounds of it, and the thread that makes them, with one queue of operations in flight.
 //! Lives elsewhere:  what there is to do (`kaml_device::Core::poll`); loops that make rounds, too (`queue`).
-//! Implements:       design section 2.
+//! Implements:       docs/ARCHITECTURE.md "Execution" (the housekeeping thread).
 
 use crate::NamespaceId;
 use crate::driver::Shared;
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 /// Operations in flight.
 const DEPTH: u32 = 64;
-/// How long the thread sleeps when nothing is going on; a wake ends it.
+/// How long the thread sleeps when nothing is continuing; a wake ends it.
 const IDLE: Duration = Duration::from_secs(10);
-/// Nobody has asked for any record of a namespace for so long (to twice as long): its index leaves memory.
+/// After this long (to twice as long) without use of a namespace, its index leaves memory.
 pub(crate) const INDEX_IDLE: Duration = Duration::from_secs(600);
 /// How long it sleeps while something waits for the world below.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What is kept from one round to the next. Operations of a block must be carried out in the order in which rounds hand them
-/// out; so whoever makes a round keeps it locked until they are on their way.
-pub(crate) struct House {
+/// What is kept from one round to the next. Operations of a block must be executed in the order in which rounds hand them
+/// out; so the thread of a round keeps it locked until they are submitted.
+pub(crate) struct Housekeeper {
     began: Instant,
     looked_at: Instant,
     started: Vec<(IoId, Io)>,
-    /// Carried out, for the next round.
+    /// Executed operations, for the next round.
     done: Vec<Completion>,
     loader: Option<JoinHandle<()>>,
     merge: LowMerge,
@@ -39,13 +39,13 @@ pub(crate) struct House {
 struct Next {
     /// At once.
     again: bool,
-    /// After this time, if nobody asks for it before.
+    /// After this time, if nothing wakes it before.
     pause: Duration,
 }
 
-impl Default for House {
-    fn default() -> House {
-        House {
+impl Default for Housekeeper {
+    fn default() -> Housekeeper {
+        Housekeeper {
             began: Instant::now(),
             looked_at: Instant::now(),
             started: Vec::new(),
@@ -56,8 +56,8 @@ impl Default for House {
     }
 }
 
-impl House {
-    /// Hands in what is done, lets the firmware go on, and starts what it asks for.
+impl Housekeeper {
+    /// Hands in what is done, lets the firmware continue, and starts what it emits.
     fn round(&mut self, shared: &Arc<Shared>, mut start: impl FnMut(IoId, Io)) -> Next {
         let index_idle = Duration::from_millis(shared.index_idle_ms.load(Ordering::Relaxed));
         let mut core = shared.lock();
@@ -74,18 +74,18 @@ impl House {
             core.unload_unused();
         }
         let low_merge = core.take_low_merge();
-        let pause = match (core.is_idle(), core.is_waiting_for_space()) {
+        let pause = match (core.is_idle(), core.is_waiting_for_space() || core.is_waiting_to_grow()) {
             (_, true) => RETRY,
             (true, false) => IDLE,
             (false, false) => RETRY,
         };
         let pause = pause.min(index_idle);
-        let news = shared.news(&core);
+        let progress = shared.progress(&core);
         let again = core.wants_poll();
-        // Who waits asks for rounds: if each of these woke it again, they would keep each other up until something happens.
+        // Waiting callers request rounds: if each round woke them again, neither would sleep until something happens.
         has_news |= again || !self.started.is_empty() || core.stopped().is_some();
         drop(core);
-        shared.tell(news, 0);
+        shared.notify_waiters(progress, 0);
         if has_news {
             shared.wake_waiting();
         }
@@ -100,30 +100,30 @@ impl House {
 }
 
 impl Shared {
-    /// Makes a round of housekeeping on the caller's thread, on a medium whose operations are immediate. Answers whether there is
+    /// Makes a round of housekeeping on the caller's thread, on a medium whose operations are immediate. Returns whether there is
     /// more to do, or somebody else at it.
-    pub(crate) fn keep_house(self: &Arc<Shared>) -> bool {
-        let Ok(mut house) = self.house.try_lock() else { return true };
+    pub(crate) fn run_housekeeping(self: &Arc<Shared>) -> bool {
+        let Ok(mut housekeeper) = self.housekeeper.try_lock() else { return true };
         let mut done = Vec::new();
-        let next = house.round(self, |id, mut io| {
+        let next = housekeeper.round(self, |id, mut io| {
             let result = self.medium.execute(&mut io);
             done.push(Completion { id, io, result });
         });
-        house.done.append(&mut done);
-        next.again || !house.done.is_empty()
+        housekeeper.done.append(&mut done);
+        next.again || !housekeeper.done.is_empty()
     }
 }
 
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
     let (ready, wait) = channel();
     let run = move || {
-        let mut queue = shared.medium.queue(DEPTH); // queues stay in the thread that makes them
+        let mut queue = shared.medium.queue(DEPTH); // queues remain in the thread that makes them
         queue.help();
         shared.background.set(queue.waker()).unwrap_or_else(|_| panic!("a device has one housekeeping thread"));
         let _ = ready.send(());
         run(&shared, queue);
     };
-    let thread = spawn("kaml-background", run).map_err(Error::Thread)?;
+    let thread = spawn("kaml-background", run).map_err(|error| Error::Thread(Arc::new(error)))?;
     let _ = wait.recv(); // who needs housekeeping can wake it from now on
     Ok(thread)
 }
@@ -131,12 +131,12 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Error> {
 fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>) {
     let mut done = Vec::new();
     loop {
-        let mut house = shared.house.lock().expect("rounds do not panic");
-        house.done.append(&mut done);
-        let next = house.round(shared, |id, io| queue.submit(id, io));
+        let mut housekeeper = shared.housekeeper.lock().expect("rounds do not panic");
+        housekeeper.done.append(&mut done);
+        let next = housekeeper.round(shared, |id, io| queue.submit(id, io));
         if shared.closing.load(Ordering::Acquire) && queue.in_flight() == 0 {
-            let (mut merge, loader) = (std::mem::take(&mut house.merge), house.loader.take());
-            drop(house);
+            let (mut merge, loader) = (std::mem::take(&mut housekeeper.merge), housekeeper.loader.take());
+            drop(housekeeper);
             merge.join();
             loader.map(JoinHandle::join);
             return;
@@ -144,14 +144,14 @@ fn run(shared: &Arc<Shared>, mut queue: Box<dyn Queue>) {
         if shared.medium.is_immediate() && queue.in_flight() > 0 {
             queue.reap(Wait::No, &mut done); // before anybody else makes a round
         }
-        drop(house);
+        drop(housekeeper);
         let at_once = next.again || !done.is_empty();
         let wait = if at_once { Wait::No } else { Wait::ForNs(next.pause.as_nanos() as u64) };
         queue.reap(wait, &mut done);
     }
 }
 
-/// Loads an index that moving records needs on a thread of its own: page programs must go on meanwhile. None if there is no such
+/// Loads an index that moving records needs on a thread of its own: page programs must continue meanwhile. None if there is no such
 /// thread to be had now.
 fn load_for_moves(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()>> {
     let shared = shared.clone();
@@ -165,9 +165,9 @@ fn load_for_moves(shared: &Arc<Shared>, id: NamespaceId) -> Option<JoinHandle<()
                 core.wanted_index_is_lost(error);
             }
         }
-        let news = shared.news(&core);
+        let progress = shared.progress(&core);
         drop(core);
-        shared.spread(news, 0);
+        shared.notify(progress, 0);
         if loaded.is_ok() {
             shared.wake_background(); // else it tries again in its own time
         }

@@ -4,24 +4,49 @@
 //! Implements:       paper:KAML Table I, Put(namespaceIDs[], keys[], values[], lengths[]).
 
 use crate::NamespaceId;
-use kaml_device::{Body, Condition, Key, Op};
+use crate::driver::Shared;
+use crate::error::Error;
+use kaml_device::{Body, Condition, Key, KeyRef, Op};
 
 /// Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
-/// judged as things stood before the batch.
+/// judged by the state before the batch.
+///
+/// # Examples
+/// ```
+/// use kaml::{CreateOptions, Device, NamespaceOptions, Batch};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// let mut batch = Batch::new();
+/// batch.put(users, 1u64, b"ada").put_if_absent(users, 2u64, b"grace").delete(users, 3u64);
+/// device.write(&batch)?; // all or nothing
+/// assert_eq!(device.get(users, 2u64)?.as_deref(), Some(&b"grace"[..]));
+/// # Ok::<(), kaml::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     items: Vec<Item>,
     values: Vec<u8>,
+    /// Of keys that were given as bytes.
+    keys: Vec<u8>,
 }
 
 /// One record of a batch.
+///
+/// # Examples
+/// ```
+/// let mut batch = kaml::Batch::new();
+/// batch.put(1, 7u64, b"seven").delete(1, 8u64);
+/// let values: Vec<_> = batch.records().map(|record| record.value).collect();
+/// assert_eq!(values, [Some(&b"seven"[..]), None]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Where it goes.
+    /// Its namespace and key.
     pub namespace: NamespaceId,
     /// Its key.
-    pub key: Key,
-    /// When it may be stored.
+    pub key: KeyRef<'a>,
+    /// Its condition.
     pub condition: Condition,
     /// Its value; nothing for a delete.
     pub value: Option<&'a [u8]>,
@@ -30,10 +55,17 @@ pub struct Record<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Item {
     namespace: NamespaceId,
-    key: Key,
+    key: ItemKey,
     condition: Condition,
     /// Start, length and checksum of the value; nothing for a delete.
     value: Option<(usize, usize, u32)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum ItemKey {
+    Short(Key),
+    /// Start and length among the bytes of keys.
+    Bytes(usize, usize),
 }
 
 impl Batch {
@@ -42,33 +74,38 @@ impl Batch {
         Batch::default()
     }
 
-    /// An empty batch with room for so many records and bytes of values.
+    /// An empty batch with room for this many records and bytes of values.
     pub(crate) fn with_capacity(records: usize, value_bytes: usize) -> Batch {
-        Batch { items: Vec::with_capacity(records), values: Vec::with_capacity(value_bytes) }
+        Batch { items: Vec::with_capacity(records), values: Vec::with_capacity(value_bytes), keys: Vec::new() }
     }
 
     /// Stores a value.
-    pub fn put(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> &mut Self {
+    pub fn put<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) -> &mut Self {
         self.push(namespace, key.into(), Some(value), Condition::Always)
     }
 
-    /// Stores a value if the key is not there; else the whole batch fails.
-    pub fn put_if_absent(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> &mut Self {
+    /// Stores a value if the key does not exist; else the whole batch fails.
+    pub fn put_if_absent<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) -> &mut Self {
         self.push(namespace, key.into(), Some(value), Condition::IfAbsent)
     }
 
-    /// Stores a value if the key is there; else the whole batch fails.
-    pub fn put_if_present(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> &mut Self {
+    /// Stores a value if the key exists; else the whole batch fails.
+    pub fn put_if_present<'k>(
+        &mut self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        value: &[u8],
+    ) -> &mut Self {
         self.push(namespace, key.into(), Some(value), Condition::IfPresent)
     }
 
-    /// Deletes a key, whether it is there or not.
-    pub fn delete(&mut self, namespace: NamespaceId, key: impl Into<Key>) -> &mut Self {
+    /// Deletes a key, whether it exists or not.
+    pub fn delete<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> &mut Self {
         self.push(namespace, key.into(), None, Condition::Always)
     }
 
-    /// Deletes a key that is there; else the whole batch fails.
-    pub fn delete_if_present(&mut self, namespace: NamespaceId, key: impl Into<Key>) -> &mut Self {
+    /// Deletes a key that exists; else the whole batch fails.
+    pub fn delete_if_present<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> &mut Self {
         self.push(namespace, key.into(), None, Condition::IfPresent)
     }
 
@@ -81,10 +118,15 @@ impl Batch {
     pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
         self.items.iter().map(|item| Record {
             namespace: item.namespace,
-            key: item.key,
+            key: self.key(item),
             condition: item.condition,
             value: item.value.map(|(start, len, _)| &self.values[start..start + len]),
         })
+    }
+
+    /// Whether a record has a condition.
+    pub(crate) fn has_conditions(&self) -> bool {
+        self.items.iter().any(|item| item.condition != Condition::Always)
     }
 
     /// Whether there are none.
@@ -92,18 +134,33 @@ impl Batch {
         self.items.is_empty()
     }
 
-    /// Bytes of the values.
+    /// Bytes of the values, and of keys that were given as bytes.
     pub fn value_bytes(&self) -> usize {
-        self.values.len()
+        self.values.len() + self.keys.len()
     }
 
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         self.items.clear();
         self.values.clear();
+        self.keys.clear();
     }
 
-    fn push(&mut self, namespace: NamespaceId, key: Key, value: Option<&[u8]>, condition: Condition) -> &mut Self {
+    fn push(
+        &mut self,
+        namespace: NamespaceId,
+        key: KeyRef<'_>,
+        value: Option<&[u8]>,
+        condition: Condition,
+    ) -> &mut Self {
+        let key = match key {
+            KeyRef::Short(key) => ItemKey::Short(key),
+            KeyRef::Bytes(bytes) => {
+                let start = self.keys.len();
+                self.keys.extend_from_slice(bytes);
+                ItemKey::Bytes(start, bytes.len())
+            }
+        };
         let value = value.map(|value| {
             let start = self.values.len();
             self.values.extend_from_slice(value);
@@ -113,17 +170,22 @@ impl Batch {
         self
     }
 
-    pub(crate) fn ops(&self) -> Vec<Op<'_>> {
-        self.items.iter().map(|item| item.op(&self.values)).collect()
+    fn key(&self, item: &Item) -> KeyRef<'_> {
+        match item.key {
+            ItemKey::Short(key) => KeyRef::Short(key),
+            ItemKey::Bytes(start, len) => KeyRef::Bytes(&self.keys[start..start + len]),
+        }
     }
-}
 
-impl Item {
-    fn op<'a>(&self, values: &'a [u8]) -> Op<'a> {
-        let body = match self.value {
-            Some((start, len, crc32c)) => Body::Value { value: &values[start..start + len], crc32c },
-            None => Body::Delete,
+    pub(crate) fn ops(&self, shared: &Shared) -> Result<Vec<Op<'_>>, Error> {
+        let op = |item: &Item| {
+            let body = match item.value {
+                Some((start, len, crc32c)) => Body::Value { value: &self.values[start..start + len], crc32c },
+                None => Body::Delete,
+            };
+            let key = shared.key(self.key(item))?;
+            Ok(Op { namespace: item.namespace, key, body, condition: item.condition })
         };
-        Op { namespace: self.namespace, key: self.key, body, condition: self.condition }
+        self.items.iter().map(op).collect()
     }
 }

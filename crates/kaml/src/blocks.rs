@@ -3,14 +3,14 @@
 //! Lives here:       the commands of [`Device`] on blocks, reading units and putting them together.
 //! Lives elsewhere:  many of them in flight (`queue::blocks`), what a write does (`kaml_device::BlockChange`).
 //!
-//! A read of several units looks all of them up in one visit to the core, so that it sees each atomic write whole or not at
-//! all; a read of one unit never enters the core. Units that stand behind each other on flash are read at once.
+//! A read of several units looks all of them up in one visit to the core, so it sees each atomic write whole or not at
+//! all; a read of one unit never enters the core. Units that follow each other on flash are read at once.
 
-use crate::driver::Shared;
+use crate::driver::{By, Shared};
 use crate::sync::Instant;
 use crate::{Device, Error, Key, NamespaceId};
 use kaml_device::{
-    BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, Span, StageError,
+    BlockChange, BlockInfo, BlockStep, Buffered, Error as CommandError, FindError, FlashRead, Found, Span,
 };
 use kaml_flash::{ChunkAddr, Geometry};
 use std::ops::Range;
@@ -20,12 +20,21 @@ const RUN_BYTES_MAX: usize = 256 << 10;
 
 impl Device {
     /// What a block namespace offers.
+    ///
+    /// # Errors
+    /// - [`Error::UnknownNamespace`] if the namespace was deleted; [`Error::HoldsRecords`] if it holds records.
     pub fn block_info(&self, namespace: NamespaceId) -> Result<BlockInfo, Error> {
-        Ok(self.shared().lock().block_info(namespace)?)
+        let core = self.shared().lock();
+        core.block_info(namespace).map_err(|error| self.shared().refused_under(core, error))
     }
 
     /// Reads as many blocks as `into` has room for, which must be whole ones. Blocks never written or trimmed are zeroes.
     /// It sees each atomic write whole or not at all.
+    ///
+    /// # Errors
+    /// - [`Error::UnknownNamespace`] if the namespace was deleted; [`Error::HoldsRecords`] if it holds records.
+    /// - [`Error::BlocksOutOfRange`], [`Error::PartialBlock`] if it has no such blocks.
+    /// - [`Error::Corrupt`] if the record is damaged; [`Error::ReadFailed`] if the system fails to read.
     pub fn block_read(&self, namespace: NamespaceId, first_block: u64, into: &mut [u8]) -> Result<(), Error> {
         let (start, shared) = (Instant::now(), self.shared());
         for run in shared.find_blocks(namespace, first_block, into)? {
@@ -37,27 +46,44 @@ impl Device {
 
     /// Writes whole blocks; durable when it returns. Up to [`BlockInfo::atomic_blocks`] they are written all or none. A longer
     /// write is split, and a failure or a power cut may leave some of its parts.
+    ///
+    /// # Errors
+    /// - [`Error::UnknownNamespace`] if the namespace was deleted; [`Error::HoldsRecords`] if it holds records.
+    /// - [`Error::BlocksOutOfRange`], [`Error::PartialBlock`] if it has no such blocks.
+    /// - [`Error::Full`], [`Error::NoSpace`] if there is no room; [`Error::ReadOnly`], [`Error::Stopped`] if the device takes
+    ///   no changes.
     pub fn block_write(&self, namespace: NamespaceId, first_block: u64, data: &[u8]) -> Result<(), Error> {
-        let change = BlockChange::write(&self.shared().reader, namespace, first_block, data)?;
+        let change = BlockChange::write(&self.shared().reader, namespace, first_block, data);
+        let change = change.map_err(|error| self.shared().refused(error))?;
         self.shared().change_blocks(change, data)
     }
 
-    /// Forgets what blocks hold and gives the space back, also on a full device; durable when it returns. They read as
+    /// Forgets what blocks hold and releases the space, also on a full device; durable when it returns. They read as
     /// zeroes. Units that are trimmed in part are written, which takes space. Not atomic.
+    ///
+    /// # Errors
+    /// - [`Error::UnknownNamespace`] if the namespace was deleted; [`Error::HoldsRecords`] if it holds records.
+    /// - [`Error::BlocksOutOfRange`], [`Error::PartialBlock`] if it has no such blocks.
+    /// - [`Error::Full`], [`Error::NoSpace`] if there is no room; [`Error::ReadOnly`], [`Error::Stopped`] if the device takes
+    ///   no changes.
     pub fn block_trim(&self, namespace: NamespaceId, first_block: u64, count: u64) -> Result<(), Error> {
         let blocks = first_block..first_block.saturating_add(count);
-        let change = BlockChange::trim(&self.shared().reader, namespace, std::slice::from_ref(&blocks))?;
+        let change = BlockChange::trim(&self.shared().reader, namespace, std::slice::from_ref(&blocks));
+        let change = change.map_err(|error| self.shared().refused(error))?;
         self.shared().change_blocks(change, &[])
     }
 
     /// Makes blocks read as zeroes: as [`Device::block_trim`], which promises that too.
+    ///
+    /// # Errors
+    /// As [`Device::block_trim`].
     pub fn block_write_zeroes(&self, namespace: NamespaceId, first_block: u64, count: u64) -> Result<(), Error> {
         self.block_trim(namespace, first_block, count)
     }
 }
 
 impl Shared {
-    /// Carries out a change of blocks and waits until it is durable.
+    /// Executes a change of blocks and waits until it is durable.
     fn change_blocks(&self, mut change: BlockChange, data: &[u8]) -> Result<(), Error> {
         let start = Instant::now();
         let staged = self.stage_change(&mut change, data);
@@ -66,33 +92,43 @@ impl Shared {
         staged.and(done)
     }
 
+    /// Writes whole blocks without waiting until that is durable; returns the frame that must be committed for that, if one must.
+    pub(crate) fn submit_blocks(
+        &self,
+        namespace: NamespaceId,
+        first_block: u64,
+        data: &[u8],
+    ) -> Result<Option<u64>, Error> {
+        let change = BlockChange::write(&self.reader, namespace, first_block, data);
+        let mut change = change.map_err(|error| self.refused(error))?;
+        self.stage_change(&mut change, data)?;
+        Ok(change.frame())
+    }
+
     fn stage_change(&self, change: &mut BlockChange, data: &[u8]) -> Result<(), Error> {
         loop {
-            let mut core = self.lock();
-            match change.stage(&mut core, data) {
-                Ok(BlockStep::Done(_)) => return Ok(()),
-                Ok(BlockStep::More) => {}
-                Ok(BlockStep::Read(read)) => {
-                    drop(core);
+            let (core, step) = self.visit(By::Store, |core| change.stage(core, data))?;
+            drop(core);
+            match step {
+                BlockStep::Done(_) => return Ok(()),
+                BlockStep::More => {}
+                BlockStep::Read(read) => {
                     let mut value = Vec::new();
                     self.read(&read, &mut value)?;
                     change.supply(read, value)?;
                 }
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => drop(self.load_index(core, id)?),
-                Err(StageError::Busy) => drop(self.make_room(core)),
             }
         }
     }
 
-    /// Fills what needs no read of flash, and answers the reads that the rest needs.
+    /// Fills what needs no read of flash, and returns the reads that the remainder needs.
     pub(crate) fn find_blocks(
         &self,
         namespace: NamespaceId,
         first_block: u64,
         into: &mut [u8],
     ) -> Result<Vec<Run>, Error> {
-        let options = self.reader.block_options(namespace)?;
+        let options = self.reader.block_options(namespace).map_err(|error| self.refused(error))?;
         let bytes = options.bytes_of_buffer(namespace, first_block, into.len())?;
         let spans: Vec<Span> = options.spans(bytes).collect();
         let mut runs = Vec::new();
@@ -103,9 +139,9 @@ impl Shared {
         }
         let core = self.load_index(self.lock(), namespace)?;
         for span in spans {
-            let found = match core.read_buffered(namespace, &Key::from(span.unit)) {
+            let found = match core.read_buffered(namespace, Key::from(span.unit)) {
                 Ok(found) => found,
-                Err(FindError::Refused(error)) => return Err(error.into()),
+                Err(FindError::Refused(error)) => return Err(self.refused_under(core, error)),
                 Err(FindError::NeedIndex) => unreachable!("loaded under this lock"),
             };
             take_unit(found, span, into, &self.geometry, &mut runs);
@@ -120,19 +156,12 @@ impl Shared {
         first_block: u64,
         bytes: usize,
     ) -> Result<Option<OneUnit>, Error> {
-        let (span, found) = match self.reader.find_one_unit(namespace, first_block, bytes) {
-            Ok(None) => return Ok(None),
-            Ok(Some((span, Found::Flash(read)))) => (span, Buffered::Programmed(read)),
-            Ok(Some((span, Found::Absent))) => (span, Buffered::Absent),
-            Ok(Some((span, Found::Buffered))) => {
-                let found = self.find_unit(namespace, span.unit)?;
-                (span, found)
-            }
-            Err(FindError::NeedIndex) => {
-                drop(self.load_index(self.lock(), namespace)?);
-                return self.find_one_unit(namespace, first_block, bytes);
-            }
-            Err(FindError::Refused(error)) => return Err(error.into()),
+        let attempt = || self.reader.find_one_unit(namespace, first_block, bytes);
+        let Some((span, found)) = self.look(namespace, attempt)? else { return Ok(None) };
+        let found = match found {
+            Found::Flash(read) => Buffered::Programmed(read),
+            Found::Absent => Buffered::Absent,
+            Found::Buffered => self.find_unit(namespace, span.unit)?,
         };
         Ok(Some(match found {
             Buffered::Absent => OneUnit::Here(vec![0; bytes]),
@@ -142,19 +171,13 @@ impl Shared {
     }
 
     fn find_unit(&self, namespace: NamespaceId, unit: u64) -> Result<Buffered, Error> {
-        loop {
-            match self.reader.find_unit(namespace, unit) {
-                Ok(Found::Absent) => return Ok(Buffered::Absent),
-                Ok(Found::Flash(read)) => return Ok(Buffered::Programmed(read)),
-                Ok(Found::Buffered) => {
-                    if let Some(found) = self.read_buffered(namespace, &Key::from(unit))? {
-                        return Ok(found);
-                    }
-                }
-                Err(FindError::Refused(error)) => return Err(error.into()),
-                Err(FindError::NeedIndex) => drop(self.load_index(self.lock(), namespace)?),
-            }
-        }
+        self.look(namespace, || {
+            Ok(match self.reader.find_unit(namespace, unit)? {
+                Found::Absent => Buffered::Absent,
+                Found::Flash(read) => Buffered::Programmed(read),
+                Found::Buffered => self.lock().read_buffered(namespace, Key::from(unit))?,
+            })
+        })
     }
 }
 
@@ -181,7 +204,7 @@ pub(crate) enum OneUnit {
     Read(UnitRead),
 }
 
-/// A read of one unit, of which some blocks are wanted. Its block is pinned until it is dropped.
+/// A read of one unit, of which some blocks are needed. Its block is pinned until it is dropped.
 pub(crate) struct UnitRead {
     pub(crate) read: FlashRead,
     in_unit: Range<usize>,
@@ -197,19 +220,19 @@ impl UnitRead {
 }
 
 fn other_size(read: &FlashRead) -> CommandError {
-    read.corrupt("a unit of another size stands in its place")
+    read.corrupt("a unit of another size is in its place")
 }
 
 /// A part of a read that one unit answers.
 struct Part {
-    /// Where the unit stands in the bytes of its run.
+    /// Where the unit is in the bytes of its run.
     start: usize,
     read: FlashRead,
     in_unit: Range<usize>,
     into: Range<usize>,
 }
 
-/// Units behind each other on flash: one read gets them. Their blocks are pinned until it is dropped.
+/// Units after each other on flash: one read gets them. Their blocks are pinned until it is dropped.
 pub(crate) struct Run {
     pub(crate) at: ChunkAddr,
     pub(crate) bytes: usize,
@@ -217,7 +240,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Whether a unit stands right behind these, in the same erase block.
+    /// Whether a unit follows these directly, in the same erase block.
     fn is_followed_by(&self, next: &Part, geometry: &Geometry) -> bool {
         let (block, start) = geometry.split(self.at);
         let end = start + self.bytes as u32 / geometry.chunk_bytes;

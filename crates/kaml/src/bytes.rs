@@ -1,4 +1,4 @@
-//! A value in the memory that it was read into, so that a large one need not be copied out of it.
+//! A value in the memory that it was read into, so a large one need not be copied out of it.
 //!
 //! Lives here:       the type that queues and [`crate::Device::get_bytes`] answer with.
 //! Lives elsewhere:  which values are copied and which are not (`queue`, `driver`).
@@ -11,6 +11,20 @@ use std::ops::{Deref, Range};
 pub(crate) const COPIED_BYTES_MAX: usize = 64 << 10;
 
 /// A value that was read. [`crate::AsyncQueue::recycle`] and [`crate::Device::get_bytes`] take its memory for the next one.
+///
+/// # Examples
+/// ```
+/// use kaml::{CreateOptions, Device, NamespaceOptions, Bytes};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let films = device.create_namespace("films", &NamespaceOptions::default())?;
+/// device.put(films, 1u64, &[7; 100_000])?;
+/// let film = device.get_bytes(films, 1u64, Bytes::default())?.unwrap_or_default();
+/// assert_eq!(film.len(), 100_000);
+/// let next = device.get_bytes(films, 2u64, film)?; // its memory is used again
+/// assert!(next.is_none());
+/// # Ok::<(), kaml::Error>(())
+/// ```
 #[derive(Default)]
 pub struct Bytes {
     memory: Memory,
@@ -36,7 +50,7 @@ impl Bytes {
         Bytes { memory: Memory::Read(buf), range }
     }
 
-    /// The buffer that they were read into, if they are still there.
+    /// The buffer that they were read into, if they are still in it.
     pub(crate) fn into_read(self) -> Option<AlignedBuf> {
         match self.memory {
             Memory::Read(buf) => Some(buf),

@@ -1,17 +1,29 @@
 //! The scrubber: reads every block in use and checks every record.
 //!
-//! Lives here:       walking the device, totals, findings in words, who hears of them.
+//! Lives here:       walking the device, totals, findings in words, where they are reported.
 //! Lives elsewhere:  what a record must look like (`kaml_device::BlockAudit`).
 
 use crate::driver::Shared;
 use crate::error::Error;
 use crate::sync::MutexGuard;
 use crate::{Device, NamespaceId};
-use kaml_device::{BlockAudit, Core};
+use kaml_device::{BlockAudit, Core, SpaceReader};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
 /// What a check found.
+///
+/// # Examples
+/// ```
+/// use kaml::{CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// device.put(users, 1u64, b"ada")?;
+/// let report = device.check(&mut |done, total| println!("{done} of {total} blocks"))?;
+/// assert!(report.problems.is_empty() && report.records == 1);
+/// # Ok::<(), kaml::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
     /// Blocks read.
@@ -29,14 +41,17 @@ pub struct CheckReport {
 /// Problems beyond this are counted and not kept one by one.
 const PROBLEMS_MAX: usize = 1000;
 
-/// Hears of a check while it goes on: blocks done, blocks in all (0 before they are counted), and what is wrong, or nothing if it is
-/// only how far it has come. Answers whether to go on. No lock is held meanwhile.
+/// Hears of a check while it continues: blocks done, blocks in all (0 before they are counted), and what is wrong, or nothing if it is
+/// only how far it has come. Returns whether to continue. No lock is held meanwhile.
 type Hear<'a> = &'a mut dyn FnMut(u64, u64, Option<&str>) -> bool;
 
 impl Device {
-    /// As [`Device::check`], and tells each problem as soon as it is found: `hear` is told blocks done, blocks in all, and what is
-    /// wrong, or nothing if it is only how far the check has come. It answers whether to go on; if not, the check ends with
+    /// As [`Device::check`], and reports each problem as soon as it is found: `hear` receives blocks done, blocks in all, and what is
+    /// wrong, or nothing if it is only how far the check has come. It returns whether to continue; if not, the check ends with
     /// [`Error::Cancelled`].
+    ///
+    /// # Errors
+    /// [`Error::Cancelled`] if `hear` ends the check; otherwise as [`Device::check`].
     pub fn check_and_tell(&self, hear: &mut dyn FnMut(u64, u64, Option<&str>) -> bool) -> Result<CheckReport, Error> {
         let is_read_only = self.shared().lock().writable() == Err(kaml_device::Error::ReadOnly);
         if !is_read_only {
@@ -56,7 +71,7 @@ pub(crate) fn check(shared: &Shared, progress: &mut dyn FnMut(u64, u64)) -> Resu
     Check::new(shared, &mut hear).run()
 }
 
-/// A check that goes on.
+/// A check that continues.
 struct Check<'a> {
     shared: &'a Shared,
     hear: Hear<'a>,
@@ -87,14 +102,17 @@ impl<'a> Check<'a> {
         };
         self.total = blocks.len() as u64;
         for block in blocks {
-            self.tell(None)?;
+            self.report(None)?;
             self.read(block)?;
             self.done += 1;
         }
-        let keeps_versions = |id: &u32| self.shared.reader.keeps_versions(*id);
+        let keeps_versions = |id: &u32| match self.shared.reader.of(*id) {
+            Ok(SpaceReader::Versions(_)) => true,
+            Ok(SpaceReader::Records(_) | SpaceReader::Blocks) | Err(_) => false,
+        };
         let (versioned, plain): (Vec<u32>, Vec<u32>) = namespaces.into_iter().partition(keeps_versions);
         for id in versioned {
-            self.tell(None)?;
+            self.report(None)?;
             match self.shared.verify_versions(id) {
                 Ok((versions, bytes)) => {
                     self.report.versions += versions;
@@ -103,7 +121,7 @@ impl<'a> Check<'a> {
                 Err(error) => self.problem(format!("namespace {id}: {error}"))?,
             }
         }
-        self.tell(None)?;
+        self.report(None)?;
         let (indexed, is_same) = {
             let core = self.shared.lock();
             let indexed =
@@ -126,7 +144,7 @@ impl<'a> Check<'a> {
             let Some(_held) = self.shared.lock().hold_block(block) else { return Ok(()) };
             let audit = BlockAudit::read(&self.shared.reader, &*self.shared.medium, block);
             let mut core = self.shared.lock();
-            // Nobody but this check may have used them for a long time, or somebody wants their memory.
+            // Nobody but this check may have used them for a long time, or somebody needs their memory.
             while let Some(id) = audit.needed_index(&core, &self.without) {
                 drop(core);
                 core = self.load(id)?;
@@ -145,7 +163,7 @@ impl<'a> Check<'a> {
             Ok(core) => Ok(core),
             Err(error) => {
                 // It may have been deleted meanwhile.
-                let is_gone = matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)));
+                let is_gone = matches!(error, Error::UnknownNamespace(_));
                 if self.without.insert(id) && !is_gone {
                     self.problem(error.to_string())?;
                 }
@@ -155,7 +173,7 @@ impl<'a> Check<'a> {
     }
 
     fn problem(&mut self, what: String) -> Result<(), Error> {
-        self.tell(Some(&what))?;
+        self.report(Some(&what))?;
         if self.report.problems.len() < PROBLEMS_MAX {
             self.report.problems.push(what)
         } else {
@@ -164,12 +182,12 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    fn tell(&mut self, problem: Option<&str>) -> Result<(), Error> {
+    fn report(&mut self, problem: Option<&str>) -> Result<(), Error> {
         if (self.hear)(self.done, self.total, problem) { Ok(()) } else { Err(Error::Cancelled) }
     }
 }
 
-/// Tells whether records have come, gone or moved.
+/// Reports whether records have come, gone or moved.
 fn changes(core: &Core) -> (u64, u64, u64) {
     let stats = core.stats();
     (stats.put_count, stats.delete_count, stats.relocated_bytes)

@@ -1,35 +1,49 @@
-//! Driver (i): blocked callers run the firmware. Who has something to commit and finds a free place writes
+//! Driver (i): blocked callers run the firmware. A caller that has something to commit and finds a free place writes
 //! everybody's frame; the others sleep until their frame is durable.
 //!
-//! Lives here:       the lock around the core, ring writes, reads on the caller's thread.
-//! Lives elsewhere:  who sleeps and who is woken (`handover`), everything but ring writes and Gets (`background`), event loops
+//! Lives here:       the lock around the core, ring writes, waiting.
+//! Lives elsewhere:  large values (`large`), Gets (`reads`), who sleeps and a caller that is woken (`handover`), everything but ring writes and Gets (`background`), event loops
 //!                   (`queue`).
-//! Implements:       design section 2, driver (i).
+//! Implements:       docs/ARCHITECTURE.md "Execution".
 
-use crate::background::House;
-use crate::bytes::{Bytes, COPIED_BYTES_MAX};
+mod large;
+mod reads;
+
+pub(crate) use reads::Lookup;
+
+use crate::NamespaceId;
+use crate::background::Housekeeper;
 use crate::error::Error;
-use crate::handover::{Caller, Frames, Handover, News};
+use crate::gather::ReadQueues;
+use crate::handover::{Caller, Frames, Handover, Progress};
 use crate::latency::Latency;
 use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Condvar, Instant, Mutex, MutexGuard};
-use crate::{Key, NamespaceId};
-use kaml_device::{
-    Body, Buffered, Core, DIRECT_BYTES, Error as CommandError, FindError, FlashRead, Found, Op, Reader, StageError,
-    encode_image, image_bytes, read_whole,
-};
-use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Geometry, Io, IoId, Medium, Wake};
-use std::cell::RefCell;
+use kaml_device::{Core, Error as CommandError, FullKey, KeyRange, KeyRef, Op, Reader};
+use kaml_flash::{Completion, Geometry, Io, IoId, Medium, Wake};
+use large::ImagePool;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Waits for room are repeated after this, should the world below have changed without telling.
+/// Waits for room are repeated after this, in case the medium below has changed without a notice.
 const PROGRESS_WAIT: Duration = Duration::from_millis(50);
 
-/// A ring write that takes longer is worth giving up the processor for, so that there are fewer. One without a sync is not:
-/// who yields on a busy machine may wait for milliseconds.
+/// A ring write that takes longer is worth giving up the processor for, so there are fewer. One without a sync is not:
+/// a thread that yields on a busy machine can wait for milliseconds.
 const PAUSE_GAINS_NS: u64 = 30_000;
+
+/// Ring writes that take no time but the caller's own are timed so seldom, because the clock costs a tenth of them; one then counts for all.
+const TIMED_ONE_IN: u64 = 16;
+
+/// What changes records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A program that uses the device.
+    Caller,
+    /// The store that is open over it.
+    Store,
+}
 
 /// What all handles, the housekeeping thread and the event loops of a device share.
 pub(crate) struct Shared {
@@ -54,16 +68,21 @@ pub(crate) struct Shared {
     pub(crate) index_idle_ms: AtomicU64,
     pub(crate) put_latency: Latency,
     pub(crate) get_latency: Latency,
+    /// Of ring writes.
+    pub(crate) commit_latency: Latency,
     pub(crate) read_count: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
     images: ImagePool,
-    /// A merge of versions goes on: there may be one.
+    pub(crate) read_queues: ReadQueues,
+    /// A merge of versions continues: there may be one.
     pub(crate) is_merging: AtomicBool,
-    /// Held by whoever makes a round of housekeeping.
-    pub(crate) house: Mutex<House>,
+    /// Held by a caller that makes a round of housekeeping.
+    pub(crate) housekeeper: Mutex<Housekeeper>,
     /// Held by the one thread that loads an index.
     loading: Mutex<()>,
-    /// The device is about to be closed: no merge for lack of space begins, and the one that goes on ends soon.
+    /// A store is open, and alone changes records. Changed under the core's lock.
+    is_taken_over: AtomicBool,
+    /// The device is about to be closed: no merge because there is no space begins, and the one that continues ends soon.
     pub(crate) ends_merges: AtomicBool,
 }
 
@@ -86,12 +105,15 @@ impl Shared {
             index_idle_ms: AtomicU64::new(crate::background::INDEX_IDLE.as_millis() as u64),
             put_latency: Latency::new(),
             get_latency: Latency::new(),
+            commit_latency: Latency::new(),
             read_count: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
             images: ImagePool::default(),
+            read_queues: ReadQueues::default(),
             is_merging: AtomicBool::new(false),
-            house: Mutex::default(),
+            housekeeper: Mutex::default(),
             loading: Mutex::new(()),
+            is_taken_over: AtomicBool::new(false),
             ends_merges: AtomicBool::new(false),
         }
     }
@@ -100,65 +122,131 @@ impl Shared {
         self.core.lock().expect("the core does not panic")
     }
 
+    // --- who changes records ----------------------------------------------------------------------------------------
+
+    /// From now on a store alone changes records. What others have begun is committed when this returns.
+    pub(crate) fn take_over(&self) -> Result<(), Error> {
+        let core = self.lock();
+        if self.is_taken_over.swap(true, Ordering::Relaxed) {
+            return Err(Error::StoreIsOpen);
+        }
+        // Of a device that has stopped nothing changes any more.
+        let last = core.staging_frame() - u64::from(!core.has_staged());
+        if core.committed() <= last && core.stopped().is_none() {
+            let _ = self.wait_committed(core, last);
+        }
+        Ok(())
+    }
+
+    /// The store is closed: anybody changes records again.
+    pub(crate) fn give_back(&self) {
+        self.is_taken_over.store(false, Ordering::Relaxed);
+    }
+
+    /// Refuses changes of records that go past an open store. Call under the core's lock.
+    pub(crate) fn admit(&self, by: By) -> Result<(), Error> {
+        match by == By::Caller && self.is_taken_over.load(Ordering::Relaxed) {
+            true => Err(Error::StoreIsOpen),
+            false => Ok(()),
+        }
+    }
+
     // --- Put ------------------------------------------------------------------------------------------------------
 
-    /// Carries out an atomic Put and waits until it is durable.
-    pub(crate) fn write(&self, ops: &mut [Op<'_>]) -> Result<(), Error> {
+    /// Executes an atomic Put and waits until it is durable.
+    pub(crate) fn write(&self, by: By, ops: &mut [Op<'_>]) -> Result<(), Error> {
         let start = Instant::now();
-        let placed = self.place_large(ops, true)?;
-        let written = match placed.frame {
-            Some(frame) => self.wait_committed(self.lock(), frame),
-            None => self.stage(ops).and_then(|(core, frame)| self.wait_committed(core, frame)),
-        };
+        let placed = self.place_large(by, ops)?;
+        let written = self.stage(by, ops).and_then(|(core, frame)| self.wait_committed(core, frame));
         self.finish(placed, written.is_ok());
         self.put_latency.record_since(start);
         written
     }
 
-    /// Fixes the place of an atomic Put in the order of commits; answers the frame that carries it.
-    pub(crate) fn submit(&self, ops: &mut [Op<'_>]) -> Result<u64, Error> {
-        let placed = self.place_large(ops, false)?;
-        let staged = self.stage(ops).map(|(_, frame)| frame);
+    /// Deletes the keys of a range in one atomic step and waits until that is durable; how many there were.
+    pub(crate) fn delete_range(&self, by: By, namespace: NamespaceId, range: &KeyRange) -> Result<u64, Error> {
+        let start = Instant::now();
+        let (core, (frame, count)) = self.visit(by, |core| core.stage_delete_range(namespace, range))?;
+        let deleted = self.wait_committed(core, frame);
+        self.put_latency.record_since(start);
+        deleted.map(|()| count)
+    }
+
+    /// Fixes the place of an atomic Put in the order of commits; returns the frame that carries it.
+    pub(crate) fn submit(&self, by: By, ops: &mut [Op<'_>]) -> Result<u64, Error> {
+        let placed = self.place_large(by, ops)?;
+        let staged = self.stage(by, ops).map(|(_, frame)| frame);
         self.finish(placed, staged.is_ok());
         staged
     }
 
     /// Stages a Put, waiting for room if there is none just now.
-    fn stage(&self, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
+    fn stage(&self, by: By, ops: &[Op<'_>]) -> Result<(MutexGuard<'_, Core>, u64), Error> {
         self.prefetch(ops);
-        let mut core = self.lock();
-        Shared::tell_time(&mut core);
-        loop {
-            match core.stage(ops) {
-                Ok(frame) => return Ok((core, frame)),
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                Err(StageError::Busy) => core = self.make_room(core),
+        self.visit(by, |core| core.stage(ops))
+    }
+
+    /// An error of a command, once what it was decided by is durable. A namespace that is unknown because it is being deleted can be
+    /// back after a crash, until a root is written without it.
+    pub(crate) fn refused(&self, error: CommandError) -> Error {
+        match error {
+            CommandError::UnknownNamespace(_) | CommandError::NamespaceExists(_) => {
+                self.refused_under(self.lock(), error)
             }
+            error => error.into(),
         }
     }
 
-    /// Loads an index if it is not in memory. Others go on with other namespaces meanwhile.
+    /// As [`Shared::refused`], where the core is locked already.
+    pub(crate) fn refused_under(&self, mut core: MutexGuard<'_, Core>, error: CommandError) -> Error {
+        if !core.waits_for_root(&error) {
+            return error.into();
+        }
+        // A caller that has closed the device writes no more roots.
+        if let Err(why) = core.writable() {
+            return why.into();
+        }
+        let request = core.request_root(false);
+        self.wait_root(core, request).err().unwrap_or_else(|| error.into())
+    }
+
+    /// Loads an index if it is not in memory. Others continue with other namespaces meanwhile.
     pub(crate) fn load_index<'a>(
         &'a self,
         core: MutexGuard<'a, Core>,
         id: NamespaceId,
     ) -> Result<MutexGuard<'a, Core>, Error> {
-        if self.reader.is_loaded(id)? {
-            return Ok(core); // it stays as long as the core is locked
+        match self.reader.is_loaded(id) {
+            Ok(true) => return Ok(core), // it is kept as long as the core is locked
+            Ok(false) => {}
+            Err(error) => return Err(self.refused_under(core, error)),
         }
         drop(core);
         finish_ring_writes(self);
         let _alone = self.loading.lock().expect("no panics under this lock");
         let mut core = self.lock();
-        while let Some(load) = core.begin_load(id)? {
-            drop(core);
-            let loaded = load.read(&*self.medium);
-            core = self.lock();
-            self.reader.is_loaded(id)?; // what cannot be read of a namespace that was deleted meanwhile is not damaged
-            core.finish_load(loaded?);
+        loop {
+            match core.begin_load(id) {
+                Ok(None) => return Ok(core),
+                Ok(Some(load)) => {
+                    drop(core);
+                    let loaded = load.read(&*self.medium);
+                    core = self.lock();
+                    // What cannot be read of a namespace that was deleted meanwhile is not damaged.
+                    if let Err(error) = self.reader.is_loaded(id) {
+                        return Err(self.refused_under(core, error));
+                    }
+                    core.finish_load(loaded?);
+                }
+                Err(error) => return Err(self.refused_under(core, error)),
+            }
         }
-        Ok(core)
+    }
+
+    /// A key as the firmware works with it.
+    #[inline]
+    pub(crate) fn key<'a>(&self, key: KeyRef<'a>) -> Result<FullKey<'a>, Error> {
+        Ok(self.reader.key(key)?)
     }
 
     /// Memory is slow, and the core's lock is short: what a Put needs of the index comes meanwhile.
@@ -201,32 +289,32 @@ impl Shared {
 
     fn end_persist(&self, mut core: MutexGuard<'_, Core>, completion: Completion) {
         core.complete(completion);
-        let news = self.news(&core);
+        let progress = self.progress(&core);
         drop(core);
-        self.spread(news, 0);
+        self.notify(progress, 0);
     }
 
-    /// What has been committed since it was last told; call under the lock, then [`Shared::spread`] outside it.
-    pub(crate) fn news(&self, core: &Core) -> News {
-        self.handover.news(core)
+    /// What has been committed since the last notice; call under the lock, then [`Shared::spread`] outside it.
+    pub(crate) fn progress(&self, core: &Core) -> Progress {
+        self.handover.progress(core)
     }
 
-    /// Wakes whom the news concern, except the event loop that brings them (0: none), and who waits for whatever has happened.
-    pub(crate) fn spread(&self, news: News, bringer: u64) {
-        self.tell(news, bringer);
+    /// Wakes the waiters that the progress concerns, except the event loop that brings it (0: none), and callers that wait for any event.
+    pub(crate) fn notify(&self, progress: Progress, bringer: u64) {
+        self.notify_waiters(progress, bringer);
         self.wake_waiting();
     }
 
-    /// Wakes whom the news concern, except the event loop that brings them.
-    pub(crate) fn tell(&self, news: News, bringer: u64) {
-        self.handover.tell(&news);
-        if self.has_loops.load(Ordering::Relaxed) && news.concern_anybody() {
+    /// Wakes the waiters that the progress concerns, except the event loop that brings it.
+    pub(crate) fn notify_waiters(&self, progress: Progress, bringer: u64) {
+        self.handover.notify_waiters(&progress);
+        if self.has_loops.load(Ordering::Relaxed) && progress.concern_anybody() {
             let loops = self.loops.lock().expect("no panics under this lock");
             loops.iter().filter(|(id, _)| *id != bringer).for_each(|(_, wake)| wake.wake());
         }
     }
 
-    /// Wakes who sleeps until something has happened.
+    /// Wakes threads that sleep until something has happened.
     pub(crate) fn wake_waiting(&self) {
         if self.progress_waiters.load(Ordering::Relaxed) > 0 {
             self.progress.notify_all();
@@ -251,288 +339,18 @@ impl Shared {
         self.has_loops.store(!loops.is_empty(), Ordering::Relaxed);
     }
 
-    // --- large values ---------------------------------------------------------------------------------------------------
-
-    /// Programs the large values of a Put ahead of it and replaces them by their places. One that is all of its Put may be staged as well.
-    fn place_large(&self, ops: &mut [Op<'_>], may_stage: bool) -> Result<Placed, Error> {
-        let mut large = Placed::default();
-        // Versions of any length go through the page buffer.
-        let is_large = |op: &Op<'_>| {
-            matches!(op.body, Body::Value { value, .. } if value.len() >= DIRECT_BYTES)
-                && !self.reader.keeps_versions(op.namespace)
-        };
-        let is_alone = ops.iter().filter(|op| is_large(op)).count() == 1;
-        let may_stage = may_stage && ops.len() == 1;
-        for op in ops.iter_mut().filter(|op| is_large(op)) {
-            let Body::Value { value, crc32c } = op.body else { unreachable!("has been checked") };
-            let (max, after) = {
-                let core = self.lock();
-                (core.value_bytes_max(), core.last_sequence())
-            };
-            if value.len() as u64 > max {
-                self.finish(large, false);
-                return Err(
-                    kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max, namespace: None }.into()
-                );
-            }
-            let buf = self.images.take(image_bytes(&self.geometry, value.len()));
-            let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), after, buf);
-            let placed = self.place(op, image.clone(), is_alone, may_stage);
-            large.images.push(image);
-            match placed {
-                Ok((_, Some(frame))) => {
-                    large.frame = Some(frame);
-                    return Ok(large);
-                }
-                Ok((ticket, None)) => large.tickets.push(ticket),
-                Err(error) => {
-                    self.finish(large, false);
-                    return Err(error);
-                }
-            }
-        }
-        if large.tickets.is_empty() {
-            return Ok(large);
-        }
-        let mut core = self.lock();
-        let no_space_count = core.no_space_count();
-        while !large.tickets.iter().all(|ticket| core.is_placed(*ticket)) {
-            if let Some(error) = programs_wait_for_ever(&core, no_space_count) {
-                drop(core);
-                self.finish(large, false);
-                return Err(error);
-            }
-            core = self.wait_progress(core);
-        }
-        Ok(large)
-    }
-
-    /// Has a large value programmed: by the housekeeping thread beside others, by the caller itself if it would be the only one.
-    /// Answers its ticket, and the frame that its Put was staged in, if it was.
-    fn place(
-        &self,
-        op: &mut Op<'_>,
-        image: Arc<AlignedBuf>,
-        is_alone: bool,
-        may_stage: bool,
-    ) -> Result<(u64, Option<u64>), Error> {
-        let mut core = self.lock();
-        let ticket = loop {
-            match core.place(op.namespace, op.key, image.clone()) {
-                Ok(ticket) => break ticket,
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                Err(StageError::Busy) => core = self.make_room(core),
-            }
-        };
-        let own = if is_alone && !self.medium.is_immediate() { core.take_program(ticket) } else { None };
-        op.body = Body::Placed { ticket };
-        let Some((id, mut io)) = own else {
-            drop(core);
-            self.wake_background();
-            return Ok((ticket, None));
-        };
-        let frame = core.staging_frame();
-        if may_stage && let Some(write) = core.stage_beside(op) {
-            let is_staged = self.write_both(core, (id, io), write);
-            return Ok((ticket, is_staged.then_some(frame)));
-        }
-        let begun = self.medium.begin(&mut io); // the core is still locked: nobody programs the next pages before
-        drop(core);
-        self.wake_background();
-        let result = begun.and_then(|carry_out| carry_out());
-        let failed = result.is_err();
-        let mut core = self.lock();
-        core.complete(Completion { id, io, result });
-        let news = self.news(&core);
-        let wake = core.has_background() || failed; // its value needs another place
-        drop(core);
-        self.spread(news, 0);
-        if wake {
-            self.wake_background();
-        }
-        Ok((ticket, None))
-    }
-
-    /// Programs a large value and writes the frame that names it at once. Answers false if the program failed: the frame is empty, the
-    /// value is on its way to another place, and its Put is to be staged when it is there.
-    fn write_both(&self, core: MutexGuard<'_, Core>, program: (IoId, Io), write: (IoId, Io)) -> bool {
-        let ((program_id, mut program), (id, mut write)) = (program, write);
-        let begun = self.medium.begin_with(&mut program, &mut write); // the core is still locked, as above
-        let wake = core.has_background();
-        drop(core);
-        if wake {
-            self.wake_background();
-        }
-        let result = begun.and_then(|carry_out| carry_out());
-        let mut core = self.lock();
-        let empty = core.complete_beside((program_id, program), (id, write), result);
-        let is_staged = empty.is_none();
-        if let Some((id, io)) = empty {
-            self.persist(core, (id, io));
-            core = self.lock();
-        }
-        let news = self.news(&core);
-        let wake = core.has_background() || !is_staged;
-        drop(core);
-        self.spread(news, 0);
-        if wake {
-            self.wake_background();
-        }
-        is_staged
-    }
-
-    /// Gives up what a Put that was not staged had placed, and takes the buffers back.
-    fn finish(&self, placed: Placed, staged: bool) {
-        if placed.images.is_empty() {
-            return;
-        }
-        if !staged {
-            let mut core = self.lock();
-            placed.tickets.iter().for_each(|ticket| core.forget(*ticket));
-        }
-        placed.images.into_iter().for_each(|image| self.images.give(image));
-    }
-
-    // --- Get ------------------------------------------------------------------------------------------------------------
-
-    /// Reads a value into `out`; false if the key is not there.
-    pub(crate) fn get(&self, namespace: NamespaceId, key: &Key, out: &mut Vec<u8>) -> Result<bool, Error> {
-        let start = Instant::now();
-        let answer = self.find(namespace, key, out).and_then(|found| match found {
-            Lookup::Absent => Ok(false),
-            Lookup::Value => Ok(true),
-            Lookup::Read(read) => self.read(&read, out).map(|()| true),
-        });
-        self.get_latency.record_since(start);
-        answer
-    }
-
-    /// Reads a value, a large one without a copy.
-    pub(crate) fn get_bytes(&self, namespace: NamespaceId, key: &Key, spent: Bytes) -> Result<Option<Bytes>, Error> {
-        let start = Instant::now();
-        let (mut out, buf) = spent.into_memory();
-        let answer = self.find(namespace, key, &mut out).and_then(|found| match found {
-            Lookup::Absent => Ok(None),
-            Lookup::Value => Ok(Some(out.into())),
-            Lookup::Read(read) if read.bytes > COPIED_BYTES_MAX => self.read_in_place(&read, buf).map(Some),
-            Lookup::Read(read) => self.read(&read, &mut out).map(|()| Some(out.into())),
-        });
-        self.get_latency.record_since(start);
-        answer
-    }
-
-    /// Reads flash on the caller's thread into memory that the value stays in.
-    fn read_in_place(&self, read: &FlashRead, buf: Option<AlignedBuf>) -> Result<Bytes, Error> {
-        let fits = buf.filter(|buf| buf.capacity() >= read.bytes);
-        // Room for what the medium reads around it.
-        let mut buf = fits.unwrap_or_else(|| AlignedBuf::for_transfers(read.bytes + 2 * AlignedBuf::ALIGN));
-        buf.set_len(read.bytes);
-        let mut io = Io::Read { at: read.at, into: buf };
-        let range = self.read_into(&mut io, |bytes| read.value(bytes))?;
-        let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        Ok(Bytes::of_read(into, range))
-    }
-
-    /// Looks a key up, and answers it at once if its record is in a write buffer.
-    pub(crate) fn find(&self, namespace: NamespaceId, key: &Key, out: &mut Vec<u8>) -> Result<Lookup, Error> {
-        loop {
-            match self.reader.find(namespace, key) {
-                Ok(Found::Absent) => return Ok(Lookup::Absent),
-                Ok(Found::Flash(read)) => return Ok(Lookup::Read(read)),
-                Ok(Found::Buffered) => match self.read_buffered(namespace, key)? {
-                    Some(Buffered::Absent) => return Ok(Lookup::Absent),
-                    Some(Buffered::Value(value)) => {
-                        *out = value;
-                        return Ok(Lookup::Value);
-                    }
-                    Some(Buffered::Programmed(read)) => return Ok(Lookup::Read(read)),
-                    None => {}
-                },
-                Err(FindError::Refused(kaml_device::Error::KeepsVersions(_))) => {
-                    return Ok(match self.find_version(namespace, key)? {
-                        Some(value) => {
-                            *out = value;
-                            Lookup::Value
-                        }
-                        None => Lookup::Absent,
-                    });
-                }
-                Err(FindError::Refused(error)) => return Err(error.into()),
-                Err(FindError::NeedIndex) => drop(self.load_index(self.lock(), namespace)?),
-            }
-        }
-    }
-
-    /// What became of a record that was in a write buffer; none if its index has left memory since: look again.
-    pub(crate) fn read_buffered(&self, namespace: NamespaceId, key: &Key) -> Result<Option<Buffered>, Error> {
-        match self.lock().read_buffered(namespace, key) {
-            Ok(found) => Ok(Some(found)),
-            Err(FindError::NeedIndex) => Ok(None),
-            Err(FindError::Refused(error)) => Err(error.into()),
-        }
-    }
-
-    pub(crate) fn read(&self, read: &FlashRead, out: &mut Vec<u8>) -> Result<(), Error> {
-        self.read_with(read.at, read.bytes, |bytes| read.copy_value(bytes, out))
-    }
-
-    /// Reads flash on the caller's thread and hands the bytes on.
-    pub(crate) fn read_with(
-        &self,
-        at: ChunkAddr,
-        bytes: usize,
-        take: impl FnMut(&[u8]) -> Result<(), CommandError>,
-    ) -> Result<(), Error> {
-        thread_local! {
-            static SCRATCH: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(16 << 10));
-        }
-        // A thread that ends has no scratch any more.
-        let kept = SCRATCH.try_with(|scratch| scratch.replace(AlignedBuf::zeroed(0)));
-        let mut buf =
-            kept.ok().filter(|buf| buf.capacity() >= bytes).unwrap_or_else(|| AlignedBuf::for_transfers(bytes));
-        buf.set_len(bytes);
-        let mut io = Io::Read { at, into: buf };
-        let taken = self.read_into(&mut io, take);
-        let Io::Read { into, .. } = io else { unreachable!("still a read") };
-        let _ = SCRATCH.try_with(|scratch| scratch.replace(into));
-        taken
-    }
-
-    /// Carries a read out, again if `take` finds that something else came than was stored.
-    fn read_into<T>(&self, io: &mut Io, mut take: impl FnMut(&[u8]) -> Result<T, CommandError>) -> Result<T, Error> {
-        read_whole(|| {
-            let result = self.medium.execute(io);
-            let Io::Read { into, .. } = &*io else { unreachable!("still a read") };
-            self.count_reads(1, into.len() as u64);
-            result.map(|()| take(into)).map_err(Error::from)
-        })
-    }
-
-    /// What `take` makes of a read that was carried out; if something else came than was stored, it is carried out again on the
-    /// caller's thread.
-    pub(crate) fn take_read<T>(
-        &self,
-        io: &mut Io,
-        mut take: impl FnMut(&[u8]) -> Result<T, CommandError>,
-    ) -> Result<T, Error> {
-        let Io::Read { into, .. } = &*io else { unreachable!("ids of reads are told by a bit") };
-        take(into).or_else(|_| self.read_into(io, take))
-    }
-
-    pub(crate) fn count_reads(&self, count: u64, bytes: u64) {
-        self.read_count.fetch_add(count, Ordering::Relaxed);
-        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
     // --- roots ------------------------------------------------------------------------------------------------------------
 
-    /// Waits for a root that was asked for; gives up if programs that it waits for are tried again, and there is still no space
+    /// Waits for a root that was requested; gives up if programs that it waits for are tried again, and there is still no space
     /// below.
     pub(crate) fn wait_root<'a>(&'a self, mut core: MutexGuard<'a, Core>, request: u64) -> Result<(), Error> {
         self.wake_background();
         let no_space_count = core.no_space_count();
         while core.roots_done() < request {
+            // Closing has failed, and nobody makes roots any more.
+            if self.closing.load(Ordering::Acquire) {
+                return Err(CommandError::Closed.into());
+            }
             core = self.wait_for_programs(core, no_space_count)?;
         }
         Ok(())
@@ -553,11 +371,11 @@ impl Shared {
 }
 
 /// Why no root will come: the device has stopped, or is only read. Of one that is being closed the last one comes.
-fn takes_no_changes(core: &Core) -> Option<Error> {
+pub(crate) fn takes_no_changes(core: &Core) -> Option<Error> {
     core.writable().err().filter(|error| *error != CommandError::Closed).map(Error::from)
 }
 
-/// Why whoever waits for page programs should not go on: the device takes no changes, or they found no space below again since it
+/// Why a caller that waits for page programs should not continue: the device takes no changes, or they found no space below again since it
 /// began, when so many had.
 fn programs_wait_for_ever(core: &Core, no_space_count: u64) -> Option<Error> {
     let no_space = || core.no_space_below().filter(|_| core.no_space_count() > no_space_count).map(Error::from);
@@ -569,12 +387,16 @@ impl Caller<Core> for Shared {
         Shared::lock(self)
     }
 
-    /// One that takes time is carried out outside the lock.
+    /// One that takes time is executed outside the lock.
     fn persist(&self, core: MutexGuard<'_, Core>, (id, mut io): (IoId, Io)) {
         let wake = core.has_background();
         if self.persists_at_once && !matches!(io, Io::Persist { barrier: true, .. }) {
             // Others would fall asleep over their frames meanwhile, which takes longer than waiting for the lock.
+            let begin = core.staging_frame().is_multiple_of(TIMED_ONE_IN).then(Instant::now);
             let result = self.medium.execute(&mut io);
+            if let Some(begin) = begin {
+                self.commit_latency.record_many(begin.elapsed().as_nanos() as u64, TIMED_ONE_IN);
+            }
             self.end_persist(core, Completion { id, io, result });
             if wake {
                 self.wake_background();
@@ -590,7 +412,9 @@ impl Caller<Core> for Shared {
         }
         let begin = Instant::now();
         let result = self.medium.execute(&mut io);
-        self.ring_write_ns.store(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let ns = begin.elapsed().as_nanos() as u64;
+        self.ring_write_ns.store(ns, Ordering::Relaxed);
+        self.commit_latency.record(ns);
         self.end_persist(self.lock(), Completion { id, io, result });
     }
 
@@ -628,8 +452,8 @@ impl Frames for Core {
         Core::wants_persist(self)
     }
 
-    fn gains_by_a_pause(&self) -> bool {
-        Core::gains_by_a_pause(self)
+    fn should_wait_for_company(&self) -> bool {
+        Core::should_wait_for_company(self)
     }
 
     fn begin_persist(&mut self) -> Option<(IoId, Io)> {
@@ -639,49 +463,4 @@ impl Frames for Core {
     fn stopped(&self) -> Option<kaml_device::Error> {
         Core::stopped(self)
     }
-}
-
-/// The large values of a Put, on their way to their pages.
-#[derive(Default)]
-struct Placed {
-    /// The frame that the Put was staged in, if it was.
-    frame: Option<u64>,
-    tickets: Vec<u64>,
-    images: Vec<Arc<AlignedBuf>>,
-}
-
-/// Buffers for large values, kept because fresh memory costs as much as copying into it.
-#[derive(Default)]
-struct ImagePool(Mutex<Vec<AlignedBuf>>);
-
-/// Bytes kept.
-const IMAGE_POOL_BYTES: usize = 8 << 20;
-
-impl ImagePool {
-    fn take(&self, bytes: usize) -> AlignedBuf {
-        let mut kept = self.0.lock().expect("no panics under this lock");
-        let fits = kept.iter().rposition(|buf| buf.capacity() >= bytes && buf.capacity() / 2 <= bytes);
-        let found = fits.map(|at| kept.swap_remove(at));
-        drop(kept);
-        found.unwrap_or_else(|| AlignedBuf::for_transfers(bytes))
-    }
-
-    /// Takes a buffer back, if nobody else reads it any more.
-    fn give(&self, image: Arc<AlignedBuf>) {
-        let Ok(buf) = Arc::try_unwrap(image) else { return };
-        let mut kept = self.0.lock().expect("no panics under this lock");
-        if kept.iter().map(AlignedBuf::capacity).sum::<usize>() + buf.capacity() <= IMAGE_POOL_BYTES {
-            kept.push(buf);
-        }
-    }
-}
-
-/// What a key was found to be.
-pub(crate) enum Lookup {
-    /// Not there.
-    Absent,
-    /// Copied out of a write buffer.
-    Value,
-    /// One read away.
-    Read(FlashRead),
 }

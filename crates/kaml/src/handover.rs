@@ -1,11 +1,11 @@
-//! The hand-over between blocked callers: who writes the staged frame, who sleeps until it is committed, who is woken.
+//! The hand-over between blocked callers: which thread writes the staged frame, which ones sleep until it is committed, which is woken.
 //!
 //! Lives here:       the wait of a caller whose Put is staged, the words that callers sleep on.
-//! Lives elsewhere:  the frames (`kaml_device::Core`), carrying out their writes (`driver`).
-//! Implements:       design section 2, driver (i).
+//! Lives elsewhere:  the frames (`kaml_device::Core`), executing their writes (`driver`).
+//! Implements:       docs/ARCHITECTURE.md "Execution".
 //!
 //! Why no wake-up is lost: a caller reads its frame's word under the core's lock, where it also sees that the frame
-//! is not committed, and sleeps only while the word has that value; whoever commits a frame changes the word after
+//! is not committed, and sleeps only while the word has that value; the thread that commits a frame changes the word after
 //! it has left the lock. When a place for a ring write becomes free while records are staged, one sleeper of the
 //! staged frame is woken to take it. `tests/handover_model.rs` runs this source under a scheduler that explores
 //! interleavings.
@@ -29,7 +29,7 @@ pub(crate) trait Frames {
     /// Whether the staged frame should be written now.
     fn wants_persist(&self) -> bool;
     /// Whether it would soon be much larger if its writer let others go first.
-    fn gains_by_a_pause(&self) -> bool;
+    fn should_wait_for_company(&self) -> bool;
     /// The write of the staged frame, if it should be written now and there is room.
     fn begin_persist(&mut self) -> Option<Self::Write>;
     /// The error that ended everything, if one did.
@@ -40,15 +40,15 @@ pub(crate) trait Frames {
 pub(crate) trait Caller<F: Frames> {
     /// Locks the frames.
     fn lock(&self) -> MutexGuard<'_, F>;
-    /// Carries a write out, completes it and tells the [`News`].
+    /// Executes a write, completes it and returns the [`Progress`].
     fn persist(&self, frames: MutexGuard<'_, F>, write: F::Write);
     /// Whether writes take so long that a pause before them is worth while.
     fn may_pause(&self) -> bool;
-    /// Leaves the lock, to sleep. Answers false if something else had to be done that may have committed the frame.
+    /// Leaves the lock, to sleep. Returns false if something else had to be done that may have committed the frame.
     fn leave(&self, frames: MutexGuard<'_, F>) -> bool;
 }
 
-/// A futex word on a cache line of its own, and who may be sleeping on it, so that nobody need be woken in vain.
+/// A futex word on a cache line of its own, and the number of its sleepers, so no wake-up is in vain.
 #[repr(align(64))]
 #[derive(Default)]
 struct Word {
@@ -68,7 +68,7 @@ impl Word {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Changes the value. Whoever is not counted here yet will find it changed before falling asleep: one of two that store
+    /// Changes the value. A caller that is not counted here yet will find it changed before falling asleep: one of two that store
     /// and then load what the other stores sees the other's (sequential consistency).
     fn change(&self, wake: impl FnOnce(&Futex)) {
         self.value.0.fetch_add(1, Ordering::SeqCst);
@@ -85,14 +85,14 @@ pub(crate) struct Handover {
 }
 
 /// What a completion changed for others.
-pub(crate) struct News {
+pub(crate) struct Progress {
     before: u64,
     committed: u64,
     orphan: Option<u64>,
     stopped: bool,
 }
 
-impl News {
+impl Progress {
     /// Whether there are any.
     pub(crate) fn concern_anybody(&self) -> bool {
         self.before != self.committed || self.orphan.is_some() || self.stopped
@@ -126,7 +126,7 @@ impl Handover {
                 return Ok(());
             }
             // Those whom the last frame woke are about to stage: a moment for them makes fewer and larger writes.
-            if !has_paused && caller.may_pause() && frames.gains_by_a_pause() {
+            if !has_paused && caller.may_pause() && frames.should_wait_for_company() {
                 has_paused = true;
                 drop(frames);
                 yield_now();
@@ -151,21 +151,21 @@ impl Handover {
         }
     }
 
-    /// What has been committed since it was last told; call under the lock, then [`Handover::tell`] outside it.
-    pub(crate) fn news(&self, frames: &impl Frames) -> News {
+    /// What has been committed since the last notice; call under the lock, then [`Handover::tell`] outside it.
+    pub(crate) fn progress(&self, frames: &impl Frames) -> Progress {
         let committed = frames.committed();
         let before = self.committed.swap(committed, Ordering::AcqRel);
         // A frame waits for somebody to write it.
         let orphan = frames.wants_persist().then(|| frames.staging_frame());
-        News { before, committed, orphan, stopped: frames.stopped().is_some() }
+        Progress { before, committed, orphan, stopped: frames.stopped().is_some() }
     }
 
-    /// Wakes the callers whom the news concern.
-    pub(crate) fn tell(&self, news: &News) {
-        if let Some(frame) = news.orphan {
+    /// Wakes the callers that the progress concerns.
+    pub(crate) fn notify_waiters(&self, progress: &Progress) {
+        if let Some(frame) = progress.orphan {
             self.word(frame).change(Futex::wake_one);
         }
-        let frames = if news.stopped { 0..FRAME_WORDS as u64 } else { news.before..news.committed };
+        let frames = if progress.stopped { 0..FRAME_WORDS as u64 } else { progress.before..progress.committed };
         frames.for_each(|frame| self.word(frame).change(Futex::wake_all));
     }
 }

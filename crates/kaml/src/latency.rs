@@ -1,8 +1,8 @@
 //! Latency histograms that many threads record into.
 //!
-//! Lives here:       sharded recording, merging.
+//! Lives here:       sharded recording, merging, the buckets that monitors get.
 
-use crate::stats::LatencyStats;
+use crate::stats::{LatencyHistogram, LatencyStats};
 use crate::sync::Instant;
 use hdrhistogram::Histogram;
 use std::sync::Mutex;
@@ -35,6 +35,12 @@ impl Latency {
         all_ns.into_iter().for_each(|ns| shard.saturating_record(ns.max(1)));
     }
 
+    /// Records one in place of `count` of its kind.
+    pub(crate) fn record_many(&self, ns: u64, count: u64) {
+        let mut shard = self.shards[shard()].lock().expect("no panics under this lock");
+        shard.saturating_record_n(ns.max(1), count);
+    }
+
     pub(crate) fn reset(&self) {
         self.shards.iter().for_each(|s| s.lock().expect("no panics under this lock").reset());
     }
@@ -44,11 +50,28 @@ impl Latency {
         self.shards.iter().map(|shard| shard.lock().expect("no panics under this lock").len()).sum()
     }
 
-    pub(crate) fn stats(&self) -> LatencyStats {
+    /// Of all threads. No shard is locked for longer than it takes to add its counts.
+    fn merged(&self) -> Histogram<u64> {
         let mut all = self.shards[0].lock().expect("no panics under this lock").clone();
         for shard in &self.shards[1..] {
             all.add(&*shard.lock().expect("no panics under this lock")).expect("same bounds");
         }
+        all
+    }
+
+    /// In buckets. A latency is known to 1 %, so one that is so close to a bound can be in the next bucket.
+    pub(crate) fn histogram(&self) -> LatencyHistogram {
+        let mut histogram = LatencyHistogram::empty();
+        let all = self.merged();
+        for step in all.iter_recorded() {
+            let ns = all.median_equivalent(step.value_iterated_to());
+            histogram.add(ns, step.count_since_last_iteration());
+        }
+        histogram
+    }
+
+    pub(crate) fn stats(&self) -> LatencyStats {
+        let all = self.merged();
         LatencyStats {
             count: all.len(),
             mean_ns: all.mean(),

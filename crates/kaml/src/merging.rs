@@ -1,22 +1,22 @@
-//! Merges of versioned namespaces, step by step beside everybody else.
+//! Merges of versioned namespaces, step by step while others run.
 //!
-//! Lives here:       row after row: plan, write, install; how much of the time a merge takes, and whether it goes on.
+//! Lives here:       row after row: plan, write, install; how much of the time a merge takes, and whether it continues.
 //! Lives elsewhere:  what is kept (`kaml_versions`), the firmware's part (`kaml_device`), the command (`versions`).
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 
-use crate::driver::Shared;
+use crate::driver::{By, Shared};
 use crate::queue::finish_ring_writes;
 use crate::sync::{Instant, JoinHandle, sleep, spawn};
 use crate::versions::{MergeReport, Reading, to_the_end};
 use crate::{Error, NamespaceId};
-use kaml_device::{StageError, segment_image};
-use kaml_versions::{Merged, Retention, merge, plan_merge, preview_merge};
+use kaml_device::{Core, segment_image};
+use kaml_versions::{Merged, Retention, Source, merge, plan_merge, preview_merge};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// So many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
+/// This many times as long as it worked a merge rests while others use the device. It competes for cores and flash, a segment at
 /// a time; with this the 99 % latency of the others stays within twice what it is alone.
 const RESTS: u32 = 6;
 /// The longest rest.
@@ -27,10 +27,10 @@ const TURN_WAIT: Duration = Duration::from_millis(10);
 /// Of what a merge reads.
 const PACED: &str = "merges have a pace";
 
-/// When a merge works, when it rests, and whether it goes on.
+/// When a merge works, when it rests, and whether it continues.
 pub(crate) struct Pace<'a> {
     shared: &'a Shared,
-    /// Is told of the rows that are done, and of all; answers whether to go on.
+    /// Is notified of the rows that are done, and of all; returns whether to continue.
     progress: &'a mut dyn FnMut(u32, u32) -> ControlFlow<()>,
     rows_done: u32,
     rows: u32,
@@ -52,7 +52,7 @@ impl<'a> Pace<'a> {
     }
 
     /// Between two pieces of work: rests if anybody else used the device during the last one, unless hosts are about to wait
-    /// for the space that the merge gives back.
+    /// for the space that the merge releases.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if the merge is to end.
@@ -73,12 +73,12 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// The thread of the merge that goes on because space is low.
+/// The thread of the merge that continues because space is low.
 #[derive(Default)]
 pub(crate) struct LowMerge(Option<JoinHandle<()>>);
 
 impl LowMerge {
-    /// Begins one. The one before it has said that it is over.
+    /// Begins one. The one before it has ended.
     pub(crate) fn start(&mut self, shared: &Arc<Shared>, namespace: NamespaceId, retention: Retention) {
         self.join();
         let of = shared.clone();
@@ -100,7 +100,7 @@ impl LowMerge {
     }
 }
 
-/// The one merge that may go on, until this is dropped.
+/// The one merge that may continue, until this is dropped.
 pub(crate) struct Turn<'a>(&'a Shared);
 
 impl Drop for Turn<'_> {
@@ -109,7 +109,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A namespace that is being merged, until this is dropped: also if whoever is told of the progress panics.
+/// A namespace that is being merged, until this is dropped: also if a caller that is notified of the progress panics.
 struct Merging<'a>(&'a Shared, NamespaceId);
 
 impl Drop for Merging<'_> {
@@ -133,7 +133,7 @@ impl Shared {
         self.merge_in_turn(|| true).expect("it waits for ever")
     }
 
-    /// The same; waits as long as it is told to.
+    /// The same; waits as long as it is asked to.
     pub(crate) fn merge_in_turn(&self, mut waits: impl FnMut() -> bool) -> Option<Turn<'_>> {
         finish_ring_writes(self);
         while waits() {
@@ -157,12 +157,9 @@ impl Shared {
         retention: &Retention,
         pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
-        // What a crash would bring back from the commit ring cannot be dropped: as little as possible.
-        let mut core = self.lock();
-        let request = core.request_root(true);
-        self.wait_root(core, request)?;
+        self.lock().writable()?;
+        let limit = self.settle_for_merge(namespace)?;
         let _merging = Merging(self, namespace);
-        let limit = self.merge_limit(namespace)?;
         self.each_row(namespace, pace, |reading, row, report| {
             self.begin_merge(namespace, row)?;
             let plan = plan_merge(reading, row, retention, limit)?;
@@ -176,6 +173,22 @@ impl Shared {
         })
     }
 
+    /// What a crash would bring back from the commit ring cannot be dropped: makes that as little as possible. Returns the sequence from
+    /// which on everything must be kept. On a device that is only read there is no merge to prepare, and what is in the buffer is all
+    /// that such a merge would have to keep.
+    fn settle_for_merge(&self, namespace: NamespaceId) -> Result<u64, Error> {
+        let mut core = self.lock();
+        if core.is_read_only() {
+            drop(core);
+            return self
+                .reading(namespace)?
+                .look(|versions, _| versions.columns().oldest_buffered(0).unwrap_or(u64::MAX));
+        }
+        let request = core.request_root(true);
+        self.wait_root(core, request)?;
+        self.merge_limit(namespace)
+    }
+
     /// What that would come to.
     pub(crate) fn preview_merge<'a>(
         &'a self,
@@ -183,8 +196,7 @@ impl Shared {
         retention: &Retention,
         pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
-        finish_ring_writes(self);
-        let limit = self.merge_limit(namespace)?;
+        let limit = self.settle_for_merge(namespace)?;
         self.each_row(namespace, pace, |reading, row, report| {
             let plan = preview_merge(reading, row, retention, limit)?;
             report.add_looked_at(&plan);
@@ -193,7 +205,7 @@ impl Shared {
         })
     }
 
-    /// Acts on one row after another, until all are done or it is told to end.
+    /// Acts on one row after another, until all are done or it is asked to end.
     fn each_row<'a>(
         &'a self,
         namespace: NamespaceId,
@@ -216,7 +228,7 @@ impl Shared {
         }
     }
 
-    /// Merges a namespace for lack of space; called on a thread of its own.
+    /// Merges a namespace because there is no space; called on a thread of its own.
     fn merge_when_low(&self, namespace: NamespaceId, retention: &Retention) {
         let alone = self.merge_alone();
         let merged = match self.ends_merges.load(Ordering::Acquire) {
@@ -235,29 +247,13 @@ impl Shared {
 
     /// What a merge must not drop.
     pub(crate) fn merge_limit(&self, namespace: NamespaceId) -> Result<u64, Error> {
-        let mut core = self.lock();
-        loop {
-            match core.merge_limit(namespace) {
-                Ok(limit) => return Ok(limit),
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                Err(StageError::Busy) => unreachable!("nothing that it waits for"),
-            }
-        }
+        self.visit(By::Store, |core| core.merge_limit(namespace)).map(|(_, limit)| limit)
     }
 
     /// Waits until the segments of a row are settled, and closes its last group.
     fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
-        let mut core = self.lock();
-        let no_space_count = core.no_space_count();
-        loop {
-            match core.begin_merge(namespace, row) {
-                Ok(()) => return Ok(()),
-                Err(StageError::Refused(error)) => return Err(error.into()),
-                Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                Err(StageError::Busy) => core = self.wait_for_programs(core, no_space_count)?,
-            }
-        }
+        let begin = |core: &mut Core| core.begin_merge(namespace, row);
+        self.visit_with(By::Store, begin, self.clear_until_no_space()).map(drop)
     }
 
     /// Programs the segments of a merge, then puts them in place of the old ones.
@@ -280,16 +276,9 @@ impl Shared {
     ) -> Result<(), Error> {
         for sealed in &merged.segments {
             let image = segment_image(sealed);
-            let mut core = self.lock();
-            let no_space_count = core.no_space_count();
-            loop {
-                match core.place_merged(namespace, sealed, &image) {
-                    Ok(ticket) => break tickets.push(ticket),
-                    Err(StageError::Refused(error)) => return Err(error.into()),
-                    Err(StageError::NeedIndex(id)) => core = self.load_index(core, id)?,
-                    Err(StageError::Busy) => core = self.wait_for_programs(core, no_space_count)?,
-                }
-            }
+            let place = |core: &mut Core| core.place_merged(namespace, sealed, &image);
+            let (core, ticket) = self.visit_with(By::Store, place, self.clear_until_no_space())?;
+            tickets.push(ticket);
             drop(core);
             self.wake_background();
             pace.rest()?;

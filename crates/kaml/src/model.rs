@@ -3,8 +3,8 @@
 //! Lives here:       what `sync` exchanges the system's primitives for.
 //! Lives elsewhere:  the runs (`tests/lab`).
 //!
-//! A wait with a bound of minutes or less is a short one that may end without reason, and lets time pass: time goes on only
-//! while somebody waits for it or for the flash. One with a longer bound is for ever, so that whoever waits in vain is noticed.
+//! A wait with a bound of minutes or less is a short one that may end without reason, and lets time pass: time continues only
+//! while somebody waits for it or for the flash. One with a longer bound is forever, so a thread that waits in vain is noticed.
 
 pub(crate) use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 pub(crate) use shuttle::sync::mpsc::channel;
@@ -23,7 +23,7 @@ const FOR_EVER: Duration = Duration::from_secs(3600);
 const STEPS_OF_A_WAIT: u32 = 4;
 const STEP_MIN: Duration = Duration::from_micros(1);
 
-// All threads of a run are carried out by one of the system's.
+// All threads of a run are executed by one of the system's.
 std::thread_local!(static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) });
 
 /// Virtual time since the run began.
@@ -31,7 +31,7 @@ pub fn now() -> Duration {
     NOW.get()
 }
 
-/// Lets time pass; it never goes back.
+/// Lets time pass; it never runs backwards.
 pub fn advance_to(then: Duration) {
     NOW.set(now().max(then));
 }
@@ -142,7 +142,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// As the system's; waits are bounded as this module says.
+/// As the system's; waits are bounded as this module documents.
 #[derive(Default)]
 pub(crate) struct Condvar(sync::Condvar);
 
@@ -155,7 +155,7 @@ impl Condvar {
         Ok(MutexGuard(self.0.wait(guard).expect("no panics under locks"), lock))
     }
 
-    /// Whoever uses it looks at the clock itself: whether the time was over is not answered.
+    /// The caller looks at the clock itself: the call does not return whether the time was over.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -20,6 +20,19 @@ pub(crate) use std::{
     time::Instant,
 };
 
+/// A number that nobody can foretell: the keys of the hash are the system's random numbers.
+#[cfg(not(feature = "model"))]
+pub(crate) fn secret_word(at: u64) -> u64 {
+    use std::hash::BuildHasher;
+    std::hash::RandomState::new().hash_one(at)
+}
+
+/// In the laboratory everything follows from a seed.
+#[cfg(feature = "model")]
+pub(crate) fn secret_word(at: u64) -> u64 {
+    (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// Starts a thread.
 #[cfg(not(feature = "model"))]
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {

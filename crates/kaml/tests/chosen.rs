@@ -3,7 +3,7 @@
 #[path = "../../kaml-index/tests/support/mod.rs"]
 mod support;
 
-use kaml::{CreateOptions, Device, Key, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
+use kaml::{CreateOptions, Device, Key, KeyBuf, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
 use kaml_device::Core;
 use kaml_flash::{Geometry, Medium, MemoryMedium};
 use kaml_index::{HashLayout, HashWriter, LenCode, Slot};
@@ -11,14 +11,14 @@ use std::sync::Arc;
 use support::{colliding, of_mixed};
 
 fn options(keys: KeyKind) -> NamespaceOptions {
-    NamespaceOptions { keys, ..NamespaceOptions::default() }
+    NamespaceOptions::records(keys)
 }
 
 fn listed(device: &Device, space: NamespaceId) -> Vec<Key> {
     let (mut keys, mut after) = (vec![], None);
     loop {
         let page = device.list(space, after, 100).unwrap();
-        keys.extend(page.keys);
+        keys.extend(page.keys.iter().filter_map(KeyBuf::as_short));
         after = page.next;
         if after.is_none() {
             return keys;
@@ -87,8 +87,8 @@ fn chosen_keys_are_keys_like_others() {
     }
 }
 
-/// Goal:   nobody can know where a device's indexes place keys; the device does the same for ever.
-/// Method: a device on a file does not list keys in the order that follows from its UUID, which hosts are told; but in one order, also when its file is copied in use, which
+/// Goal:   nobody can know where a device's indexes place keys; the device does the same forever.
+/// Method: a device on a file does not list keys in the order that follows from its UUID, which hosts are notified; but in one order, also when its file is copied in use, which
 ///         is a crash, and when it was closed, with and without a snapshot.
 #[test]
 fn places_are_a_secret_that_stays() {

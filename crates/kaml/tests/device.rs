@@ -1,12 +1,13 @@
 //! The device on real files, as an application uses it.
 
 use kaml::{Batch, Bytes, CreateOptions, Device, Key, KeyKind, NamespaceOptions, OpenOptions};
+use kaml_testkit::bytes as value;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Goal:   a large batch with conditions keeps nobody waiting for long behind a large one that is not committed; what is staged counts.
+/// Goal:   a large batch with conditions keeps nobody waiting for long after a large one that is not committed; what is staged counts.
 /// Method: 40 000 records submitted and not waited for, then as many under conditions, of other keys and of these.
 #[test]
 fn many_conditions_are_checked_soon() {
@@ -23,7 +24,7 @@ fn many_conditions_are_checked_soon() {
     let commit = device.submit(&first).unwrap();
     let begin = Instant::now();
     let conflict = device.write(&gone).unwrap_err();
-    assert!(matches!(conflict.command(), Some(kaml_device::Error::Conflict { present: true, .. })), "{conflict}");
+    assert!(matches!(conflict, kaml::Error::Conflict { present: true, .. }), "{conflict}");
     device.write(&others).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(1), "it took {:?}", begin.elapsed());
     device.write(&same).unwrap();
@@ -32,7 +33,7 @@ fn many_conditions_are_checked_soon() {
     assert_eq!(device.get(space, 7).unwrap().unwrap(), b"same");
 }
 
-/// Goal:   a Put of many erase blocks is carried out, on a new device and beside collection; it does not wait for ever.
+/// Goal:   a Put of many erase blocks is executed, on a new device and during collection; it does not wait forever.
 /// Method: batches as long as the device takes, and half as long, of short records, on devices of short blocks, and of long chunks;
 ///         each over the records of the one before.
 #[test]
@@ -73,18 +74,7 @@ fn puts_of_many_blocks_find_room() {
 }
 
 fn u64_keys() -> NamespaceOptions {
-    NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() }
-}
-
-fn value(seed: u64, len: usize) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let next = |_| {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        x as u8
-    };
-    (0..len).map(next).collect()
+    NamespaceOptions::records(KeyKind::U64)
 }
 
 /// Goal:   what is put is got, over every size class, before and after reopening.
@@ -193,7 +183,7 @@ fn garbage_collection_keeps_every_record() {
 }
 
 /// Goal:   what a device takes does not depend on which indexes are in memory: one that is reopened takes no more than before, and
-///         goes on to accept deletes.
+///         continues to accept deletes.
 /// Method: six namespaces with many small records; a seventh is filled until the device is full, reopened, filled again; then
 ///         records of all namespaces are deleted, which loads every index, and others put.
 #[test]
@@ -229,7 +219,7 @@ fn capacity_counts_indexes_that_are_not_in_memory() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(refused.command(), Some(kaml_device::Error::Full { .. })), "{refused}");
+        assert!(matches!(refused, kaml::Error::Full { .. }), "{refused}");
         assert!(begun == 0 || next - begun < begun / 10, "{} more records when reopened", next - begun);
         device.close().unwrap();
         device = Device::open(&path, &OpenOptions::default()).unwrap();
@@ -293,10 +283,10 @@ fn threads_and_queues_share_a_device() {
     assert_eq!(device.check(&mut |_, _| {}).unwrap().problems, Vec::<String>::new());
 }
 
-/// Goal:   a thread may use blocking commands and large values beside its queue, and leave a queue that has answered alone:
+/// Goal:   a thread may use blocking commands and large values while it has a queue, and leave a queue without commands alone:
 ///         nobody waits for a ring write that nobody takes.
 /// Method: small Puts in flight, then a blocking Put, a large one, and a new namespace, again and again, while another thread
-///         puts; in the end the queue is not polled any more, and the other thread goes on.
+///         puts; in the end the queue is not polled any more, and the other thread continues.
 #[test]
 fn blocking_commands_beside_a_queue() {
     let dir = tempfile::tempdir().unwrap();
@@ -344,7 +334,7 @@ fn blocking_commands_beside_a_queue() {
 fn puts_answered(answers: &mut Vec<kaml::Answer>) -> usize {
     let count = answers.len();
     for answer in answers.drain(..) {
-        assert_eq!(answer.result.expect("the Put is stored"), None, "a Put is answered without a value");
+        assert_eq!(answer.result.expect("the Put is stored"), None, "a Put returns no value");
     }
     count
 }
@@ -373,11 +363,11 @@ fn conditions_hold_for_whole_batches() {
 }
 
 /// Goal:   what is submitted is durable when waited for, in the order of submission, and visible then.
-/// Method: several threads submit batches, wait in turn and out of turn, and read back; a refused batch is told at once.
+/// Method: several threads submit batches, wait in turn and out of turn, and read back; a refused batch is notified at once.
 #[test]
 fn submitted_batches_commit_in_order() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let space = device.create_namespace("s", &NamespaceOptions { keys: KeyKind::U64, ..Default::default() }).unwrap();
+    let space = device.create_namespace("s", &NamespaceOptions::records(KeyKind::U64)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let device = &device;
@@ -407,7 +397,7 @@ fn submitted_batches_commit_in_order() {
     assert!(device.submit(&batch).is_err());
 }
 
-/// Goal:   an index that nobody uses leaves memory by itself, changed or not, and is back when it is asked for.
+/// Goal:   an index that nobody uses leaves memory by itself, changed or not, and is back when it is requested.
 /// Method: a short time limit; one namespace read all the time, one left alone after puts, then put, listed and read again.
 #[test]
 fn idle_indexes_leave_memory() {
@@ -434,4 +424,17 @@ fn idle_indexes_leave_memory() {
     }
     device.unload_idle_after(Duration::from_secs(600));
     assert!(device.check(&mut |_, _| {}).unwrap().problems.is_empty());
+}
+
+/// Goal:   devices in memory have identities of their own, so one host can use several of them at a time.
+/// Method: a hundred of them; each UUID is a random one in its form.
+#[test]
+fn devices_in_memory_differ() {
+    let uuid = || Device::in_memory(&CreateOptions::new(64 << 20)).unwrap().info().uuid;
+    let uuids: std::collections::BTreeSet<String> = (0..100).map(|_| uuid()).collect();
+    assert_eq!(uuids.len(), 100);
+    for uuid in uuids {
+        let number = u128::from_str_radix(&uuid, 16).unwrap();
+        assert_eq!((number >> 76 & 0xf, number >> 62 & 3), (4, 2), "{uuid}");
+    }
 }

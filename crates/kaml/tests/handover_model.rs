@@ -51,7 +51,7 @@ struct Ring {
     stopped: bool,
     /// Writes in flight at most.
     most: usize,
-    /// Writes that others were in flight beside.
+    /// Writes during which others were in flight.
     beside: u64,
 }
 
@@ -76,7 +76,7 @@ impl Frames for Ring {
         self.staged > 0 && (self.in_flight.is_empty() || second) && self.staging < self.committed + self.most as u64
     }
 
-    fn gains_by_a_pause(&self) -> bool {
+    fn should_wait_for_company(&self) -> bool {
         self.wants_persist()
     }
 
@@ -114,7 +114,7 @@ impl Device {
         ring.staged += 1;
         let frame = ring.staging;
         self.handover.wait(self, ring, frame)?;
-        assert!(self.lock().committed > frame, "who is answered is committed");
+        assert!(self.lock().committed > frame, "a Put that returns is committed");
         Ok(())
     }
 }
@@ -137,9 +137,9 @@ impl Caller<Ring> for Device {
             ring.in_flight.pop_first();
             ring.committed += 1;
         }
-        let news = self.handover.news(&*ring);
+        let progress = self.handover.progress(&*ring);
         drop(ring);
-        self.handover.tell(&news);
+        self.handover.notify_waiters(&progress);
     }
 
     fn may_pause(&self) -> bool {
@@ -154,7 +154,7 @@ impl Caller<Ring> for Device {
 
 const SCHEDULES: usize = 4000;
 
-/// Runs callers of `puts` Puts each in many schedules; answers how many writes went on beside others. A caller that sleeps for ever
+/// Runs callers of `puts` Puts each in many schedules; returns how many writes overlapped others. A caller that sleeps forever
 /// is a deadlock, which the scheduler reports.
 fn explore(callers: usize, puts: usize, most: usize, fails: Option<u64>) -> u64 {
     let beside = std::sync::Arc::new(AtomicU64::new(0));
@@ -170,7 +170,7 @@ fn explore(callers: usize, puts: usize, most: usize, fails: Option<u64>) -> u64 
         let ring = device.lock();
         match fails {
             None => assert!(results.iter().all(Result::is_ok) && ring.staged == 0 && ring.in_flight.is_empty()),
-            Some(_) => assert!(results.contains(&Err(Stopped)), "whoever was in the lost frame is told"),
+            Some(_) => assert!(results.contains(&Err(Stopped)), "every caller of the lost frame gets an error"),
         }
         sum.fetch_add(ring.beside, Ordering::Relaxed);
     };
@@ -189,17 +189,17 @@ fn explore(callers: usize, puts: usize, most: usize, fails: Option<u64>) -> u64 
     beside.load(Ordering::Relaxed)
 }
 
-/// Goal:   every caller is answered when its frame is committed, and none sleeps for ever.
+/// Goal:   every caller completes when its frame is committed, and none sleeps forever.
 /// Method: two to four callers that put several times, with one and with two writes in flight.
 #[test]
 fn nobody_sleeps_for_ever() {
     assert_eq!(explore(3, 2, 1, None), 0);
     assert!(explore(2, 3, 2, None) > 0);
-    assert!(explore(4, 2, 2, None) > 0, "writes went on beside each other");
+    assert!(explore(4, 2, 2, None) > 0, "writes overlapped");
 }
 
-/// Goal:   when a write fails, all who wait are told, whichever frame they wait for.
-/// Method: the first or the second frame fails, beside writes in flight.
+/// Goal:   when a write fails, all who wait are notified, whichever frame they wait for.
+/// Method: the first or the second frame fails, while writes are in flight.
 #[test]
 fn failures_are_told_to_all() {
     explore(3, 3, 2, Some(1));

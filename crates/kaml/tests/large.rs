@@ -1,19 +1,18 @@
-//! Large values whose caller is alone: programmed beside the ring writes that name them.
+//! Large values whose caller is alone, which programs them itself.
 
-use kaml::{Answer, Batch, Condition, CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
+use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions};
 use kaml_device::Core;
-use kaml_flash::{AlignedBuf, Begun, BegunPair, FileMedium, Geometry, Io, Medium, MediumError, Queue};
+use kaml_flash::{AlignedBuf, Begun, FileMedium, Geometry, Io, Medium, MediumError, Queue};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A file whose programs beside a ring write fail when told so, after the ring write, or come to no end for so long.
+/// A file whose programs by callers fail on request.
 struct Failing {
     medium: FileMedium,
     fails: AtomicBool,
-    held: Mutex<()>,
-    beside: AtomicU64,
+    programs: AtomicU64,
 }
 
 impl Medium for Failing {
@@ -27,23 +26,12 @@ impl Medium for Failing {
         self.medium.execute(io)
     }
     fn begin<'a>(&'a self, io: &'a mut Io) -> Result<Begun<'a>, MediumError> {
-        self.medium.begin(io)
-    }
-    fn begin_with<'a>(&'a self, program: &'a mut Io, persist: &'a mut Io) -> Result<BegunPair<'a>, MediumError> {
-        self.beside.fetch_add(1, Ordering::Relaxed);
-        if !self.fails.swap(false, Ordering::Relaxed) {
-            let begun = self.medium.begin_with(program, persist)?;
-            return Ok(Box::new(move || {
-                let _held = self.held.lock().unwrap();
-                begun()
-            }));
+        self.programs.fetch_add(1, Ordering::Relaxed);
+        let Io::Program { at, .. } = io else { panic!("only programs begin") };
+        match self.fails.swap(false, Ordering::Relaxed) {
+            true => Err(MediumError::BlockFailed { block: at.block, what: "program", error: "worn out".into() }),
+            false => self.medium.begin(io),
         }
-        let Io::Program { at, .. } = program else { panic!("a program comes first") };
-        let failed = MediumError::BlockFailed { block: at.block, what: "program", error: "worn out".into() };
-        Ok(Box::new(move || {
-            self.medium.execute(persist).unwrap();
-            Err(failed)
-        }))
     }
     fn queue(&self, depth: u32) -> Box<dyn Queue> {
         self.medium.queue(depth)
@@ -63,8 +51,7 @@ impl Failing {
     fn create(path: &Path) -> Arc<Failing> {
         let medium = FileMedium::create(path, &CreateOptions::new(256 << 20)).unwrap();
         Core::format(&medium).unwrap();
-        let (fails, beside, held) = (AtomicBool::default(), AtomicU64::default(), Mutex::default());
-        Arc::new(Failing { medium, fails, held, beside })
+        Arc::new(Failing { medium, fails: AtomicBool::default(), programs: AtomicU64::default() })
     }
 }
 
@@ -74,17 +61,17 @@ fn value(key: u64) -> Vec<u8> {
     value
 }
 
-/// Goal:   large values of a caller who is alone are stored beside their ring writes, and elsewhere if their program fails, without
-///         waiting for the next round of housekeeping.
+/// Goal:   large values of a caller that is alone are stored, and elsewhere if their program fails, without waiting for the next round of
+///         housekeeping.
 /// Method: values put one by one on a file, some of whose programs fail, small ones between; all read back, then from the device
 ///         opened again.
 #[test]
-fn values_are_stored_beside_their_frames() {
+fn callers_program_their_values() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = dir.path().join("device");
     let medium = Failing::create(&path);
     let device = Device::on_medium(medium.clone()).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let space = device.create_namespace("large", &options).unwrap();
     for key in 0..80u64 {
         medium.fails.fetch_or(key % 16 == 9, Ordering::Relaxed);
@@ -97,7 +84,7 @@ fn values_are_stored_beside_their_frames() {
         }
     }
     let failures = device.stats().program_failures;
-    assert!(medium.beside.load(Ordering::Relaxed) > 30 && failures > 3, "{failures} failed: {medium:?}");
+    assert!(medium.programs.load(Ordering::Relaxed) > 30 && failures > 3, "{failures} failed: {medium:?}");
     (0..80).for_each(|key| assert!(device.get(space, key).unwrap().unwrap() == value(key), "key {key}"));
     drop(device);
     drop(medium);
@@ -107,59 +94,17 @@ fn values_are_stored_beside_their_frames() {
     device.close().unwrap();
 }
 
-/// Goal:   an event loop is told that a condition waits for somebody's large value, and does not wait itself.
-/// Method: a large value whose write comes to no end while a queue puts under its key and another one; then it does.
-#[test]
-fn conditions_on_large_values_need_not_wait() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let medium = Failing::create(&dir.path().join("device"));
-    let device = Device::on_medium(medium.clone()).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-    let space = device.create_namespace("large", &options).unwrap();
-    let (mut queue, mut answers) = (device.queue(8), Vec::new());
-    // Not every value is written beside its frame: the first of a block is not.
-    let is_beside = (0..20u64).any(|key| {
-        let (before, value) = (medium.beside.load(Ordering::Relaxed), value(key));
-        std::thread::scope(|scope| {
-            let held = medium.held.lock().unwrap();
-            let put = scope.spawn(|| device.put(space, key, &value));
-            let is_beside = || medium.beside.load(Ordering::Relaxed) > before;
-            while !is_beside() && !put.is_finished() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            if is_beside() {
-                let mut batch = Batch::new();
-                batch.put_if_absent(space, key, b"batch");
-                assert!(!queue.try_put_if(1, space, key, b"small", Condition::IfAbsent).unwrap());
-                assert!(!queue.try_write(1, &batch).unwrap());
-                assert!(!queue.try_put_if(1, space, key, &value, Condition::IfAbsent).unwrap());
-                assert!(queue.try_put_if(2, space, 1000 + key, b"small", Condition::IfAbsent).unwrap());
-            }
-            drop(held);
-            put.join().unwrap().unwrap();
-            is_beside()
-        })
-    });
-    assert!(is_beside);
-    while queue.in_flight() > 0 {
-        queue.poll(true, &mut answers);
-    }
-    assert!(matches!(answers[..], [Answer { token: 2, result: Ok(None) }]), "{answers:?}");
-    let key = (0..20u64).rev().find(|key| device.exists(space, *key).unwrap()).unwrap();
-    assert!(device.get(space, key).unwrap().unwrap() == value(key), "nothing was put over it");
-}
-
 impl std::fmt::Debug for Failing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} beside", self.beside.load(Ordering::Relaxed))
+        write!(f, "{} programs by callers", self.programs.load(Ordering::Relaxed))
     }
 }
 
-/// Goal:   no batch of large values goes beyond the capacity.
+/// Goal:   no batch of large values exceeds the capacity.
 /// Method: batches of ever more large values, each on a fresh device, until one is refused; what is live after each.
 #[test]
 fn batches_of_large_values_stay_within_the_capacity() {
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let value = vec![7; 33_000];
     for count in (1000..2000u64).step_by(20) {
         let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
@@ -172,35 +117,35 @@ fn batches_of_large_values_stay_within_the_capacity() {
         let stats = device.stats();
         assert!(stats.live_bytes <= stats.capacity_bytes, "{count} values: {stats:?}");
         if let Err(error) = written {
-            assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+            assert!(matches!(error, kaml::Error::Full { .. }), "{error}");
             return;
         }
     }
     panic!("none was refused");
 }
 
-/// Goal:   a device that has refused a batch for want of room takes others at once.
+/// Goal:   a device that has refused a batch because there was no room takes others at once.
 /// Method: a batch of large values that is more than all of it; then a record is put.
 #[test]
 fn what_is_refused_leaves_no_full_device() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let space = device.create_namespace("n", &options).unwrap();
     let (value, mut batch) = (vec![7; 200_000], Batch::new());
     for key in 0..300u64 {
         batch.put(space, key, &value);
     }
-    assert!(matches!(device.write(&batch).unwrap_err().command(), Some(kaml_device::Error::Full { .. })));
+    assert!(matches!(device.write(&batch).unwrap_err(), kaml::Error::Full { .. }));
     device.put(space, 1u64, b"small").unwrap();
 }
 
 /// Goal:   nor do values whose Puts are not durable yet, large or small.
-/// Method: values submitted one by one, none of which is waited for, until one is refused; what is live once all are durable.
+/// Method: values submitted one by one, none of which is waited for, until one is refused; what is live after all are durable.
 #[test]
 fn submitted_values_stay_within_the_capacity() {
     for value_bytes in [100_000, 30_000] {
         let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-        let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let options = NamespaceOptions::records(KeyKind::U64);
         let space = device.create_namespace("n", &options).unwrap();
         let (value, mut commits) = (vec![7; value_bytes], Vec::new());
         let refused = (0..10_000u64).find_map(|key| {
@@ -209,25 +154,25 @@ fn submitted_values_stay_within_the_capacity() {
             device.submit(&batch).map(|commit| commits.push(commit)).err()
         });
         let error = refused.expect("a device has an end");
-        assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+        assert!(matches!(error, kaml::Error::Full { .. }), "{error}");
         commits.into_iter().for_each(|commit| commit.wait().unwrap());
         let stats = device.stats();
         assert!(stats.live_bytes <= stats.capacity_bytes, "values of {value_bytes} bytes: {stats:?}");
     }
 }
 
-/// Goal:   a device on which collection had come to a stand takes Puts as soon as deletes have made room.
+/// Goal:   a device on which collection was deadlocked accepts Puts as soon as deletes have made room.
 /// Method: large values that leave a part of each block unused, until one is refused; all are deleted, and a record is put at once.
 #[test]
 fn deletes_end_a_stand_at_once() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let space = device.create_namespace("n", &options).unwrap();
     let value = vec![7; 200_000];
     for round in 0..10 {
         let refused = (0..1000u64).find_map(|key| device.put(space, key, &value).err().map(|error| (key, error)));
         let (count, error) = refused.expect("a device has an end");
-        assert!(matches!(error.command(), Some(kaml_device::Error::Full { .. })), "{error}");
+        assert!(matches!(error, kaml::Error::Full { .. }), "{error}");
         let stats = device.stats();
         assert!(stats.live_bytes < stats.capacity_bytes, "what is live is not what refuses it: {stats:?}");
         (0..count).for_each(|key| device.delete(space, key).unwrap());

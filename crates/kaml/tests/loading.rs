@@ -1,10 +1,9 @@
 //! Indexes that leave memory and come back while others are at work.
 
-#[path = "support/held.rs"]
-mod held;
-
-use held::Held;
-use kaml::{BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
+use kaml::{
+    BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceKind, NamespaceOptions, VersionOptions,
+};
+use kaml_testkit::Held;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,14 +14,16 @@ fn records(device: &Device, name: &str, count: u64) -> NamespaceId {
 }
 
 fn with_versions(device: &Device, name: &str, count: u64, versions: Option<VersionOptions>) -> NamespaceId {
-    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
+    let kind = versions
+        .map_or(NamespaceKind::Records(KeyKind::U64), |versions| NamespaceKind::Versions(KeyKind::U64, versions));
+    let options = NamespaceOptions::new(kind);
     let space = device.create_namespace(name, &options).unwrap();
     (0..count).for_each(|key| device.put(space, key, &key.to_le_bytes()).unwrap());
     space
 }
 
 /// Goal:   who loads an index holds up nobody who works in another namespace; all who wait for it get it, from one load.
-/// Method: reads are held up while three threads ask for a record of a namespace that is not in memory, one with versions or
+/// Method: reads are held up while three threads request a record of a namespace that is not in memory, one with versions or
 ///         without; meanwhile records of another are put, read from the write buffer, listed and deleted, and blocks are read from
 ///         there.
 #[test]
@@ -62,7 +63,7 @@ fn others_go_on_while_it_is_loaded(versions: Option<VersionOptions>) {
         let mut found = vec![0; 8 * 4096];
         device.block_read(disk, 0, &mut found).unwrap();
         assert_eq!(found, [1; 8 * 4096]);
-        assert!(answers.recv_timeout(Duration::from_millis(20)).is_err(), "the index cannot be there yet");
+        assert!(answers.recv_timeout(Duration::from_millis(20)).is_err(), "the index cannot be loaded yet");
         assert_eq!(held.waiting.load(Ordering::SeqCst), 1, "one thread loads for all");
         held.hold(false);
     });
@@ -72,7 +73,7 @@ fn others_go_on_while_it_is_loaded(versions: Option<VersionOptions>) {
     device.close().unwrap();
 }
 
-/// Goal:   a namespace whose index cannot be read is deleted like any other, others stay, and its space comes back.
+/// Goal:   a namespace whose index cannot be read is deleted like any other, others are kept, and its space comes back.
 /// Method: reads fail while it is not in memory; then everything is checked, and again after the device was closed and opened.
 #[test]
 fn namespaces_that_cannot_be_read_are_deleted() {
@@ -98,7 +99,7 @@ fn namespaces_that_cannot_be_read_are_deleted() {
 }
 
 /// Goal:   a namespace that is loaded again and again serves its records whole, and can be deleted at any moment.
-/// Method: one thread takes it out of memory, two put and get, one deletes it in the end while all go on.
+/// Method: one thread takes it out of memory, two put and get, one deletes it in the end while all continue.
 #[test]
 fn indexes_come_and_go_under_load() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
@@ -125,7 +126,7 @@ fn indexes_come_and_go_under_load() {
                             found.is_some() && (!is_put || found.as_deref() == Some(&value[..])),
                             "{turn} {key} {is_put} {found:?}"
                         ),
-                        Err(kaml::Error::Command(kaml_device::Error::UnknownNamespace(_))) => {
+                        Err(kaml::Error::UnknownNamespace(_)) => {
                             return assert!(stop.load(Ordering::SeqCst), "deleted before its time");
                         }
                         Err(error) => panic!("{error}"),
@@ -145,7 +146,7 @@ fn indexes_come_and_go_under_load() {
     device.close().unwrap();
 }
 
-/// Goal:   a check finds nothing wrong where nothing is, although indexes that nobody uses leave memory while it goes on.
+/// Goal:   a check finds nothing wrong where nothing is, although indexes that nobody uses leave memory while it continues.
 /// Method: before each block is read the namespaces of records and of versions leave memory, as those do that nobody has used
 ///         for some minutes, which a check of a large device takes.
 #[test]
@@ -181,10 +182,10 @@ fn overwrite_until(device: &Device, space: NamespaceId, what: &str, is_so: impl 
     }
 }
 
-/// Goal:   collection goes on where records are of indexes that have left memory, of one after the other; and a device that was closed
+/// Goal:   collection continues where records are of indexes that have left memory, of one after the other; and a device that was closed
 ///         leaves its medium alone, whatever it was about.
-/// Method: records of two namespaces stand in blocks among others; their indexes leave memory, and the others are overwritten until both
-///         are back. Then one leaves again and reads are held up while collection wants it, and the device is closed.
+/// Method: records of two namespaces are in blocks among others; their indexes leave memory, and the others are overwritten until both
+///         are back. Then one leaves again and reads are held up while collection needs it, and the device is closed.
 #[test]
 fn indexes_are_loaded_for_collection() {
     let (held, medium) = Held::new();
@@ -201,7 +202,7 @@ fn indexes_are_loaded_for_collection() {
         device.settle().unwrap(); // it was being collected
     }
     held.hold(true);
-    overwrite_until(&device, busy, "nobody wants the index", || held.waiting.load(Ordering::SeqCst) > 0);
+    overwrite_until(&device, busy, "nobody needs the index", || held.waiting.load(Ordering::SeqCst) > 0);
     std::thread::scope(|scope| {
         let closed = scope.spawn(|| device.close());
         std::thread::sleep(Duration::from_millis(200));

@@ -1,24 +1,21 @@
-//! Loops with many commands in flight beside each other and the housekeeping thread, where room is scarce.
-
-#[path = "../../kaml-device/tests/common/watched.rs"]
-mod watched;
+//! Loops with many commands in flight next to each other and the housekeeping thread, where room is scarce.
 
 use kaml::{AsyncQueue, BlockOptions, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
 use kaml_device::Core;
 use kaml_flash::{Completion, Geometry, Io, IoId, MemoryMedium, Queue, Wait, Wake};
+use kaml_testkit::{Access, Watched};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use watched::Watched;
 
 const CAPACITY_BYTES: u64 = 32 << 20;
 const KEYS: u64 = 1500;
 const VALUE_BYTES: usize = 4096;
 const IN_FLIGHT: usize = 32;
 
-/// Whether a key is put in a round: all in the first, then every other one in no order, so that blocks keep some live records.
+/// Whether a key is put in a round: all in the first, then every other one in no order, so blocks keep some live records.
 fn is_put(key: u64, round: u64) -> bool {
     round == 0 || (key ^ round).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
 }
@@ -32,7 +29,7 @@ fn value(key: u64, round: u64) -> Vec<u8> {
 
 fn device() -> (Device, NamespaceId, NamespaceId) {
     let device = Device::in_memory(&CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     let disk = device.create_namespace("disk", &BlockOptions::new(4096, KEYS).into()).unwrap();
     (device, records, disk)
@@ -45,12 +42,12 @@ struct Manner {
     sleeps: bool,
 }
 
-/// Overwrites records `first`, `first + 2` and so on, and blocks of these numbers, again and again. Answers the longest time that
+/// Overwrites records `first`, `first + 2` and so on, and blocks of these numbers, again and again. Returns the longest time that
 /// any command, or waiting for an answer, took among those after the slowest three.
 fn overwrite(device: &Device, [records, disk]: [NamespaceId; 2], first: u64, rounds: u64, manner: Manner) -> Duration {
     let mut queue = device.queue(64);
     if manner.keeps_house {
-        queue.keep_house();
+        queue.enable_housekeeping();
     }
     let (mut answers, mut slowest) = (Vec::new(), vec![Duration::ZERO; 4]);
     let mut poll = |queue: &mut AsyncQueue| {
@@ -88,9 +85,9 @@ fn compare_all(device: &Device, [records, disk]: [NamespaceId; 2], rounds: u64) 
     }
 }
 
-/// Goal:   loops carry out programs and collection in the order that flash wants, whoever else does, lose nothing, and do not
+/// Goal:   loops execute programs and collection in the order that flash needs, whichever thread executes others, lose nothing, and do not
 ///         sleep while they have something to do.
-/// Method: two threads overwrite a small device in memory eight times over, so that collection runs; one sleeps in its polls, both
+/// Method: two threads overwrite a small device in memory eight times over, so collection runs; one sleeps in its polls, both
 ///         keep house or neither. A program out of order would stop the device; a sleep that nobody ends lasts a second.
 #[test]
 fn loops_beside_each_other() {
@@ -115,7 +112,7 @@ fn loops_beside_each_other() {
 }
 
 /// Goal:   a thread that holds a device and a loop until it ends closes them in order, whatever else it has given up by then.
-/// Method: both in memory of the thread, asked for before and after their first use, Puts not answered yet; on a file, and
+/// Method: both in memory of the thread, requested before and after their first use, Puts not completed yet; on a file, and
 ///         again from another thread.
 #[test]
 fn threads_end_with_devices() {
@@ -123,7 +120,7 @@ fn threads_end_with_devices() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     device.close().unwrap();
     for asks_first in [true, false] {
@@ -149,12 +146,12 @@ fn threads_end_with_devices() {
     }
 }
 
-/// Waits as an event loop does until everything is answered: it sleeps only while it may, and `false` says that nobody woke it.
+/// Waits as an event loop does until everything completes: it sleeps only while it may, and `false` reports that nobody woke it.
 fn wait_at_descriptor(queue: &mut AsyncQueue) -> bool {
     let mut answers = Vec::new();
     while queue.in_flight() > 0 {
         if queue.arm() {
-            let fd = queue.fd().expect("files tell when they have something");
+            let fd = queue.fd().expect("files have a descriptor");
             let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
             if rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).unwrap() == 0 {
                 return false;
@@ -167,14 +164,14 @@ fn wait_at_descriptor(queue: &mut AsyncQueue) -> bool {
 }
 
 /// Goal:   an event loop that may sleep is woken, whatever has been staged since its last poll or by it.
-/// Method: writes of parts of units that stand on flash, so that their Puts are staged when a read is done; and Puts that are
+/// Method: writes of parts of units that are on flash, so their Puts are staged when a read is done; and Puts that are
 ///         not polled for before the loop sleeps.
 #[test]
 fn loops_that_sleep_are_woken() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     let disk = device.create_namespace("disk", &BlockOptions::new(512, 1024).into()).unwrap();
     device.block_write(disk, 0, &vec![1; 512 * 1024]).unwrap();
@@ -192,16 +189,16 @@ fn loops_that_sleep_are_woken() {
     assert!(unit[..512] == [1; 512] && unit[512..1024] == [2; 512] && unit[1024..] == [1; 3072]);
 }
 
-/// Goal:   reads that were done at once are all answered before the loop sleeps, although one poll answers only some of them; also when
+/// Goal:   reads that were done at once are all returned before the loop sleeps, although one poll returns only some of them; also when
 ///         a blocked call of the thread has found them done.
 /// Method: many Gets from flash, polled for when all have had time to be done: blocked, at the descriptor, and at the descriptor after
-///         a blocked Put beside one of the loop. A sleep that nobody ends lasts a second, or five.
+///         a blocked Put next to one of the loop. A sleep that nobody ends lasts a second, or five.
 #[test]
 fn reads_done_together_are_answered_together() {
     const GETS: u64 = 64;
     let dir = tempfile::tempdir().unwrap();
     let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     (0..GETS).for_each(|key| device.put(records, key, &value(key, 0)).unwrap());
     device.settle().unwrap();
@@ -234,14 +231,14 @@ fn reads_done_together_are_answered_together() {
     }
 }
 
-/// Goal:   a queue that outlives its device loses nothing that it answers: what comes after the device was closed is refused.
+/// Goal:   a queue that outlives its device loses nothing that it acknowledges: what comes after the device was closed is refused.
 /// Method: put before and after the last handle is closed, records and blocks, small ones and a large one; the device is opened again.
 #[test]
 fn queues_of_closed_devices_take_no_puts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d.kaml");
     let device = Device::create(&path, &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     let disk = device.create_namespace("disk", &BlockOptions::new(4096, KEYS).into()).unwrap();
     let (mut queue, mut answers) = (device.queue(8), Vec::new());
@@ -249,7 +246,7 @@ fn queues_of_closed_devices_take_no_puts() {
     device.close().unwrap();
     for len in [3, 100_000] {
         let refused = queue.put(2, records, 2, &vec![2; len]).unwrap_err();
-        assert!(matches!(refused.command(), Some(kaml_device::Error::Closed)), "{refused}");
+        assert!(matches!(refused, kaml::Error::Closed), "{refused}");
     }
     let written = queue.submit_block_write(3, disk, 0, &[3; 4096]);
     queue.get(4, records, 1).unwrap();
@@ -265,14 +262,14 @@ fn queues_of_closed_devices_take_no_puts() {
     assert_eq!(device.get(records, 2).unwrap(), None);
 }
 
-/// Goal:   Gets that wait for memory come in their order, each is answered, and the memory is free in the end.
-/// Method: long values, from flash and from write buffers, under a limit that one of them nearly takes; a record whose namespace goes
+/// Goal:   Gets that wait for memory come in their order, each completes, and the memory is free in the end.
+/// Method: long values, from flash and from write buffers, under a limit that one of them nearly takes; a record whose namespace is deleted
 ///         while its Get waits; a loop that sleeps only while it may.
 #[test]
 fn held_gets_are_answered() {
     let dir = tempfile::tempdir().unwrap();
     let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let [records, gone] = ["records", "gone"].map(|name| device.create_namespace(name, &options).unwrap());
     (0..4u64).for_each(|key| device.put(records, key, &[key as u8; 100 << 10]).unwrap());
     device.put(records, 4u64, &[4; 20 << 10]).unwrap();
@@ -300,9 +297,9 @@ fn held_gets_are_answered() {
         queue.get_with_room(key, records, key, 0).unwrap();
     }
     queue.get(9, records, 9u64).unwrap();
-    assert!(wait_at_descriptor(&mut queue), "one that is answered makes room for the next");
+    assert!(wait_at_descriptor(&mut queue), "one that is returned makes room for the next");
     queue.get(9, records, 9u64).unwrap();
-    assert!(wait_at_descriptor(&mut queue), "the answer is there already");
+    assert!(wait_at_descriptor(&mut queue), "the result exists already");
 }
 
 /// Notes how many operations a queue has had at the same time at most.
@@ -330,8 +327,8 @@ impl Queue for Counted {
     }
 }
 
-/// Goal:   no more Gets than a queue's depth are read at the same time, however many are in flight; each is answered once.
-/// Method: 1500 Gets of records on flash, of keys that are not there and of a namespace that goes meanwhile, before the first poll; all
+/// Goal:   no more Gets than a queue's depth are read at the same time, however many are in flight; each completes once.
+/// Method: 1500 Gets of records on flash, of keys that do not exist and of a namespace that is deleted meanwhile, before the first poll; all
 ///         with room for their values, or half of them without, under a limit of memory. Operations are counted below.
 #[test]
 fn depth_bounds_what_is_read() {
@@ -342,8 +339,8 @@ fn depth_bounds_what_is_read() {
     let most = Arc::new(AtomicUsize::new(0));
     let counts = most.clone();
     let before = move |queue| Box::new(Counted { queue, most: counts.clone() }) as Box<dyn Queue>;
-    let device = Device::on_medium(Arc::new(Watched { medium, watch: |_: watched::Seen<'_>| Ok(()), before })).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let device = Device::on_medium(Arc::new(Watched { medium, watch: |_: Access<'_>| Ok(()), before })).unwrap();
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &keys).unwrap();
     for room in [usize::MAX, 0] {
         let gone = device.create_namespace("gone", &keys).unwrap();
@@ -378,7 +375,7 @@ fn depth_bounds_what_is_read() {
         for (answer, token) in answers.into_iter().zip(0..) {
             assert_eq!(answer.token, token);
             match token % 10 {
-                1 => {} // the namespace was there for some
+                1 => {} // the namespace existed for some
                 2 => assert_eq!(answer.result.unwrap(), None),
                 3 => assert_eq!(answer.result.unwrap().as_deref(), Some(&[0; 30 << 10][..])),
                 _ if token == 0 => assert!(answer.result.unwrap().is_some()),
@@ -388,13 +385,13 @@ fn depth_bounds_what_is_read() {
     }
 }
 
-/// Goal:   a loop that sleeps only while it may gets what waits behind a queue's depth.
+/// Goal:   a loop that sleeps only while it may gets what waits after a queue's depth.
 /// Method: many more Gets of records in a file than are read at the same time, waited for at the descriptor.
 #[test]
 fn gets_beyond_the_depth_are_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let device = Device::create(dir.path().join("device"), &CreateOptions::new(CAPACITY_BYTES)).unwrap();
-    let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let options = NamespaceOptions::records(KeyKind::U64);
     let records = device.create_namespace("records", &options).unwrap();
     (0..100).for_each(|key| device.put(records, key, &value(key, 0)).unwrap());
     device.settle().unwrap();

@@ -41,7 +41,7 @@ fn waiting_is_sleeping() {
 }
 
 /// Goal:   a device that nobody uses takes no processor time.
-/// Method: sleeps of its thread are counted for a while, once what it was asked for is done.
+/// Method: sleeps of its thread are counted for a while, after its commands are done.
 #[test]
 fn an_idle_device_sleeps() {
     let _alone = alone();

@@ -1,30 +1,26 @@
 //! Ring writes of event loops whose thread is at something else: they hold the Puts of everybody.
 
-#[path = "support/held.rs"]
-mod held;
-#[path = "support/held_queue.rs"]
-mod held_queue;
-
-use held::Held;
-use held_queue::hold_back;
-use kaml::{AsyncQueue, Device, KeyKind, NamespaceId, NamespaceOptions, Retention, VersionOptions};
+use kaml::{AsyncQueue, Device, KeyKind, NamespaceId, NamespaceKind, NamespaceOptions, Retention, VersionOptions};
 use kaml_flash::{Io, Medium, Wait};
+use kaml_testkit::{Held, hold_back};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Flash in memory whose reads by blocked callers can be held up, and whose queues end ring writes only for who waits for them.
+/// Flash in memory whose reads by blocked callers can be held up, and whose queues end ring writes only for a caller that waits for them.
 fn flash() -> (Arc<Held>, Arc<dyn Medium>) {
     Held::with_queues(hold_back(|io, wait| matches!((io, wait), (Io::Persist { .. }, Wait::No))))
 }
 
 fn namespace(device: &Device, name: &str, versions: Option<VersionOptions>) -> NamespaceId {
-    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
+    let kind = versions
+        .map_or(NamespaceKind::Records(KeyKind::U64), |versions| NamespaceKind::Versions(KeyKind::U64, versions));
+    let options = NamespaceOptions::new(kind);
     device.create_namespace(name, &options).unwrap()
 }
 
-/// A loop whose ring write is under way with a Put in it.
+/// A loop whose ring write is in progress with a Put in it.
 fn loop_with_ring_write(device: &Device, space: NamespaceId) -> AsyncQueue {
     let mut queue = device.queue(8);
     queue.put(0, space, 0u64, b"queued").unwrap();
@@ -33,7 +29,7 @@ fn loop_with_ring_write(device: &Device, space: NamespaceId) -> AsyncQueue {
     queue
 }
 
-/// Goal:   a thread whose loop has a ring write under way, and which has to load an index, keeps nobody waiting who puts.
+/// Goal:   a thread whose loop has a ring write in progress, and which has to load an index, delays no other put.
 /// Method: it gets a record of a namespace that is not in memory, blocked and in the loop; while reads are held up another thread puts.
 #[test]
 fn loops_end_their_ring_writes_before_they_load() {
@@ -66,8 +62,8 @@ fn loops_end_their_ring_writes_before_they_load() {
     }
 }
 
-/// Goal:   a thread whose loop has a ring write under way, and which has to wait for a merge that somebody else makes, keeps nobody waiting
-///         who puts.
+/// Goal:   a thread whose loop has a ring write in progress, and which has to wait for a merge that somebody else makes, keeps nobody waiting
+///         put.
 /// Method: it merges, too, while the other merge is held up at a read; another thread puts.
 #[test]
 fn loops_end_their_ring_writes_before_they_wait_for_merges() {
@@ -111,7 +107,7 @@ enum Return {
 
 /// Goal:   a loop that sleeps is woken when another one has committed its Put, however that came to take the completion of its ring
 ///         write; and then starts what it has put since.
-/// Method: both put, the other one's loop starts the write, and its thread comes back to it in each of these ways once the first
+/// Method: both put, the other one's loop starts the write, and its thread comes back to it in each of these ways after the first
 ///         sleeps. A sleep that nobody ends lasts a second.
 #[test]
 fn loops_are_woken_when_others_commit_their_puts() {
@@ -163,8 +159,8 @@ fn loops_are_woken_when_others_commit_their_puts() {
     }
 }
 
-/// Goal:   reads that are done by the time a blocked call takes a loop's ring writes are answered by the loop.
-/// Method: Gets from flash are on their way beside a ring write when the thread puts blocked; then it polls.
+/// Goal:   reads that are done by the time a blocked call takes a loop's ring writes complete by the loop.
+/// Method: Gets from flash and a ring write are in flight when the thread puts blocked; then it polls.
 #[test]
 fn reads_outlast_ring_writes_that_are_taken() {
     let (_, medium) = flash();
@@ -188,7 +184,7 @@ fn reads_outlast_ring_writes_that_are_taken() {
 }
 
 /// Goal:   a blocked call ends the ring writes that its thread's loops have on its device, and on no other.
-/// Method: loops on two devices have one under way each when the thread puts blocked to one; then both
+/// Method: loops on two devices have one in progress each when the thread puts blocked to one; then both
 ///         loops are polled.
 #[test]
 fn ring_writes_belong_to_their_device() {

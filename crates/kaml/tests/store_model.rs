@@ -13,7 +13,7 @@ mod sync {
 #[allow(dead_code, unreachable_pub, reason = "the model uses a part of the module")]
 mod waits;
 
-use locks::{Asked, LockWord, Mode, Queues, XcbId};
+use locks::{LockOutcome, LockWord, Mode, Queues, XcbId};
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -55,10 +55,10 @@ impl Space {
         }
     }
 
-    fn acquire(&self, lock: u32, who: XcbId, mode: Mode) -> Result<Asked, Refused> {
+    fn acquire(&self, lock: u32, who: XcbId, mode: Mode) -> Result<LockOutcome, Refused> {
         let at = LockAddr { shard: lock, slot: 0 };
         let asked = self.with(at, |word, queues| self.waits.ask(word, queues, at, who, mode));
-        if asked == Asked::Queued {
+        if asked == LockOutcome::Queued {
             self.waits.wait(self, at, who, mode, FOREVER)?;
         }
         Ok(asked)
@@ -73,7 +73,7 @@ impl Space {
         self.waits.wake(&granted);
     }
 
-    /// Says that a lock is held, and checks that nobody is there who should not be.
+    /// Reports that a lock is held, and checks that it has no holder that it should not have.
     fn enter(&self, lock: u32, mode: Mode) {
         let mut shard = self.shards[lock as usize].lock().unwrap();
         match mode {
@@ -91,7 +91,7 @@ impl Space {
         }
     }
 
-    /// A transaction that takes locks in an order and gives them back, or is a victim on the way.
+    /// A transaction that takes locks in an order and releases them, or is a victim on the way.
     fn transact(&self, who: XcbId, steps: &[(u32, Mode)]) -> Result<(), Refused> {
         let mut held: Vec<(u32, Mode)> = Vec::new();
         let mut end = Ok(());
@@ -132,7 +132,7 @@ impl Space {
     }
 }
 
-/// Runs transactions side by side in many schedules, each until it succeeds; answers the victims of all schedules.
+/// Runs transactions side by side in many schedules, each until it succeeds; returns the victims of all schedules.
 fn explore(locks: usize, programs: &'static [&'static [(u32, Mode)]]) -> u64 {
     explore_for(SCHEDULES, locks, programs)
 }
@@ -151,7 +151,7 @@ fn explore_for(schedules: usize, locks: usize, programs: &'static [&'static [(u3
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         for shard in &space.shards {
-            assert_eq!(shard.lock().unwrap().word, LockWord::FREE, "everything was given back");
+            assert_eq!(shard.lock().unwrap().word, LockWord::FREE, "everything was released");
         }
         sum.fetch_add(u64::from(space.deadlocks.load(Ordering::Relaxed)), Ordering::Relaxed);
     };
@@ -161,12 +161,12 @@ fn explore_for(schedules: usize, locks: usize, programs: &'static [&'static [(u3
 }
 
 const SCHEDULES: usize = 3000;
-/// What goes wrong in one schedule of some thousand.
+/// A fault in one schedule of some thousand.
 const RARE_SCHEDULES: usize = 60_000;
 const S: Mode = Mode::Shared;
 const X: Mode = Mode::Exclusive;
 
-/// Goal:   a circle of waits ends with a victim, and everybody gets through; nobody sleeps for ever.
+/// Goal:   a circle of waits ends with a victim, and everybody gets through; nobody sleeps forever.
 /// Method: two and three transactions that take two locks each in a circle.
 #[test]
 fn circles_are_broken() {
@@ -174,15 +174,15 @@ fn circles_are_broken() {
     assert!(explore(3, &[&[(0, X), (1, S)], &[(1, X), (2, S)], &[(2, X), (0, S)]]) > 0);
 }
 
-/// Goal:   two readers of a lock that both want to write are a deadlock; one among readers is not.
-/// Method: upgrades beside each other, and beside plain readers and a writer.
+/// Goal:   two readers of a lock that both request to write are a deadlock; one among readers is not.
+/// Method: upgrades next to each other, and with plain readers and a writer.
 #[test]
 fn upgrades_meet() {
     assert!(explore(1, &[&[(0, S), (0, X)], &[(0, S), (0, X)]]) > 0);
     assert_eq!(explore(1, &[&[(0, S), (0, X)], &[(0, S)], &[(0, X)]]), 0);
 }
 
-/// Goal:   a walk that meets a circle which no longer stands goes on looking for one that does.
+/// Goal:   a walk that meets a circle which no longer exists continues looking for one that does.
 /// Method: a circle of two that passes through writers in a queue, some of which are victims of it and ask again.
 #[test]
 fn circles_hide_no_others() {
@@ -198,14 +198,14 @@ fn no_phantom_deadlocks() {
     assert_eq!(explore(1, &[&[(0, X)], &[(0, S)], &[(0, X)], &[(0, S)]]), 0);
 }
 
-/// Goal:   locks are given in the order of asking, so that nobody starves; those who share one wait for whom neither shares it with.
-/// Method: a reader, behind it a writer and two readers.
+/// Goal:   locks are given in the order of asking, so nobody starves; those who share one wait for whom neither shares it with.
+/// Method: a reader, after it a writer and two readers.
 #[test]
 fn locks_are_given_in_order() {
     let (mut word, mut queues) = (LockWord::FREE, Queues::default());
-    assert_eq!(queues.acquire(&mut word, 0, S), Asked::Granted);
+    assert_eq!(queues.acquire(&mut word, 0, S), LockOutcome::Granted);
     for (who, mode) in [(1, X), (2, S), (3, S)] {
-        assert_eq!(queues.acquire(&mut word, who, mode), Asked::Queued, "{who}");
+        assert_eq!(queues.acquire(&mut word, who, mode), LockOutcome::Queued, "{who}");
     }
     let mut blockers = Vec::new();
     queues.blockers(word, 3, &mut blockers);
@@ -224,7 +224,7 @@ fn who_gives_up_holds_nothing() {
         space.acquire(0, 0, X).unwrap();
         let holder = shuttle::thread::spawn(move || holder.release(0, 0));
         let asked = space.with(at, |word, queues| space.waits.ask(word, queues, at, 1, X));
-        if asked != Asked::Queued || space.waits.wait(&*space, at, 1, X, Duration::ZERO).is_ok() {
+        if asked != LockOutcome::Queued || space.waits.wait(&*space, at, 1, X, Duration::ZERO).is_ok() {
             space.release(0, 1);
         }
         holder.join().unwrap();

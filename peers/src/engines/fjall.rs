@@ -1,13 +1,13 @@
 //! fjall: log-structured merge trees; one writing transaction at a time, whose journal is flushed at its commit.
 //!
-//! It has a cache of its own, which it is told the size of, and reads its files through the system's page cache.
+//! It has a cache of its own, whose size it is given, and reads its files through the system's page cache.
 
 use super::{Setup, engine_error, failed};
 use fjall::{
     KeyspaceCreateOptions, PersistMode, Readable, SingleWriterTxDatabase, SingleWriterTxKeyspace, SingleWriterWriteTx,
 };
 use kaml_workloads::Error;
-use kaml_workloads::engine::{Body, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use kaml_workloads::engine::{Body, Counts, Each, Engine, Ranges, Record, Scan, Session, Stop, Table, Transaction};
 use std::time::Duration;
 
 /// Between two looks at compactions that are to end.
@@ -36,9 +36,36 @@ impl Fjall {
     }
 }
 
+/// Shows the records of a scan.
+fn scan(
+    reader: &impl Readable,
+    tables: &[SingleWriterTxKeyspace],
+    scan: Scan,
+    each: &mut Each<'_>,
+) -> Result<usize, Stop> {
+    if scan.first > scan.last {
+        return Ok(0);
+    }
+    let found = reader.range(&tables[scan.table.0], scan.first.to_be_bytes()..=scan.last.to_be_bytes());
+    let found: Box<dyn Iterator<Item = fjall::Guard>> =
+        if scan.reverse { Box::new(found.rev()) } else { Box::new(found) };
+    let mut count = 0;
+    for entry in found.take(scan.limit) {
+        let (key, value) = entry.into_inner().map_err(failed)?;
+        let key = key.as_ref().try_into().map_err(|_| Stop::wrong("a key is not of 8 bytes"))?;
+        each(u64::from_be_bytes(key), &value);
+        count += 1;
+    }
+    Ok(count)
+}
+
 impl Engine for Fjall {
     fn describe(&self) -> String {
         "fjall 3.1: a flush per commit, its own cache and the system's".into()
+    }
+
+    fn ranges(&self) -> Ranges {
+        Ranges::Serializable
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
@@ -69,6 +96,10 @@ impl Session for FjallSession<'_> {
         Ok(found.map(|found| see(&found)).is_some())
     }
 
+    fn scan(&mut self, wanted: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        scan(&self.0.database.read_tx(), &self.0.tables, wanted, each)
+    }
+
     fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
         self.0.write(&mut |txn| txn.update(table, key, value))
     }
@@ -95,6 +126,10 @@ impl Transaction for FjallTransaction<'_> {
 
     fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
         self.read(table, key, value)
+    }
+
+    fn scan(&mut self, wanted: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        scan(&self.txn, self.tables, wanted, each)
     }
 
     fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {

@@ -1,10 +1,10 @@
 //! redb: one writer at a time, a flush per commit, no group commit.
 //!
-//! It has a cache of its own, which it is told the size of, and reads its file through the system's page cache.
+//! It has a cache of its own, whose size it is given, and reads its file through the system's page cache.
 
 use super::{Setup, engine_error, failed};
 use kaml_workloads::Error;
-use kaml_workloads::engine::{Body, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use kaml_workloads::engine::{Body, Counts, Each, Engine, Ranges, Record, Scan, Session, Stop, Table, Transaction};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 type Rows<'t> = redb::Table<'t, u64, &'static [u8]>;
@@ -41,9 +41,29 @@ impl Redb {
     }
 }
 
+/// Shows the records of a scan.
+fn scan(rows: &impl ReadableTable<u64, &'static [u8]>, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+    if scan.first > scan.last {
+        return Ok(0);
+    }
+    let mut found = rows.range(scan.first..=scan.last).map_err(failed)?;
+    let next = || if scan.reverse { found.next_back() } else { found.next() };
+    let mut count = 0;
+    for entry in std::iter::from_fn(next).take(scan.limit) {
+        let (key, value) = entry.map_err(failed)?;
+        each(key.value(), value.value());
+        count += 1;
+    }
+    Ok(count)
+}
+
 impl Engine for Redb {
     fn describe(&self) -> String {
         "redb 4.5: a flush per commit, its own cache and the system's".into()
+    }
+
+    fn ranges(&self) -> Ranges {
+        Ranges::Serializable
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
@@ -67,6 +87,11 @@ impl Session for RedbSession<'_> {
         let rows = txn.open_table(self.0.definition(table)).map_err(failed)?;
         let found = rows.get(key).map_err(failed)?;
         Ok(found.map(|found| see(found.value())).is_some())
+    }
+
+    fn scan(&mut self, wanted: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        let txn = self.0.database.begin_read().map_err(failed)?;
+        scan(&txn.open_table(self.0.definition(wanted.table)).map_err(failed)?, wanted, each)
     }
 
     fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
@@ -95,7 +120,7 @@ impl<'t> RedbTransaction<'t> {
         if rows.is_none() {
             *rows = Some(self.txn.open_table(self.redb.definition(table)).map_err(failed)?);
         }
-        rows.as_mut().ok_or_else(|| failed("a table was opened and is not there"))
+        rows.as_mut().ok_or_else(|| failed("an opened table is missing"))
     }
 }
 
@@ -107,6 +132,10 @@ impl Transaction for RedbTransaction<'_> {
 
     fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
         self.read(table, key, value)
+    }
+
+    fn scan(&mut self, wanted: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        scan(self.rows(wanted.table)?, wanted, each)
     }
 
     fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {

@@ -1,20 +1,23 @@
 //! RocksDB's pessimistic `TransactionDB`, from the system's library.
 //!
-//! Reads of transactions take shared locks, so that they are serializable as everybody else's; deadlocks are detected.
+//! Reads of transactions take shared locks, so they are serializable as everybody else's; deadlocks are detected. A scan in a
+//! transaction locks each record that it returns; the gaps between them stay open, because the C API has no range locks.
 //! Commits are written to the log in groups, with one flush for each. Files are read and written past the page cache, and
-//! the memory for caching is divided into two write buffers and the block cache. Tables are told apart by the first byte of
+//! the memory for caching is divided into two write buffers and the block cache. Tables are distinguished by the first byte of
 //! a key.
-#![allow(unsafe_code, reason = "a C library is called; each call's demands stand at `ffi`")]
+#![allow(unsafe_code, reason = "a C library is called; `ffi` lists the demands of each call")]
 
 use super::{Setup, engine_error};
 use kaml_workloads::Error;
-use kaml_workloads::engine::{Body, Cause, Counts, Engine, Record, Session, Stop, Table, Transaction};
+use kaml_workloads::engine::{
+    Body, Cause, Counts, Each, Engine, Ranges, Record, Scan, Session, Stop, Table, Transaction,
+};
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// What `<rocksdb/c.h>` declares, as far as it is called here. All objects may be used from any thread, except a transaction.
-/// An error is answered as a string that is given back with `rocksdb_free`.
+/// What `<rocksdb/c.h>` declares, as far as it is called here. All objects can be used from any thread, except a transaction.
+/// An error completes as a string that is released with `rocksdb_free`.
 mod ffi {
     use std::ffi::{c_char, c_double, c_int, c_uchar, c_void};
 
@@ -27,7 +30,7 @@ mod ffi {
         )*};
     }
     opaque!(Options, TableOptions, Cache, Filter, DbOptions, Db, WriteOptions, ReadOptions);
-    opaque!(TxnOptions, Txn, Slice, Batch, FlushOptions);
+    opaque!(TxnOptions, Txn, Slice, Batch, FlushOptions, Iterator);
 
     #[link(name = "rocksdb")]
     unsafe extern "C" {
@@ -106,6 +109,17 @@ mod ffi {
             key_bytes: usize,
             error: *mut *mut c_char,
         ) -> *mut Slice;
+        pub(super) fn rocksdb_transactiondb_create_iterator(db: *mut Db, read: *const ReadOptions) -> *mut Iterator;
+        pub(super) fn rocksdb_transaction_create_iterator(txn: *mut Txn, read: *const ReadOptions) -> *mut Iterator;
+        pub(super) fn rocksdb_iter_destroy(iterator: *mut Iterator);
+        pub(super) fn rocksdb_iter_valid(iterator: *const Iterator) -> c_uchar;
+        pub(super) fn rocksdb_iter_seek(iterator: *mut Iterator, key: *const c_char, key_bytes: usize);
+        pub(super) fn rocksdb_iter_seek_for_prev(iterator: *mut Iterator, key: *const c_char, key_bytes: usize);
+        pub(super) fn rocksdb_iter_next(iterator: *mut Iterator);
+        pub(super) fn rocksdb_iter_prev(iterator: *mut Iterator);
+        pub(super) fn rocksdb_iter_key(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+        pub(super) fn rocksdb_iter_value(iterator: *const Iterator, bytes: *mut usize) -> *const c_char;
+        pub(super) fn rocksdb_iter_get_error(iterator: *const Iterator, error: *mut *mut c_char);
         pub(super) fn rocksdb_pinnableslice_value(slice: *const Slice, bytes: *mut usize) -> *const c_char;
         pub(super) fn rocksdb_pinnableslice_destroy(slice: *mut Slice);
         pub(super) fn rocksdb_transactiondb_put(
@@ -141,7 +155,7 @@ mod ffi {
 
 /// Waiting longer for a lock than this gives a transaction up, as in KAML.
 const LOCK_TIMEOUT_MS: i64 = 2000;
-/// Each of two write buffers takes at most this share of the memory for caching, and at most so many bytes.
+/// Each of two write buffers takes at most this share of the memory for caching, and at most this many bytes.
 const WRITE_BUFFER_SHARE: u64 = 8;
 const WRITE_BUFFER_BYTES_MAX: u64 = 64 << 20;
 const BLOOM_BITS: f64 = 10.0;
@@ -157,17 +171,17 @@ pub(super) struct Rocksdb {
     transaction: *mut ffi::TxnOptions,
 }
 
-// SAFETY: a database, a cache and options that are not changed any more may be used from any thread at once.
+// SAFETY: a database, a cache and options that are not changed any more can be used from any thread at once.
 unsafe impl Sync for Rocksdb {}
 
-/// Calls with a place for an error, and answers it.
+/// Calls with a place for an error, and returns it.
 fn checked<R>(call: impl FnOnce(*mut *mut c_char) -> R) -> Result<R, String> {
     let mut error = null_mut();
     let answer = call(&raw mut error);
     if error.is_null() {
         return Ok(answer);
     }
-    // SAFETY: an error is a string of ours now, given back once.
+    // SAFETY: an error is a string of ours now, released once.
     let text = unsafe {
         let text = CStr::from_ptr(error).to_string_lossy().into_owned();
         ffi::rocksdb_free(error.cast());
@@ -205,13 +219,13 @@ impl Name {
 
 const NAME_BYTES: usize = size_of::<Name>();
 
-/// Shows what a slice has, and gives it back; false if there is none.
+/// Shows what a slice has, and releases it; false if there is none.
 fn show(slice: *mut ffi::Slice, see: &mut dyn FnMut(&[u8])) -> bool {
     if slice.is_null() {
         return false;
     }
     let mut bytes = 0;
-    // SAFETY: the slice is ours; its bytes are there until it is given back, which is done once.
+    // SAFETY: the slice is ours; its bytes exist until it is released, which is done once.
     unsafe {
         let start = ffi::rocksdb_pinnableslice_value(slice, &raw mut bytes);
         see(if bytes == 0 { &[] } else { std::slice::from_raw_parts(start.cast(), bytes) });
@@ -220,12 +234,79 @@ fn show(slice: *mut ffi::Slice, see: &mut dyn FnMut(&[u8])) -> bool {
     true
 }
 
+/// An iterator over the records of a scan; it is released when it is dropped.
+struct Cursor {
+    iterator: *mut ffi::Iterator,
+    scan: Scan,
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and is released once.
+        unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
+    }
+}
+
+impl Cursor {
+    /// At the first record of a scan. The iterator is the cursor's, and what it iterates over lives longer.
+    fn new(iterator: *mut ffi::Iterator, scan: Scan) -> Cursor {
+        let start = Name::new(scan.table, if scan.reverse { scan.last } else { scan.first });
+        // SAFETY: pointer and length are those of the key.
+        unsafe {
+            match scan.reverse {
+                true => ffi::rocksdb_iter_seek_for_prev(iterator, start.pointer(), NAME_BYTES),
+                false => ffi::rocksdb_iter_seek(iterator, start.pointer(), NAME_BYTES),
+            }
+        }
+        Cursor { iterator, scan }
+    }
+
+    /// The key of the record; none at the end of the scan.
+    fn key(&self) -> Result<Option<u64>, Stop> {
+        let mut bytes = 0;
+        // SAFETY: a valid iterator has a key, whose bytes exist until it moves.
+        let name = unsafe {
+            if ffi::rocksdb_iter_valid(self.iterator) == 0 {
+                return checked(|e| ffi::rocksdb_iter_get_error(self.iterator, e)).map(|()| None).map_err(stop);
+            }
+            let start = ffi::rocksdb_iter_key(self.iterator, &raw mut bytes);
+            std::slice::from_raw_parts(start.cast::<u8>(), bytes)
+        };
+        let Some((table, Some(key))) = name.split_first().map(|(table, key)| (*table, key.first_chunk())) else {
+            return Err(Stop::wrong("a key is not of 9 bytes"));
+        };
+        let key = u64::from_be_bytes(*key);
+        let is_inside = table == self.scan.table.0 as u8 && (self.scan.first..=self.scan.last).contains(&key);
+        Ok(is_inside.then_some(key))
+    }
+
+    /// The value of the record that has the key.
+    fn value(&self) -> &[u8] {
+        let mut bytes = 0;
+        // SAFETY: the iterator is at a record, and its bytes exist until the cursor moves, which takes it exclusively.
+        unsafe {
+            let start = ffi::rocksdb_iter_value(self.iterator, &raw mut bytes);
+            if bytes == 0 { &[] } else { std::slice::from_raw_parts(start.cast(), bytes) }
+        }
+    }
+
+    fn advance(&mut self) {
+        // SAFETY: the iterator is at a record.
+        unsafe {
+            match self.scan.reverse {
+                true => ffi::rocksdb_iter_prev(self.iterator),
+                false => ffi::rocksdb_iter_next(self.iterator),
+            }
+        }
+    }
+}
+
 impl Rocksdb {
     pub(super) fn create(setup: &Setup) -> Result<Rocksdb, Error> {
         let buffer = (setup.cache_bytes / WRITE_BUFFER_SHARE).min(WRITE_BUFFER_BYTES_MAX) as usize;
         let path = CString::new(setup.dir.as_os_str().as_encoded_bytes()).map_err(engine_error)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        // SAFETY: all objects are made here, and given back once, after the database has taken what it needs of them.
+        // SAFETY: all objects are made here, and released once, after the database has taken what it needs of them.
         unsafe {
             let cache = ffi::rocksdb_cache_create_lru(setup.cache_bytes as usize - 2 * buffer);
             let table = ffi::rocksdb_block_based_options_create();
@@ -272,7 +353,7 @@ impl Rocksdb {
 
 impl Drop for Rocksdb {
     fn drop(&mut self) {
-        // SAFETY: sessions borrow the database, so nobody uses any of these; each is given back once.
+        // SAFETY: sessions borrow the database, so nobody uses any of these; each is released once.
         unsafe {
             ffi::rocksdb_transactiondb_close(self.db);
             ffi::rocksdb_transaction_options_destroy(self.transaction);
@@ -288,12 +369,16 @@ impl Engine for Rocksdb {
         "RocksDB TransactionDB: group commit, direct I/O, block cache and write buffers".into()
     }
 
+    fn ranges(&self) -> Ranges {
+        Ranges::Records
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
         Ok(Box::new(RocksdbSession { rocksdb: self, txn: null_mut() }))
     }
 
     fn settle(&self) -> Result<(), Error> {
-        // SAFETY: the database is open; the options are given back once.
+        // SAFETY: the database is open; the options are released once.
         unsafe {
             let options = ffi::rocksdb_flushoptions_create();
             let flushed = checked(|e| ffi::rocksdb_transactiondb_flush(self.db, options, e));
@@ -313,7 +398,7 @@ impl Engine for Rocksdb {
     }
 
     fn counts(&self) -> Counts {
-        // SAFETY: the cache is there as long as the database.
+        // SAFETY: the cache lives as long as the database.
         let used = unsafe { ffi::rocksdb_cache_get_usage(self.cache) } as u64;
         let buffers = self.property(c"rocksdb.size-all-mem-tables");
         Counts { cache_misses: None, cache_bytes: Some(used + buffers) }
@@ -329,7 +414,7 @@ struct RocksdbSession<'a> {
 impl Drop for RocksdbSession<'_> {
     fn drop(&mut self) {
         if !self.txn.is_null() {
-            // SAFETY: it is this session's, and is given back once; what is not committed is rolled back.
+            // SAFETY: it is this session's, and is released once; what is not committed is rolled back.
             unsafe { ffi::rocksdb_transaction_destroy(self.txn) }
         }
     }
@@ -338,14 +423,29 @@ impl Drop for RocksdbSession<'_> {
 impl Session for RocksdbSession<'_> {
     fn get(&mut self, table: Table, key: u64, see: &mut dyn FnMut(&[u8])) -> Result<bool, Stop> {
         let (name, r) = (Name::new(table, key), self.rocksdb);
-        // SAFETY: the key is as long as it says.
+        // SAFETY: the pointer and length are those of the key.
         let get = |e| unsafe { ffi::rocksdb_transactiondb_get_pinned(r.db, r.read, name.pointer(), NAME_BYTES, e) };
         Ok(show(checked(get).map_err(stop)?, see))
     }
 
+    fn scan(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        let r = self.rocksdb;
+        // SAFETY: the database lives longer than the iterator.
+        let iterator = unsafe { ffi::rocksdb_transactiondb_create_iterator(r.db, r.read) };
+        let (mut cursor, mut count) = (Cursor::new(iterator, scan), 0);
+        while count < scan.limit
+            && let Some(key) = cursor.key()?
+        {
+            each(key, cursor.value());
+            count += 1;
+            cursor.advance();
+        }
+        Ok(count)
+    }
+
     fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
         let (name, r, start) = (Name::new(table, key), self.rocksdb, value.as_ptr().cast());
-        // SAFETY: key and value are as long as they say.
+        // SAFETY: pointers and lengths are those of key and value.
         checked(|e| unsafe {
             ffi::rocksdb_transactiondb_put(r.db, r.write, name.pointer(), NAME_BYTES, start, value.len(), e);
         })
@@ -369,7 +469,7 @@ impl Session for RocksdbSession<'_> {
 
     fn load(&mut self, table: Table, records: &[Record]) -> Result<(), Stop> {
         let r = self.rocksdb;
-        // SAFETY: keys and values are as long as they say; the batch is given back once.
+        // SAFETY: pointers and lengths are those of keys and values; the batch is released once.
         unsafe {
             let batch = ffi::rocksdb_writebatch_create();
             for (key, value) in records {
@@ -392,7 +492,7 @@ struct RocksdbTransaction {
 impl RocksdbTransaction {
     fn get(&mut self, table: Table, key: u64, value: &mut Vec<u8>, exclusive: bool) -> Result<bool, Stop> {
         let (name, exclusive) = (Name::new(table, key), u8::from(exclusive));
-        // SAFETY: the key is as long as it says, and the transaction in progress.
+        // SAFETY: pointer and length are those of the key, and the transaction in progress.
         let get = |e| unsafe {
             let (key, bytes) = (name.pointer(), NAME_BYTES);
             ffi::rocksdb_transaction_get_pinned_for_update(self.txn, self.read, key, bytes, exclusive, e)
@@ -410,6 +510,23 @@ impl Transaction for RocksdbTransaction {
         self.get(table, key, value, true)
     }
 
+    /// The iterator shows a snapshot, so each record is read again under its lock; one that was deleted is left out.
+    fn scan(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        // SAFETY: the transaction lives longer than the iterator.
+        let iterator = unsafe { ffi::rocksdb_transaction_create_iterator(self.txn, self.read) };
+        let (mut cursor, mut count, mut value) = (Cursor::new(iterator, scan), 0, Vec::new());
+        while count < scan.limit
+            && let Some(key) = cursor.key()?
+        {
+            if self.get(scan.table, key, &mut value, scan.for_update)? {
+                each(key, &value);
+                count += 1;
+            }
+            cursor.advance();
+        }
+        Ok(count)
+    }
+
     fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
         let (name, start) = (Name::new(table, key), value.as_ptr().cast());
         // SAFETY: key and value are as long as they say, and the transaction in progress.
@@ -425,7 +542,7 @@ impl Transaction for RocksdbTransaction {
 
     fn delete(&mut self, table: Table, key: u64) -> Result<(), Stop> {
         let name = Name::new(table, key);
-        // SAFETY: the key is as long as it says, and the transaction in progress.
+        // SAFETY: pointer and length are those of the key, and the transaction in progress.
         checked(|e| unsafe { ffi::rocksdb_transaction_delete(self.txn, name.pointer(), NAME_BYTES, e) }).map_err(stop)
     }
 }

@@ -1,10 +1,11 @@
-// Every mistake a C program can make, and what it is answered; then that everything still works.
-#define _POSIX_C_SOURCE 200809L
+// Every mistake a C program can make, and what it is returned; then that everything still works.
+#define _DEFAULT_SOURCE
 #include <kaml.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int failed_count = 0;
 
@@ -38,6 +39,8 @@ static void opening(void) {
     kaml_create_options create = KAML_CREATE_OPTIONS_INIT;
     kaml_open_options open_options = KAML_OPEN_OPTIONS_INIT;
 
+    EXPECT(kaml_open_or_create(NULL, 64 << 20, NULL, &other), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_open_or_create(path, 64 << 20, NULL, NULL), KAML_BAD_ARGUMENT);
     EXPECT(kaml_create(NULL, 64 << 20, NULL, &other), KAML_BAD_ARGUMENT);
     EXPECT(kaml_create(path, 64 << 20, NULL, NULL), KAML_BAD_ARGUMENT);
     EXPECT(kaml_create(path, 1, NULL, &other), KAML_BAD_ARGUMENT);
@@ -64,6 +67,7 @@ static void opening(void) {
     EXPECT(kaml_create(path, 64 << 20, &create, &device), KAML_OK);
     EXPECT(kaml_create(path, 64 << 20, &create, &other), KAML_LOCKED);
     EXPECT(kaml_open(path, NULL, &other), KAML_LOCKED);
+    EXPECT(kaml_open_or_create(path, 64 << 20, NULL, &other), KAML_LOCKED);
     open_options.durability = 9;
     EXPECT(kaml_open(path, &open_options, &other), KAML_BAD_ARGUMENT);
 }
@@ -115,9 +119,9 @@ static void namespaces(void) {
     options.keep_last = 3;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
     options.merge_when_low = 1;
-    options.index = 7;
+    options.reserved_versioned = 7;
     EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
-    options.index = KAML_INDEX_BLOOM;
+    options.reserved_versioned = 0;
     EXPECT(kaml_create_namespace(device, "x", &options, &versions), KAML_OK);
     EXPECT(kaml_delete_namespace(device, versions), KAML_OK);
     EXPECT(kaml_namespace(device, "nobody", &id), KAML_UNKNOWN_NAMESPACE);
@@ -205,7 +209,7 @@ static void records(void) {
     EXPECT(kaml_delete(device, bytes_ns, NULL, 3), KAML_BAD_ARGUMENT);
 
     EXPECT(kaml_put_one(device, bytes_ns, "a", 1, NULL, 3), KAML_BAD_ARGUMENT);
-    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "x", negative), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put_one(device, bytes_ns, "a", 1, "x", negative), KAML_VALUE_TOO_LARGE);
     EXPECT(kaml_limits(device, NULL, &batch_max), KAML_BAD_ARGUMENT);
     EXPECT(kaml_limits(device, &value_max, &batch_max), KAML_OK);
     value = calloc(1, (size_t)value_max + 1);
@@ -214,6 +218,84 @@ static void records(void) {
     EXPECT(kaml_put_one(device, bytes_ns, "big", 3, value, (size_t)value_max), KAML_OK);
     free(value);
     EXPECT(kaml_delete(device, bytes_ns, "big", 3), KAML_OK);
+}
+
+// Memory that nobody may read: a call that reads a byte of it ends the program.
+static char *forbidden;
+
+static void lengths(void) {
+    const size_t negative = (size_t)-1;
+    uint64_t value_max, batch_max;
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_store_options store_options = KAML_STORE_OPTIONS_INIT;
+    kaml_namespace_id past, id;
+    kaml_store store;
+    kaml_txn txn;
+    void *value;
+    size_t length;
+    char *page = (char *)mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    TRUE_THAT(page != (char *)MAP_FAILED && mprotect(page + 4096, 4096, PROT_NONE) == 0);
+    forbidden = page + 4096;
+    EXPECT(kaml_limits(device, &value_max, &batch_max), KAML_OK);
+    const size_t too_long[] = {(size_t)value_max + 1, (size_t)1 << 30, negative / 2, negative - 1, negative};
+    const size_t key_lengths[] = {KAML_LONG_KEY_BYTES_MAX + 1, 4096, (size_t)1 << 30, negative};
+    options.versioned = 1;
+    options.version_buffer_bytes = 1 << 20;
+    EXPECT(kaml_create_namespace(device, "past", &options, &past), KAML_OK);
+    EXPECT(kaml_store_open(device, 8 << 20, NULL, &store), KAML_OK);
+    EXPECT(kaml_txn_begin(store, &txn), KAML_OK);
+    for (size_t i = 0; i < sizeof too_long / sizeof too_long[0]; i++) {
+        const size_t n = too_long[i];
+        EXPECT(kaml_store_put(store, bytes_ns, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_store_put(store, past, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_txn_insert(txn, bytes_ns, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_txn_update(txn, bytes_ns, "a", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_txn_upsert(txn, bytes_ns, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+    }
+    EXPECT(kaml_txn_abort(txn), KAML_OK);
+    EXPECT(kaml_txn_free(txn), KAML_OK);
+    EXPECT(kaml_store_close(store), KAML_OK);
+    for (size_t i = 0; i < sizeof too_long / sizeof too_long[0]; i++) {
+        const size_t n = too_long[i];
+        EXPECT(kaml_put_one(device, bytes_ns, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_put_one(device, bytes_ns, "k", 1, NULL, n), KAML_VALUE_TOO_LARGE);
+        EXPECT(kaml_put_one(device, past, "k", 1, forbidden, n), KAML_VALUE_TOO_LARGE);
+        for (uint32_t action = KAML_PUT; action <= KAML_PUT_IF_PRESENT; action++) {
+            kaml_record batch[2] = {{bytes_ns, KAML_PUT, "k", 1, "1", 1}, {bytes_ns, action, "l", 1, forbidden, n}};
+            EXPECT(kaml_put(device, batch, 2), KAML_VALUE_TOO_LARGE);
+            EXPECT(kaml_put(device, batch + 1, 1), KAML_VALUE_TOO_LARGE);
+        }
+    }
+    for (size_t i = 0; i < sizeof key_lengths / sizeof key_lengths[0]; i++) {
+        const kaml_record batch[2] = {{bytes_ns, KAML_PUT, "k", 1, "1", 1},
+                                      {bytes_ns, KAML_PUT, forbidden, key_lengths[i], "1", 1}};
+        EXPECT(kaml_put(device, batch, 2), KAML_BAD_KEY);
+        EXPECT(kaml_put_one(device, bytes_ns, forbidden, key_lengths[i], "1", 1), KAML_BAD_KEY);
+        EXPECT(kaml_get(device, bytes_ns, forbidden, key_lengths[i], &value, &length), KAML_BAD_KEY);
+        EXPECT(kaml_exists(device, bytes_ns, forbidden, key_lengths[i]), KAML_BAD_KEY);
+        EXPECT(kaml_delete(device, bytes_ns, forbidden, key_lengths[i]), KAML_BAD_KEY);
+        EXPECT(kaml_undo(device, past, forbidden, key_lengths[i], 1), KAML_BAD_KEY);
+    }
+    // More records than a Put can have.
+    const kaml_record *records = (const kaml_record *)(void *)forbidden;
+    EXPECT(kaml_put(device, records, (size_t)batch_max), KAML_BATCH_TOO_LARGE);
+    EXPECT(kaml_put(device, records, (size_t)1 << 30), KAML_BATCH_TOO_LARGE);
+    EXPECT(kaml_put(device, records, negative), KAML_BAD_ARGUMENT);
+    // A name that does not end.
+    memset(page, 'n', 4096);
+    EXPECT(kaml_create_namespace(device, page + 4096 - KAML_NAME_BYTES, NULL, &id), KAML_BAD_NAME);
+    EXPECT(kaml_namespace(device, page + 4096 - KAML_NAME_BYTES, &id), KAML_BAD_NAME);
+    // More options than there can be.
+    options.logs = (const uint32_t *)(void *)forbidden;
+    options.log_count = UINT32_MAX;
+    EXPECT(kaml_create_namespace(device, "x", &options, &id), KAML_BAD_ARGUMENT);
+    store_options.lock_widths = (const kaml_lock_width *)(void *)forbidden;
+    store_options.lock_width_count = UINT32_MAX;
+    EXPECT(kaml_store_open(device, 8 << 20, &store_options, &store), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_exists(device, bytes_ns, "k", 1), KAML_NOT_FOUND); // nothing of all this was stored
+    EXPECT(kaml_delete_namespace(device, past), KAML_OK);
+    TRUE_THAT(munmap(page, 8192) == 0);
 }
 
 static void listing(void) {
@@ -262,7 +344,7 @@ static int hear(void *context, uint64_t done, uint64_t total, const char *proble
 
     TRUE_THAT(problem == NULL && done <= total);
     heard[1] = total;
-    EXPECT(kaml_close(device), KAML_IN_USE); // any call may be made, and nothing is closed under the check
+    EXPECT(kaml_close(device), KAML_IN_USE); // any call can be made, and nothing is closed under the check
     EXPECT(kaml_get(device, bytes_ns, "word", 4, &value, &length), KAML_OK);
     kaml_free(value);
     return ++heard[0] == heard[2];
@@ -349,9 +431,9 @@ static void pasts(void) {
 
     kaml_record batch[2] = {{past, KAML_PUT_IF_PRESENT, "k", 1, "1", 1}, {plain, KAML_PUT, "k", 1, "1", 1}};
     EXPECT(kaml_put(memory, batch, 1), KAML_NOT_FOUND);
-    EXPECT(kaml_put(memory, batch, 2), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put(memory, batch, 2), KAML_NOT_FOUND);
     batch[0].action = KAML_PUT_DELETE_IF_PRESENT;
-    EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_put(memory, batch, 1), KAML_NOT_FOUND);
     batch[0].action = KAML_PUT_IF_ABSENT;
     batch[0].value = NULL;
     EXPECT(kaml_put(memory, batch, 1), KAML_BAD_ARGUMENT);
@@ -373,7 +455,7 @@ static void pasts(void) {
             before = versions[i].sequence;
         }
         seen += count;
-        EXPECT(kaml_put_one(memory, past, "k", 1, "later", 5), KAML_OK); // not told: the history goes back from where it began
+        EXPECT(kaml_put_one(memory, past, "k", 1, "later", 5), KAML_OK); // not listed: the history continues from where it began
     } while (count > 0 && seen < 1000);
     TRUE_THAT(seen == 100);
     EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_OK);
@@ -400,6 +482,63 @@ static void pasts(void) {
     EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_ARGUMENT);
     EXPECT(kaml_close(memory), KAML_OK);
     EXPECT(kaml_history(memory, past, "k", 1, &cursor, versions, 7, &count), KAML_BAD_HANDLE);
+}
+
+static int end_merge(void *context, uint32_t rows_done, uint32_t row_count) {
+    int *calls = (int *)context;
+    TRUE_THAT(rows_done <= row_count && row_count > 0);
+    return ++*calls == 1;
+}
+
+// What a history reads, and a merge that is ended.
+static void long_pasts(void) {
+    const int counts[] = {10, 1000, 10000};
+    kaml_namespace_options options = KAML_NAMESPACE_OPTIONS_INIT;
+    kaml_retention rules = KAML_RETENTION_INIT;
+    kaml_merge_report planned, report;
+    kaml_version_info versions[16];
+    kaml_namespace_id past;
+    kaml_device memory;
+    size_t count;
+    int calls = 0;
+
+    EXPECT(kaml_create_in_memory(512 << 20, NULL, &memory), KAML_OK);
+    options.versioned = 1;
+    options.version_buffer_bytes = 1 << 20;
+    EXPECT(kaml_create_namespace(memory, "past", &options, &past), KAML_OK);
+    for (int key = 0; key < 3; key++) {
+        for (int i = 0; i < counts[key]; i++) EXPECT(kaml_put_one(memory, past, &"fsm"[key], 1, "value", 5), KAML_OK);
+    }
+    for (uint64_t i = 0; i < 40000; i++) { // so that all before is in segments
+        const kaml_key key = kaml_key_u64(i % 1000);
+        EXPECT(kaml_put_one(memory, past, key.bytes, key.length, "value", 5), KAML_OK);
+    }
+    for (int key = 0; key < 3; key++) {
+        for (size_t room = 1; room <= 16; room += 15) {
+            kaml_cursor cursor = KAML_CURSOR_INIT;
+            kaml_device_statistics before = KAML_DEVICE_STATISTICS_INIT, after = KAML_DEVICE_STATISTICS_INIT;
+            int seen = 0;
+            EXPECT(kaml_statistics(memory, &before), KAML_OK);
+            do {
+                EXPECT(kaml_history(memory, past, &"fsm"[key], 1, &cursor, versions, room, &count), KAML_OK);
+                seen += (int)count;
+            } while (count > 0);
+            EXPECT(kaml_statistics(memory, &after), KAML_OK);
+            TRUE_THAT(seen == counts[key] && after.read_count > before.read_count);
+            TRUE_THAT(after.read_count - before.read_count < 4 * (uint64_t)counts[key]);
+        }
+    }
+    rules.dry_run = 1;
+    EXPECT(kaml_merge(memory, past, &rules, &planned), KAML_OK);
+    EXPECT(kaml_merge_with_progress(memory, past, &rules, end_merge, &calls, &report), KAML_CANCELLED);
+    TRUE_THAT(calls == 1 && report.dropped == 0);
+    rules.dry_run = 0;
+    calls = 0;
+    EXPECT(kaml_merge_with_progress(memory, past, &rules, end_merge, &calls, NULL), KAML_CANCELLED);
+    EXPECT(kaml_merge_with_progress(memory, past, NULL, end_merge, &calls, &report), KAML_BAD_ARGUMENT);
+    EXPECT(kaml_merge_with_progress(memory, past, &rules, end_merge, &calls, &report), KAML_OK);
+    TRUE_THAT(calls > 1 && report.dropped == planned.dropped && planned.dropped > 0);
+    EXPECT(kaml_close(memory), KAML_OK); // whatever histories were given up
 }
 
 static void stores(void) {
@@ -621,14 +760,16 @@ int main(int argc, char **argv) {
     opening();
     namespaces();
     records();
+    lengths();
     listing();
     inspecting();
     pasts();
+    long_pasts();
     stores();
     transactions();
     delayed();
     closing_in_use();
     closing();
-    printf("%d mistakes answered otherwise\n", failed_count);
+    printf("%d mistakes with another status\n", failed_count);
     return failed_count != 0;
 }

@@ -4,7 +4,6 @@ use crate::failure::Failure;
 use crate::store::DeviceArgument;
 use crate::{output, size};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// Flags of `kaml check`.
 #[derive(Args)]
@@ -16,7 +15,7 @@ Exits with 1 if anything is damaged; each problem is one line.")]
 pub struct Arguments {
     #[command(flatten)]
     device: DeviceArgument,
-    /// The report as JSON
+    /// Print the report as JSON
     #[arg(long)]
     json: bool,
 }
@@ -25,7 +24,7 @@ impl Arguments {
     /// Reads everything; fails if anything is damaged.
     pub fn run(self) -> Result<(), Failure> {
         let device = self.device.open_to_read()?;
-        let bar = bytes_bar(0);
+        let bar = kaml_terminal::progress::bar(0);
         let report = device.check(&mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -47,10 +46,4 @@ impl Arguments {
             n => Err(Failure::Failed(format!("{}: {n} problems found", self.device.path().display()))),
         }
     }
-}
-
-/// A bar on standard error; nothing where that is no terminal.
-pub fn bytes_bar(total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {percent:>3} % {msg} {elapsed_precise}, {eta} left");
-    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

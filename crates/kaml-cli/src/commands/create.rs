@@ -1,40 +1,46 @@
 //! `kaml create`.
 
 use crate::failure::Failure;
+use crate::whole::{self, Beside};
 use crate::{interrupt, output, size, store};
-use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
-use kaml::{CreateOptions, Device};
-use kaml_workloads::scratch::Passing;
-use std::path::PathBuf;
+use clap::Args;
+use indicatif::ProgressBar;
+use kaml::{CreateOptions, Device, DeviceInfo};
+use kaml_terminal::flags::Durability;
+use kaml_terminal::progress;
+use std::path::{Path, PathBuf};
 
 /// Flags of `kaml create`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   kaml create data.kaml --capacity 1GiB
   kaml create cache.kaml --capacity 20G --durability process
+  kaml create growing.kaml --grow-up-to 50G
   kaml create busy.kaml --capacity 64G --prewrite
   kaml create /dev/nvme1n1 --capacity 200G --force")]
 pub struct Arguments {
     /// Device file (made sparse) or block device
     #[arg(value_name = "DEVICE")]
     path: PathBuf,
-    /// Bytes of flash to offer, for example 64MiB or 1G
-    #[arg(long, short, value_parser = size::parse)]
-    capacity: u64,
+    /// Bytes of the file or block device, for example 64MiB or 1G [default: 64MiB if it grows]
+    #[arg(long, short, value_parser = size::parse, required_unless_present = "grow_up_to")]
+    capacity: Option<u64>,
+    /// Grow when space runs low, up to so many bytes
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    grow_up_to: Option<u64>,
     /// What an acknowledged put survives
     #[arg(long, value_enum, default_value_t)]
     durability: Durability,
-    /// Write every block once now: durable puts are faster until the device has been filled once
+    /// Write every block now: durable puts are faster until the device has been filled one time
     #[arg(long)]
     prewrite: bool,
-    /// Overwrite whatever is there
+    /// Overwrite whatever exists
     #[arg(long)]
     force: bool,
     /// Bytes of an erase block [default: chosen from the capacity]
     #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
     block_bytes: Option<u64>,
-    /// Dies, each appended to by one log [default: chosen from the capacity]
+    /// Number of dies; one log appends to each [default: chosen from the capacity]
     #[arg(long, help_heading = "Geometry")]
     dies: Option<u32>,
     /// Bytes of a chunk, the unit of space of a record [default: chosen]
@@ -43,28 +49,9 @@ pub struct Arguments {
     /// Bytes of the commit ring [default: chosen from the capacity and the dies]
     #[arg(long, value_parser = size::parse, help_heading = "Geometry")]
     ring_bytes: Option<u64>,
-    /// The new device as JSON
+    /// Print the new device as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// What an acknowledged put survives.
-#[derive(Clone, Copy, Default, ValueEnum)]
-pub enum Durability {
-    /// Power loss
-    #[default]
-    Power,
-    /// The death of the process, but not power loss; much faster
-    Process,
-}
-
-impl From<Durability> for kaml::Durability {
-    fn from(durability: Durability) -> kaml::Durability {
-        match durability {
-            Durability::Power => kaml::Durability::Power,
-            Durability::Process => kaml::Durability::Process,
-        }
-    }
 }
 
 impl Arguments {
@@ -78,53 +65,60 @@ impl Arguments {
             durability: self.durability.into(),
             prewrite: self.prewrite,
             force: self.force,
-            ..CreateOptions::new(self.capacity)
+            grow_up_to: self.grow_up_to,
+            ..CreateOptions::new(self.capacity.unwrap_or(0))
         })
     }
 
-    /// The file, if there is none yet: it goes if no device is made of it.
-    fn half_made(&self) -> Result<Option<Passing>, Failure> {
-        let exists = std::fs::symlink_metadata(&self.path).is_ok();
-        let left =
-            if exists { format!(": {} is half made, and no device", self.path.display()) } else { String::new() };
-        interrupt::ends_it(left)?;
-        if exists { Ok(None) } else { Passing::file(&self.path).map(Some).map_err(Failure::io(self.path.display())) }
-    }
-
-    /// Makes the device and says what it is.
+    /// Creates the device and prints what it is.
     pub fn run(self) -> Result<(), Failure> {
         store::refuse_remote(&self.path)?;
         let options = self.options()?;
-        let half_made = self.half_made()?;
+        let exists = std::fs::symlink_metadata(&self.path).is_ok();
+        let what = "is half made, and no device; `kaml create --force` makes it anew";
+        interrupt::ends_it(if exists { format!(": {} {what}", self.path.display()) } else { String::new() })?;
+        let info = if exists { self.make(&self.path, &options)? } else { self.make_beside(&options)? };
+        if self.json {
+            return output::json(&info);
+        }
+        output::line(format!("created {}: {}", self.path.display(), info.description))?;
+        super::info::sizes(&info).iter().try_for_each(|(name, value)| output::line(format!("{name}: {value}")))
+    }
+
+    /// Creates a device on a new file: it gets its name when it is whole.
+    fn make_beside(&self, options: &CreateOptions) -> Result<DeviceInfo, Failure> {
+        let failed = Failure::io(self.path.display());
+        // The device locks the file as long as it is open.
+        let (beside, file) = Beside::file(&self.path, 0o600).map_err(&failed)?;
+        drop(file);
+        let made = self.make(beside.path(), options);
+        // Nobody knows the temporary name.
+        let (temporary, name) = (beside.path().display().to_string(), self.path.display().to_string());
+        let mut made = made.map_err(|failure| match failure {
+            Failure::Failed(what) => Failure::Failed(what.replace(&temporary, &name)),
+            Failure::Usage(what) => Failure::Usage(what.replace(&temporary, &name)),
+            other => other,
+        })?;
+        made.description = made.description.replace(&temporary, &name);
+        beside.rename_new(&self.path).map_err(&failed)?;
+        whole::sync_directory(&self.path).map_err(failed)?;
+        Ok(made)
+    }
+
+    fn make(&self, path: &Path, options: &CreateOptions) -> Result<DeviceInfo, Failure> {
         let bar = bar(self.json);
-        let device = Device::create_with(&self.path, &options, &mut |done, total| {
+        let device = Device::create_with(path, options, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });
         bar.finish_and_clear();
-        use kaml::CreateError as E;
-        let device = device.map_err(|error| match error {
-            kaml::Error::Create(E::TooSmall { .. } | E::TooFewBlocks { .. } | E::Geometry(_)) => {
-                Failure::Usage(error.to_string())
-            }
-            error => error.into(),
-        })?;
-        if let Some(half_made) = half_made {
-            half_made.keep();
-        }
+        let device = device?;
         let info = device.info();
         device.close()?;
-        if self.json {
-            return output::json(&info);
-        }
-        output::line(format!("created {}: {}", self.path.display(), info.description))
+        Ok(info)
     }
 }
 
 fn bar(hidden: bool) -> ProgressBar {
-    if hidden {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{bar:30} {bytes} of {total_bytes} written once {elapsed}, {eta} to go");
-    ProgressBar::new(0).with_style(style.expect("a fixed template"))
+    if hidden { ProgressBar::hidden() } else { progress::bytes_bar(0) }
 }

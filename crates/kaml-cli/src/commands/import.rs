@@ -1,24 +1,30 @@
 //! `kaml import`: a directory tree, or JSON Lines.
 
 use crate::failure::Failure;
+use crate::intake::{Intake, NotStored};
 use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::store::{self, PlaceArgument};
-use crate::tree::{self, Tree};
-use crate::{keys, output, parallel, place, size};
+use crate::tree::Tree;
+use crate::walk::{self, Entry, Walk, shown};
+use crate::{jsonl, output, parallel, place, size};
 use clap::Args;
-use kaml::{Batch, Key, KeyKind, NamespaceInfo};
+use kaml::{Batch, KeyKind, NamespaceInfo, NamespaceKind, NamespaceOptions};
 use serde::Serialize;
-use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Error, ErrorKind, IsTerminal, Read, Write};
+use std::ops::Bound;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// A byte of a value takes at most so many in a line: `\u0000`.
+/// A byte of a value takes at most this many in a line: `\u0000`.
 const ESCAPED_BYTES: u64 = 6;
 /// The rest of a line takes less.
 const LINE_BYTES: u64 = 1 << 16;
@@ -27,31 +33,40 @@ const LINE_BYTES: u64 = 1 << 16;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kaml import data.kaml ~/photos --namespace photos
+  kaml import data.kaml ~/photos --namespace photos --delete
+  kaml import data.kaml ~/documents --namespace photos --prefix old/documents
   kaml import data.kaml records.jsonl --namespace notes
   zcat dump.jsonl.gz | kaml import data.kaml - --namespace notes --batch 1000
 
-A directory becomes two namespaces, NAME with the contents and NAME.meta with the metadata; each file is one atomic Put \
-(larger than 4 MiB: parts first, then the metadata that makes them visible). Of a tree the device itself, sockets, pipes \
-and devices are left out, and named on standard error. Importing a tree again replaces files that have changed; files that \
-have gone from it since stay stored.
+A directory goes into a namespace with --keys ordered, made if it is missing. Each file is stored under its path: `kaml ls` lists them, \
+`kaml cat` and `kaml get` read them, `kaml export` restores them. A file becomes visible by one atomic Put (larger than 256 KiB: pieces first). \
+Importing again replaces files. Files that no longer exist are kept, or deleted with --delete. \
+The device itself and sockets are left out, and named on standard error. Paths that cannot be read, or that are longer than 1007 bytes, are named, too; \
+all others are stored, and the exit code is 1. An import also removes what a killed import left. docs/trees.md lists what a tree keeps.
 
-JSON Lines hold one object a line, {\"key\": text} or {\"key_u64\": integer} or {\"key_hex\": digits} with \
-{\"value\": text} or {\"value_base64\": …}; each batch of lines is one atomic Put. An integer under \"key\" is one under \
-\"key_u64\": eight bytes, the highest first.
+JSON Lines have one object on each line, {\"key\": text} or {\"key_u64\": integer} or {\"key_hex\": digits} with \
+{\"value\": text} or {\"value_base64\": …}; each batch of lines is one atomic Put. An integer under \"key\" means the \
+same as under \"key_u64\": eight bytes, the highest first.
 
-Ctrl-C stops after the current Puts: a tree is stored by several threads.")]
+Ctrl-C stops after the current Puts. Several threads store a tree.")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
     /// A directory, a file of JSON Lines, or `-` for JSON Lines from standard input
     source: PathBuf,
-    /// Name of the namespace, made if it is missing
+    /// Name of the namespace, created if it is missing
     #[arg(long, short)]
     namespace: String,
-    /// Lines in one atomic Put, fewer if they are more than 1 MiB or than the device takes at once
+    /// Store a directory below this path of the namespace
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    prefix: OsString,
+    /// Delete what the directory does not have (below --prefix, if that is given)
+    #[arg(long)]
+    delete: bool,
+    /// Lines in one atomic Put; fewer if they exceed 1 MiB or the largest Put of the device
     #[arg(long, default_value_t = 256)]
     batch: usize,
-    /// What was done as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
@@ -64,6 +79,44 @@ struct Report {
     seconds: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left_out: Vec<LeftOut>,
+    /// What could not be read.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<Failed>,
+    /// Files whose import was interrupted earlier, and of which pieces have been deleted.
+    #[serde(skip_serializing_if = "is_0")]
+    removed_uploads: u64,
+    /// Paths that the directory does not have.
+    #[serde(skip_serializing_if = "is_0")]
+    deleted: u64,
+}
+
+fn is_0(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Something that was not stored or restored.
+#[derive(Debug, Serialize, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Failed {
+    path: String,
+    error: String,
+}
+
+impl Failed {
+    /// Without the path in the reason, if that begins with it.
+    pub fn new(path: &Path, error: impl ToString) -> Failed {
+        let (path, error) = (shown(path), error.to_string());
+        let error = error.strip_prefix(&format!("{path}: ")).unwrap_or(&error).to_owned();
+        Failed { path, error }
+    }
+
+    /// Lists them on standard error.
+    pub fn list(failed: &mut [Failed]) {
+        failed.sort();
+        for Failed { path, error } in failed {
+            // If standard error is closed, the report and the exit code have to do.
+            let _ = writeln!(std::io::stderr(), "kaml: {path}: {error}");
+        }
+    }
 }
 
 /// Something in a tree that was not stored.
@@ -73,6 +126,9 @@ struct LeftOut {
     is: &'static str,
 }
 
+/// Entries stored so far, for a caller that ends the process meanwhile.
+static STORED: AtomicU64 = AtomicU64::new(0);
+
 impl Arguments {
     /// Imports.
     pub fn run(self) -> Result<(), Failure> {
@@ -80,6 +136,14 @@ impl Arguments {
         let started = Instant::now();
         let from_stdin = self.source == Path::new("-");
         let is_tree = !from_stdin && self.source.is_dir();
+        if !is_tree && (self.delete || !self.prefix.is_empty()) {
+            return Err(Failure::Usage("--delete and --prefix are for a directory".into()));
+        }
+        if !self.device.is_here() {
+            let what = if is_tree { "entries" } else { "records" };
+            let stored = move || format!(": {} {what} are stored, each whole", STORED.load(Ordering::Relaxed));
+            interrupt.ends_soon(stored)?;
+        }
         let device = if from_stdin || self.source.exists() {
             self.device.open()?
         } else {
@@ -101,52 +165,128 @@ impl Arguments {
         }
         store::close(device);
         report.seconds = started.elapsed().as_secs_f64();
+        Failed::list(&mut report.failed);
+        self.show(&report)?;
+        match report.failed.len() {
+            0 => Ok(()),
+            count => {
+                let what = if count == 1 { "path is" } else { "paths are" };
+                Err(Failure::Failed(format!("{}: {count} {what} not stored; the others are", self.source.display())))
+            }
+        }
+    }
+
+    fn show(&self, report: &Report) -> Result<(), Failure> {
         if self.json {
-            return output::json(&report);
+            return output::json(report);
         }
         let (count, bytes) = (size::show_count(report.entries), size::show(report.value_bytes));
-        output::line(format!("{count} entries, {bytes} in {:.2} s", report.seconds))
+        let deleted = match report.deleted {
+            0 => String::new(),
+            count => format!(", {} deleted", size::show_count(count)),
+        };
+        output::line(format!("{count} entries, {bytes} in {:.2} s{deleted}", report.seconds))
     }
 
     fn tree(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
-        let (contents, metadata) = tree::namespace_names(&self.namespace);
-        check_tree(&device.namespaces()?, &contents, &metadata)?;
-        let tree::Walk { entries, left_out } = tree::walk(&self.source, &[], self.device.identity())?;
-        let metadata = store::namespace_or_new(device, &metadata)?.id; // the longer name: if it is too long, neither is made
-        let contents = store::namespace_or_new(device, &contents)?.id;
-        let tree = Tree { device, contents, metadata };
+        check_tree(&device.namespaces()?, &self.namespace)?;
+        let Walk { entries, left_out, failed } = walk::walk(&self.source, &[], self.device.identity())?;
+        report.failed.extend(failed.into_iter().map(|(path, error)| Failed::new(&path, error)));
+        let info = self.ordered_namespace(device)?;
+        let tree = Tree::open(device, &info, self.prefix.as_bytes())?;
+        report.removed_uploads = tree.delete_unfinished()?;
         for (path, is) in left_out {
-            let path = path.display().to_string();
+            let path = shown(&path);
             // If standard error is closed, the report has to do.
             let _ = writeln!(std::io::stderr(), "kaml: {path} is left out: it is {is}");
             report.left_out.push(LeftOut { path, is });
         }
-        let bar = super::check::bytes_bar(entries.iter().map(|entry| entry.bytes).sum());
-        let (count, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let stored = parallel::for_each(
-            &entries,
-            || !interrupt.is_asked(),
-            |entry| {
-                let stored = tree.store(entry).map_err(|failure| at(&entry.source, failure))?;
-                bytes.fetch_add(stored, Ordering::Relaxed);
-                count.fetch_add(1, Ordering::Relaxed);
-                bar.inc(entry.bytes);
-                Ok(())
-            },
-        );
-        (report.entries, report.value_bytes) = (count.into_inner(), bytes.into_inner());
+        let bar = kaml_terminal::progress::bar(entries.iter().map(|entry| entry.bytes).sum());
+        let proceed = |bytes| {
+            bar.inc(bytes);
+            !interrupt.is_asked()
+        };
+        let (bytes, failed) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+        let intake = Intake { tree: &tree, root: &self.source, proceed: &proceed };
+        let store = |entry: &Entry| {
+            match intake.store(entry) {
+                Ok(stored) => {
+                    bytes.fetch_add(stored, Ordering::Relaxed);
+                    STORED.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(NotStored::Source(what)) if !device.is_lost() => {
+                    let failure = Failed::new(&entry.source, what);
+                    failed.lock().expect("nothing panics under this lock").insert(entry.path.clone(), failure);
+                }
+                Err(NotStored::Source(what)) => return Err(at(&entry.source, Failure::Failed(what))),
+                Err(NotStored::Device(failure)) => return Err(at(&entry.source, failure)),
+                Err(NotStored::Stopped) => {}
+            }
+            Ok(())
+        };
+        let (others, files): (Vec<&Entry>, Vec<&Entry>) = entries.iter().partition(|entry| entry.first_name.is_some());
+        let goes_on = || !interrupt.is_asked();
+        let stored = parallel::for_each(files, goes_on, store).and_then(|()| {
+            // Other names of files, when these are stored.
+            parallel::for_each(others, goes_on, |entry| {
+                let first = entry.first_name.as_ref();
+                let is_missing = |first| failed.lock().expect("nothing panics under this lock").contains_key(first);
+                match first.filter(|first| is_missing(*first)) {
+                    Some(_) => store(&Entry { first_name: None, ..entry.clone() }),
+                    None => store(entry),
+                }
+            })
+        });
+        (report.entries, report.value_bytes) = (STORED.load(Ordering::Relaxed), bytes.into_inner());
+        report.failed.extend(failed.into_inner().expect("nothing panics under this lock").into_values());
         bar.finish_and_clear();
+        interrupt.check(|| format!("{} entries are stored, each whole", report.entries))?;
         stored?;
-        interrupt.check(|| format!("{} entries are stored, each whole", report.entries))
+        if self.delete {
+            self.delete_others(&tree, &entries, report)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what the directory does not have, if all of it could be looked at.
+    fn delete_others(&self, tree: &Tree<'_>, entries: &[Entry], report: &mut Report) -> Result<(), Failure> {
+        if !report.failed.is_empty() {
+            // If standard error is closed, the report has to do.
+            let _ = writeln!(std::io::stderr(), "kaml: nothing is deleted, because some paths are not stored");
+            return Ok(());
+        }
+        let exists: HashSet<_> = entries.iter().map(|entry| tree.path(entry.path.as_os_str().as_bytes())).collect();
+        for found in tree.paths() {
+            let found = found?;
+            if !exists.contains(&found.path) {
+                tree.delete(&found.path)?;
+                report.deleted += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The namespace; if it is missing it is made, unless the device cannot hold trees.
+    fn ordered_namespace(&self, device: &dyn Place) -> Result<NamespaceInfo, Failure> {
+        if device.namespaces()?.iter().any(|info| info.name == self.namespace) {
+            return store::namespace(device, &self.namespace);
+        }
+        let options = NamespaceOptions::records(KeyKind::Ordered);
+        let id = device.create_namespace(&self.namespace, &options)?;
+        if let Err(error) = device.range(id, (Bound::Unbounded, Bound::Unbounded), false, 1) {
+            device.delete_namespace(id)?;
+            return Err(error.into());
+        }
+        store::namespace(device, &self.namespace)
     }
 
     fn lines(&self, device: &dyn Place, interrupt: &Interrupt, report: &mut Report) -> Result<(), Failure> {
         let (mut input, bytes) = self.open_lines(interrupt)?;
-        // One that is not there yet is made when the first line has turned out to be good.
+        // One that does not exist yet is made when the first line has turned out to be good.
         let found = device.namespaces()?.into_iter().find(|info| info.name == self.namespace);
         let mut namespace = found.map_or(Ok(None), |info| store::holds_records(info).map(Some))?;
         let bar = if std::io::stderr().is_terminal() {
-            super::check::bytes_bar(bytes)
+            kaml_terminal::progress::bar(bytes)
         } else {
             indicatif::ProgressBar::hidden()
         };
@@ -155,6 +295,7 @@ impl Arguments {
         let mut put = |batch: &mut Batch, line: usize| -> Result<(), Failure> {
             device.write(batch).map_err(|error| self.wrong_before(line, error.into()))?;
             report.entries += batch.len() as u64;
+            STORED.store(report.entries, Ordering::Relaxed);
             report.value_bytes += batch.value_bytes() as u64;
             batch.clear();
             interrupt.check(|| format!("{} records are stored", report.entries))
@@ -163,7 +304,7 @@ impl Arguments {
         let line_bytes_max = device.value_bytes_max().saturating_mul(ESCAPED_BYTES).saturating_add(LINE_BYTES);
         let lines = std::iter::from_fn(|| next_line(&mut *input, line_bytes_max).transpose());
         for (line, number) in lines.zip(1..) {
-            let wrong = |what: String| Failure::Failed(format!("{}, line {number}: {what}", self.source.display()));
+            let wrong = |what: String| Failure::Failed(format!("{}, line {number}: {what}", shown(&self.source)));
             let line = match line {
                 Err(_) if interrupt.is_asked() => break,
                 line => line.map_err(|error| wrong(error.to_string()))?,
@@ -173,8 +314,14 @@ impl Arguments {
             if line.trim().is_empty() {
                 continue;
             }
-            let keys = namespace.as_ref().map_or(KeyKind::Bytes, |info| info.keys);
-            let (key, value) = record(&line, keys, device.value_bytes_max()).map_err(wrong)?;
+            let keys = namespace.as_ref().map_or(KeyKind::Bytes, |info| info.keys());
+            let (key, value) = jsonl::record(&line, number == 1, keys).map_err(wrong)?;
+            let max = namespace.as_ref().map_or(device.value_bytes_max(), |info| device.value_bytes_max_of(info.id));
+            if value.len() as u64 > max {
+                let bytes = value.len() as u64;
+                let namespace = namespace.as_ref().map(|info| info.id).filter(|_| max < device.value_bytes_max());
+                return Err(wrong(kaml::Error::ValueTooLarge { bytes, max, namespace }.to_string()));
+            };
             let id = match &namespace {
                 Some(info) => info.id,
                 None => namespace.insert(store::namespace_or_new(device, &self.namespace)?).id,
@@ -182,7 +329,7 @@ impl Arguments {
             if place::is_full(&batch, value.len(), limit) {
                 put(&mut batch, number - 1)?;
             }
-            batch.put(id, key, &value);
+            batch.put(id, &key, &value);
             if batch.len() >= self.batch.max(1) {
                 put(&mut batch, number)?;
             }
@@ -198,7 +345,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// Says which lines were not stored.
+    /// Reports which lines were not stored.
     fn wrong_before(&self, line: usize, failure: Failure) -> Failure {
         Failure::Failed(format!("{}, in the batch that ends with line {line}: {failure}", self.source.display()))
     }
@@ -228,11 +375,14 @@ fn next_line(input: &mut dyn BufRead, bytes_max: u64) -> std::io::Result<Option<
     }
     match line.pop_if(|last| *last == b'\n') {
         None if line.len() as u64 == bytes_max => Err(Error::other(format!("longer than {bytes_max} bytes"))),
-        _ => String::from_utf8(line).map(Some).map_err(|error| Error::new(ErrorKind::InvalidData, error.utf8_error())),
+        _ => {
+            let text = String::from_utf8(line).map(Some);
+            text.map_err(|error| Error::new(ErrorKind::InvalidData, jsonl::not_utf8(&error)))
+        }
     }
 }
 
-/// Says which path could not be stored.
+/// Reports which path could not be stored.
 fn at(source: &Path, failure: Failure) -> Failure {
     let path = source.display().to_string();
     match failure {
@@ -241,38 +391,22 @@ fn at(source: &Path, failure: Failure) -> Failure {
     }
 }
 
-/// Refuses to mix a tree with records that are none, before anything is made for it.
-fn check_tree(found: &[NamespaceInfo], contents: &str, metadata: &str) -> Result<(), Failure> {
+/// Refuses a namespace that cannot hold a tree, before anything is read.
+fn check_tree(found: &[NamespaceInfo], name: &str) -> Result<(), Failure> {
     let find = |name: &str| found.iter().find(|info| info.name == name);
-    let (is_tree, has_records) = (find(metadata).is_some(), |info: &&NamespaceInfo| info.record_count > 0);
-    for info in [contents, metadata].into_iter().filter_map(find) {
-        if info.blocks.is_some() || info.keys == KeyKind::U64 {
-            let takes = if info.blocks.is_some() { "blocks" } else { "keys that are integers" };
-            return Err(Failure::Usage(format!("namespace `{}` takes {takes}, a tree has paths", info.name)));
+    match find(name) {
+        Some(NamespaceInfo { kind: NamespaceKind::Versions(..), .. }) => Err(Failure::Usage(format!(
+            "namespace `{name}` keeps versions. A directory needs a namespace that takes paths as keys, and those that keep versions take keys of \
+             at most 16 bytes. Import into a name that is not in use (--namespace): it is made. To keep earlier states, import each one below a \
+             --prefix of its own, or use `kaml backup`"
+        ))),
+        Some(info) if info.keys() != KeyKind::Ordered => {
+            let what = match find(&super::export::old_metadata(name)) {
+                Some(_) => "holds a tree of an earlier version: `kaml export` it, and import it into another namespace",
+                None => "a directory needs a namespace made with --keys ordered, or a name that is not in use",
+            };
+            Err(Failure::Usage(format!("namespace `{name}`: {what}")))
         }
+        _ => Ok(()),
     }
-    if find(contents).filter(has_records).is_some() && !is_tree {
-        let text = format!("namespace `{contents}` holds records that are no tree; --namespace another one");
-        return Err(Failure::Usage(text));
-    }
-    if find(metadata).filter(has_records).is_some() && find(contents).is_none() {
-        let text =
-            format!("namespace `{metadata}` holds records, but there is no `{contents}`; --namespace another one");
-        return Err(Failure::Usage(text));
-    }
-    Ok(())
-}
-
-/// The record that a line holds, if a namespace of such keys and the device take it.
-fn record(line: &str, keys: KeyKind, value_bytes_max: u64) -> Result<(Key, Vec<u8>), String> {
-    let Ok(Value::Object(object)) = serde_json::from_str(line) else { return Err("not a JSON object".into()) };
-    let key = keys::from_json(&object)?;
-    let value = super::record::value_from_json(&object)?;
-    if keys == KeyKind::U64 && key.as_u64().is_none() {
-        return Err(format!("key `{key}` is not a 64-bit integer, which this namespace takes"));
-    }
-    if value.len() as u64 > value_bytes_max {
-        return Err(format!("a value of {} bytes; this device takes at most {value_bytes_max}", value.len()));
-    }
-    Ok((key, value))
 }

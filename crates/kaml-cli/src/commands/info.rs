@@ -6,6 +6,7 @@ use crate::output;
 use crate::store::PlaceArgument;
 use clap::Args;
 use kaml::{DeviceInfo, NamespaceInfo, Stats};
+use kaml_metrics::{Detail, State};
 use kaml_nvme::host::RemoteDevice;
 use serde::Serialize;
 
@@ -14,13 +15,17 @@ use serde::Serialize;
 #[command(after_help = "Examples:
   kaml info data.kaml
   kaml info data.kaml --json | jq .stats.free_blocks
+  kaml info data.kaml --prometheus > /var/lib/node_exporter/kaml.prom
   kaml info nvme+tcp://127.0.0.1:4420/NQN")]
 pub struct Arguments {
     #[command(flatten)]
     device: PlaceArgument,
-    /// Everything as JSON
+    /// Print everything as JSON
     #[arg(long)]
     json: bool,
+    /// Print everything as Prometheus text
+    #[arg(long, conflicts_with = "json")]
+    prometheus: bool,
 }
 
 #[derive(Serialize)]
@@ -39,7 +44,7 @@ struct RemoteInfo {
     batch_bytes_max: u64,
 }
 
-/// What a device that is somewhere else tells of itself, if it is one of ours.
+/// What a remote device reports about itself, if it is one of ours.
 #[derive(Serialize)]
 struct RemoteStats {
     put_count: u64,
@@ -63,40 +68,22 @@ impl Arguments {
     /// Shows the device.
     pub fn run(self) -> Result<(), Failure> {
         if let Some(remote) = self.device.remote()? {
+            if self.prometheus {
+                return output::text(&remote_state(&remote)?.prometheus());
+            }
             return self.show_remote(&remote);
         }
         let device = self.device.local().open_to_read()?;
+        if self.prometheus {
+            return output::text(&State::of(&device, Detail::Figures).prometheus());
+        }
         let (device, stats, namespaces): (DeviceInfo, Stats, _) = (device.info(), device.stats(), device.namespaces());
-        let space = space_table(&stats);
+        let space = space_table(&device, &stats);
         self.show(&device, &stats, space, &namespaces)
     }
 
     fn show_remote(&self, remote: &RemoteDevice) -> Result<(), Failure> {
-        let limits = kaml::store::Backing::limits(remote);
-        let info = RemoteInfo {
-            path: remote.name(),
-            transfer_bytes_max: remote.transfer_bytes_max(),
-            value_bytes_max: limits.value_bytes_max,
-            batch_bytes_max: limits.batch_bytes_max,
-        };
-        let page = remote.page().map_err(|error| Failure::Failed(error.to_string()))?;
-        let stats = page.map(|page| RemoteStats {
-            put_count: page.put_count.get(),
-            delete_count: page.delete_count.get(),
-            get_count: page.get_count.get(),
-            host_bytes: page.host_bytes.get(),
-            ring_bytes: page.ring_bytes.get(),
-            page_bytes: page.page_bytes.get(),
-            relocated_bytes: page.relocated_bytes.get(),
-            metadata_bytes: page.metadata_bytes.get(),
-            live_bytes: page.live_bytes.get(),
-            capacity_bytes: page.capacity_bytes.get(),
-            free_blocks: page.free_blocks.get(),
-            bad_blocks: page.bad_blocks.get(),
-            erase_count: page.erase_count.get(),
-            erase_min: page.erase_min.get(),
-            erase_max: page.erase_max.get(),
-        });
+        let (info, stats) = remote_info(remote)?;
         let space = fields_table("space", &stats)?;
         self.show(&info, &stats, space, &remote.namespaces()?)
     }
@@ -119,6 +106,63 @@ impl Arguments {
     }
 }
 
+/// What a remote device reports about itself.
+fn remote_info(remote: &RemoteDevice) -> Result<(RemoteInfo, Option<RemoteStats>), Failure> {
+    let limits = kaml::store::Backing::limits(remote);
+    let info = RemoteInfo {
+        path: remote.name(),
+        transfer_bytes_max: remote.transfer_bytes_max(),
+        value_bytes_max: limits.value_bytes_max,
+        batch_bytes_max: limits.batch_bytes_max,
+    };
+    let page = remote.page().map_err(|error| Failure::Failed(error.to_string()))?;
+    let stats = page.map(|page| RemoteStats {
+        put_count: page.put_count.get(),
+        delete_count: page.delete_count.get(),
+        get_count: page.get_count.get(),
+        host_bytes: page.host_bytes.get(),
+        ring_bytes: page.ring_bytes.get(),
+        page_bytes: page.page_bytes.get(),
+        relocated_bytes: page.relocated_bytes.get(),
+        metadata_bytes: page.metadata_bytes.get(),
+        live_bytes: page.live_bytes.get(),
+        capacity_bytes: page.capacity_bytes.get(),
+        free_blocks: page.free_blocks.get(),
+        bad_blocks: page.bad_blocks.get(),
+        erase_count: page.erase_count.get(),
+        erase_min: page.erase_min.get(),
+        erase_max: page.erase_max.get(),
+    });
+    Ok((info, stats))
+}
+
+/// The state of a remote device, as far as it is known.
+pub fn remote_state(remote: &RemoteDevice) -> Result<State, Failure> {
+    let (info, stats) = remote_info(remote)?;
+    let value = |fields: serde_json::Result<serde_json::Value>| {
+        fields.map_err(|error| Failure::Failed(format!("JSON: {error}")))
+    };
+    let (info, stats) = (value(serde_json::to_value(info))?, value(serde_json::to_value(stats))?);
+    Ok(State::of_parts(info, stats, &remote.namespaces()?))
+}
+
+/// The sizes of a device in the words that `create`, `resize` and `info` share.
+pub fn sizes(info: &DeviceInfo) -> Vec<(&'static str, String)> {
+    let show =
+        |bytes: u64| if bytes == u64::MAX { "what the file system takes".to_owned() } else { crate::size::show(bytes) };
+    let mut sizes = Vec::new();
+    if let Some(bytes) = info.file_bytes {
+        sizes.push(("size", show(bytes)));
+    }
+    sizes.push(("usable", show(info.usable_bytes)));
+    if let Some(bytes) = info.grows_up_to_bytes {
+        sizes.push(("grows up to", show(bytes)));
+    }
+    sizes.push(("largest value", show(info.value_bytes_max)));
+    sizes.push(("largest batch", show(info.batch_bytes_max)));
+    sizes
+}
+
 /// A row for each field.
 fn fields_table(head: &str, fields: &impl Serialize) -> Result<comfy_table::Table, Failure> {
     let fields = serde_json::to_value(fields).map_err(|error| Failure::Failed(error.to_string()))?;
@@ -129,14 +173,14 @@ fn fields_table(head: &str, fields: &impl Serialize) -> Result<comfy_table::Tabl
     Ok(output::table(&[head, ""], 2, rows))
 }
 
-fn space_table(stats: &Stats) -> comfy_table::Table {
+fn space_table(device: &DeviceInfo, stats: &Stats) -> comfy_table::Table {
     let rows = [
         ("live data", crate::size::show(stats.live_bytes)),
-        ("capacity", crate::size::show(stats.capacity_bytes)),
         ("free blocks", format!("{} of {}", stats.free_blocks, stats.block_count)),
         ("erase counts", format!("{} to {}", stats.erase_min, stats.erase_max)),
         ("index memory", crate::size::show(stats.index_bytes)),
         ("opened in", crate::size::show_ns(stats.open_ns)),
     ];
-    output::table(&["space", ""], 1, rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]))
+    let rows = sizes(device).into_iter().chain(rows);
+    output::table(&["space", ""], 1, rows.map(|(name, value)| vec![name.to_owned(), value]))
 }

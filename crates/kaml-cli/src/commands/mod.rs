@@ -1,23 +1,25 @@
 //! One module for each subcommand.
 
-mod bench;
-mod bench_conflicts;
-mod bench_database;
-mod bench_serve;
+mod backup;
+mod cat;
 mod check;
+mod count;
 mod create;
-mod experiment;
+mod delete;
 mod export;
+mod identity;
 mod import;
 mod info;
 mod list;
+mod ls;
 mod namespace;
 mod quickstart;
 mod quickstart_past;
-mod record;
+pub mod record;
+mod resize;
 mod salvage;
-mod serve;
-mod sim;
+pub mod serve;
+mod top;
 mod versions;
 
 use crate::failure::Failure;
@@ -26,12 +28,16 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Store a directory tree, be killed in the middle, recover, and verify every byte
+    /// Store a directory tree, get killed in the middle, recover, verify every byte
     Quickstart(quickstart::Arguments),
-    /// Make a device on a file or block device
+    /// Create a device on a file or block device
     Create(create::Arguments),
     /// Show a device: geometry, space, wear, namespaces
     Info(info::Arguments),
+    /// Change the size of a device
+    Resize(resize::Arguments),
+    /// Show the names by which hosts know a device, or change them
+    Identity(identity::Arguments),
     /// Create, list, change and delete namespaces
     #[command(visible_alias = "ns")]
     Namespace(namespace::Arguments),
@@ -39,58 +45,64 @@ pub enum Command {
     Put(record::PutArguments),
     /// Read a record
     Get(record::GetArguments),
-    /// Delete a record, durably
-    Delete(record::DeleteArguments),
-    /// List the keys of a namespace
+    /// Delete a record, or a range of them, durably
+    Delete(delete::Arguments),
+    /// List the keys of a namespace, and their values
     List(list::Arguments),
-    /// Take, show or forget snapshots of a namespace that keeps versions
+    /// Count the keys of a namespace
+    Count(count::Arguments),
+    /// Take, show or forget snapshots of a versioned namespace
     Snapshot(versions::SnapshotArguments),
     /// Show the versions of a key
     History(versions::HistoryArguments),
     /// Undo the last changes of a key
     Undo(versions::UndoArguments),
-    /// Make a namespace look as it did in a snapshot
+    /// Return a namespace to its state in a snapshot
     Rollback(versions::RollbackArguments),
-    /// Show which keys differ between two snapshots, or since one
+    /// Show which keys differ between two snapshots, or since a snapshot
     Diff(versions::DiffArguments),
-    /// Give the space of old versions back, by rules
+    /// Drop old versions by rules, and free their space
     Merge(versions::MergeArguments),
     /// Store a directory tree or JSON Lines
     Import(import::Arguments),
+    /// List the files of a directory tree
+    Ls(ls::Arguments),
+    /// Write the contents of a file of a directory tree
+    Cat(cat::Arguments),
     /// Restore a directory tree, or write JSON Lines
     Export(export::Arguments),
-    /// Export a device over NVMe/TCP, as a Key Value SSD that Linux attaches
+    /// Serve a device over NVMe/TCP, as a Key Value SSD that Linux attaches
     Serve(serve::Arguments),
+    /// Watch a device: rates, latencies, space, collection, hosts
+    Top(top::Arguments),
     /// Read everything on a device and verify its checksums
     Check(check::Arguments),
-    /// Read what can still be read of a damaged device, into a new one
+    /// Write everything on a device to a backup, or verify one
+    Backup(backup::Arguments),
+    /// Make a device of a backup, and of incremental ones after it
+    Restore(backup::RestoreArguments),
+    /// Copy everything readable of a damaged device to a new one
     Salvage(salvage::Arguments),
-    /// Measure this machine's floors, its raw disk, and KAML on it
-    Bench(bench::Arguments),
-    /// Run the firmware on modelled flash, under power cuts and faults
-    Sim(sim::Arguments),
-    /// Repeat the paper's device experiments on a modelled board
-    Experiment(experiment::Arguments),
-    /// The child processes of `bench`
-    #[command(hide = true, name = bench::CHILD)]
-    BenchChild(bench::ChildArguments),
     /// The child process of `quickstart`
     #[command(hide = true, name = quickstart::WRITER)]
     QuickstartWriter(quickstart::WriterArguments),
 }
 
 impl Command {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self) -> Result<(), Failure> {
         match self {
             Command::Quickstart(arguments) => arguments.run(),
             Command::Create(arguments) => arguments.run(),
             Command::Info(arguments) => arguments.run(),
+            Command::Resize(arguments) => arguments.run(),
+            Command::Identity(arguments) => arguments.run(),
             Command::Namespace(arguments) => arguments.run(),
             Command::Put(arguments) => arguments.run(),
             Command::Get(arguments) => arguments.run(),
             Command::Delete(arguments) => arguments.run(),
             Command::List(arguments) => arguments.run(),
+            Command::Count(arguments) => arguments.run(),
             Command::Snapshot(arguments) => arguments.run(),
             Command::History(arguments) => arguments.run(),
             Command::Undo(arguments) => arguments.run(),
@@ -98,14 +110,15 @@ impl Command {
             Command::Diff(arguments) => arguments.run(),
             Command::Merge(arguments) => arguments.run(),
             Command::Import(arguments) => arguments.run(),
+            Command::Ls(arguments) => arguments.run(),
+            Command::Cat(arguments) => arguments.run(),
             Command::Export(arguments) => arguments.run(),
             Command::Serve(arguments) => arguments.run(),
+            Command::Top(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
+            Command::Backup(arguments) => arguments.run(),
+            Command::Restore(arguments) => arguments.run(),
             Command::Salvage(arguments) => arguments.run(),
-            Command::Bench(arguments) => arguments.run(),
-            Command::Sim(arguments) => arguments.run(),
-            Command::Experiment(arguments) => arguments.run(),
-            Command::BenchChild(arguments) => arguments.run(),
             Command::QuickstartWriter(arguments) => arguments.run(),
         }
     }

@@ -7,7 +7,7 @@ use crate::{output, size};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{
-    BlockOptions, BloomOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionIndex,
+    BlockOptions, KeyKind, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceKind, NamespaceOptions, VersionIndex,
     VersionOptions,
 };
 use serde::Serialize;
@@ -16,11 +16,10 @@ use serde::Serialize;
 #[derive(Args)]
 #[command(after_help = "Examples:
   kaml namespace create data.kaml notes
-  kaml namespace create data.kaml counters --keys u64 --logs 0,1
+  kaml namespace create data.kaml counters --keys u64 --logs 0
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
   kaml namespace create data.kaml past --versioned
-  kaml namespace create data.kaml log --versioned --merge-when-low --keep-last 10
-  kaml namespace create data.kaml paper --versioned --index bloom --bloom-hashes 7
+  kaml namespace create data.kaml log --versioned --buffer 1MiB --merge-when-low --keep-last 10
   kaml namespace list data.kaml
   kaml namespace set data.kaml notes --rename letters
   kaml namespace set data.kaml past --merge-when-low --keep-days 30
@@ -32,33 +31,33 @@ pub struct Arguments {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make a namespace
+    /// Create a namespace
     Create {
         #[command(flatten)]
         target: Target,
-        /// Which keys it takes
+        /// Kind of keys
         #[arg(long, value_enum, default_value_t, conflicts_with = "block")]
         keys: Keys,
-        /// Hold logical blocks of so many bytes, 512 or 4096, instead of records
+        /// Create a disk of logical blocks of this many bytes (512 or 4096) instead of records
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "size")]
         block: Option<u64>,
-        /// Bytes of all blocks, for example 1GiB; may be more than the device has
+        /// Bytes of the disk, for example 1GiB; can be more than the device has
         #[arg(long, value_parser = size::parse, requires = "block")]
         size: Option<u64>,
-        /// Bytes that are mapped together: writes of less read the rest first [default: 4096]
+        /// Bytes that are mapped together; a smaller write first reads the remainder [default: 4096]
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "block")]
         unit: Option<u64>,
         /// Keep every version of every record
         #[arg(long, conflicts_with = "block")]
         versioned: bool,
-        /// Memory for versions before they are written together, for example 16MiB [default: a quarter of the commit ring]
+        /// Buffer for versions that are not yet in segments, for example 16MiB [default: a quarter of the commit ring]
         #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
         buffer: Option<u64>,
         #[command(flatten)]
         shape: ShapeArguments,
         #[command(flatten)]
         policy: PolicyArguments,
-        /// Logs that its records go to, for example 0,1 [default: all]
+        /// Logs that its records are written to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
     },
@@ -70,19 +69,19 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, move it to other logs, or say what may go when space runs low
+    /// Rename a namespace, move it to other logs, or set what is dropped when space runs low
     Set {
         #[command(flatten)]
         target: Target,
         /// Its new name
         #[arg(long)]
         rename: Option<String>,
-        /// Logs that its records go to from now on, or `all`
+        /// Logs that its records are written to from now on, or `all`
         #[arg(long)]
         logs: Option<Logs>,
         #[command(flatten)]
         policy: PolicyArguments,
-        /// Let no version go unless `kaml merge` is told so
+        /// Drop versions only with `kaml merge`
         #[arg(long, conflicts_with = "merge_when_low")]
         never_merge: bool,
     },
@@ -90,7 +89,7 @@ enum Action {
     Delete {
         #[command(flatten)]
         target: Target,
-        /// Read nothing of it: for a device here that cannot be opened because this namespace is damaged
+        /// Read nothing of it: for a local device that does not open because this namespace is damaged
         #[arg(long)]
         damaged: bool,
     },
@@ -103,19 +102,9 @@ struct Target {
     /// Name of the namespace
     #[arg(value_name = "NAMESPACE")]
     name: String,
-    /// The namespace as JSON
+    /// Print the namespace as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// How versions are found again.
-#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum IndexKind {
-    /// Retrieval tables: full segments, one read for a lookup
-    #[default]
-    Columns,
-    /// The Bloom filters of the Muninn paper, to compare with
-    Bloom,
 }
 
 fn at_least_one() -> RangedU64ValueParser<u32> {
@@ -125,53 +114,17 @@ fn at_least_one() -> RangedU64ValueParser<u32> {
 /// The shape of a versioned namespace: parameters of the Muninn paper's Table 1.
 #[derive(Args)]
 struct ShapeArguments {
-    /// How versions are found again
-    #[arg(long, value_enum, default_value_t, requires = "versioned")]
-    index: IndexKind,
-    /// Chains of segments that keys are spread over [default: as suits the buffer]
+    /// Number of chains of segments (rows) [default: chosen from the buffer]
     #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
     rows: Option<u32>,
-    /// Bytes of a segment, whole program units that fill an erase block but for a 64th [default: up to 1MiB]
+    /// Bytes of a segment: whole program units that fill an erase block except for a 64th [default: up to 1MiB]
     #[arg(long, value_name = "BYTES", value_parser = size::parse, requires = "versioned")]
     segment: Option<u64>,
-    /// Filters with one place for a key each, at most 15 [default: 7]
-    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
-    bloom_hashes: Option<u32>,
-    /// All filters take as many keys; else each takes half of those of the one before it
-    #[arg(long, requires = "versioned")]
-    bloom_even: bool,
-    /// Keys that the filters of a segment take together [default: one for each KiB]
-    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
-    bloom_keys: Option<u32>,
-    /// Keys that the overflow map of a segment takes [default: a 32nd of --bloom-keys]
-    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
-    bloom_overflow_keys: Option<u32>,
-    /// False positives of the first table's filters, in millionths [default: 500]
-    #[arg(long, value_name = "MILLIONTHS", requires = "versioned", value_parser = at_least_one())]
-    bloom_false_positives: Option<u32>,
-    /// Each next table has so many thousandths of that rate [default: 1010]
-    #[arg(long, value_name = "THOUSANDTHS", requires = "versioned", value_parser = at_least_one())]
-    bloom_growth: Option<u32>,
-    /// Segments of a table, at most 64 [default: 64]
-    #[arg(long, value_name = "COUNT", requires = "versioned", value_parser = at_least_one())]
-    bloom_combined: Option<u32>,
 }
 
 impl ShapeArguments {
-    /// Of a versioned namespace without a policy.
+    /// For a versioned namespace without a policy.
     fn options(&self, buffer_bytes: u64) -> Result<VersionOptions, Failure> {
-        let bloom = BloomOptions {
-            hashes: self.bloom_hashes.unwrap_or(0),
-            is_even: self.bloom_even,
-            segment_keys: self.bloom_keys.unwrap_or(0),
-            overflow_keys: self.bloom_overflow_keys.unwrap_or(0),
-            false_positives_ppm: self.bloom_false_positives.unwrap_or(0),
-            growth_permille: self.bloom_growth.unwrap_or(0),
-            combined: self.bloom_combined.unwrap_or(0),
-        };
-        if self.index == IndexKind::Columns && bloom != BloomOptions::default() {
-            return Err(Failure::Usage("the parameters of filters need --index bloom".into()));
-        }
         let segment = self.segment.unwrap_or(0);
         if self.segment == Some(0) {
             return Err(Failure::Usage("--segment 0: a segment has bytes".into()));
@@ -181,25 +134,24 @@ impl ShapeArguments {
             buffer_bytes,
             segment_bytes: u32::try_from(segment).map_err(too_large)?,
             rows: self.rows.unwrap_or(0),
-            bloom: (self.index == IndexKind::Bloom).then_some(bloom),
             ..VersionOptions::default()
         })
     }
 }
 
-/// What of a versioned namespace may go when space runs low.
+/// What a versioned namespace drops when space runs low.
 #[derive(Args)]
 struct PolicyArguments {
-    /// Give the space of old versions back when less than a quarter is left; what snapshots see stays
+    /// Drop old versions when less than a quarter of the space remains; what snapshots see is kept
     #[arg(long)]
     merge_when_low: bool,
-    /// Keep so many of the newest versions of each key then
+    /// Then keep this many of the newest versions of each key
     #[arg(long, value_name = "COUNT", default_value_t = 1, requires = "merge_when_low")]
     keep_last: u32,
-    /// Keep everything put in so many days before
+    /// Then keep everything put in this many days before
     #[arg(long, value_name = "DAYS", requires = "merge_when_low")]
     keep_days: Option<u32>,
-    /// Keep the newest version of each key from each time that segments were filled together
+    /// Then keep the newest version of each key from each group of segments that was filled together
     #[arg(long, requires = "merge_when_low")]
     keep_internal: bool,
 }
@@ -222,6 +174,10 @@ enum Keys {
     Bytes,
     /// 64-bit integers: faster, and smaller in memory
     U64,
+    /// 1 to 1024 bytes
+    Any,
+    /// 1 to 1024 bytes, listed in their order
+    Ordered,
 }
 
 /// Logs on the command line.
@@ -240,7 +196,7 @@ impl std::str::FromStr for Logs {
 }
 
 impl Arguments {
-    /// Does it.
+    /// Runs the command.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
             Action::Create { target, keys, logs, block, size, unit, versioned, buffer, shape, policy } => {
@@ -251,14 +207,19 @@ impl Arguments {
                 let keys = match keys {
                     Keys::Bytes => KeyKind::Bytes,
                     Keys::U64 => KeyKind::U64,
+                    Keys::Any => KeyKind::Any,
+                    Keys::Ordered => KeyKind::Ordered,
                 };
-                let blocks = block.zip(size).map(|(block, size)| block_options(block, size, unit)).transpose()?;
-                let versions = match versioned {
-                    true => Some(VersionOptions { merge_when_low, ..shape.options(buffer.unwrap_or(0))? }),
-                    false => None,
+                let kind = match (block.zip(size), versioned) {
+                    (Some((block, size)), _) => NamespaceKind::Blocks(block_options(block, size, unit)?),
+                    (None, true) => {
+                        let versions = shape.options(buffer.unwrap_or(0))?;
+                        NamespaceKind::Versions(keys, VersionOptions { merge_when_low, ..versions })
+                    }
+                    (None, false) => NamespaceKind::Records(keys),
                 };
                 let device = target.device.open()?;
-                device.create_namespace(&target.name, &NamespaceOptions { keys, logs, blocks, versions })?;
+                device.create_namespace(&target.name, &NamespaceOptions::new(kind).with_logs(logs))?;
                 target.show(&store::namespace(&*device, &target.name)?, "created")?;
                 store::close(device);
                 Ok(())
@@ -324,7 +285,7 @@ impl Target {
     }
 }
 
-/// A namespace in JSON; the names of the fields stay.
+/// A namespace in JSON; the names of the fields do not change.
 #[derive(Serialize)]
 pub struct View<'a> {
     id: u32,
@@ -339,10 +300,10 @@ pub struct View<'a> {
     versioned: bool,
     buffer_bytes: Option<u64>,
     segment_bytes: Option<u64>,
-    /// How versions are found again: `columns` or `bloom`, and the chains of segments.
+    /// Index of the versions: `columns` or `bloom`, and the chains of segments.
     index: Option<&'static str>,
     rows: Option<u32>,
-    /// Old versions go when space runs low.
+    /// Old versions are dropped when space runs low.
     merge_when_low: bool,
     /// None: all of them.
     logs: Option<&'a [u32]>,
@@ -353,19 +314,25 @@ pub struct View<'a> {
 
 impl View<'_> {
     fn of(info: &NamespaceInfo) -> View<'_> {
+        let (blocks, versions) = match info.kind {
+            NamespaceKind::Records(_) => (None, None),
+            NamespaceKind::Blocks(blocks) => (Some(blocks), None),
+            NamespaceKind::Versions(_, versions) => (None, Some(versions)),
+        };
+        let shape = versions.map(|versions| versions.parameters);
         View {
             id: info.id,
             name: &info.name,
             keys: show_kind(info),
-            block_bytes: info.blocks.map(|blocks| blocks.block_bytes),
-            unit_bytes: info.blocks.map(|blocks| blocks.unit_bytes),
-            block_count: info.blocks.map(|blocks| blocks.block_count),
-            versioned: info.versions.is_some(),
-            buffer_bytes: info.versions.map(|versions| versions.buffer_bytes),
-            segment_bytes: info.versions.map(|versions| versions.segment_bytes() as u64),
-            index: info.versions.map(|versions| show_index(&versions.index)),
-            rows: info.versions.map(|versions| versions.rows),
-            merge_when_low: info.merge_when_low.is_some(),
+            block_bytes: blocks.map(|blocks| blocks.block_bytes),
+            unit_bytes: blocks.map(|blocks| blocks.unit_bytes),
+            block_count: blocks.map(|blocks| blocks.block_count),
+            versioned: shape.is_some(),
+            buffer_bytes: shape.map(|shape| shape.buffer_bytes),
+            segment_bytes: shape.map(|shape| shape.segment_bytes() as u64),
+            index: shape.map(|shape| show_index(&shape.index)),
+            rows: shape.map(|shape| shape.rows),
+            merge_when_low: versions.is_some_and(|versions| versions.merge_when_low.is_some()),
             logs: (!info.logs.is_empty()).then_some(&info.logs),
             record_count: info.record_count,
             index_bytes: info.index_bytes,
@@ -387,25 +354,27 @@ fn show_index(index: &VersionIndex) -> &'static str {
 }
 
 fn show_kind(info: &NamespaceInfo) -> String {
-    match info.blocks {
-        Some(_) => "blocks".to_owned(),
-        None => format!("{:?}", info.keys).to_lowercase(),
+    match info.kind {
+        NamespaceKind::Blocks(_) => "blocks".to_owned(),
+        NamespaceKind::Records(keys) | NamespaceKind::Versions(keys, _) => format!("{keys:?}").to_lowercase(),
     }
 }
 
 /// `u64`, `u64, all versions`, or `8.00 GiB of 4096 B blocks`.
 fn show_layout(info: &NamespaceInfo) -> String {
-    match info.blocks {
-        Some(blocks) => {
+    match info.kind {
+        NamespaceKind::Blocks(blocks) => {
             let bytes = size::show(u64::from(blocks.block_bytes) * blocks.block_count);
             format!("{bytes} of {} B blocks", blocks.block_bytes)
         }
-        None if info.merge_when_low.is_some() => format!("{}, versions while there is space", show_kind(info)),
-        None if info.versions.is_some_and(|versions| matches!(versions.index, VersionIndex::Bloom(_))) => {
+        NamespaceKind::Versions(_, versions) if versions.merge_when_low.is_some() => {
+            format!("{}, versions while there is space", show_kind(info))
+        }
+        NamespaceKind::Versions(_, versions) if matches!(versions.parameters.index, VersionIndex::Bloom(_)) => {
             format!("{}, all versions, by Bloom filters", show_kind(info))
         }
-        None if info.versions.is_some() => format!("{}, all versions", show_kind(info)),
-        None => show_kind(info),
+        NamespaceKind::Versions(..) => format!("{}, all versions", show_kind(info)),
+        NamespaceKind::Records(_) => show_kind(info),
     }
 }
 
@@ -419,10 +388,10 @@ pub fn table(namespaces: &[NamespaceInfo]) -> comfy_table::Table {
                 [] => "all".into(),
                 logs => logs.iter().map(u32::to_string).collect::<Vec<_>>().join(","),
             },
-            match info.versions {
-                Some(_) if info.record_count == 1 => "1 version".into(),
-                Some(_) => format!("{} versions", size::show_count(info.record_count)),
-                None => size::show_count(info.record_count),
+            match info.kind {
+                NamespaceKind::Versions(..) if info.record_count == 1 => "1 version".into(),
+                NamespaceKind::Versions(..) => format!("{} versions", size::show_count(info.record_count)),
+                NamespaceKind::Records(_) | NamespaceKind::Blocks(_) => size::show_count(info.record_count),
             },
             if info.loaded { size::show(info.index_bytes) } else { "not loaded".into() },
         ]

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  everything that is shown to work (`kaml`), the records of a tree (`tree`), the act about versions
 //!                   (`quickstart_past`).
 //!
-//! The child overwrites every second file (by a bit of its key) with a second version from several threads and tells each acknowledged Put
+//! The child overwrites every second file (by a bit of a hash of its path) with a second version from several threads and reports each acknowledged Put
 //! by one line on its standard output. When half of them are acknowledged it kills itself with SIGKILL while the other
 //! threads are inside a Put. So each file is afterwards one of: acknowledged (must be new), begun at most (old or new, but
 //! contents and metadata of the same version), not chosen (must be old).
@@ -14,15 +14,18 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::keys;
 use crate::output::{self, Paint};
+use crate::parallel;
 use crate::size::{show, show_count, show_ns};
 use crate::store;
-use crate::tree::{self, Entry, Metadata, Tree};
+use crate::tree::{Kind, Metadata, PATH_BYTES_MAX, Tree};
+use crate::walk::{self, Entry};
 use clap::Args;
-use kaml::{CreateOptions, Device, NamespaceOptions, OpenOptions, Stats};
-use kaml_workloads::scratch::Passing;
+use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, OpenOptions, Stats};
+use kaml_terminal::passing::Passing;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,17 +35,19 @@ use std::time::{Duration, Instant};
 pub const WRITER: &str = "quickstart-writer";
 /// Directories that are not worth storing.
 const SKIPPED: [&str; 2] = [".git", "target"];
-/// Files larger than this are passed over, and no more than this in all: the show is to be short. Each is one Put, of which the
-/// smallest device of the show, 320 MiB, takes 2.6 MiB.
+/// Files larger than this are skipped, and no more than this in total, to keep the demonstration short. Each is one Put with its contents in one
+/// record, of which the smallest device used here, 320 MiB, takes 2.6 MiB.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 /// See above.
 const TREE_BYTES_MAX: u64 = 512 << 20;
 /// See above.
 const TREE_FILES_MAX: usize = 20_000;
-/// Threads of the child that put at the same time.
-const WRITER_THREADS: usize = 4;
 /// Begins the second version of every file.
 const SECOND_VERSION: &[u8] = b"second version\n";
+/// The attribute that the metadata of a second version have.
+const VERSION: &[u8] = b"user.kaml.version";
+/// The namespace of the files.
+const FILES: &str = "files";
 
 /// Flags of `kaml quickstart`.
 #[derive(Args)]
@@ -57,7 +62,7 @@ pub struct Arguments {
     /// Make the device here and keep it [default: a temporary file]
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// What happened as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
@@ -109,7 +114,7 @@ struct Report {
 }
 
 impl Arguments {
-    /// A directory for the device, or the device that is to be kept once its story is told.
+    /// A directory for the device, or the device that is to be kept after its story is over.
     fn scratch(&self) -> Result<Passing, Failure> {
         let Some(path) = &self.keep else {
             return Passing::directory(&std::env::temp_dir()).map_err(Failure::io("making a temporary directory"));
@@ -123,7 +128,7 @@ impl Arguments {
         })
     }
 
-    /// Tells the story; fails if anything was lost.
+    /// Prints the story; fails if anything was lost.
     pub fn run(self) -> Result<(), Failure> {
         let started = Instant::now();
         interrupt::ends_it(String::new())?;
@@ -171,12 +176,13 @@ fn choose_files(dir: &Path, device: &Path) -> Result<(Vec<Entry>, usize), Failur
     let mut passed_over = 0;
     let mut bytes = 0;
     let mut files = Vec::new();
-    for entry in tree::walk(dir, &SKIPPED, store::identity(device))?.entries {
+    for entry in walk::walk(dir, &SKIPPED, store::identity(device))?.entries {
         if !std::fs::symlink_metadata(&entry.source).is_ok_and(|metadata| metadata.is_file()) {
             continue;
         }
         let fits = entry.bytes <= FILE_BYTES_MAX && bytes + entry.bytes <= TREE_BYTES_MAX;
-        if !fits || files.len() >= TREE_FILES_MAX || std::fs::File::open(&entry.source).is_err() {
+        let is_long = entry.path.as_os_str().len() > PATH_BYTES_MAX;
+        if !fits || is_long || files.len() >= TREE_FILES_MAX || std::fs::File::open(&entry.source).is_err() {
             passed_over += 1;
             continue;
         }
@@ -189,26 +195,21 @@ fn choose_files(dir: &Path, device: &Path) -> Result<(Vec<Entry>, usize), Failur
     Ok((files, passed_over))
 }
 
-/// Whether the child overwrites a file: by a bit of its key, so that both processes agree even if files come or go.
+/// Whether the child overwrites a file: by a bit of a hash, so both processes agree even if files come or go.
 fn chosen(entry: &Entry) -> bool {
-    tree::path_key(&entry.path).as_bytes()[15] & 1 == 1
+    xxhash_rust::xxh3::xxh3_64(entry.path.as_os_str().as_bytes()) & 1 == 1
 }
 
-/// Opens the two namespaces.
 fn open_tree(device: &Device) -> Result<Tree<'_>, Failure> {
-    let contents = device.namespace("contents")?;
-    let metadata = device.namespace("metadata")?;
-    Ok(Tree { device, contents, metadata })
+    Tree::open(device, &store::namespace(device, FILES)?, b"")
 }
 
-/// Stores files; answers those that were still there.
+/// Stores files; returns those that still existed.
 fn store_all(path: &Path, mut files: Vec<Entry>, report: &mut Report) -> Result<Vec<Entry>, Failure> {
     let bytes: u64 = files.iter().map(|entry| entry.bytes).sum();
     let capacity = (bytes * 3 + files.len() as u64 * 4096 + (256 << 20)).next_multiple_of(64 << 20);
     let device = Device::create(path, &CreateOptions::new(capacity))?;
-    for name in ["contents", "metadata"] {
-        device.create_namespace(name, &NamespaceOptions::default())?;
-    }
+    device.create_namespace(FILES, &NamespaceOptions::records(KeyKind::Ordered))?;
     let tree = open_tree(&device)?;
     let started = Instant::now();
     let mut is_stored = Vec::with_capacity(files.len());
@@ -216,7 +217,8 @@ fn store_all(path: &Path, mut files: Vec<Entry>, report: &mut Report) -> Result<
         let version = read_version(entry, 1)?;
         is_stored.push(version.is_some());
         if let Some((metadata, contents)) = version {
-            report.value_bytes += tree.put_version(&entry.path, metadata, &contents)?;
+            tree.put(path_of(entry), &metadata, Some(&contents))?;
+            report.value_bytes += contents.len() as u64;
         }
     }
     report.store_seconds = started.elapsed().as_secs_f64();
@@ -237,11 +239,19 @@ fn store_all(path: &Path, mut files: Vec<Entry>, report: &mut Report) -> Result<
 /// A version of a file as it is now; nothing if it has gone since it was chosen.
 fn read_version(entry: &Entry, version: u32) -> Result<Option<(Metadata, Vec<u8>)>, Failure> {
     let Some(contents) = read_if_there(entry)? else { return Ok(None) };
-    match Metadata::of_file(entry) {
-        Ok(metadata) => Ok(Some((Metadata { version, ..metadata }, contents))),
+    match std::fs::symlink_metadata(&entry.source) {
+        Ok(found) => {
+            let mut metadata = Metadata::new(Kind::File, &found);
+            metadata.attributes.extend((version == 2).then(|| (VERSION.into(), b"2"[..].into())));
+            Ok(Some((metadata, contents)))
+        }
         Err(_) if !entry.source.exists() => Ok(None),
-        Err(failure) => Err(failure),
+        Err(error) => Err(Failure::io(entry.source.display())(error)),
     }
+}
+
+fn path_of(entry: &Entry) -> &[u8] {
+    entry.path.as_os_str().as_bytes()
 }
 
 fn read_if_there(entry: &Entry) -> Result<Option<Vec<u8>>, Failure> {
@@ -252,7 +262,7 @@ fn read_if_there(entry: &Entry) -> Result<Option<Vec<u8>>, Failure> {
     }
 }
 
-/// Runs the child until it has killed itself; answers the files whose Put it saw acknowledged.
+/// Runs the child until it has killed itself; returns the files whose Put it saw acknowledged.
 fn overwrite_in_child(path: &Path, dir: &Path, report: &mut Report) -> Result<BTreeSet<String>, Failure> {
     use std::os::unix::process::ExitStatusExt;
     let program = std::env::current_exe().map_err(Failure::io("finding our own program"))?;
@@ -265,7 +275,7 @@ fn overwrite_in_child(path: &Path, dir: &Path, report: &mut Report) -> Result<BT
         .spawn()
         .map_err(Failure::io("starting the child process"))?;
     let lines = BufReader::new(child.stdout.take().expect("its output is piped")).lines();
-    // A line that was cut short by the kill was not told: it has no full stop.
+    // A line that was cut short by the kill does not count: it has no full stop.
     let told = lines.map_while(Result::ok).filter_map(|line| Some(line.strip_suffix('.')?.to_owned()));
     let acknowledged: BTreeSet<String> = told.collect();
     let status = child.wait().map_err(Failure::io("waiting for the child process"))?;
@@ -285,31 +295,26 @@ impl WriterArguments {
         let (files, _) = choose_files(&self.dir, &self.device)?;
         let work: Vec<&Entry> = files.iter().filter(|entry| chosen(entry)).collect();
         let tree = open_tree(&device)?;
-        let next = AtomicUsize::new(0);
         let acknowledged = AtomicUsize::new(0);
         let fatal = work.len().div_ceil(2);
-        let overwrite = || -> Result<(), Failure> {
-            while let Some(entry) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let Some((metadata, contents)) = read_version(entry, 2)? else { continue };
-                tree.put_version(&entry.path, metadata, &[SECOND_VERSION, &contents].concat())?;
-                output::text(&format!("{}.\n", hex_key(entry)))?;
-                if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == fatal {
-                    die();
-                }
+        let overwrite = |entry: &Entry| {
+            let Some((metadata, contents)) = read_version(entry, 2)? else { return Ok(()) };
+            tree.put(path_of(entry), &metadata, Some(&[SECOND_VERSION, &contents].concat()))?;
+            output::text(&format!("{}.\n", told_name(entry)))?;
+            if acknowledged.fetch_add(1, Ordering::Relaxed) + 1 == fatal {
+                die();
             }
             Ok(())
         };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..WRITER_THREADS).map(|_| scope.spawn(overwrite)).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("a writer panicked"))
-        })?;
+        parallel::for_each(work, || true, overwrite)?;
         die(); // so many files have gone meanwhile
         Ok(())
     }
 }
 
-fn hex_key(entry: &Entry) -> String {
-    keys::hex(tree::path_key(&entry.path).as_bytes())
+/// How the child names a file on a line: its path, whatever bytes are in it.
+fn told_name(entry: &Entry) -> String {
+    keys::hex(path_of(entry))
 }
 
 fn die() {
@@ -324,7 +329,7 @@ fn verify(path: &Path, files: &[Entry], acknowledged: &BTreeSet<String>, report:
     let tree = open_tree(&device)?;
     let mut problems = Vec::new();
     for entry in files {
-        let outcome = verify_file(&tree, entry, acknowledged.contains(&hex_key(entry)), report);
+        let outcome = verify_file(&tree, entry, acknowledged.contains(&told_name(entry)), report);
         problems.extend(outcome.err().map(|failure| failure.to_string()));
     }
     let stats = device.stats();
@@ -340,20 +345,23 @@ fn verify(path: &Path, files: &[Entry], acknowledged: &BTreeSet<String>, report:
     Ok(device.close()?)
 }
 
-/// Compares one file with what is on the disk; an error says what is wrong.
+/// Compares one file with what is on the disk; an error states what is wrong.
 fn verify_file(tree: &Tree<'_>, entry: &Entry, acknowledged: bool, report: &mut Report) -> Result<(), Failure> {
     let wrong = |what: &str| Failure::Failed(format!("{}: {what}", entry.path.display()));
-    let metadata = tree.metadata(tree::path_key(&entry.path))?.ok_or_else(|| wrong("its metadata is gone"))?;
+    let node = tree.find(path_of(entry))?.filter(|node| node.metadata.owner.is_some());
+    let node = node.ok_or_else(|| wrong("its metadata or its contents are gone"))?;
     let mut stored = Vec::new();
-    tree.read(&metadata, |piece| {
-        stored.extend_from_slice(piece);
+    tree.read(&node, 0..u64::MAX, &mut |_, bytes| {
+        stored.extend_from_slice(bytes);
         Ok(())
     })?;
+    let metadata = &node.metadata;
+    let recorded = if metadata.attributes.is_empty() { 1 } else { 2 };
     let (version, contents) = match stored.strip_prefix(SECOND_VERSION) {
-        Some(contents) if metadata.version == 2 => (2, contents),
+        Some(contents) if recorded == 2 => (2, contents),
         _ => (1, stored.as_slice()),
     };
-    match (metadata.version, version) {
+    match (recorded, version) {
         (1, 1) if acknowledged => return Err(wrong("its acknowledged new version is lost")),
         (1, 1) => report.old_files += 1,
         (2, 2) if !chosen(entry) => return Err(wrong("is new and was never overwritten")),
@@ -364,11 +372,11 @@ fn verify_file(tree: &Tree<'_>, entry: &Entry, acknowledged: bool, report: &mut 
         _ => return Err(wrong("contents and metadata are of different versions")),
     }
     if read_if_there(entry)?.as_deref() != Some(contents) {
-        let is_as_then = |now: Metadata| (now.mtime_s, now.mtime_ns) == (metadata.mtime_s, metadata.mtime_ns);
+        let is_as_then = |now: Metadata| now.modified == metadata.modified;
         if read_version(entry, version)?.is_some_and(|(now, _)| is_as_then(now)) {
             return Err(wrong("its bytes are not those of the file"));
         }
-        report.changed_on_disk += 1; // or taken away, by someone else, since; the hash in its metadata holds
+        report.changed_on_disk += 1; // or taken away, by someone else, since
     }
     report.verified_files += 1;
     report.verified_bytes += stored.len() as u64;
@@ -392,7 +400,7 @@ impl Report {
     }
 }
 
-/// Where the story is told.
+/// Where the story is printed.
 struct Screen {
     quiet: bool,
     paint: Paint,
@@ -420,7 +428,10 @@ impl Screen {
             self.row("", paint.dim(format!("{} more passed over, to keep this short", r.files_passed_over)))?;
         }
         let chosen = show_count(r.planned_overwrites as u64);
-        self.row("overwriting", format!("{chosen} of them, in a child process, {WRITER_THREADS} threads at once"))
+        self.row(
+            "overwriting",
+            format!("{chosen} of them, in a child process, up to {} threads at once", parallel::THREADS),
+        )
     }
 
     fn killed(&self, r: &Report) -> Result<(), Failure> {
@@ -484,7 +495,7 @@ mod tests {
     use super::*;
     use std::fs::File;
 
-    /// Goal:   files that are taken away while the story is told are no problem; other bytes of the same time are one.
+    /// Goal:   files that are taken away while the story runs are no problem; other bytes of the same time are one.
     /// Method: files removed before they are stored and before they are verified, one changed, one changed and set back in time.
     #[test]
     fn files_may_go_meanwhile() {

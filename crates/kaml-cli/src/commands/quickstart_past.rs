@@ -4,7 +4,7 @@
 //! Lives elsewhere:  the story it belongs to (`quickstart`), versions (`kaml`).
 
 use crate::failure::Failure;
-use crate::tree::{self, Entry};
+use crate::walk::Entry;
 use kaml::{At, Device, NamespaceOptions, VersionOptions};
 
 /// Files of the act at most, and the longest of them: it is to be short.
@@ -13,14 +13,13 @@ const FILE_BYTES_MAX: u64 = 64 << 10;
 /// What every file is changed to.
 const CHANGED: &[u8] = b"changed by mistake\n";
 
-/// Changes small files, and finds them as they were: in a snapshot, and after rolling back to it. Answers how many, and the
+/// Changes small files, and finds them as they were: in a snapshot, and after rolling back to it. Returns how many, and the
 /// snapshot.
 pub fn look_back(device: &Device, files: &[Entry]) -> Result<(usize, u32), Failure> {
-    let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let options = NamespaceOptions::from(VersionOptions::default());
     let past = device.create_namespace("past", &options)?;
     let small = files.iter().filter(|entry| entry.bytes <= FILE_BYTES_MAX).take(FILES_MAX);
-    let read = |entry: &Entry| std::fs::read(&entry.source).map(|contents| (tree::path_key(&entry.path), contents));
-    let small: Vec<_> = small.filter_map(|entry| read(entry).ok()).collect();
+    let small: Vec<(u64, Vec<u8>)> = (0..).zip(small.filter_map(|entry| std::fs::read(&entry.source).ok())).collect();
     for (key, contents) in &small {
         device.put(past, *key, contents)?;
     }

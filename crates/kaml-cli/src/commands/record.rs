@@ -1,15 +1,16 @@
-//! `kaml put`, `kaml get`, `kaml delete`: one record.
+//! `kaml put`, `kaml get`: one record.
 
 use crate::commands::versions::{AtArguments, keeps_versions};
-use crate::failure::{Failure, is_conflict};
+use crate::failure::Failure;
 use crate::keys::{self, KeyArgument};
 use crate::output;
 use crate::size;
 use crate::store::{self, PlaceArgument};
+use crate::tree::Tree;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use kaml::{At, Batch, Condition};
+use kaml::{At, Condition, KeyKind};
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::fs::File;
@@ -28,7 +29,7 @@ struct Record {
     namespace: String,
     #[command(flatten)]
     key: KeyArgument,
-    /// The answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -46,13 +47,13 @@ pub struct PutArguments {
     /// The value as text; `-` reads standard input
     #[arg(required_unless_present = "file", conflicts_with = "file", allow_negative_numbers = true)]
     value: Option<String>,
-    /// Take the value from a file
+    /// Read the value from a file
     #[arg(long, short)]
     file: Option<PathBuf>,
-    /// Only if the key is not there yet
+    /// Store only if the key does not exist yet
     #[arg(long, conflicts_with = "if_present")]
     if_absent: bool,
-    /// Only if the key is there already
+    /// Store only if the key exists already
     #[arg(long)]
     if_present: bool,
 }
@@ -67,7 +68,8 @@ pub struct PutArguments {
   kaml get nvme+tcp://127.0.0.1:4420/NQN notes hello
   kaml get /dev/ng0n1 notes hello
 
-The value is written as it is, without a newline. An absent key ends with exit code 3.")]
+The value is written as it is, without a newline. If the key does not exist, the exit code is 3. The key of a file that a directory was imported \
+with is its path.")]
 pub struct GetArguments {
     #[command(flatten)]
     record: Record,
@@ -78,22 +80,7 @@ pub struct GetArguments {
     at: AtArguments,
 }
 
-/// Flags of `kaml delete`.
-#[derive(Args)]
-#[command(after_help = "Examples:
-  kaml delete data.kaml notes hello
-  kaml delete data.kaml notes hello --must-exist
-
-Deleting an absent key is fine unless --must-exist is given; then it ends with exit code 3.")]
-pub struct DeleteArguments {
-    #[command(flatten)]
-    record: Record,
-    /// Fail if the key is not there
-    #[arg(long)]
-    must_exist: bool,
-}
-
-/// Reads a value that some device may take, and not for ever.
+/// Reads a value, up to the largest that any device takes.
 fn read_value(from: impl Read, name: impl Display) -> Result<Vec<u8>, Failure> {
     let mut value = Vec::new();
     from.take(VALUE_BYTES_MAX + 1).read_to_end(&mut value).map_err(Failure::io(&name))?;
@@ -122,22 +109,22 @@ impl PutArguments {
         let value = self.value()?;
         let device = self.record.device.open()?;
         let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
-        let key = self.record.key.key(namespace.keys)?;
+        let key = self.record.key.key(namespace.keys())?;
         let condition = match (self.if_absent, self.if_present) {
             (true, _) => Condition::IfAbsent,
             (_, true) => Condition::IfPresent,
             _ => Condition::Always,
         };
-        device.put_if(namespace.id, key, &value, condition).map_err(|error| {
-            if !is_conflict(&error) {
+        device.put_if(namespace.id, (&key).into(), &value, condition).map_err(|error| {
+            if !error.is_conflict() {
                 return error.into();
             }
-            let is = if self.if_absent { "is there already" } else { "is not there" };
+            let is = if self.if_absent { "exists already" } else { "does not exist" };
             Failure::Condition(format!("{}: key `{}` {is}", namespace.name, self.record.key.text()))
         })?;
         store::close(device);
         if self.record.json {
-            let mut answer = keys::to_json(&key, namespace.keys);
+            let mut answer = keys::to_json(&key, namespace.keys());
             answer.insert("bytes".into(), json!(value.len()));
             return output::json(&answer);
         }
@@ -150,20 +137,25 @@ impl GetArguments {
     pub fn run(self) -> Result<(), Failure> {
         let device = self.record.device.open_to_read()?;
         let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
-        let key = self.record.key.key(namespace.keys)?;
+        let key = self.record.key.key(namespace.keys())?;
         let absent = || {
             let (space, key) = (&namespace.name, self.record.key.text());
             Failure::NotFound(match self.at.at() {
                 None | Some(At::Latest) => format!("{space}: no key `{key}`"),
                 Some(At::Snapshot(snapshot)) => format!("{space}: no key `{key}` in snapshot {snapshot}"),
-                Some(At::Back(count)) => format!("{space}: key `{key}` was not there {count} changes ago"),
+                Some(At::Back(count)) => format!("{space}: key `{key}` did not exist {count} changes ago"),
             })
         };
         let value = match self.at.at() {
-            None => device.get(namespace.id, key)?,
+            None => match device.get(namespace.id, (&key).into())? {
+                None if namespace.keys() == KeyKind::Ordered => {
+                    Tree::open(&*device, &namespace, b"")?.contents(key.as_bytes())?
+                }
+                value => value,
+            },
             Some(at) => {
                 keeps_versions(&namespace)?;
-                device.get_version(namespace.id, key, at)?
+                device.get_version(namespace.id, keys::short(&key)?, at)?
             }
         };
         let value = value.ok_or_else(absent)?;
@@ -172,34 +164,9 @@ impl GetArguments {
             return file.write_all(&value).and_then(|()| file.finish()).map_err(Failure::io(path.display()));
         }
         if self.record.json {
-            return output::json(&to_json(keys::to_json(&key, namespace.keys), &value));
+            return output::json(&to_json(keys::to_json(&key, namespace.keys()), &value));
         }
         output::bytes(&value)
-    }
-}
-
-impl DeleteArguments {
-    /// Deletes the record.
-    pub fn run(self) -> Result<(), Failure> {
-        let device = self.record.device.open()?;
-        let namespace = store::namespace_of_records(&*device, &self.record.namespace)?;
-        let key = self.record.key.key(namespace.keys)?;
-        let is_missing = || Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.record.key.text()));
-        let looks_first = self.must_exist && namespace.versions.is_some();
-        if looks_first && !device.exists(namespace.id, key)? {
-            return Err(is_missing());
-        }
-        let mut batch = Batch::new();
-        match self.must_exist && !looks_first {
-            true => batch.delete_if_present(namespace.id, key),
-            false => batch.delete(namespace.id, key),
-        };
-        device.write(&batch).map_err(|error| match is_conflict(&error) {
-            true => is_missing(),
-            false => error.into(),
-        })?;
-        store::close(device);
-        if self.record.json { output::json(&keys::to_json(&key, namespace.keys)) } else { Ok(()) }
     }
 }
 
@@ -212,12 +179,17 @@ pub fn to_json(mut object: Map<String, Value>, value: &[u8]) -> Map<String, Valu
     object
 }
 
-/// The value of a JSON object with one of those fields.
+/// The value of a JSON object with one of those fields; an error names the field.
 pub fn value_from_json(object: &Map<String, Value>) -> Result<Vec<u8>, String> {
     match (object.get("value"), object.get("value_base64")) {
         (Some(Value::String(text)), None) => Ok(text.as_bytes().to_vec()),
-        (None, Some(Value::String(text))) => BASE64.decode(text).map_err(|error| format!("value_base64: {error}")),
-        _ => Err("needs `value` (text) or `value_base64`".into()),
+        (None, Some(Value::String(text))) => {
+            BASE64.decode(text).map_err(|error| format!("field \"value_base64\": {error}"))
+        }
+        (Some(_), Some(_)) => Err("fields \"value\" and \"value_base64\": one value is enough".into()),
+        (Some(_), None) => Err("field \"value\": must be text; value_base64 takes any bytes".into()),
+        (None, Some(_)) => Err("field \"value_base64\": must be text".into()),
+        (None, None) => Err("no value: needs `value` (text) or `value_base64`".into()),
     }
 }
 

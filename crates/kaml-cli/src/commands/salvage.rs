@@ -1,49 +1,58 @@
 //! `kaml salvage`: what can still be read of a damaged device, into a new one.
+//!
+//! Lives here:       flags, how large the new device is, what is shown.
+//! Lives elsewhere:  the new device until it is whole (`target`), reading and storing (`copy`).
 
-use super::check::bytes_bar;
-use super::create::Durability;
-use super::export::for_each_key;
+mod copy;
+mod target;
+
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::{output, place, size, store};
+use crate::{output, size, store};
 use clap::Args;
-use kaml::{
-    Batch, BloomOptions, CreateOptions, Device, Key, NamespaceId, NamespaceInfo, NamespaceOptions, VersionIndex,
-    VersionOptions,
-};
+use copy::{Copied, Source};
+use kaml::{CreateOptions, Device};
+use kaml_terminal::flags::Durability;
+use kaml_terminal::progress::named_bar;
 use serde::Serialize;
-use std::path::PathBuf;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+use target::Site;
 
 /// Flags of `kaml salvage`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kaml salvage broken.kaml                        # what can be read, and what is damaged
-  kaml salvage broken.kaml --into new.kaml        # and keep it
-  kaml salvage broken.kaml --into new.kaml --json
+  kaml salvage broken.kaml                        # list what can be read, and what is damaged
+  kaml salvage broken.kaml --into new.kaml        # copy it to a new device
+  kaml salvage broken.kaml --json
 
-Nothing is written to the damaged device. Where an index or the journal is damaged, all pages are scanned and the newest \
-record of each key counts; records that were deleted since their index was last written whole may be back then. Of \
-namespaces that keep versions the newest ones are copied. Where something was written over the device's beginning, what says \
-how it was made is taken from its end.
+Nothing is written to the damaged device. If an index or the journal is damaged, all pages are scanned and the newest \
+record of each key counts. Records that were deleted since their index was last written whole can then reappear. Of a \
+versioned namespace, only the newest version of each key is copied. If the beginning of the device was overwritten, the \
+description of the device is taken from its end.
 
-Exits with 1 if anything could not be read.")]
+A new file gets its name after everything is copied, so an interrupted salvage leaves no file. The file is made larger than \
+the damaged device if its records need it. With --capacity, and on a disk, records that do not fit are left out. Records \
+that are left out or cannot be read are listed with namespace and key.
+
+Exits with 1 if anything is missing.")]
 pub struct Arguments {
     /// The damaged device
     #[arg(value_name = "DEVICE")]
     path: PathBuf,
-    /// Make this device and copy into it everything that can be read
+    /// Create this device and copy everything readable into it
     #[arg(long, value_name = "NEW")]
     into: Option<PathBuf>,
-    /// Bytes of flash of the new device [default: as the damaged one]
+    /// Bytes of flash of the new device [default: that of the damaged one, or more if its records need more]
     #[arg(long, short, value_parser = size::parse, requires = "into")]
     capacity: Option<u64>,
     /// What an acknowledged put to the new device survives
     #[arg(long, value_enum, default_value_t, requires = "into")]
     durability: Durability,
-    /// Overwrite whatever is at NEW
+    /// Overwrite NEW if it exists
     #[arg(long, requires = "into")]
     force: bool,
-    /// What was found as JSON
+    /// Print the findings as JSON
     #[arg(long)]
     json: bool,
 }
@@ -53,221 +62,126 @@ pub struct Arguments {
 struct Report {
     namespaces: Vec<Space>,
     problems: Vec<String>,
+    missing: Vec<Missing>,
 }
 
+/// A record or a block that could not be read, or that the new device did not take.
 #[derive(Serialize)]
+struct Missing {
+    namespace: String,
+    /// The key or block as lines show it.
+    #[serde(skip)]
+    what: String,
+    /// The same in the fields that other commands use.
+    #[serde(flatten)]
+    key: Map<String, Value>,
+    why: String,
+}
+
+#[derive(Default, Serialize)]
 struct Space {
     name: String,
-    /// Records, or blocks that hold data.
+    /// Records, or blocks that hold data; of a new device, those in it.
     records: u64,
     value_bytes: u64,
     unreadable: u64,
+    /// Not taken by the new device.
+    refused: u64,
     /// Found by scanning pages.
     rebuilt: bool,
 }
 
-/// Records of one Put to the new device.
-const BATCH_RECORDS: usize = 256;
-/// Blocks read at a time, in bytes.
-const BLOCKS_BYTES: u64 = 1 << 20;
-/// Problems beyond this are counted and not told one by one.
-const PROBLEMS_MAX: usize = 1000;
+/// Problems, and records missing, beyond this are counted and not listed one by one.
+const LINES_MAX: usize = 1000;
+/// A new device is made a quarter larger so often at most: by then it is 28 times as large as at first.
+const GROWTHS_MAX: u32 = 15;
 
 impl Arguments {
     /// Salvages.
     pub fn run(self) -> Result<(), Failure> {
         store::refuse_remote(&self.path)?;
-        if let Some(into) = &self.into {
-            store::refuse_remote(into)?;
-            let is_taken = |found: std::fs::Metadata| found.is_file() && found.len() > 0;
-            if !self.force && std::fs::metadata(into).is_ok_and(is_taken) {
-                return Err(Failure::Failed(format!("{}: not empty; --force overwrites it", into.display())));
-            }
-            if store::identity(into).is_some_and(|found| Some(found) == store::identity(&self.path)) {
-                return Err(Failure::Usage(format!("{}: is the damaged device itself", into.display())));
-            }
-        }
         let interrupt = Interrupt::listen()?;
-        let bar = bytes_bar(0).with_message("blocks scanned");
+        let site = self.into.as_deref().map(|into| Site::find(into, &self.path, self.force)).transpose()?;
+        let bar = named_bar(0, "blocks");
         let (device, found) = Device::salvage(&self.path, &mut |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         })?;
         bar.finish_and_clear();
-        let into = self.new_device(&device)?;
-        let limit = into.as_ref().map_or(0, |into| place::batch_limit(into));
-        let mut report = Report { problems: found.problems, ..Report::default() };
-        for (_, name) in &found.dropped {
-            report.problems.push(format!("namespace {name:?}: nothing of it can be read"));
-        }
-        for info in device.namespaces() {
-            let rebuilt = found.rebuilt.contains(&info.id);
-            let mut space = Space { name: info.name.clone(), records: 0, value_bytes: 0, unreadable: 0, rebuilt };
-            let target = into.as_ref().map(|into| like(into, &info)).transpose()?;
-            let batch = Batch::new();
-            let mut copy = Copy { device: &device, info: &info, target, batch, limit, space: &mut space };
-            copy.run(&interrupt, &mut report.problems)?;
-            report.namespaces.push(space);
-        }
-        if let Some(into) = into {
-            into.close()?;
-        }
+        let source = Source { device: &device, found: &found, interrupt: &interrupt };
+        let report = match site {
+            Some(site) => self.copy_to(&site, &source)?,
+            None => self.read(&source)?,
+        };
         self.show(report)
     }
 
-    fn new_device(&self, device: &Device) -> Result<Option<Device>, Failure> {
-        let Some(path) = &self.into else { return Ok(None) };
-        let size = std::fs::metadata(&self.path).map_err(Failure::io(self.path.display()))?.len();
-        // A block device says nothing of its size there; flash is more than eight ninths of a device.
-        let known = if size > 0 { size } else { device.info().flash_bytes * 9 / 8 };
-        let capacity = self.capacity.unwrap_or(known);
-        let durability = self.durability.into();
-        let options = CreateOptions { durability, force: self.force, ..CreateOptions::new(capacity) };
-        Ok(Some(Device::create(path, &options)?))
+    fn read(&self, source: &Source<'_>) -> Result<Report, Failure> {
+        match source.copy(None, false)? {
+            Copied::All(report) => Ok(report),
+            Copied::TooSmall => unreachable!("nothing is copied"),
+        }
+    }
+
+    /// Makes the new device; a larger one instead each time that it does not take everything.
+    fn copy_to(&self, site: &Site, source: &Source<'_>) -> Result<Report, Failure> {
+        let mut capacity = self.capacity.map_or_else(|| known_bytes(&self.path, source.device), Ok)?;
+        let mut growths = if self.capacity.is_none() && site.can_grow() { GROWTHS_MAX } else { 0 };
+        loop {
+            let target =
+                site.make(&CreateOptions { durability: self.durability.into(), ..CreateOptions::new(capacity) })?;
+            let may_grow = growths > 0;
+            let copied = match may_grow && !target.has_room_for(source.device) {
+                true => Copied::TooSmall,
+                false => source.copy(Some(&target), may_grow)?,
+            };
+            if let Copied::All(report) = copied {
+                target.finish()?;
+                return Ok(report);
+            }
+            growths -= 1;
+            capacity += capacity / 4;
+        }
     }
 
     fn show(&self, mut report: Report) -> Result<(), Failure> {
-        let untold = report.problems.len().saturating_sub(PROBLEMS_MAX);
-        report.problems.truncate(PROBLEMS_MAX);
-        if untold > 0 {
-            report.problems.push(format!("and {untold} more"));
+        let (problems, missing) = (report.problems.len(), report.missing.len());
+        report.problems.truncate(LINES_MAX);
+        if problems > LINES_MAX {
+            report.problems.push(format!("and {} more", problems - LINES_MAX));
         }
         if self.json {
             output::json(&report)?;
         } else {
             report.problems.iter().try_for_each(output::line)?;
+            let line = |m: &Missing| output::line(format!("namespace {:?}: {}: {}", m.namespace, m.what, m.why));
+            report.missing.iter().take(LINES_MAX).try_for_each(line)?;
+            if missing > LINES_MAX {
+                output::line(format!("and {} more are missing; --json lists all", missing - LINES_MAX))?;
+            }
             let rows = report.namespaces.iter().map(|space| {
                 let how = if space.rebuilt { "scanned" } else { "index" };
                 let (records, bytes) = (size::show_count(space.records), size::show(space.value_bytes));
-                vec![space.name.clone(), how.to_owned(), records, bytes, size::show_count(space.unreadable)]
+                let [unreadable, refused] = [space.unreadable, space.refused].map(size::show_count);
+                vec![space.name.clone(), how.to_owned(), records, bytes, unreadable, refused]
             });
-            output::line(output::table(&["namespace", "found by", "records", "bytes", "unreadable"], 2, rows))?;
+            let header = ["namespace", "found by", "records", "bytes", "unreadable", "not stored"];
+            output::line(output::table(&header, 2, rows))?;
         }
-        match report.problems.len() {
-            0 => Ok(()),
-            n => Err(Failure::Failed(format!("{}: {n} problems found", self.path.display()))),
+        let path = self.path.display();
+        match (problems, missing) {
+            (0, 0) => Ok(()),
+            (_, 0) => Err(Failure::Failed(format!("{path}: {problems} problems found"))),
+            _ => Err(Failure::Failed(format!(
+                "{path}: {problems} problems found; {missing} records or blocks are missing"
+            ))),
         }
     }
 }
 
-/// A namespace of the same kind in the new device, which may have other dies and another ring: their shares are as by default.
-fn like(into: &Device, info: &NamespaceInfo) -> Result<(Device, NamespaceId), Failure> {
-    let merge_when_low = info.merge_when_low;
-    let versions = info.versions.map(|shape| {
-        let bloom = matches!(shape.index, VersionIndex::Bloom(_)).then(BloomOptions::default);
-        VersionOptions { bloom, merge_when_low, ..VersionOptions::default() }
-    });
-    let options = NamespaceOptions { keys: info.keys, logs: Vec::new(), blocks: info.blocks, versions };
-    Ok((into.clone(), into.create_namespace(&info.name, &options)?))
-}
-
-/// One namespace on its way.
-struct Copy<'a> {
-    device: &'a Device,
-    info: &'a NamespaceInfo,
-    target: Option<(Device, NamespaceId)>,
-    batch: Batch,
-    /// Bytes of a batch at most.
-    limit: u64,
-    space: &'a mut Space,
-}
-
-impl Copy<'_> {
-    fn run(&mut self, interrupt: &Interrupt, problems: &mut Vec<String>) -> Result<(), Failure> {
-        let bar = bytes_bar(self.info.record_count).with_message(self.info.name.clone());
-        let name = self.info.name.clone();
-        let left = if self.target.is_some() { "; the new device holds no more than that" } else { "" };
-        let done = |space: &Space| format!("{} records of {name:?} are read{left}", space.records);
-        if self.info.blocks.is_some() {
-            self.blocks(&mut |space| interrupt.check(|| done(space)), problems)?;
-        } else {
-            let (device, id) = (self.device, self.info.id);
-            for_each_key(device, id, |key| {
-                interrupt.check(|| done(self.space))?;
-                bar.inc(1);
-                self.record(key, problems)
-            })?;
-            self.flush()?;
-        }
-        bar.finish_and_clear();
-        Ok(())
-    }
-
-    fn record(&mut self, key: Key, problems: &mut Vec<String>) -> Result<(), Failure> {
-        match self.device.get(self.info.id, key) {
-            Ok(Some(value)) => {
-                self.space.records += 1;
-                self.space.value_bytes += value.len() as u64;
-                let Some((_, id)) = self.target else { return Ok(()) };
-                if self.batch.len() == BATCH_RECORDS || place::is_full(&self.batch, value.len(), self.limit) {
-                    self.flush()?;
-                }
-                self.batch.put(id, key, &value);
-            }
-            Ok(None) => {}
-            Err(error) => {
-                self.space.unreadable += 1;
-                problems.push(format!("namespace {:?}: {error}", self.info.name));
-            }
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), Failure> {
-        if let Some((into, _)) = &self.target
-            && !self.batch.is_empty()
-        {
-            into.write(&self.batch)?;
-            self.batch.clear();
-        }
-        Ok(())
-    }
-
-    /// Blocks that hold something else than zeroes; block by block where a read of many fails.
-    fn blocks(
-        &mut self,
-        check: &mut dyn FnMut(&Space) -> Result<(), Failure>,
-        problems: &mut Vec<String>,
-    ) -> Result<(), Failure> {
-        let options = self.info.blocks.expect("a namespace of blocks");
-        let block_bytes = u64::from(options.block_bytes);
-        let step = (BLOCKS_BYTES / block_bytes).max(1);
-        let mut bytes = vec![0; (step * block_bytes) as usize];
-        for first in (0..options.block_count).step_by(step as usize) {
-            check(self.space)?;
-            let count = step.min(options.block_count - first);
-            let bytes = &mut bytes[..(count * block_bytes) as usize];
-            if self.device.block_read(self.info.id, first, bytes).is_ok() {
-                self.keep_blocks(first, bytes)?;
-                continue;
-            }
-            for (block, bytes) in (first..).zip(bytes.chunks_mut(block_bytes as usize)) {
-                match self.device.block_read(self.info.id, block, bytes) {
-                    Ok(()) => self.keep_blocks(block, bytes)?,
-                    Err(error) => {
-                        self.space.unreadable += 1;
-                        problems.push(format!("namespace {:?}: block {block}: {error}", self.info.name));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn keep_blocks(&mut self, first: u64, bytes: &[u8]) -> Result<(), Failure> {
-        let block_bytes = self.info.blocks.expect("a namespace of blocks").block_bytes as usize;
-        let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
-        let mut at = first;
-        for run in bytes.chunks(block_bytes).collect::<Vec<_>>().chunk_by(|a, b| is_zero(a) == is_zero(b)) {
-            if !is_zero(run[0]) {
-                self.space.records += run.len() as u64;
-                self.space.value_bytes += (run.len() * block_bytes) as u64;
-                if let Some((into, id)) = &self.target {
-                    into.block_write(*id, at, &run.concat())?;
-                }
-            }
-            at += run.len() as u64;
-        }
-        Ok(())
-    }
+/// Bytes of flash like those of the damaged device.
+fn known_bytes(path: &Path, device: &Device) -> Result<u64, Failure> {
+    let size = std::fs::metadata(path).map_err(Failure::io(path.display()))?.len();
+    // The metadata of a block device do not contain its size; flash is more than eight ninths of a device.
+    Ok(if size > 0 { size } else { device.info().flash_bytes * 9 / 8 })
 }

@@ -1,6 +1,7 @@
 //! `kaml serve`.
 
 mod log;
+mod metrics;
 
 use crate::failure::Failure;
 use crate::interrupt;
@@ -13,6 +14,9 @@ use kaml_nvme::target::{Error, Options, Server, Stopper};
 use serde::Serialize;
 use std::io::ErrorKind;
 
+/// The default address of a target.
+pub const ADDRESS: &str = "127.0.0.1:4420";
+
 /// Flags of `kaml serve`.
 #[derive(Args)]
 #[command(override_usage = "kaml serve [OPTIONS] <DEVICE>
@@ -21,35 +25,40 @@ use std::io::ErrorKind;
   kaml serve data.kaml
   kaml serve --in-memory 1GiB --busy-poll
   kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2026-11.example:host
+  kaml serve data.kaml --metrics 127.0.0.1:9464   # a live page there, and /metrics for Prometheus
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
 
-Ctrl-C ends it in order.")]
+Ctrl-C ends it and closes the device cleanly.")]
 pub struct Arguments {
     #[command(flatten)]
     device: Option<DeviceArgument>,
-    /// Instead of a device a new one in memory, of so many bytes: what hosts store is gone with the process
+    /// Serve a new device in memory of this size instead; it is lost when the process ends
     #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "path")]
     in_memory: Option<u64>,
-    /// Address and port; port 0 takes a free one. Anybody who reaches it can read and write
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4420")]
+    /// Address and port; port 0 takes a free one. Anyone that can reach it can read and write
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = ADDRESS)]
     listen: String,
-    /// Qualified name of the subsystem [default: made of the device's identity]
+    /// Serve a live page, /metrics for Prometheus and /health over HTTP at this address and port; port 0 takes a free one. Anyone that can
+    /// reach it can read figures and names, but no data
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
+    /// Qualified name of the subsystem [default: derived from the identity of the device]
     #[arg(long, value_name = "NQN")]
     subsystem: Option<String>,
-    /// Qualified name of a host that may connect; may be given several times [default: all]
+    /// Qualified name of a host that may connect; can be given several times [default: all]
     #[arg(long = "allow-host", value_name = "NQN")]
     allowed_hosts: Vec<String>,
-    /// Memory for data of commands on their way, all hosts together
+    /// Memory for data of commands in flight, for all hosts together
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1G")]
     memory: u64,
-    /// Never sleep: the lowest latency, for a whole core
+    /// Never sleep: lowest latency, but uses a whole core
     #[arg(long)]
     busy_poll: bool,
-    /// What to say on standard error while it runs
+    /// What to report on standard error while it runs
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log_level: log::Level,
-    /// Say as JSON where it listens
+    /// Print the addresses that it listens at as JSON
     #[arg(long)]
     json: bool,
 }
@@ -58,6 +67,8 @@ pub struct Arguments {
 struct Listening<'a> {
     address: String,
     subsystem: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<String>,
 }
 
 impl Arguments {
@@ -69,14 +80,23 @@ impl Arguments {
         options.subsystem = self.subsystem.unwrap_or(options.subsystem);
         (options.allowed_hosts, options.busy_poll) = (self.allowed_hosts, self.busy_poll);
         options.memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
-        let server = Server::bind(&device, &self.listen, options)?;
+        let server = Server::bind(&device, &self.listen, options).map_err(failed)?;
+        let metrics = self.metrics.map(|address| metrics::start(&address, &device, server.monitor())).transpose()?;
         stop_on_signals(server.stopper())?;
-        let listening = Listening { address: server.address().to_string(), subsystem: &server.options().subsystem };
+        let listening = Listening {
+            address: server.address().to_string(),
+            subsystem: &server.options().subsystem,
+            metrics: metrics.as_ref().map(|metrics| format!("http://{}/", metrics.address())),
+        };
         match self.json {
             true => output::json(&listening)?,
             false => output::line(format!("serving {} at {}", listening.subsystem, listening.address))?,
         }
-        server.run()?;
+        if let (false, Some(url)) = (self.json, &listening.metrics) {
+            output::line(format!("metrics and a live page at {url}"))?;
+        }
+        server.run().map_err(failed)?;
+        drop(metrics);
         Ok(device.close()?)
     }
 
@@ -89,7 +109,7 @@ impl Arguments {
     }
 }
 
-/// A new device in memory, if there is so much: else the system would end the process once it is filled.
+/// A new device in memory, if enough is free: otherwise the system would kill the process when the device fills up.
 fn in_memory(bytes: u64) -> Result<Device, Failure> {
     match available_bytes().filter(|available| bytes > *available) {
         Some(available) => Err(Failure::Failed(format!("{bytes} bytes are more than the {available} of free memory"))),
@@ -97,7 +117,7 @@ fn in_memory(bytes: u64) -> Result<Device, Failure> {
     }
 }
 
-/// Memory that can be had without swapping, if the system says so.
+/// Memory that can be had without swapping, if the system reports it.
 fn available_bytes() -> Option<u64> {
     let said = std::fs::read_to_string("/proc/meminfo").ok()?;
     let available = said.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -123,14 +143,12 @@ fn stop_on_signals(stopper: Stopper) -> Result<(), Failure> {
         .map_err(Failure::io("listening for signals"))
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        match error {
-            Error::Options(bad) => Failure::Usage(bad.to_string()),
-            Error::Listen { address, source } if source.kind() == ErrorKind::InvalidInput => {
-                Failure::Usage(format!("--listen {address}: {source}; an address and a port, as 127.0.0.1:4420"))
-            }
-            other => Failure::Failed(other.to_string()),
+fn failed(error: Error) -> Failure {
+    match error {
+        Error::Options(bad) => Failure::Usage(bad.to_string()),
+        Error::Listen { address, source } if source.kind() == ErrorKind::InvalidInput => {
+            Failure::Usage(format!("--listen {address}: {source}; an address and a port, as 127.0.0.1:4420"))
         }
+        other => Failure::Failed(other.to_string()),
     }
 }

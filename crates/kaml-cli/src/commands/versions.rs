@@ -7,7 +7,7 @@ use crate::place::Place;
 use crate::store::{self, PlaceArgument};
 use crate::{output, size};
 use clap::Args;
-use kaml::{At, Difference, MergeReport, NamespaceInfo, Retention, VersionKind};
+use kaml::{At, Difference, MergeReport, NamespaceInfo, NamespaceKind, Retention, VersionKind};
 use serde_json::json;
 use std::ops::ControlFlow;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,9 +17,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 struct Target {
     #[command(flatten)]
     device: PlaceArgument,
-    /// Name of a namespace that keeps versions
+    /// Name of a versioned namespace
     namespace: String,
-    /// The answer as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -42,27 +42,31 @@ impl Target {
     }
 }
 
-/// A namespace that keeps versions, by its name.
+/// A versioned namespace, by its name.
 fn versioned(device: &dyn Place, name: &str) -> Result<NamespaceInfo, Failure> {
     let namespace = store::namespace(device, name)?;
     keeps_versions(&namespace).map(|()| namespace)
 }
 
-/// Refuses a namespace that keeps no versions, by its name.
+/// Refuses a namespace that is not versioned, by its name.
 pub fn keeps_versions(namespace: &NamespaceInfo) -> Result<(), Failure> {
-    let refused = || Failure::Usage(format!("namespace `{}` does not keep versions", namespace.name));
-    namespace.versions.is_some().then_some(()).ok_or_else(refused)
+    match namespace.kind {
+        NamespaceKind::Versions(..) => Ok(()),
+        NamespaceKind::Records(_) | NamespaceKind::Blocks(_) => {
+            Err(Failure::Usage(format!("namespace `{}` does not keep versions", namespace.name)))
+        }
+    }
 }
 
 /// Flags of `kaml snapshot`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kaml snapshot data.kaml past              take one; its number is told
+  kaml snapshot data.kaml past              # take one; prints its number
   kaml snapshot data.kaml past --list
-  kaml snapshot data.kaml past --forget 3   what only it sees goes with the next merge
-  kaml get data.kaml past hello --as-of 2   read what it sees
+  kaml snapshot data.kaml past --forget 3   # the next merge drops what only it sees
+  kaml get data.kaml past hello --as-of 2   # read what it sees
 
-A snapshot copies nothing: it costs a few bytes however much there is.")]
+A snapshot copies nothing and takes a few bytes, whatever the size of the namespace.")]
 pub struct SnapshotArguments {
     #[command(flatten)]
     target: Target,
@@ -104,15 +108,15 @@ impl SnapshotArguments {
 #[command(after_help = "Examples:
   kaml history data.kaml past hello
   kaml history data.kaml past hello --limit 5 --json
-  kaml get data.kaml past hello --back 2      read the version two before the newest
+  kaml get data.kaml past hello --back 2      # read the version two before the newest
 
-Newest first. `hidden` are versions that a rollback hid.")]
+The newest version is first. `hidden` marks versions that a rollback hid.")]
 pub struct HistoryArguments {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
     key: KeyArgument,
-    /// At most so many versions
+    /// Maximum number of versions
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     limit: Option<u64>,
 }
@@ -121,8 +125,9 @@ impl HistoryArguments {
     /// Shows the versions of a key.
     pub fn run(self) -> Result<(), Failure> {
         let (device, namespace) = self.target.open_to_read()?;
-        let key = self.key.key(namespace.keys)?;
-        let past = device.history(namespace.id, key, self.limit.map_or(usize::MAX, |limit| limit as usize))?;
+        let key = self.key.key(namespace.keys())?;
+        let past =
+            device.history(namespace.id, keys::short(&key)?, self.limit.map_or(usize::MAX, |limit| limit as usize))?;
         if past.is_empty() {
             return Err(Failure::NotFound(format!("{}: no key `{}`", namespace.name, self.key.text())));
         }
@@ -154,7 +159,7 @@ impl HistoryArguments {
 /// Flags of `kaml undo`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kaml undo data.kaml past hello          what it was before its last change
+  kaml undo data.kaml past hello          # its content before the last change
   kaml undo data.kaml past hello --count 3
 
 The old content becomes the newest version, so an undo can be undone.")]
@@ -172,12 +177,12 @@ impl UndoArguments {
     /// Undoes changes of a key.
     pub fn run(self) -> Result<(), Failure> {
         let (device, namespace) = self.target.open()?;
-        let key = self.key.key(namespace.keys)?;
-        let is_there = device.undo(namespace.id, key, self.count)?;
+        let key = self.key.key(namespace.keys())?;
+        let is_there = device.undo(namespace.id, keys::short(&key)?, self.count)?;
         store::close(device);
         let name = self.key.text();
         let changes = if self.count == 1 { "change".to_owned() } else { format!("{} changes", self.count) };
-        let text = if is_there { "as it was before" } else { "deleted, as it was not there before" };
+        let text = if is_there { "as it was before" } else { "deleted, as it did not exist before" };
         self.target.answer(json!({ "there": is_there }), format!("`{name}` is {text} its last {changes}"))
     }
 }
@@ -187,11 +192,11 @@ impl UndoArguments {
 #[command(after_help = "Examples:
   kaml rollback data.kaml past 2
 
-What the namespace looked like is taken as a snapshot first, so that it can be rolled back to.")]
+The present state becomes a snapshot first, so a rollback can be undone by another rollback.")]
 pub struct RollbackArguments {
     #[command(flatten)]
     target: Target,
-    /// The snapshot that the namespace is to look like
+    /// The snapshot to return to
     snapshot: u32,
 }
 
@@ -202,7 +207,7 @@ impl RollbackArguments {
         let before = device.roll_back(namespace.id, self.snapshot)?;
         store::close(device);
         let name = &namespace.name;
-        let text = format!("`{name}` is as in snapshot {}; snapshot {before} is what it was", self.snapshot);
+        let text = format!("`{name}` is as in snapshot {}; snapshot {before} is its state before", self.snapshot);
         self.target.answer(json!({ "snapshot": self.snapshot, "before": before }), text)
     }
 }
@@ -210,8 +215,8 @@ impl RollbackArguments {
 /// Flags of `kaml diff`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kaml diff data.kaml past 1         since snapshot 1
-  kaml diff data.kaml past 1 3       between two snapshots
+  kaml diff data.kaml past 1         # since snapshot 1
+  kaml diff data.kaml past 1 3       # between two snapshots
 
 A line for each key: + added, - removed, ~ changed.")]
 pub struct DiffArguments {
@@ -235,11 +240,11 @@ impl DiffArguments {
                 Difference::Changed => ('~', "changed"),
             };
             shown = if self.target.json {
-                let mut object = keys::to_json(&key, namespace.keys);
+                let mut object = keys::to_json(&key.into(), namespace.keys());
                 object.insert("difference".into(), json!(word));
                 output::line(serde_json::Value::Object(object))
             } else {
-                output::line(format!("{sign} {}", keys::show(&key, namespace.keys)))
+                output::line(format!("{sign} {}", keys::show(&key.into(), namespace.keys())))
             };
             shown.is_ok()
         })?;
@@ -250,26 +255,27 @@ impl DiffArguments {
 /// Flags of `kaml merge`.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  kaml merge data.kaml past --dry-run            what would go, and how much it is
+  kaml merge data.kaml past --dry-run            # what would be dropped, and its size
   kaml merge data.kaml past --keep-last 10
   kaml merge data.kaml past --keep-days 30 --drop-snapshots
 
-The newest version of each key always stays, and what snapshots see unless --drop-snapshots forgets them. Versions go from \
-groups of segments with enough that may go, so others stay until a later merge. Ctrl-C ends it: what has gone by then has. Nothing goes without this command, unless \
-the namespace is one that is merged when space runs low (kaml namespace set --merge-when-low).")]
+The newest version of each key is always kept. Versions that snapshots see are kept, unless --drop-snapshots forgets the \
+snapshots. Versions are dropped from groups of segments with enough to drop; others are kept until a later merge. Ctrl-C \
+ends the merge; versions dropped by then are gone. Without this command nothing is dropped, unless the namespace is merged \
+when space runs low (kaml namespace set --merge-when-low).")]
 pub struct MergeArguments {
     #[command(flatten)]
     target: Target,
-    /// Say what would go, and change nothing
+    /// Show what would be dropped, and change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Keep so many of the newest versions of each key
+    /// Keep this many of the newest versions of each key
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     keep_last: u32,
-    /// Keep everything put in so many days
+    /// Keep everything put within this many days
     #[arg(long, value_name = "DAYS")]
     keep_days: Option<u32>,
-    /// Keep the newest version of each key from each time that segments were filled together
+    /// Keep the newest version of each key from each group of segments that was filled together
     #[arg(long)]
     keep_internal: bool,
     /// Forget all snapshots first
@@ -291,7 +297,7 @@ impl MergeArguments {
         }
     }
 
-    /// Gives the space of old versions back.
+    /// Drops old versions.
     pub fn run(self) -> Result<(), Failure> {
         let retention = self.retention();
         if let Some(remote) = self.target.device.remote()? {
@@ -347,26 +353,26 @@ impl MergeArguments {
 /// Which version `kaml get` reads.
 #[derive(Args)]
 pub struct AtArguments {
-    /// As a snapshot sees it
+    /// Read it as a snapshot sees it
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "back")]
     as_of: Option<u32>,
-    /// So many versions before the newest
+    /// Read the version this many before the newest
     #[arg(long, value_name = "COUNT")]
     back: Option<u32>,
 }
 
 impl AtArguments {
-    /// The version, if one was asked for.
+    /// The version, if one was requested.
     pub fn at(&self) -> Option<At> {
         self.as_of.map(At::Snapshot).or(self.back.map(At::Back))
     }
 }
 
 /// A time as people in UTC write it, to the second: `2026-01-31T12:00:00Z`.
-fn show_time(unix_ns: u64) -> String {
+pub fn show_time(unix_ns: u64) -> String {
     let seconds = unix_ns / 1_000_000_000;
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March, so that a leap day is the last one; eras have 400 of them (Howard Hinnant's civil_from_days).
+    // Years begin in March, so a leap day is the last one; eras have 400 of them (Howard Hinnant's civil_from_days).
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -383,8 +389,8 @@ fn show_time(unix_ns: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Goal:   times are told right, leap days and turns of centuries included.
-    /// Method: some that `date -u` tells.
+    /// Goal:   times are printed right, leap days and turns of centuries included.
+    /// Method: some that `date -u` prints.
     #[test]
     fn times_are_told() {
         let told = [

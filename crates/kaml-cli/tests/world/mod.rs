@@ -1,16 +1,25 @@
 //! A directory in which tests run the `kaml` program, and what they look at there.
 //!
 //! Lives here:       running the program, demands on its answers, trees of files.
-//! Lives elsewhere:  what is tested (the other files beside this directory).
+//! Lives elsewhere:  what is tested (the other files next to this directory).
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// The program of the package whose tests these are.
+pub const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_kaml"), option_env!("CARGO_BIN_EXE_kaml-bench")) {
+    (Some(program), _) | (None, Some(program)) => program,
+    (None, None) => panic!("no program is tested"),
+};
 
 /// A directory with a device in it, and the program run there.
 pub struct World {
@@ -36,7 +45,7 @@ impl World {
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kaml"));
+        let mut command = Command::new(PROGRAM);
         command.args(arguments).current_dir(self.dir.path()).env_remove("RUST_LOG");
         command
     }
@@ -62,11 +71,11 @@ impl World {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
         let complaint = String::from_utf8(output.stderr).unwrap();
-        assert!(complaint.starts_with("kaml: ") && complaint.lines().count() == 1, "{arguments:?}: {complaint}");
+        assert!(complaint.starts_with(&complains()) && complaint.lines().count() == 1, "{arguments:?}: {complaint}");
         complaint
     }
 
-    /// Serves the device; answers its address when it listens.
+    /// Serves the device; returns its address when it listens.
     pub fn serve(&self) -> (Child, String) {
         self.serve_with(&["data.kaml"])
     }
@@ -75,7 +84,7 @@ impl World {
         self.serve_saying(arguments, Stdio::inherit())
     }
 
-    /// As [`World::serve_with`], with what it says to somebody going elsewhere.
+    /// As [`World::serve_with`], with its output to people sent elsewhere.
     pub fn serve_saying(&self, arguments: &[&str], stderr: Stdio) -> (Child, String) {
         let serve = [&["serve", "--listen", "127.0.0.1:0", "--json"], arguments].concat();
         let mut serving = self.command(&serve).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
@@ -129,7 +138,8 @@ pub fn picture(root: &Path) -> Vec<(PathBuf, u32, std::time::SystemTime, Vec<u8>
                 Vec::new()
             }
             kind if kind.is_symlink() => fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes(),
-            _ => fs::read(&path).unwrap(),
+            kind if kind.is_file() => fs::read(&path).unwrap(),
+            _ => Vec::new(), // a pipe would wait for a writer
         };
         let mode = if path == root { 0 } else { metadata.permissions().mode() };
         let time = if path == root { std::time::UNIX_EPOCH } else { metadata.modified().unwrap() };
@@ -144,4 +154,61 @@ pub fn end(serving: &mut Child) {
     let pid = rustix::process::Pid::from_child(serving);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(serving.wait().unwrap().code(), Some(0));
+}
+
+/// How the program begins a complaint.
+fn complains() -> String {
+    format!("{}: ", Path::new(PROGRAM).file_name().unwrap().to_str().unwrap())
+}
+
+/// Bytes of all files below a directory that takes space there.
+pub fn bytes_below(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        found => found.map_or(0, |found| found.blocks() * 512),
+    });
+    bytes.sum()
+}
+
+/// Starts a command, sends a signal when it has written something, and demands that it ends with 130, soon, with nothing left
+/// of what it and its children made.
+pub fn interrupted(world: &World, arguments: &[&str], signal: Signal, written: u64) -> String {
+    let scratch = world.path("tmp");
+    fs::create_dir_all(&scratch).unwrap();
+    let names = || {
+        let listed = [world.dir.path(), &scratch].map(|dir| fs::read_dir(dir).unwrap());
+        listed.into_iter().flatten().map(|entry| entry.unwrap().path()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let (names_before, bytes_before) = (names(), bytes_below(world.dir.path()));
+    let mut command = world.command(arguments);
+    // A group of its own: a child process that is left running would be seen in it.
+    command.env("TMPDIR", &scratch).process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let begin = Instant::now();
+    while bytes_below(world.dir.path()) < bytes_before + written {
+        assert!(child.try_wait().unwrap().is_none(), "{arguments:?}: ended by itself: {:?}", child.wait_with_output());
+        assert!(begin.elapsed() < Duration::from_secs(60), "{arguments:?}: writes nothing");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    kill_process(pid, signal).unwrap();
+    let begin = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{arguments:?}: {output:?}");
+    assert!(begin.elapsed() < Duration::from_secs(20), "{arguments:?}: took {:?}", begin.elapsed());
+    assert_eq!(names(), names_before, "{arguments:?}");
+    while rustix::process::test_kill_process_group(pid).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{arguments:?}: a child process continues");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(names(), names_before, "{arguments:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let last = said.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with(&format!("{}interrupted", complains())) && !said.contains("panicked"),
+        "{arguments:?}: {said}"
+    );
+    said
 }

@@ -1,10 +1,11 @@
 //! The journal: which key moved where, in commit order.
 //!
 //! Lives here:       entries and pages of them, checked decoding.
-//! Implements:       design section 6 (recovery); docs/formats/journal.md.
+//! Implements:       docs/formats/journal.md.
 
+use super::range::KeyRange;
 use super::version::{Entry, command_code, command_of, stamp};
-use kaml_index::{Key, LenCode, Slot};
+use kaml_index::{FullKey, KEY_BYTES_MAX, Key, LenCode, Slot};
 use kaml_versions::{Command, SegmentAt, Stamp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -31,11 +32,15 @@ struct JournalPage {
 /// | offset | bytes | field       | meaning                                                          |
 /// |-------:|------:|-------------|------------------------------------------------------------------|
 /// |      0 |     4 | `namespace` | the namespace; 0: the entry is about a block                     |
-/// |      4 |     1 | `key_len`   | 1..=16; for a block 0; for a versioned namespace 0               |
+/// |      4 |     1 | `key_len`   | 1..=16, 17: a digest; for a block 0; for a versioned namespace   |
+/// |        |       |             | 0; 18: bytes of the key whose digest comes next, or of the range |
+/// |        |       |             | that comes next; 19: a range is deleted                          |
 /// |      5 |     1 | `len_code`  | length code of the record, 0: deleted; for a block 1: bad; for a |
-/// |        |       |             | versioned namespace 1 segment in, 2 segments out, 3 command      |
+/// |        |       |             | versioned namespace 1 segment in, 2 segments out, 3 command; for |
+/// |        |       |             | bytes of a key 0                                                 |
 /// |      6 |     6 | `at`        | chunk number; for a block its erase count; for a command its     |
-/// |        |       |             | sequence                                                         |
+/// |        |       |             | sequence; for bytes of a key where they begin in it and its      |
+/// |        |       |             | length (u16 each)                                                |
 /// |     12 |    16 | `key`       | the key, zero-padded; for a block its number (u32); for segments |
 /// |        |       |             | row, place in it (u32 each), pages of the table (out: segments), |
 /// |        |       |             | live versions (u16 each); for a command its time (u64), its kind |
@@ -68,10 +73,15 @@ pub(crate) enum Change {
     Deleted { namespace: u32, key: Key },
     /// The block has been erased so often, or is bad.
     Block { block: u32, erase_count: u32, bad: bool },
-    /// A segment stands there in its row; those from this place on stand one further.
+    /// A segment exists in its row; those from this place on move one further.
     SegmentIn { namespace: u32, row: u32, place: u32, entry: Entry },
-    /// So many segments from this place of the row on are gone.
+    /// This many segments from this place of the row on are gone.
     SegmentsOut { namespace: u32, row: u32, place: u32, count: u16 },
+    /// The keys of a range are gone. The bytes of the range are in entries in front of this one, as those of a long key are.
+    RangeDeleted { namespace: u32 },
+    /// Sixteen bytes of a key, of so many in all, from there on, the last ones padded with zeroes. The entry that follows the last of
+    /// them has the digest of the key. Only of ordered namespaces.
+    KeyBytes { namespace: u32, from: u16, len: u16, bytes: [u8; KEY_BYTES_PER_ENTRY] },
     /// A command on user versions.
     Versions { namespace: u32, command: Command, stamp: Stamp },
 }
@@ -86,18 +96,26 @@ pub(crate) fn write_entry(page: &mut [u8], index: usize, change: &Change) {
     let entry = match *change {
         Change::Moved { namespace, key, to } => JournalEntry {
             namespace: namespace.into(),
-            key_len: key.len() as u8,
+            key_len: key.stored().1,
             len_code: to.len.get(),
             at: to.at.to_le_bytes()[..6].try_into().expect("six bytes"),
-            key: *key.padded(),
+            key: *key.stored().0,
         },
         Change::Deleted { namespace, key } => JournalEntry {
             namespace: namespace.into(),
-            key_len: key.len() as u8,
+            key_len: key.stored().1,
             len_code: 0,
             at: [0; 6],
-            key: *key.padded(),
+            key: *key.stored().0,
         },
+        Change::RangeDeleted { namespace } => {
+            JournalEntry { namespace: namespace.into(), key_len: RANGE, len_code: 0, at: [0; 6], key: [0; 16] }
+        }
+        Change::KeyBytes { namespace, from, len, bytes } => {
+            let at = u64::from(from) | u64::from(len) << 16;
+            let at = at.to_le_bytes()[..6].try_into().expect("six bytes");
+            JournalEntry { namespace: namespace.into(), key_len: KEY_BYTES, len_code: 0, at, key: bytes }
+        }
         Change::Block { block, erase_count, bad } => {
             let mut key = [0; 16];
             key[..4].copy_from_slice(&block.to_le_bytes());
@@ -119,6 +137,71 @@ pub(crate) fn write_entry(page: &mut [u8], index: usize, change: &Change) {
     };
     let at = HEADER_BYTES + index * ENTRY_BYTES;
     page[at..at + ENTRY_BYTES].copy_from_slice(entry.as_bytes());
+}
+
+/// As `key_len`: bytes of a key.
+const KEY_BYTES: u8 = 18;
+pub(crate) const KEY_BYTES_PER_ENTRY: usize = 16;
+
+/// As `key_len`: a range.
+const RANGE: u8 = 19;
+
+/// The entries that precede one of a long key, or of a range: its bytes.
+pub(crate) fn key_bytes(namespace: u32, bytes: &[u8]) -> impl Iterator<Item = Change> {
+    let len = bytes.len() as u16;
+    let pieces = (0u16..).step_by(KEY_BYTES_PER_ENTRY).zip(bytes.chunks(KEY_BYTES_PER_ENTRY));
+    pieces.map(move |(from, piece)| {
+        let mut bytes = [0; KEY_BYTES_PER_ENTRY];
+        bytes[..piece.len()].copy_from_slice(piece);
+        Change::KeyBytes { namespace, from, len, bytes }
+    })
+}
+
+/// Puts the bytes of long keys and of ranges together again.
+#[derive(Debug, Default)]
+pub(crate) struct LongKey {
+    namespace: u32,
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl LongKey {
+    /// Takes the next bytes. Those that do not follow the last ones begin no key.
+    pub(crate) fn add(&mut self, namespace: u32, from: u16, len: u16, bytes: &[u8; KEY_BYTES_PER_ENTRY]) {
+        if from == 0 {
+            *self = LongKey { namespace, bytes: std::mem::take(&mut self.bytes), len: len.into() };
+            self.bytes.clear();
+        }
+        if (self.namespace, self.bytes.len(), self.len) == (namespace, from.into(), len.into()) {
+            let rest = self.len.saturating_sub(self.bytes.len()).min(bytes.len());
+            self.bytes.extend_from_slice(&bytes[..rest]);
+        } else {
+            self.len = 0;
+        }
+    }
+
+    /// The key of an entry: of a digest, with the bytes that came before it, if all of them did.
+    pub(crate) fn of(&self, namespace: u32, key: Key) -> FullKey<'_> {
+        match key.is_digest() && self.is_whole(namespace) && (Key::BYTES_MAX + 1..=KEY_BYTES_MAX).contains(&self.len) {
+            true => FullKey::long(key, &self.bytes),
+            false => key.into(),
+        }
+    }
+
+    fn is_whole(&self, namespace: u32) -> bool {
+        self.namespace == namespace && self.bytes.len() == self.len
+    }
+
+    /// The range whose bytes came before, if all of them did.
+    pub(crate) fn range(&self, namespace: u32) -> Option<KeyRange> {
+        self.is_whole(namespace).then(|| KeyRange::decode(&self.bytes)).flatten()
+    }
+
+    /// Forgets them: they belong to one entry.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.len = 0;
+    }
 }
 
 const SEGMENT_IN: u8 = 1;
@@ -203,7 +286,16 @@ fn decode(bytes: &[u8]) -> Option<Change> {
     if entry.key_len == 0 {
         return decode_versioned(namespace, entry.len_code, at, &entry.key);
     }
-    let key = Key::new(entry.key.get(..usize::from(entry.key_len))?).ok()?;
+    if entry.key_len == KEY_BYTES {
+        let (from, len) = (at as u16, (at >> 16) as u16);
+        let is_one = entry.len_code == 0 && at >> 32 == 0;
+        return is_one.then_some(Change::KeyBytes { namespace, from, len, bytes: entry.key });
+    }
+    if entry.key_len == RANGE {
+        let is_one = entry.len_code == 0 && at == 0 && entry.key == [0; 16];
+        return is_one.then_some(Change::RangeDeleted { namespace });
+    }
+    let key = Key::of_stored(&entry.key, entry.key_len)?;
     match LenCode::from_stored(entry.len_code) {
         Some(len) => Some(Change::Moved { namespace, key, to: Slot { at, len } }),
         None if entry.len_code == 0 => Some(Change::Deleted { namespace, key }),

@@ -6,13 +6,14 @@
 pub(crate) mod frame;
 pub(crate) mod journal;
 pub(crate) mod oob;
+pub(crate) mod range;
 pub(crate) mod record;
 pub(crate) mod root;
 pub(crate) mod version;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC32C of what `crc` is of, and `more` behind it.
+/// The CRC32C of what `crc` is of, and `more` after it.
 pub(crate) fn crc32c_append(crc: u32, more: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
     digest.update(more);

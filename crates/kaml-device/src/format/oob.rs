@@ -3,21 +3,24 @@
 //! Lives here:       the entry, its checks, how records are found in a block without the index.
 //! Implements:       paper:KAML IV.B and Figure 4 (bitmap of last chunks); docs/formats/page.md.
 
+use super::record::RecordHeader;
+use crate::secret::Sealer;
+use kaml_flash::PageAddr;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Written with each page, so that a scan alone can find the records in it.
+/// Written with each page, so a scan alone can find the records in it.
 ///
 /// | offset | bytes | field      | meaning                                                           |
 /// |-------:|------:|------------|-------------------------------------------------------------------|
-/// |      0 |     4 | `magic`    | `"OOB1"`; an erased page reads all ones or zeroes, never this     |
+/// |      0 |     4 | `magic`    | `"OOB2"`, before devices had a secret `"OOB1"`; an erased page reads all ones or zeroes, never this |
 /// |      4 |     4 | `crc32c`   | over bytes 8..32                                                  |
 /// |      8 |     8 | `bitmap`   | bit `i`: chunk `i` is the last of a record                        |
 /// |     16 |     8 | `sequence` | program order over the life of the device; the opening above bit 40 |
 /// |     24 |     2 | `log`      | the log this page was appended to                                 |
 /// |     26 |     1 | `class`    | 1 hot, 2 direct, 3 cold, 4 journal, 5 snapshot, 6 warm, 7 cool    |
 /// |     27 |     1 | `flags`    | bit 0: the first chunk continues a record that began in an earlier page |
-/// |     28 |     4 | `reserved` | zero when written, refused when not zero                          |
+/// |     28 |     4 | `tag`      | follows from the secret, the page's address, bytes 8..28 and the headers of records that begin in the page; zero if none can, and in `"OOB1"` |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct PageOob {
@@ -28,12 +31,12 @@ pub(crate) struct PageOob {
     log: U16,
     class: u8,
     flags: u8,
-    reserved: [u8; 4],
+    tag: U32,
 }
 
 const _: () = {
     assert!(size_of::<PageOob>() == 32);
-    assert!(std::mem::offset_of!(PageOob, sequence) == 16 && std::mem::offset_of!(PageOob, reserved) == 28);
+    assert!(std::mem::offset_of!(PageOob, sequence) == 16 && std::mem::offset_of!(PageOob, tag) == 28);
 };
 
 /// A checked entry.
@@ -44,22 +47,75 @@ pub(crate) struct Oob {
     pub(crate) log: u16,
     pub(crate) class: u8,
     pub(crate) continues: bool,
+    /// What authenticates it; nothing if it was written before the device had a secret.
+    pub(crate) tag: Option<u32>,
+}
+
+impl Oob {
+    /// The chunks of the page in which a record can begin, as far as this entry shows.
+    fn starts(&self, chunks_per_page: u32) -> impl Iterator<Item = u32> {
+        let mut bits = self.bitmap;
+        let behind = std::iter::from_fn(move || {
+            let last = (bits != 0).then(|| bits.trailing_zeros())?;
+            bits &= bits - 1;
+            Some(last + 1)
+        });
+        let first = (!self.continues).then_some(0);
+        first.into_iter().chain(behind).filter(move |chunk| *chunk < chunks_per_page)
+    }
+
+    /// The tag of this entry at a page with these data. It covers the beginning of each record, so an entry that an erase left behind
+    /// does not make records of what was programmed later.
+    pub(crate) fn tag_at(&self, at: PageAddr, data: &[u8], chunk_bytes: u32, tagger: &mut PageTagger) -> u32 {
+        let chunk = chunk_bytes as usize;
+        let mut starts = self.starts((data.len() / chunk) as u32).peekable();
+        if starts.peek().is_none() {
+            return 0;
+        }
+        let covered = &mut tagger.covered;
+        covered.clear();
+        covered.extend_from_slice(&at.block.0.to_le_bytes());
+        covered.extend_from_slice(&at.page.to_le_bytes());
+        covered.extend_from_slice(&self.bitmap.to_le_bytes());
+        covered.extend_from_slice(&self.sequence.to_le_bytes());
+        covered.extend_from_slice(&self.log.to_le_bytes());
+        covered.extend_from_slice(&[self.class, self.continues.into(), 0, 0, 0, 0]);
+        for start in starts {
+            covered.extend_from_slice(&data[start as usize * chunk..][..RecordHeader::BYTES]);
+        }
+        tagger.sealer.page(covered)
+    }
+}
+
+/// Makes the tags of pages.
+pub(crate) struct PageTagger {
+    sealer: Sealer,
+    /// What a tag covers, to be used again: address and fields, then the headers of records.
+    covered: Vec<u8>,
+}
+
+impl PageTagger {
+    pub(crate) fn new(sealer: Sealer) -> PageTagger {
+        PageTagger { sealer, covered: Vec::new() }
+    }
 }
 
 impl PageOob {
-    const MAGIC: [u8; 4] = *b"OOB1";
+    const MAGIC: [u8; 4] = *b"OOB2";
+    /// Before devices had a secret.
+    const MAGIC_UNTAGGED: [u8; 4] = *b"OOB1";
 
-    /// The entry's bytes at the start of `into`; the rest is zeroed.
+    /// The entry's bytes at the start of `into`; the remainder is zeroed.
     pub(crate) fn encode(oob: &Oob, into: &mut [u8]) {
         let mut entry = PageOob {
-            magic: Self::MAGIC,
+            magic: if oob.tag.is_some() { Self::MAGIC } else { Self::MAGIC_UNTAGGED },
             crc32c: U32::ZERO,
             bitmap: oob.bitmap.into(),
             sequence: oob.sequence.into(),
             log: oob.log.into(),
             class: oob.class,
             flags: oob.continues.into(),
-            reserved: [0; 4],
+            tag: oob.tag.unwrap_or(0).into(),
         };
         entry.crc32c = crc_fast::crc32_iscsi(&entry.as_bytes()[8..]).into();
         into.fill(0);
@@ -69,16 +125,19 @@ impl PageOob {
     /// The entry at `bytes`; nothing if the page is erased or the entry torn.
     pub(crate) fn check(bytes: &[u8]) -> Option<Oob> {
         let (entry, _) = PageOob::read_from_prefix(bytes).ok()?;
-        let whole = entry.magic == Self::MAGIC
-            && entry.crc32c.get() == crc_fast::crc32_iscsi(&entry.as_bytes()[8..])
-            && entry.reserved == [0; 4]
-            && entry.flags <= 1;
+        let tag = match entry.magic {
+            Self::MAGIC => Some(entry.tag.get()),
+            Self::MAGIC_UNTAGGED if entry.tag.get() == 0 => None,
+            _ => return None,
+        };
+        let whole = entry.crc32c.get() == crc_fast::crc32_iscsi(&entry.as_bytes()[8..]) && entry.flags <= 1;
         whole.then(|| Oob {
             bitmap: entry.bitmap.get(),
             sequence: entry.sequence.get(),
             log: entry.log.get(),
             class: entry.class,
             continues: entry.flags == 1,
+            tag,
         })
     }
 }
@@ -112,7 +171,7 @@ pub(crate) fn extents(pages: &[Option<Oob>], chunks_per_page: u32) -> Vec<Extent
             open = None;
             continue;
         };
-        // A record left open by the page before goes on here, or else what looked open was padding.
+        // A record left open by the page before continues here, or else what looked open was padding.
         let mut start = match (oob.continues, open) {
             (true, kept) => kept,
             (false, _) => Some(base),
@@ -125,7 +184,7 @@ pub(crate) fn extents(pages: &[Option<Oob>], chunks_per_page: u32) -> Vec<Extent
                 start = Some(base + chunk + 1);
             }
         }
-        // A record that filled the page to its end leaves nothing open; the next page says whether anything is.
+        // A record that filled the page to its end leaves nothing open; the next page states whether anything is.
         open = start.filter(|start| *start < base + chunks_per_page);
     }
     found

@@ -1,10 +1,10 @@
-//! A record: what stands in the commit ring and, at a chunk boundary, in pages.
+//! A record: what is in the commit ring and, at a chunk boundary, in pages.
 //!
-//! Lives here:       the header, its checks.
+//! Lives here:       the header, its checks; the bytes of a long key, after the value.
 //! Implements:       paper:KAML IV.B (records in chunks); docs/formats/record.md.
 
 use super::version::VersionStamp;
-use kaml_index::Key;
+use kaml_index::{FullKey, KEY_BYTES_MAX, Key, KeyBuf};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,11 +13,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// | offset | bytes | field        | meaning                                                          |
 /// |-------:|------:|--------------|------------------------------------------------------------------|
 /// |      0 |     4 | `header_crc` | CRC32C over bytes 4..40                                          |
-/// |      4 |     4 | `value_crc`  | CRC32C over the value                                            |
+/// |      4 |     4 | `value_crc`  | CRC32C over these bytes                                          |
 /// |      8 |     4 | `namespace`  | the namespace; 0 is never used                                   |
-/// |     12 |     4 | `value_len`  | bytes of the value                                               |
-/// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16), 56..64 the kind |
-/// |     24 |    16 | `key`        | the key, zero-padded                                             |
+/// |     12 |     4 | `value_len`  | bytes of the value, and of the suffix after it if there is one   |
+/// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16, 17: a digest), 56..64 the kind |
+/// |     24 |    16 | `key`        | the key, zero-padded; of one above 16 bytes its digest           |
+///
+/// If the key is a digest, a suffix follows the value: the bytes of the key, then their number (`u16`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RecordHeader {
@@ -34,22 +36,28 @@ const _: () = {
     assert!(std::mem::offset_of!(RecordHeader, tag) == 16 && std::mem::offset_of!(RecordHeader, key) == 24);
 };
 
-/// What a record says about its key.
+/// What a record contains about its key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecordKind {
     /// The value follows.
     Value,
-    /// The key is deleted; no value. Only in the ring.
+    /// The key is deleted; no value, but an ordered index needs the suffix. Only in the ring.
     Tombstone,
-    /// The record is already in its pages; its chunk number (8 bytes) follows in place of the value. Only in the ring.
+    /// The record is already in its pages; its chunk number (8 bytes) follows in place of the value, and the suffix if an ordered index
+    /// needs it: the sequence is then the number of its bytes, and else zero. Only in the ring.
     Mapping,
     /// A version of a key ([`super::version::VersionStamp`], then the value). Only in the ring.
     Version,
-    /// A version that says that the key is deleted; a stamp follows. Only in the ring.
+    /// A version that states that the key is deleted; a stamp follows. Only in the ring.
     VersionTombstone,
     /// A command on user versions; a stamp follows, the key is the number it is about. Only in the ring.
     VersionCommand,
+    /// The keys of a range are deleted; the range follows ([`super::range::KeyRange`]), the key is [`RANGE_KEY`]. Only in the ring.
+    RangeTombstone,
 }
+
+/// What stands in the place of a key where a record is about a range of keys.
+pub(crate) const RANGE_KEY: Key = Key::of_digest([0; 16]);
 
 impl RecordKind {
     /// Whether it belongs to a versioned namespace.
@@ -82,15 +90,17 @@ impl RecordHeader {
             RecordKind::Version => 4,
             RecordKind::VersionTombstone => 5,
             RecordKind::VersionCommand => 6,
+            RecordKind::RangeTombstone => 7,
         };
-        let tag = (record.sequence & Self::SEQUENCE_MASK) | (record.key.len() as u64) << 48 | kind << 56;
+        let (key, key_code) = record.key.stored();
+        let tag = (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | kind << 56;
         let mut header = RecordHeader {
             header_crc: U32::ZERO,
             value_crc: record.value_crc.into(),
             namespace: record.namespace.into(),
             value_len: record.value_len.into(),
             tag: tag.into(),
-            key: *record.key.padded(),
+            key: *key,
         };
         header.header_crc = crc_fast::crc32_iscsi(&header.as_bytes()[4..]).into();
         zerocopy::transmute!(header)
@@ -103,7 +113,7 @@ impl RecordHeader {
             return None;
         }
         let tag = header.tag.get();
-        let key_len = (tag >> 48) as u8 as usize;
+        let key_code = (tag >> 48) as u8;
         let kind = match tag >> 56 {
             1 => RecordKind::Value,
             2 => RecordKind::Tombstone,
@@ -111,14 +121,12 @@ impl RecordHeader {
             4 => RecordKind::Version,
             5 => RecordKind::VersionTombstone,
             6 => RecordKind::VersionCommand,
+            7 => RecordKind::RangeTombstone,
             _ => return None,
         };
-        if key_len > Key::BYTES_MAX || header.key[key_len..].iter().any(|b| *b != 0) {
-            return None;
-        }
         Some(Record {
             namespace: header.namespace.get(),
-            key: Key::new(&header.key[..key_len]).ok()?,
+            key: Key::of_stored(&header.key, key_code)?,
             kind,
             value_len: header.value_len.get(),
             value_crc: header.value_crc.get(),
@@ -128,22 +136,22 @@ impl RecordHeader {
 }
 
 impl Record {
-    /// Bytes of the value (or what stands in its place) behind the header in the ring.
+    /// Bytes of the value (or what is in its place) after the header in the ring.
     pub(crate) fn ring_payload_bytes(&self) -> usize {
         match self.kind {
             RecordKind::Value => self.value_len as usize,
-            RecordKind::Tombstone => 0,
-            RecordKind::Mapping => 8,
+            RecordKind::Tombstone | RecordKind::RangeTombstone => self.value_len as usize,
+            RecordKind::Mapping => MAPPING_BYTES + self.mapping_suffix_bytes(),
             RecordKind::Version => VersionStamp::BYTES + self.value_len as usize,
             RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
     }
 
-    /// Of those, the first ones that have no checksum of their own: the frame's covers them.
+    /// The first of those have no checksum of their own: the frame's covers them.
     pub(crate) fn ring_head_bytes(&self) -> usize {
         match self.kind {
-            RecordKind::Value | RecordKind::Tombstone => 0,
-            RecordKind::Mapping => 8,
+            RecordKind::Value => 0,
+            RecordKind::Tombstone | RecordKind::Mapping | RecordKind::RangeTombstone => self.ring_payload_bytes(),
             RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
     }
@@ -151,6 +159,53 @@ impl Record {
     /// Bytes of the record in pages.
     pub(crate) fn page_bytes(&self) -> usize {
         RecordHeader::BYTES + self.value_len as usize
+    }
+
+    fn mapping_suffix_bytes(&self) -> usize {
+        let is_long = self.key.is_digest() && self.sequence <= (KEY_BYTES_MAX + SUFFIX_LEN_BYTES) as u64;
+        if is_long { self.sequence as usize } else { 0 }
+    }
+
+    /// The key, whose bytes are at the end of what is stored if it is a digest; nothing if no such key can be there.
+    pub(crate) fn full_key<'a>(&self, stored: &'a [u8]) -> Option<FullKey<'a>> {
+        if !self.key.is_digest() {
+            return Some(self.key.into());
+        }
+        let (rest, len) = stored.split_last_chunk::<SUFFIX_LEN_BYTES>()?;
+        let len = usize::from(u16::from_le_bytes(*len));
+        let bytes = &rest[rest.len().checked_sub(len)?..];
+        (Key::BYTES_MAX < len && len <= KEY_BYTES_MAX).then(|| FullKey::long(self.key, bytes))
+    }
+
+    /// Bytes of the value that a caller gave, among those that are stored.
+    pub(crate) fn own_value_bytes(&self, stored: &[u8]) -> Option<usize> {
+        let suffix = suffix_bytes(&self.full_key(stored)?);
+        stored.len().checked_sub(suffix)
+    }
+}
+
+/// The bytes of a key that is a digest, from what is stored of its record; nothing if no key is there.
+pub fn key_of_stored(digest: &Key, stored: &[u8]) -> Option<KeyBuf> {
+    let record =
+        Record { namespace: 0, key: *digest, kind: RecordKind::Value, value_len: 0, value_crc: 0, sequence: 0 };
+    record.full_key(stored).map(|key| key.to_buf())
+}
+
+/// Bytes of the payload of a mapping record, without a suffix.
+pub(crate) const MAPPING_BYTES: usize = 8;
+
+const SUFFIX_LEN_BYTES: usize = 2;
+
+/// Bytes of what follows the value of a record of this key.
+pub(crate) fn suffix_bytes(key: &FullKey<'_>) -> usize {
+    if key.long_bytes().is_empty() { 0 } else { key.long_bytes().len() + SUFFIX_LEN_BYTES }
+}
+
+/// What follows the value of a record of this key.
+pub(crate) fn suffix(key: &FullKey<'_>) -> Vec<u8> {
+    match key.long_bytes() {
+        [] => Vec::new(),
+        bytes => [bytes, &(bytes.len() as u16).to_le_bytes()].concat(),
     }
 }
 

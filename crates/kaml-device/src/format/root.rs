@@ -1,13 +1,15 @@
 //! The root: where everything else is found when the device is opened.
 //!
 //! Lives here:       the root's content, encoding, checked decoding.
-//! Implements:       design section 6; docs/formats/root.md.
+//! Implements:       docs/formats/root.md.
 //!
 //! A root is replaced as a whole, in the slot that does not hold the present one. The newest whole root counts.
 
 use super::crc32c_append;
+use crate::error::RootError;
 use crate::layout::{BlockOptions, Layout, VersionLayout};
-use crate::versioned::MergePolicy;
+use crate::secret::Secret;
+use crate::versioned::merge_policy::MergePolicy;
 use kaml_index::KeyKind;
 use kaml_versions::{BLOOM_HASHES_MAX, BloomParameters, Index, Parameters, ValueShape};
 
@@ -49,7 +51,7 @@ pub(crate) struct NamespaceRoot {
     pub(crate) merge_when_low: Option<MergePolicy>,
 }
 
-/// Everything a root says.
+/// Everything in a root.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Root {
     /// Counts roots; the larger of two whole ones is the present one.
@@ -66,49 +68,27 @@ pub(crate) struct Root {
     /// The block table as it was at journal entry `blocks_entry`.
     pub(crate) blocks: Option<Stream>,
     pub(crate) blocks_entry: u64,
-    /// Durable journal pages, in order; the first entry that is kept and the number behind the last.
+    /// Durable journal pages, in order; the first entry that is kept and the number after the last.
     pub(crate) journal: Vec<Run>,
     pub(crate) journal_entries_end: u64,
-    /// The last of these entries, which are in no page yet, as they would stand there.
+    /// The last of these entries, which are in no page yet, as they would be stored there.
     pub(crate) journal_tail: Vec<u8>,
     /// Since the device was created: puts, deletes, host bytes, record chunks, relocated chunks, ring bytes, page bytes,
     /// erases.
     pub(crate) lifetime: [u64; 8],
     /// Known to nobody outside: where indexes place keys follows from it. 0 if none was drawn.
     pub(crate) index_seed: u64,
-}
-
-/// Why no root can be read.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RootError {
-    /// Neither slot holds a whole root.
-    #[error("both root slots are damaged: slot 0: {0}; slot 1: {1}")]
-    Damaged(String, String),
-    /// One slot cannot be read, and no whole mirror tells whether the newest root was there: Puts may be missing without it.
-    #[error(
-        "root slot {slot} cannot be read: {why}; the root's mirror does not tell whether the newest root was there"
-    )]
-    Unreadable {
-        /// The slot.
-        slot: u8,
-        /// What the medium says.
-        why: String,
-    },
-    /// Written by a later version of this software.
-    #[error("root format version {found}; this version reads up to {supported}")]
-    NewerVersion {
-        /// In the root.
-        found: u32,
-        /// Here.
-        supported: u32,
-    },
+    /// What frames and pages are authenticated with; nothing on a device that no build with tags has opened yet.
+    pub(crate) secret: Option<Secret>,
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
-/// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that are there twice, version 11 the
-/// seed of indexes; an older root is one without them. There are no versions 3 and 7, which one flipped bit would make older ones.
-const VERSION: u32 = 11;
+/// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
+/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces; an older root is one without them. There are
+/// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
+/// refuses a device that has any of these.
+const VERSION: u32 = 13;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -116,10 +96,15 @@ const WITH_HEADER_CHECKED: u32 = 9;
 const WITH_TAIL: u32 = 5;
 /// The first version with the seed of indexes.
 const WITH_SEED: u32 = 11;
+/// The first version with the secret.
+const WITH_SECRET: u32 = 12;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
 const WITH_BLOOM: u32 = 4;
+/// The kinds of namespaces with keys above 16 bytes, after those of versioned ones.
+const ANY: u32 = 11;
+const ORDERED: u32 = 12;
 /// Before the body: magic, version, body length, CRC32C, 16 bytes of uuid.
 pub(crate) const HEADER_BYTES: usize = 32;
 
@@ -146,6 +131,8 @@ impl Root {
         w.0.extend_from_slice(&self.journal_tail);
         self.lifetime.iter().for_each(|value| w.u64(*value));
         w.u64(self.index_seed);
+        w.0.extend_from_slice(&self.secret.map_or([0; Secret::BYTES], |secret| secret.key));
+        w.u64(self.secret.map_or(0, |secret| secret.since_epoch));
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -156,12 +143,12 @@ impl Root {
         w.0
     }
 
-    /// Bytes of the whole root whose header is `header`, so that a reader knows how much to read.
+    /// Bytes of the whole root whose header is `header`, so a reader knows how much to read.
     pub(crate) fn total_bytes(header: &[u8]) -> usize {
         header.get(8..12).map_or(0, |b| u32::from_le_bytes(b.try_into().expect("four bytes")) as usize) + HEADER_BYTES
     }
 
-    /// The root that stands in `bytes`.
+    /// The root that is in `bytes`.
     pub(crate) fn decode(bytes: &[u8], uuid: [u8; 16]) -> Result<Root, DecodeError> {
         let header = bytes.get(..HEADER_BYTES).ok_or(DecodeError::Broken("cut short"))?;
         if header[..4] != MAGIC {
@@ -212,6 +199,11 @@ impl Root {
         if version >= WITH_SEED {
             root.index_seed = r.u64()?;
         }
+        if version >= WITH_SECRET {
+            let key: [u8; Secret::BYTES] = r.take(Secret::BYTES)?.try_into().expect("as many bytes");
+            let since_epoch = r.u64()?;
+            root.secret = (key != [0; Secret::BYTES]).then_some(Secret { key, since_epoch });
+        }
         r.0.is_empty().then_some(root)
     }
 }
@@ -232,7 +224,7 @@ pub(crate) enum DecodeError {
     Broken(&'static str),
     #[error("version {0}")]
     Newer(u32),
-    /// What is there the medium refuses to say.
+    /// The medium refuses to read the slot.
     #[error("cannot be read: {0}")]
     Unreadable(String),
 }
@@ -260,6 +252,8 @@ impl NamespaceRoot {
         match self.layout {
             Layout::Records(KeyKind::U64) => w.u32(0),
             Layout::Records(KeyKind::Bytes) => w.u32(1),
+            Layout::Records(KeyKind::Any) => w.u32(ANY),
+            Layout::Records(KeyKind::Ordered) => w.u32(ORDERED),
             Layout::Blocks(blocks) => {
                 w.u32(2);
                 w.u32(blocks.block_bytes);
@@ -281,9 +275,12 @@ impl NamespaceRoot {
         w.u64(self.record_count);
         w.stream(self.snapshot.as_ref());
         w.u64(self.snapshot_entry);
-        if matches!(self.layout, Layout::Versions(_)) {
-            w.stream(self.kept.as_ref());
-            w.u64(self.kept_before);
+        match self.layout {
+            Layout::Versions(_) => {
+                w.stream(self.kept.as_ref());
+                w.u64(self.kept_before);
+            }
+            Layout::Records(_) | Layout::Blocks(_) => {}
         }
         if let Some(policy) = self.merge_when_low {
             w.u32(policy.keep_last);
@@ -308,6 +305,8 @@ impl NamespaceRoot {
                 keys: if kind % 2 == 1 { KeyKind::U64 } else { KeyKind::Bytes },
                 parameters: r.parameters(kind > 2 + WITH_BLOOM)?,
             }),
+            ANY => Layout::Records(KeyKind::Any),
+            ORDERED => Layout::Records(KeyKind::Ordered),
             _ => return None,
         };
         let name_len = r.u32()? as usize;
@@ -318,16 +317,14 @@ impl NamespaceRoot {
         }
         let record_count = r.u64()?;
         let (snapshot, snapshot_entry) = (r.stream()?, r.u64()?);
-        let kept = match layout {
-            Layout::Versions(_) => (r.stream()?, r.u64()?),
-            Layout::Records(_) | Layout::Blocks(_) => (None, 0),
+        let (kept, kept_before, has_policy) = match layout {
+            Layout::Versions(_) => (r.stream()?, r.u64()?, (kind - 3) & WITH_POLICY != 0),
+            Layout::Records(_) | Layout::Blocks(_) => (None, 0, false),
         };
-        let has_policy = kind > 2 && (kind - 3) & WITH_POLICY != 0;
         let merge_when_low = match has_policy {
             true => Some(MergePolicy { keep_last: r.u32()?, keep_internal: r.u32()? == 1, keep_for_ns: r.u64()? }),
             false => None,
         };
-        let (kept, kept_before) = kept;
         Some(NamespaceRoot {
             id,
             name,

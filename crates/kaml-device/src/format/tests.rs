@@ -2,14 +2,15 @@
 
 use super::crc32c_append;
 use super::frame::{Frame, FrameHeader};
-use super::journal::{self, Change};
+use super::journal::{self, Change, LongKey};
 use super::oob::{Extent, Oob, PageOob, entries_of_block, extents};
-use super::record::{Record, RecordHeader, RecordKind};
+use super::record::{Record, RecordHeader, RecordKind, suffix};
 use super::root::{DecodeError, HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use super::version::{Directory, Entry, VersionStamp};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
-use crate::versioned::MergePolicy;
-use kaml_index::{Key, KeyKind, LenCode, Slot};
+use crate::secret::Secret;
+use crate::versioned::merge_policy::MergePolicy;
+use kaml_index::{FullKey, Key, KeyKind, LenCode, Slot};
 use kaml_versions::{BloomOptions, Command, Parameters, SegmentAt, Stamp};
 use proptest::prelude::*;
 
@@ -113,6 +114,8 @@ fn root() -> Root {
                 kept_before: 0,
                 merge_when_low: Some(MergePolicy::default()),
             },
+            of_records(6, "any", KeyKind::Any),
+            of_records(7, "ordered", KeyKind::Ordered),
         ],
         blocks: Some(stream),
         blocks_entry: 8,
@@ -121,7 +124,27 @@ fn root() -> Root {
         journal_tail: vec![7; 56],
         lifetime: [1, 2, 3, 4, 5, 6, 7, 8],
         index_seed: 0x1112_1314_1516_1718,
+        secret: Some(secret()),
     }
+}
+
+fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
+    NamespaceRoot {
+        id,
+        name: name.to_owned(),
+        layout: Layout::Records(keys),
+        logs: vec![],
+        record_count: 0,
+        snapshot: None,
+        snapshot_entry: 11,
+        kept: None,
+        kept_before: 0,
+        merge_when_low: None,
+    }
+}
+
+fn secret() -> Secret {
+    Secret { key: *b"fedcba9876543210", since_epoch: 2 }
 }
 
 fn frame() -> Frame {
@@ -146,15 +169,19 @@ fn golden_bytes() {
          6b657900000000000000000000000000"
     );
     assert_eq!(
-        hex(&FrameHeader::encode(&frame(), UUID)),
-        "4b5246310b36667230313233343536373839616263646566010000000000000000020000000000000002000000000000\
-         3000000001000000050000000001000000000000000000000000000000000000"
+        hex(&FrameHeader::encode(&frame(), UUID, &secret().sealer()).0),
+        "4b524632e2ced93f30313233343536373839616263646566010000000000000000020000000000000002000000000000\
+         3000000001000000050000000001000000000000\
+         4a2df28039c3d0a400000000"
     );
     let mut entry = [0; 32];
-    PageOob::encode(&Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true }, &mut entry);
-    assert_eq!(hex(&entry), "4f4f423132471f46018000000000000003000000000000000200010100000000");
+    PageOob::encode(
+        &Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true, tag: Some(0x2122_2324) },
+        &mut entry,
+    );
+    assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
     let bytes = root().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 3_806_140_925);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_017_361_264);
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -169,8 +196,8 @@ fn golden_bytes() {
 }
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
-///         the root, 5 no merges for lack of space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
-///         10 no seed of indexes.
+///         the root, 5 no merges because there is no space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
+///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -178,7 +205,7 @@ fn older_roots_open() {
         let mut old = Root { journal_tail: Vec::new(), ..root_without_seed() };
         old.namespaces.truncate(namespaces);
         let mut bytes = encode_without_seed(&old);
-        // Without the length of the tail, which stands in front of the eight sums.
+        // Without the length of the tail, which is in front of the eight sums.
         let behind = bytes.len() - 64;
         bytes.drain(behind - 4..behind);
         let body = &bytes[HEADER_BYTES..];
@@ -198,24 +225,35 @@ fn older_roots_open() {
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
         assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
-    for (version, sum) in [(9, 1_492_963_056), (10, 2_666_733_024)] {
-        let mut bytes = encode_without_seed(&root_without_seed());
+    let newer = [
+        (9, 32, root_without_seed(), 1_492_963_056),
+        (10, 32, root_without_seed(), 2_666_733_024),
+        (11, 24, Root { secret: None, ..root() }, 3_806_140_925),
+        (12, 0, root(), 87_640_190),
+    ];
+    for (version, without, mut old, sum) in newer {
+        old.namespaces.truncate(5);
+        let mut bytes = encode_without(&old, without);
         bytes[4] = version;
         let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(crc_fast::crc32_iscsi(&bytes), sum, "as version {version} wrote it");
-        assert_eq!(Root::decode(&bytes, UUID), Ok(root_without_seed()));
+        assert_eq!(Root::decode(&bytes, UUID), Ok(old));
     }
 }
 
 fn root_without_seed() -> Root {
-    Root { index_seed: 0, ..root() }
+    Root { index_seed: 0, secret: None, ..root() }
 }
 
-/// The root without its last field; its checksum is wrong.
 fn encode_without_seed(root: &Root) -> Vec<u8> {
+    encode_without(root, 32)
+}
+
+/// The root without its last bytes; its checksum is wrong.
+fn encode_without(root: &Root, count: usize) -> Vec<u8> {
     let mut bytes = root.encode(UUID);
-    bytes.truncate(bytes.len() - 8);
+    bytes.truncate(bytes.len() - count);
     let len = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     bytes
@@ -291,6 +329,46 @@ fn golden_journal_page() {
     assert_eq!(journal::check(&page), Some((7, changes.to_vec())));
 }
 
+/// Goal:   the formats of keys above 16 bytes never change unnoticed; what is encoded is decoded, and bytes that are no key are none.
+/// Method: the suffix of a record, and the journal entries of a key, written out byte by byte; suffixes cut and with other lengths.
+#[test]
+fn golden_long_keys() {
+    let digest = Key::of_digest(*b"0123456789abcdef");
+    let key = FullKey::long(digest, b"a key of 22 bytes here");
+    let record = Record { key: digest, ..record() };
+    assert_eq!(RecordHeader::check(&RecordHeader::encode(&record)), Some(record));
+    assert_eq!(hex(&RecordHeader::encode(&record)[16..]), "341200000000110130313233343536373839616263646566");
+    let stored = [b"value", &suffix(&key)[..]].concat();
+    assert_eq!(hex(&stored), hex(b"valuea key of 22 bytes here") + "1600");
+    assert_eq!((record.full_key(&stored), record.own_value_bytes(&stored)), (Some(key), Some(5)));
+    for bad in [&b""[..], b"\x16", b"\x16\0", &stored[6..], b"0123456789abcdef\x10\0", &[0xff; 2000]] {
+        assert_eq!(record.full_key(bad), None, "{bad:?}");
+    }
+    let changes: Vec<Change> = journal::key_bytes(0x1234, key.long_bytes())
+        .chain([Change::Deleted { namespace: 0x1234, key: digest }])
+        .collect();
+    let mut page = vec![0; 128];
+    changes.iter().enumerate().for_each(|(i, change)| journal::write_entry(&mut page, i, change));
+    journal::seal(&mut page, 7, 3);
+    assert_eq!(
+        hex(&page[32..116]),
+        "34120000120000001600000061206b6579206f66203232206279746534120000\
+         1200100016000000732068657265000000000000000000003412000011000000\
+         0000000030313233343536373839616263646566"
+    );
+    assert_eq!(journal::check(&page), Some((7, changes.clone())));
+    let mut long = LongKey::default();
+    let mut add = |change: &Change| {
+        let Change::KeyBytes { namespace, from, len, bytes } = change else { panic!("{change:?}") };
+        long.add(*namespace, *from, *len, bytes);
+        (long.of(0x1234, digest) == key, long.of(5, digest) == key)
+    };
+    assert_eq!(add(&changes[1]), (false, false), "its beginning is missing");
+    assert_eq!(add(&changes[0]), (false, false));
+    assert_eq!(add(&changes[1]), (true, false), "only in its namespace");
+    assert_eq!(add(&changes[1]), (false, false), "once");
+}
+
 /// Goal:   what is encoded is decoded; any flipped bit is noticed.
 /// Method: each format, each bit.
 #[test]
@@ -298,14 +376,21 @@ fn flipped_bits_are_noticed() {
     let header = RecordHeader::encode(&record());
     assert_eq!(RecordHeader::check(&header), Some(record()));
     each_bit(&header, |bytes| assert_eq!(RecordHeader::check(bytes), None));
-    let bytes = FrameHeader::encode(&frame(), UUID);
-    assert_eq!(FrameHeader::check(&bytes, UUID), Some(frame()));
-    each_bit(&bytes, |bytes| assert_eq!(FrameHeader::check(bytes, UUID), None));
-    let oob = Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true };
-    let mut entry = [0; 32];
-    PageOob::encode(&oob, &mut entry);
-    assert_eq!(PageOob::check(&entry), Some(oob));
-    each_bit(&entry, |bytes| assert_eq!(PageOob::check(bytes), None));
+    let sealer = secret().sealer();
+    let (bytes, mask) = FrameHeader::encode(&frame(), UUID, &sealer);
+    assert_eq!(FrameHeader::check(&bytes, UUID, Some(&sealer)), Some((frame(), Some(mask))));
+    assert_eq!(FrameHeader::check(&bytes, UUID, None), Some((frame(), None)));
+    each_bit(&bytes, |bytes| {
+        assert_eq!(FrameHeader::check(bytes, UUID, Some(&sealer)), None);
+        assert_eq!(FrameHeader::check(bytes, UUID, None), None);
+    });
+    for tag in [None, Some(0), Some(7)] {
+        let oob = Oob { bitmap: 0x8001, sequence: 3, log: 2, class: 1, continues: true, tag };
+        let mut entry = [0; 32];
+        PageOob::encode(&oob, &mut entry);
+        assert_eq!(PageOob::check(&entry), Some(oob));
+        each_bit(&entry, |bytes| assert_eq!(PageOob::check(bytes), None));
+    }
     let bytes = root().encode(UUID);
     assert_eq!(Root::decode(&bytes, UUID), Ok(root()));
     each_bit(&bytes, |bytes| assert!(matches!(Root::decode(bytes, UUID), Err(DecodeError::Broken(_)))));
@@ -335,7 +420,7 @@ fn each_bit(bytes: &[u8], check: impl Fn(&[u8])) {
 
 /// Goal:   the records of a block are found from bitmaps alone, over pages and padding, and a lost page costs only
 ///         the records that touch it.
-/// Method: a block with a record that spans pages and padding behind another.
+/// Method: a block with a record that spans pages and padding after another.
 #[test]
 fn extents_follow_records_over_pages() {
     // 8 chunks a page: page 0 holds 0..3 and the start of 3..12, page 1 its end and 12..14, then padding; page 2: 16..18
@@ -364,7 +449,7 @@ fn pages_of_an_earlier_life_do_not_count() {
 
 proptest! {
     /// Goal:   no bytes make a decoder panic or allocate absurdly.
-    /// Method: random bytes, and valid ones with random bytes in them behind a repaired checksum.
+    /// Method: random bytes, and valid ones with random bytes in them after a repaired checksum.
     #[test]
     fn hostile_bytes_are_refused(
         bytes in proptest::collection::vec(any::<u8>(), 0..5000),
@@ -372,7 +457,7 @@ proptest! {
         with in proptest::collection::vec(any::<u8>(), 1..40),
     ) {
         let _ = RecordHeader::check(&bytes);
-        let _ = FrameHeader::check(&bytes, UUID);
+        let _ = FrameHeader::check(&bytes, UUID, None);
         let _ = PageOob::check(&bytes);
         let _ = Root::decode(&bytes, UUID);
         let _ = Root::total_bytes(&bytes);

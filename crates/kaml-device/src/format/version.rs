@@ -6,13 +6,13 @@
 
 use kaml_versions::{Command, SegmentAt, Stamp, Timeline, Version, records};
 
-/// Stands behind the header of a version or a command in the ring.
+/// Follows the header of a version or a command in the ring.
 ///
 /// | offset | bytes | field          | meaning                                                         |
 /// |-------:|------:|----------------|-----------------------------------------------------------------|
-/// |      0 |     8 | `time_ns`      | nanoseconds since 1970, as the host's clock said                |
+/// |      0 |     8 | `time_ns`      | nanoseconds since 1970, by the host's clock                     |
 /// |      8 |     4 | `user_version` | the user version that the version belongs to; for a command its |
-/// |        |       |                | kind: 1 snapshot, 2 roll back, 3 forget                         |
+/// |        |       |                | kind: 1 snapshot, 2 roll back, 3 forget, 4 forget through       |
 /// |     12 |     4 | `reserved`     | zero                                                            |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct VersionStamp {
@@ -44,6 +44,7 @@ pub(crate) fn command_code(command: Command) -> (u32, u32) {
         Command::Snapshot => (1, 0),
         Command::RollBack(version) => (2, version),
         Command::Forget(version) => (3, version),
+        Command::ForgetThrough(version) => (4, version),
     }
 }
 
@@ -53,6 +54,7 @@ pub(crate) fn command_of(kind: u32, version: u32) -> Option<Command> {
         1 => Some(Command::Snapshot),
         2 => Some(Command::RollBack(version)),
         3 => Some(Command::Forget(version)),
+        4 => Some(Command::ForgetThrough(version)),
         _ => None,
     }
 }
@@ -65,7 +67,7 @@ pub(crate) struct Entry {
     pub(crate) table_pages: u16,
     /// Versions in it that are the newest of their key.
     pub(crate) live: u16,
-    /// What tells it from others ([`kaml_versions::SegmentInfo::identity`]); 0 if an older device did not write it down.
+    /// What distinguishes it from others ([`kaml_versions::SegmentInfo::identity`]); 0 if an older device did not write it down.
     pub(crate) identity: u32,
 }
 
@@ -77,7 +79,7 @@ pub(crate) struct Directory {
 }
 
 const MAGIC: [u8; 4] = *b"KVD2";
-/// Of directories without identities, once.
+/// For directories without identities, one time.
 const OLD_MAGIC: [u8; 4] = *b"KVD1";
 
 impl Directory {
@@ -117,7 +119,7 @@ impl Directory {
         [first, second].map(|half| half.repeat(2)).into_iter().find(|bytes| crc_fast::crc32_iscsi(bytes) == crc32c)
     }
 
-    /// The directory, of so many rows, that stands in `bytes`.
+    /// The directory, of this many rows, that is in `bytes`.
     pub(crate) fn decode(bytes: &[u8], rows: u32) -> Option<Directory> {
         let is_old = bytes.starts_with(&OLD_MAGIC);
         let mut bytes = if is_old { bytes } else { &bytes[..bytes.len() / 2] };

@@ -1,10 +1,13 @@
 use super::*;
+use crate::command::{Body, Condition, Op, StageError};
+use crate::first_root::{EPOCH_MAX, FIRST_SEQUENCE_MAX, SEQUENCES_PER_EPOCH_LOG2};
 use crate::namespace::NamespaceOptions;
 use crate::small::formatted;
-use crate::staging::{Body, Condition, Op, StageError};
 use kaml_flash::{Geometry, MediumError, MemoryMedium, Queue};
+use kaml_index::Key;
 use std::sync::Mutex;
 
+mod forged;
 mod refused;
 
 fn commit_root(core: &mut Core, medium: &dyn Medium) {
@@ -26,7 +29,7 @@ fn with_namespace(medium: &dyn Medium) -> (Core, u32) {
 
 fn stage(core: &mut Core, namespace: u32, value: &[u8]) -> Result<u64, StageError> {
     let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-    core.stage(&[Op { namespace, key: Key::from(1), body, condition: Condition::Always }])
+    core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition: Condition::Always }])
 }
 
 fn put(core: &mut Core, medium: &dyn Medium, namespace: u32, value: &[u8]) {
@@ -57,7 +60,7 @@ fn numbers_of_lives_end() {
         match Core::open(&medium) {
             Ok((mut core, _)) => {
                 assert!(opens);
-                assert!(core.writers.sequence >= EPOCH_MAX << SEQUENCES_PER_EPOCH_LOG2 || epoch == 1);
+                assert!(core.log.writers.sequence >= EPOCH_MAX << SEQUENCES_PER_EPOCH_LOG2 || epoch == 1);
                 commit_root(&mut core, &medium);
             }
             Err(error) => assert!(!opens && matches!(error, Error::MetadataDamaged(_)), "{error}"),
@@ -65,26 +68,26 @@ fn numbers_of_lives_end() {
     }
 }
 
-/// Goal:   a life after a crash begins behind all sequences that were used before it, also of Puts that left nothing in the ring;
-///         so many are not used before a root tells of them.
+/// Goal:   a life after a crash begins after all sequences that were used before it, also of Puts that left nothing in the ring;
+///         so many are not used before a root reports them.
 /// Method: as many as may be, without a root; one more waits for it. A crash before and after.
 #[test]
 fn sequences_are_not_used_again() {
     let medium = formatted();
     let (mut core, id) = with_namespace(&medium);
-    core.sequence = core.root.next_sequence + sequences_ahead_max(&core.geometry) - 1;
+    core.log.sequence = core.root.next_sequence + sequences_ahead_max(&core.log.geometry) - 1;
     put(&mut core, &medium, id, b"last");
-    let used = core.sequence;
+    let used = core.log.sequence;
     assert_eq!(stage(&mut core, id, b"one more"), Err(StageError::Busy));
-    assert_eq!(core.sequence, used);
-    assert!(Core::open(&medium.clone_state()).unwrap().0.sequence >= used);
+    assert_eq!(core.log.sequence, used);
+    assert!(Core::open(&medium.clone_state()).unwrap().0.log.sequence >= used);
     core.drive(&medium, |core| core.root.next_sequence == used).unwrap();
     put(&mut core, &medium, id, b"one more");
-    assert!(Core::open(&medium).unwrap().0.sequence > used);
+    assert!(Core::open(&medium).unwrap().0.log.sequence > used);
 }
 
 /// Goal:   a device that was used since it was closed is not opened as it was then: a damaged root takes no Puts along unnoticed.
-/// Method: close, open, put; then what opening wrote is damaged. Without a Put behind it that is what a power cut leaves.
+/// Method: close, open, put; then what opening wrote is damaged. Without a Put after it that is what a power cut leaves.
 #[test]
 fn closed_devices_are_not_taken_for_unused() {
     for used in [false, true] {
@@ -178,7 +181,7 @@ fn mirrors_of_newest_roots_count() {
         assert_eq!((found.generation, found.clean), (newest.0, false), "{damaged:?}");
         let (core, report) = Core::open(&medium).unwrap();
         assert_eq!(report.ring_records, 1, "{damaged:?}");
-        assert!(core.slot(id, &Key::from(1)).is_some());
+        assert!(core.slot(id, Key::from(1)).is_some());
     }
     // The slot is restored first: a cut while the next root is written leaves it.
     let data = AlignedBuf::zeroed(4096);

@@ -1,7 +1,7 @@
-//! Kept versions: what lets the ring go on although somebody's version is still in the page buffer.
+//! Kept versions: what lets the ring continue although somebody's version is still in the page buffer.
 //!
 //! Lives here:       when the buffer's older versions are written to metadata pages, and writing them; the directory.
-//! Lives elsewhere:  what that frees (`checkpoint`), reading it back (`open`).
+//! Lives elsewhere:  what that frees (`roots`), reading it back (`open`).
 //! Implements:       docs/versioned.md "In the device".
 //!
 //! A row is sealed about once while twice the buffer is put, so the oldest frames of a ring of four times the buffer are
@@ -9,69 +9,66 @@
 //! writes to, are kept. When the ring must be given up as a whole, before a clean close or after opening, the whole buffer
 //! is.
 
-use super::Versioned;
 use super::segments::entry_of;
-use crate::checkpoint::StreamWriter;
-use crate::core::{Core, PROGRAMMING_BYTES_MAX};
+use super::state::{KeepJob, Versioned};
+use crate::core::Core;
 use crate::format::version::Directory;
 use crate::namespace::Namespace;
+use crate::space::Purpose;
+use crate::stream::StreamWriter;
 
-/// Versions being written.
-#[derive(Debug)]
-pub(crate) struct KeepJob {
-    pub(crate) namespace: u32,
-    before: u64,
-    first: Option<u64>,
-    pub(crate) out: StreamWriter,
-}
-
-/// With so many eighths of the ring in use, versions are kept that are so many eighths behind its head.
+/// With so many eighths of the ring in use, versions are kept that are so many eighths after its head.
 const USED_EIGHTHS: u64 = 7;
 const KEPT_EIGHTHS: u64 = 5;
-/// The same while a frame finds no place: then the longest one and the rest of its lap fit, whatever the frame that the tail
+/// The same while a frame finds no place: then the longest one and the remainder of its lap fit, whatever the frame that the tail
 /// moves to.
 const KEPT_EIGHTHS_BLOCKED: u64 = 4;
 
 impl Core {
-    /// One step of keeping versions, if that is due. Answers whether some are kept now.
+    /// One step of keeping versions, if that is due. Returns whether some are kept now.
     pub(crate) fn step_keep(&mut self) -> bool {
-        if self.keep_job.is_none() {
+        if self.sealing.keep_job.is_none() {
             let wanted = self.version_spaces().find_map(|(id, space)| Some((id, self.keep_wanted(space)?)));
             let Some((id, before)) = wanted else { return false };
             if self.spaces[&id].versioned.as_ref().is_some_and(|versioned| !versioned.fresh.is_empty()) {
                 return false;
             }
-            self.keep_job = Some(self.capture(id, before));
+            self.sealing.keep_job = Some(self.capture(id, before));
         }
-        if self.writers.programming_bytes > PROGRAMMING_BYTES_MAX {
+        if !self.may_program(Purpose::Keep) {
             return false;
         }
-        let mut job = self.keep_job.take().expect("just made");
+        let mut job = self.sealing.keep_job.take().expect("just made");
         let is_written = self.write_stream(&mut job.out, true);
         match is_written {
             true => self.finish_keep(job),
-            false => self.keep_job = Some(job),
+            false => self.sealing.keep_job = Some(job),
         }
         is_written
     }
 
     /// Whether a segment of a namespace must not be sealed now: its versions are about to be kept.
     pub(crate) fn keep_waits_for(&self, id: u32) -> bool {
-        self.keep_job.is_none() && self.keep_wanted(&self.spaces[&id]).is_some()
+        self.sealing.keep_job.is_none() && self.keep_wanted(&self.spaces[&id]).is_some()
     }
 
     /// The sequence before which versions of a namespace should be kept, if there are any that are not.
     fn keep_wanted(&self, space: &Namespace) -> Option<u64> {
         let versioned = space.versioned.as_ref().expect("a versioned namespace");
-        let ring_bytes = self.geometry.ring_bytes;
-        let behind = match self.ring.used_bytes() > ring_bytes / 8 * USED_EIGHTHS {
-            _ if self.ring.is_blocked() => self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS_BLOCKED),
-            true => self.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS),
+        if versioned.is_restoring {
+            return None; // what is inserted after it was captured would be taken for kept
+        }
+        let ring_bytes = self.log.geometry.ring_bytes;
+        let behind = match self.log.ring.used_bytes() > ring_bytes / 8 * USED_EIGHTHS {
+            _ if self.log.ring.is_blocked() => {
+                self.log.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS_BLOCKED)
+            }
+            true => self.log.ring.frame_at_least_behind(ring_bytes / 8 * KEPT_EIGHTHS),
             false => 0,
         };
-        let named = if self.blocks_are_wanted() { self.blocks.reclaimed_frame_max() + 1 } else { 0 };
-        let asked = self.keep_until.map_or(0, |until| until + 1);
-        let before = self.ring.version_before(behind.max(named)).max(asked);
+        let named = if self.blocks_are_wanted() { self.log.blocks.reclaimed_frame_max() + 1 } else { 0 };
+        let asked = self.sealing.keep_until.map_or(0, |until| until + 1);
+        let before = self.log.ring.version_before(behind.max(named)).max(asked);
         // What is staged is not in the buffer yet.
         let before = versioned.staged.front().map_or(before, |staged| before.min(staged.sequence()));
         if versioned.kept_is_lost {
@@ -113,11 +110,11 @@ impl Core {
             let oldest = space.with_versions(|v| v.columns().oldest_buffered(*kept_before));
             format!(
                 "namespace {id}: {} staged, fresh {fresh:?}, sealed {}, oldest buffered {oldest:?}, kept before {kept_before}, \
-                 lost {kept_is_lost}, merging {is_merging}, wants to keep {:?}, wants seal {}, needs frame {}",
+                 lost {kept_is_lost}, merging {is_merging}, has to keep {:?}, has to seal {}, needs frame {}",
                 staged.len(),
                 sealed.is_some(),
                 self.keep_wanted(space),
-                self.wants_seal,
+                self.sealing.is_wanted,
                 self.versions_frame_of(space),
             )
         };
@@ -141,7 +138,7 @@ impl Core {
 
     /// Whether versions that a request for a root covers are still needed in the ring.
     pub(crate) fn keeps_are_pending(&self) -> bool {
-        let Some(until) = self.keep_until else { return false };
+        let Some(until) = self.sealing.keep_until else { return false };
         self.version_spaces().any(|(_, space)| {
             let versioned = space.versioned.as_ref().expect("a versioned namespace");
             let oldest = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten();
@@ -152,7 +149,7 @@ impl Core {
 
     /// The kept streams of loaded namespaces went down with a block: they are written again.
     pub(crate) fn kept_lost(&mut self) {
-        if let Some(job) = self.keep_job.take() {
+        if let Some(job) = self.sealing.keep_job.take() {
             self.root_commit.retire(job.out.stream.runs);
         }
         for space in self.spaces.values_mut().filter(|space| space.is_loaded()) {

@@ -1,19 +1,20 @@
 //! Reading a versioned namespace back: its directory, the tables of its segments, kept versions.
 //!
-//! Lives here:       what a thread does beside the core, which others use meanwhile; putting what it read in place.
+//! Lives here:       what a thread does next to the core, which others use meanwhile; putting what it read in place.
 //! Lives elsewhere:  the steps of opening after a crash (`open`), loading other namespaces (`crate::loading`).
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.5.
 //!
 //! Why nothing changes meanwhile: only a namespace that is in memory takes Puts and has segments moved, and one leaves memory
 //! only when all its segments are on flash and its directory names them.
 
-use crate::blocks::Pin;
 use crate::core::Core;
 use crate::error::Error;
 use crate::format::root::Stream;
 use crate::format::version::{Directory, Entry, kept_versions};
+use crate::gate::Pin;
 use crate::metadata::{read_damaged_stream, read_stream};
-use crate::versioned::{SegmentRead, segment_chunks};
+use crate::versioned::SegmentRead;
+use crate::versioned::state::segment_chunks;
 use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Error as Damage, Parameters, SegmentAt, SegmentTable, Source, Version, Versions, View, newest,
@@ -26,6 +27,8 @@ pub(crate) struct VersionsLoad {
     id: u32,
     name: String,
     parameters: Parameters,
+    /// Of the device, when the load began.
+    chunk_count: u64,
     snapshot: Option<Stream>,
     kept: Option<Stream>,
     _pins: Vec<Pin>,
@@ -43,7 +46,7 @@ pub(crate) struct LoadedVersions {
 /// A version that was kept, and its record.
 type Kept = (Version, Box<[u8]>);
 
-/// What who salvages hears of things that are missing; everybody else has an error.
+/// Receives what is missing during salvage; all other callers get an error.
 type Problems<'a> = Option<&'a mut Vec<String>>;
 
 /// A segment as the directory has it.
@@ -53,7 +56,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Whether this is the table of another segment, as far as can be told.
+    /// Whether this is the table of another segment, as far as can be determined.
     fn is_other(&self, table: &SegmentTable) -> bool {
         self.entry.identity != 0 && table.identity() != self.entry.identity
     }
@@ -178,7 +181,7 @@ impl VersionsLoad {
     }
 
     /// The table of a segment that begins with another version than these. No version is in two segments: a table that begins as
-    /// another one does stands in that one's place.
+    /// another one does is in that one's place.
     fn read_table(
         &self,
         medium: &dyn Medium,
@@ -198,7 +201,7 @@ impl VersionsLoad {
         })
     }
 
-    /// Makes a damaged table again from the records of its segment, if none is missing. Who salvages takes what there is; if there is
+    /// Rebuilds a damaged table from the records of its segment, if none is missing. Salvage takes what exists; if there is
     /// nothing, the segment is left out.
     fn mend_table(
         &self,
@@ -230,7 +233,7 @@ impl VersionsLoad {
         }
     }
 
-    /// Reads a part of a segment, if it can lie where it is said to.
+    /// Reads a part of a segment, if it can lie where the directory puts it.
     fn read_stored<T>(
         &self,
         medium: &dyn Medium,
@@ -241,7 +244,7 @@ impl VersionsLoad {
         let (at, geometry) = (stored.entry.at, medium.geometry());
         let (_, chunk) = geometry.split(ChunkAddr(at.get()));
         let end = chunk + segment_chunks(&self.parameters, geometry);
-        if at.get() >= geometry.chunk_count() || end > geometry.chunks_per_block() {
+        if at.get() >= self.chunk_count || end > geometry.chunks_per_block() {
             return Err(stored.nowhere());
         }
         SegmentRead::new(geometry, at, &bytes).fetch(medium, self.id, take)
@@ -268,13 +271,14 @@ impl Core {
             id,
             name: space.name.clone(),
             parameters: *space.layout.versions().expect("a versioned namespace"),
+            chunk_count: self.log.geometry.chunk_count(),
             snapshot: space.snapshot.clone(),
             kept,
             _pins: pins,
         }
     }
 
-    /// Puts what was read in place, if it is still wanted and true: readers see it from now on.
+    /// Puts what was read in place, if it is still needed and valid: readers see it from now on.
     pub(crate) fn install_versions(&mut self, loaded: LoadedVersions) {
         let Some(space) = self.spaces.get_mut(&loaded.id).filter(|space| !space.is_loaded()) else { return };
         let versioned = space.versioned.as_mut().expect("a versioned namespace");

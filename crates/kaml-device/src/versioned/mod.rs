@@ -1,14 +1,14 @@
-//! Versioned namespaces in the firmware: what the core knows of one beside its index.
+//! Versioned namespaces in the firmware: what the core knows of one in addition to its index.
 //!
 //! Lives here:       staging and committing versions, which frames of the ring a namespace needs, the attributes.
 //! Lives elsewhere:  the index and its algorithms (`kaml-versions`), sealing and moving segments (`segments`), what makes
-//!                   ring space free without sealing (`keep`), merges for lack of space (`low`), opening (`open`), reading
-//!                   beside the core (`reader`).
+//!                   ring space free without sealing (`keep`), merges because there is no space (`low`), opening (`open`), reading
+//!                   next to the core (`reader`).
 //! Implements:       docs/versioned.md "In the device".
 //!
 //! A version's life: `stage` appends it to the commit ring; its commit puts it into the page buffer; sealing copies it into
 //! a segment, which is placed like a large value; when the segment is programmed the journal names it. Until a root has
-//! that journal entry, the version's ring frame stays, or a stream of *kept* versions has it.
+//! that journal entry, the version's ring frame is kept, or a stream of *kept* versions has it.
 //!
 //! Invariants
 //! - segments of a namespace are journaled in the order of sealing, so of each key a crash leaves all versions up to some
@@ -19,124 +19,50 @@
 mod keep;
 mod load;
 mod low;
+pub(crate) mod merge_policy;
 mod open;
 mod read;
+mod restore;
 mod segments;
+pub(crate) mod state;
 
-pub(crate) use keep::KeepJob;
 pub(crate) use load::{LoadedVersions, VersionsLoad};
-pub use low::MergePolicy;
 pub(crate) use open::Again;
-pub(crate) use read::Replaced;
 pub use read::{SegmentRead, VersionReader};
+pub(crate) use segments::NoSegment;
 pub use segments::segment_image;
-pub(crate) use segments::{NoSegment, Placing, for_each_segment};
 
-use crate::blocks::BlockTable;
+use self::state::{StagedVersion, VersionOptions, Versioned};
+use crate::command::{Body, Condition, Op, StageError, refused_by};
 use crate::core::Core;
 use crate::error::{Error, NotForVersions};
 use crate::format::journal::Change;
 use crate::format::record::{RING_ALIGN, Record, RecordHeader, RecordKind};
-use crate::format::root::Stream;
-use crate::format::version::{Directory, VersionStamp, command_code};
+use crate::format::version::{VersionStamp, command_code};
 use crate::layout::{Door, VersionLayout};
 use crate::namespace::{Namespace, NamespaceShared};
 use crate::ring::Staged;
-use crate::staging::{Body, Condition, Op, StageError};
-use kaml_flash::{ChunkAddr, Geometry};
+use crate::space::Purpose;
 use kaml_index::{Key, KeyKind};
 use kaml_versions::{
-    BLOOM_HASHES_MAX, BloomOptions, Command, Index, Kind, Parameters, Place, Sealed, Stamp, ValueShape, Version,
-    Versions,
+    BLOOM_HASHES_MAX, Command, Index, Kind, Parameters, Place, Stamp, Timeline, ValueShape, Version, Versions,
 };
-use std::collections::{BTreeSet, VecDeque};
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
-
-/// What a versioned namespace is asked to be when it is created. Zero: as suits the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct VersionOptions {
-    /// Bytes of its page buffer: memory, and ring space that it may hold. At most a third of the commit ring, all versioned
-    /// namespaces together; a quarter if zero.
-    pub buffer_bytes: u64,
-    /// Bytes of a segment: whole program units that fill an erase block but for a 64th. Up to 1 MiB if zero.
-    pub segment_bytes: u32,
-    /// Chains of segments that keys are spread over.
-    pub rows: u32,
-    /// Bits compared before a page is read, 4 to 28; 14 if zero. One more costs an eighth of a byte a version. Not with
-    /// `bloom`.
-    pub fingerprint_bits: u32,
-    /// Find versions as the paper does, by its Bloom filters, in place of what is better: a baseline to measure.
-    pub bloom: Option<BloomOptions>,
-    /// Merge it when space runs low, within these rules; nothing: never by itself.
-    pub merge_when_low: Option<MergePolicy>,
-}
 
 /// Segments are this long where the device allows it (paper:Muninn Table 1).
 const SEGMENT_BYTES: u64 = 1 << 20;
 /// A page of versions, the unit of a read.
 const PAGE_BYTES: u32 = 4096;
-/// Part of the ring that the buffers of all versioned namespaces may hold, and the part that one gets unless told.
+/// Part of the ring that the buffers of all versioned namespaces may hold, and the part that one gets by default.
 const BUFFERS_OF_RING: u64 = 3;
 const BUFFER_OF_RING: u64 = 4;
+/// The smallest buffer that a namespace gets by default: segments of 16 KiB.
+const BUFFER_BYTES_MIN: u64 = 64 << 10;
 
-/// A segment on its way to flash that the journal does not name yet.
-#[derive(Debug)]
-pub(crate) struct Fresh {
-    pub(crate) ticket: u64,
-    pub(crate) row: u32,
-    pub(crate) at: ChunkAddr,
-    pub(crate) is_programmed: bool,
-    /// The oldest ring frame that has a version of it.
-    pub(crate) frame: u64,
-    /// Its smallest sequence.
-    pub(crate) first_sequence: u64,
-}
-
-/// What is staged and not committed.
-#[derive(Debug)]
-pub(crate) enum StagedVersion {
-    Record { sequence: u64, record: Box<[u8]> },
-    Command(Command, Stamp),
-}
-
-impl StagedVersion {
-    fn sequence(&self) -> u64 {
-        match self {
-            StagedVersion::Record { sequence, .. } => *sequence,
-            StagedVersion::Command(_, stamp) => stamp.sequence,
-        }
-    }
-}
-
-/// The state of a versioned namespace that only the core sees.
-#[derive(Debug, Default)]
-pub(crate) struct Versioned {
-    /// In the order of their commits.
-    pub(crate) staged: VecDeque<StagedVersion>,
-    /// In the order of sealing.
-    pub(crate) fresh: VecDeque<Fresh>,
-    /// Rows that are full although the buffer is not.
-    pub(crate) full_rows: BTreeSet<u32>,
-    /// Sealed, and not placed for lack of a block.
-    pub(crate) sealed: Option<Box<Sealed>>,
-    pub(crate) kept: Option<Stream>,
-    pub(crate) kept_before: u64,
-    /// The smallest sequence in the kept stream, once that was read or written.
-    pub(crate) kept_first: Option<u64>,
-    /// The same of the stream that the root on the medium names.
-    pub(crate) kept_first_in_root: Option<u64>,
-    /// The kept stream went down with a block.
-    pub(crate) kept_is_lost: bool,
-    /// A merge is under way, which knows groups by their numbers: they stay in memory as they are.
-    pub(crate) is_merging: bool,
-    /// What may go when space runs low; nothing: it is not merged by itself.
-    pub(crate) merge_when_low: Option<MergePolicy>,
-    /// When it was last merged for that reason, or would have been.
-    pub(crate) low_merge_ended: Option<low::Ended>,
-    /// While opening: segments that are not restored yet.
-    pub(crate) directory: Option<Directory>,
-}
-
+/// Part of the device that the timelines of all namespaces may take, with all their copies: each stands twice in a directory, and two of
+/// these exist while a checkpoint replaces one.
+const TIMELINES_OF_DEVICE: u64 = 16;
+const TIMELINE_COPIES: u64 = 4;
 impl NamespaceShared {
     pub(crate) fn versions(&self) -> RwLockReadGuard<'_, Option<Versions>> {
         self.versions.read().expect("no panics under this lock")
@@ -158,23 +84,13 @@ impl Namespace {
         self.shared.versions().as_ref().map(look)
     }
 
-    fn change_versions<T>(&self, change: impl FnOnce(&mut Versions) -> T) -> T {
+    pub(crate) fn change_versions<T>(&self, change: impl FnOnce(&mut Versions) -> T) -> T {
         change(self.shared.versions_mut().as_mut().expect("versions stay loaded while they are in use"))
     }
 }
 
-impl Versioned {
-    /// The namespace is gone: gives back the blocks of segments that were programmed and not journaled. Answers the kept
-    /// stream.
-    pub(crate) fn forget(self, blocks: &mut BlockTable, geometry: &Geometry) -> Option<Stream> {
-        let programmed = self.fresh.iter().filter(|fresh| fresh.is_programmed);
-        programmed.for_each(|fresh| blocks.unhold(geometry.split(fresh.at).0.0));
-        self.kept
-    }
-}
-
 impl Core {
-    /// What the core knows of a namespace that is there and versioned.
+    /// What the core knows of a namespace that exists and versioned.
     fn versioned_mut(&mut self, id: u32) -> &mut Versioned {
         self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut()).expect("a versioned namespace")
     }
@@ -184,15 +100,25 @@ impl Core {
     /// The shape that a namespace gets, or why it cannot.
     pub(crate) fn version_layout(&self, keys: KeyKind, options: &VersionOptions) -> Result<VersionLayout, Error> {
         let bad = |why: String| Error::BadVersionOptions(why);
-        let geometry = &self.geometry;
+        if keys.bytes_max() > Key::BYTES_MAX {
+            return Err(bad("they take keys of at most 16 bytes; choose u64 or bytes as its keys".to_owned()));
+        }
+        let geometry = &self.log.geometry;
         let buffers = self.version_spaces().filter_map(|(_, space)| space.layout.versions().map(|p| p.buffer_bytes));
         let free = (geometry.ring_bytes / BUFFERS_OF_RING).saturating_sub(buffers.sum());
+        let is_first = self.version_spaces().next().is_none();
         let buffer_bytes = match options.buffer_bytes {
-            0 => (geometry.ring_bytes / BUFFER_OF_RING).min(free),
+            0 if is_first => geometry.ring_bytes / BUFFER_OF_RING,
+            // Half of what the others have left: however many there are, there is some for the next one.
+            0 => (free / 2).max(BUFFER_BYTES_MIN),
             bytes => bytes,
         };
         if buffer_bytes > free {
-            return Err(bad(format!("a buffer of {buffer_bytes} bytes; the commit ring has {free} left for buffers")));
+            let what = format!("a buffer of {buffer_bytes} bytes; the commit ring has {free} left for buffers");
+            let count = self.version_spaces().count();
+            return Err(bad(format!(
+                "{what} in addition to those of {count} namespaces; choose smaller buffers, or make a device with a larger ring"
+            )));
         }
         let unit = u64::from(geometry.page_bytes * geometry.pages_per_program);
         let segment_bytes = match u64::from(options.segment_bytes) {
@@ -210,7 +136,7 @@ impl Core {
         let page_bytes = PAGE_BYTES.max(geometry.chunk_bytes);
         let or = |asked: u32, chosen: u32| if asked == 0 { chosen } else { asked };
         let parameters =
-            Parameters::for_segments(buffer_bytes, page_bytes, segment_bytes, self.seed(self.next_namespace));
+            Parameters::for_segments(buffer_bytes, page_bytes, segment_bytes, self.seed(self.catalog.next_id));
         let parameters = match &options.bloom {
             Some(_) if options.fingerprint_bits > 0 => return Err(bad("filters have no fingerprints".to_owned())),
             Some(bloom) if bloom.hashes as usize > BLOOM_HASHES_MAX => {
@@ -230,15 +156,15 @@ impl Core {
 
     /// The longest segments that fit a small buffer a few times.
     fn segment_bytes_for(&self, buffer_bytes: u64) -> Option<u64> {
-        let unit = u64::from(self.geometry.page_bytes * self.geometry.pages_per_program);
+        let unit = u64::from(self.log.geometry.page_bytes * self.log.geometry.pages_per_program);
         let max = SEGMENT_BYTES.min(buffer_bytes / 4);
         let units = (1..=max / unit).rev().find(|units| self.segments_fill_block(units * unit))?;
         Some(units * unit)
     }
 
-    /// Whether segments of so many bytes leave no more of a block than collection takes for garbage.
+    /// Whether segments of this many bytes leave no more of a block than collection takes for garbage.
     fn segments_fill_block(&self, segment_bytes: u64) -> bool {
-        let block = self.geometry.block_bytes();
+        let block = self.log.geometry.block_bytes();
         (1..=block).contains(&segment_bytes) && block % segment_bytes < block / 64
     }
 
@@ -251,9 +177,9 @@ impl Core {
         self.time_ns = unix_ns;
     }
 
-    /// Whether somebody wants to know the time of puts.
+    /// Whether somebody needs to know the time of puts.
     pub fn wants_time(&self) -> bool {
-        self.keeps_versions
+        self.catalog.keeps_versions
     }
 
     // --- staging ----------------------------------------------------------------------------------------------------
@@ -275,12 +201,13 @@ impl Core {
         }
         match op.condition {
             Condition::Always => Ok(()),
-            Condition::UnchangedSince(sequence) if self.is_unchanged(space, &op.key, sequence) => Ok(()),
-            Condition::UnchangedSince(_) => {
-                Err(Error::Conflict { namespace: op.namespace, key: op.key, present: true }.into())
+            Condition::UnchangedSince(sequence) if self.is_unchanged(space, op.key.key(), sequence) => Ok(()),
+            Condition::UnchangedSince(sequence) => {
+                let conflict = Error::Conflict { namespace: op.namespace, key: op.key.to_buf(), present: true };
+                Err(refused_by(self.frame_that_changes(space, op, sequence), conflict))
             }
             Condition::IfAbsent | Condition::IfPresent => {
-                let (namespace, key, present) = (op.namespace, op.key, op.condition == Condition::IfPresent);
+                let (namespace, key, present) = (op.namespace, *op.key.key(), op.condition == Condition::IfPresent);
                 Err(Error::from(NotForVersions::Condition { namespace, key, present }).into())
             }
         }
@@ -294,7 +221,7 @@ impl Core {
 
     /// The longest value of a versioned namespace.
     pub(crate) fn version_bytes_max(&self, parameters: &Parameters) -> u64 {
-        let ring = self.ring.payload_bytes_max() - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
+        let ring = self.log.ring.payload_bytes_max() - RecordHeader::BYTES - VersionStamp::BYTES - RING_ALIGN;
         parameters.value_bytes_max().min(ring as u64)
     }
 
@@ -305,6 +232,18 @@ impl Core {
             StagedVersion::Command(_, stamp) => stamp.sequence > sequence,
         };
         let versioned = space.versioned.as_ref().expect("checked");
+        !versioned.staged.iter().any(is_newer) && self.is_unchanged_by_committed(space, key, sequence)
+    }
+
+    /// The newest frame that may change a key after that sequence, unless committed versions have changed it already.
+    fn frame_that_changes(&self, space: &Namespace, op: &Op<'_>, sequence: u64) -> Option<u64> {
+        let changes = |(_, staged): &(u64, &Staged)| staged.namespace == op.namespace && staged.version > sequence;
+        let newest = self.log.ring.uncommitted_in_frames().rev().find(changes).map(|(frame, _)| frame);
+        newest.filter(|_| self.is_unchanged_by_committed(space, op.key.key(), sequence))
+    }
+
+    /// As [`Core::is_unchanged`], by what is committed.
+    fn is_unchanged_by_committed(&self, space: &Namespace, key: &Key, sequence: u64) -> bool {
         let in_buffer = |versions: &Versions| match versions.columns().search(key, u64::MAX).next() {
             Some(Place::Buffered(version, _)) => version.sequence > sequence,
             Some(Place::Page(_)) | None => false,
@@ -316,13 +255,13 @@ impl Core {
         };
         let commanded = |versions: &Versions| versions.timeline().changed() > sequence;
         let changed = |versions: &Versions| commanded(versions) || in_buffer(versions) || sealed(versions);
-        !versioned.staged.iter().any(is_newer) && !space.with_versions(changed).unwrap_or(true)
+        !space.with_versions(changed).unwrap_or(true)
     }
 
     /// A sequence: versions of a namespace up to it are committed, later ones are not yet or will be staged.
     pub fn newest_committed(&self, namespace: u32) -> u64 {
         let versioned = self.spaces.get(&namespace).and_then(|space| space.versioned.as_ref());
-        versioned.and_then(|v| v.staged.front()).map_or(self.sequence, |staged| staged.sequence() - 1)
+        versioned.and_then(|v| v.staged.front()).map_or(self.log.sequence, |staged| staged.sequence() - 1)
     }
 
     /// Whether the buffer of a namespace has no room just now.
@@ -350,11 +289,11 @@ impl Core {
             Body::Placed { .. } => unreachable!("checked"),
         };
         let version = Version {
-            key: op.key,
+            key: *op.key.key(),
             kind,
             value_len: value.len() as u32,
             value_crc,
-            sequence: self.sequence,
+            sequence: self.log.sequence,
             time_ns: self.time_ns,
             user_version,
             ordinal: 0,
@@ -362,28 +301,64 @@ impl Core {
         let kind = if kind == Kind::Value { RecordKind::Version } else { RecordKind::VersionTombstone };
         let record = Record {
             namespace: op.namespace,
-            key: op.key,
+            key: *op.key.key(),
             kind,
             value_len: version.value_len,
             value_crc,
-            sequence: self.sequence,
+            sequence: self.log.sequence,
         };
         let stamp = VersionStamp { time_ns: self.time_ns, user_version }.encode();
-        let staged = Staged::version(op.namespace, op.key, self.sequence);
-        self.ring.stage(&RecordHeader::encode(&record), [&stamp, value], staged);
-        let staged = StagedVersion::Record { sequence: self.sequence, record: version.record(value) };
+        let staged = Staged::version(op.namespace, *op.key.key(), self.log.sequence);
+        self.log.ring.stage(&RecordHeader::encode(&record), [&stamp, value, &[]], staged);
+        let staged = StagedVersion::Record { sequence: self.log.sequence, record: version.record(value) };
         self.versioned_mut(op.namespace).staged.push_back(staged);
     }
 
-    /// Stages a command on user versions, in its place among the Puts. Answers the frame that carries it and the user version
+    /// Whether there is room for a command: what makes timelines longer has a budget, and what makes them shorter is taken as deletes are.
+    fn admit_command(&self, namespace: u32, command: Command, growth: u64) -> Result<(), StageError> {
+        if matches!(command, Command::Forget(_) | Command::ForgetThrough(_)) {
+            return self.admit_data(Purpose::Forget, 0, false);
+        }
+        let max = self.timeline_bytes_max();
+        let bytes = self.version_spaces().map(|(_, space)| space.timeline_bytes()).sum::<u64>() + growth;
+        if bytes > max {
+            return Err(Error::SnapshotsFull { namespace, bytes, max }.into());
+        }
+        let chunks = (growth * TIMELINE_COPIES).div_ceil(self.log.geometry.chunk_bytes.into());
+        self.admit_data(Purpose::Timeline, chunks, false)
+    }
+
+    /// Bytes that the timelines of all namespaces may have together.
+    pub(crate) fn timeline_bytes_max(&self) -> u64 {
+        self.log.geometry.block_bytes() * u64::from(self.log.blocks.count()) / TIMELINES_OF_DEVICE / TIMELINE_COPIES
+    }
+
+    /// Whether a rollback would change nothing: no version was put since the snapshot ended, and none is about to be. False of what is not
+    /// in memory.
+    pub fn rollback_does_nothing(&self, namespace: u32, to: u32) -> bool {
+        let Some((space, versioned)) = self.spaces.get(&namespace).and_then(|s| Some((s, s.versioned.as_ref()?)))
+        else {
+            return false;
+        };
+        let is_new = |versions: &Versions, end: u64| {
+            let columns = versions.columns();
+            let rows = 0..columns.parameters().rows;
+            columns.oldest_buffered(end).is_some() || rows.into_iter().any(|row| columns.sealed_end(row) > end)
+        };
+        let nothing = |versions: &Versions| {
+            versions.timeline().rollback_does_nothing_since(to).is_some_and(|end| !is_new(versions, end))
+        };
+        versioned.staged.is_empty() && space.with_versions(nothing).unwrap_or(false)
+    }
+
+    /// Stages a command on user versions, in its place among the Puts. Returns the frame that carries it and the user version
     /// that it finishes, or forgets.
     pub fn stage_version_command(&mut self, namespace: u32, command: Command) -> Result<(u64, u32), StageError> {
         self.writable()?;
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let space = self.known_space(namespace)?;
         space.layout.admit(namespace, Door::Versions)?;
-        self.check_durable(namespace)?;
-        let Some(checked) = space.with_versions(|v| v.timeline().check(command).map(|()| v.timeline().present()))
-        else {
+        let check = |timeline: &Timeline| (timeline.check(command), timeline.present(), timeline.growth_of(command));
+        let Some((checked, present, growth)) = space.with_versions(|v| check(v.timeline())) else {
             return Err(StageError::NeedIndex(namespace));
         };
         let versioned = space.versioned.as_ref().expect("admitted");
@@ -391,9 +366,13 @@ impl Core {
         if has_command {
             return Err(StageError::Busy); // it may change what this one can do
         }
-        self.check_ring_has_room(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN, 1)?;
-        let present = checked.map_err(Error::Versions)?;
-        self.sequence += 1;
+        checked.map_err(Error::Versions)?;
+        self.admit_command(namespace, command, growth)?;
+        self.admit_to_ring(RecordHeader::BYTES + VersionStamp::BYTES + RING_ALIGN, 1)?;
+        if growth > 0 {
+            self.space.pace.has_written(1); // while blocks are short, collection sets the pace of what takes journal, too
+        }
+        self.log.sequence += 1;
         let (kind, about) = command_code(command);
         let key = Key::from(u64::from(about));
         let record = Record {
@@ -402,17 +381,20 @@ impl Core {
             kind: RecordKind::VersionCommand,
             value_len: 0,
             value_crc: 0,
-            sequence: self.sequence,
+            sequence: self.log.sequence,
         };
         let stamp = VersionStamp { time_ns: self.time_ns, user_version: kind }.encode();
-        let staged = Staged::version(namespace, key, self.sequence);
-        self.ring.stage(&RecordHeader::encode(&record), [&stamp, &[]], staged);
-        self.ring.end_put();
-        let stamp = Stamp { sequence: self.sequence, time_ns: self.time_ns };
+        let staged = Staged::version(namespace, key, self.log.sequence);
+        self.log.ring.stage(&RecordHeader::encode(&record), [&stamp, &[], &[]], staged);
+        self.log.ring.end_put();
+        let stamp = Stamp { sequence: self.log.sequence, time_ns: self.time_ns };
         let versioned = self.versioned_mut(namespace);
         versioned.staged.push_back(StagedVersion::Command(command, stamp));
-        let finished = if let Command::Forget(version) = command { version } else { present };
-        Ok((self.ring.staging_number(), finished))
+        let finished = match command {
+            Command::Forget(version) | Command::ForgetThrough(version) => version,
+            Command::Snapshot | Command::RollBack(_) => present,
+        };
+        Ok((self.log.ring.staging_number(), finished))
     }
 
     pub(crate) fn unstage_version(&mut self, namespace: u32) {
@@ -440,14 +422,14 @@ impl Core {
                 });
                 let versioned = space.versioned.as_mut().expect("just seen");
                 versioned.full_rows.extend(row);
-                self.wants_seal |= row.is_some() || buffer;
+                self.sealing.is_wanted |= row.is_some() || buffer;
             }
             StagedVersion::Command(command, stamp) => {
                 let done = space.change_versions(|versions| versions.command(command, stamp));
                 done.expect("checked when it was staged, and no other came between");
                 space.dirty = true;
-                self.table_is_exact = false;
-                self.journal.append(&Change::Versions { namespace, command, stamp });
+                self.log.table_is_exact = false;
+                self.log.journal.append(&Change::Versions { namespace, command, stamp });
             }
         }
     }
@@ -462,14 +444,14 @@ impl Core {
     pub(crate) fn versions_frame_of(&self, space: &Namespace) -> u64 {
         let versioned = space.versioned.as_ref().expect("a versioned namespace");
         let buffered = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten();
-        let buffered = buffered.map(|sequence| self.ring.frame_of_version(sequence));
+        let buffered = buffered.map(|sequence| self.log.ring.frame_of_version(sequence));
         versioned.fresh.iter().map(|fresh| fresh.frame).chain(buffered).min().unwrap_or(u64::MAX)
     }
 
     /// The smallest sequence of a namespace that opening after a crash might bring back: merges must not drop it.
     ///
     /// # Errors
-    /// [`StageError::NeedIndex`]: what is kept is known once it was read.
+    /// [`StageError::NeedIndex`]: what is kept is known after it was read.
     pub fn merge_limit(&self, namespace: u32) -> Result<u64, StageError> {
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
@@ -478,13 +460,8 @@ impl Core {
         }
         let versioned = space.versioned.as_ref().expect("admitted");
         let kept = versioned.kept_first.into_iter().chain(versioned.kept_first_in_root);
-        Ok(kept.chain([self.ring.first_version()]).min().expect("at least the ring's"))
+        Ok(kept.chain([self.log.ring.first_version()]).min().expect("at least the ring's"))
     }
-}
-
-/// Chunks of a segment.
-pub(crate) fn segment_chunks(parameters: &Parameters, geometry: &Geometry) -> u32 {
-    (parameters.segment_bytes() / geometry.chunk_bytes as usize) as u32
 }
 
 #[cfg(test)]
@@ -493,11 +470,11 @@ mod tests {
     use crate::namespace::NamespaceOptions;
     use kaml_flash::{Completion, MemoryMedium};
 
-    /// A Put that is durable, while nothing else goes on.
+    /// A Put that is durable, while nothing else continues.
     fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
-        let frame = core.stage(&[Op { namespace, key: Key::from(1), body, condition }])?;
+        let frame = core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition }])?;
         let (id, mut io) = core.begin_persist().expect("one at a time");
         let result = kaml_flash::Medium::execute(medium, &mut io);
         core.complete(Completion { id, io, result });
@@ -511,23 +488,23 @@ mod tests {
         Ok(())
     }
 
-    /// A device with a versioned namespace that wants a row sealed and has no block for it; and the blocks that it had.
+    /// A device with a versioned namespace that needs a row sealed and has no block for it; and the blocks that it had.
     fn without_blocks() -> (Core, MemoryMedium, u32, Vec<u32>) {
         let medium = crate::small::formatted();
         let (mut core, _) = Core::open(&medium).unwrap();
         let id = core.create_namespace("versions", &VersionOptions::default().into()).unwrap();
         let durable = core.request_checkpoint();
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
-        while !core.wants_seal {
+        while !core.sealing.is_wanted {
             put(&mut core, &medium, id, Condition::Always).unwrap();
         }
         let taken = crate::small::take_blocks(&mut core, &medium, 2);
         (0..10).for_each(|_| core.drive_once(&medium).unwrap());
-        assert!(core.wants_seal && core.spaces[&id].versioned.as_ref().unwrap().sealed.is_some());
+        assert!(core.sealing.is_wanted && core.spaces[&id].versioned.as_ref().unwrap().sealed.is_some());
         (core, medium, id, taken)
     }
 
-    /// Goal:   a merge that finds no block where none will come is told so, also while a row waits to be sealed for want of one: each would
+    /// Goal:   a merge that finds no block where none will come gets an error, also while a row waits for one to be sealed into: each would
     ///         wait for the other.
     /// Method: such a row, and the two steps of a merge that wait.
     #[test]
@@ -543,7 +520,7 @@ mod tests {
         core.drive_once(&medium).unwrap();
     }
 
-    /// Goal:   a namespace stays in memory while one of its rows waits to be sealed, although nothing of it is needed in the ring.
+    /// Goal:   a namespace is kept in memory while one of its rows waits to be sealed, although nothing of it is needed in the ring.
     /// Method: such a row, all of which is kept; then there are blocks again.
     #[test]
     fn rows_that_wait_to_be_sealed_stay_in_memory() {
@@ -552,7 +529,7 @@ mod tests {
         core.drive(&medium, |core| core.roots_done() >= settled).unwrap();
         assert_eq!(core.versions_frame(), u64::MAX, "all of it is kept");
         let left = core.unload_index(id);
-        taken.into_iter().for_each(|block| core.blocks.close(block, 0));
+        taken.into_iter().for_each(|block| core.log.blocks.close(block, 0));
         core.drive(&medium, Core::is_idle).unwrap();
         assert_eq!(left, Ok(false));
         assert_eq!(core.spaces[&id].with_versions(|versions| versions.columns().segment_count()), Some(1));
@@ -567,13 +544,13 @@ mod tests {
     fn wide_segments_are_no_change() {
         let medium = crate::small::formatted();
         let (mut core, _) = Core::open(&medium).unwrap();
-        let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+        let options = NamespaceOptions::from(VersionOptions::default());
         let id = core.create_namespace("versions", &options).unwrap();
         let durable = core.request_root(false);
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         commit(&mut core, &medium, id, Condition::Always).unwrap();
-        core.sequence += 1 << 33;
-        core.root.next_sequence = core.sequence;
+        core.log.sequence += 1 << 33;
+        core.root.next_sequence = core.log.sequence;
         while core.spaces[&id].with_versions(|versions| versions.columns().segment_count()) == Some(0) {
             commit(&mut core, &medium, id, Condition::Always).unwrap();
         }

@@ -1,6 +1,6 @@
 //! Opening a versioned namespace after a crash: what the journal and the ring have beyond its directory.
 //!
-//! Lives here:       doing again what the journal and the ring say.
+//! Lives here:       repeating what the journal and the ring contain.
 //! Lives elsewhere:  the order of the steps (`recovery`), reading directory, tables and kept versions (`load`).
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.5.
 //!
@@ -31,7 +31,7 @@ impl Again {
         }
     }
 
-    /// What a whole record of the ring says.
+    /// The content of a whole record of the ring.
     pub(crate) fn of_ring(record: &Record, body: &[u8]) -> Option<Again> {
         let (head, value) = body.split_at_checked(VersionStamp::BYTES)?;
         let VersionStamp { time_ns, user_version } = VersionStamp::decode(head)?;
@@ -42,7 +42,9 @@ impl Again {
                 let about = record.key.as_u64().and_then(|about| u32::try_from(about).ok())?;
                 return Some(Again::Command(command_of(user_version, about)?, stamp(record.sequence, time_ns)));
             }
-            RecordKind::Value | RecordKind::Tombstone | RecordKind::Mapping => return None,
+            RecordKind::Value | RecordKind::Tombstone | RecordKind::Mapping | RecordKind::RangeTombstone => {
+                return None;
+            }
         };
         let (key, value_len, value_crc, sequence) = (record.key, record.value_len, record.value_crc, record.sequence);
         let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal: 0 };
@@ -72,7 +74,11 @@ impl Core {
             Change::SegmentIn { namespace, .. }
             | Change::SegmentsOut { namespace, .. }
             | Change::Versions { namespace, .. } => *namespace,
-            Change::Moved { .. } | Change::Deleted { .. } | Change::Block { .. } => return,
+            Change::Moved { .. }
+            | Change::Deleted { .. }
+            | Change::RangeDeleted { .. }
+            | Change::KeyBytes { .. }
+            | Change::Block { .. } => return,
         };
         let Some(space) = self.spaces.get_mut(&namespace).filter(|space| entry >= space.snapshot_entry) else { return };
         let Some(directory) = space.versioned.as_mut().and_then(|v| v.directory.as_mut()) else { return };
@@ -82,7 +88,7 @@ impl Core {
         }
     }
 
-    /// Puts versions into the buffer that are missing, in the order of their sequences, and carries out commands again.
+    /// Puts versions into the buffer that are missing, in the order of their sequences, and executes commands again.
     pub(crate) fn do_again(&mut self, medium: &dyn Medium, id: u32, mut again: Vec<Again>) -> Result<(), Error> {
         again.sort_by_key(Again::sequence);
         again.dedup_by_key(|again| again.sequence());
@@ -95,7 +101,7 @@ impl Core {
                         continue;
                     }
                     self.spaces.get_mut(&id).expect("just seen").dirty = true;
-                    self.journal.append(&Change::Versions { namespace: id, command, stamp });
+                    self.log.journal.append(&Change::Versions { namespace: id, command, stamp });
                 }
                 Again::Version(version, record) if self.is_missing(medium, id, &version)? => {
                     self.spaces[&id].change_versions(|versions| versions.insert(&version.key, record));
@@ -125,7 +131,7 @@ impl Core {
             if !self.buffer_is_overfull(id) {
                 return Ok(());
             }
-            self.wants_seal = true;
+            self.sealing.is_wanted = true;
             self.drive_once(medium)?;
         }
         Err(self.full_now())
@@ -133,7 +139,7 @@ impl Core {
 }
 
 impl Directory {
-    /// Makes a change; false if nothing that it is about is there.
+    /// Makes a change; false if what it changes does not exist.
     fn replay(&mut self, change: &Change) -> bool {
         match *change {
             Change::SegmentIn { row, place, entry, .. } => {
@@ -150,7 +156,11 @@ impl Directory {
                 true
             }
             Change::Versions { command, stamp, .. } => self.timeline.carry_out(command, stamp).is_ok(),
-            Change::Moved { .. } | Change::Deleted { .. } | Change::Block { .. } => false,
+            Change::Moved { .. }
+            | Change::Deleted { .. }
+            | Change::RangeDeleted { .. }
+            | Change::KeyBytes { .. }
+            | Change::Block { .. } => false,
         }
     }
 }

@@ -1,16 +1,17 @@
-//! Reading versions beside the core: a short look at the index, pins, then reads of flash.
+//! Reading versions next to the core: a short look at the index, pins, then reads of flash.
 //!
 //! Lives here:       looks, pins, where a part of a segment is just now.
 //! Lives elsewhere:  what is looked for (`kaml_versions::Source` and what reads through it), the reads (the drivers).
-//! Implements:       design sections 2 and 4; docs/versioned.md "In the device".
+//! Implements:       docs/versioned.md "In the device".
 //!
-//! Why a pin is enough: a segment's address changes under the lock that a look holds. Whoever pins a block during a look
+//! Why a pin is enough: a segment's address changes under the lock that a look holds. A caller that pins a block during a look
 //! has it pinned before the segment can move, and blocks are erased only after that, when nobody pins them. Where a block fails
 //! before its segments are on flash, what was to be programmed is kept as long.
 
-use crate::blocks::Pin;
+use super::state::Replaced;
 use crate::core::Core;
 use crate::error::Error;
+use crate::gate::Pin;
 use crate::layout::Door;
 use crate::metadata::read_again;
 use crate::namespace::NamespaceShared;
@@ -28,7 +29,7 @@ pub struct SegmentRead {
     pub at: ChunkAddr,
     /// Bytes to read.
     pub bytes: usize,
-    /// Which of them were asked for.
+    /// Which of them were requested.
     part: Range<usize>,
 }
 
@@ -40,7 +41,7 @@ impl SegmentRead {
         SegmentRead { at: ChunkAddr(at.get() + first as u64), bytes: (end - first) * chunk, part }
     }
 
-    /// What was asked for, of the bytes that were read.
+    /// What was requested, of the bytes that were read.
     pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.part.clone()]
     }
@@ -69,13 +70,7 @@ impl SegmentRead {
     }
 }
 
-/// A segment whose block failed while it stood in a buffer there.
-pub(crate) struct Replaced {
-    at: ChunkAddr,
-    image: Arc<AlignedBuf>,
-}
-
-/// Reads one versioned namespace, beside the core.
+/// Reads one versioned namespace, next to the core.
 pub struct VersionReader {
     reader: Reader,
     shared: Arc<NamespaceShared>,
@@ -90,16 +85,15 @@ impl Reader {
     pub fn versions(&self, namespace: u32) -> Result<VersionReader, Error> {
         let shared = self.space(namespace)?;
         shared.layout.admit(namespace, Door::Versions)?;
-        Ok(VersionReader { reader: self.clone(), shared, pins: Vec::new() })
-    }
-
-    /// Whether a namespace keeps versions.
-    pub fn keeps_versions(&self, namespace: u32) -> bool {
-        self.layout(namespace).is_ok_and(|layout| layout.versions().is_some())
+        Ok(VersionReader::new(self.clone(), shared))
     }
 }
 
 impl VersionReader {
+    pub(crate) fn new(reader: Reader, shared: Arc<NamespaceShared>) -> VersionReader {
+        VersionReader { reader, shared, pins: Vec::new() }
+    }
+
     /// Looks at the versions as they are now. Segments that `look` holds stay readable until the next look.
     ///
     /// # Errors
@@ -146,7 +140,7 @@ impl Core {
         bytes: &Range<usize>,
         mut take: impl FnMut(&[u8]) -> Result<T, Damage>,
     ) -> Result<T, Error> {
-        let read = SegmentRead::new(&self.geometry, at, bytes);
+        let read = SegmentRead::new(&self.log.geometry, at, bytes);
         let mut buffered = vec![0; bytes.len()];
         if self.read_segment(&read, &mut buffered) {
             return take(&buffered).map_err(|what| read.damaged(namespace, what));
@@ -156,9 +150,9 @@ impl Core {
 
     /// Copies a part of a segment that waits to be programmed, there or at another place since; false if it is on the medium by now.
     pub fn read_segment(&self, read: &SegmentRead, into: &mut [u8]) -> bool {
-        let (block, chunk) = self.geometry.split(read.at);
+        let (block, chunk) = self.log.geometry.split(read.at);
         let mut bytes = vec![0; read.bytes];
-        let is_buffered = self.writers.read(block.0, chunk, &mut bytes) || self.read_replaced(read.at, &mut bytes);
+        let is_buffered = self.log.writers.read(block.0, chunk, &mut bytes) || self.read_replaced(read.at, &mut bytes);
         if is_buffered {
             into.copy_from_slice(read.of(&bytes));
         }
@@ -166,8 +160,8 @@ impl Core {
     }
 
     fn read_replaced(&self, at: ChunkAddr, into: &mut [u8]) -> bool {
-        let chunk_bytes = self.geometry.chunk_bytes as usize;
-        let found = self.replaced.iter().find_map(|replaced| {
+        let chunk_bytes = self.log.geometry.chunk_bytes as usize;
+        let found = self.sealing.replaced.iter().find_map(|replaced| {
             let start = usize::try_from(at.0.checked_sub(replaced.at.0)?).ok()?.checked_mul(chunk_bytes)?;
             replaced.image.get(start..start + into.len())
         });
@@ -176,12 +170,12 @@ impl Core {
 
     /// Keeps a segment of a failed block that gets another place for those who have pinned it at the old one.
     pub(crate) fn keep_replaced(&mut self, at: ChunkAddr, image: Arc<AlignedBuf>) {
-        self.replaced.push(Replaced { at, image });
+        self.sealing.replaced.push(Replaced { at, image });
     }
 
     /// Gives those up that nobody can have looked for.
     pub(crate) fn forget_replaced(&mut self) {
-        let (geometry, gate) = (&self.geometry, &self.blocks.gate);
-        self.replaced.retain(|replaced| gate.is_pinned(geometry.split(replaced.at).0.0));
+        let (geometry, gate) = (&self.log.geometry, &self.log.blocks.gate);
+        self.sealing.replaced.retain(|replaced| gate.is_pinned(geometry.split(replaced.at).0.0));
     }
 }

@@ -4,41 +4,21 @@
 //! Lives elsewhere:  what is in a segment (`kaml-versions`), blocks and programs (`core`, `writers`), victims (`gc`).
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.2.1, 4.4.1.
 
-use super::{Fresh, segment_chunks};
-use crate::core::{Core, PROGRAMMING_BYTES_MAX};
+use super::state::{Fresh, Placing, Use, for_each_segment, segment_chunks};
+use crate::command::StageError;
+use crate::core::Core;
 use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::version::Entry;
 use crate::layout::Door;
 use crate::lifetime::Class;
 use crate::namespace::Namespace;
-use crate::staging::StageError;
+use crate::space::Purpose;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr};
 use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions, is_whole};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// A segment being programmed.
-pub(crate) struct Placing {
-    pub(crate) namespace: u32,
-    row: u32,
-    at: ChunkAddr,
-    image: Arc<AlignedBuf>,
-    purpose: Purpose,
-}
-
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// Just sealed; installed already.
-    Fresh,
-    /// On its way out of a block.
-    Moved { from: ChunkAddr },
-    /// Part of a merge; installed with the others.
-    Merged { is_programmed: bool },
-    /// Part of a merge that was given up while this was programmed.
-    Abandoned,
-}
 
 /// Why a segment cannot be moved now.
 pub(crate) enum NoSegment {
@@ -57,29 +37,25 @@ pub(super) fn segment_at(at: ChunkAddr) -> SegmentAt {
 impl Core {
     // --- sealing ------------------------------------------------------------------------------------------------------
 
-    /// Seals rows as long as buffers want it and there is room.
+    /// Seals rows as long as buffers need it and there is room.
     pub(crate) fn step_sealing(&mut self) {
-        if !self.wants_seal {
+        if !self.sealing.is_wanted {
             return;
         }
         let ids: Vec<u32> = self.version_spaces().map(|(id, _)| id).collect();
         let done = ids.into_iter().all(|id| self.seal_rows(id));
-        self.wants_seal = !done;
+        self.sealing.is_wanted = !done;
     }
 
     /// Seals rows of a namespace; false if there is more to do later.
     fn seal_rows(&mut self, id: u32) -> bool {
         while self.wants_row(id) {
             // What is kept must be in no segment that the journal does not name.
-            if self.programming_is_busy() || self.keep_waits_for(id) || !self.seal_one(id) {
+            if !self.may_program(Purpose::Seal) || self.keep_waits_for(id) || !self.seal_one(id) {
                 return false;
             }
         }
         true
-    }
-
-    fn programming_is_busy(&self) -> bool {
-        self.writers.programming_bytes > PROGRAMMING_BYTES_MAX
     }
 
     fn wants_row(&self, id: u32) -> bool {
@@ -88,7 +64,7 @@ impl Core {
         full || space.with_versions(|v| v.columns().buffer_is_full()).unwrap_or(false)
     }
 
-    /// Seals the row that wants it most; false if there is no block for it.
+    /// Seals the row that needs it most; false if there is no block for it.
     fn seal_one(&mut self, id: u32) -> bool {
         let space = self.spaces.get_mut(&id).expect("listed");
         let versioned = space.versioned.as_mut().expect("a versioned namespace");
@@ -122,18 +98,18 @@ impl Core {
     fn place_sealed(&mut self, id: u32, sealed: &Sealed) -> Result<(), NoBlock> {
         let frame = self.versions_frame_of(&self.spaces[&id]);
         let image = aligned(&sealed.image);
-        let ticket = self.take_ticket();
-        let at = self.place_segment(id, &image, ticket, self.floor(Class::Segment))?;
+        let ticket = self.tickets.take();
+        let at = self.place_segment(id, &image, ticket, self.floor(Purpose::Seal))?;
         let chunks = self.segment_chunks_of(id);
-        let block = self.block_of(at.0);
-        self.blocks.add_valid(block, chunks);
-        self.table_is_exact = false;
+        let block = self.log.block_of(at.0);
+        self.log.blocks.add_valid(block, chunks);
+        self.log.table_is_exact = false;
         let space = self.spaces.get_mut(&id).expect("just seen");
         space.change_versions(|versions| versions.columns_mut().install(sealed, segment_at(at)));
         let (row, first_sequence) = (sealed.row, sealed.sequences.start);
         let fresh = Fresh { ticket, row, at, is_programmed: false, frame, first_sequence };
         space.versioned.as_mut().expect("a versioned namespace").fresh.push_back(fresh);
-        self.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Purpose::Fresh });
+        self.sealing.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Use::Fresh });
         Ok(())
     }
 
@@ -144,36 +120,36 @@ impl Core {
         ticket: u64,
         floor: u32,
     ) -> Result<ChunkAddr, NoBlock> {
-        let chunks = (image.len() / self.geometry.chunk_bytes as usize) as u32;
-        self.place_image_as(Class::Segment, namespace, chunks, image, ticket, floor)
+        let chunks = (image.len() / self.log.geometry.chunk_bytes as usize) as u32;
+        self.place_image(Class::Segment, namespace, chunks, (image, ticket), floor)
     }
 
     fn segment_chunks_of(&self, id: u32) -> u32 {
         let parameters = self.spaces.get(&id).and_then(|space| space.layout.versions());
-        segment_chunks(parameters.expect("a versioned namespace"), &self.geometry)
+        segment_chunks(parameters.expect("a versioned namespace"), &self.log.geometry)
     }
 
     // --- programmed ---------------------------------------------------------------------------------------------------
 
     /// A segment is on flash; false if the ticket is not a segment's.
     pub(crate) fn segment_programmed(&mut self, ticket: u64) -> bool {
-        let Some(placing) = self.placing.get_mut(&ticket) else { return false };
+        let Some(placing) = self.sealing.placing.get_mut(&ticket) else { return false };
         let (id, row, at) = (placing.namespace, placing.row, placing.at);
         match &mut placing.purpose {
-            Purpose::Merged { is_programmed } => *is_programmed = true,
-            Purpose::Fresh => {
-                self.placing.remove(&ticket);
+            Use::Merged { is_programmed } => *is_programmed = true,
+            Use::Fresh => {
+                self.sealing.placing.remove(&ticket);
                 self.fresh_programmed(id, ticket, at);
             }
-            Purpose::Moved { from } => {
+            Use::Moved { from } => {
                 let from = *from;
-                self.placing.remove(&ticket);
+                self.sealing.placing.remove(&ticket);
                 self.segment_moved(id, row, from, at);
             }
-            Purpose::Abandoned => {
-                self.placing.remove(&ticket);
-                let block = self.block_of(at.0);
-                self.blocks.unhold(block);
+            Use::Abandoned => {
+                self.sealing.placing.remove(&ticket);
+                let block = self.log.block_of(at.0);
+                self.log.blocks.unhold(block);
             }
         }
         true
@@ -182,17 +158,18 @@ impl Core {
     /// Segments are journaled in the order of sealing, whatever order they are programmed in.
     fn fresh_programmed(&mut self, id: u32, ticket: u64, at: ChunkAddr) {
         let Some(versioned) = self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut()) else {
-            let block = self.block_of(at.0);
-            self.blocks.unhold(block);
+            let block = self.log.block_of(at.0);
+            self.log.blocks.unhold(block);
             return;
         };
         versioned.fresh.iter_mut().filter(|f| f.ticket == ticket).for_each(|f| f.is_programmed = true);
         while let Some(versioned) = self.spaces.get_mut(&id).and_then(|space| space.versioned.as_mut())
-            && let Some(fresh) = versioned.fresh.pop_front_if(|fresh| fresh.is_programmed)
+            && versioned.fresh.front().is_some_and(|fresh| fresh.is_programmed)
+            && let Some(fresh) = versioned.fresh.pop_front()
         {
             self.journal_segment(id, fresh.row, fresh.at);
-            let block = self.block_of(fresh.at.0);
-            self.blocks.unhold(block);
+            let block = self.log.block_of(fresh.at.0);
+            self.log.blocks.unhold(block);
         }
     }
 
@@ -206,11 +183,11 @@ impl Core {
                 .map(|(place, segment)| (place, entry_of(&segment)))
         };
         let (place, entry) = space.with_versions(find).flatten().expect("installed");
-        self.journal.append(&Change::SegmentIn { namespace: id, row, place: place as u32, entry });
+        self.log.journal.append(&Change::SegmentIn { namespace: id, row, place: place as u32, entry });
     }
 
     fn segment_moved(&mut self, id: u32, row: u32, from: ChunkAddr, to: ChunkAddr) {
-        let (to_block, from_block) = (self.block_of(to.0), self.block_of(from.0));
+        let (to_block, from_block) = (self.log.block_of(to.0), self.log.block_of(from.0));
         let place = self.spaces.get_mut(&id).filter(|space| space.is_loaded()).and_then(|space| {
             let moved =
                 |versions: &mut Versions| versions.columns_mut().relocate(row, segment_at(from), segment_at(to));
@@ -218,13 +195,13 @@ impl Core {
         });
         if let Some(place) = place {
             let chunks = self.segment_chunks_of(id);
-            self.table_is_exact = false;
-            self.blocks.add_valid(to_block, chunks);
-            self.blocks.sub_valid(from_block, chunks);
-            self.journal.append(&Change::SegmentsOut { namespace: id, row, place, count: 1 });
+            self.log.table_is_exact = false;
+            self.log.blocks.add_valid(to_block, chunks);
+            self.log.blocks.sub_valid(from_block, chunks);
+            self.log.journal.append(&Change::SegmentsOut { namespace: id, row, place, count: 1 });
             self.journal_segment(id, row, to);
         }
-        self.blocks.unhold(to_block);
+        self.log.blocks.unhold(to_block);
         self.gc_moved(from_block);
     }
 
@@ -256,7 +233,7 @@ impl Core {
         for (_, space) in self.version_spaces() {
             space.for_each_segment(|segment| {
                 let at = ChunkAddr(segment.at.get());
-                if self.geometry.split(at).0.0 == block {
+                if self.log.geometry.split(at).0.0 == block {
                     found.insert(at);
                 }
             });
@@ -264,13 +241,12 @@ impl Core {
         found
     }
 
-    /// Starts moving a segment out of a block if it is live; answers whether it is. One that is not whole is moved only if it
+    /// Starts moving a segment out of a block if it is live; returns whether it is. One that is not whole is moved only if it
     /// `may_be_damaged`.
     pub(crate) fn move_segment(
         &mut self,
         from: ChunkAddr,
         bytes: &[u8],
-        floor: u32,
         may_be_damaged: bool,
     ) -> Result<bool, NoSegment> {
         let Some((id, segment)) = self.find_segment(from).map_err(NoSegment::Index)? else { return Ok(false) };
@@ -280,47 +256,48 @@ impl Core {
             if !may_be_damaged {
                 return Err(NoSegment::Damaged);
             }
-            self.counters.damaged_records += 1;
+            self.log.counters.damaged_records += 1;
             tracing::warn!(namespace = id, at = %from, "a damaged segment is moved");
         }
         let image = aligned(bytes);
-        let ticket = self.take_ticket();
-        let at = self.place_segment(id, &image, ticket, floor).map_err(|NoBlock| NoSegment::Block)?;
-        self.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Purpose::Moved { from } });
+        let ticket = self.tickets.take();
+        let at =
+            self.place_segment(id, &image, ticket, self.floor(Purpose::Move)).map_err(|NoBlock| NoSegment::Block)?;
+        self.sealing.placing.insert(ticket, Placing { namespace: id, row, at, image, purpose: Use::Moved { from } });
         Ok(true)
     }
 
     /// Places a segment again whose block failed before it was programmed.
     pub(crate) fn replace_segment(&mut self, ticket: u64) {
-        let Some(placing) = self.placing.get(&ticket) else { return };
+        let Some(placing) = self.sealing.placing.get(&ticket) else { return };
         let (id, row, old, image, purpose) =
             (placing.namespace, placing.row, placing.at, placing.image.clone(), placing.purpose);
-        let old_block = self.block_of(old.0);
+        let old_block = self.log.block_of(old.0);
         self.keep_replaced(old, image.clone());
-        if !self.spaces.contains_key(&id) || matches!(purpose, Purpose::Abandoned) {
-            self.placing.remove(&ticket);
-            self.blocks.unhold(old_block);
-            if let Purpose::Moved { from } = purpose {
-                let from = self.block_of(from.0);
+        if !self.spaces.contains_key(&id) || matches!(purpose, Use::Abandoned) {
+            self.sealing.placing.remove(&ticket);
+            self.log.blocks.unhold(old_block);
+            if let Use::Moved { from } = purpose {
+                let from = self.log.block_of(from.0);
                 self.gc_moved(from);
             }
             return;
         }
-        let Ok(at) = self.place_segment(id, &image, ticket, 1) else {
+        let Ok(at) = self.place_segment(id, &image, ticket, self.floor(Purpose::Rehome)) else {
             return self.stop_without_blocks(old_block, "no block left to place a segment again");
         };
-        self.placing.get_mut(&ticket).expect("just seen").at = at;
-        if matches!(purpose, Purpose::Fresh) {
-            let (block, chunks) = (self.block_of(at.0), self.segment_chunks_of(id));
+        self.sealing.placing.get_mut(&ticket).expect("just seen").at = at;
+        if matches!(purpose, Use::Fresh) {
+            let (block, chunks) = (self.log.block_of(at.0), self.segment_chunks_of(id));
             let space = self.spaces.get_mut(&id).expect("just seen");
             let moved = space.change_versions(|v| v.columns_mut().relocate(row, segment_at(old), segment_at(at)));
             assert!(moved.is_some(), "a fresh segment is installed");
             let fresh = space.versioned.as_mut().expect("a versioned namespace").fresh.iter_mut();
             fresh.filter(|fresh| fresh.ticket == ticket).for_each(|fresh| fresh.at = at);
-            self.blocks.add_valid(block, chunks);
-            self.blocks.sub_valid(old_block, chunks);
+            self.log.blocks.add_valid(block, chunks);
+            self.log.blocks.sub_valid(old_block, chunks);
         }
-        self.blocks.unhold(old_block);
+        self.log.blocks.unhold(old_block);
     }
 
     // --- merging --------------------------------------------------------------------------------------------------------
@@ -335,31 +312,26 @@ impl Core {
         self.writable()?;
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         space.layout.admit(namespace, Door::Versions)?;
-        if self.programming_is_busy() {
+        if !self.may_program(Purpose::Merge) {
             return Err(StageError::Busy);
         }
-        let ticket = self.take_ticket();
-        let floor = self.floor(Class::Segment);
-        let at = self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| self.no_block_for_merge())?;
-        let purpose = Purpose::Merged { is_programmed: false };
-        self.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image: image.clone(), purpose });
+        let ticket = self.tickets.take();
+        let floor = self.floor(Purpose::Merge);
+        let at =
+            self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| self.no_block_for(Purpose::Merge))?;
+        let purpose = Use::Merged { is_programmed: false };
+        self.sealing.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image: image.clone(), purpose });
         Ok(ticket)
-    }
-
-    /// The answer to a merge for which there is no block now: it is told to wait only if one may come. A row that waits to be sealed for
-    /// want of a block, too, brings none.
-    fn no_block_for_merge(&self) -> StageError {
-        if self.is_idle() || self.collector.wedged { self.full_now().into() } else { StageError::Busy }
     }
 
     /// Whether the segment of [`Core::place_merged`] is on flash.
     pub fn is_segment_programmed(&self, ticket: u64) -> bool {
-        let purpose = self.placing.get(&ticket).map(|placing| placing.purpose);
-        matches!(purpose, Some(Purpose::Merged { is_programmed: true }))
+        let purpose = self.sealing.placing.get(&ticket).map(|placing| placing.purpose);
+        matches!(purpose, Some(Use::Merged { is_programmed: true }))
     }
 
-    /// Begins a merge of a row: closes its last group. One merge of a namespace may go on at a time. Until
-    /// [`Core::end_merge`] the namespace stays in memory.
+    /// Begins a merge of a row: closes its last group. One merge of a namespace may continue at a time. Until
+    /// [`Core::end_merge`] the namespace is kept in memory.
     ///
     /// # Errors
     /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`]; [`Error::Full`] if a segment waits
@@ -372,7 +344,7 @@ impl Core {
         }
         let versioned = space.versioned.as_mut().expect("admitted");
         if versioned.sealed.is_some() {
-            return Err(self.no_block_for_merge());
+            return Err(self.no_block_for(Purpose::Merge));
         }
         if versioned.fresh.iter().any(|fresh| fresh.row == row) {
             return Err(StageError::Busy);
@@ -382,7 +354,7 @@ impl Core {
         Ok(())
     }
 
-    /// No merge of the namespace is under way any more.
+    /// No merge of the namespace is in progress any more.
     pub fn end_merge(&mut self, namespace: u32) {
         if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
             versioned.is_merging = false;
@@ -394,25 +366,25 @@ impl Core {
         self.writable()?;
         let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
         assert!(tickets.iter().all(|ticket| self.is_segment_programmed(*ticket)), "all segments are programmed");
-        let places: Vec<ChunkAddr> = tickets.iter().map(|ticket| self.placing[ticket].at).collect();
+        let places: Vec<ChunkAddr> = tickets.iter().map(|ticket| self.sealing.placing[ticket].at).collect();
         let at: Vec<SegmentAt> = places.iter().map(|at| segment_at(*at)).collect();
         let row = merged.row;
         let (place, freed) = space.change_versions(|versions| versions.install_merge(merged, &at));
         let chunks = self.segment_chunks_of(namespace);
-        self.table_is_exact = false;
-        tickets.iter().for_each(|ticket| drop(self.placing.remove(ticket)));
+        self.log.table_is_exact = false;
+        tickets.iter().for_each(|ticket| drop(self.sealing.placing.remove(ticket)));
         for count in counts(freed.len()) {
-            self.journal.append(&Change::SegmentsOut { namespace, row, place, count });
+            self.log.journal.append(&Change::SegmentsOut { namespace, row, place, count });
         }
         for at in &places {
-            let block = self.block_of(at.0);
-            self.blocks.add_valid(block, chunks);
-            self.blocks.unhold(block);
+            let block = self.log.block_of(at.0);
+            self.log.blocks.add_valid(block, chunks);
+            self.log.blocks.unhold(block);
             self.journal_segment(namespace, row, *at);
         }
         for at in freed {
-            let block = self.block_of(at.get());
-            self.blocks.sub_valid(block, chunks);
+            let block = self.log.block_of(at.get());
+            self.log.blocks.sub_valid(block, chunks);
         }
         self.spaces.get_mut(&namespace).expect("just seen").dirty = true;
         Ok(())
@@ -421,13 +393,13 @@ impl Core {
     /// Gives up segments of a merge that will not be installed.
     pub fn forget_merged(&mut self, tickets: &[u64]) {
         for ticket in tickets {
-            if let Some(placing) = self.placing.get_mut(ticket) {
-                if matches!(placing.purpose, Purpose::Merged { is_programmed: true }) {
-                    let block = self.geometry.split(placing.at).0.0;
-                    self.placing.remove(ticket);
-                    self.blocks.unhold(block);
+            if let Some(placing) = self.sealing.placing.get_mut(ticket) {
+                if matches!(placing.purpose, Use::Merged { is_programmed: true }) {
+                    let block = self.log.geometry.split(placing.at).0.0;
+                    self.sealing.placing.remove(ticket);
+                    self.log.blocks.unhold(block);
                 } else {
-                    placing.purpose = Purpose::Abandoned;
+                    placing.purpose = Use::Abandoned;
                 }
             }
         }
@@ -464,8 +436,4 @@ impl Namespace {
     pub(crate) fn for_each_segment(&self, each: impl FnMut(&SegmentInfo)) {
         self.with_versions(|versions| for_each_segment(versions.columns(), each));
     }
-}
-
-pub(crate) fn for_each_segment(columns: &Columns, mut each: impl FnMut(&SegmentInfo)) {
-    (0..columns.parameters().rows).flat_map(|row| columns.segments(row)).for_each(|segment| each(&segment));
 }

@@ -2,22 +2,7 @@
 
 use kaml_device::{Buffered, Core, Error, Found, Key, StageError};
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, Medium, MemoryMedium, Packing};
-
-/// A deterministic source of choices.
-pub(crate) struct Rng(pub(crate) u64);
-
-impl Rng {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
-    }
-}
+pub(crate) use kaml_testkit::{Rng, bytes as value};
 
 /// Two dies of small blocks.
 pub(crate) fn geometry(packing: Packing, blocks_per_die: u32) -> Geometry {
@@ -41,12 +26,6 @@ pub(crate) fn geometry(packing: Packing, blocks_per_die: u32) -> Geometry {
     }
 }
 
-/// A value that follows from its seed.
-pub(crate) fn value(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng(seed | 1);
-    (0..len).map(|_| rng.next() as u8).collect()
-}
-
 /// Power is gone.
 #[derive(Debug)]
 pub(crate) struct Cut;
@@ -56,14 +35,14 @@ pub(crate) struct Life {
     pub(crate) core: Core,
     pub(crate) medium: MemoryMedium,
     pub(crate) rng: Rng,
-    /// Background operations not carried out yet.
+    /// Background operations not executed yet.
     started: Vec<(u64, Io)>,
 }
 
 impl Life {
     pub(crate) fn open(medium: &MemoryMedium, seed: u64) -> Result<Life, Error> {
         let (core, _) = Core::open(medium)?;
-        Ok(Life { core, medium: medium.clone(), rng: Rng(seed | 1), started: Vec::new() })
+        Ok(Life { core, medium: medium.clone(), rng: Rng::new(seed), started: Vec::new() })
     }
 
     fn execute(&mut self, id: u64, mut io: Io) -> Result<(), Cut> {
@@ -72,7 +51,7 @@ impl Life {
         if self.medium.is_cut() { Err(Cut) } else { Ok(()) }
     }
 
-    /// Carries out background work, all of it or as much as the seed says. Programs may overtake those of other blocks.
+    /// Executes background work, all of it or as much as the seed determines. Programs may overtake those of other blocks.
     pub(crate) fn background(&mut self, all: bool) -> Result<(), Cut> {
         self.core.poll(0, &mut self.started);
         while !self.started.is_empty() && (all || self.rng.below(3) > 0) {
@@ -119,7 +98,7 @@ impl Life {
             assert!(tries < 100_000, "a Put waits for ever: {:?}", self.core);
             match stage(&mut self.core) {
                 Ok(frame) => break frame,
-                Err(StageError::Refused(error)) => return Ok(Err(error)),
+                Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => return Ok(Err(error)),
                 Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id).expect("snapshots are whole"),
                 Err(StageError::Busy) => {
                     self.persist()?;
@@ -139,10 +118,10 @@ impl Life {
     pub(crate) fn get(&mut self, namespace: u32, key: u64) -> Option<Vec<u8>> {
         self.core.load_index(&self.medium, namespace).unwrap();
         let key = Key::from(key);
-        let read = match self.core.reader().find(namespace, &key).unwrap() {
+        let read = match self.core.reader().find(namespace, key).unwrap() {
             Found::Absent => return None,
             Found::Flash(read) => read,
-            Found::Buffered => match self.core.read_buffered(namespace, &key).unwrap() {
+            Found::Buffered => match self.core.read_buffered(namespace, key).unwrap() {
                 Buffered::Value(value) => return Some(value),
                 Buffered::Programmed(read) => read,
                 Buffered::Absent => panic!("found, then not"),

@@ -4,8 +4,8 @@ use crate::rig::{Rig, value};
 use kaml_device::{Error, KeyKind, NamespaceOptions, StageError, VersionOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Goal:   where records of a failed block wait for an index that cannot be read the device stops and says so, and nothing of
-///         them is lost: they are there when it is opened again.
+/// Goal:   where records of a failed block wait for an index that cannot be read the device stops and reports it, and nothing of
+///         them is lost: they exist when it is opened again.
 /// Method: as above, with indexes that cannot be loaded for a while.
 #[test]
 fn failed_blocks_do_not_wait_for_lost_indexes_for_ever() {
@@ -22,7 +22,7 @@ fn failed_blocks_do_not_wait_for_lost_indexes_for_ever() {
 }
 
 /// Goal:   an index that only collection needs and cannot get does not stop the device when another namespace's block fails.
-/// Method: records of one namespace lie between garbage, and its index cannot be loaded; another is put until collection has asked for
+/// Method: records of one namespace lie between garbage, and its index cannot be loaded; another is put until collection has requested
 ///         it often, and then its blocks fail.
 #[test]
 fn blocks_fail_beside_an_index_that_collection_lacks() {
@@ -42,8 +42,9 @@ fn blocks_fail_beside_an_index_that_collection_lacks() {
 /// namespaces of both.
 fn between_records_of_a_lost_index() -> (Rig, u32, u32) {
     let mut rig = Rig::new();
-    let (lost, options) = (rig.namespace, NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() });
+    let (lost, options) = (rig.namespace, NamespaceOptions::records(KeyKind::U64));
     let busy = rig.core.create_namespace("busy", &options).unwrap();
+    rig.settle(); // it exists after a root reports it
     for key in 0..2200 {
         rig.namespace = if key % 2 == 0 { lost } else { busy };
         rig.put(key, Some(&value(key, 0))).unwrap();
@@ -56,7 +57,7 @@ fn between_records_of_a_lost_index() -> (Rig, u32, u32) {
 
 /// Goal:   an index that cannot be loaded keeps no other namespace waiting: after some tries collection leaves blocks with its records
 ///         alone. When it is back nothing is missing, and these blocks are collected again.
-/// Method: another namespace is overwritten many times beside it; then the index can be read again, and both are overwritten.
+/// Method: another namespace is overwritten many times next to it; then the index can be read again, and both are overwritten.
 #[test]
 fn collection_goes_on_without_a_lost_index() {
     let (mut rig, busy, lost) = between_records_of_a_lost_index();
@@ -86,7 +87,7 @@ fn collection_goes_on_without_a_lost_index() {
     rig.compare(&model, 2200);
 }
 
-/// Goal:   a namespace whose index cannot be loaded can be deleted, and its space comes back; beside another such one it comes back
+/// Goal:   a namespace whose index cannot be loaded can be deleted, and its space comes back; with another such one it comes back
 ///         when that is deleted, too.
 /// Method: one or two of three namespaces are lost and deleted; then all that is accounted as live is found, and there is room again
 ///         for as much as they held. Compared at last, also after the device is opened again.
@@ -97,6 +98,7 @@ fn lost_namespaces_are_deleted() {
         let mut model: BTreeMap<u64, Vec<u8>> = (0..1100).map(|i| (2 * i + 1, value(2 * i + 1, 0))).collect();
         let versions = VersionOptions { buffer_bytes: 64 << 10, ..VersionOptions::default() };
         let more = rig.core.create_namespace("more", &versions.into()).unwrap();
+        rig.settle();
         rig.namespace = more;
         (0..100).for_each(|key| rig.put(key, Some(&value(key, 0))).unwrap());
         rig.settle();

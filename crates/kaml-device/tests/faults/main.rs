@@ -5,5 +5,3 @@ mod indexes;
 mod rig;
 mod ring;
 mod space;
-#[path = "../common/watched.rs"]
-mod watched;

@@ -30,7 +30,7 @@ pub(crate) fn geometry() -> Geometry {
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) bad_blocks: BTreeSet<u32>,
-    /// The block that is programmed next goes bad.
+    /// The block that is programmed next becomes bad.
     pub(crate) wear_out: bool,
     pub(crate) no_space: bool,
     pub(crate) no_ring: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Rig {
     pub(crate) world: World,
     pub(crate) now_ns: u64,
     pub(crate) namespace: u32,
-    /// Asked for the lost index in vain.
+    /// Requested the lost index in vain.
     pub(crate) lost_asked: u32,
     pub(crate) poll_after_puts: bool,
 }
@@ -84,7 +84,7 @@ impl Rig {
             lost_asked: 0,
             poll_after_puts: true,
         };
-        let options = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let options = NamespaceOptions::records(KeyKind::U64);
         rig.namespace = rig.core.create_namespace("n", &options).unwrap();
         rig.settle();
         rig
@@ -157,7 +157,7 @@ impl Rig {
             Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             None => Body::Delete,
         };
-        let op = Op { namespace: self.namespace, key: Key::from(key), body, condition: Condition::Always };
+        let op = Op { namespace: self.namespace, key: Key::from(key).into(), body, condition: Condition::Always };
         for _ in 0..10_000 {
             match self.core.stage(&[op]) {
                 Ok(_) => {
@@ -168,7 +168,7 @@ impl Rig {
                     }
                     return self.core.stopped().map_or(Ok(()), Err);
                 }
-                Err(StageError::Refused(error)) => return Err(error),
+                Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => return Err(error),
                 Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id)?,
                 Err(StageError::Busy) => self.background(),
             }
@@ -176,33 +176,19 @@ impl Rig {
         panic!("a Put waits for ever");
     }
 
-    /// Puts a large value: beside its ring write if that may be. Answers whether it was, and the result of the program.
+    /// Puts a large value as a caller does that is alone: it executes the program itself if it may. Returns the program's result then.
     pub(crate) fn put_large(&mut self, key: u64, value: &[u8]) -> Option<Result<(), MediumError>> {
         let (namespace, key) = (self.namespace, Key::from(key));
-        let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), value.len()));
+        let buf = AlignedBuf::zeroed(image_bytes(self.core.geometry(), key, value.len()));
         let value = (value, crc_fast::crc32_iscsi(value));
         let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let ticket = self.core.place(namespace, key, image).unwrap();
-        let op = Op { namespace, key, body: Body::Placed { ticket }, condition: Condition::Always };
-        let mut beside = None;
-        if let Some((id, mut program)) = self.core.take_program(ticket) {
-            match self.core.stage_beside(&op) {
-                None => self.execute(id, program),
-                Some((write_id, mut write)) => {
-                    let programmed = self.attempt(&mut program);
-                    // The ring write that nobody waits for any more may have been made.
-                    let written = self.medium.execute(&mut write);
-                    let result = programmed.clone().map(|()| written);
-                    let empty = self.core.complete_beside((id, program), (write_id, write), result);
-                    assert_eq!(empty.is_some(), programmed.is_err());
-                    if programmed.is_ok() {
-                        return Some(programmed);
-                    }
-                    let (id, io) = empty.unwrap();
-                    self.execute(id, io);
-                    beside = Some(programmed);
-                }
-            }
+        let op = Op { namespace, key: key.into(), body: Body::Placed { ticket }, condition: Condition::Always };
+        let mut programmed = None;
+        if let Some((id, mut io)) = self.core.take_program(ticket) {
+            let result = self.attempt(&mut io);
+            self.core.complete(Completion { id, io, result: result.clone() });
+            programmed = Some(result);
         }
         while !self.core.is_placed(ticket) {
             self.background();
@@ -210,10 +196,10 @@ impl Rig {
         self.core.stage(&[op]).unwrap();
         let (id, io) = self.core.begin_persist().expect("one at a time");
         self.execute(id, io);
-        beside
+        programmed
     }
 
-    /// Fails a ring write, and carries out nothing of what there is to do.
+    /// Fails a ring write, and executes nothing of what there is to do.
     pub(crate) fn stop(&mut self) {
         self.world.no_ring = true;
         self.put(0, Some(b"lost")).unwrap_err();
@@ -223,10 +209,10 @@ impl Rig {
     pub(crate) fn get(&mut self, key: u64) -> Option<Vec<u8>> {
         self.core.load_index(&self.medium, self.namespace).unwrap();
         let key = Key::from(key);
-        let read = match self.core.reader().find(self.namespace, &key).unwrap() {
+        let read = match self.core.reader().find(self.namespace, key).unwrap() {
             Found::Absent => return None,
             Found::Flash(read) => read,
-            Found::Buffered => match self.core.read_buffered(self.namespace, &key).unwrap() {
+            Found::Buffered => match self.core.read_buffered(self.namespace, key).unwrap() {
                 Buffered::Value(value) => return Some(value),
                 Buffered::Programmed(read) => read,
                 Buffered::Absent => panic!("found, then not"),
@@ -244,7 +230,7 @@ impl Rig {
         }
     }
 
-    /// What is accounted as live is there, block by block.
+    /// What is accounted as live exists, block by block.
     pub(crate) fn audit(&mut self) {
         for block in self.core.blocks_in_use() {
             let audit = BlockAudit::read(&self.core.reader(), &self.medium, block);
@@ -265,9 +251,9 @@ impl Rig {
         }
     }
 
-    /// The same while a record stands in a buffer, whose block goes bad.
+    /// The same while a record is in a buffer, whose block becomes bad.
     pub(crate) fn unload_and_wear_out(&mut self, key: u64) {
-        let at = ChunkAddr(self.core.slot(self.namespace, &Key::from(key)).unwrap().at);
+        let at = ChunkAddr(self.core.slot(self.namespace, Key::from(key)).unwrap().at);
         self.unload();
         self.world.bad_blocks.insert(self.medium.geometry().split(at).0.0);
     }

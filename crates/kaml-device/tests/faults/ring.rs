@@ -1,20 +1,20 @@
 //! The commit ring: full, of small frames, and not to be written.
 
 use crate::rig::{Rig, value};
-use crate::watched::{Seen, Watched};
 use kaml_device::{Body, Condition, Core, Error, Key, Op, StageError, VersionOptions};
 use kaml_flash::MediumError;
+use kaml_testkit::{Access, Watched};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Goal:   a Put that is staged can be written, whatever keeps the ring's tail from moving; others wait for that.
-/// Method: put without housekeeping until the ring is full, with one and with several records in a frame, then let it go on.
+/// Method: put without housekeeping until the ring is full, with one and with several records in a frame, then let it continue.
 #[test]
 fn what_is_staged_has_a_place() {
     for frame_puts in [1, 7] {
         let mut rig = Rig::new();
         let value = value(1, 1);
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
-        let op = |key| Op { namespace: rig.namespace, key: Key::from(key), body, condition: Condition::Always };
+        let op = |key| Op { namespace: rig.namespace, key: Key::from(key).into(), body, condition: Condition::Always };
         let ops: Vec<_> = (0..100_000u64).map(op).collect();
         let mut frames = 0;
         let refused = ops.chunks(frame_puts).find_map(|puts| {
@@ -34,7 +34,7 @@ fn what_is_staged_has_a_place() {
 }
 
 /// Goal:   opening after a crash reads the ring in large pieces, however small its frames are, also over the end of a lap.
-/// Method: many single puts, opened again now and then through a medium that counts; a lap is less than two pieces here.
+/// Method: many single puts, opened again occasionally through a medium that counts; a lap is less than two pieces here.
 #[test]
 fn small_frames_are_read_together() {
     let mut rig = Rig::new();
@@ -43,8 +43,8 @@ fn small_frames_are_read_together() {
         rig.put(key, Some(&key.to_le_bytes())).unwrap();
         if key % 500 == 499 {
             let reads = AtomicU64::new(0);
-            let watch = |seen: Seen<'_>| {
-                reads.fetch_add(u64::from(matches!(seen, Seen::RingRead)), Ordering::Relaxed);
+            let watch = |seen: Access<'_>| {
+                reads.fetch_add(u64::from(matches!(seen, Access::RingRead)), Ordering::Relaxed);
                 Ok(())
             };
             let (core, report) =
@@ -60,7 +60,7 @@ fn small_frames_are_read_together() {
 }
 
 /// Goal:   a ring that cannot be written stops the device: nothing is acknowledged, what was stays readable.
-/// Method: fail one ring write; puts are refused from then on, reads go on, reopening brings back the rest.
+/// Method: fail one ring write; puts are refused from then on, reads continue, reopening recovers everything else.
 #[test]
 fn a_failed_ring_write_stops_the_device() {
     let mut rig = Rig::new();
@@ -75,7 +75,7 @@ fn a_failed_ring_write_stops_the_device() {
     rig.put(2, Some(b"taken")).unwrap();
 }
 
-/// Goal:   a device that stopped rests, whatever it was about to do: nobody polls it for ever.
+/// Goal:   a device that stopped rests, whatever it was about to do: nobody polls it forever.
 /// Method: a ring write fails after a page buffer of versions has become full, and one while a checkpoint is being taken.
 #[test]
 fn stopped_devices_rest() {

@@ -5,7 +5,7 @@ use kaml_device::{Error, NamespaceChange};
 use kaml_flash::{Io, MediumError};
 use std::collections::BTreeMap;
 
-/// Goal:   no space below is said, loses nothing, and ends by itself.
+/// Goal:   no space below is reported, loses nothing, and ends by itself.
 /// Method: fail all programs and erases with no space; puts are refused while reads and deletes work; then let them succeed.
 #[test]
 fn no_space_below_is_survived() {
@@ -37,8 +37,8 @@ fn no_space_below_is_survived() {
     rig.compare(&model, 100);
 }
 
-/// Goal:   deletes do not wait for ever where there is no space below: as many as the ring takes are accepted, then they are told.
-/// Method: fail all programs and erases with no space and delete until that is refused; reads go on, what was accepted holds; then let
+/// Goal:   deletes do not wait forever where there is no space below: as many as the ring takes are accepted, then they get an error.
+/// Method: fail all programs and erases with no space and delete until that is refused; reads continue, what was accepted holds; then let
 ///         them succeed.
 #[test]
 fn deletes_are_told_of_no_space_below() {
@@ -66,7 +66,7 @@ fn deletes_are_told_of_no_space_below() {
     rig.compare(&model, 100);
 }
 
-/// Goal:   a program that is tried again comes before those of later pages, whatever came up while it was under way.
+/// Goal:   a program that is tried again comes before those of later pages, whatever came up while it was in progress.
 /// Method: a program finds no space and is handed out again; Puts fill the next pages meanwhile; it finds none again just when it is due.
 #[test]
 fn programs_tried_again_keep_their_order() {
@@ -97,7 +97,7 @@ fn programs_tried_again_keep_their_order() {
 }
 
 /// Goal:   a root waits for pages that are programmed again after there was no space for them.
-/// Method: fail a root's programs with no space, hand them out again and keep them under way: nothing is flushed.
+/// Method: fail a root's programs with no space, hand them out again and keep them in progress: nothing is flushed.
 #[test]
 fn roots_wait_for_programs_tried_again() {
     let mut rig = Rig::new();
@@ -109,7 +109,7 @@ fn roots_wait_for_programs_tried_again() {
     rig.background();
     let mut under_way = Vec::new();
     (0..10).for_each(|_| rig.core.poll(rig.now_ns, &mut under_way));
-    assert!(rig.core.is_waiting_for_space() && under_way.is_empty(), "nothing goes on before they are tried again");
+    assert!(rig.core.is_waiting_for_space() && under_way.is_empty(), "nothing continues before they are tried again");
     rig.world.no_space = false;
     for _ in 0..10 {
         rig.now_ns += 200_000_000;

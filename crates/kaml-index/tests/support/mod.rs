@@ -32,16 +32,16 @@ fn unmix(mut x: u64) -> u64 {
 pub(crate) fn of_mixed(kind: KeyKind, seed: u64, m: u64) -> Key {
     match kind {
         KeyKind::U64 => Key::from(unmix(m) ^ seed),
-        KeyKind::Bytes => {
+        KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => {
             let low = unmix(m) ^ mix(seed).wrapping_add(C.wrapping_mul(15)) ^ seed.rotate_left(32);
             Key::new(&u128::from(low).to_be_bytes()).unwrap()
         }
     }
 }
 
-/// So many keys that all belong to the same two buckets, however often segments split: more than twelve have no place.
+/// This many keys that all belong to the same two buckets, however often segments split: more than twelve have no place.
 pub(crate) fn colliding(kind: KeyKind, seed: u64, count: usize) -> Vec<Key> {
-    let digest = if kind == KeyKind::Bytes { 15 } else { 0 };
+    let digest = if kind == KeyKind::U64 { 0 } else { 15 };
     let between = |rest: u64| (u128::from((rest ^ digest).wrapping_mul(0xa54f_f53a_5f1d_36f1)) * 511) >> 64;
     let rests = (1..1 << 31).filter(|rest| between(*rest) == between(1));
     rests.take(count).map(|rest| of_mixed(kind, seed, rest << 9 | 5)).collect()

@@ -68,7 +68,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Starts a read of so many bytes, which must be whole blocks.
+    /// Starts a read of this many bytes, which must be whole blocks.
     pub fn submit_read(&self, first_block: u64, bytes: usize) -> Result<Ticket, Error> {
         self.queue.submit(self.reading(first_block, bytes)?, &[], bytes)
     }
@@ -115,7 +115,7 @@ impl<'a> Blocks<'a> {
         self.queue.execute(command, &data, 0)?.success().map(drop)
     }
 
-    /// Makes everything durable that was answered.
+    /// Makes everything durable that completed.
     pub fn flush(&self) -> Result<(), Error> {
         self.queue.execute(Command::new(nvm::FLUSH, self.nsid), &[], 0)?.success().map(drop)
     }

@@ -41,7 +41,7 @@ pub struct HostOptions {
     pub queues: u16,
     /// Commands in flight on each.
     pub depth: u16,
-    /// Digests to ask for.
+    /// Digests to request.
     pub digests: Digests,
     /// Keep-alive time-out; zero for none. A target that is silent for so long, and 10 seconds at least, is lost.
     pub keep_alive: Duration,
@@ -129,7 +129,7 @@ impl Controller {
         self.id
     }
 
-    /// What it says of itself.
+    /// What it reports about itself.
     pub fn page(&self) -> &ControllerPage {
         &self.page
     }
@@ -190,7 +190,7 @@ impl Drop for Controller {
         let shutdown = Property::command(kind::PROPERTY_SET, register::CC, false, u64::from(value));
         let told = self.admin.set_silence_max(CONNECT_TIMEOUT).and_then(|()| self.admin.execute(shutdown, &[], 0));
         if let Err(error) = told {
-            tracing::debug!(%error, "the controller could not be told that we leave");
+            tracing::debug!(%error, "the controller could not be notified of the disconnect");
         }
     }
 }

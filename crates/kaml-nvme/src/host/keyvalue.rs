@@ -11,10 +11,12 @@ use crate::wire::keyvalue::{decode_list, put_key};
 use crate::wire::status::Status;
 use kaml::Key;
 
-/// A Key Value namespace, reached through one queue, or something else that carries out commands.
+/// A Key Value namespace, reached through one queue, or something else that executes commands.
 pub struct KeyValue<'a, E: ?Sized = Queue> {
     pub(super) queue: &'a E,
     pub(super) nsid: u32,
+    /// The snapshot that is read; 0 for the present.
+    pub(super) snapshot: u32,
 }
 
 impl<E: ?Sized> Clone for KeyValue<'_, E> {
@@ -40,7 +42,12 @@ impl KeyValue<'_, Queue> {
 impl<'a, E: Execute + ?Sized> KeyValue<'a, E> {
     /// Names the namespace.
     pub fn new(queue: &'a E, nsid: u32) -> KeyValue<'a, E> {
-        KeyValue { queue, nsid }
+        KeyValue { queue, nsid, snapshot: 0 }
+    }
+
+    /// The same namespace as a snapshot shows it, for the commands of our own that read: named keys and ranges.
+    pub fn at(self, snapshot: u32) -> KeyValue<'a, E> {
+        KeyValue { snapshot, ..self }
     }
 
     pub(super) fn command(&self, opcode: u8, key: &Key) -> Command {
@@ -49,7 +56,7 @@ impl<'a, E: Execute + ?Sized> KeyValue<'a, E> {
         command
     }
 
-    /// The command that stores a value of so many bytes under options (`wire::keyvalue::store`).
+    /// The command that stores a value of this many bytes under options (`wire::keyvalue::store`).
     pub fn storing(&self, key: &Key, bytes: usize, options: u8) -> Command {
         let mut command = self.command(kv::STORE, key);
         command.cdw10 = (bytes as u32).into();

@@ -2,10 +2,10 @@
 //!
 //! Lives here:       errors; which queue is used by whom.
 //! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the command sets
-//!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `versions`), ways to a device (`carrier`: TCP;
-//!                   `passthrough`: Linux), the device behind them
-//!                   (`remote`, `remote_commands`, `remote_backing`).
-//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; design section 1 (NVMe/TCP host).
+//!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `ranges`, `versions`), ways to a device (`carrier`: TCP;
+//!                   `passthrough`: Linux), the device after them
+//!                   (`remote`, `remote_commands`, `remote_ranges`, `remote_backing`).
+//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; docs/nvme.md.
 
 mod blocks;
 mod carrier;
@@ -14,9 +14,12 @@ mod keyvalue;
 mod named;
 mod passthrough;
 mod queue;
+mod ranges;
 mod remote;
 mod remote_backing;
 mod remote_commands;
+mod remote_ranges;
+mod remote_snapshot;
 mod reservations;
 mod versions;
 
@@ -25,16 +28,17 @@ pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
 pub use queue::{Finished, Queue, Ticket, Wait};
 pub use remote::{RemoteDevice, RemoteUrl};
+pub use remote_snapshot::RemoteSnapshot;
 pub use reservations::Reservations;
 
 use crate::wire::command::Command;
 use crate::wire::pdu::Fatal;
 use crate::wire::status::Status;
 
-/// What carries out a command of a namespace.
+/// What executes a command of a namespace.
 pub trait Execute {
-    /// Carries out one command: `data` go to the controller, at most `room` bytes are taken from it. More than the controller
-    /// has sent may be answered: the result of a command says how much is its own.
+    /// Executes one command: `data` go to the controller, at most `room` bytes are taken from it. More than the controller
+    /// has sent may be returned: the result of a command states how much is its own.
     fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error>;
 }
 
@@ -48,11 +52,17 @@ impl Execute for Queue {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The controller's answer.
-    #[error("the controller answered: {0}")]
+    #[error("the controller returned: {0}")]
     Status(Status),
-    /// The connection cannot be made, or was lost; what was in flight may have been carried out or not.
+    /// The connection cannot be made, or was lost; what was in flight may have been executed or not.
     #[error("connection to the target: {0}")]
     Connection(String),
+    /// The connection was lost while a command was in flight that must not take effect twice; it was not sent again.
+    #[error(
+        "the connection to the target was lost before it acknowledged a command that must not be repeated ({0}); it may have taken \
+         effect: look at the record, its history or the namespace before you send it again"
+    )]
+    OutcomeUnknown(String),
     /// The target sent something that makes no sense.
     #[error("the target broke the protocol: {0}")]
     Protocol(Fatal),
@@ -64,7 +74,7 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
-    /// The target cannot do what is asked for.
+    /// The target cannot do what is requested.
     #[error("the target does not support {0}")]
     Unsupported(&'static str),
     /// The system refused to open a node, or to pass a command through.

@@ -2,8 +2,8 @@
 //! driver to the controller, whatever transport there is.
 //!
 //! Lives here:       the system call, which node a namespace has.
-//! Lives elsewhere:  commands (`keyvalue`, …), the device behind a way (`remote`).
-//! Implements:       design section 1 (Linux passthrough).
+//! Lives elsewhere:  commands (`keyvalue`, …), the device that it leads to (`remote`).
+//! Implements:       docs/nvme.md (Linux passthrough).
 //!
 //! The kernel never repeats such a command. One call carries one command, which its thread waits for; threads do not wait
 //! for each other.
@@ -27,7 +27,7 @@ use zerocopy::FromBytes;
 
 /// Milliseconds that a merge may take; other commands get what the kernel gives by itself.
 const MERGE_MS_MAX: u32 = 3_600_000;
-/// The longest transfer, unless the controller says less.
+/// The longest transfer, unless the controller allows less.
 const TRANSFER_BYTES_MAX: usize = 16 << 20;
 
 /// `struct nvme_passthru_cmd64` of `linux/nvme_ioctl.h`.
@@ -108,7 +108,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Asks for the namespace of a node.
+/// Requests the namespace of a node.
 struct NamespaceOf;
 
 // SAFETY: the command takes nothing and writes nothing; it returns a number.
@@ -129,7 +129,7 @@ unsafe impl Ioctl for NamespaceOf {
     }
 }
 
-/// A controller behind Linux, by the nodes of its namespaces.
+/// A controller after Linux, by the nodes of its namespaces.
 pub(super) struct Passthrough {
     /// The node that was opened; admin commands go there, too.
     path: PathBuf,
@@ -167,7 +167,7 @@ impl Passthrough {
                 nodes.entry(found).or_insert(node);
             }
         }
-        let missing = || Error::Connection(format!("namespace {nsid} has no node beside {}", self.path.display()));
+        let missing = || Error::Connection(format!("namespace {nsid} has no node next to {}", self.path.display()));
         nodes.get(&nsid).cloned().ok_or_else(missing)
     }
 

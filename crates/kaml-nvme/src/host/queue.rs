@@ -1,14 +1,14 @@
 //! One queue of a host: many commands in flight over one connection, from any threads.
 //!
-//! Lives here:       initialisation, capsules, data in both directions, who receives for everybody.
+//! Lives here:       initialisation, capsules, data in both directions, which thread receives for all.
 //! Lives elsewhere:  what the commands are (`controller`, `keyvalue`).
 //! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
 //!
-//! A caller sends its command under the lock. Whoever waits for an answer and finds nobody receiving takes the framer, and
-//! receives outside the lock, for all, until its own answer is there; then it hands the framer on. So a single thread
+//! A caller sends its command under the lock. A caller that waits for an answer and finds nobody receiving takes the framer, and
+//! receives outside the lock, for all, until its own response has arrived; then it hands the framer on. So a single thread
 //! never waits for another one.
 //!
-//! An event loop enqueues commands, sends them together, and polls for whatever is answered; nobody else needs to wait.
+//! An event loop enqueues commands, sends them together, and polls for completions; nobody else needs to wait.
 
 use super::Error;
 use crate::transport::framer::{Event, Framer};
@@ -44,7 +44,7 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Itself, if the command was carried out.
+    /// Itself, if the command was executed.
     pub fn success(self) -> Result<Finished, Error> {
         if self.status.is_success() { Ok(self) } else { Err(Error::Status(self.status)) }
     }
@@ -67,23 +67,23 @@ impl Ticket {
 pub enum Wait {
     /// It may.
     Yes,
-    /// It takes what is there.
+    /// It takes what exists.
     No,
 }
 
 struct InFlight {
-    /// What the controller may still ask for.
+    /// Data that the controller may still request.
     sending: Vec<u8>,
     /// What it has sent.
     received: Vec<u8>,
     got: usize,
     finished: Option<Finished>,
-    /// It is answered by [`Queue::poll`].
+    /// It completes by [`Queue::poll`].
     polled: bool,
 }
 
 struct State {
-    /// With nobody: whoever wants to receive takes it.
+    /// With nobody: a caller that needs to receive takes it.
     framer: Option<Framer>,
     outbox: Outbox,
     /// By command identifier.
@@ -95,9 +95,9 @@ struct State {
     arriving: Option<(u16, usize, bool)>,
     data_pdu_bytes_max: usize,
     capsule_bytes_max: usize,
-    /// Memory of long data that were answered, for the next ones.
+    /// Memory of long data whose command has completed, for the next ones.
     spare: Vec<Vec<u8>>,
-    /// Threads that wait for something to change: telling nobody costs a system call all the same.
+    /// Threads that wait for something to change: notifying nobody costs a system call all the same.
     waiting: usize,
     /// Why nothing can be sent or received any more.
     lost: Option<String>,
@@ -111,7 +111,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Makes a connection for up to `depth` commands in flight and initialises it; digests as wanted, if the target agrees.
+    /// Makes a connection for up to `depth` commands in flight and initialises it; digests as requested, if the target agrees.
     pub fn open(address: &str, depth: u16, digests: Digests) -> Result<Queue, Error> {
         let mut failed = Error::Connection(format!("{address}: no such host"));
         for address in address.to_socket_addrs()? {
@@ -166,17 +166,17 @@ impl Queue {
         Ok(self.socket.set_read_timeout(Some(silence))?)
     }
 
-    /// Its socket, for shutting it down: whoever waits for an answer learns that the connection is lost.
+    /// Its socket, for shutting it down: a caller that waits for an answer learns that the connection is lost.
     pub(super) fn socket(&self) -> Result<TcpStream, Error> {
         Ok(self.socket.try_clone()?)
     }
 
-    /// What the controller has said of I/O queues: how many bytes of data a capsule may carry.
+    /// The controller's limit for I/O queues: how many bytes of data a capsule may carry.
     pub fn set_capsule_bytes(&self, bytes: usize) {
         self.lock().capsule_bytes_max = bytes;
     }
 
-    /// Carries out one command: `data` go to the controller, at most `room` bytes are taken from it.
+    /// Executes one command: `data` go to the controller, at most `room` bytes are taken from it.
     pub fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
         let ticket = self.submit(command, data, room)?;
         self.wait(ticket)
@@ -192,7 +192,7 @@ impl Queue {
                 return Ok(self.start(&mut state, cid, command, data, room));
             }
             state = match state.in_flight.iter().flatten().any(|command| command.finished.is_some()) {
-                // It gives its place back without anything being received.
+                // It releases its place without anything being received.
                 true => self.wait_for_others(state),
                 false => self.progress(state, Wait::Yes),
             };
@@ -213,7 +213,7 @@ impl Queue {
         Ticket(cid)
     }
 
-    /// Puts a command in, to be sent by the next [`Queue::poll`] and answered by one; nothing if as many as the queue takes
+    /// Puts a command in, to be sent by the next [`Queue::poll`] and completed by one; nothing if as many as the queue takes
     /// are in flight.
     pub fn enqueue(&self, command: Command, data: &[u8], room: usize) -> Result<Option<Ticket>, Error> {
         let mut state = self.lock();
@@ -230,7 +230,7 @@ impl Queue {
         state.check()
     }
 
-    /// Sends what is enqueued, and appends what is answered of it; if it may wait, at least one answer. Something enqueued
+    /// Sends what is enqueued, and appends its completions; if it can wait, at least one. Something enqueued
     /// must be in flight then.
     pub fn poll(&self, wait: Wait, out: &mut Vec<(Ticket, Finished)>) -> Result<(), Error> {
         let before = out.len();
@@ -241,7 +241,7 @@ impl Queue {
             for cid in std::mem::take(&mut state.polled) {
                 let in_flight = state.in_flight[usize::from(cid)].take();
                 state.free.push(cid);
-                self.tell(&state);
+                self.notify_waiters(&state);
                 out.extend(in_flight.and_then(|command| Some((Ticket(cid), command.finished?))));
             }
             if out.len() > before {
@@ -264,7 +264,7 @@ impl Queue {
             if finished.is_some() || state.lost.is_some() {
                 state.in_flight[place] = None;
                 state.free.push(ticket.0);
-                self.tell(&state);
+                self.notify_waiters(&state);
                 let why = state.lost.clone().unwrap_or_default();
                 return finished.ok_or(Error::Connection(why));
             }
@@ -301,7 +301,7 @@ impl Queue {
             state.lost.get_or_insert(error.to_string());
         }
         self.flush(&mut state);
-        self.tell(&state);
+        self.notify_waiters(&state);
         state
     }
 
@@ -314,7 +314,7 @@ impl Queue {
     }
 
     /// Wakes all who wait for something to change.
-    fn tell(&self, state: &State) {
+    fn notify_waiters(&self, state: &State) {
         if state.waiting > 0 {
             self.changed.notify_all();
         }
@@ -323,7 +323,7 @@ impl Queue {
     fn flush(&self, state: &mut State) {
         if let Err(error) = flush(&self.socket, &mut state.outbox) {
             state.lost.get_or_insert(error.to_string());
-            self.tell(state);
+            self.notify_waiters(state);
         }
     }
 }
@@ -374,7 +374,7 @@ fn receive(socket: &TcpStream, framer: &mut Framer, wait: Wait) -> Result<(), Er
     }
 }
 
-/// Who waits for the rest of a PDU looks for it so often before it sleeps, some 50 µs: it is on its way, and waking a sleeper for each piece
+/// A caller that waits for the remainder of a PDU looks for it so often before it sleeps, some 50 µs: it is on its way, and waking a sleeper for each piece
 /// takes the sender longer than sending it.
 const LOOKS: u32 = 64;
 /// Between two looks: a look takes the lock that a sender on another core needs.
@@ -401,7 +401,7 @@ impl State {
         }
     }
 
-    /// So many bytes, whatever they are: no more of them is answered than is received.
+    /// This many bytes, whatever they are: no more of them are used than are received.
     fn memory(&mut self, bytes: usize) -> Vec<u8> {
         let spare = if bytes >= SPARE_BYTES_MIN { self.spare.pop() } else { None };
         let Some(mut memory) = spare else { return vec![0; bytes] };
@@ -440,7 +440,7 @@ impl State {
         Ok(())
     }
 
-    /// Sends what the controller asks for.
+    /// Sends the data that the controller requests.
     fn send_data(&mut self, asked: &Transfer) -> Result<(), Fatal> {
         let step = self.data_pdu_bytes_max;
         let (begin, length) = (asked.offset.get() as usize, asked.length.get() as usize);
@@ -476,7 +476,7 @@ impl State {
         in_flight.received = data;
         in_flight.got += bytes;
         if !intact {
-            // What was sent wrong is not to be believed, whatever the completion will say.
+            // Data that were sent wrong are not used, whatever the completion reports.
             return Err(Fatal::Range);
         }
         if ends { self.complete(Completion::new(cid, 0, Status::SUCCESS, 0)) } else { Ok(()) }

@@ -1,32 +1,29 @@
-//! A device somewhere else, as one that is here: behind NVMe/TCP, or attached by Linux.
+//! A remote device with the interface of a local one: over NVMe/TCP, or attached by Linux.
 //!
 //! Lives here:       addresses, opening, sending again, errors of a local device.
 //! Lives elsewhere:  ways to a device (`carrier`, `passthrough`), its commands (`remote_commands`), what the cache and
 //!                   transactions need of it (`remote_backing`).
 //!
-//! When the connection is lost, it is made again. Reads are repeated; so are Puts without conditions, for which twice is
-//! as good as once. What a lost Put with a condition came to cannot be known: that is an error.
+//! When the connection is lost, it is made again. Reads are repeated. So are Puts without conditions to namespaces that keep no
+//! versions: a second Put of the same records leaves what the first one left. Other changes of records and versions carry a number, by
+//! which the target knows a command that it has executed already (`carrier`). Where it cannot know, because it was restarted or has no
+//! such numbers, the caller gets an error that reports it.
 
-use super::carrier::{Carrier, Tcp};
+use super::carrier::{ATTEMPT_PAUSE, ATTEMPTS_MAX, Carrier, Tcp};
 use super::passthrough::{Passthrough, is_node};
 use super::{Error, Execute, Finished, HostOptions};
 use crate::wire::command::{Command, admin};
 use crate::wire::identify::{KvNamespace, PAGE_BYTES, cns};
 use crate::wire::logs::{LogRequest, lid};
 use crate::wire::status::Status;
-use crate::wire::vendor::DevicePage;
+use crate::wire::vendor::{DevicePage, feature};
 use kaml::store::Limits;
-use kaml::{Key, NamespaceId};
+use kaml::{KeyBuf, NamespaceId, NamespaceKind, VersionShape};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use zerocopy::FromBytes;
-
-/// Attempts to send a command again before it fails, and the pause before each but the first.
-const ATTEMPTS_MAX: u32 = 20;
-const ATTEMPT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where a device is: `nvme+tcp://HOST:PORT/SUBSYSTEM`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,15 +50,17 @@ impl FromStr for RemoteUrl {
     }
 }
 
-/// See the module. All calls may be made from any thread at once; clones share their connections.
+/// See the module. All calls can be made from any thread at once; clones share their connections.
 #[derive(Clone)]
 pub struct RemoteDevice {
     pub(super) carrier: Arc<dyn Carrier>,
     pub(super) limits: Limits,
     /// Commands of ours that it takes (`wire::vendor::feature`).
     features: u64,
-    /// The longest values of namespaces that were asked for.
+    /// The longest values of namespaces that were looked up.
     value_limits: Arc<Mutex<BTreeMap<NamespaceId, u64>>>,
+    /// What namespaces hold, of those that were looked up.
+    kinds: Arc<Mutex<BTreeMap<NamespaceId, NamespaceKind<VersionShape>>>>,
 }
 
 impl RemoteDevice {
@@ -86,7 +85,8 @@ impl RemoteDevice {
 
     fn over(carrier: Arc<dyn Carrier>) -> Result<RemoteDevice, Error> {
         let unknown = Limits { value_bytes_max: 0, batch_bytes_max: 0 };
-        let mut device = RemoteDevice { carrier, limits: unknown, features: 0, value_limits: Arc::default() };
+        let mut device =
+            RemoteDevice { carrier, limits: unknown, features: 0, value_limits: Arc::default(), kinds: Arc::default() };
         let transfer_max = device.carrier.transfer_bytes_max() as u64;
         device.limits = match device.page() {
             Ok(Some(page)) => {
@@ -99,14 +99,14 @@ impl RemoteDevice {
         Ok(device)
     }
 
-    /// What a controller says that has nothing of ours.
+    /// What a controller reports that has nothing of ours.
     fn standard_limits(&self, transfer_max: u64) -> Result<Limits, Error> {
         let nsid = self.standard_namespaces()?.first().copied().unwrap_or(0);
         let value_bytes_max = self.told_value_bytes_max(nsid)?.min(transfer_max);
         Ok(Limits { value_bytes_max, batch_bytes_max: value_bytes_max })
     }
 
-    /// What a namespace says of its longest value; 0 if there is none of the number.
+    /// What a namespace reports about its longest value; 0 if there is none of the number.
     fn told_value_bytes_max(&self, namespace: NamespaceId) -> Result<u64, Error> {
         let page = self.identify(cns::SET_NAMESPACE, namespace, 1)?;
         let (space, _) =
@@ -115,7 +115,7 @@ impl RemoteDevice {
     }
 
     /// The longest value that a namespace takes: where versions are kept, shorter ones than elsewhere. It does not change, so it is
-    /// asked for once.
+    /// looked up one time.
     pub(super) fn value_bytes_max_of(&self, namespace: NamespaceId) -> u64 {
         let known = || self.value_limits.lock().expect("no panics under this lock");
         if let Some(max) = known().get(&namespace).copied() {
@@ -123,13 +123,36 @@ impl RemoteDevice {
         }
         match self.told_value_bytes_max(namespace) {
             Ok(told) if told > 0 => {
-                let max = told.min(self.limits.value_bytes_max);
+                let mut max = told.min(self.limits.value_bytes_max);
+                if max > self.long_value_bytes_max() && self.has_long_keys(namespace).unwrap_or(true) {
+                    max = self.long_value_bytes_max();
+                }
                 known().insert(namespace, max);
                 max
             }
-            // It is not there, or not ours, or cannot be asked now: a Put will tell.
+            // It does not exist, or not ours, or cannot be read now: a Put will show.
             Ok(_) | Err(_) => self.limits.value_bytes_max,
         }
+    }
+
+    /// Whether a Put to a namespace can be sent twice: not where each one is a version. One that is not listed may keep
+    /// versions.
+    pub(super) fn may_repeat_puts(&self, namespace: NamespaceId) -> Result<bool, Error> {
+        if !self.can(feature::VERSIONS) {
+            return Ok(true);
+        }
+        Ok(self.kind_of(namespace)?.is_some_and(|kind| !matches!(kind, NamespaceKind::Versions(..))))
+    }
+
+    /// What a namespace holds; nothing if it is not listed. Numbers are never used again, so each namespace is looked up once.
+    pub(super) fn kind_of(&self, namespace: NamespaceId) -> Result<Option<NamespaceKind<VersionShape>>, Error> {
+        let known = || self.kinds.lock().expect("no panics under this lock");
+        if let Some(kind) = known().get(&namespace).copied() {
+            return Ok(Some(kind));
+        }
+        let infos = self.named_namespaces()?;
+        known().extend(infos.iter().map(|info| (info.id, info.kind)));
+        Ok(known().get(&namespace).copied())
     }
 
     /// Numbers of Key Value namespaces.
@@ -175,37 +198,37 @@ impl RemoteDevice {
         command.cdw10 = u32::from(what).into();
         command.cdw11 = (u32::from(csi) << 24).into();
         let sent = || self.carrier.admin(command, &[], PAGE_BYTES);
-        Ok(again(true, sent)?.success()?.data)
+        Ok(again(sent)?.success()?.data)
     }
 
     pub(super) fn log_page(&self, lid: u8, offset: u64, bytes: usize) -> Result<Vec<u8>, Error> {
         let command = LogRequest { lid, retain: true, offset, bytes, csi: 0 }.command(u32::MAX);
         let sent = || self.carrier.admin(command, &[], bytes);
-        Ok(again(true, sent)?.success()?.data)
+        Ok(again(sent)?.success()?.data)
     }
 }
 
-/// Commands that may be sent twice.
+/// Commands that can be sent twice.
 impl Execute for RemoteDevice {
     fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
-        again(true, || self.carrier.io(command, data, room))
+        again(|| self.carrier.io(command, data, room))
     }
 }
 
-/// Commands that may not be sent twice.
+/// Commands that must not take effect twice.
 pub(super) struct Once<'a>(pub(super) &'a RemoteDevice);
 
 impl Execute for Once<'_> {
     fn execute(&self, command: Command, data: &[u8], room: usize) -> Result<Finished, Error> {
-        again(false, || self.0.carrier.io(command, data, room))
+        self.0.carrier.once(command, data, room)
     }
 }
 
-/// Sends a command, again while the connection is lost and it is `repeatable`.
-fn again(repeatable: bool, send: impl Fn() -> Result<Finished, Error>) -> Result<Finished, Error> {
+/// Sends a command, again while the connection is lost.
+fn again(send: impl Fn() -> Result<Finished, Error>) -> Result<Finished, Error> {
     for attempt in 0..ATTEMPTS_MAX {
         match send() {
-            Err(Error::Connection(_)) if repeatable => {
+            Err(Error::Connection(_)) => {
                 // The connection has just been made again, if that was possible.
                 if attempt > 0 {
                     std::thread::sleep(ATTEMPT_PAUSE);
@@ -217,16 +240,17 @@ fn again(repeatable: bool, send: impl Fn() -> Result<Finished, Error>) -> Result
     send()
 }
 
-/// An error as a local device has it, as far as the answer tells.
-pub(super) fn local(error: Error, namespace: NamespaceId, key: Option<Key>) -> kaml::Error {
-    use kaml_device::Error as E;
+/// An error as a local device has it, as far as the response shows.
+pub(super) fn local(error: Error, namespace: NamespaceId, key: Option<&KeyBuf>) -> kaml::Error {
+    use kaml::Error as E;
     let status = error.status();
     let is = |of| status.is_some_and(|status| status.is(of));
     match key {
-        Some(key) if is(Status::NO_SUCH_KEY) => E::Conflict { namespace, key, present: false }.into(),
-        Some(key) if is(Status::KEY_EXISTS) => E::Conflict { namespace, key, present: true }.into(),
-        _ if is(Status::INVALID_NAMESPACE) => E::UnknownNamespace(namespace).into(),
-        _ if is(Status::NO_VERSIONS) => E::KeepsNoVersions(namespace).into(),
-        _ => kaml::Error::Remote(error.to_string()),
+        Some(key) if is(Status::NO_SUCH_KEY) => E::Conflict { namespace, key: key.clone(), present: false },
+        Some(key) if is(Status::KEY_EXISTS) => E::Conflict { namespace, key: key.clone(), present: true },
+        _ if is(Status::INVALID_NAMESPACE) => E::UnknownNamespace(namespace),
+        _ if is(Status::SNAPSHOT_TOO_OLD) => E::SnapshotTooOld,
+        _ if is(Status::NO_VERSIONS) => E::KeepsNoVersions(namespace),
+        _ => E::Remote(error.to_string()),
     }
 }

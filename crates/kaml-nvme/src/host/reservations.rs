@@ -7,7 +7,7 @@
 use super::{Error, Execute, Queue};
 use crate::wire::reservations::{Report, Wish};
 
-/// Room for a report at first; more is asked for when it has more registrants.
+/// Room for a report at first; more is requested when it has more registrants.
 const ROOM_AT_FIRST: u32 = 4096;
 /// Bytes for the head of a report, and for each registrant.
 const ENTRY_BYTES: u32 = 64;

@@ -13,7 +13,7 @@ use crate::wire::versions::{
 };
 use kaml::{At, Difference, Key, MergeReport, Past, Retention, VersionStats};
 
-/// Differences that one command tells at most.
+/// Differences that one command returns at most.
 const DIFFERENCES_AT_ONCE: usize = 16_384;
 /// Snapshots that there is room for at first.
 const SNAPSHOTS_AT_FIRST: usize = 64;
@@ -27,7 +27,7 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         value_of(self.queue.execute(command, &[], room)?)
     }
 
-    /// Versions of a key, newest first, at most `limit`. Where a segment has them is not told.
+    /// Versions of a key, newest first, at most `limit`. Their place in a segment is not returned.
     pub fn history(&self, key: &Key, limit: usize) -> Result<Vec<Past>, Error> {
         let room = limit * PAST_BYTES;
         let mut command = self.command(kv::HISTORY, key);
@@ -36,7 +36,7 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         decode_history(&finished.data, finished.result as u32 as usize, *key).ok_or(Error::Unsupported("History"))
     }
 
-    /// Undoes the last `count` changes of a key; answers whether it is there then.
+    /// Undoes the last `count` changes of a key; returns whether it exists then.
     pub fn undo(&self, key: &Key, count: u32) -> Result<bool, Error> {
         let mut command = self.command(kv::UNDO, key);
         command.cdw12 = count.into();
@@ -49,7 +49,7 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         Ok(self.queue.execute(command, &[], 0)?.success()?.result as u32)
     }
 
-    /// Takes a snapshot; answers its number.
+    /// Takes a snapshot; returns its number.
     pub fn take_snapshot(&self) -> Result<u32, Error> {
         self.change(snapshot::TAKE, 0)
     }
@@ -59,12 +59,12 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         self.change(snapshot::FORGET, version).map(drop)
     }
 
-    /// Makes the namespace look as in a snapshot; answers the number of the one that was taken of what it looked like.
+    /// Makes the namespace look as in a snapshot; returns the number of the one that was taken of what it looked like.
     pub fn roll_back(&self, to: u32) -> Result<u32, Error> {
         self.change(snapshot::ROLL_BACK, to)
     }
 
-    /// How the namespace stands, with all of its snapshots.
+    /// How the namespace is, with all of its snapshots.
     pub fn version_stats(&self) -> Result<VersionStats, Error> {
         let mut room = stats_bytes(SNAPSHOTS_AT_FIRST);
         loop {
@@ -79,8 +79,8 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         }
     }
 
-    /// Tells which keys differ between two snapshots, or a snapshot and now; `each` answers whether to go on. Compared with now,
-    /// keys that change meanwhile may be told twice or not at all.
+    /// Reports which keys differ between two snapshots, or a snapshot and now; `each` returns whether to continue. Compared with now,
+    /// keys that change meanwhile can appear twice or not at all.
     pub fn diff(
         &self,
         from: Option<u32>,
@@ -102,7 +102,7 @@ impl<E: Execute + ?Sized> KeyValue<'_, E> {
         Ok(())
     }
 
-    /// Gives the space of versions back that the rules do not keep, or only says how many that would be. May take minutes.
+    /// Gives the space of versions back that the rules do not keep, or only states how many that would be. May take minutes.
     pub fn merge(&self, retention: &Retention, dry_run: bool) -> Result<MergeReport, Error> {
         let mut command = Command::new(kv::MERGE, self.nsid);
         command.cdw10 = (MERGED_BYTES as u32).into();

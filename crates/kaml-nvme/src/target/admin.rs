@@ -5,9 +5,10 @@
 //! Implements:       spec:NVMe-Base "Admin Command Set", "Features".
 
 use super::controller::{IO_QUEUES_MAX, Kind, THRESHOLDS_KELVIN};
-use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Seat, Target};
+use super::core::{ALL_NAMESPACES, Holds, Origin, Outcome, Role, Target};
 use super::engine::Reply;
 use crate::wire::command::{Command, admin};
+use crate::wire::session::name_of;
 use crate::wire::status::Status;
 use std::net::SocketAddr;
 
@@ -58,9 +59,20 @@ impl Target {
             admin::SET_FEATURES => self.set_feature(id, command, data).into(),
             admin::NAMESPACE_MANAGEMENT if storage => self.manage_namespace(origin, id, command, data),
             admin::NAMESPACE_ATTACHMENT if storage => self.attach_namespace(id, command, data).into(),
+            admin::BEGIN_SESSION if storage => self.begin_session(id, command).into(),
             admin::SET_NAMESPACE if storage => self.change_namespace(origin, id, command, data).into(),
             _ => Status::INVALID_OPCODE.into(),
         }
+    }
+
+    /// Begins a session of numbered commands, or joins it; the result is its identifier.
+    fn begin_session(&mut self, id: u16, command: &Command) -> Result<u64, Status> {
+        let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
+        if let Some(before) = controller.session.take() {
+            self.sessions.leave(before);
+        }
+        controller.session = self.sessions.join(controller.host.id, name_of(command));
+        controller.session.ok_or(Status::INTERNAL)
     }
 
     /// Of the commands that can be in flight for long, only event requests can be aborted. Bit 0 of the result: not
@@ -95,7 +107,7 @@ impl Target {
         }
     }
 
-    /// As the admin queue's Connect has told it.
+    /// As the admin queue's Connect has set it.
     fn host_id(&self, id: u16) -> Result<Vec<u8>, Status> {
         self.controllers.get(&id).map(|controller| controller.host.id.to_vec()).ok_or(Status::INTERNAL)
     }
@@ -121,7 +133,7 @@ impl Target {
             feature::KEY_VALUE => {
                 let space = self.attached(id, command.nsid.get())?;
                 match space.holds {
-                    Holds::Records(..) => Ok(u32::from(space.delete_must_exist)),
+                    Holds::Records(_) | Holds::Versions(_) => Ok(u32::from(space.delete_must_exist)),
                     Holds::Blocks(_) => Err(Status::INVALID_FIELD),
                 }
             }
@@ -177,7 +189,7 @@ impl Target {
             feature::HOST_BEHAVIOUR => {}                     // nothing here depends on it
             feature::COMMAND_SETS if value & 0x1ff == 0 => {} // the one combination there is
             feature::COMMAND_SETS => return Err(Status::INVALID_FIELD),
-            feature::HOST_ID => return Err(Status::COMMAND_SEQUENCE), // Connect has said it
+            feature::HOST_ID => return Err(Status::COMMAND_SEQUENCE), // Connect has set it
             feature::WRITE_CACHE => return Err(Status::NOT_CHANGEABLE), // there is none
             _ => {
                 controller.features.insert(fid, value);
@@ -186,9 +198,9 @@ impl Target {
         Ok(0)
     }
 
-    /// The link of a controller's admin queue, for those who must not be told what they did themselves.
+    /// The link of a controller's admin queue, for hosts that must not be notified of their own changes.
     pub(crate) fn is_by(&self, origin: Origin, id: u16) -> bool {
-        self.seats.get(&origin.link) == Some(&Seat::Admin(id))
+        self.roles.get(&origin.link) == Some(&Role::Admin(id))
     }
 
     /// A namespace that exists, attached or not.
@@ -218,7 +230,7 @@ fn is_of_namespace(fid: u8) -> bool {
     matches!(fid, KEY_VALUE | RESERVATION_NOTICES | RESERVATION_PERSISTENCE)
 }
 
-/// Features whose value changes nothing here: it is kept and told.
+/// Features whose value changes nothing here: it is kept and reported.
 fn is_kept(fid: u8) -> bool {
     use feature::{ARBITRATION, ATOMICITY, ERROR_RECOVERY, INTERRUPT_VECTOR, POWER};
     matches!(fid, ARBITRATION | ATOMICITY | ERROR_RECOVERY | INTERRUPT_VECTOR | POWER)

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  their fields (`wire::blocks`), what reads and writes (`engine`).
 //! Implements:       spec:NVMe-NVM "NVM Command Set".
 //!
-//! A write is durable when it is answered, so there is nothing that Force Unit Access or Flush could add. Protection
+//! A write is durable when it completes, so there is nothing that Force Unit Access or Flush could add. Protection
 //! information does not exist here: its fields are not looked at.
 
 use super::core::{Origin, Outcome, Space, Target};
@@ -30,7 +30,7 @@ impl Target {
         data: Cow<'_, [u8]>,
     ) -> Outcome {
         match command.opcode {
-            nvm::FLUSH => Status::SUCCESS.into(), // whatever was answered is durable
+            nvm::FLUSH => Status::SUCCESS.into(), // whatever completed is durable
             nvm::DATASET_MANAGEMENT => self.manage_dataset(origin, space.id, info, command, &data),
             nvm::READ | nvm::WRITE | nvm::COMPARE | nvm::WRITE_ZEROES | nvm::VERIFY => {
                 self.on_range(origin, space.id, info, command, data).into()

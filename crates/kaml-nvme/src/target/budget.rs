@@ -1,7 +1,7 @@
 //! Memory for data of all connections of a target.
 //!
-//! Lives here:       how much is in use, also by lists of keys, who may have more, whose turn it is.
-//! Lives elsewhere:  what counts for a command, what one connection may have (`connection`), who has waited for long (`reactor`).
+//! Lives here:       how much is in use, also by lists of keys, which connection may have more, whose turn it is.
+//! Lives elsewhere:  what counts for a command, what one connection may have (`connection`), which one has waited for long (`reactor`).
 //! May be called by: connections, the reactor that drives them, and the device's side (`engine`).
 
 use super::share::CONNECTION_BYTES_MIN;
@@ -9,18 +9,18 @@ use crate::transport::framer::INBOX_BYTES;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What one connection has no more of is not counted as long: what is always there for it, and what came in its receive buffer before
+/// What one connection has no more of is not counted as long: its reserve, and what came in its receive buffer before
 /// anybody could have it wait. Short commands come without end, and would keep those out that are as long as all the memory.
 const SHORT_BYTES_MAX: usize = CONNECTION_BYTES_MIN + INBOX_BYTES;
 /// What others may have above that when a command begins whose turn it is.
 const LONG_BYTES_MIN: usize = 1 << 20;
 
-/// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so that long commands
-/// find room beside them.
+/// Spare memory that reads may take whatever commands hold, and how many such parts of all memory at most, so long commands
+/// find room next to them.
 const SPARE_BYTES_MIN: usize = 4 << 20;
 const SPARE_PARTS: usize = 4;
 
-/// Beside all memory, lists of keys take no more than such a part of it, but for the last list of each controller.
+/// Next to all memory, lists of keys take no more than such a part of it, but for the last list of each controller.
 const LISTS_PARTS: usize = 8;
 
 /// See the module.
@@ -35,13 +35,13 @@ pub(super) struct Budget {
     lists: Rc<Cell<usize>>,
     /// The connection whose turn it is, because it has waited for long: others begin nothing long until it could.
     turn: Rc<Cell<Option<u64>>>,
-    /// Connections so far, by whose numbers they are told apart.
+    /// Connections so far, by whose numbers they are distinguished.
     connections: Rc<Cell<u64>>,
     max: usize,
 }
 
 impl Budget {
-    /// So many bytes.
+    /// This many bytes.
     pub(super) fn new(max: usize) -> Budget {
         let (used, long, spare, lists) = (Rc::default(), Rc::default(), Rc::default(), Rc::default());
         Budget { used, long, spare, lists, turn: Rc::default(), connections: Rc::default(), max }
@@ -63,7 +63,7 @@ impl Budget {
         self.long.set(self.long.get() + long_bytes(now) - long_bytes(before));
     }
 
-    /// So many bytes more are in use for commands of a connection that has gone, which go on.
+    /// This many bytes more are in use for commands of a connection that has gone, which continue.
     pub(super) fn take(&self, bytes: usize) {
         self.used.set(self.used.get() + bytes);
         self.long.set(self.long.get() + bytes);
@@ -95,7 +95,7 @@ impl Budget {
         self.lists.set(self.lists.get() + bytes);
     }
 
-    /// A list of so many bytes has gone.
+    /// A list of this many bytes has gone.
     pub(super) fn give_list_back(&self, bytes: usize) {
         self.lists.set(self.lists.get() - bytes);
     }

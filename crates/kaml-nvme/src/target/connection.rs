@@ -1,6 +1,6 @@
-//! One connection of the target, without its socket: bytes in, commands out; answers in, bytes out.
+//! One connection of the target, without its socket: bytes in, commands out; completions in, bytes out.
 //!
-//! Lives here:       initialisation, capsules, asking for data (R2T), gathering them, answers, flow control, what counts as memory.
+//! Lives here:       initialisation, capsules, requesting data (R2T), gathering them, answers, flow control, what counts as memory.
 //! Lives elsewhere:  what is handed out and taken back (`request`), what commands mean (`admin`, `fabrics`, `keyvalue`), the socket
 //!                   (`reactor`), the memory of one connection (`share`) and of all (`budget`).
 //! Implements:       spec:NVMe-TCP "Connection Establishment", "Data Transfer".
@@ -9,14 +9,14 @@
 //!  Opening ──InitRequest──▶ Open ──Terminate, or a PDU that makes no sense──▶ Closing
 //! ```
 //!
-//! Memory: a command that moves data counts with the length it says, from when it is carried out until its answer is
+//! Memory: a command that moves data counts with the length it states, from when it is executed until its answer is
 //! sent. No more than [`super::share::CONNECTION_BYTES_MAX`] count for one connection, and no more than the target allows for all:
-//! further commands wait, which their hosts cannot tell from a busy device. [`CONNECTION_BYTES_MIN`] are always there for each, so
-//! that short commands go on whatever others hold. Who has waited for long has its turn before others begin anything long, and who
+//! further commands wait, which their hosts cannot determine from a busy device. [`CONNECTION_BYTES_MIN`] are reserved for each, so
+//! short commands continue whatever others hold. A connection that has waited for long has its turn before others begin anything long. A host that
 //! lets a command hold memory for long, because it sends or takes the data slowly, has to go when others wait (`reactor`). Before a
 //! Connect, and before a controller is enabled, commands move no more than a capsule takes; those of discovery, less than others
-//! ([`Transfers`]). Data in capsules are there before anybody could have them wait: they count as they come, and once all memory is in
-//! use, or it is another one's turn, their connection is not listened to until what it asked for is carried out. Besides there are the
+//! ([`Transfers`]). Data in capsules arrive before anything could make them wait: they count as they come, and after all memory is in
+//! use, or it is another one's turn, their connection is not listened to until what it requested is executed. Besides there are the
 //! receive buffer and completions that are not sent: no more than the queue has entries, because a host that keeps to it has not taken
 //! these entries again.
 
@@ -34,8 +34,8 @@ use kaml::Bytes;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// The longest data PDU we ask for: long enough that headers cost nothing, short enough to interleave. Longer ones are
-/// taken, because kernels before 5.18 send all that an R2T asks for in one.
+/// The longest data PDU we request: long enough that headers cost nothing, short enough to interleave. Longer ones are
+/// taken, because kernels before 5.18 send all that an R2T requests in one.
 const DATA_PDU_BYTES_MAX: u32 = 1 << 20;
 /// Commands of one turn, at most, and at least where answers are long.
 const TURN_COMMANDS_MAX: usize = 16;
@@ -45,9 +45,9 @@ const TURN_COMMANDS_MIN: usize = 3;
 const TURN_BYTES_MAX: usize = 62 << 10;
 /// What comes with an answer's data: the header of its PDU, and a completion.
 const ANSWER_HEAD_BYTES: usize = 48;
-/// Entries of a queue before its Connect says how many.
+/// Entries of a queue before its Connect states how many.
 const ENTRIES_AT_FIRST: usize = 1;
-/// Commands whose answers are not sent, whatever the queue has: so many may come together before a Connect is answered.
+/// Commands whose completions are not sent, whatever the depth of the queue: so many can arrive together before a Connect completes.
 const UNSENT_MIN: usize = 32;
 
 enum Phase {
@@ -69,7 +69,7 @@ enum Arriving {
     Ignored,
 }
 
-/// A command whose data were asked for.
+/// A command whose data were requested.
 struct Gathering {
     command: Command,
     data: Vec<u8>,
@@ -77,7 +77,7 @@ struct Gathering {
     intact: bool,
     /// A reset came meanwhile: its data are taken, and nothing is done with them.
     is_over: bool,
-    /// The tick in which somebody listened when they were asked for.
+    /// The tick in which somebody listened when they were requested.
     since: u32,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Connection {
     entries: usize,
     transfers: Transfers,
     outstanding: usize,
-    /// Where in what goes out the answers end that are not sent, with the ticks when they came.
+    /// Where in the output the unsent completions end, with the ticks when they came.
     unsent: VecDeque<(u64, u32)>,
     sent_bytes: u64,
     sq_head: u16,
@@ -167,7 +167,7 @@ impl Connection {
         self.framer.space()
     }
 
-    /// So many bytes were received.
+    /// This many bytes were received.
     pub(super) fn received(&mut self, count: usize) {
         self.framer.received(count);
     }
@@ -177,17 +177,19 @@ impl Connection {
         &self.outbox
     }
 
-    /// How many commands to carry out before what they came to is sent: hosts work on the first answers while the target
+    /// How many commands to execute before what they came to is sent: hosts work on the first answers while the target
     /// works on the next ones, and many hosts share it evenly. The next answers are probably as long as the last one.
     pub(super) fn turn(&self) -> usize {
         (TURN_BYTES_MAX / (self.answered_bytes + ANSWER_HEAD_BYTES)).clamp(TURN_COMMANDS_MIN, TURN_COMMANDS_MAX)
     }
 
-    /// So many bytes were sent.
+    /// This many bytes were sent.
     pub(super) fn sent(&mut self, count: usize) {
         self.outbox.sent(count);
         self.sent_bytes += count as u64;
-        while self.unsent.pop_front_if(|(end, _)| *end <= self.sent_bytes).is_some() {}
+        while self.unsent.front().is_some_and(|(end, _)| *end <= self.sent_bytes) {
+            self.unsent.pop_front();
+        }
         self.count();
     }
 
@@ -196,24 +198,24 @@ impl Connection {
         self.outbox.take_spent()
     }
 
-    /// Whether the peer, or what it sent, has ended the connection: what is left to send goes out, then it is closed.
+    /// Whether the peer, or what it sent, has ended the connection: the remaining output is sent, then it is closed.
     pub(super) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing)
     }
 
-    /// Whether the host owes us the rest of something that it has begun to send or was asked for.
+    /// Whether the host owes us the remainder of something that it has begun to send or was requested.
     pub(super) fn is_owed(&self) -> bool {
         self.framer.is_within() || self.gathering.iter().any(Option::is_some)
     }
 
     /// Whether nothing more is to be received for now: all memory is in use, or kept for whose turn it is, and more of it than each
-    /// may always have is for commands of this connection that are being carried out, which end by themselves. What the host was asked
-    /// for ends only by listening.
+    /// may always have is for commands of this connection that are being executed, which end by themselves. Data that were requested from
+    /// the host end only by listening.
     pub(super) fn is_full(&self) -> bool {
         self.share.is_scarce() && self.share.reserved() - self.gathering_bytes() > CONNECTION_BYTES_MIN
     }
 
-    /// Bytes that the host was asked for.
+    /// Bytes that the host was requested.
     fn gathering_bytes(&self) -> usize {
         self.gathering.iter().flatten().map(|gathering| Self::moved_bytes(&gathering.command)).sum()
     }
@@ -223,7 +225,7 @@ impl Connection {
         !self.parked.is_empty()
     }
 
-    /// Takes a Connect's word on the queue: how many commands may be outstanding, and whether completions tell the head.
+    /// Reads from a Connect how many commands may be outstanding, and whether completions report the head.
     pub(super) fn set_queue(&mut self, entries: usize, flow_control: bool) {
         (self.entries, self.flow_control) = (entries, flow_control);
     }
@@ -233,7 +235,7 @@ impl Connection {
         self.transfers = transfers;
     }
 
-    /// What was sent with a command; to be asked for before anything more is received.
+    /// Data that were sent with a command; taken before anything more is received.
     pub(super) fn data(&self, data: Data) -> Cow<'_, [u8]> {
         match data {
             Data::Here(range) => Cow::Borrowed(self.framer.here(range)),
@@ -241,11 +243,11 @@ impl Connection {
         }
     }
 
-    /// The next command to carry out. When what came makes no sense, the peer is told and the connection closes.
+    /// The next command to execute. When what came makes no sense, the peer gets a terminate request and the connection closes.
     pub(super) fn next_request(&mut self) -> Option<Request> {
         let request = self.try_next().unwrap_or_else(|fatal| {
             tracing::debug!(%fatal, "closing a connection");
-            // Who ends the connection wants no answer, however it says so.
+            // A peer that ends the connection needs no response, however it ends it.
             let head = self.framer.head();
             if head.first() != Some(&kind::H2C_TERM) {
                 self.outbox.push_copy(&Header::Terminate(fatal.terminate()), head);
@@ -282,7 +284,7 @@ impl Connection {
         }
     }
 
-    /// Nothing more is carried out: what waits ends without an answer.
+    /// Nothing more is executed: what waits ends without an answer.
     fn close(&mut self) {
         self.phase = Phase::Closing;
         self.forget_parked();
@@ -313,7 +315,7 @@ impl Connection {
         if init.format != 0 {
             return Err(Fatal::Unsupported { offset: 8 });
         }
-        // Our data begin right behind headers, which any alignment but a dword (0) could forbid.
+        // Our data begin right after headers, which any alignment but a dword (0) could forbid.
         if init.alignment != 0 {
             return Err(Fatal::Unsupported { offset: 10 });
         }
@@ -358,7 +360,7 @@ impl Connection {
             self.refuse(&command, status, 0);
             return Ok(None);
         }
-        // Who moves nothing, a Keep Alive for example, need not wait: commands have no order.
+        // Commands that move nothing, a Keep Alive for example, need not wait: commands have no order.
         if Self::moved_bytes(&command) > 0 && (!self.has_room(&command) || self.is_parked()) {
             self.parked.push_back((command, self.ticks));
             return Ok(None);
@@ -375,7 +377,7 @@ impl Connection {
         self.share.has_room(self.outbox.held(), Self::moved_bytes(command))
     }
 
-    /// Hands a command out, or asks for its data.
+    /// Hands a command out, or requests its data.
     fn start(&mut self, command: Command) -> Option<Request> {
         let reserved = Self::moved_bytes(&command);
         self.share.reserve(reserved);
@@ -433,7 +435,7 @@ impl Connection {
             Arriving::Capsule(command) => self.capsule(command, Data::Gathered(data), intact),
             Arriving::Transfer { tag, bytes, last } => {
                 let place = &mut self.gathering[usize::from(tag)];
-                let gathering = place.as_mut().expect("it stays until its data are whole");
+                let gathering = place.as_mut().expect("it is kept until its data are whole");
                 gathering.data = data;
                 gathering.got += bytes;
                 gathering.intact &= intact;
@@ -482,14 +484,14 @@ impl Connection {
         self.answer(Answer { cid: command.cid.get(), status, result: 0, data: Bytes::default(), reserved });
     }
 
-    /// Commands that were answered here, because nobody could carry them out; to be asked for after each
+    /// Commands that completed here, because no engine could execute them; the caller collects them after each
     /// [`Connection::next_request`].
     pub(super) fn take_refused(&mut self) -> impl Iterator<Item = (Command, Status)> + '_ {
         self.refused.drain(..)
     }
 
-    /// A reset: commands that count so many bytes each end without an answer, and so do those that wait and, once the host has sent what
-    /// it was asked for, those whose data are on their way.
+    /// A reset: commands that count so many bytes each end without an answer, and so do those that wait and, after the host has sent what
+    /// it was requested, those whose data are on their way.
     pub(super) fn reset(&mut self, reserved: impl Iterator<Item = usize>) {
         reserved.for_each(|reserved| self.forget(reserved));
         self.forget_parked();
@@ -511,7 +513,7 @@ impl Connection {
         self.sq_head = ((usize::from(self.sq_head) + 1) % self.entries.max(1)) as u16;
     }
 
-    /// Answers a command. Data are sent only with success.
+    /// Returns a command. Data are sent only with success.
     pub(super) fn answer(&mut self, answer: Answer) {
         self.forget(answer.reserved);
         if self.is_closing() {
@@ -519,7 +521,7 @@ impl Connection {
             return; // nothing comes after a terminate request
         }
         let with_data = answer.status.is_success() && !answer.data.is_empty();
-        // What a completion would tell besides is nothing: then the data stand for it.
+        // A completion would carry nothing else: then the data replace it.
         let alone = with_data && !self.flow_control && answer.result == 0;
         self.answered_bytes = 0;
         if with_data {
@@ -528,7 +530,7 @@ impl Connection {
                 cid: answer.cid.into(),
                 tag: 0.into(),
                 offset: 0.into(),
-                length: (answer.data.len() as u32).into(), // at most what the host asked for, which has 32 bits
+                length: (answer.data.len() as u32).into(), // at most what the host requested, which has 32 bits
                 reserved: 0.into(),
             };
             self.outbox.push_with(&Header::DataOut(transfer, true, alone), answer.data);
@@ -545,7 +547,7 @@ impl Connection {
     fn count(&mut self) {
         let held = self.outbox.held();
         self.share.count(held);
-        // Others cannot make room for who has too much itself.
+        // Others cannot make room for a connection that has too much itself.
         let is_alone_in_the_way =
             |(command, _): &(Command, u32)| self.share.is_too_much(held, Self::moved_bytes(command));
         if self.parked.front().is_some_and(is_alone_in_the_way) {
@@ -555,263 +557,4 @@ impl Connection {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::pdu::{Init, Terminate, flags, kind};
-    use zerocopy::FromZeros;
-
-    /// A connection with `count` commands outstanding, and nothing to send.
-    fn asked(flow_control: bool, count: usize) -> Connection {
-        let mut host = Outbox::new(End::Host);
-        host.push(&Header::InitRequest(Init::new_zeroed()));
-        (0..count).for_each(|_| host.push(&Header::Command(Command::new(2, 1))));
-        let mut connection = Connection::new(Budget::new(1 << 20));
-        connection.set_queue(64, flow_control);
-        for bytes in host.slices() {
-            connection.space()[..bytes.len()].copy_from_slice(&bytes);
-            connection.received(bytes.len());
-        }
-        for _ in 0..count {
-            connection.next_request().expect("a command has come");
-        }
-        connection.sent(connection.outbox().bytes());
-        connection
-    }
-
-    /// Goal:   a command that moves nothing does not wait for the memory that those before it wait for: a host that is kept waiting
-    ///         can still keep its controller alive.
-    /// Method: a read that finds no room, then a Keep Alive, then a short read, which keeps its place behind the first.
-    #[test]
-    fn commands_without_data_pass_those_that_wait() {
-        let budget = Budget::new(2 << 20);
-        let mut other = Connection::new(budget.clone());
-        other.share.reserve(2 << 20);
-        other.count();
-        let mut connection = Connection::new(budget);
-        connection.set_queue(64, true);
-        connection.set_transfers(Transfers::Long);
-        let long = Command { sgl: crate::wire::command::Sgl::transport(1 << 20), ..Command::new(2, 1) };
-        let short = Command { sgl: crate::wire::command::Sgl::transport(512), ..Command::new(2, 1) };
-        let mut host = Outbox::new(End::Host);
-        host.push(&Header::InitRequest(Init::new_zeroed()));
-        [long, Command::new(0x18, 0), short].iter().for_each(|command| host.push(&Header::Command(*command)));
-        for bytes in host.slices() {
-            connection.space()[..bytes.len()].copy_from_slice(&bytes);
-            connection.received(bytes.len());
-        }
-        assert_eq!(connection.next_request().map(|request| request.command.opcode), Some(0x18));
-        assert!(connection.next_request().is_none());
-        drop(other);
-        let lengths = [(); 2].map(|()| connection.next_request().map(|request| request.command.sgl.length.get()));
-        assert_eq!(lengths, [Some(1 << 20), Some(512)]);
-    }
-
-    /// A command that moves so many bytes.
-    fn moving(opcode: u8, bytes: u32) -> Command {
-        Command { sgl: crate::wire::command::Sgl::transport(bytes), ..Command::new(opcode, 1) }
-    }
-
-    /// A new connection, which has received such commands.
-    fn with_commands(budget: Budget, commands: &[Command]) -> Connection {
-        let mut connection = Connection::new(budget);
-        connection.set_queue(64, true);
-        connection.set_transfers(Transfers::Long);
-        let mut host = Outbox::new(End::Host);
-        host.push(&Header::InitRequest(Init::new_zeroed()));
-        commands.iter().for_each(|command| host.push(&Header::Command(*command)));
-        for bytes in host.slices() {
-            connection.space()[..bytes.len()].copy_from_slice(&bytes);
-            connection.received(bytes.len());
-        }
-        connection
-    }
-
-    /// Goal:   what a host does not take counts as held while nobody listens to it, and so does the time that its commands wait; not the
-    ///         time that it takes to send what nobody receives.
-    /// Method: a connection with an answer of 100 KB that is not sent, data it was asked for, a command that is being carried out and one
-    ///         that waits, while others have all memory.
-    #[test]
-    fn time_passes_for_who_is_not_listened_to() {
-        let budget = Budget::new(1 << 20);
-        let commands = [moving(2, 100_000), moving(2, 100_000), moving(1, 100_000), moving(2, 1 << 20)];
-        let mut connection = with_commands(budget.clone(), &commands);
-        let requests = [(); 3].map(|()| connection.next_request().map(|request| request.reserved));
-        assert_eq!(requests, [Some(100_000), Some(100_000), None]);
-        let mut other = Connection::new(budget);
-        other.share.reserve(2 << 20);
-        other.count();
-        (0..5).for_each(|_| connection.tick());
-        assert!(connection.is_full() && connection.is_parked());
-        assert_eq!((connection.held_ticks(), connection.waiting_ticks()), (0, 5), "nobody listens");
-        let data = vec![0; 100_000];
-        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data: data.into(), reserved: 100_000 });
-        (0..5).for_each(|_| connection.tick());
-        assert_eq!((connection.held_ticks(), connection.waiting_ticks()), (5, 10), "it takes nothing");
-    }
-
-    /// Goal:   a host that was asked for data is listened to, though all memory is in use and a command of its is being carried out, for
-    ///         minutes perhaps: its data, for which others wait, could not come.
-    #[test]
-    fn who_was_asked_is_listened_to() {
-        let budget = Budget::new(1 << 20);
-        let mut connection = with_commands(budget.clone(), &[moving(1, 512 << 10), moving(2, 8192)]);
-        assert_eq!(connection.next_request().map(|request| request.reserved), Some(8192));
-        let mut other = Connection::new(budget);
-        other.share.reserve(1 << 20);
-        other.count();
-        assert!(connection.share.is_scarce() && !connection.is_full());
-    }
-
-    /// Goal:   an answer counts as long as its memory is held: what was sent of it is not free before the rest is sent, too.
-    /// Method: an answer of 16 MiB, of which all but the last 1000 bytes are sent, then these.
-    #[test]
-    fn answers_count_until_they_are_sent_whole() {
-        const BYTES: usize = 16 << 20;
-        let budget = Budget::new(64 << 20);
-        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
-        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
-        let data = vec![0; BYTES].into();
-        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
-        connection.sent(connection.outbox().bytes() - 1000);
-        assert!(budget.used() >= BYTES, "{} bytes count", budget.used());
-        connection.sent(1000);
-        assert_eq!(budget.used(), 0);
-    }
-
-    /// Goal:   who waits for nothing but what it does not take itself has its turn no more: others would wait for it in vain.
-    /// Method: a connection is answered 16 MiB, which are not sent, and takes the turn for as much again, which is more than it may have
-    ///         by the headers; another one waits. Then all is sent, and others have what the first waits for.
-    #[test]
-    fn nobody_has_the_turn_whose_own_answers_are_in_the_way() {
-        const BYTES: usize = 16 << 20;
-        let budget = Budget::new(BYTES + (1 << 20));
-        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32), moving(2, BYTES as u32)]);
-        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
-        connection.sent(connection.outbox().bytes());
-        assert!(connection.next_request().is_none() && connection.is_parked());
-        let mut other = with_commands(budget.clone(), &[moving(2, 2 << 20)]);
-        assert!(other.next_request().is_none());
-        (0..5).for_each(|_| connection.tick());
-        assert_eq!(connection.waiting_ticks(), 5);
-        connection.take_turn();
-        let data = vec![0; BYTES].into();
-        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: BYTES });
-        assert_eq!(connection.waiting_ticks(), 0);
-        assert!(budget.is_nobodys_turn());
-        other.share.reserve(BYTES);
-        other.count();
-        connection.sent(connection.outbox().bytes());
-        assert_eq!(connection.waiting_ticks(), 5, "it has not waited in vain");
-    }
-
-    /// Goal:   a connection that is closing waits for nothing, and has no turn.
-    /// Method: one with a command that waits, whose turn it is, receives what makes no sense, or a terminate request.
-    #[test]
-    fn who_is_closing_waits_for_nothing() {
-        let terminate = Terminate { status: 1.into(), ..Terminate::new_zeroed() };
-        for end in [Header::InitRequest(Init::new_zeroed()), Header::Terminate(terminate)] {
-            let budget = Budget::new(1 << 20);
-            let mut other = Connection::new(budget.clone());
-            other.share.reserve(4 << 20);
-            other.count();
-            let mut connection = with_commands(budget.clone(), &[moving(2, 1 << 20)]);
-            assert!(connection.next_request().is_none() && connection.is_parked());
-            (0..5).for_each(|_| connection.tick());
-            connection.take_turn();
-            let mut host = Outbox::new(End::Host);
-            host.push(&end);
-            for bytes in host.slices() {
-                connection.space()[..bytes.len()].copy_from_slice(&bytes);
-                connection.received(bytes.len());
-            }
-            assert!(connection.next_request().is_none() && connection.is_closing());
-            assert!(!connection.is_parked() && budget.is_nobodys_turn(), "after {end:?}");
-            assert_eq!(connection.waiting_ticks(), 0);
-        }
-    }
-
-    /// Goal:   who has its turn can use it, however many others keep short commands under way, and however little memory there is; not
-    ///         while others have long ones.
-    /// Method: 64 connections with a command of 60 KiB each; one whose turn it is waits for as much as all memory, beside one with
-    ///         2 MiB, and a command of 2 MiB of a host that has gone, until these are over.
-    #[test]
-    fn short_commands_do_not_keep_the_turn_from_being_used() {
-        const BYTES: usize = 16 << 20;
-        let budget = Budget::new(BYTES);
-        let having = |bytes| {
-            let mut connection = Connection::new(budget.clone());
-            connection.share.reserve(bytes);
-            connection.count();
-            connection
-        };
-        let _short: Vec<Connection> = (0..64).map(|_| having(60 << 10)).collect();
-        let long = having(2 << 20);
-        budget.take(2 << 20);
-        let mut connection = with_commands(budget.clone(), &[moving(2, BYTES as u32)]);
-        assert!(connection.next_request().is_none() && connection.is_parked());
-        connection.take_turn();
-        drop(long);
-        assert!(connection.next_request().is_none(), "of one that has gone");
-        budget.give_back(2 << 20);
-        assert_eq!(connection.next_request().map(|request| request.reserved), Some(BYTES));
-        assert!(budget.is_nobodys_turn());
-    }
-
-    /// Goal:   a connection that has nothing to send keeps no memory for it.
-    /// Method: a tick passes while an answer is not sent, and another one afterwards.
-    #[test]
-    fn nothing_is_kept_for_nothing_to_send() {
-        let mut connection = asked(true, 1);
-        let data = vec![0; 8192].into();
-        connection.answer(Answer { cid: 0, status: Status::SUCCESS, result: 0, data, reserved: 0 });
-        connection.tick();
-        connection.sent(connection.outbox().bytes());
-        assert!(connection.outbox().spare_bytes() >= 8192, "there may be another answer at once");
-        connection.tick();
-        assert_eq!(connection.outbox().spare_bytes(), 0);
-    }
-
-    /// Types and flags of the PDUs of an answer.
-    fn answered(flow_control: bool, status: Status, result: u64, data: Vec<u8>) -> Vec<(u8, u8)> {
-        let mut connection = asked(flow_control, 1);
-        connection.answer(Answer { cid: 0, status, result, data: data.into(), reserved: 0 });
-        let bytes: Vec<u8> = connection.outbox().slices().iter().flat_map(|slice| slice.to_vec()).collect();
-        let mut pdus = Vec::new();
-        let mut rest = &bytes[..];
-        while let [kind, flags, _, _, a, b, c, d, ..] = *rest {
-            pdus.push((kind, flags));
-            rest = &rest[u32::from_le_bytes([a, b, c, d]) as usize..];
-        }
-        pdus
-    }
-
-    /// Goal:   data stand for a completion that would tell nothing besides, and for no other.
-    #[test]
-    fn data_alone_are_an_answer() {
-        let (data, response) = ((kind::C2H_DATA, flags::LAST), (kind::RESPONSE, 0));
-        let alone = (kind::C2H_DATA, flags::LAST | flags::SUCCESS);
-        assert_eq!(answered(false, Status::SUCCESS, 0, vec![1; 8]), [alone]);
-        assert_eq!(answered(true, Status::SUCCESS, 0, vec![1; 8]), [data, response], "the host wants to know the head");
-        assert_eq!(answered(false, Status::SUCCESS, 8, vec![1; 8]), [data, response], "there is a result");
-        assert_eq!(answered(false, Status::SUCCESS, 0, vec![]), [response]);
-        assert_eq!(answered(false, Status::INVALID_FIELD, 0, vec![1; 8]), [response]);
-    }
-
-    /// Goal:   the answers of a turn are one packet, if there may be so few, and many short ones share a system call.
-    #[test]
-    fn turns_fit_packets() {
-        for (bytes, turn) in [(0, 16), (512, 16), (4096, 15), (8192, 7), (16 << 10, 3), (1 << 20, 3)] {
-            let mut connection = asked(false, 1);
-            assert_eq!(connection.turn(), 16);
-            connection.answer(Answer {
-                cid: 0,
-                status: Status::SUCCESS,
-                result: 1,
-                data: vec![0; bytes].into(),
-                reserved: 0,
-            });
-            assert_eq!(connection.turn(), turn, "{bytes} bytes");
-            assert!(turn == 3 || turn * connection.outbox().bytes() < 65_483, "what Linux sends as one packet at most");
-        }
-    }
-}
+mod tests;

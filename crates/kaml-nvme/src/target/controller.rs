@@ -1,11 +1,12 @@
 //! A controller: what one host's association has on the target's side.
 //!
 //! Lives here:       registers, features, asynchronous events, the error log, keep-alive.
-//! Lives elsewhere:  the commands that ask for them (`fabrics`, `admin`), all controllers (`core`).
+//! Lives elsewhere:  the commands that request them (`fabrics`, `admin`), all controllers (`core`).
 //! Implements:       spec:NVMe-Base "Controller Properties", "Asynchronous Event Request", "Keep Alive".
 
 use super::core::Origin;
 use super::named::Lists;
+use super::snapshots::Snapshots;
 use crate::wire::fabrics::{Configuration, ready};
 use crate::wire::logs::{ErrorEntry, lid};
 use crate::wire::reservations::{Notice, NoticePage};
@@ -22,12 +23,12 @@ pub(crate) const ERRORS_MAX: usize = 64;
 pub(crate) const IO_QUEUES_MAX: u16 = 64;
 /// How long a host may be silent that looks for subsystems and has named no keep-alive time-out (spec:NVMe-oF "Discovery Service").
 const DISCOVERY_SILENCE_MAX: Duration = Duration::from_secs(120);
-/// Namespaces that the changed list names; more are told as "many".
+/// Namespaces that the changed list names; more are reported as "many".
 pub(crate) const CHANGED_MAX: usize = 1024;
 /// Unit of the keep-alive time-out.
 pub(crate) const KEEP_ALIVE_UNIT: Duration = Duration::from_secs(1);
 
-/// Who connected.
+/// The host that connected.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct HostName {
     pub(crate) nqn: String,
@@ -46,6 +47,8 @@ pub(crate) struct Controller {
     pub(crate) id: u16,
     pub(crate) kind: Kind,
     pub(crate) host: HostName,
+    /// The session that its numbered commands belong to.
+    pub(crate) session: Option<u64>,
     pub(crate) admin_link: u64,
     /// Links of I/O queues by their number.
     pub(crate) io_links: BTreeMap<u16, u64>,
@@ -54,17 +57,21 @@ pub(crate) struct Controller {
     configuration: Configuration,
     status: u32,
     keep_alive: Duration,
+    /// When its host connected.
+    pub(crate) began: Instant,
     heard: Instant,
+    /// Commands that its host has sent.
+    pub(crate) command_count: u64,
     /// Feature values that are just kept, by identifier.
     pub(crate) features: BTreeMap<u8, u32>,
     /// Over and under which temperature a warning is due, in kelvin.
     pub(crate) thresholds_kelvin: [u16; 2],
     pub(crate) event_mask: u32,
-    /// Critical warnings that were told and still hold.
+    /// Critical warnings that were reported and still hold.
     warned: u8,
     waiting: VecDeque<Origin>,
     events: VecDeque<Event>,
-    /// Events told and not yet acknowledged by reading their log page; no more of the kind until then.
+    /// Events reported and not yet acknowledged by reading their log page; no more of the kind until then.
     told: BTreeSet<u8>,
     /// Namespaces changed since the log page was read, up to one more than it names.
     pub(crate) changed_namespaces: BTreeSet<u32>,
@@ -72,10 +79,11 @@ pub(crate) struct Controller {
     pub(crate) detached: BTreeSet<u32>,
     /// What others did to reservations.
     pub(crate) notices: Notices,
-    /// Notices that the host does not want, by namespace (feature 82h).
+    /// Notices that the host has masked, by namespace (feature 82h).
     pub(crate) notice_masks: BTreeMap<u32, u32>,
     /// Keys that the host has named.
     pub(crate) lists: Lists,
+    pub(crate) snapshots: Snapshots,
     pub(crate) errors: VecDeque<ErrorEntry>,
     pub(crate) error_count: u64,
 }
@@ -102,7 +110,7 @@ impl Event {
     /// A reservation has changed.
     pub(crate) const RESERVATIONS: Event = Event { kind: 6, information: 0, log_page: lid::RESERVATIONS };
 
-    /// What a critical warning is told as.
+    /// What a critical warning is reported as.
     const fn of_warning(bit: u8) -> Event {
         let information = match bit {
             warning::SPARE => 2,
@@ -117,7 +125,7 @@ impl Event {
     }
 }
 
-/// Notices of reservations that a controller keeps; the oldest goes.
+/// Notices of reservations that a controller keeps; the oldest is dropped.
 const NOTICES_MAX: usize = 256;
 
 /// Notices of reservations, oldest first, until they are read.
@@ -165,7 +173,7 @@ pub(crate) mod warning {
     pub(crate) const READ_ONLY: u8 = 1 << 3;
 }
 
-/// What Identify says, and none.
+/// What Identify reports, and none.
 pub(crate) const THRESHOLDS_KELVIN: [u16; 2] = [super::identify::WARNING_KELVIN, 0];
 
 /// Bit of the event configuration that lets a host hear of namespaces.
@@ -185,13 +193,16 @@ impl Controller {
             id,
             kind,
             host,
+            session: None,
             admin_link,
             io_links: BTreeMap::new(),
             queues_granted: IO_QUEUES_MAX,
             configuration: Configuration::default(),
             status: 0,
             keep_alive,
+            began: now,
             heard: now,
+            command_count: 0,
             features: BTreeMap::new(),
             thresholds_kelvin: THRESHOLDS_KELVIN,
             event_mask: 0,
@@ -204,6 +215,7 @@ impl Controller {
             notices: Notices::default(),
             notice_masks: BTreeMap::new(),
             lists,
+            snapshots: Snapshots::default(),
             errors: VecDeque::new(),
             error_count: 0,
         }
@@ -242,14 +254,14 @@ impl Controller {
             (true, true) | (false, false) => {}
         }
         if new.shutdown() && !self.configuration.shutdown() {
-            // Whatever was answered is durable: there is nothing to wait for.
+            // Every completed write is durable: there is nothing to wait for.
             self.status |= ready::SHUTDOWN_COMPLETE;
         }
         self.configuration = new;
         Ok(ended)
     }
 
-    /// A reset: features are as at first, and nothing is left to be told.
+    /// A reset: features are as at first, and no event is pending.
     fn forget_settings(&mut self) {
         self.events.clear();
         self.told.clear();
@@ -297,14 +309,14 @@ impl Controller {
         Ok(())
     }
 
-    /// Notes an event; it is told with the next request, once until its log page is read.
+    /// Records an event. It completes the next request, and is not repeated until its log page is read.
     pub(crate) fn raise(&mut self, event: Event) {
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }
     }
 
-    /// A namespace has changed, which the host wants to hear of.
+    /// A namespace has changed, which the host needs to hear of.
     pub(crate) fn change_namespace(&mut self, nsid: u32) {
         if self.changed_namespaces.len() <= CHANGED_MAX {
             self.changed_namespaces.insert(nsid);
@@ -312,12 +324,12 @@ impl Controller {
         self.raise(Event::NAMESPACES);
     }
 
-    /// Whether the host wants to hear of any critical warning. Discovery has no health page to tell them in.
+    /// Whether the host needs to hear of any critical warning. Discovery has no health page to report them in.
     pub(crate) fn hears_warnings(&self) -> bool {
         self.kind == Kind::Storage && self.event_mask as u8 != 0
     }
 
-    /// These critical warnings hold now: those that the host wants to hear of are told, once until they have passed.
+    /// These critical warnings hold now: those that the host needs to hear of are reported, once until they have passed.
     pub(crate) fn warn(&mut self, warnings: u8) {
         let wanted = if self.hears_warnings() { self.event_mask as u8 } else { 0 };
         let news = warnings & wanted & !self.warned;
@@ -328,7 +340,7 @@ impl Controller {
             .for_each(|bit| self.raise(Event::of_warning(bit)));
     }
 
-    /// The next request that can be answered, and its result.
+    /// The next request that can complete, and its result.
     pub(crate) fn next_event(&mut self) -> Option<(Origin, u64)> {
         let place = self.events.iter().position(|event| !self.told.contains(&event.log_page))?;
         let origin = self.waiting.pop_front()?;
@@ -359,7 +371,7 @@ impl Controller {
     }
 }
 
-/// A keep-alive time-out in whole units, no longer than its 32 bits can tell.
+/// A keep-alive time-out in whole units, no longer than its 32 bits can determine.
 pub(crate) fn round_keep_alive(ms: u32) -> Duration {
     let unit = KEEP_ALIVE_UNIT.as_millis() as u64;
     let max = u64::from(u32::MAX) / unit * unit;
@@ -369,7 +381,7 @@ pub(crate) fn round_keep_alive(ms: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::super::budget::Budget;
-    use super::super::errors::Asked;
+    use super::super::errors::CommandSummary;
     use super::*;
 
     fn controller() -> Controller {
@@ -409,7 +421,7 @@ mod tests {
         assert_eq!(controller.changed_namespaces.len(), CHANGED_MAX + 1);
     }
 
-    /// Goal:   each critical warning that a host wants to hear of is told as what the specification calls it, once while it holds.
+    /// Goal:   each critical warning that a host needs to hear of is reported as what the specification calls it, once while it holds.
     #[test]
     fn warnings_are_told_once() {
         let mut controller = controller();
@@ -423,24 +435,33 @@ mod tests {
                 host: [1; 16],
                 cid: 1,
                 reserved: 0,
-                asked: Asked::default(),
+                summary: CommandSummary::default(),
+                numbered: None,
             });
             controller.next_event().map(|(_, result)| result)
         };
-        assert_eq!(told(!0xff, warning::SPARE), None, "not wanted");
+        assert_eq!(told(!0xff, warning::SPARE), None, "masked");
         assert_eq!(told(1, warning::SPARE), Some(0x02_0201));
-        assert_eq!(told(1, warning::SPARE), None, "told before");
+        assert_eq!(told(1, warning::SPARE), None, "reported before");
         assert_eq!(told(9, warning::SPARE | warning::READ_ONLY), Some(0x02_0001));
         assert_eq!(told(9, 0), None, "all is well again");
         assert_eq!(told(9, warning::SPARE), Some(0x02_0201));
     }
 
-    /// Goal:   an event is told once until its page is read; requests beyond the limit are refused.
+    /// Goal:   an event is reported once until its page is read; requests beyond the limit are refused.
     /// Method: raise, request, raise again, acknowledge.
     #[test]
     fn events_are_told_once_until_acknowledged() {
         let mut controller = controller();
-        let origin = |cid| Origin { link: 0, controller: 1, host: [1; 16], cid, reserved: 0, asked: Asked::default() };
+        let origin = |cid| Origin {
+            link: 0,
+            controller: 1,
+            host: [1; 16],
+            cid,
+            reserved: 0,
+            summary: CommandSummary::default(),
+            numbered: None,
+        };
         controller.raise(Event::NAMESPACES);
         controller.raise(Event::NAMESPACES);
         assert!(controller.next_event().is_none(), "nobody waits");

@@ -1,20 +1,23 @@
 //! The target without sockets: commands of all connections go in, answers come out.
 //!
-//! Lives here:       all controllers, who sits where, dispatch, namespaces as hosts see them.
+//! Lives here:       all controllers, the role of each link, dispatch, namespaces as hosts see them.
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
 use super::budget::Budget;
 use super::connection::Connection;
 use super::controller::{Controller, Kind, NAMESPACE_EVENTS};
 use super::engine::{Engine, Reply};
-use super::errors::Asked;
+use super::errors::CommandSummary;
+use super::identity::Identity;
 use super::options::Options;
 use super::request::{Answer, Request, Transfers};
 use super::reservations::{Fence, Reservations, use_of};
+use super::sessions::{Admission, Numbered, Remembered, Sessions};
 use super::workers::Change;
-use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL, kv};
+use crate::wire::command::{Command, CommandSet, FABRICS, FLAGS_FUSED, FLAGS_PSDT, FLAGS_SGL};
 use crate::wire::fabrics::{ConnectData, DISCOVERY_NQN, kind};
 use crate::wire::reservations::{HostId, opcode};
+use crate::wire::session::number_of;
 use crate::wire::status::Status;
 use crate::wire::text::get_nqn;
 use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
@@ -26,7 +29,7 @@ use zerocopy::FromBytes;
 
 /// Controllers at a time.
 const CONTROLLERS_MAX: usize = 256;
-/// Of these, for discovery, which anybody may connect to: so that they never keep out hosts that want storage.
+/// Those of them for discovery, which any host may connect to, so they never keep out hosts that need storage.
 const DISCOVERIES_MAX: usize = 64;
 /// Controller numbers that are given out: 1 to this.
 const CNTLID_MAX: u16 = 0xffef;
@@ -37,19 +40,21 @@ pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) link: u64,
-    /// The controller of the link, once it has one.
+    /// The controller of the link, after it has one.
     pub(crate) controller: u16,
     /// The host that it belongs to, by then.
     pub(crate) host: HostId,
     pub(crate) cid: u16,
     pub(crate) reserved: usize,
-    pub(crate) asked: Asked,
+    pub(crate) summary: CommandSummary,
+    /// It takes effect once, however often it is sent.
+    pub(crate) numbered: Option<Numbered>,
 }
 
 impl Origin {
-    fn of(link: u64, command: &Command, reserved: usize) -> Origin {
-        let (cid, asked) = (command.cid.get(), Asked::of(command));
-        Origin { link, controller: 0, host: HostId::default(), cid, reserved, asked }
+    pub(crate) fn of(link: u64, command: &Command, reserved: usize) -> Origin {
+        let (cid, summary) = (command.cid.get(), CommandSummary::of(command));
+        Origin { link, controller: 0, host: HostId::default(), cid, reserved, summary, numbered: None }
     }
 
     /// The answer to the command.
@@ -60,7 +65,7 @@ impl Origin {
 
 /// What a link is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seat {
+pub(crate) enum Role {
     /// Nothing yet.
     Nobody,
     /// The admin queue of a controller.
@@ -86,11 +91,11 @@ pub(crate) struct LateConnect {
 /// What a command comes to at once.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// It is answered.
+    /// The command has completed.
     Done(Status, u64, Vec<u8>),
-    /// It is answered with a result, and its link has a queue.
+    /// The command has completed with a result, and its link has a queue.
     Connected(NewQueue, u64),
-    /// It will be answered later.
+    /// It will complete later.
     Later,
 }
 
@@ -144,15 +149,17 @@ fn is_for_discovery(connect_data: &[u8]) -> bool {
 pub(crate) struct Space {
     pub(crate) id: NamespaceId,
     pub(crate) holds: Holds,
-    /// Deleting a key that is not there is an error (feature 20h).
+    /// Deleting a key that does not exist is an error (feature 20h).
     pub(crate) delete_must_exist: bool,
 }
 
 /// What a namespace holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Records by such keys; whether every version of them is kept.
-    Records(KeyKind, bool),
+    /// Records by such keys.
+    Records(KeyKind),
+    /// Records by such keys, with every version of each.
+    Versions(KeyKind),
     /// Logical blocks; how many were in use when it was first seen.
     Blocks(BlockInfo),
 }
@@ -161,14 +168,17 @@ impl Space {
     /// The command set that it is for.
     pub(crate) fn set(&self) -> CommandSet {
         match self.holds {
-            Holds::Records(..) => CommandSet::KeyValue,
+            Holds::Records(_) | Holds::Versions(_) => CommandSet::KeyValue,
             Holds::Blocks(_) => CommandSet::Nvm,
         }
     }
 
-    /// Whether every version of its records is kept, so that even looking whether a key exists may read flash.
-    pub(crate) fn keeps_versions(&self) -> bool {
-        matches!(self.holds, Holds::Records(_, true))
+    /// Whether even looking for a key may read flash, which an event loop does not wait for.
+    pub(crate) fn look_may_read(&self) -> bool {
+        match self.holds {
+            Holds::Records(_) | Holds::Blocks(_) => false,
+            Holds::Versions(_) => true,
+        }
     }
 }
 
@@ -177,7 +187,7 @@ pub(crate) struct Limits {
     pub(crate) value_bytes_max: u64,
     pub(crate) batch_bytes_max: u64,
     pub(crate) chunk_bytes: u32,
-    pub(crate) uuid: [u8; 16],
+    pub(crate) identity: Identity,
     pub(crate) serial: String,
 }
 
@@ -189,18 +199,19 @@ pub(crate) struct Target {
     /// For data of commands of all links.
     pub(crate) budget: Budget,
     pub(crate) controllers: BTreeMap<u16, Controller>,
-    pub(crate) seats: BTreeMap<u64, Seat>,
+    pub(crate) roles: BTreeMap<u64, Role>,
     pub(crate) spaces: BTreeMap<NamespaceId, Space>,
     /// Of namespaces that a host has ever registered with.
     pub(crate) reservations: BTreeMap<NamespaceId, Reservations>,
-    /// Answers that wait for the end of preempted hosts' commands.
+    pub(crate) sessions: Sessions,
+    /// Returns that wait for the end of preempted hosts' commands.
     pub(crate) fences: Vec<Fence>,
-    /// Links that get no queue before what hosts that have gone asked for is over.
+    /// Links that get no queue before the commands of hosts that have left are over.
     pub(crate) late_connects: Vec<LateConnect>,
     /// Commands of the link whose turn it is that end without an answer, if it has reset its controller.
     pub(crate) reset: Option<Vec<Origin>>,
     /// Links that are to be closed.
-    pub(crate) doomed: Vec<u64>,
+    pub(crate) to_close: Vec<u64>,
     pub(crate) replies: Vec<Reply>,
     /// Namespaces that workers are creating or deleting: the list is left alone meanwhile.
     pub(crate) managing: usize,
@@ -213,13 +224,13 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn new(device: &Device, options: Options) -> std::io::Result<Target> {
         let info = device.info();
-        let hex = |at: usize| info.uuid.get(at..at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok()).unwrap_or(0);
+        let identity = Identity::of_hex(&info.uuid);
         let limits = Limits {
             value_bytes_max: info.value_bytes_max,
             batch_bytes_max: info.batch_bytes_max,
             chunk_bytes: info.chunk_bytes,
-            uuid: std::array::from_fn(|place| hex(place * 2)),
-            serial: info.uuid.get(..20).unwrap_or(&info.uuid).to_owned(),
+            identity,
+            serial: identity.serial(),
         };
         let budget = Budget::new(options.memory_bytes);
         let mut target = Target {
@@ -228,13 +239,14 @@ impl Target {
             options,
             limits,
             controllers: BTreeMap::new(),
-            seats: BTreeMap::new(),
+            roles: BTreeMap::new(),
             spaces: BTreeMap::new(),
             reservations: BTreeMap::new(),
+            sessions: Sessions::default(),
             fences: Vec::new(),
             late_connects: Vec::new(),
             reset: None,
-            doomed: Vec::new(),
+            to_close: Vec::new(),
             replies: Vec::new(),
             managing: 0,
             began: Instant::now(),
@@ -248,13 +260,13 @@ impl Target {
     // --- links --------------------------------------------------------------------------------------------------------
 
     /// A link was made.
-    pub(crate) fn greet(&mut self, link: u64) {
-        self.seats.insert(link, Seat::Nobody);
+    pub(crate) fn on_connect(&mut self, link: u64) {
+        self.roles.insert(link, Role::Nobody);
     }
 
     /// How much commands of a link may move.
     pub(crate) fn transfers(&self, link: u64) -> Transfers {
-        let Some(Seat::Admin(id) | Seat::Io(id, _)) = self.seats.get(&link) else { return Transfers::Capsules };
+        let Some(Role::Admin(id) | Role::Io(id, _)) = self.roles.get(&link) else { return Transfers::Capsules };
         match self.controllers.get(id) {
             Some(controller) if controller.kind == Kind::Discovery => Transfers::Discovery,
             Some(controller) if controller.is_ready() => Transfers::Long,
@@ -262,27 +274,59 @@ impl Target {
         }
     }
 
-    /// A link is gone: with an admin queue its controller goes, and with that the links of all its queues.
-    pub(crate) fn part(&mut self, link: u64) {
+    /// Logs that a link ends.
+    pub(crate) fn log_end(&self, link: u64, reason: &'static str) {
+        let Some(Role::Admin(id) | Role::Io(id, _)) = self.roles.get(&link).copied() else {
+            tracing::debug!(link, reason, "a connection ends that has no queue");
+            return;
+        };
+        let queue = if let Some(Role::Io(_, queue)) = self.roles.get(&link) { *queue } else { 0 };
+        let host = self.controllers.get(&id).map(|controller| controller.host.nqn.as_str());
+        tracing::debug!(link, ?host, controller = id, queue, reason, "a queue is disconnected");
+    }
+
+    /// A link is gone: with an admin queue its controller ends, and with that the links of all its queues.
+    pub(crate) fn on_disconnect(&mut self, link: u64) {
         self.engine.leave_behind(link);
+        self.leave_session(link);
         self.late_connects.retain(|late| late.origin.link != link);
-        match self.seats.remove(&link) {
-            Some(Seat::Admin(id)) => self.end(id),
-            Some(Seat::Io(id, queue)) => {
+        match self.roles.remove(&link) {
+            Some(Role::Admin(id)) => self.end(id),
+            Some(Role::Io(id, queue)) => {
                 let controller = self.controllers.get_mut(&id);
                 if let Some(controller) = controller.filter(|controller| controller.io_links.get(&queue) == Some(&link))
                 {
                     controller.io_links.remove(&queue);
                 }
             }
-            Some(Seat::Nobody) | None => {}
+            Some(Role::Nobody) | None => {}
         }
+    }
+
+    /// The host of a link waits for no outcome of a command that was sent before.
+    fn leave_session(&mut self, link: u64) {
+        let Some(Role::Io(id, _)) = self.roles.get(&link) else { return };
+        if let Some(session) = self.controllers.get(id).and_then(|controller| controller.session) {
+            self.sessions.leave_behind(link, session);
+        }
+    }
+
+    /// A command is over: if it is numbered, its outcome is remembered, and sent to those who have sent it again meanwhile.
+    fn remember(&mut self, origin: &Origin, status: Status, result: u64, data: &[u8]) {
+        let Some(numbered) = origin.numbered else { return };
+        let waiting = self.sessions.record(numbered, Remembered { status, result, data: data.to_vec() });
+        let reply = |origin| Reply { result, data: data.to_vec().into(), ..Reply::of(origin, status) };
+        self.replies.extend(waiting.into_iter().map(reply));
     }
 
     fn end(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
-            self.doomed.push(controller.admin_link);
-            self.doomed.extend(controller.io_links.into_values());
+            if let Some(session) = controller.session {
+                self.sessions.leave(session);
+                controller.io_links.values().for_each(|link| self.sessions.leave_behind(*link, session));
+            }
+            self.to_close.push(controller.admin_link);
+            self.to_close.extend(controller.io_links.into_values());
         }
     }
 
@@ -304,7 +348,7 @@ impl Target {
 
     // --- commands -----------------------------------------------------------------------------------------------------
 
-    /// Carries out some of the commands of a connection that have come whole.
+    /// Executes some of the commands of a connection that have come whole.
     pub(crate) fn serve(&mut self, link: u64, connection: &mut Connection, local: SocketAddr, now: Instant) -> Turn {
         let mut turn = Turn { has_connected: false, has_more: true };
         for _ in 0..connection.turn() {
@@ -335,7 +379,7 @@ impl Target {
         turn
     }
 
-    /// Carries out a command, or starts it. `local` is the address that the host reached us at.
+    /// Executes a command, or starts it. `local` is the address that the host reached us at.
     fn execute(
         &mut self,
         origin: Origin,
@@ -345,40 +389,53 @@ impl Target {
         now: Instant,
     ) -> Outcome {
         let link = origin.link;
-        let Some(seat) = self.seats.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
-        let id = match seat {
-            Seat::Nobody if self.is_early(command, &data) => {
+        let Some(role) = self.roles.get(&link).copied() else { return Status::COMMAND_SEQUENCE.into() };
+        let id = match role {
+            Role::Nobody if self.is_early(command, &data) => {
                 self.late_connects.push(LateConnect { origin, command: *command, data: data.into_owned() });
                 return Outcome::Later;
             }
-            Seat::Nobody if command.opcode == FABRICS => return self.fabrics(link, seat, command, &data, now),
-            Seat::Nobody => return Status::COMMAND_SEQUENCE.into(),
-            Seat::Admin(id) | Seat::Io(id, _) => id,
+            Role::Nobody if command.opcode == FABRICS => return self.fabrics(link, role, command, &data, now),
+            Role::Nobody => return Status::COMMAND_SEQUENCE.into(),
+            Role::Admin(id) | Role::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
-        let origin = Origin { controller: id, host: controller.host.id, ..origin };
+        let mut origin = Origin { controller: id, host: controller.host.id, ..origin };
         controller.hear(now);
+        controller.command_count += 1;
         let ready = controller.is_ready();
-        let mut outcome = match seat {
-            _ if command.opcode == FABRICS => self.fabrics(link, seat, command, &data, now),
+        if let (Role::Io(..), Some(session), number @ 1..) = (role, controller.session, number_of(command)) {
+            let numbered = Numbered { session, number };
+            match self.sessions.admit(numbered, origin) {
+                Admission::New => origin.numbered = Some(numbered),
+                Admission::UnderWay => return Outcome::Later,
+                Admission::Over(Remembered { status, result, data }) => return Outcome::Done(status, result, data),
+                Admission::Forgotten => return Status::OUTCOME_FORGOTTEN.into(),
+            }
+        }
+        let mut outcome = match role {
+            _ if command.opcode == FABRICS => self.fabrics(link, role, command, &data, now),
             _ if !ready => Status::COMMAND_SEQUENCE.into(),
             // Neither parts of one command, nor pages of the host's memory, nor metadata described by an SGL.
             _ if command.flags & (FLAGS_FUSED | FLAGS_PSDT) != FLAGS_SGL => Status::INVALID_FIELD.into(),
-            Seat::Io(..) => self.io(origin, id, command, data),
-            Seat::Admin(_) | Seat::Nobody => self.admin(origin, id, local, command, &data),
+            Role::Io(..) => self.io(origin, id, command, data),
+            Role::Admin(_) | Role::Nobody => self.admin(origin, id, local, command, &data),
         };
-        if let Outcome::Done(status, _, data) = &mut outcome {
+        if let Outcome::Done(status, result, data) = &mut outcome {
             // Never more than the host has room for.
             data.truncate(command.sgl.length.get() as usize);
             self.note(&origin, *status);
+            self.remember(&origin, *status, *result, data);
         }
         outcome
     }
 
     fn io(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Outcome {
         let nsid = command.nsid.get();
-        if nsid == ALL_NAMESPACES && command.opcode == kv::FLUSH {
-            return Status::SUCCESS.into(); // whatever was answered is durable
+        if nsid == ALL_NAMESPACES
+            && let Some(outcome) = self.on_all_namespaces(id, command)
+        {
+            return outcome;
         }
         let space = match self.attached(id, nsid) {
             Err(status) => return status.into(),
@@ -391,7 +448,7 @@ impl Target {
             return status.into();
         }
         match space.holds {
-            Holds::Records(..) => self.key_value(origin, id, &space, command, data),
+            Holds::Records(_) | Holds::Versions(_) => self.key_value(origin, id, &space, command, data),
             Holds::Blocks(info) => self.blocks(origin, &space, &info, command, data),
         }
     }
@@ -409,8 +466,8 @@ impl Target {
 
     // --- those who come after others ----------------------------------------------------------------------------------
 
-    /// Whether a Connect comes while changes are under way that a host asked for which has gone. It may be that host's, which does
-    /// not know what became of them: what it stores from now on must not be overwritten by them. Who only looks what there is to
+    /// Whether a Connect comes while changes are in progress that a host requested that has left. The Connect may be that host's, which does
+    /// not know what became of them: what it stores from now on must not be overwritten by them. A host that only looks what there is to
     /// connect to need not wait.
     fn is_early(&self, command: &Command, data: &[u8]) -> bool {
         let is_connect = command.opcode == FABRICS && command.fabrics_type() == kind::CONNECT;
@@ -423,27 +480,27 @@ impl Target {
     }
 
     fn has_left_behind(&self) -> bool {
-        let has_gone = |link: u64| match self.seats.get(&link) {
-            Some(Seat::Admin(id) | Seat::Io(id, _)) => !self.controllers.contains_key(id),
-            Some(Seat::Nobody) => false,
+        let has_gone = |link: u64| match self.roles.get(&link) {
+            Some(Role::Admin(id) | Role::Io(id, _)) => !self.controllers.contains_key(id),
+            Some(Role::Nobody) => false,
             None => true,
         };
         self.engine.changes_for(has_gone)
     }
 
-    /// Connects those who waited, once that is over.
+    /// Connects those who waited, after that is over.
     fn connect_late(&mut self) {
         if self.late_connects.is_empty() || self.has_left_behind() {
             return;
         }
         for LateConnect { origin, command, data } in std::mem::take(&mut self.late_connects) {
-            let Some(seat) = self.seats.get(&origin.link).copied() else { continue };
-            let reply = match self.fabrics(origin.link, seat, &command, &data, Instant::now()) {
+            let Some(role) = self.roles.get(&origin.link).copied() else { continue };
+            let reply = match self.fabrics(origin.link, role, &command, &data, Instant::now()) {
                 Outcome::Connected(queue, result) => {
                     Reply { result, queue: Some(queue), ..Reply::of(origin, Status::SUCCESS) }
                 }
                 Outcome::Done(status, result, _) => Reply { result, ..Reply::of(origin, status) },
-                Outcome::Later => unreachable!("it is carried out at once"),
+                Outcome::Later => unreachable!("it is executed at once"),
             };
             self.replies.push(reply);
         }
@@ -451,14 +508,18 @@ impl Target {
 
     // --- what happens meanwhile ---------------------------------------------------------------------------------------
 
-    /// Collects what the device has done, and events that can be told.
+    /// Collects what the device has done, and events that can be determined.
     pub(crate) fn poll(&mut self) {
         let before = self.replies.len();
-        let seats = &self.seats;
-        self.engine.poll(&mut self.replies, |link| !seats.contains_key(&link));
+        let roles = &self.roles;
+        self.engine.poll(&mut self.replies, |link| !roles.contains_key(&link));
         for place in before..self.replies.len() {
             let Reply { origin, status, .. } = self.replies[place];
             self.note(&origin, status);
+            if origin.numbered.is_some() {
+                let (result, data) = (self.replies[place].result, self.replies[place].data.to_vec());
+                self.remember(&origin, status, result, &data);
+            }
             if let Some(change) = self.replies[place].namespace {
                 self.managed(self.replies[place].origin.link, change);
             }
@@ -472,11 +533,11 @@ impl Target {
         }
     }
 
-    /// A worker has created or deleted a namespace for the host behind a link.
+    /// A worker has created or deleted a namespace for the host after a link.
     fn managed(&mut self, link: u64, change: Change) {
         self.managing -= 1;
         if let Change::Deleted(id) = change {
-            // Who deleted it knows, the others are told below.
+            // The host that deleted it knows; the others are notified below.
             self.spaces.remove(&id);
         }
         if let Change::Created(id) = change {
@@ -486,22 +547,22 @@ impl Target {
             });
         }
         self.refresh();
-        // Who deletes all of them names none: those that went were told of just now.
+        // A host that deletes all of them names none: the deleted ones were reported just now.
         if let Change::Deleted(id) = change
             && id != ALL_NAMESPACES
         {
-            let by = self.seats.get(&link).copied();
+            let by = self.roles.get(&link).copied();
             let has_lost =
-                |controller: &Controller| by != Some(Seat::Admin(controller.id)) && !controller.detached.contains(&id);
-            self.tell_of_namespace(id, has_lost);
+                |controller: &Controller| by != Some(Role::Admin(controller.id)) && !controller.detached.contains(&id);
+            self.notify_of_namespace(id, has_lost);
             self.controllers.values_mut().for_each(|controller| {
                 controller.detached.remove(&id);
             });
         }
     }
 
-    /// Tells the controllers for which a namespace is there, or was, that it has changed.
-    pub(crate) fn tell_of_namespace(&mut self, nsid: u32, whom: impl Fn(&Controller) -> bool) {
+    /// Notifies the controllers for which a namespace exists, or existed, that it has changed.
+    pub(crate) fn notify_of_namespace(&mut self, nsid: u32, whom: impl Fn(&Controller) -> bool) {
         for controller in self.controllers.values_mut() {
             let hears = controller.kind == Kind::Storage && controller.event_mask & NAMESPACE_EVENTS != 0;
             if hears && whom(controller) {
@@ -510,7 +571,7 @@ impl Target {
         }
     }
 
-    /// Looks which namespaces there are, and tells of those that came and went by other hands than a host's.
+    /// Looks which namespaces there are, and reports those that came and went by other hands than a host's.
     pub(crate) fn refresh(&mut self) {
         if self.managing > 0 {
             return;
@@ -523,7 +584,7 @@ impl Target {
         self.spaces = now;
         self.reservations.retain(|id, _| self.spaces.contains_key(id));
         for id in changed {
-            self.tell_of_namespace(id, |controller| !controller.detached.contains(&id));
+            self.notify_of_namespace(id, |controller| !controller.detached.contains(&id));
         }
     }
 
@@ -532,16 +593,17 @@ impl Target {
         if let Some(known) = self.spaces.get(&info.id) {
             return Some(*known);
         }
-        let holds = match info.blocks {
-            None => Holds::Records(info.keys, info.versions.is_some()),
-            Some(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
+        let holds = match info.kind {
+            kaml::NamespaceKind::Records(keys) => Holds::Records(keys),
+            kaml::NamespaceKind::Versions(keys, _) => Holds::Versions(keys),
+            kaml::NamespaceKind::Blocks(_) => Holds::Blocks(self.engine.device().block_info(info.id).ok()?),
         };
         Some(Space { id: info.id, holds, delete_must_exist: false })
     }
 
-    /// Nobody listens to the host behind a link: it is not silent.
-    pub(crate) fn excuse(&mut self, link: u64, now: Instant) {
-        if let Some(Seat::Admin(id) | Seat::Io(id, _)) = self.seats.get(&link)
+    /// Nobody listens to the host after a link: it is not silent.
+    pub(crate) fn suspend_keep_alive(&mut self, link: u64, now: Instant) {
+        if let Some(Role::Admin(id) | Role::Io(id, _)) = self.roles.get(&link)
             && let Some(controller) = self.controllers.get_mut(id)
         {
             controller.hear(now);
@@ -552,10 +614,11 @@ impl Target {
     pub(crate) fn tick(&mut self, now: Instant) {
         let silent = self.controllers.values().filter(|controller| controller.is_silent(now));
         for id in silent.map(|controller| controller.id).collect::<Vec<_>>() {
-            tracing::info!(controller = id, "the host is silent for longer than its keep-alive time-out");
+            let host = self.controllers.get(&id).map(|controller| controller.host.nqn.as_str());
+            tracing::info!(?host, controller = id, "the host is silent for longer than its keep-alive time-out");
             self.end(id);
         }
         self.refresh();
-        self.tell_health();
+        self.notify_of_health();
     }
 }

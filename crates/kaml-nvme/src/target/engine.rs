@@ -1,7 +1,7 @@
-//! Carrying out commands on the device without holding up the others.
+//! Executing commands on the device without holding up the others.
 //!
 //! Lives here:       commands in flight in the device's queue, status of errors.
-//! Lives elsewhere:  what commands ask for (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
+//! Lives elsewhere:  what commands do (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), threads for what has to
 //!                   wait (`workers`), the wait for all of it (`reactor`).
 
 use super::budget::Budget;
@@ -37,7 +37,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// One that tells a status and nothing else.
+    /// One that returns a status and nothing else.
     pub(crate) fn of(origin: Origin, status: Status) -> Reply {
         Reply { origin, status, result: 0, data: Bytes::default(), namespace: None, queue: None }
     }
@@ -51,13 +51,13 @@ enum Then {
     Retrieve(usize),
     /// Success has the blocks.
     Read,
-    /// Success has no data; it is given up if its link goes.
+    /// Success has no data; it is given up if its link closes.
     Trim,
     /// A worker has the answer.
     Job(Work),
 }
 
-/// A command in flight: its place, and its number, by which it is told from later ones there.
+/// A command in flight: its place, and its number, by which it is distinguished from later ones there.
 pub(crate) struct UnderWay(usize, u64);
 
 /// What a worker's job does.
@@ -72,7 +72,7 @@ enum Work {
 }
 
 impl Then {
-    /// Whether it matters to others when it is carried out.
+    /// Whether it matters to others when it is executed.
     fn changes(&self) -> bool {
         matches!(self, Then::Store | Then::Trim | Then::Job(Work::Changes | Work::Manages))
     }
@@ -102,7 +102,7 @@ impl Engine {
     pub(crate) fn new(device: &Device, busy_poll: bool, budget: Budget) -> std::io::Result<Engine> {
         let mut queue = device.queue(QUEUE_DEPTH);
         if busy_poll {
-            queue.keep_house();
+            queue.enable_housekeeping();
         }
         Ok(Engine {
             device: device.clone(),
@@ -133,11 +133,11 @@ impl Engine {
 
     fn take(&mut self, token: u64) -> (Origin, Then) {
         self.free.push(token as usize);
-        let (origin, then, _) = self.in_flight[token as usize].take().expect("a token is answered once");
+        let (origin, then, _) = self.in_flight[token as usize].take().expect("a token completes one time");
         (origin, then)
     }
 
-    /// Gives a token back because its command was refused at once.
+    /// Releases a token because its command was refused at once.
     fn answered_if_refused<T>(&mut self, token: u64, result: Result<T, kaml::Error>) -> Result<T, Status> {
         result.map_err(|error| {
             self.take(token);
@@ -145,8 +145,8 @@ impl Engine {
         })
     }
 
-    /// Whether a command on a namespace reads its index first, so that a worker has to carry it out. What is wrong with a namespace
-    /// the command tells.
+    /// Whether a command on a namespace reads its index first, so a worker has to execute it. The command itself reports
+    /// what is wrong with a namespace.
     pub(crate) fn must_load(&self, namespace: NamespaceId) -> bool {
         matches!(self.device.is_namespace_loaded(namespace), Ok(false))
     }
@@ -166,14 +166,8 @@ impl Engine {
         }
         self.write_count += 1;
         let token = self.token(origin, Then::Store);
-        let started = self.queue.try_put_if(token, namespace, key, &value, condition);
-        if self.answered_if_refused(token, started)? {
-            return Ok(());
-        }
-        self.take(token);
-        let value = value.into_owned();
-        self.start(origin, move |worker| done(worker.device.put_if(namespace, key, &value, condition)));
-        Ok(())
+        let started = self.queue.put_if(token, namespace, key, &value, condition);
+        self.answered_if_refused(token, started)
     }
 
     /// Has a worker store a value.
@@ -197,13 +191,8 @@ impl Engine {
             return Ok(());
         }
         let token = self.token(origin, Then::Store);
-        let started = self.queue.try_write(token, &batch);
-        if self.answered_if_refused(token, started)? {
-            return Ok(());
-        }
-        self.take(token);
-        self.start(origin, move |worker| done(worker.device.write(&batch)));
-        Ok(())
+        let started = self.queue.write(token, &batch);
+        self.answered_if_refused(token, started)
     }
 
     /// Has a worker read the records of a batch, and store them, all or none.
@@ -219,7 +208,7 @@ impl Engine {
         });
     }
 
-    /// Reads a value; no more than `room` bytes of it are answered, and its size as the result.
+    /// Reads a value; no more than `room` bytes of it complete, and its size as the result.
     pub(crate) fn retrieve(
         &mut self,
         origin: Origin,
@@ -287,7 +276,7 @@ impl Engine {
         self.answered_if_refused(token, result)
     }
 
-    /// Gives back what ranges of blocks hold; at least one range. They read as zeroes.
+    /// Releases what ranges of blocks hold; at least one range. They read as zeroes.
     pub(crate) fn block_trim(
         &mut self,
         origin: Origin,
@@ -324,7 +313,7 @@ impl Engine {
         self.start_job(origin, Work::Changes, Box::new(|worker| Step::Done(job(worker))));
     }
 
-    /// Has a worker create or delete namespaces; it does, even if the host goes.
+    /// Lets a worker create or delete namespaces; it does, even if the host leaves.
     pub(crate) fn start_managing(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
         self.start_job(origin, Work::Manages, Box::new(|worker| Step::Done(job(worker))));
     }
@@ -334,13 +323,13 @@ impl Engine {
         self.workers.start(origin.controller, token, job);
     }
 
-    /// Has the worker for what takes minutes do it, after what it was told before; it changes nothing that is there to stay.
+    /// Gives a job to the worker for long jobs, after its earlier ones; it changes nothing that lasts.
     pub(crate) fn start_slow(&mut self, origin: Origin, job: impl FnOnce(&mut Worker) -> Done + Send + 'static) {
         let token = self.token(origin, Then::Job(Work::Reads));
         self.workers.start_slow(origin.controller, token, Box::new(|worker| Step::Done(job(worker))));
     }
 
-    /// Jobs and trims that a link has asked for are not begun any more, nor gone on with: nobody waits for what they read, and what they
+    /// Jobs and trims that a link has requested are not begun any more, nor continued with: nobody waits for what they read, and what they
     /// change must not overwrite what the host does since by another way.
     fn give_up(&mut self, link: u64) {
         let (mut controller, mut jobs, mut trims) = (0, BTreeSet::new(), BTreeSet::new());
@@ -362,14 +351,14 @@ impl Engine {
         }
     }
 
-    /// A link has gone. What it asked for and is under way goes on, and takes memory until it is over.
+    /// A link has gone. Its commands in progress continue, and take memory until they end.
     pub(crate) fn leave_behind(&mut self, link: u64) {
         self.give_up(link);
         let theirs = self.in_flight.iter().flatten().filter(|(origin, ..)| origin.link == link);
         theirs.for_each(|(origin, ..)| self.budget.take(origin.reserved));
     }
 
-    /// A reset: what a link asked for is answered to nobody; of what is under way the same holds as if the link had gone. Answers the
+    /// A reset: commands of the link get no completion; those in progress continue as if the link had closed. Returns the
     /// commands.
     pub(crate) fn forget(&mut self, link: u64) -> Vec<Origin> {
         self.leave_behind(link);
@@ -410,7 +399,7 @@ impl Engine {
         self.done = done;
     }
 
-    /// Takes back the memory of a value or of blocks that were answered.
+    /// Takes back the memory of a value or of blocks whose command has completed.
     pub(crate) fn recycle(&mut self, data: Bytes) {
         self.queue.recycle(data);
     }
@@ -433,7 +422,7 @@ impl Engine {
         self.in_flight[*place].as_ref().is_some_and(|(_, _, other)| other == number)
     }
 
-    /// Whether changes are under way that came from such links.
+    /// Whether changes are in progress that came from such links.
     pub(crate) fn changes_for(&self, is_sought: impl Fn(u64) -> bool) -> bool {
         self.in_flight.iter().flatten().any(|(origin, then, _)| then.changes() && is_sought(origin.link))
     }
@@ -477,55 +466,47 @@ impl Then {
     }
 }
 
-/// What a change comes to that tells nothing but whether it was made.
+/// The result of a change that returns only whether it was made.
 pub(crate) fn done(result: Result<(), kaml::Error>) -> Done {
     result.map(|()| 0).map_err(|error| status_of(&error)).into()
 }
 
-/// What a host is told of an error.
+/// The status that a host gets for an error.
 pub(crate) fn status_of(error: &kaml::Error) -> Status {
-    use kaml::VersionError as V;
-    use kaml_device::Error as E;
-    if matches!(error, kaml::Error::Cancelled) {
-        return Status::ABORT_REQUESTED;
-    }
-    let Some(error) = error.command() else {
-        tracing::error!(%error, "a command failed");
-        return Status::INTERNAL;
-    };
-    match error {
-        E::UnknownNamespace(_) | E::UnknownNamespaceName(_) | E::HoldsBlocks(_) | E::HoldsRecords(_) => {
-            Status::INVALID_NAMESPACE
-        }
-        E::KeepsVersions(_) | E::BadVersionOptions(_) => Status::INVALID_FIELD,
-        E::KeepsNoVersions(_) => Status::NO_VERSIONS,
-        E::Versions(error) => match error {
-            V::DamagedRecord(_) | V::DamagedTable(_) => Status::UNRECOVERED_READ,
-            V::NoSnapshot { .. } => Status::NO_SUCH_SNAPSHOT,
-            V::TooFarBack { .. } => Status::TOO_FAR_BACK,
-            V::ValueTooLarge { .. } => Status::INVALID_VALUE_SIZE,
-            V::TooManySnapshots | V::BadParameter { .. } => Status::INVALID_FIELD,
-        },
-        E::BadBlockOptions { .. } | E::PartialBlock { .. } => Status::INVALID_FIELD,
-        E::BlocksOutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
-        E::NamespaceExists(_) | E::BadName { .. } | E::UnknownLog { .. } | E::LogTwice(_) | E::EmptyBatch => {
+    use kaml::ErrorClass as E;
+    match error.class() {
+        E::UnknownNamespace | E::WrongKind => Status::INVALID_NAMESPACE,
+        E::NamespaceExists | E::BadName | E::BadLogs | E::BadOptions | E::KeepsVersions | E::EmptyBatch => {
             Status::INVALID_FIELD
         }
-        E::TooManyNamespaces { .. } => Status::NAMESPACE_IDS_EXHAUSTED,
-        E::Key(_) => Status::INVALID_KEY_SIZE,
-        E::ValueTooLarge { .. } => Status::INVALID_VALUE_SIZE,
-        E::BatchTooLarge { .. } => Status::INVALID_FIELD,
-        E::Conflict { present: true, .. } => Status::KEY_EXISTS,
-        E::Conflict { present: false, .. } => Status::NO_SUCH_KEY,
-        E::Full { .. } => Status::CAPACITY_EXCEEDED,
-        E::ReadOnly => Status::WRITE_PROTECTED,
-        E::Corrupt { .. } | E::SegmentDamaged { .. } | E::IndexDamaged { .. } | E::MetadataDamaged(_) | E::Root(_) => {
+        E::BatchTooLarge | E::PartialBlock | E::TooManySnapshots | E::BadCreateOptions => Status::INVALID_FIELD,
+        E::TooManyNamespaces => Status::NAMESPACE_IDS_EXHAUSTED,
+        E::KeepsNoVersions => Status::NO_VERSIONS,
+        E::NoSnapshot => Status::NO_SUCH_SNAPSHOT,
+        E::SnapshotTooOld => Status::SNAPSHOT_TOO_OLD,
+        E::TooFarBack => Status::TOO_FAR_BACK,
+        E::OutOfRange => Status::LBA_OUT_OF_RANGE,
+        E::BadKey => Status::INVALID_KEY_SIZE,
+        E::ValueTooLarge => Status::INVALID_VALUE_SIZE,
+        E::Exists => Status::KEY_EXISTS,
+        E::NotFound => Status::NO_SUCH_KEY,
+        E::Full | E::SnapshotsFull => Status::CAPACITY_EXCEEDED,
+        // The program that serves the device changes its records through a store.
+        E::ReadOnly | E::Busy => Status::WRITE_PROTECTED,
+        E::Cancelled => Status::ABORT_REQUESTED,
+        E::Corrupt | E::MetadataCorrupt | E::NewerVersion => {
             tracing::error!(%error, "the medium lost data");
             Status::UNRECOVERED_READ
         }
-        E::Medium(_) | E::Stopped(_) | E::Closed => {
-            tracing::error!(%error, "a command failed");
-            Status::INTERNAL
-        }
+        E::NoSpace | E::Io | E::Stopped | E::Closed | E::Internal | E::NoResources | E::Remote => failed(error),
+        // Commands of a host neither open a device nor use a store.
+        E::Unsuitable | E::NotEmpty | E::InUse | E::NotADevice | E::NoFile | E::NoPermission => failed(error),
+        E::Deadlock | E::LockTimeout | E::DependencyLost | E::CommitsLost | E::IllegalMove => failed(error),
+        E::TooManyTransactions | E::CacheTooSmall | E::BadStoreOptions => failed(error),
     }
+}
+
+fn failed(error: &kaml::Error) -> Status {
+    tracing::error!(%error, "a command failed");
+    Status::INTERNAL
 }

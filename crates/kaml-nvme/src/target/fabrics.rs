@@ -1,11 +1,11 @@
 //! Fabrics commands: Connect, Property Get and Set.
 //!
 //! Lives here:       who may connect to what, the registers' values.
-//! Lives elsewhere:  the state behind the registers (`controller`).
+//! Lives elsewhere:  the state after the registers (`controller`).
 //! Implements:       spec:NVMe-Base "Fabrics Command Set", "Controller Properties".
 
 use super::controller::{Controller, Ended, HostName, IO_QUEUES_MAX, Kind, round_keep_alive};
-use super::core::{NewQueue, Outcome, Seat, Target};
+use super::core::{NewQueue, Outcome, Role, Target};
 use super::engine::Reply;
 use super::named::Lists;
 use super::options::QUEUE_ENTRIES_MAX;
@@ -30,19 +30,22 @@ const READY_UNITS_MAX: u64 = 20;
 const CAPABILITIES: u64 =
     (QUEUE_ENTRIES_MAX as u64 - 1) | 1 << 16 | READY_UNITS_MAX << 24 | 1 << 37 | 1 << 43 | 1 << 59;
 
-/// The version that Identify Controller tells as well.
+/// The version that Identify Controller reports as well.
 pub(crate) fn version() -> u32 {
     VERSION
 }
 
 impl Target {
-    pub(crate) fn fabrics(&mut self, link: u64, seat: Seat, command: &Command, data: &[u8], now: Instant) -> Outcome {
-        match (command.fabrics_type(), seat) {
-            (kind::CONNECT, Seat::Nobody) => self
-                .connect(link, command, data, now)
-                .unwrap_or_else(|(status, result)| Outcome::Done(status, result, Vec::new())),
-            (kind::PROPERTY_GET, Seat::Admin(id)) => self.property_get(id, command).into(),
-            (kind::PROPERTY_SET, Seat::Admin(id)) => self.property_set(link, id, command).into(),
+    pub(crate) fn fabrics(&mut self, link: u64, role: Role, command: &Command, data: &[u8], now: Instant) -> Outcome {
+        match (command.fabrics_type(), role) {
+            (kind::CONNECT, Role::Nobody) => {
+                self.connect(link, command, data, now).unwrap_or_else(|(status, result)| {
+                    tracing::debug!(link, %status, "a host may not connect a queue");
+                    Outcome::Done(status, result, Vec::new())
+                })
+            }
+            (kind::PROPERTY_GET, Role::Admin(id)) => self.property_get(id, command).into(),
+            (kind::PROPERTY_SET, Role::Admin(id)) => self.property_set(link, id, command).into(),
             (kind::CONNECT | kind::PROPERTY_GET | kind::PROPERTY_SET, _) => Status::COMMAND_SEQUENCE.into(),
             _ => Status::INVALID_OPCODE.into(),
         }
@@ -65,6 +68,7 @@ impl Target {
         let nqn = if data.host[0] == 0 { Some("") } else { get_nqn(&data.host) };
         let nqn = nqn.ok_or(in_data(offset_of!(ConnectData, host)))?;
         let host = HostName { nqn: nqn.to_owned(), id: data.host_id };
+        let name = host.nqn.clone();
         let subsystem = get_nqn(&data.subsystem).ok_or(in_data(offset_of!(ConnectData, subsystem)))?;
         let kind = match subsystem {
             DISCOVERY_NQN => Kind::Discovery,
@@ -91,8 +95,9 @@ impl Target {
         } else {
             self.join(link, cntlid, connect.queue.get(), kind, &host)?
         };
-        let seat = if connect.queue == 0 { Seat::Admin(id) } else { Seat::Io(id, connect.queue.get()) };
-        self.seats.insert(link, seat);
+        let role = if connect.queue == 0 { Role::Admin(id) } else { Role::Io(id, connect.queue.get()) };
+        self.roles.insert(link, role);
+        tracing::debug!(link, host = ?name, controller = id, queue = connect.queue.get(), "a queue is connected");
         let flow_control = connect.attributes & Connect::NO_FLOW_CONTROL == 0;
         Ok(Outcome::Connected(NewQueue { entries: entries as usize, flow_control }, u64::from(id)))
     }
@@ -140,7 +145,8 @@ impl Target {
         let controller = self.controllers.get_mut(&id).ok_or(Status::INTERNAL)?;
         let ended = controller.configure(Configuration(property.value.get() as u32))?;
         if let Some(Ended { links, mut requests }) = ended {
-            self.doomed.extend(links);
+            tracing::debug!(controller = id, "the host has reset its controller");
+            self.to_close.extend(links);
             let are_told = |reply: &mut Reply| reply.origin.link == link;
             requests.extend(self.replies.extract_if(.., are_told).map(|reply| reply.origin));
             requests.extend(self.engine.forget(link));

@@ -1,6 +1,6 @@
 //! Identify.
 //!
-//! Lives here:       what each page says about this device.
+//! Lives here:       what each page contains about this device.
 //! Lives elsewhere:  the layout of the pages (`wire::identify`).
 //! Implements:       spec:NVMe-Base "Identify command"; spec:NVMe-NVM and spec:NVMe-KV "Identify Namespace".
 
@@ -24,7 +24,7 @@ use kaml::{BlockInfo, Key, KeyKind};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
-/// The largest namespace id is told in steps of this, so that it seldom changes.
+/// The largest namespace id is reported in steps of this, so it seldom changes.
 const NAMESPACE_STEP: u32 = 1024;
 /// SGLs without alignment (bits 1:0), with offsets in the capsule (20), moved by the transport (21).
 const SGLS: u32 = 1 | 1 << 20 | 1 << 21;
@@ -114,13 +114,13 @@ impl Target {
         (page.sqes, page.cqes) = (0x66, 0x44); // entries of 64 and 16 bytes
         page.nn = self.namespace_id_max().into();
         page.mnan = NAMESPACE_STEP.into();
-        // Compare, Dataset Management, Write Zeroes, reservations, Verify; Get Features tells what is supported.
+        // Compare, Dataset Management, Write Zeroes, reservations, Verify; Get Features shows what is supported.
         page.oncs = (1u16 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 7).into();
         page.vwc = 3 << 1; // no volatile cache; Flush takes all namespaces
         page.ioccsz = U32::new((64 + CAPSULE_DATA_BYTES as u32) / 16);
         page.iorcsz = 1.into();
         page.msdbd = 1;
-        page.power_state_0[..2].copy_from_slice(&2500u16.to_le_bytes()); // 25 W, so that it is not 0
+        page.power_state_0[..2].copy_from_slice(&2500u16.to_le_bytes()); // 25 W, so it is not 0
         Ok(page.as_bytes().to_vec())
     }
 
@@ -134,7 +134,7 @@ impl Target {
     fn attached_or_none(&self, id: u16, nsid: u32) -> Result<Option<&Space>, Status> {
         match nsid {
             0 => Err(Status::INVALID_NAMESPACE),
-            // What all namespaces have in common: nothing that is told by those who ask here.
+            // Only what all namespaces have in common.
             u32::MAX => Ok(None),
             _ => Ok(self.attached(id, nsid).ok()),
         }
@@ -147,7 +147,7 @@ impl Target {
         Ok(namespace_list(spaces.map(|(nsid, _)| *nsid).filter(seen)))
     }
 
-    /// SPDK asks for this page of all namespaces: an error makes it give up the controller, and a namespace without capacity
+    /// SPDK requests this page of all namespaces: an error makes it give up the controller, and a namespace without capacity
     /// is none to it. So a Key Value namespace has a capacity here, but no blocks that anybody could take it for a disk.
     fn nvm_namespace(&self, space: Option<&Space>) -> Result<Vec<u8>, Status> {
         match space {
@@ -155,7 +155,7 @@ impl Target {
                 let info = self.engine.device().block_info(*id).map_err(|error| status_of(&error))?;
                 Ok(self.block_namespace(*id, &info).as_bytes().to_vec())
             }
-            Some(Space { holds: Holds::Records(..), .. }) => {
+            Some(Space { holds: Holds::Records(_) | Holds::Versions(_), .. }) => {
                 let mut page = NvmNamespace::new_zeroed();
                 page.ncap = self.engine.device().stats().capacity_bytes.into();
                 Ok(page.as_bytes().to_vec())
@@ -170,20 +170,22 @@ impl Target {
         page.nvmcap[0] = (info.block_count * u64::from(info.block_bytes)).into();
         let format = LBA_FORMATS.iter().position(|power| 1 << power == info.block_bytes);
         page.flbas = format.expect("blocks have 512 or 4096 bytes") as u8;
-        // Numbers of blocks are told less one.
+        // Numbers of blocks are reported less one.
         let atomic = U16::new((info.atomic_blocks - 1).min(u32::from(u16::MAX)) as u16);
         (page.nawun, page.nawupf) = (atomic, atomic);
         let unit = U16::new((info.unit_bytes / info.block_bytes - 1) as u16);
         (page.npwg, page.npwa, page.npdg, page.npda, page.nows) = (unit, unit, unit, unit, unit);
-        page.nguid = self.nguid(nsid);
+        page.nguid = self.limits.identity.nguid(nsid);
         page
     }
 
     fn set_namespace(&self, space: Option<&Space>, set: CommandSet) -> Result<Vec<u8>, Status> {
         let Some(space) = space else { return Ok(Vec::new()) };
         match (space.holds, set) {
-            (Holds::Records(keys, _), CommandSet::KeyValue) => Ok(self.kv_namespace(space.id, keys)),
-            // Of blocks without extended formats this page says nothing.
+            (Holds::Records(keys) | Holds::Versions(keys), CommandSet::KeyValue) => {
+                Ok(self.kv_namespace(space.id, keys))
+            }
+            // Of blocks without extended formats this page reports nothing.
             (_, CommandSet::Nvm) => Ok(Vec::new()),
             (Holds::Blocks(_), CommandSet::KeyValue) => Err(Status::INVALID_FIELD),
         }
@@ -198,7 +200,7 @@ impl Target {
         page.nmic = 1; // may be attached to several controllers
         page.rescap = reservations::CAPABILITIES;
         page.novg = self.limits.chunk_bytes.into();
-        page.nguid = self.nguid(nsid);
+        page.nguid = self.limits.identity.nguid(nsid);
         // Format 0, which is the last one (the number is less one), and in use.
         page.formats[0] = kv_format(keys, Backing::value_bytes_max(self.engine.device(), nsid));
         page.as_bytes().to_vec()
@@ -219,29 +221,18 @@ impl Target {
     }
 
     fn descriptors(&self, space: &Space) -> Vec<u8> {
-        let nguid = self.nguid(space.id);
-        let mut uuid = nguid;
-        uuid[6] = uuid[6] & 0x0f | 0x80; // version 8, of the maker's own making
-        uuid[8] = uuid[8] & 0x3f | 0x80;
+        let identity = self.limits.identity;
         let mut out = Vec::new();
-        put_descriptor(&mut out, descriptor::NGUID, &nguid);
-        put_descriptor(&mut out, descriptor::UUID, &uuid);
+        put_descriptor(&mut out, descriptor::NGUID, &identity.nguid(space.id));
+        put_descriptor(&mut out, descriptor::UUID, &identity.namespace_uuid(space.id));
         put_descriptor(&mut out, descriptor::CSI, &[space.set().csi()]);
         out
-    }
-
-    /// Different for all namespaces of all devices, and the same for ever: made of the device's identity and the id,
-    /// which is never used again.
-    fn nguid(&self, nsid: u32) -> [u8; 16] {
-        let mut seed = self.limits.uuid.to_vec();
-        seed.extend(nsid.to_le_bytes());
-        xxhash_rust::xxh3::xxh3_128(&seed).to_be_bytes()
     }
 }
 
 fn kv_format(keys: KeyKind, value_bytes_max: u64) -> KvFormat {
     let key_bytes = match keys {
-        KeyKind::Bytes => Key::BYTES_MAX as u16,
+        KeyKind::Bytes | KeyKind::Any | KeyKind::Ordered => Key::BYTES_MAX as u16,
         KeyKind::U64 => 8,
     };
     KvFormat {

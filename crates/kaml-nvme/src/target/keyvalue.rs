@@ -1,7 +1,7 @@
 //! The Key Value command set.
 //!
 //! Lives here:       Store, Retrieve, Delete, Exist, List, and the atomic Put of ours.
-//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), other commands of ours (`named`, `versions`), what
+//! Lives elsewhere:  their fields (`wire::keyvalue`, `wire::manage`), other commands of ours (`named`, `ranges`, `versions`), what
 //!                   stores and finds (`engine`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set"; paper:KAML Table I (Get, Put).
 
@@ -9,14 +9,16 @@ use super::core::{Holds, Origin, Outcome, Space, Target};
 use super::engine::{LARGE_BYTES, status_of};
 use super::reservations::Use;
 use crate::wire::command::{Command, kv};
-use crate::wire::keyvalue::{encode_list, get_key, options, store};
+use crate::wire::keyvalue::{KeyFormat, encode_list, get_key, options, store};
 use crate::wire::manage::{decode_put, put_count_max, put_namespaces};
 use crate::wire::status::Status;
-use kaml::{Batch, Bytes, Condition, Device, Key, NamespaceId};
+use kaml::store::Backing;
+use kaml::{Batch, Bytes, Condition, Device, Key, KeyBuf, NamespaceId};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
-/// Keys of one List at most, so that none holds up other commands for long; hosts go on from the last one.
+/// Keys of one List at most, so none holds up other commands for long; hosts continue from the last one.
 const LISTED_MAX: usize = 8192;
 /// The least that a listed key takes.
 const LISTED_BYTES_MIN: usize = 4;
@@ -33,7 +35,7 @@ impl Target {
         data: Cow<'_, [u8]>,
     ) -> Outcome {
         match command.opcode {
-            kv::FLUSH => Status::SUCCESS.into(), // whatever was answered is durable
+            kv::FLUSH => Status::SUCCESS.into(), // whatever completed is durable
             kv::STORE => self.store(origin, space, command, data).into(),
             kv::RETRIEVE => self.retrieve(origin, space, command).into(),
             kv::DELETE => self.delete(origin, space, command).into(),
@@ -43,6 +45,11 @@ impl Target {
             kv::NAME_KEYS => self.name_keys(id, command, &data).into(),
             kv::RETRIEVE_NAMED => self.retrieve_named(origin, id, command).into(),
             kv::EXIST_NAMED => self.exist_named(origin, id, command).into(),
+            kv::NAME_RANGE => self.name_range(id, space, &data).into(),
+            kv::RETRIEVE_RANGE => self.retrieve_range(origin, id, space, command).into(),
+            kv::COUNT_RANGE => self.count_range(origin, id, space, command, &data).into(),
+            kv::DELETE_RANGE => self.delete_range(origin, space, &data).into(),
+            kv::OPEN_SNAPSHOT | kv::CLOSE_SNAPSHOT => self.snapshot_command(id, command).into(),
             kv::RETRIEVE_VERSION | kv::UNDO | kv::SNAPSHOT | kv::HISTORY | kv::VERSIONS | kv::DIFF | kv::MERGE => {
                 self.versions(origin, space.id, command).into()
             }
@@ -76,7 +83,7 @@ impl Target {
             (false, true) => Condition::IfAbsent,
             (true, true) => return Err(Status::INVALID_FIELD),
         };
-        if condition != Condition::Always && space.keeps_versions() {
+        if condition != Condition::Always && space.look_may_read() {
             // It reads first.
             self.engine.store_slowly(origin, space.id, key, data.into_owned(), condition);
             return Ok(());
@@ -86,7 +93,7 @@ impl Target {
 
     fn retrieve(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
         let (key, room, id) = (key_of(command)?, room(command), space.id);
-        if space.keeps_versions() {
+        if space.look_may_read() {
             self.engine.retrieve_slowly(origin, id, key, room);
             return Ok(());
         }
@@ -95,21 +102,16 @@ impl Target {
 
     fn delete(&mut self, origin: Origin, space: &Space, command: &Command) -> Result<(), Status> {
         let (key, id) = (key_of(command)?, space.id);
-        if space.delete_must_exist && space.keeps_versions() {
-            self.engine.start(origin, move |worker| {
-                let deleted = worker.device.exists(id, key).and_then(|is_there| match is_there {
-                    true => worker.device.delete(id, key).map(|()| Ok(0)),
-                    false => Ok(Err(Status::NO_SUCH_KEY)),
-                });
-                deleted.unwrap_or_else(|error| Err(status_of(&error))).into()
-            });
-            return Ok(());
-        }
         let mut batch = Batch::new();
         match space.delete_must_exist {
             true => batch.delete_if_present(id, key),
             false => batch.delete(id, key),
         };
+        if space.delete_must_exist && space.look_may_read() {
+            // It reads first.
+            self.engine.write_slowly(origin, move || Ok(batch));
+            return Ok(());
+        }
         self.engine.write(origin, batch)
     }
 
@@ -119,7 +121,7 @@ impl Target {
             Ok(key) => (space.id, key),
             Err(status) => return status.into(),
         };
-        if space.keeps_versions() || self.engine.must_load(id) {
+        if space.look_may_read() || self.engine.must_load(id) {
             self.engine.start_read(origin, move |worker| exists(&worker.device, id, key).into());
             return Outcome::Later;
         }
@@ -133,7 +135,7 @@ impl Target {
             Ok(_) => return Status::INVALID_FIELD.into(),
             Err(status) => return status.into(),
         };
-        if space.keeps_versions() || self.engine.must_load(id) {
+        if space.look_may_read() || self.engine.must_load(id) {
             self.engine
                 .start_read(origin, move |worker| listed(&worker.device, id, start, room).map(|d| (0, d)).into());
             return Outcome::Later;
@@ -141,34 +143,40 @@ impl Target {
         listed(self.engine.device(), id, start, room).into()
     }
 
-    /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records. A long one a worker
+    /// Atomic Put over any Key Value namespaces (`docs/nvme-vendor.md`): dword 10 is the number of records, dword 11 the format of their keys. A long one a worker
     /// reads, because short records take several times as much memory as their data.
     fn put(&mut self, origin: Origin, id: u16, command: &Command, data: Cow<'_, [u8]>) -> Result<(), Status> {
-        let count = command.cdw10.get();
-        if put_count_max(data.len(), count) * PUT_RECORD_BYTES_MIN > self.limits.batch_bytes_max {
+        let (count, format) = (command.cdw10.get(), KeyFormat::of(command)?);
+        if put_count_max(data.len(), count, format) * PUT_RECORD_BYTES_MIN > self.limits.batch_bytes_max {
             return Err(Status::INVALID_FIELD);
         }
         if data.len() < LARGE_BYTES {
-            let batch = decode_put(&data, count)?;
+            let batch = decode_put(&data, count, format)?;
             batch.records().try_for_each(|record| self.holds_records(id, record.namespace, Use::Write))?;
+            let look_may_read = |id| self.spaces.get(&id).is_some_and(Space::look_may_read);
+            if batch.records().any(|record| record.condition != Condition::Always && look_may_read(record.namespace)) {
+                // It reads first.
+                self.engine.write_slowly(origin, move || Ok(batch));
+                return Ok(());
+            }
             return self.engine.write(origin, batch);
         }
         let mut seen = BTreeSet::new();
-        for nsid in put_namespaces(&data, count) {
+        for nsid in put_namespaces(&data, count, format) {
             let nsid = nsid?;
             if seen.insert(nsid) {
                 self.holds_records(id, nsid, Use::Write)?;
             }
         }
         let data = data.into_owned();
-        self.engine.write_slowly(origin, move || decode_put(&data, count));
+        self.engine.write_slowly(origin, move || decode_put(&data, count, format));
         Ok(())
     }
 
     /// Refuses a namespace that is not attached, has no keys, or is reserved.
     pub(crate) fn holds_records(&self, id: u16, nsid: NamespaceId, way: Use) -> Result<(), Status> {
         match self.attached(id, nsid)?.holds {
-            Holds::Records(..) => self.check_reservation(id, nsid, way),
+            Holds::Records(_) | Holds::Versions(_) => self.check_reservation(id, nsid, way),
             Holds::Blocks(_) => Err(Status::INVALID_NAMESPACE),
         }
     }
@@ -182,21 +190,38 @@ fn exists(device: &Device, nsid: NamespaceId, key: Key) -> Result<u64, Status> {
     }
 }
 
-/// The start key first, if it is there, then those behind its place in the order of the index: what does not change meanwhile
-/// is listed once, however many commands it takes.
+/// The start key first, if it exists, then those after its place in the order of the index: what does not change meanwhile
+/// is listed once, however many commands it takes. An ordered namespace lists in the order of its keys. A key above 16 bytes has no room in a
+/// List: a page that would have one is refused, so no host takes a part of the keys for all of them.
 fn listed(device: &Device, nsid: NamespaceId, start: Option<Key>, room: usize) -> Result<Vec<u8>, Status> {
-    let keys = || -> Result<Vec<Key>, kaml::Error> {
+    let short = |keys: &[KeyBuf]| -> Result<Vec<Key>, Status> {
+        keys.iter().map(|key| key.as_short().ok_or(Status::HAS_LONG_KEYS)).collect()
+    };
+    let failed = |error: kaml::Error| status_of(&error);
+    let keys = || -> Result<Vec<Key>, Status> {
+        let limit = (room / LISTED_BYTES_MIN).clamp(1, LISTED_MAX);
+        if Backing::is_ordered(device, nsid).map_err(failed)? {
+            let lower = start.as_ref().map_or(Bound::Unbounded, |start| Bound::Included(start.as_bytes()));
+            let page = Backing::ordered_keys(device, nsid, lower, Bound::Unbounded, false, limit);
+            return short(&page.map_err(failed)?);
+        }
         let mut keys = Vec::new();
         let mut after = None;
         if let Some(start) = start {
-            after = Some(device.cursor_at(nsid, start)?);
-            keys.extend(device.exists(nsid, start)?.then_some(start));
+            after = Some(device.cursor_at(nsid, start).map_err(failed)?);
+            keys.extend(device.exists(nsid, start).map_err(failed)?.then_some(start));
         }
-        let limit = (room / LISTED_BYTES_MIN).clamp(1, LISTED_MAX);
-        keys.extend(device.list(nsid, after, limit)?.keys);
-        Ok(keys)
+        loop {
+            let page = device.list(nsid, after, limit).map_err(failed)?;
+            keys.extend(short(&page.keys)?);
+            after = page.next;
+            // A page of keys that have gone meanwhile is not the end.
+            if !page.keys.is_empty() || after.is_none() {
+                return Ok(keys);
+            }
+        }
     };
-    Ok(encode_list(&keys().map_err(|error| status_of(&error))?, room))
+    Ok(encode_list(&keys()?, room))
 }
 
 /// A value, or none, as the answer of a command: its size, and as much of it as there is room for.
@@ -204,7 +229,7 @@ pub(crate) fn found(value: Result<Option<Bytes>, kaml::Error>, room: usize) -> R
     found_in(value, room, drop)
 }
 
-/// As [`found`]. Where there is room for a part, that is copied, so that the answer takes no more memory than its host has
+/// As [`found`]. Where there is room for a part, that is copied, so the answer takes no more memory than its host has
 /// room for; the value is spent.
 pub(crate) fn found_in(
     value: Result<Option<Bytes>, kaml::Error>,
@@ -221,7 +246,7 @@ pub(crate) fn found_in(
     Ok((bytes, part.into()))
 }
 
-/// What a host is told of a value that cannot be read: a damaged one has a status of this command set.
+/// The status for a value that cannot be read: a damaged one has a status of this command set.
 fn value_status(error: &kaml::Error) -> Status {
     let status = status_of(error);
     if status.is(Status::UNRECOVERED_READ) { Status::UNRECOVERED } else { status }

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Links that are closing get so long to take what is left for them.
+/// Links that are closing get so long to take what remains for them.
 pub(super) const LINGER_MAX: Duration = Duration::from_secs(2);
 
 /// See the module.
@@ -29,16 +29,28 @@ pub(super) struct Link {
     /// Whether there is something to send, or to close.
     pub(super) touched: bool,
     pub(super) gone: bool,
+    /// Why it ends.
+    pub(super) reason: &'static str,
 }
 
+/// Why a link ends that its host has closed.
+pub(super) const BY_HOST: &str = "the host has closed it";
+
 impl Link {
+    /// The link is to be dropped. The first reason counts.
+    pub(super) fn end(&mut self, reason: &'static str) {
+        if !std::mem::replace(&mut self.gone, true) {
+            self.reason = reason;
+        }
+    }
+
     pub(super) fn touch(&mut self, number: u64, touched: &mut Vec<u64>) {
         if !std::mem::replace(&mut self.touched, true) {
             touched.push(number);
         }
     }
 
-    /// Receives once, if anything is there: so many bytes, or the connection's end.
+    /// Receives once, if anything has arrived: so many bytes, or the connection's end.
     pub(super) fn receive(&mut self) -> Option<Option<usize>> {
         match rustix::net::recv(&self.socket, self.connection.space(), RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Some(None),
@@ -48,13 +60,13 @@ impl Link {
         }
     }
 
-    /// Takes what a peer still sends to a connection that is closing, so that it can read why.
+    /// Takes what a peer still sends to a connection that is closing, so it can read why.
     pub(super) fn drain(&mut self) {
         let mut bytes = [0; 4096];
         match rustix::net::recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => self.gone = true,
+            Ok((_, 0)) => self.end(BY_HOST),
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => self.gone = true,
+            Err(_) => self.end(BY_HOST),
         }
     }
 
@@ -69,25 +81,25 @@ impl Link {
                     self.moved = now;
                     self.connection.sent(count);
                 }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
-                Err(_) => self.gone = true,
+                // The rest is sent when the socket takes it: `watch` waits for that.
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Err(_) => self.end("nothing can be sent on it"),
             }
         }
     }
 
-    /// Whether the link can be dropped. One that is closing says so to its peer when all is sent, and goes when the
+    /// Whether the link can be dropped. One that is closing reports it to its peer when all is sent, and is dropped when the
     /// peer has closed too.
     pub(super) fn is_over(&self, now: Instant) -> bool {
         if !self.gone && self.connection.is_closing() && self.connection.outbox().bytes() == 0 {
-            // It may have been said before, or the peer may be gone.
+            // It may have been sent before, or the peer may be gone.
             let _ = self.socket.shutdown(std::net::Shutdown::Write);
         }
         self.gone || self.connection.is_closing() && now.duration_since(self.moved) > LINGER_MAX
     }
 
     /// Waits for room to send exactly while there is something to send, and for something to receive while there is room for it; while
-    /// there is none, for the host's end, so that nothing goes on for nobody.
+    /// there is none, for the host's end, so nothing continues for nobody.
     pub(super) fn watch(&mut self, epoll: &OwnedFd, number: u64, now: Instant) {
         let mut wanted = EventFlags::empty();
         wanted.set(EventFlags::OUT, self.connection.outbox().bytes() > 0);
@@ -102,7 +114,7 @@ impl Link {
         }
         match epoll::modify(epoll, &self.socket, EventData::new_u64(number), wanted) {
             Ok(()) => self.watched = wanted,
-            Err(_) => self.gone = true,
+            Err(_) => self.end("the system cannot wait for it"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Get Log Page.
 //!
-//! Lives here:       what each page says about this device.
-//! Lives elsewhere:  the layout of the pages (`wire::logs`), events that tell of them (`controller`).
+//! Lives here:       what each page contains about this device.
+//! Lives elsewhere:  the layout of the pages (`wire::logs`), events that announce them (`controller`).
 //! Implements:       spec:NVMe-Base "Get Log Page command"; spec:NVMe-oF "Discovery Log Page".
 
 use super::controller::{CHANGED_MAX, Controller, ERRORS_MAX, Event, Kind, warning};
@@ -46,14 +46,14 @@ impl Target {
         let begin = usize::try_from(request.offset).ok().filter(|begin| *begin <= page.len());
         let begin = begin.ok_or(Status::INVALID_FIELD)?;
         let bytes = request.bytes.min(command.sgl.length.get() as usize);
-        // What lies behind the end of a page reads as zeros.
+        // What lies after the end of a page reads as zeros.
         let mut data: Vec<u8> = page[begin..].iter().copied().take(bytes).collect();
         data.resize(bytes, 0);
         self.read_page(id, &request);
         Ok(data)
     }
 
-    /// Reading a page whole acknowledges the event that told of it.
+    /// Reading a page whole acknowledges the event that announced it.
     fn read_page(&mut self, id: u16, request: &LogRequest) {
         let Some(controller) = self.controllers.get_mut(&id).filter(|_| !request.retain) else { return };
         controller.acknowledge(request.lid);
@@ -91,8 +91,8 @@ impl Target {
         spare | stopped
     }
 
-    /// Tells hosts that want to hear of it what is wrong with the device.
-    pub(crate) fn tell_health(&mut self) {
+    /// Notifies hosts that enabled it of what is wrong with the device.
+    pub(crate) fn notify_of_health(&mut self) {
         if !self.controllers.values().any(Controller::hears_warnings) {
             return;
         }
@@ -136,7 +136,7 @@ impl Target {
     }
 }
 
-/// A listener for both families has IPv4 addresses as IPv6 ones: hosts are told of what they are.
+/// A listener for both families has IPv4 addresses as IPv6 ones: hosts are shown the IPv4 address.
 fn put_address(record: &mut DiscoveryRecord, local: SocketAddr) {
     let address = local.ip().to_canonical();
     record.family = if address.is_ipv4() { 1 } else { 2 };
@@ -163,7 +163,7 @@ fn supported() -> Vec<u8> {
     page
 }
 
-/// As long as Identify says (ELPE), so that hosts may read it piece by piece.
+/// As long as Identify reports (ELPE), so hosts may read it piece by piece.
 fn errors(controller: &Controller) -> Vec<u8> {
     let mut page: Vec<u8> = controller.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
     page.resize(ERRORS_MAX * size_of::<ErrorEntry>(), 0);
@@ -219,6 +219,12 @@ fn effects(set: CommandSet) -> Vec<u8> {
             (kv::NAME_KEYS, 0),
             (kv::RETRIEVE_NAMED, 0),
             (kv::EXIST_NAMED, 0),
+            (kv::NAME_RANGE, 0),
+            (kv::RETRIEVE_RANGE, 0),
+            (kv::COUNT_RANGE, 0),
+            (kv::DELETE_RANGE, effect::CONTENT_CHANGE),
+            (kv::OPEN_SNAPSHOT, 0),
+            (kv::CLOSE_SNAPSHOT, 0),
             (kv::RETRIEVE_VERSION, 0),
             (kv::UNDO, effect::CONTENT_CHANGE),
             (kv::SNAPSHOT, effect::CONTENT_CHANGE),
@@ -241,7 +247,7 @@ fn effects(set: CommandSet) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// Goal:   the family that discovery tells is that of the address that it tells, also where the system calls it another's.
+    /// Goal:   the family that discovery reports is that of the address that it reports, also where the system calls it another's.
     #[test]
     fn families_are_those_of_addresses() {
         for (local, family, address) in

@@ -2,14 +2,16 @@
 //!
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`, `request`), their memory
-//!                   (`share`, `budget`), controllers (`controller`),
+//!                   (`share`, `budget`), controllers (`controller`), which hosts there are (`monitor`), who else serves the same device (`claim`),
+//!                   where a process serves devices (`published`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
-//!                   `versions`, `blocks`, `reservations`), what failed (`errors`), the device (`engine`, `workers`).
-//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; design section 2, driver (ii).
+//!                   `versions`, `blocks`, `reservations`), what is executed one time (`sessions`), what failed (`errors`), the device (`engine`, `workers`).
+//! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; docs/nvme.md "How it works".
 
 mod admin;
 mod blocks;
 mod budget;
+mod claim;
 mod connection;
 mod controller;
 mod core;
@@ -17,22 +19,31 @@ mod engine;
 mod errors;
 mod fabrics;
 mod identify;
+mod identity;
 mod keyvalue;
 mod link;
 mod logs;
+mod monitor;
 mod named;
 mod namespaces;
 mod offline;
 mod options;
+mod published;
+mod ranges;
 mod reactor;
 mod request;
 mod reservations;
+mod sessions;
 mod share;
+mod snapshots;
 mod versions;
 mod workers;
 
+pub use identity::Identity;
+pub use monitor::{ConnectedHost, Monitor};
 pub use offline::Offline;
 pub use options::{BadName, Options, QUEUE_ENTRIES_MAX};
+pub use published::{Served, served_by};
 pub use reactor::Stopper;
 
 use kaml::Device;
@@ -48,10 +59,28 @@ pub enum Error {
     /// The address cannot be listened at.
     #[error("listening at {address}: {source}")]
     Listen {
-        /// What was asked for.
+        /// What was requested.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
+    },
+    /// Another server on this host has a device with the same identity: one of the two is a copy, or they are one.
+    #[error(
+        "another server on this host has a device with the identity {uuid}; hosts would take both for one. If this device is a copy, \
+         give it an identity of its own: kaml identity DEVICE --new"
+    )]
+    IdentityInUse {
+        /// The identity of both.
+        uuid: String,
+    },
+    /// Another server on this host uses the subsystem's name.
+    #[error(
+        "another server on this host uses the subsystem name {subsystem:?}; hosts would take both for one. Use another name; the \
+         default one follows the device's identity"
+    )]
+    SubsystemInUse {
+        /// The name of both.
+        subsystem: String,
     },
     /// The system refused a descriptor, a thread, or the wait.
     #[error("serving: {0}")]
@@ -65,17 +94,28 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     stopper: Stopper,
+    monitor: Monitor,
+    claim: claim::Claim,
+    published: published::Published,
 }
 
 impl Server {
     /// Listens at an address. Port 0 takes a free one.
+    ///
+    /// # Errors
+    /// - [`Error::IdentityInUse`] and [`Error::SubsystemInUse`] if another server on this host, in this process or another one, has a
+    ///   device with the same identity, or uses the same subsystem name.
+    /// - [`Error::Options`], [`Error::Listen`] and [`Error::System`] as documented there.
     pub fn bind(device: &Device, address: &str, options: Options) -> Result<Server, Error> {
         options.check()?;
+        let claim = claim::Claim::new(&device.info().uuid, &options.subsystem)?;
         let failed = |source| Error::Listen { address: address.to_owned(), source };
         let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(&resolved[..]).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Server { device: device.clone(), options, listener, address, stopper: Stopper::new()? })
+        let (stopper, monitor) = (Stopper::new()?, Monitor::default());
+        let published = published::Published::new(address, &options.subsystem);
+        Ok(Server { device: device.clone(), options, listener, address, stopper, monitor, claim, published })
     }
 
     /// Where it listens.
@@ -93,9 +133,15 @@ impl Server {
         self.stopper.clone()
     }
 
+    /// Shows which hosts are connected while [`Server::run`] runs.
+    pub fn monitor(&self) -> Monitor {
+        self.monitor.watch()
+    }
+
     /// Serves on the calling thread until stopped; then answers what is in flight.
     pub fn run(self) -> Result<(), Error> {
+        let _until_it_ends = (self.claim, self.published);
         let target = core::Target::new(&self.device, self.options)?;
-        Ok(reactor::Reactor::new(self.listener, target, self.stopper)?.run()?)
+        Ok(reactor::Reactor::new(self.listener, target, self.stopper, self.monitor)?.run()?)
     }
 }

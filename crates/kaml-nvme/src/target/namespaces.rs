@@ -1,7 +1,7 @@
 //! Namespace Management and Attachment: CreateNamespace and DeleteNamespace over NVMe.
 //!
 //! Lives here:       creating, deleting, attaching, detaching, changing attributes (a command of ours).
-//! Lives elsewhere:  the data with KAML attributes (`wire::manage`), who is told (`core`).
+//! Lives elsewhere:  the data with KAML attributes (`wire::manage`), which hosts are notified (`core`).
 //! Implements:       spec:NVMe-Base "Namespace Management command", "Namespace Attachment command"; paper:KAML Table I.
 //!
 //! A controller is made when a host connects and forgotten when it leaves, so attachments last as long: a host that
@@ -16,7 +16,7 @@ use crate::wire::identify::LBA_FORMATS;
 use crate::wire::identify::read_controller_list;
 use crate::wire::manage::{Create, Wanted, decode_change};
 use crate::wire::status::Status;
-use kaml::{BlockOptions, Bytes, Device, KeyKind, NamespaceOptions};
+use kaml::{BlockOptions, Bytes, Device, KeyKind, NamespaceKind, NamespaceOptions};
 use zerocopy::FromBytes;
 
 /// What Namespace Management, or Attachment, is to do.
@@ -46,14 +46,14 @@ impl Target {
     }
 
     fn delete_namespace(&mut self, origin: Origin, id: u16, nsid: u32) -> Result<(), Status> {
-        let doomed: Vec<u32> = match nsid {
+        let deleted_ids: Vec<u32> = match nsid {
             ALL_NAMESPACES => self.spaces.keys().copied().collect(),
             _ => vec![self.allocated(nsid)?.id],
         };
-        doomed.iter().try_for_each(|nsid| self.check_reservation(id, *nsid, Use::Write))?;
+        deleted_ids.iter().try_for_each(|nsid| self.check_reservation(id, *nsid, Use::Write))?;
         self.managing += 1;
         self.engine.start_managing(origin, move |worker| {
-            let deleted = doomed.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
+            let deleted = deleted_ids.iter().try_for_each(|nsid| worker.device.delete_namespace(*nsid));
             let change = if deleted.is_ok() { Change::Deleted(nsid) } else { Change::Failed };
             let result = deleted.map(|()| (0, Bytes::default())).map_err(|error| status_of(&error));
             Done { result, namespace: Some(change) }
@@ -61,7 +61,7 @@ impl Target {
         Ok(())
     }
 
-    /// Renames a namespace, maps it to other logs, or says what of it may go when space runs low (`docs/nvme-vendor.md`).
+    /// Renames a namespace, maps it to other logs, or states what of it may go when space runs low (`docs/nvme-vendor.md`).
     pub(crate) fn change_namespace(
         &mut self,
         origin: Origin,
@@ -102,7 +102,7 @@ impl Target {
                 controller.detached.insert(nsid)
             };
         }
-        self.tell_of_namespace(nsid, |controller| controller.id != id && list.contains(&controller.id));
+        self.notify_of_namespace(nsid, |controller| controller.id != id && list.contains(&controller.id));
         Ok(0)
     }
 }
@@ -116,10 +116,16 @@ fn block_options(create: &Create) -> Result<BlockOptions, Status> {
     Ok(BlockOptions::new(1 << format, create.nsze.get()))
 }
 
-/// Creates a namespace, under a name that is free if none is wanted; answers its id.
+/// Creates a namespace, under a name that is free if none is needed; returns its id.
 fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOptions>) -> Done {
     let keys = wanted.keys.unwrap_or(KeyKind::Bytes);
-    let options = NamespaceOptions { keys, logs: wanted.logs.clone(), blocks, versions: wanted.versions };
+    let kind = match (blocks, wanted.versions) {
+        (Some(_), Some(_)) => return Done { result: Err(Status::INVALID_FIELD), namespace: Some(Change::Failed) },
+        (Some(blocks), None) => NamespaceKind::Blocks(blocks),
+        (None, Some(versions)) => NamespaceKind::Versions(keys, versions),
+        (None, None) => NamespaceKind::Records(keys),
+    };
+    let options = NamespaceOptions::new(kind).with_logs(wanted.logs.clone());
     let done = |result, change| Done { result, namespace: Some(change) };
     let mut number = 0;
     loop {
@@ -127,10 +133,8 @@ fn create_namespace(device: &Device, wanted: &Wanted, blocks: Option<BlockOption
         let name = wanted.name.clone().unwrap_or_else(|| format!("nvme-{number}"));
         match device.create_namespace(&name, &options) {
             Ok(id) => return done(Ok((u64::from(id), Bytes::default())), Change::Created(id)),
-            Err(error) => match error.command() {
-                Some(kaml_device::Error::NamespaceExists(_)) if wanted.name.is_none() => {}
-                _ => return done(Err(status_of(&error)), Change::Failed),
-            },
+            Err(kaml::Error::NamespaceExists(_)) if wanted.name.is_none() => {}
+            Err(error) => return done(Err(status_of(&error)), Change::Failed),
         }
     }
 }

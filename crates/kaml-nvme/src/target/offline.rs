@@ -1,6 +1,6 @@
 //! A target without sockets: its connections are bytes that a caller hands in and takes out. For tests and fuzzers.
 //!
-//! Lives here:       connections without sockets, time that passes when it is told to.
+//! Lives here:       connections without sockets, time that passes when it is asked to.
 //! Lives elsewhere:  what the bytes mean (`connection`), what commands do (`core`), the same with sockets (`reactor`).
 
 use super::budget::Budget;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The address that hosts are told of.
+/// The address that hosts are shown.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 4420);
 
 /// See the module.
@@ -26,7 +26,7 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Serves a device to whoever is connected by [`Offline::connect`].
+    /// Serves a device to the hosts that [`Offline::connect`] connects.
     pub fn new(device: &Device, options: Options) -> Result<Offline, Error> {
         options.check()?;
         let target = Target::new(device, options)?;
@@ -39,11 +39,11 @@ impl Offline {
         })
     }
 
-    /// Makes a connection; answers its name.
+    /// Makes a connection; returns its name.
     pub fn connect(&mut self) -> u64 {
         self.next += 1;
         self.connections.insert(self.next, Connection::new(self.budget.clone()));
-        self.target.greet(self.next);
+        self.target.on_connect(self.next);
         self.next
     }
 
@@ -52,8 +52,8 @@ impl Offline {
         let mut closing = vec![link];
         while let Some(link) = closing.pop() {
             if self.connections.remove(&link).is_some() {
-                self.target.part(link);
-                closing.append(&mut self.target.doomed);
+                self.target.on_disconnect(link);
+                closing.append(&mut self.target.to_close);
             }
         }
     }
@@ -114,10 +114,10 @@ impl Offline {
                 connection.answer(origin.answer(status, result, data));
             }
         }
-        std::mem::take(&mut self.target.doomed).into_iter().for_each(|link| self.disconnect(link));
+        std::mem::take(&mut self.target.to_close).into_iter().for_each(|link| self.disconnect(link));
     }
 
-    /// Waits for all that is under way.
+    /// Waits for all that is in progress.
     pub fn settle(&mut self) {
         loop {
             self.poll();

@@ -2,6 +2,7 @@
 //!
 //! Lives here:       options with their limits and defaults.
 
+use super::identity::Identity;
 use crate::wire::text::{NQN_BYTES_MAX, is_nqn};
 use kaml::Device;
 
@@ -34,10 +35,8 @@ pub struct BadName {
 impl Options {
     /// Defaults for a device: named after its identity, open to all hosts.
     pub fn for_device(device: &Device) -> Options {
-        let uuid = device.info().uuid;
-        let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| uuid.get(range).unwrap_or("0"));
         Options {
-            subsystem: format!("nqn.2014-08.org.nvmexpress:uuid:{}", parts.join("-")),
+            subsystem: Identity::of_hex(&device.info().uuid).subsystem(),
             allowed_hosts: Vec::new(),
             connections_max: 1024,
             memory_bytes: 1 << 30,

@@ -2,17 +2,18 @@
 //!
 //! Lives here:       accepting, whose turn it is, closing, time-outs.
 //! Lives elsewhere:  one socket (`link`), what the bytes mean (`connection`), what commands do (`core`).
-//! Implements:       design section 2, driver (ii).
+//! Implements:       docs/nvme.md "How it works".
 //!
-//! One round: wait; receive once from every link that has something; carry out some commands of each, collect what the
-//! device has done, send once to every link that has answers, and so on until all that came is carried out. So many
+//! One round: wait; receive once from every link that has something; execute some commands of each, collect what the
+//! device has done, send once to every link that has answers, and so on until all that came is executed. So many
 //! commands share each system call and each ring write.
 
 use super::budget::Budget;
 use super::connection::Connection;
 use super::core::Target;
 use super::engine::Reply;
-use super::link::{LINGER_MAX, Link};
+use super::link::{BY_HOST, LINGER_MAX, Link};
+use super::monitor::Monitor;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 use rustix::fd::OwnedFd;
@@ -29,15 +30,15 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(500);
 /// A link must have connected to a controller after this time, unless the target puts that off.
 const GREETING_MAX: Duration = Duration::from_secs(10);
-/// A host that owes us the rest of a PDU, or does not take our answers, may be silent for so long.
+/// A host that owes us the remainder of a PDU, or does not take our answers, may be silent for so long.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// A host of which nothing is heard for so long is asked by the system whether it is still there; after as long again it is not.
+/// After so much silence of a host, the system probes whether it still exists; after as long again it counts as gone.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Ticks for which the data of one command may be on their way when somebody else has waited for memory for so many: hosts give
+/// Ticks for which the data of one command may be on their way when somebody else has waited for memory for this many: hosts give
 /// commands up after 30 seconds.
 const HELD_TICKS_MAX: u32 = 20;
 const WAITING_TICKS_MAX: u32 = 10;
-/// Who has waited for memory for so many ticks has its turn before others.
+/// A connection that has waited for memory for this many ticks has its turn before others.
 const TURN_TICKS: u32 = 2;
 /// How long to look for the next command before sleeping: about what it takes to fall asleep and be woken on another core.
 const LOOK_MAX: Duration = Duration::from_micros(50);
@@ -48,10 +49,13 @@ const RESTS: usize = 32;
 /// Times in a row that a command is found so, before all others are looked at: a host that never rests must not have the
 /// target for itself.
 const FOUND_IN_A_ROW_MAX: usize = 8;
-/// How often to look after a device's queue that cannot tell when it has something.
+/// How often to look after a device's queue that cannot show when it has something.
 const BLIND_WAIT: Duration = Duration::from_millis(1);
 /// Events taken from one wait.
 const EVENTS_MAX: usize = 256;
+
+/// Why a link ends whose controller does.
+const CONTROLLER_ENDED: &str = "its controller has ended or was reset";
 
 const LISTENER: u64 = u64::MAX;
 const DEVICE: u64 = u64::MAX - 1;
@@ -71,7 +75,7 @@ impl Stopper {
         Ok(Stopper { asked: Arc::default(), event: Arc::new(event) })
     }
 
-    /// The target answers what is in flight, closes its links and ends.
+    /// The target completes what is in flight, closes its links and ends.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
         // The counter cannot overflow: it would take 2^64 calls.
@@ -88,13 +92,14 @@ pub(crate) struct Reactor {
     links: BTreeMap<u64, Link>,
     next_link: u64,
     touched: Vec<u64>,
-    /// No descriptor is left for those who want to connect: they are looked at again with the next tick.
-    deaf: bool,
+    /// No descriptor is left for new connections: they are accepted again with the next tick.
+    accept_paused: bool,
     /// The link that has waited for memory longest, if that is too long.
     turn: Option<u64>,
-    /// Links that have more commands to carry out.
+    /// Links that have more commands to execute.
     unfinished: Vec<u64>,
     stopper: Stopper,
+    monitor: Monitor,
     ticked: Instant,
     /// When something was last received, and on which link.
     received: Instant,
@@ -104,7 +109,12 @@ pub(crate) struct Reactor {
 }
 
 impl Reactor {
-    pub(crate) fn new(listener: TcpListener, target: Target, stopper: Stopper) -> io::Result<Reactor> {
+    pub(crate) fn new(
+        listener: TcpListener,
+        target: Target,
+        stopper: Stopper,
+        monitor: Monitor,
+    ) -> io::Result<Reactor> {
         listener.set_nonblocking(true)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let watch =
@@ -125,10 +135,11 @@ impl Reactor {
             links: BTreeMap::new(),
             next_link: 0,
             touched: Vec::new(),
-            deaf: false,
+            accept_paused: false,
             turn: None,
             unfinished: Vec::new(),
             stopper,
+            monitor,
             ticked: now,
             received: now,
             last_link: 0,
@@ -161,7 +172,7 @@ impl Reactor {
     }
 
     /// Looks for the next command of the host that sent the last one, if nobody else has anything to do: a wait that would
-    /// find it takes longer. Answers when it came.
+    /// find it takes longer. Returns when it came.
     fn look(&mut self) -> Option<Instant> {
         let in_a_row = std::mem::take(&mut self.found_in_a_row);
         let nothing_left = self.target.replies.is_empty() && self.touched.is_empty() && self.target.engine.is_idle();
@@ -185,7 +196,7 @@ impl Reactor {
 
     /// Waits until there is something to do.
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
-        let tick = if self.links.is_empty() && !self.deaf { None } else { Some(TICK) };
+        let tick = if self.links.is_empty() && !self.accept_paused { None } else { Some(TICK) };
         let nothing_left = self.target.replies.is_empty() && self.touched.is_empty();
         let waiting = nothing_left && !self.target.options.busy_poll && !self.awaits_more();
         let limit = if !waiting || !self.target.engine.arm() {
@@ -224,7 +235,7 @@ impl Reactor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of descriptors or memory. Who waits would be told of again at once, without end.
+                    // Out of descriptors or memory. A waiting connection would wake the loop again at once, without end.
                     tracing::warn!(%error, "accepting a connection failed");
                     return self.listen(false);
                 }
@@ -232,11 +243,11 @@ impl Reactor {
         }
     }
 
-    /// Waits for those who want to connect, or does not.
+    /// Waits for new connections, or does not.
     fn listen(&mut self, listens: bool) {
         let flags = if listens { EventFlags::IN } else { EventFlags::empty() };
         match epoll::modify(&self.epoll, &self.listener, EventData::new_u64(LISTENER), flags) {
-            Ok(()) => self.deaf = !listens,
+            Ok(()) => self.accept_paused = !listens,
             Err(error) => tracing::error!(%error, "the listener cannot be waited for"),
         }
     }
@@ -247,6 +258,7 @@ impl Reactor {
         notice_silence(&socket)?;
         let local = socket.local_addr()?;
         let link = self.next_link;
+        tracing::debug!(link, peer = ?socket.peer_addr().ok(), "a connection is made");
         epoll::add(&self.epoll, &socket, EventData::new_u64(link), EventFlags::IN)?;
         self.next_link += 1;
         let connection = Connection::new(self.budget.clone());
@@ -260,18 +272,21 @@ impl Reactor {
             watched: EventFlags::IN,
             touched: false,
             gone: false,
+            reason: "it is over by the protocol",
         };
         self.links.insert(link, link_state);
-        self.target.greet(link);
+        self.target.on_connect(link);
         Ok(())
     }
 
-    /// Receives once from a link that has something. More is told by the next wait.
+    /// Receives once from a link that has something. The next wait reports more.
     fn hear(&mut self, number: u64, events: EventFlags, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         link.touch(number, &mut self.touched);
         if link.is_deaf() {
-            link.gone |= events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+            if events.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+                link.end(BY_HOST);
+            }
         } else if link.connection.is_closing() {
             link.drain();
         } else if let Some(received) = link.receive() {
@@ -279,12 +294,12 @@ impl Reactor {
         }
     }
 
-    /// So many bytes came on a link, or its end: carries out the first commands.
+    /// This many bytes came on a link, or its end: executes the first commands.
     fn received(&mut self, number: u64, count: Option<usize>, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         link.touch(number, &mut self.touched);
         let Some(count) = count else {
-            link.gone = true;
+            link.end(BY_HOST);
             return;
         };
         link.connection.received(count);
@@ -293,7 +308,7 @@ impl Reactor {
         self.carry_out(number, now);
     }
 
-    /// Carries out commands that have come whole.
+    /// Executes commands that have come whole.
     fn carry_out(&mut self, number: u64, now: Instant) {
         let Some(link) = self.links.get_mut(&number) else { return };
         let turn = self.target.serve(number, &mut link.connection, link.local, now);
@@ -303,7 +318,7 @@ impl Reactor {
         }
     }
 
-    /// Carries out what is left of what came, turn by turn.
+    /// Executes what remains of what came, turn by turn.
     fn settle(&mut self, now: Instant) {
         self.send_answers(now);
         while !self.unfinished.is_empty() {
@@ -322,7 +337,7 @@ impl Reactor {
         self.target.poll();
         for reply in std::mem::take(&mut self.target.replies) {
             let Reply { origin, status, result, data, queue, .. } = reply;
-            // Who has gone meanwhile needs no answer.
+            // A host that has left meanwhile needs no response.
             if let Some(link) = self.links.get_mut(&origin.link) {
                 if let Some(queue) = queue {
                     link.connection.set_queue(queue.entries, queue.flow_control);
@@ -333,9 +348,9 @@ impl Reactor {
                 link.touch(origin.link, &mut self.touched);
             }
         }
-        for number in std::mem::take(&mut self.target.doomed) {
+        for number in std::mem::take(&mut self.target.to_close) {
             if let Some(link) = self.links.get_mut(&number) {
-                link.gone = true;
+                link.end(CONTROLLER_ENDED);
                 link.touch(number, &mut self.touched);
             }
         }
@@ -368,7 +383,7 @@ impl Reactor {
         }
     }
 
-    /// What was sent has made room, perhaps, for the link whose turn it is; once it is over, it is everybody's.
+    /// What was sent has made room, perhaps, for the link whose turn it is; after it is over, it is everybody's.
     fn look_after_turn(&mut self, now: Instant) {
         while let Some(number) = self.turn {
             self.go_on(number, now);
@@ -394,28 +409,41 @@ impl Reactor {
         });
     }
 
+    /// Shows a monitor which hosts are connected.
+    fn publish(&self, now: Instant) {
+        let peer_of = |link: u64| self.links.get(&link).and_then(|link| link.socket.peer_addr().ok());
+        self.monitor.publish(self.target.controllers.values(), peer_of, now);
+    }
+
     fn close(&mut self, number: u64) {
-        self.target.part(number);
+        if let Some(link) = self.links.get(&number) {
+            self.target.log_end(number, link.reason);
+        }
+        self.target.on_disconnect(number);
         // Dropping the socket takes it out of the wait.
         self.links.remove(&number);
         let touched = &mut self.touched;
-        for number in std::mem::take(&mut self.target.doomed) {
+        for number in std::mem::take(&mut self.target.to_close) {
             if let Some(link) = self.links.get_mut(&number) {
-                link.gone = true;
+                link.end(CONTROLLER_ENDED);
                 link.touch(number, touched);
             }
+        }
+        if self.links.is_empty() {
+            self.publish(Instant::now()); // no tick comes any more
         }
     }
 
     /// What is due from time to time.
     fn tick(&mut self, now: Instant) {
         self.ticked = now;
-        if self.deaf {
+        if self.accept_paused {
             self.listen(true);
         }
         let unheard = self.links.iter().filter(|(_, link)| link.is_deaf());
-        unheard.for_each(|(number, _)| self.target.excuse(*number, now));
+        unheard.for_each(|(number, _)| self.target.suspend_keep_alive(*number, now));
         self.target.tick(now);
+        self.publish(now);
         self.links.values_mut().for_each(|link| link.connection.tick());
         if self.budget.is_nobodys_turn() {
             self.choose_turn();
@@ -426,14 +454,14 @@ impl Reactor {
             let is_in_the_way = waiting.iter().any(|other| other != number);
             if is_in_the_way && link.connection.held_ticks() > HELD_TICKS_MAX {
                 tracing::warn!(peer = ?link.socket.peer_addr().ok(), "closing a slow connection: others wait for memory");
-                link.gone = true;
+                link.end("it is slow, and others wait for memory");
             }
             let stalled = link.connection.is_owed() && !link.is_deaf() || link.connection.outbox().bytes() > 0;
             let late =
                 !link.connected && now.duration_since(link.began) > GREETING_MAX && !self.target.puts_off(*number);
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {
                 tracing::info!(peer = ?link.socket.peer_addr().ok(), "closing a connection that does not move");
-                link.gone = true;
+                link.end("it does not move");
             }
             // Room may have been made by other links.
             if link.gone || link.connection.is_parked() || link.connection.is_closing() || link.is_deaf() {
@@ -443,7 +471,7 @@ impl Reactor {
         self.settle(now);
     }
 
-    /// Orderly shutdown: nothing new is taken, what is in flight is answered and sent.
+    /// Orderly shutdown: nothing new is accepted, and results of commands in flight are sent.
     fn finish(&mut self) {
         let until = Instant::now() + LINGER_MAX;
         while !self.target.engine.is_idle() && Instant::now() < until {
@@ -455,10 +483,10 @@ impl Reactor {
     }
 }
 
-/// Has the system end a connection whose peer does not answer any more: hosts need not ask for a keep-alive time-out.
+/// Has the system end a connection whose peer does not respond any more: hosts need not request a keep-alive time-out.
 fn notice_silence(socket: &TcpStream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
-    // The system does not ask while it repeats what the peer has not confirmed, for a quarter of an hour if nobody says so.
+    // The system sends no probe while it repeats what the peer has not confirmed, for a quarter of an hour by default.
     sockopt::set_tcp_user_timeout(socket, 2 * SILENCE_MAX.as_millis() as u32)?;
     sockopt::set_tcp_keepidle(socket, SILENCE_MAX)?;
     sockopt::set_tcp_keepintvl(socket, SILENCE_MAX / 4)?;
@@ -469,7 +497,7 @@ fn notice_silence(socket: &TcpStream) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Goal:   a host that goes while an answer is on its way to it is noticed as soon as one that goes in silence.
+    /// Goal:   a host that leaves while a response is on its way to it is noticed as soon as one that leaves in silence.
     #[test]
     fn silence_has_an_end() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use crate::wire::status::Status;
 use kaml::Bytes;
 use std::ops::Range;
 
-/// The longest transfer of a command, as the power of two of 4 KiB that Identify tells: 16 MiB.
+/// The longest transfer of a command, as the power of two of 4 KiB that Identify reports: 16 MiB.
 pub(super) const MDTS: u8 = 12;
 /// The same in bytes.
 pub(super) const TRANSFER_BYTES_MAX: usize = 4096 << MDTS;
@@ -17,14 +17,14 @@ pub(super) const CAPSULE_DATA_BYTES: usize = 8192;
 /// With a controller for discovery: 64 KiB, of which its log page takes two.
 pub(super) const DISCOVERY_MDTS: u8 = 4;
 
-/// A command with its data, ready to be carried out. It is to be answered once, by [`super::connection::Connection::answer`].
+/// A command with its data, ready to be executed. It is to be completed one time, by [`super::connection::Connection::answer`].
 #[derive(Debug)]
 pub(super) struct Request {
     /// The command.
     pub(super) command: Command,
     /// What the host sent with it; [`super::connection::Connection::data`] has it.
     pub(super) data: Data,
-    /// Bytes that count for it until it is answered; to be handed back with the answer.
+    /// Bytes that count for it until it completes; to be handed back with the answer.
     pub(super) reserved: usize,
 }
 

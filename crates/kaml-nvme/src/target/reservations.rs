@@ -1,12 +1,12 @@
 //! Reservations: hosts that share a namespace keep each other from using it.
 //!
-//! Lives here:       who has registered, who holds what, who may do what; the commands; telling those who lose something.
+//! Lives here:       the registrants, the holders, their rights; the commands; notices to hosts that lose something.
 //! Lives elsewhere:  fields and data (`wire::reservations`), where commands ask whether they may (`core`, `namespaces`).
 //! Implements:       spec:NVMe-Base "Reservations".
 //!
 //! Registrations belong to a host by its identifier, whatever controllers it has, and outlive its connections. They last as
-//! long as the target runs (no persistence through power loss). Commands that were under way when somebody preempted their
-//! host may still be carried out; Preempt and Abort is answered when none of them is left.
+//! long as the target runs (no persistence through power loss). Commands that were in progress when somebody preempted their
+//! host may still be executed; Preempt and Abort completes when none of them is left.
 
 use super::controller::{Controller, Event, Kind as ControllerKind};
 use super::core::{Origin, Outcome, Space, Target};
@@ -17,7 +17,7 @@ use crate::wire::status::Status;
 
 /// Registrants of a namespace at most.
 const REGISTRANTS_MAX: usize = 1024;
-/// A host that does not say who it is.
+/// A host without an identifier.
 const NOBODY: HostId = [0; 16];
 
 /// How a command uses a namespace.
@@ -25,7 +25,7 @@ const NOBODY: HostId = [0; 16];
 pub(crate) enum Use {
     /// It looks.
     Read,
-    /// It changes something, or asks for it to be durable.
+    /// It changes something, or makes it durable.
     Write,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Reservations {
 /// What a wish came to for others.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// Who is told what.
+    /// Which hosts are notified of what.
     notices: Vec<(HostId, Notice)>,
     /// Hosts whose commands have to end before the answer.
     aborted: Vec<HostId>,
@@ -64,7 +64,7 @@ impl Reservations {
             || kind.is_for_registrants() && self.key_of(host).is_some()
     }
 
-    /// Carries out what a host wants; all of it or nothing.
+    /// Executes what a host needs; all of it or nothing.
     pub(crate) fn carry_out(&mut self, host: &HostId, wish: &Wish) -> Result<Effects, Status> {
         let mut next = self.clone();
         let effects = next.try_carry_out(host, wish)?;
@@ -142,7 +142,7 @@ impl Reservations {
         };
         let before = self.held;
         if takes {
-            // Held by the taker before anybody goes: nobody is told that it was given up for good.
+            // Held by the taker before anybody leaves: no host gets a notice that it was released.
             self.held = Some((kind, *host));
         }
         let aborted: Vec<HostId> = losers.iter().copied().filter(|who| who != host).collect();
@@ -168,8 +168,8 @@ impl Reservations {
         Ok(Effects { notices, ..Effects::default() })
     }
 
-    /// Removes registrants. A reservation goes with its holder, or with the last of all holders; whom that concerns is told,
-    /// except the one who did it.
+    /// Removes registrants. A reservation ends with its holder, or with the last of all holders; the hosts that this concerns are notified,
+    /// except the host that did it.
     fn remove(&mut self, losers: &[HostId], by: &HostId) -> Vec<(HostId, Notice)> {
         self.registrants.retain(|(who, _)| !losers.contains(who));
         let Some((held, holder)) = self.held else { return Vec::new() };
@@ -198,7 +198,7 @@ impl Reservations {
         self.registrants.iter().map(|(who, _)| *who).filter(move |who| who != host)
     }
 
-    /// How it stands.
+    /// How it is.
     pub(crate) fn report(&self) -> Report {
         let is_holder = |host: &HostId| self.held.is_some_and(|(kind, who)| kind.is_held_by_all() || who == *host);
         let of = |(host, key): &(HostId, u64)| Registrant { host: *host, key: *key, is_holder: is_holder(host) };
@@ -222,6 +222,11 @@ pub(crate) fn use_of(set: CommandSet, opcode: u8) -> Use {
                 | kv::NAME_KEYS
                 | kv::RETRIEVE_NAMED
                 | kv::EXIST_NAMED
+                | kv::NAME_RANGE
+                | kv::RETRIEVE_RANGE
+                | kv::COUNT_RANGE
+                | kv::OPEN_SNAPSHOT
+                | kv::CLOSE_SNAPSHOT
                 | kv::RETRIEVE_VERSION
                 | kv::HISTORY
                 | kv::VERSIONS
@@ -231,7 +236,7 @@ pub(crate) fn use_of(set: CommandSet, opcode: u8) -> Use {
     if reads { Use::Read } else { Use::Write }
 }
 
-/// A Preempt and Abort whose victims have commands under way.
+/// A Preempt and Abort whose victims have commands in progress.
 pub(crate) struct Fence {
     origin: Origin,
     /// These, also of those of their connections that have gone.
@@ -261,7 +266,7 @@ impl Target {
             return Report::room(command)
                 .map(|room| {
                     let mut data = report();
-                    // What lies behind the registrants reads as zeros.
+                    // What lies after the registrants reads as zeros.
                     data.resize(room.min(command.sgl.length.get() as usize), 0);
                     data
                 })
@@ -278,7 +283,7 @@ impl Target {
         }
     }
 
-    /// Tells hosts what they lost, and waits for the end of what they may do no more.
+    /// Notifies hosts of what they lost, and waits for the end of what they may do no more.
     fn follow(&mut self, origin: Origin, nsid: u32, effects: &Effects) -> Outcome {
         for (host, notice) in &effects.notices {
             let theirs = |controller: &&mut Controller| {
@@ -289,7 +294,7 @@ impl Target {
         if effects.aborted.is_empty() {
             return Status::SUCCESS.into();
         }
-        let is_victim = |of: &Origin| effects.aborted.contains(&of.host) && of.asked.may_touch(nsid);
+        let is_victim = |of: &Origin| effects.aborted.contains(&of.host) && of.summary.may_touch(nsid);
         let fence = Fence { origin, victims: self.engine.under_way(is_victim) };
         if fence.victims.is_empty() {
             return Status::SUCCESS.into();
@@ -298,7 +303,7 @@ impl Target {
         Outcome::Later
     }
 
-    /// Answers those who wait until preempted hosts have nothing under way.
+    /// Returns those who wait until preempted hosts have nothing in progress.
     pub(crate) fn open_fences(&mut self) {
         for fence in std::mem::take(&mut self.fences) {
             if !fence.victims.iter().any(|victim| self.engine.is_under_way(victim)) {
@@ -311,7 +316,7 @@ impl Target {
 }
 
 impl Controller {
-    /// Notes that a reservation has changed, unless the host does not want to know.
+    /// Notes that a reservation has changed, unless the host has masked the notice.
     fn notify(&mut self, nsid: u32, notice: Notice) {
         if self.notice_masks.get(&nsid).is_none_or(|mask| mask & notice.mask() == 0) {
             self.notices.push(nsid, notice);
@@ -396,7 +401,7 @@ mod tests {
         assert_eq!(all.report(), Report { generation: 5, ..Report::default() }, "two refused or without effect on it");
     }
 
-    /// Goal:   one host holds a reservation, or all registrants do; giving it up tells whom it concerns.
+    /// Goal:   one host holds a reservation, or all registrants do; releasing it notifies the hosts concerned.
     /// Method: acquire again, by others, of another kind; release by others, of another kind, by the holder; unregister.
     #[test]
     fn reservations_are_held_and_given_up() {
@@ -422,7 +427,7 @@ mod tests {
             let mut left = all.clone();
             let expected = if all_hold { vec![] } else { expected };
             assert_eq!(left.carry_out(&A, &Wish::Unregister { key: Some(10) }).map(told), Ok(expected));
-            assert_eq!(left.report().kind, all_hold.then_some(kind), "others may go on holding it");
+            assert_eq!(left.report().kind, all_hold.then_some(kind), "others may continue to hold it");
             left.carry_out(&B, &Wish::Unregister { key: None }).unwrap();
             left.carry_out(&C, &Wish::Unregister { key: None }).unwrap();
             assert_eq!(left.report(), Report { generation: 6, ..Report::default() });
@@ -433,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Goal:   preempting takes away what it says, and tells those who lose.
+    /// Goal:   preempting removes what the command names, and notifies those that lose.
     /// Method: the holder's key, another's, one's own, nobody's, zero, for reservations of one and of all holders, and
     ///         without a reservation.
     #[test]

@@ -1,24 +1,24 @@
 //! What one connection has of the memory of all.
 //!
-//! Lives here:       how much it has, what is always there for it, whether it may have more.
+//! Lives here:       how much it has, what is reserved for it, whether it may have more.
 //! Lives elsewhere:  the memory of all and whose turn it is (`budget`), what counts for a command (`connection`).
 
 use super::budget::Budget;
 use super::request::TRANSFER_BYTES_MAX;
 
-/// Data of commands that one connection may have under way: two of the longest transfers.
+/// Data of commands that one connection may have in progress: two of the longest transfers.
 pub(super) const CONNECTION_BYTES_MAX: usize = 2 * TRANSFER_BYTES_MAX;
 /// What commands of one connection may move, whatever others do: about as much as its receive buffer has.
 pub(super) const CONNECTION_BYTES_MIN: usize = 64 << 10;
 
-/// Counts in the budget; ends its turn and gives all back when it goes.
+/// Counts in the budget; ends its turn and releases all when it is dropped.
 pub(super) struct Share {
     /// Its number in the budget.
     id: u64,
     budget: Budget,
-    /// Bytes of commands that are not answered.
+    /// Bytes of commands that are not completed.
     reserved: usize,
-    /// What counts in the budget: those, and answers that are held until they are sent.
+    /// What counts in the budget: those, and returns that are held until they are sent.
     counted: usize,
 }
 
@@ -28,17 +28,17 @@ impl Share {
         Share { id: budget.next_connection(), budget, reserved: 0, counted: 0 }
     }
 
-    /// Bytes of commands that are not answered.
+    /// Bytes of commands that are not completed.
     pub(super) fn reserved(&self) -> usize {
         self.reserved
     }
 
-    /// A command takes so many bytes until it is answered; they count from the next [`Share::count`] on.
+    /// A command takes so many bytes until it completes; they count from the next [`Share::count`] on.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.reserved += bytes;
     }
 
-    /// A command that took so many is answered.
+    /// A command that took so many completes.
     pub(super) fn release(&mut self, bytes: usize) {
         self.reserved -= bytes;
     }
@@ -50,13 +50,13 @@ impl Share {
         self.counted = now;
     }
 
-    /// Whether a command of so many bytes is kept from beginning by nothing but what others have; so many bytes of answers are
+    /// Whether a command of this many bytes is kept from beginning by nothing but what others have; so many bytes of answers are
     /// held.
     pub(super) fn waits_for_others(&self, held: usize, more: usize) -> bool {
         !self.is_too_much(held, more) && !self.has_room(held, more)
     }
 
-    /// Whether a command of so many bytes is too much for one connection; so many bytes of answers are held.
+    /// Whether a command of this many bytes is too much for one connection; so many bytes of answers are held.
     pub(super) fn is_too_much(&self, held: usize, more: usize) -> bool {
         self.reserved + held + more > CONNECTION_BYTES_MAX
     }

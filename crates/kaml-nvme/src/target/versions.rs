@@ -116,7 +116,7 @@ fn change(device: &Device, nsid: NamespaceId, action: u32, version: u32) -> Answ
     Ok((number.into(), Vec::new()))
 }
 
-/// The version that is found, once it is.
+/// The version that is found, after it is.
 fn retrieve(mut pieces: Pieces<Lookup>, room: usize) -> Step {
     let record = match pieces.next() {
         Some(Ok(found)) if found.is_empty() => return Step::More(Box::new(move |_| retrieve(pieces, room))),
@@ -126,10 +126,10 @@ fn retrieve(mut pieces: Pieces<Lookup>, room: usize) -> Step {
     Step::Done(found(record.map(|record| record.map(|record| record.value.into())), room).into())
 }
 
-/// Writes entries of an answer behind others.
+/// Writes entries of an answer after others.
 type Put<F> = fn(&mut Vec<u8>, &[F]);
 
-/// An answer of entries that are found piece by piece; the result says how many.
+/// An answer of entries that are found piece by piece; the result states how many.
 struct Entries<T: Steps> {
     pieces: Pieces<T>,
     /// Entries that are left out before the first, and that there is room for.
@@ -160,7 +160,7 @@ impl<T: Steps + Send + 'static> Entries<T> {
         }
     }
 
-    /// Answers whether there is room for more.
+    /// Returns whether there is room for more.
     fn take(&mut self, found: &[T::Found]) -> bool {
         let (left_out, found) = found.split_at(self.left_out.min(found.len()));
         let (told, _) = found.split_at(found.len().min(self.count_max - self.count));

@@ -1,11 +1,11 @@
-//! Threads for what has to wait, beside the event loop.
+//! Threads for what has to wait, next to the event loop.
 //!
 //! Lives here:       the threads, handing jobs to them and taking back what they came to.
 //! Lives elsewhere:  the jobs (`keyvalue`, `named`, `versions`, `blocks`, `namespaces`), who they are for (`engine`).
 //!
-//! Jobs of one controller are begun in their order; controllers take turns, so that none waits for all that another one has asked
-//! for. A job that takes long says so after a piece of it, and goes on when it is its controller's turn again; one that has no pieces
-//! asks now and then whether it is given up ([`Worker::is_given_up`]).
+//! Jobs of one controller are begun in their order; controllers take turns, so none waits for everything that another one
+//! has requested. A long job yields after a piece of it, and continues when it is its controller's turn again; one that has no pieces
+//! checks occasionally whether it is given up ([`Worker::is_given_up`]).
 
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Device, NamespaceId};
@@ -33,7 +33,7 @@ pub(crate) enum Change {
 
 /// What a worker's job comes to.
 pub(crate) struct Done {
-    /// The result and data of a command that was carried out.
+    /// The result and data of a command that was executed.
     pub(crate) result: Result<(u64, Bytes), Status>,
     /// A namespace was created or deleted.
     pub(crate) namespace: Option<Change>,
@@ -71,31 +71,31 @@ impl Worker {
         })
     }
 
-    /// Whether nobody wants any more what it is about: whoever asked for it has gone or has reset the controller, or the target ends.
+    /// Whether nobody needs its result any more: the host has gone or has reset the controller, or the target ends.
     pub(crate) fn is_given_up(&self) -> bool {
         let waiting = self.inbox.lock();
         waiting.is_over || waiting.under_way.get(&self.token) == Some(&true)
     }
 }
 
-/// What a worker is told to do.
+/// What a worker is asked to do.
 pub(crate) type Job = Box<dyn FnOnce(&mut Worker) -> Step + Send>;
 
 /// How far a job has come.
 pub(crate) enum Step {
     Done(Done),
-    /// A piece of it is done; this is the rest.
+    /// A piece of it is done; this is what remains.
     More(Job),
 }
 
-/// Jobs that no worker has begun, or gone on with, and those under way.
+/// Jobs that no worker has begun, or continued with, and those in progress.
 #[derive(Default)]
 struct Waiting {
     /// By controller; none is empty.
     queues: BTreeMap<u16, VecDeque<(u64, Job)>>,
     /// Controllers with jobs, in the order of their turns.
     turns: VecDeque<u16>,
-    /// Jobs that a worker is about, and whether what is left of them behind the piece that is under way is given up.
+    /// Jobs that a worker is about, and whether what remains of them after the piece that is in progress is given up.
     under_way: BTreeMap<u64, bool>,
     /// Nobody begins any more.
     is_over: bool,
@@ -123,7 +123,7 @@ impl Waiting {
         Some((controller, token, job))
     }
 
-    /// A piece of a job is done, and there is more of it; answers false if that is given up.
+    /// A piece of a job is done, and there is more of it; returns false if that is given up.
     fn go_on(&mut self, controller: u16, token: u64, rest: Job) -> bool {
         let is_given_up = self.under_way.remove(&token).expect("it was under way");
         if !is_given_up {
@@ -132,7 +132,7 @@ impl Waiting {
         !is_given_up
     }
 
-    /// Takes such jobs of a controller out; of those under way the rest is given up.
+    /// Removes such jobs of a controller; the remaining pieces of jobs in progress are dropped.
     fn take_out(&mut self, controller: u16, tokens: &BTreeSet<u64>) -> Vec<(u64, Job)> {
         let under_way = self.under_way.iter_mut().filter(|(token, _)| tokens.contains(token));
         under_way.for_each(|(_, is_given_up)| *is_given_up = true);
@@ -158,7 +158,7 @@ impl Inbox {
         self.waiting.lock().expect("no panics under this lock")
     }
 
-    /// The next job, when there is one; none once it is over.
+    /// The next job, when there is one; none after it is over.
     fn next(&self) -> Option<(u16, u64, Job)> {
         let is_idle = |waiting: &mut Waiting| waiting.turns.is_empty() && !waiting.is_over;
         let mut waiting = self.has_come.wait_while(self.lock(), is_idle).expect("no panics under this lock");
@@ -222,7 +222,7 @@ impl Workers {
         self.inboxes[inbox].has_come.notify_one();
     }
 
-    /// Jobs of a controller that are not to be begun any more, nor gone on with. They are done.
+    /// Jobs of a controller that are not to be begun any more, nor continued with. They are done.
     pub(crate) fn give_up(&self, controller: u16, tokens: &BTreeSet<u64>) {
         for inbox in &self.inboxes {
             let given_up = inbox.lock().take_out(controller, tokens);
@@ -273,7 +273,7 @@ fn aborted() -> Done {
 }
 
 impl Drop for Workers {
-    /// Waits for what they are doing. What they have not begun was answered to nobody, and is not done.
+    /// Waits for what they are doing. Jobs that they have not begun are dropped; nobody gets their result.
     fn drop(&mut self) {
         for inbox in &self.inboxes {
             inbox.lock().is_over = true;

@@ -1,11 +1,11 @@
 //! Cuts a stream of bytes into PDUs.
 //!
-//! Lives here:       the receive buffer, length and digest checks, filling data where they are wanted.
+//! Lives here:       the receive buffer, length and digest checks, filling data where they are needed.
 //! Lives elsewhere:  what PDUs mean (`target::connection`, `host::queue`), sockets (the callers).
 //! Implements:       spec:NVMe-TCP "PDU Structure", "Digests".
 //!
-//! The caller puts received bytes into [`Framer::space`], says how many, and takes [`Event`]s until there are none. After a
-//! header that announces data it says where they go; long data are then received right there. Short ones that are here
+//! The caller puts received bytes into [`Framer::space`], states how many, and takes [`Event`]s until there are none. After a
+//! header that announces data it reports where they go; long data are then received right there. Short ones that are here
 //! already can be read where they are.
 //!
 //! Memory: one receive buffer of [`INBOX_BYTES`]; data go to memory that the caller has allowed.
@@ -47,7 +47,7 @@ pub struct Framer {
 
 enum State {
     Header,
-    /// A header with so many bytes of data was answered; their place is not known yet.
+    /// A header with this many bytes of data is complete; the place of the data is not known yet.
     Place(usize, bool),
     Data(Filling),
 }
@@ -101,7 +101,7 @@ impl Framer {
         }
     }
 
-    /// So many bytes were received into the space.
+    /// This many bytes were received into the space.
     pub fn received(&mut self, count: usize) {
         match &mut self.state {
             State::Data(filling) if self.in_place => filling.at += count,
@@ -110,7 +110,7 @@ impl Framer {
         assert!(self.unread.end <= self.inbox.len(), "no more can be received than there is space");
     }
 
-    /// Says where the announced data go: from byte `at` of a buffer that has room for them.
+    /// Sets where the announced data are placed: from byte `at` of a buffer that has room for them.
     pub fn place(&mut self, into: Vec<u8>, at: usize) {
         let State::Place(bytes, digest) = self.state else {
             panic!("data are placed after a header that announced them")
@@ -119,7 +119,7 @@ impl Framer {
         self.state = State::Data(Filling { into, begin: at, at, end: at + bytes, digest });
     }
 
-    /// Takes the announced data where they were received, if all of them are there: where [`Framer::here`] finds them, and
+    /// Takes the announced data where they were received, if all of them have arrived: where [`Framer::here`] finds them, and
     /// whether their digest (if there is one) is right. Nothing if they are not; they must be placed then.
     pub fn take_here(&mut self) -> Option<(Range<usize>, bool)> {
         let State::Place(bytes, digest) = self.state else {
@@ -145,7 +145,7 @@ impl Framer {
         &self.inbox[range]
     }
 
-    /// Whether a digest is that of so many bytes with this checksum, filled up with zeros or not.
+    /// Whether a digest is that of this many bytes with this checksum, filled up with zeros or not.
     fn is_digest(&mut self, crc: u32, bytes: usize, received: [u8; DIGEST_BYTES]) -> bool {
         let received = u32::from_le_bytes(received);
         let is_padded = crc != received && padded_digest(crc, bytes) == received;
@@ -153,7 +153,7 @@ impl Framer {
         crc == received || is_padded
     }
 
-    /// The next event, if the bytes for one are there.
+    /// The next event, if the bytes for one have arrived.
     pub fn next_event(&mut self) -> Result<Option<Event>, Fatal> {
         match &mut self.state {
             State::Header => self.header(),
@@ -162,7 +162,7 @@ impl Framer {
         }
     }
 
-    /// As much as there is of the header that was read last, or made no sense; to be asked for before anything more is received.
+    /// The received part of the header that was read last, or was invalid; taken before anything more is received.
     pub fn head(&self) -> &[u8] {
         &self.inbox[self.head.clone()]
     }

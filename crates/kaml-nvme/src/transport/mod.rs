@@ -8,9 +8,9 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Which digests were agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// CRC32C behind each header.
+    /// CRC32C after each header.
     pub header: bool,
-    /// CRC32C behind the data of each PDU that has any.
+    /// CRC32C after the data of each PDU that has any.
     pub data: bool,
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::offset_of;
 
-/// Data up to this many bytes are copied behind their header, so that many PDUs leave as one piece; longer ones are a
+/// Data up to this many bytes are copied after their header, so many PDUs leave as one piece; longer ones are a
 /// piece of their own. A copy of 16 KiB costs about as much as two more pieces.
 const COPY_BYTES_MAX: usize = 16 << 10;
 /// Pieces are closed when they are this long.
@@ -32,13 +32,13 @@ pub struct Outbox {
     bytes: usize,
     /// An empty piece, kept for its memory until the outbox rests.
     spare: Vec<u8>,
-    /// Data that are copied or sent, for whoever wants their memory.
+    /// Data that are copied or sent, for a caller that reuses their memory.
     spent: Vec<Bytes>,
 }
 
 /// What is sent as one.
 enum Piece {
-    /// PDUs, to which more may be added.
+    /// PDUs, to which more can be added.
     Gathered(Vec<u8>),
     /// Long data, where they are.
     Data(Bytes),
@@ -142,7 +142,7 @@ impl Outbox {
         slices.filter(|slice| !slice.is_empty()).collect()
     }
 
-    /// So many bytes of the slices were sent.
+    /// This many bytes of the slices were sent.
     pub fn sent(&mut self, count: usize) {
         self.bytes -= count;
         self.sent += count;
@@ -173,7 +173,7 @@ impl Outbox {
         self.spent.drain(..)
     }
 
-    /// Appends header and header digest; answers whether a data digest must follow the data.
+    /// Appends header and header digest; returns whether a data digest must follow the data.
     fn push_head(&mut self, header: &Header, data_bytes: usize) -> bool {
         let (end, digests) = (self.end, self.digests);
         let before = self.bytes;

@@ -102,7 +102,7 @@ proptest! {
 
     /// Goal:   a flipped bit is noticed when digests are on, and nothing ever panics.
     /// Method: flip one bit of a stream. Without an error, either a data digest fails or a header field differs; the
-    ///         latter only in the 8 bytes that tell where the digest is.
+    ///         latter only in the 8 bytes that show where the digest is.
     #[test]
     fn a_flipped_bit_is_noticed(bytes in 1usize..2000, at: prop::sample::Index, bit in 0u8..8) {
         let data = vec![0x5a; bytes];
@@ -122,7 +122,7 @@ proptest! {
     }
 
     /// Goal:   bytes that make no sense are refused or waited with, never a panic.
-    /// Method: random bytes behind a plausible type.
+    /// Method: random bytes after a plausible type.
     #[test]
     fn random_bytes_are_survived(kind in 0u8..12, mut stream in prop::collection::vec(any::<u8>(), 1..600), step in 1usize..700) {
         stream[0] = kind;

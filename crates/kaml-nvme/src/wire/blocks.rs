@@ -1,7 +1,7 @@
 //! Commands on logical blocks.
 //!
 //! Lives here:       ranges of blocks in the dwords of a command; the data of Dataset Management.
-//! Lives elsewhere:  carrying them out (`target::blocks`).
+//! Lives elsewhere:  executing them (`target::blocks`).
 //! Implements:       spec:NVMe-NVM "NVM Command Set".
 //!
 //! | field | where |
@@ -45,7 +45,7 @@ struct DatasetRange {
 
 const _: () = assert!(size_of::<DatasetRange>() == 16 && offset_of!(DatasetRange, first_block) == 8);
 
-/// Puts a range of blocks into a command; none if it cannot be said: no blocks, or more than [`BLOCKS_MAX`].
+/// Puts a range of blocks into a command; none if it cannot be expressed: no blocks, or more than [`BLOCKS_MAX`].
 pub fn put_range(command: &mut Command, first_block: u64, count: u32) -> Option<()> {
     let less = count.checked_sub(1).filter(|less| *less < BLOCKS_MAX)?;
     (command.cdw10, command.cdw11) = ((first_block as u32).into(), ((first_block >> 32) as u32).into());
@@ -69,7 +69,7 @@ pub fn encode_ranges(ranges: &[Range<u64>]) -> Option<Vec<u8>> {
     (1..=RANGES_MAX).contains(&ranges.len()).then_some(data)
 }
 
-/// Reads the ranges of a Dataset Management; data may go on behind them.
+/// Reads the ranges of a Dataset Management; data may continue after them.
 pub fn decode_ranges(command: &Command, data: &[u8]) -> Result<Vec<Range<u64>>, Status> {
     let count = usize::from(command.cdw10.get() as u8) + 1;
     let (ranges, _) = <[DatasetRange]>::ref_from_prefix_with_elems(data, count).map_err(|_| Status::SGL_LENGTH)?;

@@ -1,6 +1,6 @@
 //! Submission and completion entries, SGL descriptors, and opcodes.
 //!
-//! Lives here:       the 64-byte command, the 16-byte completion, where data are said to be.
+//! Lives here:       the 64-byte command, the 16-byte completion, where data are.
 //! Lives elsewhere:  what commands mean (`target`), how they travel (`pdu`).
 //! Implements:       spec:NVMe-Base "Common Command Format", "Common Completion Queue Entry"; spec:NVMe-oF "SGLs".
 
@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
-/// | 0 | 1 | opcode; bits 1:0 tell the direction of data |
+/// | 0 | 1 | opcode; bits 1:0 are the direction of data |
 /// | 1 | 1 | flags; fabrics sets 40h (an SGL is used) |
 /// | 2 | 2 | command identifier |
 /// | 4 | 4 | namespace; for fabrics commands byte 4 is their type |
@@ -104,7 +104,7 @@ pub const FABRICS: u8 = 0x7f;
 pub const FLAGS_SGL: u8 = 0x40;
 /// Command flags: what describes the data.
 pub const FLAGS_PSDT: u8 = 0xc0;
-/// Command flags: one of two commands that are carried out as one.
+/// Command flags: one of two commands that are executed as one.
 pub const FLAGS_FUSED: u8 = 0x03;
 
 /// Admin opcodes.
@@ -119,7 +119,9 @@ pub mod admin {
     pub const NAMESPACE_MANAGEMENT: u8 = 0x0d;
     pub const NAMESPACE_ATTACHMENT: u8 = 0x15;
     pub const KEEP_ALIVE: u8 = 0x18;
-    /// Vendor specific, `docs/nvme-vendor.md`: changes attributes of a namespace.
+    /// Vendor specific, `docs/nvme-vendor.md`: begins or joins a session of numbered commands.
+    pub const BEGIN_SESSION: u8 = 0xc0;
+    /// Vendor specific: changes attributes of a namespace.
     pub const SET_NAMESPACE: u8 = 0xc1;
 }
 
@@ -138,6 +140,15 @@ pub mod kv {
     pub const NAME_KEYS: u8 = 0xc5;
     pub const RETRIEVE_NAMED: u8 = 0xc6;
     pub const EXIST_NAMED: u8 = 0xca;
+    /// Vendor specific: names a range of keys for the next one.
+    pub const NAME_RANGE: u8 = 0xc9;
+    pub const RETRIEVE_RANGE: u8 = 0xde;
+    /// Vendor specific: counts or deletes the keys of a range.
+    pub const COUNT_RANGE: u8 = 0xcd;
+    pub const DELETE_RANGE: u8 = 0xd1;
+    /// Vendor specific: opens a snapshot of the device for commands that read, or closes it.
+    pub const OPEN_SNAPSHOT: u8 = 0xcc;
+    pub const CLOSE_SNAPSHOT: u8 = 0xd0;
     /// Vendor specific, for namespaces that keep versions, as all that follow.
     pub const RETRIEVE_VERSION: u8 = 0xc2;
     pub const UNDO: u8 = 0xc4;
@@ -197,7 +208,7 @@ impl Sgl {
         Sgl { length: length.into(), kind: Sgl::IN_CAPSULE, ..Sgl::default() }
     }
 
-    /// Data that the transport moves when the controller asks for or sends them.
+    /// Data that the transport moves when the controller requests or sends them.
     pub fn transport(length: u32) -> Sgl {
         Sgl { length: length.into(), kind: Sgl::TRANSPORT, ..Sgl::default() }
     }
@@ -207,7 +218,7 @@ impl Sgl {
         match self.kind {
             Sgl::IN_CAPSULE => Ok(true),
             Sgl::TRANSPORT => Ok(false),
-            // Nothing is moved, so nothing need be said about it.
+            // Nothing is moved, so nothing need describe it.
             _ if self.length == 0 => Ok(false),
             _ => Err(Status::SGL_TYPE),
         }

@@ -18,7 +18,7 @@ pub mod kind {
     pub const PROPERTY_GET: u8 = 0x04;
 }
 
-/// Controller number that asks for a free one.
+/// Controller number that means any free one.
 pub const CNTLID_DYNAMIC: u16 = 0xffff;
 /// The name that discovery controllers are connected by.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -32,7 +32,7 @@ pub const NO_FLOW_CONTROL: u16 = 0xffff;
 /// | 40 | 2 | record format, 0 |
 /// | 42 | 2 | queue; 0 is the admin queue |
 /// | 44 | 2 | entries of the queue, less one |
-/// | 46 | 1 | attributes: bit 2 asks for no flow control |
+/// | 46 | 1 | attributes: bit 2 disables flow control |
 /// | 48 | 4 | keep-alive time-out in ms |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -170,7 +170,7 @@ impl Configuration {
         self.0 >> 4 & 7
     }
 
-    /// SHN: anything but 0 asks for a shutdown.
+    /// SHN: anything but 0 requests a shutdown.
     pub fn shutdown(self) -> bool {
         self.0 >> 14 & 3 != 0
     }

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Bytes of every page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// What is asked for (CNS).
+/// The requested page (CNS).
 #[allow(missing_docs, reason = "named as in the specification")]
 pub mod cns {
     pub const NAMESPACE: u8 = 0x00;

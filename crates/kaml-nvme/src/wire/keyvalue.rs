@@ -1,7 +1,7 @@
 //! Key Value commands.
 //!
 //! Lives here:       keys, options and sizes in the dwords of a command; the data of List.
-//! Lives elsewhere:  carrying them out (`target::keyvalue`).
+//! Lives elsewhere:  executing them (`target::keyvalue`).
 //! Implements:       spec:NVMe-KV "Key Value Command Set".
 //!
 //! | field | where |
@@ -23,6 +23,34 @@ pub mod store {
     pub const MUST_EXIST: u8 = 1;
     /// Only if the key does not exist.
     pub const MUST_NOT_EXIST: u8 = 2;
+}
+
+/// How keys are laid out in the data of our own commands: dword 11 of Put and of Name Keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFormat {
+    /// In 16 bytes.
+    Short,
+    /// In as many bytes as they have, 1 to 1024.
+    Long,
+}
+
+impl KeyFormat {
+    /// By the number of the format.
+    pub fn of(command: &Command) -> Result<KeyFormat, Status> {
+        match command.cdw11.get() {
+            0 => Ok(KeyFormat::Short),
+            1 => Ok(KeyFormat::Long),
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        match self {
+            KeyFormat::Short => 0,
+            KeyFormat::Long => 1,
+        }
+    }
 }
 
 /// Puts a key into a command.

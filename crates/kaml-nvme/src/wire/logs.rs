@@ -34,12 +34,12 @@ pub mod effect {
     pub const INVENTORY_CHANGE: u32 = 1 << 3;
 }
 
-/// What Get Log Page asks for.
+/// The fields of Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRequest {
     /// The page.
     pub lid: u8,
-    /// Leave the asynchronous event that told of it in place.
+    /// Leave the asynchronous event that announced it in place.
     pub retain: bool,
     /// First byte.
     pub offset: u64,
@@ -118,7 +118,7 @@ pub struct Health {
 /// | 30 | 1 | command set |
 /// | 31 | 1 | opcode |
 /// | 32 | 31 | more of the command, 0 |
-/// | 63 | 1 | 1: command set and opcode are told |
+/// | 63 | 1 | 1: command set and opcode are reported |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "named as in the specification; the offsets are asserted below")]

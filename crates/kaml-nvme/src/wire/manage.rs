@@ -2,18 +2,19 @@
 //!
 //! Lives here:       the data of Create with KAML attributes in its vendor specific bytes, and of Set Namespace, which has
 //!                   the same attributes; the data of the atomic Put.
-//! Lives elsewhere:  carrying them out (`target::namespaces`, `target::keyvalue`); the pages for people
+//! Lives elsewhere:  executing them (`target::namespaces`, `target::keyvalue`); the pages for people
 //!                   (`docs/nvme-vendor.md`).
 //! Implements:       spec:NVMe-Base "Namespace Management command".
 
+use super::keyvalue::KeyFormat;
 use super::status::Status;
 use super::versions::{POLICY_FLAGS, get_policy, put_policy};
-use kaml::{Batch, Condition, Key, KeyKind, NamespaceChange, NamespaceId, VersionOptions};
+use kaml::{Batch, Condition, KEY_BYTES_MAX, Key, KeyKind, KeyRef, NamespaceChange, NamespaceId, VersionOptions};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What a host wants a new namespace to be: the data of Namespace Management, Create.
+/// What a host needs a new namespace to be: the data of Namespace Management, Create.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "named as in the specification; the offsets are asserted below")]
@@ -44,7 +45,7 @@ pub struct Create {
 /// | 202 | 2 | reserved, 0 |
 /// | 204 | 4 | bytes of a segment of versions; 0 for what suits the device |
 /// | 208 | 8 | memory for versions before they are written together; 0 for what suits the device |
-/// | 216 | 8 | keep what was put in so many nanoseconds before then |
+/// | 216 | 8 | keep what was put in this many nanoseconds before then |
 /// | 224 | 4 | keep so many of the newest versions of each key then |
 /// | 228 | 12 | reserved, 0 |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -82,7 +83,7 @@ const MAGIC: [u8; 4] = *b"KAML";
 pub struct Wanted {
     /// The name, if the host gave one.
     pub name: Option<String>,
-    /// Which keys, if the host said so.
+    /// Which keys, if the host reported it.
     pub keys: Option<KeyKind>,
     /// The logs; empty: all.
     pub logs: Vec<u32>,
@@ -101,7 +102,12 @@ impl Attributes {
         }
         (bytes.magic, bytes.version) = (MAGIC, 1);
         (bytes.name_bytes, bytes.log_count) = (name.len() as u8, wanted.logs.len() as u8);
-        bytes.keys = u8::from(wanted.keys == Some(KeyKind::U64));
+        bytes.keys = match wanted.keys {
+            Some(KeyKind::Bytes) | None => 0,
+            Some(KeyKind::U64) => 1,
+            Some(KeyKind::Any) => 2,
+            Some(KeyKind::Ordered) => 3,
+        };
         if let Some(versions) = wanted.versions {
             bytes.keeps_versions = 1;
             bytes.segment_bytes = versions.segment_bytes.into();
@@ -119,6 +125,8 @@ impl Attributes {
         let keys = match (self.version, self.keys) {
             (1, 0) => KeyKind::Bytes,
             (1, 1) => KeyKind::U64,
+            (1, 2) => KeyKind::Any,
+            (1, 3) => KeyKind::Ordered,
             _ => return Err(Status::INVALID_FIELD),
         };
         if self.policy & !POLICY_FLAGS != 0 {
@@ -206,11 +214,39 @@ struct PutRecord {
     key: [u8; 16],
 }
 
-const _: () = assert!(size_of::<PutRecord>() == 28 && offset_of!(PutRecord, key) == 12);
+/// The head of one record in the data of an atomic Put whose keys have any length; the key follows, then the value, each filled up to a multiple of
+/// 4.
+///
+/// | offset | bytes | field |
+/// |-------:|------:|-------|
+/// | 0 | 4 | namespace |
+/// | 4 | 4 | bytes of the value |
+/// | 8 | 2 | bytes of the key |
+/// | 10 | 1 | what to do, as byte 9 of the other format |
+/// | 11 | 1 | reserved, 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct LongPutRecord {
+    nsid: U32,
+    value_bytes: U32,
+    key_bytes: U16,
+    action: u8,
+    reserved: u8,
+}
+
+const _: () = {
+    assert!(size_of::<PutRecord>() == 28 && offset_of!(PutRecord, key) == 12);
+    assert!(size_of::<LongPutRecord>() == 12 && offset_of!(LongPutRecord, action) == 10);
+};
+
+/// What a record takes in the data of an atomic Put at most, without its value.
+pub const PUT_RECORD_BYTES_MAX: usize = size_of::<PutRecord>() + 3;
+/// The same of a record whose key has any length.
+pub const LONG_PUT_RECORD_BYTES_MAX: usize = size_of::<LongPutRecord>() + KEY_BYTES_MAX + 3;
 
 /// What an atomic Put does with one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the table of `PutRecord` says it")]
+#[allow(missing_docs, reason = "the table of `PutRecord` documents them")]
 pub enum PutAction<'a> {
     Store(&'a [u8]),
     StoreIfPresent(&'a [u8]),
@@ -219,15 +255,39 @@ pub enum PutAction<'a> {
     DeleteIfPresent,
 }
 
+impl<'a> PutAction<'a> {
+    /// Its number, and the value.
+    fn parts(self) -> (u8, &'a [u8]) {
+        match self {
+            PutAction::Store(value) => (0, value),
+            PutAction::StoreIfPresent(value) => (1, value),
+            PutAction::StoreIfAbsent(value) => (2, value),
+            PutAction::Delete => (3, &[]),
+            PutAction::DeleteIfPresent => (4, &[]),
+        }
+    }
+}
+
+/// Appends one record to the data of an atomic Put whose keys have any length. The key has at most [`KEY_BYTES_MAX`] bytes.
+pub fn encode_long_put(out: &mut Vec<u8>, nsid: NamespaceId, key: &[u8], action: PutAction<'_>) {
+    let (code, value) = action.parts();
+    let head = LongPutRecord {
+        nsid: nsid.into(),
+        value_bytes: (value.len() as u32).into(),
+        key_bytes: (key.len() as u16).into(),
+        action: code,
+        reserved: 0,
+    };
+    out.extend_from_slice(head.as_bytes());
+    for bytes in [key, value] {
+        out.extend_from_slice(bytes);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+}
+
 /// Appends one record to the data of an atomic Put.
 pub fn encode_put(out: &mut Vec<u8>, nsid: NamespaceId, key: &Key, action: PutAction<'_>) {
-    let (code, value): (u8, &[u8]) = match action {
-        PutAction::Store(value) => (0, value),
-        PutAction::StoreIfPresent(value) => (1, value),
-        PutAction::StoreIfAbsent(value) => (2, value),
-        PutAction::Delete => (3, &[]),
-        PutAction::DeleteIfPresent => (4, &[]),
-    };
+    let (code, value) = action.parts();
     let head = PutRecord {
         nsid: nsid.into(),
         value_bytes: (value.len() as u32).into(),
@@ -241,8 +301,20 @@ pub fn encode_put(out: &mut Vec<u8>, nsid: NamespaceId, key: &Key, action: PutAc
     out.resize(out.len().next_multiple_of(4), 0);
 }
 
-/// Appends all records of a batch to the data of an atomic Put.
-pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch) -> u32 {
+/// The format that the keys of a batch need; refuses those that no command has room for.
+pub fn format_of(batch: &Batch) -> Result<KeyFormat, kaml::KeyError> {
+    let mut format = KeyFormat::Short;
+    for record in batch.records() {
+        if Key::new(record.key.as_bytes()).is_err() {
+            record.key.to_buf()?;
+            format = KeyFormat::Long;
+        }
+    }
+    Ok(format)
+}
+
+/// Appends all records of a batch to the data of an atomic Put, in the format that its keys need ([`format_of`]).
+pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch, format: KeyFormat) -> u32 {
     let mut count = 0;
     for record in batch.records() {
         let action = match (record.value, record.condition) {
@@ -253,44 +325,82 @@ pub fn encode_batch(out: &mut Vec<u8>, batch: &Batch) -> u32 {
             (None, Condition::IfPresent) => PutAction::DeleteIfPresent,
             (None, Condition::Always | Condition::IfAbsent | Condition::UnchangedSince(_)) => PutAction::Delete,
         };
-        encode_put(out, record.namespace, &record.key, action);
+        match (format, Key::new(record.key.as_bytes())) {
+            (KeyFormat::Long, _) => encode_long_put(out, record.namespace, record.key.as_bytes(), action),
+            (KeyFormat::Short, Ok(key)) => encode_put(out, record.namespace, &key, action),
+            (KeyFormat::Short, Err(_)) => continue,
+        }
         count += 1;
     }
     count
 }
 
-/// The heads of `count` records of an atomic Put, and their values.
-fn put_records(data: &[u8], count: u32) -> impl Iterator<Item = Result<(PutRecord, &[u8]), Status>> {
+/// A record of an atomic Put, read.
+struct RawRecord<'a> {
+    nsid: NamespaceId,
+    action: u8,
+    /// None if it is longer than its room.
+    key: Option<&'a [u8]>,
+    value: &'a [u8],
+}
+
+/// Takes so many bytes off the data, and what fills them up to a multiple of 4.
+fn take<'a>(data: &mut &'a [u8], bytes: usize) -> Result<&'a [u8], Status> {
+    let (taken, tail) = data.split_at_checked(bytes).ok_or(Status::SGL_LENGTH)?;
+    *data = &tail[(bytes.next_multiple_of(4) - bytes).min(tail.len())..];
+    Ok(taken)
+}
+
+/// The records of an atomic Put, `count` of them.
+fn put_records(data: &[u8], count: u32, format: KeyFormat) -> impl Iterator<Item = Result<RawRecord<'_>, Status>> {
     let mut rest = data;
-    (0..count).map(move |_| {
-        let (head, tail) = PutRecord::read_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
-        let len = head.value_bytes.get() as usize;
-        let value = tail.get(..len).ok_or(Status::SGL_LENGTH)?;
-        rest = &tail[len.next_multiple_of(4).min(tail.len())..];
-        Ok((head, value))
+    (0..count).map(move |_| match format {
+        KeyFormat::Short => {
+            let (head, tail) = PutRecord::ref_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
+            rest = tail;
+            let value = take(&mut rest, head.value_bytes.get() as usize)?;
+            let key = head.key.get(..usize::from(head.key_bytes));
+            Ok(RawRecord { nsid: head.nsid.get(), action: head.action, key, value })
+        }
+        KeyFormat::Long => {
+            let (head, tail) = LongPutRecord::ref_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
+            rest = tail;
+            if head.reserved != 0 {
+                return Err(Status::INVALID_FIELD);
+            }
+            let key = Some(take(&mut rest, head.key_bytes.get().into())?);
+            let value = take(&mut rest, head.value_bytes.get() as usize)?;
+            Ok(RawRecord { nsid: head.nsid.get(), action: head.action, key, value })
+        }
     })
 }
 
 /// The namespaces of `count` records of an atomic Put, record by record.
-pub fn put_namespaces(data: &[u8], count: u32) -> impl Iterator<Item = Result<NamespaceId, Status>> {
-    put_records(data, count).map(|record| record.map(|(head, _)| head.nsid.get()))
+pub fn put_namespaces(data: &[u8], count: u32, format: KeyFormat) -> impl Iterator<Item = Result<NamespaceId, Status>> {
+    put_records(data, count, format).map(|record| record.map(|record| record.nsid))
 }
 
-/// How many records an atomic Put of so many bytes can have, which says that they are `count`.
-pub fn put_count_max(bytes: usize, count: u32) -> u64 {
-    u64::from(count).min((bytes / size_of::<PutRecord>()) as u64)
+/// How many records an atomic Put of this many bytes can have, which states that they are `count`.
+pub fn put_count_max(bytes: usize, count: u32, format: KeyFormat) -> u64 {
+    let least = match format {
+        KeyFormat::Short => size_of::<PutRecord>(),
+        KeyFormat::Long => size_of::<LongPutRecord>() + 1,
+    };
+    u64::from(count).min((bytes / least) as u64)
 }
 
 /// Reads `count` records of an atomic Put.
-pub fn decode_put(data: &[u8], count: u32) -> Result<Batch, Status> {
+pub fn decode_put(data: &[u8], count: u32, format: KeyFormat) -> Result<Batch, Status> {
     let mut batch = Batch::new();
-    for record in put_records(data, count) {
-        let (head, value) = record?;
-        let len = value.len();
-        let key = head.key.get(..usize::from(head.key_bytes)).ok_or(Status::INVALID_KEY_SIZE)?;
-        let key = Key::new(key).map_err(|_| Status::INVALID_KEY_SIZE)?;
-        let nsid = head.nsid.get();
-        match (head.action, len) {
+    for record in put_records(data, count, format) {
+        let RawRecord { nsid, action, key, value } = record?;
+        let key = key.ok_or(Status::INVALID_KEY_SIZE)?;
+        let key = match Key::new(key) {
+            Ok(key) => KeyRef::Short(key),
+            Err(_) if format == KeyFormat::Long && (1..=KEY_BYTES_MAX).contains(&key.len()) => KeyRef::Bytes(key),
+            Err(_) => return Err(Status::INVALID_KEY_SIZE),
+        };
+        match (action, value.len()) {
             (0, _) => batch.put(nsid, key, value),
             (1, _) => batch.put_if_present(nsid, key, value),
             (2, _) => batch.put_if_absent(nsid, key, value),

@@ -1,4 +1,4 @@
-//! What goes over the wire, byte for byte: every structure is declared once, here.
+//! What is sent over the wire, byte for byte: every structure is declared once, here.
 //!
 //! Lives here:       structures with their offsets, and plain functions between bytes and values.
 //! Lives elsewhere:  when to send what (`transport`, `target`, `host`).
@@ -12,7 +12,9 @@ pub mod logs;
 pub mod manage;
 pub mod named;
 pub mod pdu;
+pub mod ranges;
 pub mod reservations;
+pub mod session;
 pub mod status;
 pub mod text;
 pub mod vendor;

@@ -1,15 +1,21 @@
 //! Many keys at once: the data of Name Keys, Retrieve Named and Exist Named, vendor specific.
 //!
-//! Lives here:       a list of keys, and what is told of each.
-//! Lives elsewhere:  carrying them out (`target::named`, `host::named`); the page for people (`docs/nvme-vendor.md`).
+//! Lives here:       a list of keys, and what is returned for each.
+//! Lives elsewhere:  executing them (`target::named`, `host::named`); the page for people (`docs/nvme-vendor.md`).
 //!
-//! A command moves data one way only, so that Linux can pass it through. Hence two: one names keys, one reads them.
+//! A command moves data one way only, so Linux can pass it through. Hence two: one names keys, one reads them.
 
 use super::status::Status;
-use kaml::{Key, NamespaceId};
+use kaml::{KEY_BYTES_MAX, Key, KeyBuf, NamespaceId};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What Retrieve Named returns for a key takes this much in addition to the value.
+pub const FOUND_BYTES: usize = size_of::<FoundHead>();
+
+/// What a key of any length takes in the data of Name Keys at most.
+pub const NAMED_KEY_BYTES_MAX: usize = size_of::<LongKeyHead>() + KEY_BYTES_MAX;
 
 /// Keys of one list at most.
 pub const KEYS_MAX: usize = 4096;
@@ -31,7 +37,22 @@ struct NamedKey {
     key: [u8; 16],
 }
 
-/// What is told of a key; the value follows, filled up with zeros to a multiple of 4.
+/// A key of a namespace, of any length; its bytes follow, filled up with zeros to a multiple of 4.
+///
+/// | offset | bytes | field |
+/// |-------:|------:|-------|
+/// | 0 | 4 | namespace |
+/// | 4 | 2 | bytes of the key |
+/// | 6 | 2 | reserved, 0 |
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct LongKeyHead {
+    nsid: U32,
+    key_bytes: U16,
+    reserved: U16,
+}
+
+/// The result for a key; the value follows, filled up with zeros to a multiple of 4.
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
@@ -50,6 +71,7 @@ struct FoundHead {
 
 const _: () = {
     assert!(size_of::<NamedKey>() == 24 && offset_of!(NamedKey, key) == 8);
+    assert!(size_of::<LongKeyHead>() == 8 && offset_of!(LongKeyHead, key_bytes) == 4);
     assert!(size_of::<FoundHead>() == 12 && offset_of!(FoundHead, status) == 8);
 };
 
@@ -63,7 +85,7 @@ pub fn encode_keys(keys: impl Iterator<Item = (NamespaceId, Key)>) -> Vec<u8> {
     out
 }
 
-/// Reads the data of Name Keys; data may go on behind them.
+/// Reads the data of Name Keys; data may continue after them.
 pub fn decode_keys(data: &[u8], count: u32) -> Result<Vec<(NamespaceId, Key)>, Status> {
     let count = usize::try_from(count).ok().filter(|count| (1..=KEYS_MAX).contains(count));
     let count = count.ok_or(Status::INVALID_FIELD)?;
@@ -75,7 +97,37 @@ pub fn decode_keys(data: &[u8], count: u32) -> Result<Vec<(NamespaceId, Key)>, S
     keys.iter().map(key).collect()
 }
 
-/// What Retrieve Named tells of a key.
+/// The data of Name Keys with keys of any length.
+pub fn encode_long_keys<'k>(keys: impl Iterator<Item = (NamespaceId, &'k KeyBuf)>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (nsid, key) in keys {
+        let key = key.as_bytes();
+        let head = LongKeyHead { nsid: nsid.into(), key_bytes: (key.len() as u16).into(), reserved: U16::ZERO };
+        out.extend_from_slice(head.as_bytes());
+        out.extend_from_slice(key);
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
+    out
+}
+
+/// Reads the data of Name Keys with keys of any length; data may continue after them.
+pub fn decode_long_keys(data: &[u8], count: u32) -> Result<Vec<(NamespaceId, KeyBuf)>, Status> {
+    let count = usize::try_from(count).ok().filter(|count| (1..=KEYS_MAX).contains(count));
+    let mut rest = data;
+    let key = |_| {
+        let (head, tail) = LongKeyHead::read_from_prefix(rest).map_err(|_| Status::SGL_LENGTH)?;
+        let bytes = usize::from(head.key_bytes.get());
+        let key = KeyBuf::new(tail.get(..bytes).ok_or(Status::SGL_LENGTH)?).map_err(|_| Status::INVALID_KEY_SIZE)?;
+        if head.reserved.get() != 0 {
+            return Err(Status::INVALID_FIELD);
+        }
+        rest = &tail[bytes.next_multiple_of(4).min(tail.len())..];
+        Ok((head.nsid.get(), key))
+    };
+    (0..count.ok_or(Status::INVALID_FIELD)?).map(key).collect()
+}
+
+/// What Retrieve Named returns for a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Success, or why there is no value.
@@ -86,8 +138,8 @@ pub struct Found {
     pub value: Option<Vec<u8>>,
 }
 
-/// Appends what is told of a key, if there is room for it. A value that would never fit, because there is nothing before it,
-/// is told without its bytes.
+/// Appends the result for a key, if there is room for it. A value that would never fit, because there is nothing before it,
+/// is returned without its bytes.
 pub fn put_found(out: &mut Vec<u8>, found: Result<&[u8], Status>, room: usize) -> bool {
     let left = room.saturating_sub(out.len());
     let (status, value) = match found {
@@ -111,7 +163,7 @@ pub fn put_found(out: &mut Vec<u8>, found: Result<&[u8], Status>, room: usize) -
     true
 }
 
-/// Reads what is told of `count` keys; none if the data are not whole.
+/// Reads the results for `count` keys; none if the data are not whole.
 pub fn decode_found(data: &[u8], count: usize) -> Option<Vec<Found>> {
     let mut rest = data;
     let mut all = Vec::with_capacity(count.min(data.len() / size_of::<FoundHead>()));

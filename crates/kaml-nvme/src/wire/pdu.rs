@@ -54,7 +54,7 @@ pub mod kind {
     pub const R2T: u8 = 0x09;
 }
 
-/// Initialize Connection, request and response, behind the common header.
+/// Initialize Connection, request and response, after the common header.
 ///
 /// | offset | bytes | request | response |
 /// |-------:|------:|---------|----------|
@@ -74,7 +74,7 @@ pub struct Init {
     pub reserved: [u8; 112],
 }
 
-/// Data in either direction, and Ready to Transfer, behind the common header.
+/// Data in either direction, and Ready to Transfer, after the common header.
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
@@ -94,7 +94,7 @@ pub struct Transfer {
     pub reserved: U32,
 }
 
-/// Terminate Connection, behind the common header; up to 128 bytes of the offending header follow as data.
+/// Terminate Connection, after the common header; up to 128 bytes of the offending header follow as data.
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
@@ -138,9 +138,9 @@ pub enum Header {
     Response(Completion),
     /// Data to the controller; true for the last PDU of a transfer.
     DataIn(Transfer, bool),
-    /// Data to the host; whether it is the last PDU, and whether it stands for a successful completion as well.
+    /// Data to the host; whether it is the last PDU, and whether it means a successful completion as well.
     DataOut(Transfer, bool, bool),
-    /// The controller asks for data.
+    /// The controller requests data.
     ReadyToTransfer(Transfer),
 }
 
@@ -162,7 +162,7 @@ pub enum Fatal {
         /// The digest that was received.
         received: u32,
     },
-    /// Data outside of what was asked for.
+    /// Data outside of what was requested.
     #[error("data transfer out of range")]
     Range,
     /// More than the limits allow.
@@ -177,7 +177,7 @@ pub enum Fatal {
 }
 
 impl Fatal {
-    /// The terminate request's fields that say so.
+    /// The terminate request's fields that name the error.
     pub fn terminate(self) -> Terminate {
         let (status, information) = match self {
             Fatal::Field { offset } => (1, offset),
@@ -192,7 +192,7 @@ impl Fatal {
 }
 
 impl Common {
-    /// What stands behind these 8 bytes according to the type; an error if there is no such type.
+    /// What follows these 8 bytes according to the type; an error if there is no such type.
     pub fn expected_header_bytes(&self) -> Result<usize, Fatal> {
         Ok(match self.kind {
             kind::IC_REQ | kind::IC_RESP => 128,
@@ -214,7 +214,7 @@ impl Common {
 }
 
 impl Header {
-    /// Reads a whole header. The length must be the one that the type asks for.
+    /// Reads a whole header. The length must be that of the type.
     pub fn parse(bytes: &[u8]) -> Result<Header, Fatal> {
         let (common, rest) = Common::read_from_prefix(bytes).map_err(|_| Fatal::Field { offset: 2 })?;
         if common.expected_header_bytes()? != bytes.len() {
@@ -238,7 +238,7 @@ impl Header {
         })
     }
 
-    /// Type, flags and body as bytes; `host` tells whose terminate request it is.
+    /// Type, flags and body as bytes; `host` selects whose terminate request it is.
     pub fn encode(&self, host: bool, out: &mut Vec<u8>) {
         let (kind, flags) = match self {
             Header::InitRequest(_) => (kind::IC_REQ, 0),

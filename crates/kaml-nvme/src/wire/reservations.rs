@@ -10,7 +10,7 @@
 //! | ignore the present key | dword 10, bit 3 |
 //! | kind of reservation (Acquire, Release) | dword 10, bits 15:8 |
 //! | persistence through power loss (Register) | dword 10, bits 31:30 |
-//! | dwords to answer, less one (Report) | dword 10 |
+//! | dwords to return, less one (Report) | dword 10 |
 //! | host identifiers of 128 bits (Report) | dword 11, bit 0 |
 
 use super::command::Command;
@@ -30,7 +30,7 @@ pub mod opcode {
     pub const ALL: [u8; 4] = [REGISTER, REPORT, ACQUIRE, RELEASE];
 }
 
-/// What a namespace says it can (RESCAP): all six kinds, keys ignored as since NVMe 1.3; nothing persists.
+/// What a namespace supports (RESCAP): all six kinds, keys ignored as since NVMe 1.3; nothing persists.
 pub const CAPABILITIES: u8 = 0b1111_1110;
 
 const IGNORE_KEY: u32 = 1 << 3;
@@ -89,7 +89,7 @@ impl Kind {
     }
 }
 
-/// What a command asks for.
+/// The fields of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Become a registrant with a key.
@@ -124,7 +124,7 @@ pub enum Wish {
         kind: Kind,
         /// The key of those who lose.
         victim: u64,
-        /// Answer when nothing of theirs is under way any more.
+        /// Complete when nothing of theirs is in progress any more.
         abort: bool,
     },
     /// Hold it no more.
@@ -281,7 +281,7 @@ const _: () = {
     assert!(size_of::<NoticePage>() == 64 && offset_of!(NoticePage, nsid) == 12);
 };
 
-/// What hosts are told of that others did.
+/// Notices to hosts of what others did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Notice {
@@ -301,14 +301,14 @@ impl Notice {
 }
 
 impl Report {
-    /// The command that asks for it, with room for so many bytes.
+    /// The command for it, with room for this many bytes.
     pub fn command(nsid: u32, bytes: u32) -> Command {
         let mut command = Command::new(opcode::REPORT, nsid);
         (command.cdw10, command.cdw11) = ((bytes / 4 - 1).into(), EXTENDED.into());
         command
     }
 
-    /// Bytes that a Report asks for. Hosts here have identifiers of 128 bits, which the shorter form cannot tell.
+    /// Bytes that a Report requests. Hosts here have identifiers of 128 bits, which the shorter form cannot contain.
     pub fn room(command: &Command) -> Result<usize, Status> {
         match command.cdw11.get() & EXTENDED {
             0 => Err(Status::HOST_ID_FORMAT),

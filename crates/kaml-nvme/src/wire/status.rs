@@ -1,4 +1,4 @@
-//! Completion status: what every command is answered with.
+//! Completion status: what every command completes with.
 //!
 //! Lives here:       status code types and codes as the specification numbers them, and the 16-bit field.
 //! Implements:       spec:NVMe-Base "Status Field"; spec:NVMe-KV "Status Values"; spec:NVMe-oF "Connect Response".
@@ -77,6 +77,12 @@ statuses! {
     NO_SUCH_SNAPSHOT = 1, 0xc1, dnr; "no such snapshot"
     TOO_FAR_BACK = 1, 0xc2, dnr; "more changes than are known of the key"
     NO_VERSIONS = 1, 0xc3, dnr; "the namespace keeps no versions"
+    OUTCOME_FORGOTTEN = 1, 0xc4, dnr; "the outcome of the command is not remembered any more"
+    NOT_ORDERED = 1, 0xc5, dnr; "the keys of the namespace have no order"
+    INVERTED_RANGE = 1, 0xc6, dnr; "the range ends before it begins"
+    HAS_LONG_KEYS = 1, 0xc7, dnr; "the namespace has keys above 16 bytes, which List cannot return"
+    TOO_MANY_SNAPSHOTS = 1, 0xc8, dnr; "the controller has 16 snapshots open"
+    SNAPSHOT_TOO_OLD = 1, 0xc9, dnr; "the snapshot has expired"
     WRITE_FAULT = 2, 0x80; "write fault"
     UNRECOVERED_READ = 2, 0x81, dnr; "unrecovered read error"
     COMPARE_FAILURE = 2, 0x85, dnr; "compare failure"
@@ -108,12 +114,12 @@ impl Status {
         self.0 & DO_NOT_RETRY != 0
     }
 
-    /// Whether the command was carried out.
+    /// Whether the command was executed.
     pub fn is_success(self) -> bool {
         self.kind() == 0 && self.code() == 0
     }
 
-    /// Whether type and code are those of `other`, whatever is said about retrying.
+    /// Whether type and code are those of `other`, whatever the retry bits are.
     pub fn is(self, other: Status) -> bool {
         (self.kind(), self.code()) == (other.kind(), other.code())
     }

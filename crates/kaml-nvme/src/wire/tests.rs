@@ -3,14 +3,18 @@
 use super::blocks;
 use super::command::{Command, Completion, Sgl, kv, nvm};
 use super::fabrics::{Connect, Property};
+use super::keyvalue::KeyFormat;
 use super::logs::LogRequest;
-use super::manage::{Attributes, Create, PutAction, Wanted, decode_change, decode_put, encode_change, encode_put};
-use super::named::{decode_found, decode_keys, encode_keys, put_found};
+use super::manage::{
+    Attributes, Create, PutAction, Wanted, decode_change, decode_put, encode_change, encode_long_put, encode_put,
+};
+use super::named::{decode_found, decode_keys, decode_long_keys, encode_keys, encode_long_keys, put_found};
+use super::ranges::{KeyRange, decode_range, decode_records, encode_range, put_record};
 use super::status::Status;
 use super::{identify, keyvalue, text, vendor, versions};
 use kaml::{
-    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyKind, MergePolicy, NamespaceChange, Past, Retention,
-    SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
+    At, BlockOptions, CreateOptions, Device, Difference, Key, KeyBuf, KeyKind, MergePolicy, NamespaceChange, Past,
+    Retention, SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
 };
 use proptest::prelude::*;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -41,7 +45,7 @@ fn golden_store() {
     assert_eq!(keyvalue::options(&read), keyvalue::store::MUST_NOT_EXIST);
 }
 
-/// Goal:   a range of blocks is laid out as hosts lay it out, and read back; what cannot be said is refused.
+/// Goal:   a range of blocks is laid out as hosts lay it out, and read back; what cannot be expressed is refused.
 /// Method: 8 blocks from 2^32 + 2 on, byte for byte; no blocks and too many.
 #[test]
 fn golden_range() {
@@ -57,7 +61,7 @@ fn golden_range() {
 }
 
 /// Goal:   ranges to deallocate go through byte for byte; short data and ranges beyond all numbers are refused.
-/// Method: two ranges; the same one byte short, with more behind them, and with a range that ends behind 2^64.
+/// Method: two ranges; the same one byte short, with more after them, and with a range that ends after 2^64.
 #[test]
 fn golden_dataset_ranges() {
     let data = blocks::encode_ranges(&[5..8, 0x0102..0x0103]).unwrap();
@@ -137,11 +141,11 @@ fn vendor_data_read_back() {
     {
         encode_put(&mut data, 6, &key(b"k2"), action);
     }
-    let batch = decode_put(&data, 5).unwrap();
+    let batch = decode_put(&data, 5, KeyFormat::Short).unwrap();
     assert_eq!((batch.len(), batch.value_bytes()), (5, 6));
-    assert_eq!(decode_put(&data, 6).unwrap_err(), Status::SGL_LENGTH);
+    assert_eq!(decode_put(&data, 6, KeyFormat::Short).unwrap_err(), Status::SGL_LENGTH);
     data[8] = 17;
-    assert_eq!(decode_put(&data, 1).unwrap_err(), Status::INVALID_KEY_SIZE);
+    assert_eq!(decode_put(&data, 1, KeyFormat::Short).unwrap_err(), Status::INVALID_KEY_SIZE);
 
     let merge_when_low = Some(MergePolicy { keep_last: 3, keep_for_ns: 1 << 40, keep_internal: true });
     let (buffer_bytes, segment_bytes) = (1 << 40, 1 << 20);
@@ -157,7 +161,7 @@ fn vendor_data_read_back() {
     assert_eq!(create.kaml.read(), Err(Status::INVALID_FIELD), "a rule that nobody knows might keep more");
 }
 
-/// Goal:   changes of a namespace are laid out as `docs/nvme-vendor.md` says; what makes no sense is refused.
+/// Goal:   changes of a namespace are laid out as `docs/nvme-vendor.md` specifies; what makes no sense is refused.
 /// Method: golden bytes of one change of each kind, and all of them there and back.
 #[test]
 fn golden_changes() {
@@ -191,7 +195,7 @@ fn golden_changes() {
     assert!(encode_change(&NamespaceChange { logs: Some(vec![0; 65]), ..NamespaceChange::default() }).is_none());
 }
 
-/// Goal:   lists of keys and what is told of them are laid out as `docs/nvme-vendor.md` says.
+/// Goal:   lists of keys and what is returned for them are laid out as `docs/nvme-vendor.md` specifies.
 /// Method: golden bytes of a key, a value, a missing one, and a value without room.
 #[test]
 fn golden_named_keys() {
@@ -216,7 +220,7 @@ fn golden_named_keys() {
     assert_eq!(told, [[100, 0, 0, 0], [0; 4], [0; 4]].concat());
 }
 
-/// Goal:   what hosts ask and are told of versions is laid out as `docs/nvme-vendor.md` says.
+/// Goal:   commands on versions and their results are laid out as `docs/nvme-vendor.md` specifies.
 /// Method: golden bytes of a version, a snapshot and a difference; rules of a merge there and back; names of namespaces.
 #[test]
 fn golden_versions() {
@@ -280,6 +284,115 @@ fn texts_and_lists() {
     assert_eq!(LogRequest::of(&request.command(0)), Some(request));
 }
 
+/// Goal:   long keys in the data of commands are laid out as documented and read back; each field out of range is refused.
+/// Method: one list of keys and one Put as bytes; keys of 0 and 1025 bytes, reserved bytes, an unknown action, a delete with a value, and each
+///         length of data cut short.
+#[test]
+fn golden_long_keys() {
+    let long = KeyBuf::new(b"a key of 21 bytes ...").unwrap();
+    let keys = [(7, KeyBuf::new(b"k").unwrap()), (8, long.clone())];
+    let data = encode_long_keys(keys.iter().map(|(nsid, key)| (*nsid, key)));
+    assert_eq!(data[..12], [7, 0, 0, 0, 1, 0, 0, 0, b'k', 0, 0, 0]);
+    assert_eq!((data[12..20].to_vec(), data.len()), (vec![8, 0, 0, 0, 21, 0, 0, 0], 44));
+    assert_eq!(decode_long_keys(&data, 2), Ok(keys.to_vec()));
+    for cut in 0..41 {
+        assert_eq!(decode_long_keys(&data[..cut], 2), Err(Status::SGL_LENGTH), "{cut}");
+    }
+    assert_eq!(decode_long_keys(&data, 0), Err(Status::INVALID_FIELD));
+    assert_eq!(decode_long_keys(&data, 4097), Err(Status::INVALID_FIELD));
+    let changed = |data: &[u8], at: usize, with: &[u8]| {
+        let mut data = [data, &[0; 2000]].concat();
+        data[at..at + with.len()].copy_from_slice(with);
+        data
+    };
+    assert_eq!(decode_long_keys(&changed(&data, 4, &[0, 0]), 1), Err(Status::INVALID_KEY_SIZE));
+    assert_eq!(decode_long_keys(&changed(&data, 4, &[1, 4]), 1), Err(Status::INVALID_KEY_SIZE));
+    assert_eq!(decode_long_keys(&changed(&data, 6, &[1]), 1), Err(Status::INVALID_FIELD));
+
+    let mut data = Vec::new();
+    encode_long_put(&mut data, 9, long.as_bytes(), PutAction::StoreIfAbsent(b"value"));
+    encode_long_put(&mut data, 9, b"k", PutAction::DeleteIfPresent);
+    assert_eq!(data[..12], [9, 0, 0, 0, 5, 0, 0, 0, 21, 0, 2, 0]);
+    assert_eq!((&data[36..41], data.len()), (&b"value"[..], 60));
+    let batch = decode_put(&data, 2, KeyFormat::Long).unwrap();
+    let records: Vec<_> = batch.records().map(|record| (record.key.as_bytes().to_vec(), record.value)).collect();
+    assert_eq!(records, [(long.as_bytes().to_vec(), Some(&b"value"[..])), (b"k".to_vec(), None)]);
+    let refused = |data: &[u8]| decode_put(data, 1, KeyFormat::Long).unwrap_err();
+    for cut in 0..41 {
+        assert_eq!(refused(&data[..cut]), Status::SGL_LENGTH, "{cut}");
+    }
+    assert_eq!(refused(&changed(&data, 8, &[0, 0])), Status::INVALID_KEY_SIZE);
+    assert_eq!(refused(&changed(&data, 8, &[1, 4])), Status::INVALID_KEY_SIZE);
+    assert_eq!(refused(&changed(&data, 10, &[5])), Status::INVALID_FIELD);
+    assert_eq!(refused(&changed(&data, 10, &[3])), Status::INVALID_FIELD, "a delete with a value");
+    assert_eq!(refused(&changed(&data, 11, &[1])), Status::INVALID_FIELD);
+}
+
+/// Goal:   ranges and the records of a page are laid out as documented and read back; each field out of range is refused; bounds of any length
+///         mean what they do on a local device.
+/// Method: one range as bytes; unknown kinds, keys without a bound, keys and prefixes of 0 and 1025 bytes, inverted bounds, data cut short; pages with room
+///         for a part; prefixes within, below and above the bounds.
+#[test]
+fn golden_ranges() {
+    use std::ops::Bound::{Excluded, Included, Unbounded};
+    let buf = |bytes: &[u8]| KeyBuf::new(bytes).unwrap();
+    let range = KeyRange { lower: Included(buf(b"ab")), upper: Excluded(buf(b"b")), prefix: b"a".to_vec() };
+    let data = encode_range(&range);
+    assert_eq!(data, [&[1, 2, 0, 0, 2, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0], &b"abba"[..]].concat());
+    assert_eq!(decode_range(&data), Ok(range.clone()));
+    assert_eq!(decode_range(&encode_range(&KeyRange::ALL)), Ok(KeyRange::ALL));
+    for cut in 0..data.len() {
+        assert_eq!(decode_range(&data[..cut]), Err(Status::SGL_LENGTH), "{cut}");
+    }
+    let refused = |at: usize, with: &[u8]| {
+        let mut data = [&data[..], &[0; 3000]].concat();
+        data[at..at + with.len()].copy_from_slice(with);
+        decode_range(&data).unwrap_err()
+    };
+    for (at, with) in [(0, 3), (0, 0), (1, 3), (1, 0), (2, 1), (3, 1), (10, 1), (15, 1)] {
+        assert_eq!(refused(at, &[with]), Status::INVALID_FIELD, "byte {at}");
+    }
+    for at in [4, 6] {
+        assert_eq!(refused(at, &[0, 0]), Status::INVALID_KEY_SIZE, "byte {at}");
+        assert_eq!(refused(at, &[1, 4]), Status::INVALID_KEY_SIZE, "byte {at}");
+    }
+    assert_eq!(refused(8, &[1, 4]), Status::INVALID_KEY_SIZE);
+    assert_eq!(refused(18, b"aa"), Status::INVERTED_RANGE);
+    // Bounds with a prefix.
+    let owned = |lower: std::ops::Bound<&[u8]>, upper: std::ops::Bound<&[u8]>| {
+        (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec))
+    };
+    let with = |lower, upper, prefix: &[u8]| KeyRange { lower, upper, prefix: prefix.to_vec() }.bounds();
+    assert_eq!(range.bounds(), owned(Included(b"ab"), Excluded(b"b")));
+    assert_eq!(with(Unbounded, Unbounded, b"a\xff"), owned(Included(b"a\xff"), Excluded(b"b")));
+    assert_eq!(with(Unbounded, Unbounded, b"\xff"), owned(Included(b"\xff"), Unbounded));
+    assert_eq!(with(Excluded(buf(b"ax")), Included(buf(b"az")), b"a"), owned(Excluded(b"ax"), Included(b"az")));
+    assert_eq!(with(Excluded(buf(b"A")), Included(buf(b"b")), b"a"), owned(Included(b"a"), Excluded(b"b")));
+    // Bounds that no key can be.
+    let long = [7; 1025];
+    let within = |lower, upper| KeyRange::within(lower, upper).map(|range| range.bounds());
+    assert_eq!(within(Included(b""), Unbounded), Some((Unbounded, Unbounded)));
+    assert_eq!(within(Unbounded, Included(b"")), None);
+    assert_eq!(within(Unbounded, Excluded(b"")), None);
+    assert_eq!(within(Included(&long), Unbounded), Some(owned(Excluded(&long[..1024]), Unbounded)));
+    assert_eq!(within(Unbounded, Excluded(&long)), Some(owned(Unbounded, Included(&long[..1024]))));
+    assert_eq!(within(Included(b"b"), Excluded(b"a")), None);
+    // Records.
+    let mut page = Vec::new();
+    assert!(put_record(&mut page, b"key", b"value", 64));
+    assert_eq!(page, [&[5, 0, 0, 0, 5, 0, 0, 0, 3, 0, 0, 0][..], b"key\0value\0\0\0"].concat());
+    assert!(put_record(&mut page, b"k", b"", 64) && !put_record(&mut page, b"k", &[1; 9], 64));
+    let records = decode_records(&page, 2).unwrap();
+    assert_eq!((&records[0].key, &records[0].value), (&buf(b"key"), &Some(b"value".to_vec())));
+    assert_eq!((&records[1].key, &records[1].value), (&buf(b"k"), &Some(Vec::new())));
+    assert!(decode_records(&page, 3).is_none());
+    let mut page = Vec::new();
+    assert!(put_record(&mut page, b"key", &[1; 100], 64), "the first one, without its value");
+    let record = decode_records(&page, 1).unwrap().remove(0);
+    assert_eq!((record.value_bytes, record.value, page.len()), (100, None, 16));
+    assert!(!put_record(&mut Vec::new(), b"key", b"", 15));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -288,7 +401,9 @@ proptest! {
     #[test]
     fn parsers_survive_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0u32..9, at: prop::sample::Index, with: u8) {
         let _ = keyvalue::decode_list(&bytes);
-        let _ = (decode_put(&bytes, count), decode_change(count, &bytes));
+        let _ = (decode_put(&bytes, count, KeyFormat::Short), decode_change(count, &bytes));
+        let _ = (decode_put(&bytes, count, KeyFormat::Long), decode_long_keys(&bytes, count));
+        let _ = (decode_range(&bytes), decode_records(&bytes, count as usize));
         let _ = (decode_keys(&bytes, count), decode_found(&bytes, count as usize));
         let _ = (versions::decode_history(&bytes, count as usize, key(b"k")), versions::decode_stats(&bytes));
         let _ = (versions::decode_differences(&bytes, count as usize), versions::decode_merged(&bytes));
@@ -306,6 +421,6 @@ proptest! {
         encode_put(&mut data, 1, &key(b"some key"), PutAction::Store(b"some value"));
         let at = at.index(data.len());
         data[at] = with;
-        let _ = decode_put(&data, 1);
+        let _ = (decode_put(&data, 1, KeyFormat::Short), decode_put(&data, 1, KeyFormat::Long));
     }
 }

@@ -4,7 +4,7 @@
 //! Lives elsewhere:  what is in them (`target::logs`); the page for people (`docs/nvme-vendor.md`).
 
 use super::versions::{get_policy, put_policy};
-use kaml::{BlockOptions, DeviceInfo, KeyKind, NamespaceInfo, Stats};
+use kaml::{BlockOptions, DeviceInfo, KeyKind, NamespaceInfo, NamespaceKind, Stats, VersionShape};
 use kaml_versions::{Index, Parameters, ValueShape};
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -21,8 +21,12 @@ pub mod feature {
     pub const VERSIONS: u64 = 1 << 2;
     pub const NAMESPACES: u64 = 1 << 3;
     pub const CHANGES: u64 = 1 << 4;
+    pub const SESSIONS: u64 = 1 << 5;
+    pub const LONG_KEYS: u64 = 1 << 6;
+    pub const RANGES: u64 = 1 << 7;
+    pub const SNAPSHOTS: u64 = 1 << 8;
     /// All of them.
-    pub const ALL: u64 = PUT | NAMED | VERSIONS | NAMESPACES | CHANGES;
+    pub const ALL: u64 = PUT | NAMED | VERSIONS | NAMESPACES | CHANGES | SESSIONS | LONG_KEYS | RANGES | SNAPSHOTS;
 }
 
 /// Log page C0h. Times 1000 is the unit of the write amplification; the offsets are asserted below.
@@ -57,7 +61,7 @@ pub struct DevicePage {
 }
 
 impl DevicePage {
-    /// What stands in it of a device.
+    /// What is in it of a device.
     pub fn of(info: &DeviceInfo, stats: &Stats) -> DevicePage {
         DevicePage {
             magic: MAGIC,
@@ -117,7 +121,7 @@ struct NamespacesHead {
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
 /// | 0 | 4 | namespace |
-/// | 4 | 1 | 0 keys of 1 to 16 bytes, 1 64-bit integers, 2 logical blocks |
+/// | 4 | 1 | 0 keys of 1 to 16 bytes, 1 64-bit integers, 2 logical blocks, 3 keys of 1 to 1024 bytes, 4 the same in their order |
 /// | 5 | 1 | 1 if it keeps versions |
 /// | 6 | 1 | bytes of the name |
 /// | 7 | 1 | logs that it is mapped to; 0 for all |
@@ -132,7 +136,7 @@ struct NamespacesHead {
 /// | 53 | 1 | what may go when space runs low, as in the attributes of a new namespace |
 /// | 54 | 10 | reserved, 0 |
 /// | 64 | 128 | logs, 2 bytes each |
-/// | 192 | 8 | keep what was put in so many nanoseconds before then |
+/// | 192 | 8 | keep what was put in this many nanoseconds before then |
 /// | 200 | 4 | keep so many of the newest versions of each key then |
 /// | 204 | 52 | reserved, 0 |
 /// | 256 | 256 | name, UTF-8 |
@@ -163,7 +167,7 @@ struct NamespaceEntry {
 
 const HEAD_BYTES: usize = size_of::<NamespacesHead>();
 const ENTRY_BYTES: usize = size_of::<NamespaceEntry>();
-/// Bytes of a page of versions, which say nothing to a host.
+/// Bytes of a page of versions, which mean nothing to a host.
 const VERSION_PAGE_BYTES: u32 = 4096;
 
 const _: () = {
@@ -178,11 +182,6 @@ impl NamespaceEntry {
     fn of(info: &NamespaceInfo) -> NamespaceEntry {
         let mut entry = NamespaceEntry::new_zeroed();
         entry.nsid = info.id.into();
-        entry.kind = match (info.blocks, info.keys) {
-            (Some(_), _) => 2,
-            (None, KeyKind::Bytes) => 0,
-            (None, KeyKind::U64) => 1,
-        };
         let name = &info.name.as_bytes()[..info.name.len().min(usize::from(u8::MAX))];
         entry.name[..name.len()].copy_from_slice(name);
         entry.name_bytes = name.len() as u8;
@@ -191,16 +190,26 @@ impl NamespaceEntry {
         entry.logs.iter_mut().zip(logs).for_each(|(place, log)| *place = U16::new(*log as u16));
         (entry.record_count, entry.index_bytes) = (info.record_count.into(), info.index_bytes.into());
         entry.loaded = u8::from(info.loaded);
-        if let Some(blocks) = info.blocks {
-            entry.block_count = blocks.block_count.into();
-            (entry.block_bytes, entry.unit_bytes) = (blocks.block_bytes.into(), blocks.unit_bytes.into());
+        let of_keys = |keys| match keys {
+            KeyKind::Bytes => 0,
+            KeyKind::U64 => 1,
+            KeyKind::Any => 3,
+            KeyKind::Ordered => 4,
+        };
+        match &info.kind {
+            NamespaceKind::Records(keys) => entry.kind = of_keys(*keys),
+            NamespaceKind::Blocks(blocks) => {
+                entry.kind = 2;
+                entry.block_count = blocks.block_count.into();
+                (entry.block_bytes, entry.unit_bytes) = (blocks.block_bytes.into(), blocks.unit_bytes.into());
+            }
+            NamespaceKind::Versions(keys, versions) => {
+                (entry.kind, entry.keeps_versions) = (of_keys(*keys), 1);
+                entry.buffer_bytes = versions.parameters.buffer_bytes.into();
+                entry.segment_bytes = (versions.parameters.segment_bytes() as u32).into();
+                (entry.policy, entry.keep_last, entry.keep_for_ns) = put_policy(versions.merge_when_low);
+            }
         }
-        if let Some(versions) = info.versions {
-            entry.keeps_versions = 1;
-            entry.buffer_bytes = versions.buffer_bytes.into();
-            entry.segment_bytes = (versions.segment_bytes() as u32).into();
-        }
-        (entry.policy, entry.keep_last, entry.keep_for_ns) = put_policy(info.merge_when_low);
         entry
     }
 
@@ -209,7 +218,7 @@ impl NamespaceEntry {
             unit_bytes: self.unit_bytes.get(),
             ..BlockOptions::new(self.block_bytes.get(), self.block_count.get())
         };
-        let versions = || Parameters {
+        let parameters = || Parameters {
             page_bytes: VERSION_PAGE_BYTES,
             segment_pages: self.segment_bytes.get() / VERSION_PAGE_BYTES,
             rows: 1,
@@ -217,15 +226,24 @@ impl NamespaceEntry {
             index: Index::Columns(ValueShape::default()),
             seed: 0,
         };
+        let merge_when_low = || get_policy(self.policy, self.keep_last, self.keep_for_ns);
+        let versions = || VersionShape { parameters: parameters(), merge_when_low: merge_when_low() };
+        let to_keys = |kind| match kind {
+            0 => KeyKind::Bytes,
+            3 => KeyKind::Any,
+            4 => KeyKind::Ordered,
+            _ => KeyKind::U64,
+        };
         let name = std::str::from_utf8(&self.name[..usize::from(self.name_bytes)]).ok()?;
         let logs = self.logs.get(..usize::from(self.log_count))?;
         Some(NamespaceInfo {
             id: self.nsid.get(),
             name: name.to_owned(),
-            keys: if self.kind == 0 { KeyKind::Bytes } else { KeyKind::U64 },
-            blocks: (self.kind == 2).then(blocks),
-            versions: (self.keeps_versions == 1).then(versions),
-            merge_when_low: get_policy(self.policy, self.keep_last, self.keep_for_ns),
+            kind: match (self.kind, self.keeps_versions) {
+                (2, _) => NamespaceKind::Blocks(blocks()),
+                (keys, 1) => NamespaceKind::Versions(to_keys(keys), versions()),
+                (keys, _) => NamespaceKind::Records(to_keys(keys)),
+            },
             logs: logs.iter().map(|log| u32::from(log.get())).collect(),
             record_count: self.record_count.get(),
             index_bytes: self.index_bytes.get(),
@@ -255,7 +273,7 @@ pub fn namespaces_bytes(count: usize) -> usize {
     HEAD_BYTES + count * ENTRY_BYTES
 }
 
-/// Reads log page C1h: the namespaces that are there, and how many there are in all; none if it makes no sense. Numbers of
+/// Reads log page C1h: the namespaces that exist, and how many there are in all; none if it makes no sense. Numbers of
 /// versions that do not matter to a host are made up.
 pub fn decode_namespaces(data: &[u8]) -> Option<(Vec<NamespaceInfo>, usize)> {
     let (head, rest) = NamespacesHead::read_from_prefix(data).ok()?;

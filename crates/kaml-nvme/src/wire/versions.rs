@@ -1,7 +1,7 @@
 //! Commands on namespaces that keep versions, vendor specific.
 //!
 //! Lives here:       which version a command means; histories, snapshots, differences and merges as bytes.
-//! Lives elsewhere:  carrying them out (`target::versions`, `host::versions`); the page for people (`docs/nvme-vendor.md`).
+//! Lives elsewhere:  executing them (`target::versions`, `host::versions`); the page for people (`docs/nvme-vendor.md`).
 //! Implements:       paper:Muninn 4.4 over NVMe.
 
 use super::command::Command;
@@ -21,7 +21,7 @@ pub mod snapshot {
     pub const ROLL_BACK: u32 = 2;
 }
 
-/// Says which version a command means: dword 12 is 0 for the newest, 1 for what a snapshot sees, 2 for so many before
+/// Reports which version a command means: dword 12 is 0 for the newest, 1 for what a snapshot sees, 2 for this many before
 /// the newest; dword 13 is the number.
 pub fn put_at(command: &mut Command, at: At) {
     let (kind, number) = match at {
@@ -87,7 +87,7 @@ pub fn encode_history(past: &[Past]) -> Vec<u8> {
     past.iter().flat_map(|past| entry(past).as_bytes().to_vec()).collect()
 }
 
-/// Reads `count` versions of a key; none if the data are not whole. Where its segment has them is not told.
+/// Reads `count` versions of a key; none if the data are not whole. Their place in a segment is not returned.
 pub fn decode_history(data: &[u8], count: usize, key: Key) -> Option<Vec<Past>> {
     let (entries, _) = <[PastEntry]>::ref_from_prefix_with_elems(data, count).ok()?;
     let past = |entry: &PastEntry| Past {
@@ -113,7 +113,7 @@ pub fn decode_history(data: &[u8], count: usize, key: Key) -> Option<Vec<Past>> 
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
 /// | 0 | 8 | versions of all keys |
-/// | 8 | 8 | of those in segments, the ones that are the newest of their key, as far as memory tells |
+/// | 8 | 8 | of those in segments, the ones that are the newest of their key, as far as memory shows |
 /// | 16 | 8 | versions in segments |
 /// | 24 | 8 | segments |
 /// | 32 | 8 | bytes of a segment |
@@ -150,7 +150,7 @@ struct SnapshotEntry {
     reserved: U32,
 }
 
-/// Bytes of the data of Versions with so many snapshots.
+/// Bytes of the data of Versions with this many snapshots.
 pub fn stats_bytes(snapshot_count: usize) -> usize {
     size_of::<StatsHead>() + snapshot_count * size_of::<SnapshotEntry>()
 }
@@ -178,7 +178,7 @@ pub fn encode_stats(stats: &VersionStats) -> Vec<u8> {
     out
 }
 
-/// Reads the data of Versions: what is there, and how many snapshots there are in all. None without a whole head.
+/// Reads the data of Versions: what exists, and how many snapshots there are in all. None without a whole head.
 pub fn decode_stats(data: &[u8]) -> Option<(VersionStats, usize)> {
     let (head, rest) = StatsHead::read_from_prefix(data).ok()?;
     let count = head.snapshot_count.get() as usize;
@@ -222,11 +222,11 @@ struct DifferenceEntry {
 
 /// Bytes of a key in the data of Diff.
 pub const DIFFERENCE_BYTES: usize = size_of::<DifferenceEntry>();
-/// Bits of dword 13 of Diff: dword 11, or 12, names a snapshot; without them what is there now is meant.
+/// Bits of dword 13 of Diff: dword 11, or 12, names a snapshot; without them what exists now is meant.
 const FROM_GIVEN: u32 = 1;
 const TO_GIVEN: u32 = 2;
 
-/// Says between what Diff compares, and how many differences to leave out.
+/// Sets what Diff compares, and how many differences to leave out.
 pub fn put_diff(command: &mut Command, from: Option<u32>, to: Option<u32>, skipped: u32) {
     (command.cdw11, command.cdw12) = (from.unwrap_or(0).into(), to.unwrap_or(0).into());
     let bit = |given: bool, bit| if given { bit } else { 0 };
@@ -277,8 +277,8 @@ mod merge {
     pub(super) const KEEP_SINCE: u32 = 8;
 }
 
-/// Says what Merge keeps: dword 11 has flags, dword 12 how many of the newest versions stay, dwords 13 and 14 the time
-/// since when everything stays.
+/// Reports what Merge keeps: dword 11 has flags, dword 12 how many of the newest versions are kept, dwords 13 and 14 the time
+/// since when everything is kept.
 pub fn put_merge(command: &mut Command, retention: &Retention, dry_run: bool) {
     let bit = |set: bool, bit| if set { bit } else { 0 };
     let flags = bit(dry_run, merge::DRY_RUN)
@@ -290,7 +290,7 @@ pub fn put_merge(command: &mut Command, retention: &Retention, dry_run: bool) {
     (command.cdw13, command.cdw14) = ((since as u32).into(), ((since >> 32) as u32).into());
 }
 
-/// What Merge keeps, and whether it only says what would go. Flags that mean nothing are refused: they might ask for more
+/// What Merge keeps, and whether it only states what would go. Flags that mean nothing are refused: they might request more
 /// to be kept.
 pub fn get_merge(command: &Command) -> Result<(Retention, bool), Status> {
     let flags = command.cdw11.get();
@@ -313,7 +313,7 @@ const LOW_KEEPS_INTERNAL: u8 = 2;
 /// All of them.
 pub(super) const POLICY_FLAGS: u8 = MERGES_WHEN_LOW | LOW_KEEPS_INTERNAL;
 
-/// What of a namespace may go when space runs low, in its attributes: bits, versions that stay, nanoseconds.
+/// What a namespace drops when space runs low, in its attributes: bits, versions that are kept, nanoseconds.
 pub(super) fn put_policy(policy: Option<MergePolicy>) -> (u8, U32, U64) {
     let Some(policy) = policy else { return (0, U32::ZERO, U64::ZERO) };
     let internal = if policy.keep_internal { LOW_KEEPS_INTERNAL } else { 0 };
@@ -335,7 +335,7 @@ pub(super) fn get_policy(flags: u8, keep_last: U32, keep_for_ns: U64) -> Option<
 /// | 8 | 8 | of these, those that the rules keep |
 /// | 16 | 8 | versions that go |
 /// | 24 | 8 | bytes of the records that go |
-/// | 32 | 8 | segments read and given back |
+/// | 32 | 8 | segments read and released |
 /// | 40 | 8 | segments that took their place; 0 if nothing was changed |
 /// | 48 | 16 | reserved, 0 |
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

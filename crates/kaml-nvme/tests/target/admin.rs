@@ -1,4 +1,4 @@
-//! Connecting, discovery, Identify, features, log pages, namespaces: what hosts ask for.
+//! Connecting, discovery, Identify, features, log pages, namespaces: what hosts request.
 
 use crate::world::World;
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue};
@@ -69,7 +69,7 @@ fn pages_have_what_hosts_need() {
         let effects = host.log_page(&log(lid::EFFECTS, 4096, csi)).unwrap();
         assert_eq!(effects[6 * 4], 1);
         assert_eq!(effects[1024 + 4], 3, "Store or Write: supported, changes content");
-        assert_eq!(effects[1024 + 4 * 0x14] & 1, csi, "Exist is there for Key Value only");
+        assert_eq!(effects[1024 + 4 * 0x14] & 1, csi, "Exist exists for Key Value only");
         assert_eq!(effects[1024 + 4 * 9] & 1, 1 - csi, "Dataset Management for blocks only");
     }
     let (health, _) = Health::read_from_prefix(&host.log_page(&log(lid::HEALTH, 512, 0)).unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn namespaces_are_managed_by_hosts() {
     create.kaml = Attributes::of(&wanted).unwrap();
     let nsid = manage(0, 0, create.as_bytes()).success().unwrap().result as u32;
     let info = world.device.namespaces().into_iter().find(|info| info.id == nsid).unwrap();
-    assert_eq!((info.name.as_str(), info.keys, info.logs.as_slice()), ("made", kaml::KeyKind::U64, &[0][..]));
+    assert_eq!((info.name.as_str(), info.keys(), info.logs.as_slice()), ("made", kaml::KeyKind::U64, &[0][..]));
     assert_eq!(manage(0, 0, create.as_bytes()).status, Status::INVALID_FIELD, "the name is taken");
     let unnamed = manage(0, 0, Create::new_zeroed().as_bytes()).success().unwrap().result as u32;
     assert_eq!(words(&host.identify(cns::ALLOCATED_NAMESPACES, 0, 0).unwrap()), [nsid, unnamed]);
@@ -171,7 +171,7 @@ fn namespaces_are_managed_by_hosts() {
     assert_eq!(words(&other.log_page(&log(lid::CHANGED_NAMESPACES, 4096, 0)).unwrap()), more, "each that was attached");
 }
 
-/// Goal:   who never had a namespace is not told that it has gone; who had one is.
+/// Goal:   a host that never had a namespace is not notified of its deletion; a host that had it is.
 /// Method: one host creates two namespaces and attaches one of them to another host, then deletes both.
 #[test]
 fn who_never_had_a_namespace_does_not_miss_it() {
@@ -207,7 +207,7 @@ fn features_and_abort() {
         (command.cdw10, command.cdw11) = (fid.into(), value.into());
         host.admin().execute(command, &[], 0).unwrap()
     };
-    assert_eq!(feature(admin::GET_FEATURES, 0, 0x07, 0).result, 0, "one queue was asked for and granted");
+    assert_eq!(feature(admin::GET_FEATURES, 0, 0x07, 0).result, 0, "one queue was requested and granted");
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x0f, 1500).status, Status::SUCCESS);
     assert_eq!(feature(admin::GET_FEATURES, 0, 0x0f, 0).result, 2000);
     assert_eq!(feature(admin::SET_FEATURES, 0, 0x0f, 0).status, Status::SUCCESS);
@@ -241,7 +241,7 @@ fn features_and_abort() {
     assert_eq!(host.admin().execute(Command::new(0x05, 0), &[], 0).unwrap().status, Status::INVALID_OPCODE);
 }
 
-/// Goal:   a host that wants to hear of the device's health does, once until the page is read and the warning has passed.
+/// Goal:   a host that needs to hear of the device's health does, once until the page is read and the warning has passed.
 /// Method: thresholds of the temperature around the one it has, since blocks of memory do not fail.
 #[test]
 fn warnings_are_told() {
@@ -262,7 +262,7 @@ fn warnings_are_told() {
     assert_eq!(
         host.admin().wait(first).unwrap().result,
         0x02_0101,
-        "asked for, it is told, though it was there before"
+        "on request it is reported, though it existed before"
     );
     let second = event();
     set(0x04, 301);
@@ -274,7 +274,7 @@ fn warnings_are_told() {
     assert_eq!(host.admin().wait(second).unwrap().result, 0x02_0101, "as cold as the threshold under it");
 }
 
-/// Goal:   an I/O queue joins the controller of its host, which is told by its name; whatever identifier it has.
+/// Goal:   an I/O queue joins the controller of its host, which is recognised by its name, whatever identifier it has.
 /// Method: queues of another host and of one that makes a new identifier for each connection.
 #[test]
 fn queues_join_their_host() {
@@ -296,7 +296,7 @@ fn queues_join_their_host() {
     let (queue, status) = join(&HostOptions::default().host);
     assert_eq!(status, Status::SUCCESS);
     KeyValue::new(&queue, nsid).store(&kaml::Key::from(1), b"one", 0).unwrap();
-    assert_eq!(join(&HostOptions::default().host).1, Status::COMMAND_SEQUENCE, "the queue is there already");
+    assert_eq!(join(&HostOptions::default().host).1, Status::COMMAND_SEQUENCE, "the queue exists already");
 }
 
 /// Goal:   a silent host loses its controller, one that keeps it alive does not.

@@ -28,7 +28,7 @@ fn noise(seed: usize, bytes: usize) -> Vec<u8> {
 }
 
 /// Goal:   hosts find in the pages what a disk needs: size, formats, atomicity, what deallocated blocks read as.
-/// Method: what Linux looks at, item by item, beside a Key Value namespace of the same subsystem.
+/// Method: what Linux looks at, item by item, next to a Key Value namespace of the same subsystem.
 #[test]
 fn pages_describe_a_disk() {
     let world = World::new();
@@ -60,7 +60,7 @@ fn pages_describe_a_disk() {
     assert!(Blocks::new(&host, &host.queues()[0], records).is_err(), "it holds no blocks");
 }
 
-/// Goal:   all commands do what the specification says, with every combination of digests and both formats.
+/// Goal:   all commands do what the specification requires, with every combination of digests and both formats.
 /// Method: write, read, compare, verify, zeroes, deallocate, flush; compared with the device itself.
 #[test]
 fn commands_do_what_they_say() {
@@ -110,8 +110,8 @@ fn transfers_of_all_sizes() {
     assert_eq!(status(disk.write(0, &vec![0; 32_769 * 512])), Status::INVALID_FIELD);
 }
 
-/// Goal:   commands that make no sense are refused with the status that hosts expect, and the queue goes on.
-/// Method: ranges behind the end and beyond all numbers, lengths that contradict, fused and unknown commands, commands of
+/// Goal:   commands that make no sense are refused with the status that hosts expect, and the queue continues.
+/// Method: ranges after the end and beyond all numbers, lengths that contradict, fused and unknown commands, commands of
 ///         the other command set.
 #[test]
 fn nonsense_is_refused() {
@@ -154,7 +154,7 @@ fn nonsense_is_refused() {
     assert!(disk.read(0, 100 * 4096).unwrap() == vec![0; 100 * 4096], "nothing was changed");
 }
 
-/// Goal:   hosts create disks beside Key Value namespaces, as `nvme create-ns` does, and delete them.
+/// Goal:   hosts create disks next to Key Value namespaces, as `nvme create-ns` does, and delete them.
 /// Method: both formats, a name; formats and sizes that do not exist; what is created is attached and written.
 #[test]
 fn disks_are_managed_by_hosts() {
@@ -194,8 +194,8 @@ fn disks_are_managed_by_hosts() {
     disk(small).write(0, &[1; 512]).unwrap();
 }
 
-/// Goal:   many commands of several queues and kinds in flight are all answered, with their own data, and a full device
-///         says so until blocks are given back.
+/// Goal:   many commands of several queues and kinds in flight all complete, with their own data, and a full device
+///         reports it until blocks are released.
 /// Method: two queues write and read disjoint ranges, 64 in flight each, while a third thread trims; then a disk larger
 ///         than the device is filled up.
 #[test]

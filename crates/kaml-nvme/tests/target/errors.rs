@@ -1,4 +1,4 @@
-//! The error log: every command that failed is in it, whoever noticed.
+//! The error log: every command that failed is in it, whichever part noticed.
 
 use crate::world::{World, key};
 use kaml::{BlockOptions, CreateOptions, Device, NamespaceOptions, OpenOptions};
@@ -11,7 +11,7 @@ use zerocopy::FromBytes;
 
 const NOWHERE: u16 = 0xffff;
 
-/// Entries, the newest first, as `nvme error-log` reads them: as many as Identify Controller tells, unused ones without a number.
+/// Entries, the newest first, as `nvme error-log` reads them: as many as Identify Controller reports, unused ones without a number.
 fn entries(host: &Controller) -> Vec<ErrorEntry> {
     let bytes = (usize::from(host.page().elpe) + 1) * size_of::<ErrorEntry>();
     let page = host.log_page(&LogRequest { lid: lid::ERRORS, retain: true, offset: 0, bytes, csi: 0 }).unwrap();
@@ -31,7 +31,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
 
 /// Goal:   commands that fail in the device are in the error log with queue, status, namespace, command and the field at fault, as
 ///         those are that are refused before; what is an ordinary answer is not. Counters of the health page agree.
-/// Method: a value that a flipped bit in the file damaged, read over the second of two queues; a full device; a range behind the
+/// Method: a value that a flipped bit in the file damaged, read over the second of two queues; a full device; a range after the
 ///         end; a data length that does not fit, refused before anybody looks at the command; a missing key.
 #[test]
 fn what_fails_is_in_the_error_log() {
@@ -102,7 +102,7 @@ fn what_fails_is_in_the_error_log() {
     let third = ErrorEntry::read_from_bytes(&host.log_page(&part(128)).unwrap()).unwrap();
     assert_eq!(third.number.get(), 3);
     assert_eq!(host.log_page(&part(63 * 64)).unwrap(), [0; 64], "the last one");
-    assert_eq!(status(host.log_page(&part(64 * 64 + 4))), Status::INVALID_FIELD, "behind the end");
+    assert_eq!(status(host.log_page(&part(64 * 64 + 4))), Status::INVALID_FIELD, "after the end");
     // The log is the controller's: another host sees its own errors.
     assert_eq!(entries(&world.host()).len(), 0);
 }

@@ -4,6 +4,7 @@ use crate::world::World;
 use kaml::{BlockOptions, CreateOptions, Device, Key, NamespaceId, NamespaceOptions, Retention, VersionOptions};
 use kaml_nvme::host::{Blocks, Controller, Finished, KeyValue, Queue, Ticket, Wait};
 use kaml_nvme::wire::status::Status;
+use kaml_testkit::Rng;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,21 +26,6 @@ struct Spaces {
     records: NamespaceId,
     versions: NamespaceId,
     disk: NamespaceId,
-}
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
 }
 
 /// A value that can be made again.
@@ -98,7 +84,7 @@ struct Owner {
     spaces: Spaces,
     model: HashMap<Address, Content>,
     stamps: Vec<u64>,
-    /// What it asked for before it vanished.
+    /// Its commands before it vanished.
     open: Vec<Wish>,
     lives: u64,
 }
@@ -118,7 +104,7 @@ impl Life<'_> {
 impl Owner {
     fn new(number: u64, spaces: Spaces) -> Owner {
         let (model, stamps) = (HashMap::new(), vec![0; BLOCKS as usize]);
-        Owner { number, rng: Rng(number * 7919 + 12345), spaces, model, stamps, open: Vec::new(), lives: 0 }
+        Owner { number, rng: Rng::new(number * 7919 + 12345), spaces, model, stamps, open: Vec::new(), lives: 0 }
     }
 
     fn any(&mut self) -> Address {
@@ -138,17 +124,17 @@ impl Owner {
             0..=6 => {
                 let is_long = self.rng.below(20) == 0 && at.0 == self.spaces.records;
                 let len = if is_long { self.rng.below(100_000) } else { self.rng.below(6000) };
-                Wish::Store(at, Content { seed: self.rng.next(), len: len as usize })
+                Wish::Store(at, Content { seed: self.rng.draw(), len: len as usize })
             }
             7 | 8 => Wish::Delete(at),
             9 => Wish::Exist(at),
-            10..=12 => Wish::Write(self.blocks(), self.rng.next() | 1),
+            10..=12 => Wish::Write(self.blocks(), self.rng.draw() | 1),
             13 | 14 => Wish::Read(self.blocks()),
             _ => Wish::Retrieve(at),
         }
     }
 
-    /// Connects, looks what became of what was in flight last time, asks for many things, and vanishes or leaves in order.
+    /// Connects, looks what became of what was in flight last time, requests many things, and vanishes or leaves in order.
     fn live(&mut self, world: &World) {
         let host = world.host_with(|options| options.queues = 2);
         self.lives += 1;
@@ -210,7 +196,7 @@ impl Owner {
             let mut answers: Vec<(Ticket, Finished)> = Vec::new();
             life.queue(number).poll(wait, &mut answers).unwrap();
             for (ticket, finished) in answers {
-                let wish = life.in_flight.remove(&(number, ticket.place())).expect("answered once");
+                let wish = life.in_flight.remove(&(number, ticket.place())).expect("completed one time");
                 self.answered(wish, finished);
             }
         }
@@ -258,7 +244,7 @@ impl Owner {
         }
     }
 
-    /// What is asked for with nothing else under way: a list, zeroes, deallocation, a comparison.
+    /// What is requested with nothing else in progress: a list, zeroes, deallocation, a comparison.
     fn alone(&mut self, life: &mut Life<'_>) {
         self.finish(life);
         let queue = life.queue(0);
@@ -282,7 +268,7 @@ impl Owner {
         self.apply(Wish::Write(blocks, 0));
     }
 
-    /// What was asked for before was carried out or not, and stays so.
+    /// What was requested before was executed or not, and stays so.
     fn find_out(&mut self, host: &Controller) {
         let queue = &host.queues()[0];
         for wish in std::mem::take(&mut self.open) {
@@ -325,7 +311,7 @@ impl Owner {
     }
 }
 
-/// Goal:   whatever hosts ask for at the same time, each finds exactly what it stored, also after it vanished with commands under way:
+/// Goal:   whatever commands hosts send at the same time, each finds exactly what it stored, also after it vanished with commands in progress:
 ///         of each it finds all or nothing, from then on for good.
 /// Method: hosts with commands of all kinds in flight on two queues, each on records, versions and blocks of its own; meanwhile indexes
 ///         leave memory, versions are merged and namespaces come and go, on a device so small that collection never rests. Compared with models, in the
@@ -359,7 +345,7 @@ fn everything_at_once() {
                     owner.find_out(&host);
                 });
             }
-            let mut rng = Rng(round + 99);
+            let mut rng = Rng::new(round + 99);
             while begin.elapsed() < Duration::from_secs_f64(seconds / 2.0) {
                 let any = [spaces.records, spaces.versions, spaces.disk][rng.below(3) as usize];
                 match rng.below(5) {

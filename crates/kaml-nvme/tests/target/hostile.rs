@@ -1,4 +1,4 @@
-//! Hosts that break the protocol, stall, or vanish: the target says why if it can, and serves everybody else.
+//! Hosts that break the protocol, stall, or vanish: the target reports why if it can, and serves everybody else.
 
 use crate::world::{World, key, run_alone};
 use kaml_nvme::host::{HostOptions, KeyValue, Wait};
@@ -37,7 +37,7 @@ pub(crate) fn connect_queue(subsystem: &str, queue: u16, cntlid: u16) -> (Header
     connect_queue_of(subsystem, queue, cntlid, 32)
 }
 
-/// The Connect of a queue of so many entries.
+/// The Connect of a queue of this many entries.
 pub(crate) fn connect_queue_of(subsystem: &str, queue: u16, cntlid: u16, entries: u16) -> (Header, Vec<u8>) {
     let (mut connect, mut data) = (Connect::new_zeroed(), ConnectData::new_zeroed());
     (connect.queue, connect.queue_size, data.cntlid) = (queue.into(), (entries - 1).into(), cntlid.into());
@@ -46,7 +46,7 @@ pub(crate) fn connect_queue_of(subsystem: &str, queue: u16, cntlid: u16, entries
     (Header::Command(connect.command()), data.as_bytes().to_vec())
 }
 
-/// What the target answers before it closes the connection: the types of its PDUs, and the last status and field.
+/// What the target sends before it closes the connection: the types of its PDUs, and the last status and field.
 fn answers(world: &World, sent: &[u8]) -> (Vec<u8>, u16, u32) {
     let mut socket = world.raw();
     socket.write_all(sent).unwrap();
@@ -71,7 +71,7 @@ fn answers(world: &World, sent: &[u8]) -> (Vec<u8>, u16, u32) {
     (kinds, status, field)
 }
 
-/// Goal:   each breach of the protocol is answered with a terminate request that names it.
+/// Goal:   each breach of the protocol completes with a terminate request that names it.
 /// Method: one breach each, written down with the status of the specification.
 #[test]
 fn breaches_are_named() {
@@ -91,7 +91,7 @@ fn breaches_are_named() {
     assert_eq!(
         answers(&world, &opened(vec![4, 1, 72, 0, 76, 0, 0, 0])),
         (vec![1, term], 1, 1),
-        "a digest nobody asked for"
+        "a digest nobody requested"
     );
     assert_eq!(
         answers(&world, &opened(vec![4, 0, 72, 9, 99, 0, 0, 0])),
@@ -102,13 +102,17 @@ fn breaches_are_named() {
     assert_eq!(answers(&world, &opened(huge)), (vec![1, term], 1, 4), "more data than a capsule takes");
     let transfer = Transfer { cid: 1.into(), tag: 3.into(), offset: 0.into(), length: 8.into(), reserved: 0.into() };
     let stray = bytes(&[(Header::DataIn(transfer, true), vec![0; 8])]);
-    assert_eq!(answers(&world, &opened(stray)), (vec![1, term], 1, 10), "data that nobody asked for");
+    assert_eq!(answers(&world, &opened(stray)), (vec![1, term], 1, 10), "data that nobody requested");
     let many = bytes(&[(command(6), vec![]), (command(6), vec![])]);
-    assert_eq!(answers(&world, &opened([many.clone(), many].concat())).0.last(), Some(&5), "answered, not connected");
+    assert_eq!(
+        answers(&world, &opened([many.clone(), many].concat())).0.last(),
+        Some(&5),
+        "a response, but no connection"
+    );
     let mut bad_init = bytes(&[(init(), vec![])]);
     bad_init[8] = 1;
     assert_eq!(answers(&world, &bad_init), (vec![term], 6, 8), "an unknown format");
-    // Who ends the connection gets no answer, also if data are said to begin within the header.
+    // A peer that ends the connection gets no response, also if its data would begin within the header.
     for data_offset in [24, 0] {
         let mut end = vec![kind::H2C_TERM, 0, 24, data_offset, 48, 0, 0, 0, 1, 0];
         end.resize(48, 0);
@@ -116,7 +120,7 @@ fn breaches_are_named() {
     }
 }
 
-/// Goal:   a host whose machine has gone does not stay connected for ever, whether or not it asked for a keep-alive time-out.
+/// Goal:   a host whose machine has gone does not stay connected forever, whether or not it requested a keep-alive time-out.
 /// Method: the system looks after connections itself: their timers are the ones for that.
 #[test]
 fn dead_hosts_are_noticed() {
@@ -138,7 +142,7 @@ fn resident_bytes() -> u64 {
     statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Goal:   hosts that vanish in the middle of anything leave nothing behind.
+/// Goal:   hosts that vanish in the middle of anything leave nothing.
 /// Method: 10 000 connections that end at some byte of a conversation with R2T and data, every second one by a reset;
 ///         afterwards the target holds none of them, has hardly more memory than after the first thousand, and serves. In a process
 ///         of its own, whose memory other tests do not use.
@@ -205,7 +209,7 @@ fn timers(address: &str) -> Vec<String> {
 }
 
 /// Goal:   a real host that vanishes with commands in flight leaves nothing in flight for others.
-/// Method: large stores begun by a host whose connections are cut; another host goes on. Targets that sleep, and that poll and
+/// Method: large stores begun by a host whose connections are cut; another host continues. Targets that sleep, and that poll and
 ///         program pages themselves.
 #[test]
 fn hosts_that_vanish_with_commands_in_flight() {
@@ -227,7 +231,7 @@ fn hosts_that_vanish_with_commands_in_flight() {
 }
 
 /// Goal:   a host that never rests does not have the target for itself.
-/// Method: one keeps 256 commands in flight that are answered at once, for 20 seconds at most; another one has 100 answered
+/// Method: one keeps 256 commands in flight that complete at once, for 20 seconds at most; another one completes 100
 ///         meanwhile, one after the other.
 #[test]
 fn busy_hosts_leave_room_for_others() {
@@ -252,7 +256,7 @@ fn busy_hosts_leave_room_for_others() {
     });
 }
 
-/// Goal:   a host that sends commands and does not read what they come to is told that it has exceeded its queue.
+/// Goal:   a host that sends commands and does not read what they come to gets an error that it has exceeded its queue.
 /// Method: Keep Alives without end, before a Connect and on a queue of 32; the target closes before it has kept much for us.
 #[test]
 fn who_does_not_read_is_cut_off() {
@@ -275,9 +279,9 @@ fn who_does_not_read_is_cut_off() {
     }
 }
 
-/// Goal:   memory that others hold, or want to hold, does not keep a host from short commands; who has not connected holds none.
-/// Method: a target whose memory is as much as two of the longest transfers; two strangers want to send that much without a Connect,
-///         and are refused; a host wants to send it and does not, which takes all of the memory; another one stores and reads.
+/// Goal:   memory that others hold, or request, does not keep a host from short commands; a host that has not connected holds none.
+/// Method: a target whose memory is as much as two of the longest transfers; two strangers try to send that much without a Connect,
+///         and are refused; a host needs to send it and does not, which takes all of the memory; another one stores and reads.
 #[test]
 fn slow_hosts_leave_room_for_others() {
     let world = World::with(|options| options.memory_bytes = 32 << 20);
@@ -291,7 +295,7 @@ fn slow_hosts_leave_room_for_others() {
         let mut stranger = world.raw();
         stranger.write_all(&bytes(&[(init(), vec![]), long(1)])).unwrap();
         stranger.read_exact(&mut first).unwrap();
-        assert_eq!(first[128], kind::RESPONSE, "it is not asked for its data");
+        assert_eq!(first[128], kind::RESPONSE, "its data are not requested");
     }
     let mut slow = world.raw();
     let enable = Property::command(fabrics::PROPERTY_SET, register::CC, false, 0x0046_0061);
@@ -313,9 +317,9 @@ fn slow_hosts_leave_room_for_others() {
     space.store(&key(b"k"), &vec![5; 1 << 20], 0).unwrap();
 }
 
-/// Goal:   hosts that send, or take, their data slowly but never stand still do not keep the memory for ever that others wait for.
+/// Goal:   hosts that send, or take, their data slowly but never stop do not keep the memory forever that others wait for.
 /// Method: a target with memory for two of the longest transfers, all of which a host has: it sends a byte of them every tenth of a
-///         second, or takes 8 KiB of what it asked for. While nobody waits it goes on; then another one asks for as much, and has it
+///         second, or takes 8 KiB of what it requested. While nobody waits it continues; then another one requests as much, and has it
 ///         before hosts give commands up.
 #[test]
 fn trickling_hosts_do_not_starve_others() {
@@ -329,7 +333,7 @@ fn trickling_hosts_do_not_starve_others() {
         socket.read_exact(&mut [0; 176]).unwrap();
         socket
     };
-    // Commands of an admin queue: what they ask for is as long as they say.
+    // Commands of an admin queue: what they request is as long as they state.
     let long = |opcode| {
         let mut command = Command { sgl: Sgl::transport(LONG), ..Command::new(opcode, 0) };
         let dwords = LONG / 4 - 1;
@@ -376,15 +380,15 @@ fn trickling_hosts_do_not_starve_others() {
     let begin = Instant::now();
     others_go_on(&mut |done| {
         while !done.load(Relaxed) && begin.elapsed() < Duration::from_secs(50) {
-            let _ = slow.read(&mut [0; 8192]); // it may be closed by now
+            let _ = slow.read(&mut [0; 8192]); // it can be closed by now
             std::thread::sleep(Duration::from_millis(100));
         }
     });
 }
 
-/// Goal:   long commands come to their turn beside hosts that use all the memory there is with shorter ones, without end.
-/// Method: a target with memory for two of the longest transfers; one host keeps 256 reads of 1 MiB in flight over 16 queues; another one asks for a page
-///         of 16 MiB, which has to be answered in 10 seconds.
+/// Goal:   long commands get their turn while hosts use all memory with shorter ones, without end.
+/// Method: a target with memory for two of the longest transfers; one host keeps 256 reads of 1 MiB in flight over 16 queues; another one requests a page
+///         of 16 MiB, which has to complete in 10 seconds.
 #[test]
 fn long_commands_come_to_their_turn() {
     let world = World::with(|options| options.memory_bytes = 32 << 20);
@@ -400,7 +404,7 @@ fn long_commands_come_to_their_turn() {
                 let (records, mut answers) = (KeyValue::new(queue, nsid), Vec::new());
                 let command = records.retrieving(&key(b"k"), 1 << 20);
                 let (mut in_flight, mut ends) = (0, false);
-                // To the end: answers that nobody takes would hold the memory.
+                // To the end: responses that nobody reads would hold the memory.
                 while !ends || in_flight > 0 {
                     ends = done.load(Relaxed) || begin.elapsed() > Duration::from_secs(25);
                     while !ends && queue.enqueue(command, &[], 1 << 20).unwrap().is_some() {
@@ -422,9 +426,9 @@ fn long_commands_come_to_their_turn() {
     });
 }
 
-/// Goal:   a controller that is reset again and again over one connection begins anew each time: event requests that end with it take no
+/// Goal:   a controller that is reset again and again over one connection begins again each time: event requests that end with it take no
 ///         places of the queue, and what the host had set is as at first.
-/// Method: a queue of 32 and forty resets, each with event requests outstanding and an event configuration; then a feature is asked for.
+/// Method: a queue of 32 and forty resets, each with event requests outstanding and an event configuration; then a feature is requested.
 #[test]
 fn resets_leave_nothing_behind() {
     let world = World::new();
@@ -453,7 +457,7 @@ fn resets_leave_nothing_behind() {
 }
 
 /// Goal:   hosts that are not allowed to connect do not keep out those that are.
-/// Method: as many connections to discovery as there are controllers, all of which stay; then an allowed host.
+/// Method: as many connections to discovery as there are controllers, all of which remain open; then an allowed host.
 #[test]
 fn discovery_leaves_room_for_storage() {
     let world = World::with(|options| options.allowed_hosts = vec![HostOptions::default().host]);
@@ -470,7 +474,7 @@ fn discovery_leaves_room_for_storage() {
     drop(strangers);
 }
 
-/// Goal:   those who connect and do not go on take no place for long, and no more places than there are.
+/// Goal:   those who connect and do not continue take no place for long, and no more places than there are.
 /// Method: eight places, all taken by connections that are silent or send a byte a second, which are dropped when their time
 ///         for connecting to a controller is up and not before; a host is refused, and served afterwards.
 #[test]
@@ -493,7 +497,7 @@ fn slow_connections_are_dropped() {
     drop(world.host());
 }
 
-/// Goal:   a target with connected hosts that want nothing takes no processor time.
+/// Goal:   a target with connected hosts that request nothing takes no processor time.
 /// Method: two hosts with keep-alive, three seconds, the target's thread's time: less than 1 %.
 #[test]
 fn idle_targets_sleep() {
@@ -509,7 +513,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     /// Goal:   no sequence of PDUs, whole or mutated, stops the target.
-    /// Method: random PDUs behind a good beginning, one byte changed; then a good host must be served. Every fifth time to a
+    /// Method: random PDUs after a good beginning, one byte changed; then a good host must be served. Every fifth time to a
     ///         target that polls, which is another each time: it takes a core.
     #[test]
     fn mutated_conversations_are_survived(
@@ -530,7 +534,7 @@ proptest! {
             let at = at.index(sent.len());
             sent[at] = with;
             let mut socket = world.raw();
-            let _ = socket.write_all(&sent); // it may be closed before the end
+            let _ = socket.write_all(&sent); // it can be closed before the end
             let _ = socket.shutdown(std::net::Shutdown::Write);
             let _ = socket.read_to_end(&mut Vec::new());
             drop(world.host());

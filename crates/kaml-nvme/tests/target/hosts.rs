@@ -2,7 +2,7 @@
 
 use crate::world::{World, key};
 use kaml::store::Backing;
-use kaml::{BlockOptions, Condition, Key, NamespaceOptions};
+use kaml::{BlockOptions, Condition, Key, KeyRef, NamespaceOptions};
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue, RemoteDevice, Wait};
 use kaml_nvme::wire::command::{Command, nvm};
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Goal:   what a host asked for that has vanished is over before another host, or the same one again, has a queue: nothing that it
+/// Goal:   commands of a host that has vanished are over before another host, or the same one again, has a queue: nothing that it
 ///         stores is overwritten later.
 /// Method: many values on their way when their host vanishes, long ones and such as come with their commands; the next host stores
 ///         short ones under the same keys at once.
@@ -38,7 +38,7 @@ fn what_a_lost_host_asked_for_is_over_when_the_next_one_connects() {
     assert!(on_their_way > 200, "{on_their_way}");
 }
 
-/// Answers how many are stored already.
+/// Returns how many are stored already.
 fn begin_to_store(queue: &Queue, nsid: u32, keys: &[Key], value: &[u8]) -> usize {
     let store = KeyValue::new(queue, nsid);
     let mut answers = Vec::new();
@@ -49,14 +49,14 @@ fn begin_to_store(queue: &Queue, nsid: u32, keys: &[Key], value: &[u8]) -> usize
     answers.len()
 }
 
-/// Goal:   what a host wanted to know that has gone is not found out: others need not wait for it.
-/// Method: a thousand Verifies of 256 MiB each, which take workers many seconds; their host goes, and the next one stores a value that
+/// Goal:   what a host needed to know that has gone is not found out: others need not wait for it.
+/// Method: a thousand Verifies of 256 MiB each, which take workers many seconds; their host leaves, and the next one stores a value that
 ///         takes a worker.
 #[test]
 fn what_a_lost_host_wanted_to_know_is_left() {
     let world = World::new();
     let nsid = world.namespace("a");
-    let options = NamespaceOptions { blocks: Some(BlockOptions::new(4096, 1 << 16)), ..NamespaceOptions::default() };
+    let options = NamespaceOptions::from(BlockOptions::new(4096, 1 << 16));
     let disk = world.device.create_namespace("disk", &options).unwrap();
     let lost = world.host_with(|options| options.depth = 1000);
     let mut verify = Command::new(nvm::VERIFY, disk);
@@ -82,8 +82,8 @@ fn ends(what: impl FnOnce() + Send + 'static) -> bool {
     told.recv_timeout(Duration::from_secs(20)).is_ok()
 }
 
-/// Goal:   who waits for a place on a queue gets it when another thread takes its answer, though nothing more is received then.
-/// Method: a queue for one command, whose answer is there for a while before it is taken; another thread wants to send meanwhile.
+/// Goal:   a thread that waits for a place on a queue gets it when another thread takes its response, though nothing more is received then.
+/// Method: a queue for one command, whose response waits for a while before it is taken; another thread needs to send meanwhile.
 #[test]
 fn answers_that_are_taken_make_room() {
     let world: &World = Box::leak(Box::new(World::new()));
@@ -111,11 +111,12 @@ fn batched_reads_share_a_queue() {
         let url = format!("nvme+tcp://{}/{}", world.address, world.subsystem).parse().unwrap();
         let remote = RemoteDevice::open(&url, &HostOptions { depth, ..HostOptions::default() }).unwrap();
         let read = move || {
+            let names: Vec<KeyRef<'_>> = keys.iter().map(KeyRef::from).collect();
             for _ in 0..20 {
                 let mut found = [0; 64];
                 remote
                     .reader()
-                    .get_many(nsid, &keys, &mut |place, value| found[place] += value.unwrap().unwrap().len());
+                    .get_many(nsid, &names, &mut |place, value| found[place] += value.unwrap().unwrap().len());
                 assert_eq!(found, [bytes; 64]);
             }
         };

@@ -15,7 +15,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
     result.unwrap_err().status().expect("an answer of the controller")
 }
 
-/// Goal:   all five commands do what the specification says, with every combination of digests.
+/// Goal:   all five commands do what the specification requires, with every combination of digests.
 /// Method: store, conditions, retrieve into buffers of other sizes, exist, delete; compare with the device itself.
 #[test]
 fn commands_do_what_they_say() {
@@ -28,7 +28,7 @@ fn commands_do_what_they_say() {
         space.store(&name, b"value", 0).unwrap();
         assert_eq!(world.device.get(nsid, name).unwrap().unwrap(), b"value");
         assert_eq!(space.retrieve(&name, 100).unwrap(), Some((b"value".to_vec(), 5)));
-        assert_eq!(space.retrieve(&name, 3).unwrap(), Some((b"val".to_vec(), 5)), "the size is told in any case");
+        assert_eq!(space.retrieve(&name, 3).unwrap(), Some((b"val".to_vec(), 5)), "the size is returned in any case");
         assert_eq!(space.retrieve(&name, 0).unwrap(), Some((vec![], 5)));
         assert!(space.exist(&name).unwrap());
         assert_eq!(status(space.store(&name, b"x", store::MUST_NOT_EXIST)), Status::KEY_EXISTS);
@@ -68,7 +68,7 @@ fn values_of_all_sizes() {
     }
 }
 
-/// Goal:   commands that make no sense are refused with the status that hosts expect, and the queue goes on.
+/// Goal:   commands that make no sense are refused with the status that hosts expect, and the queue continues.
 /// Method: keys too short and too long, sizes that contradict, unknown opcodes and namespaces.
 #[test]
 fn nonsense_is_refused() {
@@ -94,12 +94,10 @@ fn nonsense_is_refused() {
     assert_eq!(send(kv::EXIST, 0, 0, 1, b""), Status::INVALID_NAMESPACE);
     assert_eq!(send(kv::FLUSH, u32::MAX, 0, 0, b""), Status::SUCCESS);
     assert_eq!(send(kv::FLUSH, nsid, 0, 0, b""), Status::SUCCESS);
-    let counters = world
-        .device
-        .create_namespace("u64", &kaml::NamespaceOptions { keys: kaml::KeyKind::U64, ..Default::default() });
+    let counters = world.device.create_namespace("u64", &kaml::NamespaceOptions::records(kaml::KeyKind::U64));
     let counters = counters.unwrap();
     host.identify(2, 0, 0).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(1100)); // the target has looked what is there
+    std::thread::sleep(std::time::Duration::from_millis(1100)); // the target has looked what exists
     assert_eq!(send(kv::STORE, counters, 1, 3, b"x"), Status::INVALID_KEY_SIZE);
 }
 
@@ -130,7 +128,7 @@ fn lists_answer_every_key_once() {
     assert_eq!(space.list(None, 4).unwrap(), [], "no room for any");
 }
 
-/// Goal:   many commands in flight from several threads and queues are all answered, with their own data.
+/// Goal:   many commands in flight from several threads and queues all complete, with their own data.
 /// Method: four threads over two queues, 64 stores and retrieves in flight each.
 #[test]
 fn many_in_flight() {
@@ -161,7 +159,7 @@ fn many_in_flight() {
     });
 }
 
-/// Goal:   durable stores are answered when the disk has them, not when the target looks after its time-outs.
+/// Goal:   durable stores complete when the disk has them, not when the target looks after its time-outs.
 /// Method: rounds of stores and of writes of blocks to a device on a file; each round would take half a second.
 #[test]
 fn answers_do_not_wait_for_ticks() {

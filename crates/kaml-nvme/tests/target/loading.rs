@@ -1,21 +1,21 @@
 //! Indexes that are loaded while hosts are at work.
 
-use crate::held::Held;
 use crate::world::{World, key};
 use kaml::{BlockOptions, Device};
 use kaml_nvme::host::{Blocks, KeyValue};
 use kaml_nvme::wire::keyvalue::store;
 use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::status::Status;
+use kaml_testkit::Held;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Goal:   a command on a namespace whose index is not in memory does what it is told and holds up nobody in another one, also not
+/// Goal:   a command on a namespace whose index is not in memory executes and holds up nobody in another one, also not
 ///         on its own queue.
 /// Method: reads of indexes are held up while each kind of command is sent to records and to blocks that are not in memory; others
-///         are stored, retrieved, listed, written and read meanwhile. Then all of the first are answered, and what they changed is
-///         there.
+///         are stored, retrieved, listed, written and read meanwhile. Then all of the first complete, and what they changed
+///         exists.
 #[test]
 fn others_go_on_while_an_index_is_loaded() {
     let (held, medium) = Held::new();
@@ -76,7 +76,7 @@ fn others_go_on_while_an_index_is_loaded() {
         }
         assert!(!device.is_namespace_loaded(idle).unwrap() && !device.is_namespace_loaded(idle_disk).unwrap());
         done.send(()).unwrap();
-        assert!(watch.join().unwrap(), "nothing was answered until the indexes were there");
+        assert!(watch.join().unwrap(), "nothing completed until the indexes were loaded");
     });
     assert_eq!(records.retrieve(&key(b"new"), 10).unwrap().unwrap().0, b"stored");
     assert_eq!(device.get(idle, key(b"both")).unwrap().unwrap(), b"2");
@@ -88,8 +88,8 @@ fn others_go_on_while_an_index_is_loaded() {
     }
 }
 
-/// Goal:   commands on a namespace whose index cannot be read end with an error, change nothing, and hinder nobody else; once it can
-///         be read again, they are carried out.
+/// Goal:   commands on a namespace whose index cannot be read end with an error, change nothing, and hinder nobody else; after it can
+///         be read again, they are executed.
 /// Method: reads of flash fail while each kind of command is sent to records and to blocks that are not in memory, several at once;
 ///         records of another namespace are stored and retrieved between them. Then the same commands again.
 #[test]
@@ -135,7 +135,7 @@ fn an_index_that_cannot_be_read_fails_its_own_commands() {
             assert_eq!(others.retrieve(&key(&[round]), 50).unwrap().unwrap().0, [round; 50]);
         }
     });
-    assert!(!others.exist(&key(b"both")).unwrap(), "half of a Put is there");
+    assert!(!others.exist(&key(b"both")).unwrap(), "half of a Put exists");
     held.fails.store(false, Ordering::SeqCst);
     commands.iter().for_each(|command| command().unwrap());
     assert_eq!(device.get(lost, key(b"both")).unwrap().unwrap(), b"2");

@@ -1,6 +1,5 @@
 //! What hosts can make a target take of memory.
 
-use crate::held::Held;
 use crate::hostile::{self, bytes, connect_queue, connect_queue_of, init};
 use crate::world::{World, key, run_alone};
 use kaml::{BlockOptions, CreateOptions, Device, NamespaceId, NamespaceOptions, VersionOptions};
@@ -11,6 +10,7 @@ use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, DISCOVERY_NQN, Property, kind, re
 use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::pdu::{Header, Transfer, kind as pdu};
 use kaml_nvme::wire::status::Status;
+use kaml_testkit::Held;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) fn peak_bytes() -> u64 {
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() << 10
 }
 
-/// Goal:   the memory of a target bounds what reads have under way whose hosts have room for less than the value.
+/// Goal:   the memory of a target bounds what reads have in progress whose hosts have room for less than the value.
 /// Method: 1024 Retrieves of 4 MiB into nothing, and into 4 KiB, over eight queues, then lists of 64 such keys and versions: with
 ///         memory for 16 MiB the process takes no more than 96 MiB more, where the values of one round of the target's loop are
 ///         twice as long. In a process of its own, whose memory other tests do not use.
@@ -41,7 +41,7 @@ fn short_buffers() {
     let options = CreateOptions { block_bytes: Some(8 << 20), ..CreateOptions::new(512 << 20) };
     let world = World::serving(Device::in_memory(&options).unwrap(), |options| options.memory_bytes = 16 << 20);
     let nsid = world.namespace("a");
-    let versions = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let versions = NamespaceOptions::from(VersionOptions::default());
     let past = world.device.create_namespace("past", &versions).unwrap();
     let value: Vec<u8> = (0..VALUE).map(|at| (at / 4096) as u8).collect();
     world.device.put(nsid, key(b"k"), &value).unwrap();
@@ -97,7 +97,7 @@ fn held_up() -> (Arc<Held>, Device, NamespaceId) {
     (held, device, nsid)
 }
 
-/// Goal:   what a host asked for that has gone counts in the target's memory until it is over: nobody has more by leaving again and again.
+/// Goal:   commands of a host that has left count in the target's memory until they end, so leaving repeatedly gains no memory.
 ///         What nobody has begun is over at once.
 /// Method: a target without sockets; two of many values are on their way to the device, held up, when their host leaves.
 #[test]
@@ -127,7 +127,7 @@ fn commands_of_the_gone_count_until_they_are_over() {
     }
     let under_way = target.used_bytes();
     assert!(under_way >= 16 * VALUE as usize, "they wait for workers: {under_way}");
-    // One or both workers have begun one; what else is there nobody begins.
+    // One or both workers have begun one; the others are not begun.
     while held.waiting.load(Ordering::SeqCst) == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -142,7 +142,7 @@ fn commands_of_the_gone_count_until_they_are_over() {
     assert_eq!(target.used_bytes(), 0);
     for number in 0..16u8 {
         let is_there = device.exists(nsid, key(&[number])).unwrap();
-        assert_eq!(is_there, usize::from(number) < begun, "{number}: those begun are carried out");
+        assert_eq!(is_there, usize::from(number) < begun, "{number}: those begun are executed");
     }
 }
 
@@ -158,22 +158,22 @@ fn enabled(world: &World) -> (TcpStream, u16) {
     (admin, cntlid)
 }
 
-/// Reads answers without data; statuses of so many.
+/// Reads answers without data; statuses of this many.
 fn statuses(socket: &mut TcpStream, count: usize) -> Vec<u16> {
     let mut answers = vec![0; 24 * count];
     socket.read_exact(&mut answers).unwrap();
     answers.chunks(24).map(|answer| u16::from_le_bytes([answer[22], answer[23]])).collect()
 }
 
-/// Goal:   data in capsules, for which no host asks before it sends them, count in the memory of a target: while that is in use,
-///         nobody listens to who has sent them.
+/// Goal:   data in capsules, which hosts send without a request, count in the memory of a target: while that is in use,
+///         the target does not listen to their hosts.
 #[test]
 fn data_in_capsules_are_bounded() {
     run_alone("memory::capsules");
 }
 
 /// Method: four queues send stores of 8 KiB, 32 MiB together, to a target with 4 MiB; they wait for an index that is not in memory,
-///         whose reads are held up. The process takes no more than 16 MiB. Once reads go on, each store is answered.
+///         whose reads are held up. The process takes no more than 16 MiB. Once reads continue, each store completes.
 #[test]
 #[ignore = "data_in_capsules_are_bounded runs it in a process of its own"]
 fn capsules() {
@@ -220,8 +220,8 @@ fn capsules() {
     });
 }
 
-/// Goal:   a host that goes while nobody listens to it is noticed, and what it asked for is given up.
-/// Method: a target with 1 MiB; a queue of a host has more than that in compares under way, whose reads are held up, when it closes its
+/// Goal:   a host that leaves while the target does not listen to it is noticed, and what it requested is given up.
+/// Method: a target with 1 MiB; a queue of a host has more than that in compares in progress, whose reads are held up, when it closes its
 ///         connection. While they are held up the host can have the queue again.
 #[test]
 fn who_goes_unheard_is_noticed() {
@@ -261,8 +261,8 @@ fn who_goes_unheard_is_noticed() {
 }
 
 /// Goal:   a host that nobody listens to does not lose its controller by being silent: any command would keep it alive, but none is heard.
-/// Method: a target with 1 MiB, and a keep-alive time-out of one second; a queue has more than that in compares under way, whose reads
-///         are held up for three and a half. Then each is answered.
+/// Method: a target with 1 MiB, and a keep-alive time-out of one second; a queue has more than that in compares in progress, whose reads
+///         are held up for three and a half. Then each completes.
 #[test]
 fn who_is_not_listened_to_is_not_silent() {
     const COMPARES: u16 = 160;
@@ -388,8 +388,8 @@ fn many_records() {
     assert_eq!(target.used_bytes(), 0);
 }
 
-/// Goal:   lists of keys that went take no memory, whoever still waits for what there is of their keys.
-/// Method: two workers are held up; behind them wait a thousand commands, each for a list of its own, of which 64 at most are there at a
+/// Goal:   dropped lists of keys take no memory, even while commands wait for the values of their keys.
+/// Method: two workers are held up; after them wait a thousand commands, each for a list of its own, of which 64 at most exist at a
 ///         time. The process takes no more than 32 MiB, where a thousand lists are 96. In a process of its own, whose memory other tests
 ///         do not use.
 #[test]
@@ -449,10 +449,10 @@ fn told(mut sent: &[u8]) -> Vec<(u8, u16)> {
     told
 }
 
-/// Goal:   a reset ends what was asked for before on the admin queue: no answer comes behind it, identifiers and entries are free, and
-///         what is under way counts in the target's memory until it is over.
-/// Method: a target without sockets; a namespace that is being created behind two held workers, a request for an event, another one that
-///         is aborted just before, a command whose data were asked for, and one that waits for memory. Then as many resets as fill the queue.
+/// Goal:   a reset ends what was requested before on the admin queue: no answer comes after it, identifiers and entries are free, and
+///         what is in progress counts in the target's memory until it is over.
+/// Method: a target without sockets; a namespace that is being created after two held workers, a request for an event, another one that
+///         is aborted just before, a command whose data were requested, and one that waits for memory. Then as many resets as fill the queue.
 #[test]
 fn resets_end_admin_commands() {
     let (held, medium) = Held::new();
@@ -492,7 +492,7 @@ fn resets_end_admin_commands() {
     target.settle();
     let responses = |cids: &[u16]| cids.iter().map(|cid| (pdu::RESPONSE, *cid)).collect::<Vec<_>>();
     assert_eq!(before, (vec![(pdu::R2T, 10)], 4096 + 512));
-    assert_eq!(reset, (responses(&[12, 13, 14]), 4096 + 512), "what was begun, and what the host was asked for");
+    assert_eq!(reset, (responses(&[12, 13, 14]), 4096 + 512), "what was begun, and what was requested from the host");
     assert_eq!(after, (responses(&[7]), 4096));
     assert_eq!(told(&target.take_sent(admin)), []);
     assert_eq!((target.used_bytes(), device.namespaces().len()), (0, 2));
@@ -505,7 +505,7 @@ fn resets_end_admin_commands() {
 }
 
 /// Goal:   who has no business with long transfers gets no memory for them: before a controller is enabled, and of one for discovery.
-/// Method: Security Send, which there is none of; where there is room, the target asks for its data first.
+/// Method: Security Send, which there is none of; where there is room, the target requests its data first.
 #[test]
 fn long_transfers_need_a_ready_controller() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();

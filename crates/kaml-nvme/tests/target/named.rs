@@ -11,7 +11,7 @@ fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
 
 /// Goal:   keys of several namespaces are read by a list, each with its own value, whatever the room.
 /// Method: 300 keys over two namespaces, a third of them missing, values of 0 to 6000 bytes; rooms from a few values to all,
-///         and one that is too small for the longest, which is told without its bytes.
+///         and one that is too small for the longest, which is returned without its bytes.
 #[test]
 fn keys_are_read_by_a_list() {
     let world = World::new();

@@ -1,7 +1,7 @@
 //! The record cache and transactions over a remote device.
 
 use crate::world::{World, key};
-use kaml::store::{Backing, Store, StoreError, StoreOptions, WriteMode};
+use kaml::store::{Backing, Store, StoreOptions, WriteMode};
 use kaml::{
     Batch, CreateOptions, Device, MergePolicy, NamespaceChange, NamespaceInfo, NamespaceOptions, VersionOptions,
 };
@@ -14,7 +14,7 @@ fn remote(world: &World) -> RemoteDevice {
 }
 
 /// Goal:   transactions on a remote device are atomic and isolated as on a local one.
-/// Method: four threads move money between 16 accounts over two namespaces; the sum stays, on the device too.
+/// Method: four threads move money between 16 accounts over two namespaces; the sum does not change, on the device too.
 #[test]
 fn transactions_over_a_remote_device() {
     let world = World::new();
@@ -60,7 +60,8 @@ fn a_remote_device_is_a_device() {
         batch.put(nsid, size as u64, &vec![size as u8; size]);
     }
     remote.write(&batch).unwrap();
-    let keys: Vec<_> = sizes.iter().map(|size| kaml::Key::from(*size as u64)).chain([key(b"none")]).collect();
+    let keys: Vec<kaml::KeyRef<'_>> =
+        sizes.iter().map(|size| (*size as u64).into()).chain([key(b"none").into()]).collect();
     let mut found = vec![None; keys.len()];
     remote.reader().get_many(nsid, &keys, &mut |place, value| found[place] = Some(value.unwrap()));
     for (place, value) in found.into_iter().enumerate() {
@@ -70,21 +71,18 @@ fn a_remote_device_is_a_device() {
     let mut batch = Batch::new();
     batch.put_if_absent(nsid, 1, b"x");
     let conflict = remote.write(&batch).unwrap_err();
-    assert!(matches!(conflict.command(), Some(kaml_device::Error::Conflict { present: true, .. })), "{conflict}");
+    assert!(matches!(conflict, kaml::Error::Conflict { present: true, .. }), "{conflict}");
     assert_eq!(remote.limits().value_bytes_max, world.device.info().value_bytes_max);
-    assert!(remote.exists(nsid, 1.into()).unwrap());
+    assert!(remote.exists(nsid, 1u64).unwrap());
     remote.delete_namespace(nsid).unwrap();
-    assert!(matches!(
-        remote.exists(nsid, 1.into()).unwrap_err().command(),
-        Some(kaml_device::Error::UnknownNamespace(_))
-    ));
+    assert!(matches!(remote.exists(nsid, 1u64).unwrap_err(), kaml::Error::UnknownNamespace(_)));
     for bad in ["tcp://x/nqn.x", "nvme+tcp://x", "nvme+tcp://x:1/subsystem"] {
         assert!(bad.parse::<RemoteUrl>().is_err(), "{bad}");
     }
 }
 
-/// Goal:   who deletes a namespace takes nothing along that was to be stored in others, whatever is stored together; and one that is
-///         there, but not attached, is not taken for deleted.
+/// Goal:   a host that deletes a namespace loses nothing that was to be stored in others, whatever is stored together; and one that is
+///         present, but not attached, is not taken for deleted.
 /// Method: Puts over two namespaces, one of which another host makes and deletes; then stores that keep commits, or put in the cache
 ///         alone, while another host deletes one of their namespaces, each of the two in turn.
 #[test]
@@ -96,14 +94,12 @@ fn deleted_namespaces_take_nothing_along() {
     let mut batch = Batch::new();
     batch.put(kept, key(b"k"), b"v").put(late, key(b"k"), b"v");
     let refused = host.write(&batch).unwrap_err();
-    assert!(refused.command().is_none(), "it is there: {refused}");
-    assert!(host.put_if(late, key(b"k"), b"v", kaml::Condition::Always).unwrap_err().command().is_none());
+    assert!(matches!(refused, kaml::Error::Remote(_)), "it exists: {refused}");
+    let refused = host.put_if(late, key(b"k"), b"v", kaml::Condition::Always).unwrap_err();
+    assert!(matches!(refused, kaml::Error::Remote(_)), "it exists: {refused}");
     other.delete_namespace(late).unwrap();
     let refused = host.write(&batch).unwrap_err();
-    assert!(
-        matches!(refused.command(), Some(kaml_device::Error::UnknownNamespace(id)) if *id == late),
-        "not there is {late}: {refused}"
-    );
+    assert!(matches!(refused, kaml::Error::UnknownNamespace(id) if id == late), "not there is {late}: {refused}");
     let delayed = StoreOptions { durability_delay: Duration::from_secs(60), ..StoreOptions::new(4 << 20) };
     let back = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(4 << 20) };
     for (options, gone) in [(&delayed, 0), (&delayed, 1), (&back, 0), (&back, 1)] {
@@ -123,7 +119,7 @@ fn deleted_namespaces_take_nothing_along() {
     }
 }
 
-/// Goal:   a host changes namespaces as the device itself does, and its records stay.
+/// Goal:   a host changes namespaces as the device itself does, and its records are kept.
 /// Method: rename, other logs, rules of merges, each looked at on the device and by another host; what makes no sense.
 #[test]
 fn a_host_changes_namespaces() {
@@ -133,14 +129,14 @@ fn a_host_changes_namespaces() {
     let host = remote(&world);
     let notes = world.namespace("notes");
     let merge_when_low = Some(MergePolicy { keep_last: 2, keep_for_ns: 3 << 40, keep_internal: true });
-    let versions = Some(VersionOptions { merge_when_low, ..VersionOptions::default() });
-    let past = host.create_namespace("past", &NamespaceOptions { versions, ..NamespaceOptions::default() }).unwrap();
+    let versions = VersionOptions { merge_when_low, ..VersionOptions::default() };
+    let past = host.create_namespace("past", &versions.into()).unwrap();
     // One that was connected before would not find it attached.
     let other = remote(&world);
     let told = |id: u32| {
         let find = |infos: Vec<NamespaceInfo>| infos.into_iter().find(|info| info.id == id).unwrap();
         let (here, there) = (find(world.device.namespaces()), find(other.namespaces().unwrap()));
-        let attributes = |info: &NamespaceInfo| (info.name.clone(), info.logs.clone(), info.merge_when_low);
+        let attributes = |info: &NamespaceInfo| (info.name.clone(), info.logs.clone(), info.merge_when_low());
         assert_eq!(attributes(&here), attributes(&there));
         attributes(&here)
     };
@@ -161,9 +157,9 @@ fn a_host_changes_namespaces() {
 
     let refused = |id, change: &NamespaceChange| host.set_namespace(id, change).unwrap_err();
     let error = refused(notes, &never);
-    assert!(matches!(error.command(), Some(kaml_device::Error::KeepsNoVersions(_))), "{error}");
+    assert!(matches!(error, kaml::Error::KeepsNoVersions(_)), "{error}");
     let error = refused(999, &both);
-    assert!(matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(999))), "{error}");
+    assert!(matches!(error, kaml::Error::UnknownNamespace(999)), "{error}");
     refused(notes, &NamespaceChange { logs: Some(vec![last + 1]), ..NamespaceChange::default() });
     refused(notes, &NamespaceChange { name: Some("past".into()), ..NamespaceChange::default() });
     refused(notes, &NamespaceChange { name: Some("n".repeat(65)), ..NamespaceChange::default() });
@@ -172,14 +168,14 @@ fn a_host_changes_namespaces() {
 }
 
 /// Goal:   a store over a remote device refuses a value that its namespace does not take at once, and keeps what others have put; Identify
-///         tells each namespace's own limit.
-/// Method: a version that is too long, put in the cache alone and in a transaction with delayed durability, beside good records; the
+///         reports each namespace's own limit.
+/// Method: a version that is too long, put in the cache alone and in a transaction with delayed durability, together with good records; the
 ///         longest one that is taken; a namespace that comes later, and none.
 #[test]
 fn too_long_versions_are_refused_at_once() {
     let world = World::new();
     let plain = world.namespace("plain");
-    let versions = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let versions = NamespaceOptions::from(VersionOptions::default());
     let past = world.device.create_namespace("past", &versions).unwrap();
     let (all, of_versions) = (world.device.info().value_bytes_max, Backing::value_bytes_max(&world.device, past));
     assert!(of_versions < all, "{of_versions} and {all}");
@@ -189,7 +185,7 @@ fn too_long_versions_are_refused_at_once() {
     }
     let later = host.create_namespace("later", &versions).unwrap();
     let of_later = Backing::value_bytes_max(&world.device, later);
-    assert!(of_later < of_versions, "it has what is left of the ring");
+    assert!(of_later < of_versions, "it has the remainder of the ring");
     assert_eq!((host.value_bytes_max(later), host.value_bytes_max(99)), (of_later, all));
 
     let delayed = StoreOptions { durability_delay: Duration::from_secs(3600), ..StoreOptions::new(32 << 20) };
@@ -200,10 +196,10 @@ fn too_long_versions_are_refused_at_once() {
         store.put(plain, key(b"k"), b"put").unwrap();
         store.run(|txn| txn.insert(plain, committed, b"committed")).unwrap();
         for result in [store.put(past, key(b"k"), &long), store.run(|txn| txn.insert(past, committed, &long))] {
-            let Err(StoreError::Device(error)) = result else { panic!("{result:?}") };
+            let Err(error) = result else { panic!("{result:?}") };
             let max = of_versions;
-            let Some(kaml_device::Error::ValueTooLarge { max: told, .. }) = error.command() else { panic!("{error}") };
-            assert_eq!(*told, max);
+            let kaml::Error::ValueTooLarge { max: told, .. } = error else { panic!("{error}") };
+            assert_eq!(told, max);
         }
         store.put(past, key(b"k"), &long[1..]).unwrap();
         store.flush().unwrap();

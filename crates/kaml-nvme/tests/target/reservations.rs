@@ -1,6 +1,5 @@
 //! Reservations: hosts that keep each other from using a namespace.
 
-use crate::held::Held;
 use crate::world::{World, key};
 use kaml::{BlockOptions, Device, NamespaceOptions, VersionOptions};
 use kaml_nvme::host::{Blocks, Controller, Error, KeyValue, Reservations, Ticket};
@@ -10,6 +9,7 @@ use kaml_nvme::wire::logs::{LogRequest, lid};
 use kaml_nvme::wire::manage::{PutAction, encode_put};
 use kaml_nvme::wire::reservations::{Kind, Notice, Registrant, Report, Wish};
 use kaml_nvme::wire::status::Status;
+use kaml_testkit::Held;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn notice(host: &Controller) -> (u8, u32, u8) {
     (page[8], u32::from_le_bytes(page[12..16].try_into().unwrap()), page[9])
 }
 
-/// Goal:   whoever does not hold a reservation is refused whatever it excludes, by every command that reaches the namespace.
+/// Goal:   a host that does not hold a reservation is refused whatever it excludes, by every command that reaches the namespace.
 /// Method: records, blocks and versions reserved by one host; commands of all groups by another, batches over several
 ///         namespaces and management included; then the same without a reservation.
 #[test]
@@ -45,7 +45,7 @@ fn others_are_kept_out() {
     let world = World::new();
     let (free, records) = (world.namespace("free"), world.namespace("records"));
     let disk = world.device.create_namespace("disk", &BlockOptions::new(512, 1000).into()).unwrap();
-    let versioned = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let versioned = NamespaceOptions::from(VersionOptions::default());
     let past = world.device.create_namespace("past", &versioned).unwrap();
     let (mine, other) = (host(&world, 1), host(&world, 2));
     let queue = &other.queues()[0];
@@ -144,8 +144,8 @@ fn reports_tell_how_they_stand() {
     assert_eq!(status(of(&first, nsid).report()), Some(Status::INVALID_NAMESPACE));
 }
 
-/// Goal:   a host that is taken a registration away is told so, and stays out, also when it connects anew.
-/// Method: preempt a host that waits for events, twice for two namespaces, one of which it does not want to hear of.
+/// Goal:   a host that loses its registration is notified, and stays unregistered, also when it connects again.
+/// Method: preempt a host that waits for events, twice for two namespaces, one of which it has masked.
 #[test]
 fn those_who_lose_are_told() {
     let world = World::new();
@@ -179,9 +179,9 @@ fn those_who_lose_are_told() {
     assert_eq!((notice(&other), notice(&mine)), ((0, 0, 0), (0, 0, 0)));
 }
 
-/// Goal:   when Preempt and Abort is answered, nothing that its victim has begun changes the namespace any more.
-/// Method: a victim that stores large values, preempted sooner or later: what is there at the answer is there when all of
-///         them are answered, and it is those that were not refused.
+/// Goal:   when Preempt and Abort completes, nothing that its victim has begun changes the namespace any more.
+/// Method: a victim that stores large values, preempted sooner or later: what exists at the completion still exists when all of
+///         them complete, and it is those that were not refused.
 #[test]
 fn aborted_commands_are_over() {
     let world = World::new();
@@ -221,8 +221,8 @@ fn aborted_commands_are_over() {
 
 /// Goal:   Preempt and Abort waits for what its victim has begun on the namespace, and for nothing else: neither for what it does
 ///         elsewhere, nor for others that have gone.
-/// Method: workers are held up by a host's read of the namespace, which goes, and by the victim's of another one; preempted then, and
-///         again with a read of the namespace under way.
+/// Method: workers are held up by a host's read of the namespace, which leaves, and by the victim's of another one; preempted then, and
+///         again with a read of the namespace in progress.
 #[test]
 fn others_are_not_waited_for() {
     let (held, medium) = Held::new();
@@ -272,7 +272,7 @@ fn others_are_not_waited_for() {
 }
 
 /// Goal:   the same holds for a victim whose connections are gone, which is why hosts are preempted.
-/// Method: a victim that disconnects in the middle of large stores; what is there at the answer is there a while later.
+/// Method: a victim that disconnects in the middle of large stores; what exists at the answer is there a while later.
 #[test]
 fn commands_of_the_gone_are_over() {
     let world = World::new();

@@ -1,6 +1,5 @@
-//! Hosts that ask for much, and hosts that go, beside others.
+//! Hosts that request much, and hosts that leave, together with others.
 
-use crate::held::Held;
 use crate::hostile::{bytes, connect_queue, init};
 use crate::memory::peak_bytes;
 use crate::world::{World, key, run_alone};
@@ -10,6 +9,7 @@ use kaml_nvme::wire::command::{Command, kv, nvm};
 use kaml_nvme::wire::fabrics::{CNTLID_DYNAMIC, Property, kind, register};
 use kaml_nvme::wire::status::Status;
 use kaml_nvme::wire::versions::{put_at, put_diff, put_merge};
+use kaml_testkit::Held;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::slice::from_ref;
@@ -34,7 +34,7 @@ fn flood(host: &Controller, disk: NamespaceId, count: usize) {
     host.queues()[0].send().unwrap();
 }
 
-/// A trim of so many ranges and one more.
+/// A trim of this many ranges and one more.
 fn trim(disk: NamespaceId, more: u32) -> Command {
     let mut dataset = Command::new(nvm::DATASET_MANAGEMENT, disk);
     (dataset.cdw10, dataset.cdw11) = (more.into(), 4.into());
@@ -49,7 +49,7 @@ fn ranges(of: &[Range<u64>]) -> Vec<u8> {
     of.iter().flat_map(one).collect()
 }
 
-/// How many commands of a host have been answered that nobody has heard of.
+/// How many commands of a host have completed without a response read.
 fn answered(host: &Controller) -> usize {
     let mut answers = Vec::new();
     host.queues()[0].poll(Wait::No, &mut answers).unwrap();
@@ -57,8 +57,8 @@ fn answered(host: &Controller) -> usize {
 }
 
 /// Goal:   a host that asks workers for minutes of work keeps nobody else waiting for more than a piece of it.
-/// Method: a thousand verifications of 256 MiB each, and beside them stores, lists and compares of another host, which take a worker,
-///         too: they are answered while nearly all of the first are not.
+/// Method: a thousand verifications of 256 MiB each, and meanwhile stores, lists and compares of another host, which take a worker,
+///         too: they complete while nearly all of the first are not.
 #[test]
 fn hosts_take_turns() {
     let world = World::new();
@@ -76,10 +76,10 @@ fn hosts_take_turns() {
     assert!(answered(&busy) < 100, "each of the other host's waits for one piece");
 }
 
-/// Goal:   what a host that has gone asked for and nobody has begun is not done: it may have been done since by another way, and is not
+/// Goal:   commands of a host that has left are not executed if no worker has begun them: they may have been done since by another way, and is not
 ///         to be overwritten. Others can connect meanwhile; so can that host.
-/// Method: both workers are held up by reads of an index; a host's store of a long value comes behind them, and the host goes. Another
-///         one connects, and stores another value under the key; then the workers go on.
+/// Method: both workers are held up by reads of an index; a host's store of a long value comes after them, and the host leaves. Another
+///         one connects, and stores another value under the key; then the workers continue.
 #[test]
 fn what_nobody_has_begun_goes_with_its_host() {
     let (held, medium) = Held::new();
@@ -98,7 +98,7 @@ fn what_nobody_has_begun_goes_with_its_host() {
     }
     let store = KeyValue::new(&lost.queues()[0], records).storing(&key(b"key"), VALUE_BYTES, 0);
     let _ = lost.queues()[0].submit(store, &[1; VALUE_BYTES], 0).unwrap();
-    // The first is answered behind the request for the value, the second is sent behind the value.
+    // The first completes after the request for the value, the second is sent after the value.
     for _ in 0..2 {
         assert!(!KeyValue::new(&lost.queues()[0], records).exist(&key(b"key")).unwrap());
     }
@@ -119,14 +119,14 @@ fn what_nobody_has_begun_goes_with_its_host() {
     for wait in waits {
         assert_eq!(slow.queues()[0].wait(wait).unwrap().status, Status::SUCCESS);
     }
-    // A worker's job, which would come behind the lost host's.
+    // A worker's job, which would come after the lost host's.
     KeyValue::new(&slow.queues()[0], records).store(&key(b"other"), &[2; VALUE_BYTES], 0).unwrap();
     assert_eq!(*world.device.get(records, key(b"key")).unwrap().unwrap(), *b"newer");
 }
 
 /// Goal:   hosts whose data come in capsules, for which nobody asks before they are sent, keep nobody waiting for memory without end.
-/// Method: a target with 4 MiB, and four queues that always have a thousand compares of 8 KiB under way; a third host's verifications
-///         slow them down. Another host wants 3 MiB.
+/// Method: a target with 4 MiB, and four queues that always have a thousand compares of 8 KiB in progress; a third host's verifications
+///         slow them down. Another host needs 3 MiB.
 #[test]
 fn data_in_capsules_take_turns() {
     let world = World::with(|options| options.memory_bytes = 4 << 20);
@@ -175,7 +175,7 @@ fn data_in_capsules_take_turns() {
 
 /// Goal:   trims of large ranges, one after another and many at once, keep nobody waiting.
 /// Method: a disk of 64 GiB with a block here and there; one host trims all of it many times over, in ranges that overlap and in many
-///         commands; another one's commands are answered while most of the trims are not. At the end all is zeroes.
+///         commands; another one's commands complete while most of the trims are not. At the end all is zeroes.
 #[test]
 fn trims_take_turns() {
     const BLOCKS: u64 = 64 << 18;
@@ -196,7 +196,7 @@ fn trims_take_turns() {
         assert_eq!(records.retrieve(&key(&[round]), 1).unwrap().unwrap().0, [round]);
     }
     let mut heard = answered(&busy);
-    assert!(heard < 100, "{heard} trims were answered before");
+    assert!(heard < 100, "{heard} trims completed before");
     while heard < 200 {
         let mut answers = Vec::new();
         busy.queues()[0].poll(Wait::Yes, &mut answers).unwrap();
@@ -210,8 +210,8 @@ fn trims_take_turns() {
     }
 }
 
-/// Goal:   a store beside a trim is answered, however far the trim is when it comes.
-/// Method: one host with a trim of a large disk, of which only the first block holds anything, and a store after so many microseconds;
+/// Goal:   a store during a trim completes, however far the trim is when it comes.
+/// Method: one host with a trim of a large disk, of which only the first block holds anything, and a store after this many microseconds;
 ///         nobody else commits anything.
 #[test]
 fn stores_beside_trims_are_answered() {
@@ -234,8 +234,8 @@ fn stores_beside_trims_are_answered() {
         while heard < 2 {
             heard += answered(&host);
             if begin.elapsed().as_secs() >= 20 {
-                std::mem::forget(world); // which would wait for ever, too
-                panic!("round {round}: {heard} of 2 are answered");
+                std::mem::forget(world); // which would wait forever, too
+                panic!("round {round}: {heard} of 2 have completed");
             }
         }
     }
@@ -264,8 +264,8 @@ fn trims_go_with_their_host() {
     assert!(took < Duration::from_secs(5), "another host waited {took:?} for its connection");
 }
 
-/// Goal:   of a job in pieces the rest is not done once its host has gone.
-/// Method: a host goes while the first piece of a long verification is being read, which is held up; how much is read afterwards.
+/// Goal:   the remaining pieces of a job are not done after its host has left.
+/// Method: a host leaves while the first piece of a long verification is being read, which is held up; how much is read afterwards.
 #[test]
 fn rests_of_jobs_go_with_their_host() {
     let (held, medium) = Held::new();
@@ -282,7 +282,7 @@ fn rests_of_jobs_go_with_their_host() {
         std::thread::sleep(Duration::from_millis(1));
     }
     drop(other);
-    // Whoever connects does so behind the one that has gone.
+    // A caller that connects does so after the one that has gone.
     drop(world.host());
     std::thread::sleep(Duration::from_millis(200));
     let before = world.device.stats().read_bytes;
@@ -317,7 +317,7 @@ const LONG: [Long; 5] =
     [Long::Diff, Long::History, Long::OldVersion, Long::Merge { dry_run: false }, Long::Merge { dry_run: true }];
 
 impl Long {
-    /// Has a host ask for it.
+    /// Lets a host request it.
     fn begin(self, host: &Controller, past: NamespaceId) {
         const ROOM: usize = 4 << 20;
         let of_key = KeyValue::new(&host.queues()[0], past).retrieving(&key(b"hot"), ROOM);
@@ -339,8 +339,8 @@ impl Long {
 }
 
 /// Goal:   what reads long chains of versions keeps nobody else waiting for more than a piece of it.
-/// Method: a host asks for what has a read for each of many versions, as often as there are workers; another one's stores, which take
-///         a worker, are answered before any of that is.
+/// Method: a host sends as many commands as there are workers, each of which reads many versions; another one's stores, which take
+///         a worker, complete before any of that is.
 #[test]
 fn versions_take_turns() {
     let world = World::new();
@@ -358,8 +358,8 @@ fn versions_take_turns() {
     }
 }
 
-/// Goal:   what a host that has gone, or has reset its controller, wanted to know of versions, or wanted merged, is given up.
-/// Method: a host goes, or resets, while the first read is held up; how much is read afterwards, and whether a version has gone.
+/// Goal:   what a host that has gone, or has reset its controller, needed to know of versions, or asked to merge, is given up.
+/// Method: a host leaves, or resets, while the first read is held up; how much is read afterwards, and whether a version has gone.
 #[test]
 fn long_commands_on_versions_go_with_their_host() {
     for (long, resets) in LONG.into_iter().flat_map(|long| [(long, false), (long, true)]) {
@@ -392,7 +392,7 @@ fn long_commands_on_versions_go_with_their_host() {
 }
 
 /// Goal:   a target that is stopped does not wait for the end of what takes long.
-/// Method: stop it while the first read is held up until it has answered what it could; how much is read afterwards.
+/// Method: stop it while the first read is held up until it has completed what it could; how much is read afterwards.
 #[test]
 fn stopping_waits_for_nothing_long() {
     for long in LONG {
@@ -417,7 +417,7 @@ fn stopping_waits_for_nothing_long() {
 }
 
 /// Goal:   a host that the target itself keeps from connecting is not closed for having connected too late.
-/// Method: a store that a worker has begun is held up, and its host goes; another host's Connect comes, and the worker goes on after
+/// Method: a store that a worker has begun is held up, and its host leaves; another host's Connect comes, and the worker continues after
 ///         more time than a connection has for that.
 #[test]
 fn who_is_put_off_may_come_late() {
@@ -440,7 +440,7 @@ fn who_is_put_off_may_come_late() {
     std::thread::sleep(Duration::from_millis(11_500));
     held.hold(false);
     let mut answers = [0; 128 + 24];
-    socket.read_exact(&mut answers).expect("it is still there");
+    socket.read_exact(&mut answers).expect("it is still open");
     assert_eq!(answers[128 + 22..], [0, 0], "it is connected");
 }
 
@@ -466,7 +466,7 @@ fn waiting_trims() {
         let _ = busy.queues()[0].enqueue(trim(disk, 255), &data, 0).unwrap().unwrap();
     }
     busy.queues()[0].send().unwrap();
-    // Answered behind all of them, and so when they are there.
+    // Completed after all of them, and so when they exist.
     assert!(!KeyValue::new(&busy.queues()[0], records).exist(&key(b"key")).unwrap());
     let grown = peak_bytes() - before;
     assert!(grown < 900 * (16 << 10), "{} KiB more", grown >> 10);

@@ -1,7 +1,7 @@
 //! Namespaces that keep versions, over the wire.
 
 use crate::world::{World, key};
-use kaml::{At, Condition, Difference, Key, NamespaceOptions, Retention, VersionKind, VersionOptions};
+use kaml::{At, Batch, Condition, Difference, Key, KeyBuf, NamespaceOptions, Retention, VersionKind, VersionOptions};
 use kaml_nvme::host::{HostOptions, KeyValue, RemoteDevice};
 use kaml_nvme::wire::keyvalue::store;
 use kaml_nvme::wire::status::Status;
@@ -13,17 +13,43 @@ fn remote(world: &World) -> RemoteDevice {
     RemoteDevice::open_named(Path::new(&url), &HostOptions::default()).unwrap().unwrap()
 }
 
+/// Goal:   a host's batches have conditions on versions, deletes and other namespaces included.
+/// Method: batches of one and two records whose conditions hold and do not; what is there afterwards.
+#[test]
+fn batches_have_conditions_on_versions() {
+    let world = World::new();
+    let (remote, plain) = (remote(&world), world.namespace("plain"));
+    let past = remote.create_namespace("past", &NamespaceOptions::from(VersionOptions::default())).unwrap();
+    let (a, b) = (key(b"a"), key(b"b"));
+    let mut batch = Batch::new();
+    let missing = remote.write(batch.delete_if_present(past, a)).unwrap_err();
+    assert!(matches!(missing, kaml::Error::Conflict { present: false, .. }), "{missing}");
+    remote.write(Batch::new().put_if_absent(past, a, b"one").put_if_absent(plain, b, b"one")).unwrap();
+    let exists = remote.write(Batch::new().delete_if_present(past, a).put_if_absent(plain, b, b"x")).unwrap_err();
+    assert!(exists.to_string().contains("KV key exists"), "the response does not name the key: {exists}");
+    assert!(remote.exists(past, a).unwrap());
+    remote.write(Batch::new().delete_if_present(past, a).put(plain, b, b"two")).unwrap();
+    assert!(!remote.exists(past, a).unwrap());
+    assert_eq!(world.device.get(plain, b).unwrap().as_deref(), Some(&b"two"[..]));
+    assert_eq!(world.device.history(past, a, 9).unwrap().len(), 2);
+}
+
 /// Goal:   a record's past can be read, undone, rolled back, compared and merged by a host, as on the device itself.
 /// Method: a namespace that the host makes; changes; every command; the same questions to the device.
 #[test]
 fn versions_over_the_wire() {
     let world = World::new();
     let remote = remote(&world);
-    let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let options = NamespaceOptions::from(VersionOptions::default());
     let past = remote.create_namespace("past", &options).unwrap();
     let info = remote.namespaces().unwrap().into_iter().find(|info| info.id == past).unwrap();
     let here = world.device.namespaces().into_iter().find(|info| info.id == past).unwrap();
-    let shape = |info: &kaml::NamespaceInfo| info.versions.map(|v| (v.buffer_bytes, v.segment_bytes()));
+    let shape = |info: &kaml::NamespaceInfo| match info.kind {
+        kaml::NamespaceKind::Versions(_, versions) => {
+            Some((versions.parameters.buffer_bytes, versions.parameters.segment_bytes()))
+        }
+        kaml::NamespaceKind::Records(_) | kaml::NamespaceKind::Blocks(_) => None,
+    };
     assert_eq!((info.name.as_str(), shape(&info)), ("past", shape(&here)));
 
     let (a, b) = (key(b"a"), key(b"b"));
@@ -39,7 +65,10 @@ fn versions_over_the_wire() {
     assert_eq!(remote.get_version(past, a, At::Latest).unwrap().as_deref(), Some(&long[..]));
     assert_eq!(remote.get_version(past, b, At::Snapshot(1)).unwrap(), None);
     assert!(remote.exists(past, b).unwrap() && !remote.exists(past, key(b"c")).unwrap());
-    assert_eq!(remote.list(past, None, 10).unwrap().into_iter().collect::<BTreeSet<_>>(), [a, b].into());
+    assert_eq!(
+        remote.list(past, None, 10).unwrap().into_iter().collect::<BTreeSet<_>>(),
+        [a, b].map(KeyBuf::from).into()
+    );
 
     let mut differences = BTreeSet::new();
     remote
@@ -93,7 +122,7 @@ fn fill(world: &World, namespace: u32) {
 #[test]
 fn long_answers_and_nonsense() {
     let world = World::new();
-    let options = NamespaceOptions { versions: Some(VersionOptions::default()), ..NamespaceOptions::default() };
+    let options = NamespaceOptions::from(VersionOptions::default());
     let past = world.device.create_namespace("past", &options).unwrap();
     fill(&world, past);
     let remote = remote(&world);
@@ -112,7 +141,7 @@ fn long_answers_and_nonsense() {
     world.device.snapshot(empty).unwrap();
     fill(&world, empty);
     let plain = world.namespace("plain");
-    std::thread::sleep(std::time::Duration::from_millis(1100)); // the target has looked what is there
+    std::thread::sleep(std::time::Duration::from_millis(1100)); // the target has looked what exists
     remote
         .diff(empty, Some(1), None, &mut |_, difference| {
             added += 1;

@@ -3,7 +3,7 @@
 //! Lives here:       axes, marks, legends.
 //! Lives elsewhere:  what is shown (`micro`, `logs`, `collection`).
 //!
-//! Numbers are written with fixed digits, so that the same figures give the same bytes.
+//! Numbers are written with fixed digits, so the same figures give the same bytes.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ const BELOW: f64 = 48.0;
 /// Height of an entry of the legend, and its width by letters: no renderer is asked.
 const LEGEND_LINE: f64 = 18.0;
 const LETTER: f64 = 6.6;
-/// Told apart also without colour: they grow darker, the first is the baseline's.
+/// Distinct also without colour: they grow darker, the first is the baseline's.
 const COLOURS: [&str; 8] = ["#b8c0c9", "#f2b134", "#6cb4a8", "#2f7fb5", "#8a5aa8", "#1d3557", "#d1495b", "#4f772d"];
 
 impl Chart {

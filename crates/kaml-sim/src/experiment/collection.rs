@@ -1,17 +1,18 @@
 //! Garbage collection and wear on a device that is written again and again.
 //!
 //! Lives here:       write amplification and tail latency by utilisation, the spread of erase counts.
-//! Implements:       paper:KAML IV.E; design section 6.
+//! Implements:       paper:KAML IV.E; docs/experiments.md.
 //!
-//! Both run on a slice of the board: collection works die by die, so a few dies tell as much as all, and the share of open
+//! Both run on a slice of the board: collection works die by die, so a few dies show as much as all, and the share of open
 //! blocks is that of the slice.
 
 use super::chart::{Chart, Marks, Panel, Series};
 use super::micro::one;
-use super::{Outcome, Progress, Settings, Steps, slice};
+use super::{Cell, Outcome, Progress, Settings, Steps, slice};
 use crate::board::Board;
 use crate::load::{Ask, Load, Order};
 use crate::rig::{Rig, RigError};
+use kaml_device::CollectionPolicy;
 use kaml_flash::Packing;
 
 /// Live records of what the firmware takes, in percent.
@@ -57,66 +58,90 @@ fn order(hot_percent: u64) -> Order {
     if hot_percent == 0 { Order::Even } else { Order::Hot(hot_percent) }
 }
 
-/// Write amplification and latency of Puts.
+/// What the Puts of one run came to.
+struct Measured {
+    amplification: f64,
+    megabytes_per_s: f64,
+    /// Half of the Puts took no longer, 99 %, 99.9 %, all.
+    latency_us: [f64; 4],
+}
+
+/// Ages a device under a policy until things remain as they are, and measures it for as long as it takes to write the device once.
+fn aged(
+    board: &Board,
+    settings: &Settings,
+    policy: CollectionPolicy,
+    (hot_percent, live_percent): (u64, u64),
+) -> Result<Measured, RigError> {
+    let (mut rig, load) = filled(board, settings, live_percent)?;
+    rig.set_collection_policy(policy);
+    let device = board.geometry.block_bytes() * u64::from(board.geometry.block_count()) / u64::from(BYTES);
+    let aged = Load { order: order(hot_percent), commands: Some(2 * device), ..load };
+    one(&mut rig, &aged)?;
+    let before = rig.stats();
+    let sheet = one(&mut rig, &Load { commands: Some(device), ..aged })?;
+    let after = rig.stats();
+    let pages = (after.page_bytes - before.page_bytes) as f64;
+    Ok(Measured {
+        amplification: pages / (after.record_bytes - before.record_bytes) as f64,
+        megabytes_per_s: sheet.megabytes_per_s(),
+        latency_us: [0.5, 0.99, 0.999, 1.0].map(|quantile| sheet.quantile_us(quantile)),
+    })
+}
+
+/// Write amplification and latency of Puts, under each policy.
 pub(super) fn amplification(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
     let board = board(settings, (4, 2))?;
-    let mut steps = Steps::new(progress, SKEWS.len() * UTILISATIONS.len());
+    let policies = CollectionPolicy::ALL;
+    let mut steps = Steps::new(progress, SKEWS.len() * policies.len() * UTILISATIONS.len());
     let mut rows = Vec::new();
-    let (mut amplified, mut nearly_all, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+    let mut panels = Vec::new();
     for (name, hot_percent) in SKEWS {
-        let mut curves = [Vec::new(), Vec::new(), Vec::new()];
-        for percent in UTILISATIONS {
-            steps.next(&format!("{name}, {percent} % live"));
-            let (mut rig, load) = filled(&board, settings, percent)?;
-            let device = board.geometry.block_bytes() * u64::from(board.geometry.block_count()) / u64::from(BYTES);
-            // Twice the device until things are as they stay.
-            let warm_up = 2 * device;
-            let aged = Load { order: order(hot_percent), commands: Some(warm_up), ..load };
-            one(&mut rig, &aged)?;
-            let before = rig.stats();
-            let sheet = one(&mut rig, &Load { commands: Some(device), ..aged })?;
-            let after = rig.stats();
-            let pages = (after.page_bytes - before.page_bytes) as f64;
-            let amplification = pages / (after.record_bytes - before.record_bytes) as f64;
-            let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|quantile| sheet.quantile_us(quantile));
-            rows.push(vec![
-                name.into(),
-                percent.into(),
-                amplification.into(),
-                sheet.megabytes_per_s().into(),
-                p50.into(),
-                p99.into(),
-                p999.into(),
-                sheet.quantile_us(1.0).into(),
-            ]);
-            for (curve, figure) in curves.iter_mut().zip([amplification, p99 / 1e3, p999 / 1e3]) {
-                curve.push(Some(figure));
+        let (mut amplified, mut tails) = (Vec::new(), Vec::new());
+        for policy in policies {
+            let (mut amplification, mut tail) = (Vec::new(), Vec::new());
+            for percent in UTILISATIONS {
+                steps.next(&format!("{policy}, {name}, {percent} % live"));
+                let found = aged(&board, settings, policy, (hot_percent, percent))?;
+                let mut row: Vec<Cell> = vec![policy.name().into(), name.into(), percent.into()];
+                row.extend([found.amplification.into(), found.megabytes_per_s.into()]);
+                row.extend(found.latency_us.map(Cell::from));
+                rows.push(row);
+                amplification.push(Some(found.amplification));
+                tail.push(Some(found.latency_us[2] / 1e3));
             }
+            let series = |values| Series { name: policy.name().to_owned(), values };
+            amplified.push(series(amplification));
+            tails.push(series(tail));
         }
-        let [a, b, c] = curves;
-        for (series, values) in [(&mut amplified, a), (&mut nearly_all, b), (&mut tails, c)] {
-            series.push(Series { name: name.to_owned(), values });
-        }
+        let short = if hot_percent == 0 { "even writes" } else { "90 % to 1 %" };
+        let panel = |what: &str, y, series| Panel {
+            title: format!("{what}, {short}"),
+            x: "live records, % of what the device takes",
+            y,
+            marks: Marks::Lines,
+            categories: UTILISATIONS.map(|percent| percent.to_string()).to_vec(),
+            series,
+        };
+        panels.push(panel("Amplification", "pages per byte", amplified));
+        panels.push(panel("Put, 99.9 %", "ms", tails));
     }
-    let panel = |title: &str, y, series| Panel {
-        title: title.to_owned(),
-        x: "live records, % of what the device takes",
-        y,
-        marks: Marks::Lines,
-        categories: UTILISATIONS.map(|percent| percent.to_string()).to_vec(),
-        series,
-    };
     let chart = Chart {
-        title: "Garbage collection by utilisation".into(),
+        title: "Garbage collection by utilisation, under each policy".into(),
         subtitle: format!("board {}, {} dies, {HOSTS} hosts, {BYTES} B", board.name, board.geometry.die_count()),
-        panels: vec![
-            panel("Write amplification", "pages per byte of records", amplified),
-            panel("Put, 99 %", "ms", nearly_all),
-            panel("Put, 99.9 %", "ms", tails),
-        ],
+        panels,
     };
-    let columns =
-        ["writes", "live_percent", "write_amplification", "mb_per_s", "p50_us", "p99_us", "p999_us", "max_us"];
+    let columns = [
+        "policy",
+        "writes",
+        "live_percent",
+        "write_amplification",
+        "mb_per_s",
+        "p50_us",
+        "p99_us",
+        "p999_us",
+        "max_us",
+    ];
     Ok(Outcome::new(("gc", "Write amplification and tail latency"), &columns, rows, Vec::new(), &chart))
 }
 

@@ -15,7 +15,7 @@ use kaml_flash::Packing;
 const LOGS: [u32; 5] = [8, 16, 32, 48, 64];
 
 /// Records that may cross pages, on all dies of a board. Each die has room for all that is written to it: a log without
-/// erased blocks would go on to other dies.
+/// erased blocks would continue to other dies.
 fn board(settings: &Settings) -> Result<Board, RigError> {
     let (blocks, pages) = if settings.quick { (24, 64) } else { (64, settings.board.geometry.pages_per_block) };
     let mut board = slice(&settings.board, (u32::MAX, u32::MAX), blocks, pages)?;
@@ -107,7 +107,7 @@ const WRITERS: usize = 32;
 /// Values of both.
 const BYTES: u32 = 4096;
 
-/// Two namespaces: one is read, the other one written as fast as it goes.
+/// Two namespaces: one is read, the other one written as fast as possible.
 pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Result<Outcome, RigError> {
     let board = board(settings)?;
     let dies = board.geometry.die_count();
@@ -145,12 +145,12 @@ pub(super) fn interference(settings: &Settings, progress: Progress<'_>) -> Resul
             series: vec![series("median", of(0.5)), series("99 %", of(0.99)), series("99.9 %", of(0.999))],
         },
         Panel {
-            title: "Put beside it".into(),
+            title: "Put at the same time".into(),
             x: "logs of the namespace that is read",
             y: "MB/s",
             marks: Marks::Bars,
             categories,
-            series: vec![series("written beside it", figures.iter().map(write).collect())],
+            series: vec![series("written at the same time", figures.iter().map(write).collect())],
         },
     ];
     let chart = Chart {

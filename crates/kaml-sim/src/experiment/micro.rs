@@ -347,7 +347,7 @@ pub(super) fn batches(settings: &Settings, progress: Progress<'_>) -> Result<Out
             steps.next(&format!("{bytes} B, {batch} records a Put"));
             let (mut rig, load) = scale.rig(Kind::Records, bytes, settings.seed)?;
             let load = Load { batch, ..load };
-            // A quarter of the table is enough to tell how long filling takes.
+            // A quarter of the table is enough to show how long filling takes.
             let count = (scale.entries / 4 * 7 / 10).next_multiple_of(batch);
             let whole = Load { records: 0..count, commands: Some(count / batch), ..load.clone() };
             let filled = one(&mut rig, &whole)?;

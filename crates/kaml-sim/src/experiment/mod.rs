@@ -1,7 +1,7 @@
 //! The device experiments of both papers and some of our own, each from a board and a seed.
 //!
-//! Lives here:       their names, what they answer: a table, a picture, the paper's claims beside ours.
-//! Lives elsewhere:  carrying out commands (`rig`), the experiments (`micro`, `logs`, `collection`; `muninn`), pictures
+//! Lives here:       their names, their results: a table, a picture, the paper's claims next to ours.
+//! Lives elsewhere:  executing commands (`rig`), the experiments (`micro`, `logs`, `collection`; `muninn`), pictures
 //!                   (`chart`).
 //! Implements:       paper:KAML V.B-C (Figures 5 to 8), paper:Muninn 6 (Figures 7 to 10); docs/experiments.md.
 //!
@@ -41,7 +41,7 @@ pub enum Experiment {
     MuninnFig8,
     /// Of versions: page reads and writes of lookups and inserts.
     MuninnFig9,
-    /// Of versions: how well memory tells what is live.
+    /// Of versions: how well memory shows what is live.
     MuninnFig10,
 }
 
@@ -66,18 +66,18 @@ pub enum Cell {
     Words(String),
     /// A count.
     Count(u64),
-    /// What was measured; four digits behind the point are kept.
+    /// What was measured; four digits after the point are kept.
     Figure(f64),
 }
 
-/// Something the paper says, beside what came out here.
+/// A claim of the paper, next to the result here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
     /// What is compared.
     pub what: String,
     /// The paper's result.
     pub paper: &'static str,
-    /// What we want.
+    /// The bar.
     pub bar: &'static str,
     /// Lowest and highest figure here.
     pub ours: (f64, f64),
@@ -103,7 +103,7 @@ pub struct Outcome {
     pub svg: String,
 }
 
-/// Is told how far an experiment is: steps done, steps in all, the present one.
+/// Receives the progress of an experiment: steps done, steps in all, the present one.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64, &str);
 
 impl Experiment {
@@ -208,7 +208,7 @@ impl From<u64> for Cell {
 }
 
 impl From<f64> for Cell {
-    /// Rounded as it is printed, so that tables and JSON agree.
+    /// Rounded as it is printed, so tables and JSON agree.
     fn from(figure: f64) -> Cell {
         Cell::Figure(rounded(figure))
     }
@@ -232,7 +232,7 @@ fn rounded(figure: f64) -> f64 {
     (figure * 1e4).round() / 1e4
 }
 
-/// Counts steps and tells of them.
+/// Counts steps and reports them.
 struct Steps<'a> {
     progress: Progress<'a>,
     done: u64,

@@ -44,7 +44,7 @@ impl Random {
 #[derive(Debug)]
 struct Options {
     keys: u64,
-    /// Keys are drawn from so many.
+    /// Keys are drawn from this many.
     space: Option<u64>,
     buffer_mib: u64,
     pattern: String,

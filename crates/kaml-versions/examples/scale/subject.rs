@@ -1,4 +1,4 @@
-//! The index behind one face: put a pair, find the newest version of a key.
+//! Both indexes with one interface: put a pair, find the newest version of a key.
 
 use crate::cpu_seconds;
 use crate::flash::MadeUpFlash;
@@ -58,7 +58,7 @@ impl Subject {
         Ok(None)
     }
 
-    /// Whether memory alone cannot tell that a key is absent.
+    /// Whether memory alone cannot determine that a key is absent.
     pub(crate) fn may_have(&self, key: &Key) -> bool {
         self.0.search(key, u64::MAX).next().is_some()
     }

@@ -1,4 +1,4 @@
-//! The paper's own index: skewed Bloom filters that say which hash function placed a key.
+//! The paper's own index: skewed Bloom filters that state which hash function placed a key.
 //!
 //! Lives here:       the parameters of Table 1, what is hashed for filters and places.
 //! Lives elsewhere:  placing versions as they are put (`open`), filters of closed segments (`columns`), their bytes
@@ -7,7 +7,7 @@
 //!                   is taken that gives its figures; docs/versioned.md "The paper's index" lists them.
 //!
 //! A *place* is a hash function for pages: one for each of the filters, then sixteen of the overflow map. A key's later
-//! version in a segment has a later place, so the last place is the newest version's. Its number stands in the record as
+//! version in a segment has a later place, so the last place is the newest version's. Its number is in the record as
 //! the ordinal.
 
 mod columns;
@@ -25,7 +25,7 @@ use crate::packed::WIDTH_MAX;
 pub const BLOOM_HASHES_MAX: usize = 15;
 /// With the filter of the keys that are in the overflow map.
 const FILTERS_MAX: usize = BLOOM_HASHES_MAX + 1;
-/// Places that an entry of the overflow map tells apart.
+/// Places that an entry of the overflow map distinguishes.
 const OVERFLOW_PLACES: usize = 16;
 /// An entry of the overflow map: 4 bytes of hash and a bitmap.
 pub(crate) const OVERFLOW_ENTRY_BYTES: usize = 6;
@@ -60,7 +60,7 @@ impl BloomOptions {
     const KEY_BYTES: u64 = 1024;
     const OVERFLOW_PART: u32 = 32;
 
-    /// The parameters, for segments of so many bytes.
+    /// The parameters, for segments of this many bytes.
     pub fn parameters(&self, segment_bytes: u64) -> BloomParameters {
         let or = |asked: u32, chosen: u32| if asked == 0 { chosen } else { asked };
         let hashes = or(self.hashes, 7).min(BLOOM_HASHES_MAX as u32) as usize;
@@ -79,7 +79,7 @@ impl BloomOptions {
 /// The parameters of Table 1 that concern filters; rows and segments are the namespace's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BloomParameters {
-    /// Keys that each filter takes; zero behind the last filter.
+    /// Keys that each filter takes; zero after the last filter.
     pub filter_keys: [u32; BLOOM_HASHES_MAX],
     /// Keys that the overflow map of a segment takes.
     pub overflow_keys: u32,
@@ -97,12 +97,12 @@ impl BloomParameters {
         self.filter_keys.iter().take_while(|keys| **keys > 0).count()
     }
 
-    /// Refuses what does not work with segments of so many pages of so many bytes.
+    /// Refuses what does not work with segments of this many pages of this many bytes.
     pub(crate) fn check(&self, page_bytes: u32, segment_pages: u32) -> Result<(), Error> {
         let fail = |what, value, must| Err(Error::BadParameter { what, value, must });
         let hashes = self.hashes();
         if hashes == 0 || self.filter_keys[hashes..].iter().any(|keys| *keys > 0) {
-            return fail("filter_keys", hashes as u64, "one filter at least, none behind the last");
+            return fail("filter_keys", hashes as u64, "one filter at least, none after the last");
         }
         if !(1..=1 << 12).contains(&self.overflow_keys) {
             return fail("overflow_keys", self.overflow_keys.into(), "1 to 4096");

@@ -1,14 +1,14 @@
 //! A segment being filled: each version has its place as soon as it is put.
 //!
-//! Lives here:       finding places, the filters and the map that tell them; closing the segment.
-//! Lives elsewhere:  the versions themselves, which stay in the page buffer until then (`buffer`).
+//! Lives here:       finding places, the filters and the map that show them; closing the segment.
+//! Lives elsewhere:  the versions themselves, which are kept in the page buffer until then (`buffer`).
 //! Implements:       paper:Muninn 4.2.1 (active version table, overflow map).
 //!
 //! The paper writes a version into its page in memory at once. Here the pages are made when the segment is closed, from the
-//! versions and their places, so that the buffer is the same for both indexes. Searches find what is in the buffer by its
+//! versions and their places, so the buffer is the same for both indexes. Searches find what is in the buffer by its
 //! table, not by these filters.
 //!
-//! Values longer than a page stand behind the hashed pages. How many pages are hashed must be known when a version is
+//! Values longer than a page follow the hashed pages. How many pages are hashed must be known when a version is
 //! placed: when a long value comes for which too few are set aside, all versions are placed again in fewer pages; if they
 //! do not fit, the segment is full.
 
@@ -98,7 +98,7 @@ impl Open {
         true
     }
 
-    /// Places all versions again with room for so many more bytes of long values, and the next one; false, and nothing
+    /// Places all versions again with room for this many more bytes of long values, and the next one; false, and nothing
     /// changes, if they do not fit.
     fn set_aside(&mut self, row: &BufferRow, bytes: usize, parameters: &Parameters, bloom: &BloomParameters) -> bool {
         let needed = (self.extent_bytes + bytes).div_ceil(parameters.page_bytes as usize) as u32;
@@ -180,7 +180,7 @@ impl Open {
     }
 }
 
-/// The version as it will stand in a page.
+/// The version as it will are in a page.
 fn version_of(entry: &Buffered, parameters: &Parameters) -> Version {
     let mut version = entry.read().0;
     if is_long(entry, parameters) {

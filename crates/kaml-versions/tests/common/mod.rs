@@ -28,7 +28,7 @@ pub(crate) fn tiny(seed: u64) -> Parameters {
     }
 }
 
-/// The same with the paper's index: filters that are often wrong and often full, tables of so many segments.
+/// The same with the paper's index: filters that are often wrong and often full, tables of this many segments.
 pub(crate) fn tiny_bloom(seed: u64, combined: u32) -> Parameters {
     let options = BloomOptions {
         segment_keys: 32,
@@ -70,7 +70,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Seals whatever the index wants sealed.
+    /// Seals whatever the index needs sealed.
     pub(crate) fn settle(&mut self, columns: &mut Columns, last: &Key) {
         while let Some(row) = columns.wants_seal(last) {
             self.seal(columns, row);

@@ -12,10 +12,11 @@ use crate::memory::{self, Memory};
 use crate::micro::{self, Gets, Puts, Records, Stop};
 use crate::raw::{self, RandomReads, Sequential};
 use crate::reopen::{self, Reopen};
-use crate::scratch::{Passing, Scratch};
+use crate::scratch::Scratch;
 use crate::steady::{self, Steady};
 use crate::{Error, figures};
 use kaml::{CreateOptions, Device, NamespaceId};
+use kaml_terminal::passing::Passing;
 use std::path::{Path, PathBuf};
 
 /// A device file that is removed when dropped.
@@ -36,7 +37,7 @@ impl DeviceFile {
         Ok((device, namespace))
     }
 
-    /// A device as it is after a while in use: every block was written before and, if asked, the keys are there. The
+    /// A device as it is after a while in use: every block was written before and, if requested, the keys exist. The
     /// floors write into bytes written before too.
     fn create_used(&self, value_bytes: usize, keys: u64) -> Result<(Device, NamespaceId), Error> {
         let options = CreateOptions { force: true, prewrite: true, ..CreateOptions::new(USED) };
@@ -84,7 +85,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Runs both sides in turns; the device is a new one for each row, so that rows do not see each other's data.
+    /// Runs both sides in turns; the device is a new one for each row, so rows do not see each other's data.
     fn in_turns(
         &self,
         (value_bytes, keys): (usize, u64),
@@ -106,7 +107,7 @@ impl Bench<'_> {
         Ok(pairs)
     }
 
-    /// Beside the log alone stands a floor that writes pages too, as every store with a log does sooner or later.
+    /// Next to the log alone stands a floor that writes pages too, as every store with a log does sooner or later.
     pub(super) fn puts(&self) -> Result<Vec<Row>, Error> {
         let scratch = Scratch::create(&self.options.dir, 2 * floor::LOG_BYTES)?;
         let mut rows = Vec::new();
@@ -234,7 +235,7 @@ impl Bench<'_> {
         let before = device.stats().read_count;
         for number in 0..ABSENT {
             if device.get(namespace, self.options.get_records + number)?.is_some() {
-                return Err(Error::Wrong(format!("record {number} beyond the last is there")));
+                return Err(Error::Wrong(format!("record {number} beyond the last exists")));
             }
         }
         let reads = (device.stats().read_count - before) as f64;
@@ -305,7 +306,7 @@ impl Bench<'_> {
         Ok(rows)
     }
 
-    /// A row beside the raw disk as programs use it, and one beside what it does for memory in huge pages.
+    /// A row next to the raw disk as programs use it, and one next to what it does for memory in huge pages.
     fn beside_huge_pages(&self, what: String, pairs: &[(f64, f64)], floors: Vec<f64>, bar: Bar) -> [Row; 2] {
         let in_huge_pages: Vec<(f64, f64)> =
             floors.into_iter().zip(pairs).map(|(floor, pair)| (floor, pair.1)).collect();
@@ -333,7 +334,7 @@ impl Bench<'_> {
             row("batched hits", "M/s", f.hit_batch_mps, Some(Bar::AtLeast(20.0)));
             row("batched misses", "M/s", f.miss_batch_mps, Some(Bar::AtLeast(20.0)));
             row("two readers over one", "", f.readers_scale(), Some(Bar::AtLeast(1.8)));
-            row("the same beside a writer", "", f.readers_updating_scale(), Some(Bar::AtLeast(1.8)));
+            row("the same with a writer", "", f.readers_updating_scale(), Some(Bar::AtLeast(1.8)));
             row("memory per key", "B", f.bytes_per_key, Some(Bar::AtMost(12.5)));
             row("the same, mean of growth", "B", f.bytes_per_key_mean, Some(Bar::AtMost(14.0)));
             row("the same, highest", "B", f.bytes_per_key_max, Some(Bar::AtMost(16.0)));
@@ -409,7 +410,7 @@ impl Bench<'_> {
     }
 
     fn child(&self, job: &str) -> Vec<String> {
-        vec!["bench-child".into(), job.into()]
+        vec!["child".into(), job.into()]
     }
 
     pub(super) fn reopen(&self) -> Result<Vec<Row>, Error> {

@@ -1,4 +1,4 @@
-//! A row of the table: a figure beside its floor, and whether the bar is met.
+//! A row of the table: a figure next to its floor, and whether the bar is met.
 //!
 //! Lives here:       ratios of neighbouring runs, bars.
 //! Lives elsewhere:  what is measured (`bench`).

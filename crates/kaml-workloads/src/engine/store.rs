@@ -3,11 +3,15 @@
 //! Lives here:       opening, and the translation of calls and errors.
 //! May be called by: the command line, tests; not by workloads.
 
-use super::{Answered, Body, Cause, Change, Counts, Engine, Pipeline, Record, Session, Stop, Table, Transaction};
+use super::{
+    Answered, Body, Cause, Change, Counts, Each, Engine, Pipeline, Ranges, Record, Scan, Session, Stop, Table,
+    Transaction,
+};
 use crate::Error;
+use crate::drive::Workload;
 use crate::network::Served;
-use kaml::store::{self, Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update};
-use kaml::{Batch, CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions, OpenOptions};
+use kaml::store::{self, Store, StoreAnswer, StoreOptions, StoreQueue, StoreReader, Update, WriteMode};
+use kaml::{Batch, CreateOptions, Device, Key, KeyBuf, KeyKind, Namespace, NamespaceId, NamespaceOptions, OpenOptions};
 use kaml_nvme::host::{HostOptions, RemoteDevice, RemoteUrl};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -16,11 +20,15 @@ use std::time::Duration;
 
 /// Payload that is loaded with one Put: large enough that its flush costs little.
 const LOAD_BYTES: usize = 256 << 10;
+/// Scans of at most so many records read through the cache. Longer ones would only replace what it has, so they show what the
+/// device has.
+const CACHED_SCAN_MAX: usize = 1000;
 
 /// A store on a device of its own.
 pub struct KamlEngine {
     /// Not there only while it is opened again, and after that failed.
     open: Option<Open>,
+    names: Vec<String>,
     tables: Vec<NamespaceId>,
     description: String,
     /// Of the device; none in memory.
@@ -34,40 +42,85 @@ pub struct KamlEngine {
 struct Open {
     device: Device,
     store: Store,
+    /// Of each table, to scan it.
+    namespaces: Vec<Namespace>,
     /// What the store reaches the device through, if it does not have it in hand.
     served: Option<Served>,
 }
 
 impl Open {
-    fn new(device: Device, options: &StoreOptions, connections: Option<u16>) -> Result<Open, Error> {
+    fn new(device: Device, names: &[String], options: &StoreOptions, connections: Option<u16>) -> Result<Open, Error> {
+        let namespaces = names.iter().map(|name| device.open_namespace(name)).collect::<Result<_, _>>()?;
         let Some(queues) = connections else {
             let store = Store::open(device.clone(), options).map_err(engine_error)?;
-            return Ok(Open { device, store, served: None });
+            return Ok(Open { device, store, namespaces, served: None });
         };
         let served = Served::start(&device, false)?;
         let host = HostOptions { queues, ..HostOptions::default() };
         let store = Store::open(RemoteDevice::open(&served.url, &host)?, options).map_err(engine_error)?;
-        Ok(Open { device, store, served: Some(served) })
+        Ok(Open { device, store, namespaces, served: Some(served) })
     }
 }
 
 impl KamlEngine {
-    /// Makes a device at `path` (in memory without one), with a namespace for each table, and opens a store over it.
+    /// Makes a device at `path` (in memory without one), with an unordered namespace for each table, and opens a store over it.
     pub fn create(
         path: Option<&Path>,
         device: &CreateOptions,
         options: &StoreOptions,
         tables: &[&str],
     ) -> Result<KamlEngine, Error> {
+        KamlEngine::create_with(path, device, options, tables, |_| false)
+    }
+
+    /// As [`KamlEngine::create`], for a workload: the tables that it scans are ordered namespaces.
+    pub fn create_for(
+        path: Option<&Path>,
+        device: &CreateOptions,
+        options: &StoreOptions,
+        workload: &dyn Workload,
+    ) -> Result<KamlEngine, Error> {
+        KamlEngine::create_with(path, device, options, workload.tables(), |table| workload.is_scanned(table))
+    }
+
+    /// Opens a device that was made with these tables.
+    pub fn open_at(path: &Path, options: &StoreOptions, names: &[&str]) -> Result<KamlEngine, Error> {
+        let device = Device::open(path, &OpenOptions::default())?;
+        let tables = names.iter().map(|name| device.namespace(name)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let open = Some(Open::new(device, &names, options, None)?);
+        let (path, options) = (Some(path.to_owned()), options.clone());
+        Ok(KamlEngine { open, names, tables, description: "kaml on file".into(), path, options, connections: None })
+    }
+
+    /// Closes the device.
+    pub fn close(mut self) -> Result<(), Error> {
+        let Some(Open { device, store, namespaces, served }) = self.open.take() else { return Ok(()) };
+        drop((store, namespaces));
+        served.map_or(Ok(()), Served::stop)?;
+        Ok(device.close()?)
+    }
+
+    /// As [`KamlEngine::create`]; the tables that are scanned are ordered namespaces.
+    pub fn create_with(
+        path: Option<&Path>,
+        device: &CreateOptions,
+        options: &StoreOptions,
+        names: &[&str],
+        is_scanned: impl Fn(Table) -> bool,
+    ) -> Result<KamlEngine, Error> {
         let place = if path.is_some() { "file" } else { "memory" };
         let device = match path {
             Some(path) => Device::create(path, device)?,
             None => Device::in_memory(device)?,
         };
-        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
-        let create = |name: &&str| device.create_namespace(name, &keys);
-        let tables = tables.iter().map(create).collect::<Result<Vec<_>, _>>()?;
-        let open = Some(Open::new(device, options, None)?);
+        let create = |(at, name): (usize, &&str)| {
+            let keys = if is_scanned(Table(at)) { KeyKind::Ordered } else { KeyKind::U64 };
+            device.create_namespace(name, &NamespaceOptions::records(keys))
+        };
+        let tables = names.iter().enumerate().map(create).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let open = Some(Open::new(device, &names, options, None)?);
         let release = match options.durability_delay {
             Duration::ZERO if options.early_release => "early release".to_owned(),
             Duration::ZERO => "strict".to_owned(),
@@ -80,16 +133,18 @@ impl KamlEngine {
             options.write_mode,
         );
         let (path, options) = (path.map(Path::to_owned), options.clone());
-        Ok(KamlEngine { open, tables, description, path, options, connections: None })
+        Ok(KamlEngine { open, names, tables, description, path, options, connections: None })
     }
 
-    /// The same device and namespaces, with a store that reaches them over NVMe/TCP on loopback, by so many connections.
-    /// What was loaded is there.
+    /// The same device and namespaces, with a store that reaches them over NVMe/TCP on loopback, by this many connections.
+    /// What was loaded exists.
     pub fn over_the_wire(mut self, options: &StoreOptions, connections: u16) -> Result<KamlEngine, Error> {
         (self.options, self.connections) = (options.clone(), Some(connections));
         self.description = format!("{}, over {connections} connection(s) on loopback", self.description);
-        let device = self.device().clone();
-        self.open = Some(Open::new(device, &self.options, self.connections)?);
+        let gone = || Error::Engine("the device could not be opened again before".into());
+        let Open { device, store, namespaces, .. } = self.open.take().ok_or_else(gone)?;
+        drop((store, namespaces));
+        self.open = Some(Open::new(device, &self.names, &self.options, self.connections)?);
         Ok(self)
     }
 
@@ -118,8 +173,13 @@ impl Engine for KamlEngine {
         self.description.clone()
     }
 
+    fn ranges(&self) -> Ranges {
+        let has_ranges = self.options.write_mode == WriteMode::Through && self.connections.is_none();
+        if has_ranges { Ranges::Serializable } else { Ranges::None }
+    }
+
     fn session(&self) -> Result<Box<dyn Session + '_>, Error> {
-        Ok(Box::new(KamlSession { engine: self }))
+        Ok(Box::new(KamlSession { engine: self, reader: self.store().reader() }))
     }
 
     fn pipeline(&self, in_flight: usize) -> Option<Box<dyn Pipeline + '_>> {
@@ -129,14 +189,18 @@ impl Engine for KamlEngine {
 
     fn settle(&self) -> Result<(), Error> {
         self.store().flush().map_err(engine_error)?;
+        // What others do while they compact: neighbours come to lie together.
+        for info in self.device().namespaces().iter().filter(|info| info.keys() == KeyKind::Ordered) {
+            self.device().open_namespace(&info.name)?.cluster::<u64>(..)?;
+        }
         Ok(self.device().settle()?)
     }
 
     /// A device in memory is gone when it is closed: there, only the store is a new one.
     fn reopen(&mut self) -> Result<(), Error> {
         let gone = || Error::Engine("the device could not be opened again before".into());
-        let Open { device, store, served } = self.open.take().ok_or_else(gone)?;
-        drop(store);
+        let Open { device, store, namespaces, served } = self.open.take().ok_or_else(gone)?;
+        drop((store, namespaces));
         served.map_or(Ok(()), Served::stop)?;
         let device = match &self.path {
             Some(path) => {
@@ -145,7 +209,7 @@ impl Engine for KamlEngine {
             }
             None => device,
         };
-        self.open = Some(Open::new(device, &self.options, self.connections)?);
+        self.open = Some(Open::new(device, &self.names, &self.options, self.connections)?);
         Ok(())
     }
 
@@ -155,8 +219,42 @@ impl Engine for KamlEngine {
     }
 }
 
+impl KamlEngine {
+    /// The keys of a scan that the device has, in the order of the scan.
+    fn keys(&self, scan: Scan) -> Result<Box<dyn Iterator<Item = Result<u64, Stop>>>, Stop> {
+        let namespace = self.ordered(scan)?;
+        let keys = namespace.range_keys(scan.first..=scan.last);
+        let number = |key: Result<KeyBuf, kaml::Error>| number_of(&key.map_err(stop)?);
+        Ok(if scan.reverse { Box::new(keys.rev().map(number)) } else { Box::new(keys.map(number)) })
+    }
+
+    fn ordered(&self, scan: Scan) -> Result<&Namespace, Stop> {
+        match self.ranges() {
+            Ranges::None => Err(Stop::Failed(Error::NoRanges)),
+            Ranges::Records | Ranges::Serializable => Ok(&self.open().namespaces[scan.table.0]),
+        }
+    }
+}
+
+fn number_of(key: &KeyBuf) -> Result<u64, Stop> {
+    key.as_u64().ok_or_else(|| Stop::wrong(format!("key {key} is no number")))
+}
+
 struct KamlSession<'a> {
     engine: &'a KamlEngine,
+    reader: StoreReader,
+}
+
+impl KamlSession<'_> {
+    /// Takes keys from the index and their values from the cache; those that it has not are read together.
+    fn scan_cached(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        let keys = self.engine.keys(scan)?.take(scan.limit).collect::<Result<Vec<u64>, Stop>>()?;
+        let names: Vec<Key> = keys.iter().map(|key| Key::from(*key)).collect();
+        let values = self.reader.get_many(self.engine.tables[scan.table.0], &names).map_err(stop)?;
+        // A record that was deleted meanwhile has no value.
+        let found = keys.into_iter().zip(values).filter_map(|(key, value)| Some((key, value?)));
+        Ok(found.map(|(key, value)| each(key, &value)).count())
+    }
 }
 
 impl Session for KamlSession<'_> {
@@ -169,13 +267,43 @@ impl Session for KamlSession<'_> {
         self.engine.store().get_into(self.engine.tables[table.0], key, value).map_err(stop)
     }
 
+    fn get_many(&mut self, table: Table, keys: &[u64], each: &mut Each<'_>) -> Result<(), Stop> {
+        let values = self.reader.get_many(self.engine.tables[table.0], keys.iter().copied()).map_err(stop)?;
+        let found = keys.iter().zip(values).filter_map(|(key, value)| Some((*key, value?)));
+        found.for_each(|(key, value)| each(key, &value));
+        Ok(())
+    }
+
+    fn scan(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        let StoreOptions { early_release, durability_delay, .. } = self.engine.options;
+        if scan.limit <= CACHED_SCAN_MAX && !early_release && durability_delay.is_zero() {
+            return self.scan_cached(scan, each);
+        }
+        if scan.limit <= CACHED_SCAN_MAX {
+            // The index of the device does not have all that was committed.
+            let namespace = self.engine.tables[scan.table.0];
+            self.engine.ordered(scan)?;
+            let found = self.engine.store().run(|txn| range(txn, namespace, scan)).map_err(stop)?;
+            return show(found, each);
+        }
+        let mut entries = self.engine.ordered(scan)?.range(scan.first..=scan.last);
+        let next = || if scan.reverse { entries.next_back() } else { entries.next() };
+        let mut count = 0;
+        for entry in std::iter::from_fn(next).take(scan.limit) {
+            let (key, value) = entry.map_err(stop)?;
+            each(number_of(&key)?, &value);
+            count += 1;
+        }
+        Ok(count)
+    }
+
     fn put(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
         self.engine.store().put(self.engine.tables[table.0], key, value).map_err(stop)
     }
 
     fn transact(&mut self, body: &mut Body<'_>) -> Result<(), Stop> {
         let txn = self.engine.store().begin().map_err(stop)?;
-        let mut txn = KamlTransaction { txn, tables: &self.engine.tables };
+        let mut txn = KamlTransaction { txn, engine: self.engine };
         body(&mut txn)?; // dropped, it aborts
         txn.txn.commit().map_err(stop)
     }
@@ -189,13 +317,13 @@ impl Session for KamlSession<'_> {
             batch.put(namespace, *key, value);
             bytes += value.len() + size_of::<u64>();
             if bytes >= LOAD_BYTES {
-                self.engine.device().write(&batch).map_err(Error::from)?;
+                self.engine.store().write_past_the_cache(&batch).map_err(engine_error)?;
                 batch.clear();
                 bytes = 0;
             }
         }
         if bytes > 0 {
-            self.engine.device().write(&batch).map_err(Error::from)?;
+            self.engine.store().write_past_the_cache(&batch).map_err(engine_error)?;
         }
         Ok(())
     }
@@ -205,7 +333,7 @@ struct KamlPipeline<'a> {
     tables: &'a [NamespaceId],
     queue: StoreQueue,
     answers: Vec<StoreAnswer>,
-    /// What an update said of the record that it found.
+    /// What an update found in the record.
     wrong: Rc<RefCell<Option<String>>>,
 }
 
@@ -246,34 +374,71 @@ impl Pipeline for KamlPipeline<'_> {
 
 struct KamlTransaction<'a> {
     txn: store::Transaction,
-    tables: &'a [NamespaceId],
+    engine: &'a KamlEngine,
+}
+
+impl KamlTransaction<'_> {
+    fn namespace(&self, table: Table) -> NamespaceId {
+        self.engine.tables[table.0]
+    }
 }
 
 impl Transaction for KamlTransaction<'_> {
     fn expect(&mut self, records: &[(Table, u64)]) -> Result<(), Stop> {
-        let named = records.iter().map(|(table, key)| (self.tables[table.0], *key));
+        let tables = &self.engine.tables;
+        let named = records.iter().map(|(table, key)| (tables[table.0], *key));
         self.txn.expect(named).map_err(stop)
     }
 
     fn read(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
-        Ok(copy(self.txn.read(self.tables[table.0], key).map_err(stop)?, value))
+        Ok(copy(self.txn.read(self.namespace(table), key).map_err(stop)?, value))
     }
 
     fn read_for_update(&mut self, table: Table, key: u64, value: &mut Vec<u8>) -> Result<bool, Stop> {
-        Ok(copy(self.txn.read_for_update(self.tables[table.0], key).map_err(stop)?, value))
+        Ok(copy(self.txn.read_for_update(self.namespace(table), key).map_err(stop)?, value))
     }
 
     fn update(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
-        self.txn.update(self.tables[table.0], key, value).map_err(stop)
+        self.txn.update(self.namespace(table), key, value).map_err(stop)
     }
 
     fn insert(&mut self, table: Table, key: u64, value: &[u8]) -> Result<(), Stop> {
-        self.txn.insert(self.tables[table.0], key, value).map_err(stop)
+        self.txn.insert(self.namespace(table), key, value).map_err(stop)
+    }
+
+    fn scan(&mut self, scan: Scan, each: &mut Each<'_>) -> Result<usize, Stop> {
+        self.engine.ordered(scan)?;
+        let namespace = self.namespace(scan.table);
+        if scan.for_update {
+            // Ranges lock with others. Two transactions that have done so cannot both change the records.
+            for key in self.engine.keys(scan)?.take(scan.limit) {
+                self.txn.read_for_update(namespace, key?).map_err(stop)?;
+            }
+        }
+        show(range(&mut self.txn, namespace, scan).map_err(stop)?, each)
     }
 
     fn delete(&mut self, table: Table, key: u64) -> Result<(), Stop> {
-        self.txn.delete(self.tables[table.0], key).map_err(stop)
+        self.txn.delete(self.namespace(table), key).map_err(stop)
     }
+}
+
+/// The records of a scan; nobody inserts others before the transaction ends.
+fn range(
+    txn: &mut store::Transaction,
+    namespace: NamespaceId,
+    scan: Scan,
+) -> Result<Vec<(KeyBuf, store::Value)>, kaml::Error> {
+    let keys = scan.first..=scan.last;
+    if scan.reverse { txn.range_back(namespace, keys, scan.limit) } else { txn.range(namespace, keys, scan.limit) }
+}
+
+fn show(found: Vec<(KeyBuf, store::Value)>, each: &mut Each<'_>) -> Result<usize, Stop> {
+    found.iter().try_for_each(|(key, value)| {
+        each(number_of(key)?, value);
+        Ok::<(), Stop>(())
+    })?;
+    Ok(found.len())
 }
 
 fn copy(found: Option<store::Value>, value: &mut Vec<u8>) -> bool {
@@ -283,21 +448,20 @@ fn copy(found: Option<store::Value>, value: &mut Vec<u8>) -> bool {
     true
 }
 
-fn stop(error: StoreError) -> Stop {
+fn stop(error: kaml::Error) -> Stop {
     match error {
-        StoreError::Deadlock { .. } => Stop::Again(Cause::Deadlock),
-        StoreError::LockTimeout { .. } => Stop::Again(Cause::Timeout),
-        StoreError::DependencyLost => Stop::Again(Cause::Lost),
+        kaml::Error::Deadlock { .. } => Stop::Again(Cause::Deadlock),
+        kaml::Error::LockTimeout { .. } => Stop::Again(Cause::Timeout),
+        kaml::Error::DependencyLost => Stop::Again(Cause::Lost),
         other => Stop::Failed(engine_error(other)),
     }
 }
 
-fn engine_error(error: StoreError) -> Error {
+fn engine_error(error: kaml::Error) -> Error {
     match error {
-        StoreError::Device(error) => Error::Device(error),
-        // What the person asked for, not what the engine did.
-        StoreError::CacheTooSmall { .. } | StoreError::BadOption(_) => Error::Parameters(error.to_string()),
-        other => Error::Engine(other.to_string()),
+        // What the caller requested, not what the engine did.
+        kaml::Error::CacheTooSmall { .. } | kaml::Error::BadStoreOptions(_) => Error::Parameters(error.to_string()),
+        other => Error::Device(other),
     }
 }
 
@@ -343,7 +507,7 @@ mod tests {
         assert!(engine.counts().cache_misses.unwrap() > 0);
     }
 
-    /// Goal:   an engine that was opened again has every record, and answers what its device has, not what it had cached.
+    /// Goal:   an engine that was opened again has every record, and returns what its device has, not what it had cached.
     /// Method: in memory, on a file, and over the wire; change a record below the store; count what was not in the cache.
     #[test]
     fn what_was_cached_is_forgotten() {
@@ -365,7 +529,9 @@ mod tests {
                 engine.session().unwrap().put(Table(0), key, b"put").unwrap();
             }
             engine.settle().unwrap();
-            engine.device().put(engine.tables[0], 7, b"below").unwrap();
+            let mut below = Batch::new();
+            below.put(engine.tables[0], 7, b"below");
+            engine.store().write_past_the_cache(&below).unwrap();
             assert_eq!(value(&engine, 7), Some(b"put".to_vec()));
             engine.reopen().unwrap();
             assert_eq!(value(&engine, 7), Some(b"below".to_vec()));

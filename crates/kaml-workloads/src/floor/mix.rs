@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 /// What one operation of a blocking caller does, each with a probability. What does neither costs nothing, as if a cache of no
-/// cost had answered it.
+/// cost had returned it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
     /// Operations that put.

@@ -25,7 +25,7 @@ pub(super) struct Pages {
     empty: Receiver<AlignedBuf>,
 }
 
-/// Writes full pages round and round behind the log, without waiting for their durability.
+/// Writes full pages round and round after the log, without waiting for their durability.
 pub(super) struct PageWriter {
     file: File,
     /// Where in the file they go.
@@ -47,7 +47,7 @@ pub(super) fn pages(scratch: &Scratch, area: Range<u64>) -> Result<(Pages, PageW
 }
 
 impl Pages {
-    /// Packs bytes into pages; waits if the writer is behind.
+    /// Packs bytes into pages; waits if the writer has fallen behind.
     pub(super) fn append(&mut self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             let len = bytes.len().min(PAGE_WRITE_BYTES - self.len);

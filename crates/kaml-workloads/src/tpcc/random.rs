@@ -131,7 +131,7 @@ mod tests {
         assert_eq!((last_name(0), last_name(999)), ("BARBARBAR".into(), "EINGEINGEING".into()));
     }
 
-    /// Goal:   NURand stays in its range, reaches all of it, and is as uneven as its definition makes it.
+    /// Goal:   NURand keeps to its range, reaches all of it, and is as uneven as its definition makes it.
     /// Method: two million draws of customers; the densest value against the exact probability from all pairs.
     #[test]
     fn nu_rand_is_as_uneven_as_defined() {

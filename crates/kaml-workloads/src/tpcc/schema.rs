@@ -15,17 +15,30 @@
 //! | order-line  |      from 300 000  | warehouse, district, order, number |    68 |   512 |
 //! | stock       |            100 000 | warehouse, item                    |   318 |   512 |
 //! | name        |             10 000 | warehouse, district, last name     | 4 for each customer | |
+//! | customer-order |    from 30 000  | warehouse, district, customer, order | 0 |   0 |
 //!
 //! Money is in cents, rates in ten-thousandths, times in microseconds; texts are padded with blanks. `name` is the index
 //! by which Payment finds customers of a last name: their numbers, ordered by first name. It changes with customers'
-//! names, which no transaction does.
+//! names, which no transaction does. `customer-order` is the index by which Order-Status finds the last order of a customer;
+//! it exists with the full mix only.
 
 use crate::engine::Table;
 use zerocopy::little_endian::{I32, I64, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub(super) const TABLES: [&str; 10] =
-    ["item", "warehouse", "district", "customer", "history", "order", "new-order", "order-line", "stock", "name"];
+pub(super) const TABLES: [&str; 11] = [
+    "item",
+    "warehouse",
+    "district",
+    "customer",
+    "history",
+    "order",
+    "new-order",
+    "order-line",
+    "stock",
+    "name",
+    "customer-order",
+];
 pub(super) const ITEM: Table = Table(0);
 pub(super) const WAREHOUSE: Table = Table(1);
 pub(super) const DISTRICT: Table = Table(2);
@@ -36,6 +49,8 @@ pub(super) const NEW_ORDER: Table = Table(6);
 pub(super) const ORDER_LINE: Table = Table(7);
 pub(super) const STOCK: Table = Table(8);
 pub(super) const NAME: Table = Table(9);
+/// The last of the tables.
+pub(super) const CUSTOMER_ORDER: Table = Table(10);
 
 /// Money is in these.
 pub(super) const CENTS: i64 = 100;
@@ -46,27 +61,37 @@ pub(super) const LINES_MAX: u64 = 15;
 
 /// Warehouses fit the 16 bits that keys have for them.
 pub(super) const WAREHOUSES_MAX: u64 = (1 << 16) - 1;
-/// Items, and customers of a district, stay far from the 32 bits that keys have for them.
-pub(super) const COUNT_MAX: u64 = 1 << 24;
+/// Items stay far from the 32 bits that keys have for them.
+pub(super) const ITEMS_MAX: u64 = 1 << 24;
+/// Customers of a district fit the 20 bits, and its orders the 24 bits, that `customer-order` has for them.
+pub(super) const CUSTOMERS_MAX: u64 = (1 << 20) - 1;
+const ORDER_BITS: u32 = 24;
+pub(super) const ORDERS_MAX: u64 = (1 << ORDER_BITS) - 1;
+/// Of the number of a line in its key.
+pub(super) const LINE_BITS: u32 = 4;
 /// History keys are the client's number above, its count below.
 pub(super) const COUNT_BITS: u32 = 40;
 /// The client that history rows of the load belong to.
 pub(super) const LOADER: u64 = (1 << 23) - 1;
 
-const _: () = assert!(LINES_MAX < 1 << 4, "line numbers have four bits in keys");
+const _: () = assert!(LINES_MAX < 1 << LINE_BITS, "line numbers fit their bits in keys");
 
 /// A district; also the key of its row.
 pub(super) fn district_key(warehouse: u64, district: u64) -> u64 {
     warehouse << 8 | district
 }
 
-/// Of a customer, order, new-order or last name of a district.
+/// The key of a customer, order, new-order or last name of a district.
 pub(super) fn in_district(warehouse: u64, district: u64, number: u64) -> u64 {
     district_key(warehouse, district) << 32 | number
 }
 
 pub(super) fn line_key(order_key: u64, number: u64) -> u64 {
-    order_key << 4 | number
+    order_key << LINE_BITS | number
+}
+
+pub(super) fn customer_order_key(warehouse: u64, district: u64, customer: u64, order: u64) -> u64 {
+    ((warehouse << 4 | district) << 20 | customer) << ORDER_BITS | order
 }
 
 pub(super) fn stock_key(warehouse: u64, item: u64) -> u64 {

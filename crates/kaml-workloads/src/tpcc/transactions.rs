@@ -1,26 +1,26 @@
 //! NewOrder and Payment.
 //!
-//! Lives here:       what one thread asks for, and the two transactions.
-//! Implements:       clauses 2.4 (NewOrder) and 2.5 (Payment). Rows are touched in the order of the clauses, so that a
+//! Lives here:       what one thread does, and the two transactions.
+//! Lives elsewhere:  the other three (`more`), which comes next and when (`terminal`).
+//! Implements:       clauses 2.4 (NewOrder) and 2.5 (Payment). Rows are touched in the order of the clauses, so a
 //!                   warehouse is always locked before its district, and that before customers and stocks.
 
-use super::Settings;
 use super::random::{Constants, between};
 use super::schema::*;
+use super::terminal::{Kind, Terminal};
+use super::{Mix, Settings};
 use crate::Error;
 use crate::drive::{Tally, Worker};
 use crate::engine::{Session, Stop, Table, Transaction, must_read};
 use crate::keys::Rng;
 use crate::rows;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-pub(super) const KINDS: [&str; 2] = ["new-order", "payment"];
-
-/// Clause 2.4.1.4: share of NewOrders that ask for an item that is not there.
+/// Clause 2.4.1.4: share of NewOrders that request an item that does not exist.
 const ROLLBACK_SHARE: f64 = 0.01;
 /// Clause 2.4.1.5: share of lines that another warehouse supplies.
 const REMOTE_LINE_SHARE: f64 = 0.01;
-/// Clause 2.5.1.2: share of customers who pay at a warehouse that is not theirs, and of those known by name only.
+/// Clause 2.5.1.2: share of customers that pay at a warehouse that is not theirs, and of those known by name only.
 const REMOTE_PAYMENT_SHARE: f64 = 0.15;
 const BY_NAME_SHARE: f64 = 0.6;
 /// Clause 2.4.2.2: stocks below this after an order are filled up by 91.
@@ -30,6 +30,7 @@ const STOCK_FILL: i32 = 91;
 /// What one thread does and did.
 pub(super) struct Client<'a> {
     pub(super) settings: &'a Settings,
+    pub(super) terminal: Terminal,
     pub(super) constants: Constants,
     pub(super) rng: Rng,
     /// Always this warehouse, or any.
@@ -50,9 +51,11 @@ pub(super) struct Done {
     /// As many history rows.
     pub(super) payments: u64,
     pub(super) amount: i64,
+    /// Orders.
+    pub(super) deliveries: u64,
 }
 
-struct Line {
+struct LineInput {
     item: u64,
     supply: u64,
     quantity: u32,
@@ -62,7 +65,7 @@ struct NewOrderInput {
     warehouse: u64,
     district: u64,
     customer: u64,
-    lines: Vec<Line>,
+    lines: Vec<LineInput>,
     time_us: u64,
 }
 
@@ -77,20 +80,26 @@ struct PaymentInput {
     history_key: u64,
 }
 
-enum By {
+pub(super) enum By {
     Number(u64),
     LastName(u64),
 }
 
 impl Worker for Client<'_> {
     fn operate(&mut self, session: &mut dyn Session, tally: &mut Tally) -> Result<usize, Error> {
-        if self.rng.unit() < self.settings.new_order_share {
-            self.new_order(session, tally)?;
-            Ok(0)
-        } else {
-            self.payment(session, tally)?;
-            Ok(1)
+        let kind = self.terminal.next(self.settings, &mut self.rng);
+        match kind {
+            Kind::NewOrder => self.new_order(session, tally)?,
+            Kind::Payment => self.payment(session, tally)?,
+            Kind::OrderStatus => self.order_status(session, tally)?,
+            Kind::Delivery => self.delivery(session, tally)?,
+            Kind::StockLevel => self.stock_level(session, tally)?,
         }
+        Ok(kind as usize)
+    }
+
+    fn pause(&mut self) -> Duration {
+        self.terminal.pause(self.settings, &mut self.rng)
     }
 }
 
@@ -99,10 +108,10 @@ impl Client<'_> {
         let input = self.new_order_input();
         let mut work = Work::new(self.settings, &mut self.row, &mut self.other_row);
         let committed = tally.transact(session, &mut |txn| {
-            work.bytes = 0;
+            work.restart();
             work.new_order(txn, &input)
         })?;
-        tally.reads += 3 + 2 * input.lines.len() as u64;
+        tally.reads += work.reads;
         if committed {
             tally.user_bytes += work.bytes as u64;
             self.done.new_orders += 1;
@@ -116,17 +125,17 @@ impl Client<'_> {
         let input = self.payment_input();
         let mut work = Work::new(self.settings, &mut self.row, &mut self.other_row);
         tally.transact(session, &mut |txn| {
-            work.bytes = 0;
+            work.restart();
             work.payment(txn, &input)
         })?;
-        tally.reads += if matches!(input.customer, By::LastName(_)) { 4 } else { 3 };
+        tally.reads += work.reads;
         tally.user_bytes += work.bytes as u64;
         self.done.payments += 1;
         self.done.amount += input.amount;
         Ok(())
     }
 
-    fn warehouse(&mut self) -> u64 {
+    pub(super) fn warehouse(&mut self) -> u64 {
         self.home.unwrap_or_else(|| between(&mut self.rng, 1, self.settings.warehouses))
     }
 
@@ -141,7 +150,7 @@ impl Client<'_> {
         }
     }
 
-    fn time_us(&self) -> u64 {
+    pub(super) fn time_us(&self) -> u64 {
         self.begun.elapsed().as_micros() as u64 + 1
     }
 
@@ -151,7 +160,7 @@ impl Client<'_> {
         let district = between(&mut self.rng, 1, DISTRICTS);
         let customer = self.constants.customer(&mut self.rng, s.customers_per_district);
         let line_count = between(&mut self.rng, LINES_MIN, LINES_MAX);
-        let mut lines: Vec<Line> = (0..line_count).map(|_| self.line(warehouse)).collect();
+        let mut lines: Vec<LineInput> = (0..line_count).map(|_| self.line(warehouse)).collect();
         if self.rng.unit() < ROLLBACK_SHARE {
             let last = lines.last_mut().expect("an order has lines");
             last.item = s.items + 1;
@@ -159,15 +168,23 @@ impl Client<'_> {
         NewOrderInput { warehouse, district, customer, lines, time_us: self.time_us() }
     }
 
-    fn line(&mut self, warehouse: u64) -> Line {
+    fn line(&mut self, warehouse: u64) -> LineInput {
         let item = self.constants.item(&mut self.rng, self.settings.items);
         let remote = self.rng.unit() < REMOTE_LINE_SHARE;
         let supply = if remote { self.other_warehouse(warehouse) } else { warehouse };
-        Line { item, supply, quantity: between(&mut self.rng, 1, 10) as u32 }
+        LineInput { item, supply, quantity: between(&mut self.rng, 1, 10) as u32 }
+    }
+
+    /// Known by last name or by number.
+    pub(super) fn customer(&mut self) -> By {
+        if self.rng.unit() < BY_NAME_SHARE {
+            By::LastName(self.constants.last_name(&mut self.rng, self.settings.names()))
+        } else {
+            By::Number(self.constants.customer(&mut self.rng, self.settings.customers_per_district))
+        }
     }
 
     fn payment_input(&mut self) -> PaymentInput {
-        let s = self.settings;
         let warehouse = self.warehouse();
         let district = between(&mut self.rng, 1, DISTRICTS);
         let (customer_warehouse, customer_district) = if self.rng.unit() < REMOTE_PAYMENT_SHARE {
@@ -175,11 +192,7 @@ impl Client<'_> {
         } else {
             (warehouse, district)
         };
-        let customer = if self.rng.unit() < BY_NAME_SHARE {
-            By::LastName(self.constants.last_name(&mut self.rng, s.names()))
-        } else {
-            By::Number(self.constants.customer(&mut self.rng, s.customers_per_district))
-        };
+        let customer = self.customer();
         PaymentInput {
             warehouse,
             district,
@@ -194,20 +207,27 @@ impl Client<'_> {
 }
 
 /// One try of a transaction.
-struct Work<'a> {
+pub(super) struct Work<'a> {
     settings: &'a Settings,
     row: &'a mut Vec<u8>,
     other_row: &'a mut Vec<u8>,
     /// Written so far.
-    bytes: usize,
+    pub(super) bytes: usize,
+    /// Records read so far.
+    pub(super) reads: u64,
 }
 
 impl<'a> Work<'a> {
-    fn new(settings: &'a Settings, row: &'a mut Vec<u8>, other_row: &'a mut Vec<u8>) -> Work<'a> {
-        Work { settings, row, other_row, bytes: 0 }
+    pub(super) fn new(settings: &'a Settings, row: &'a mut Vec<u8>, other_row: &'a mut Vec<u8>) -> Work<'a> {
+        Work { settings, row, other_row, bytes: 0, reads: 0 }
     }
 
-    fn update<T: rows::Row, R>(
+    /// Nothing is done yet.
+    pub(super) fn restart(&mut self) {
+        (self.bytes, self.reads) = (0, 0);
+    }
+
+    pub(super) fn update<T: rows::Row, R>(
         &mut self,
         txn: &mut dyn Transaction,
         table: Table,
@@ -216,6 +236,7 @@ impl<'a> Work<'a> {
     ) -> Result<R, Stop> {
         let answer = rows::update(txn, table, key, self.row, with)?;
         self.bytes += self.row.len();
+        self.reads += 1;
         Ok(answer)
     }
 
@@ -225,7 +246,13 @@ impl<'a> Work<'a> {
         txn.insert(table, key, &value)
     }
 
-    fn read<T: rows::Row + Copy>(&mut self, txn: &mut dyn Transaction, table: Table, key: u64) -> Result<T, Stop> {
+    pub(super) fn read<T: rows::Row + Copy>(
+        &mut self,
+        txn: &mut dyn Transaction,
+        table: Table,
+        key: u64,
+    ) -> Result<T, Stop> {
+        self.reads += 1;
         must_read(txn, table, key, self.row, false)?;
         rows::read::<T>(self.row).copied()
     }
@@ -233,7 +260,7 @@ impl<'a> Work<'a> {
     /// Clause 2.4.2.
     fn new_order(&mut self, txn: &mut dyn Transaction, input: &NewOrderInput) -> Result<(), Stop> {
         let NewOrderInput { warehouse, district, customer, .. } = *input;
-        let of_line = |line: &Line| [(ITEM, line.item), (STOCK, stock_key(line.supply, line.item))];
+        let of_line = |line: &LineInput| [(ITEM, line.item), (STOCK, stock_key(line.supply, line.item))];
         let lines = input.lines.iter().flat_map(of_line);
         txn.expect(&lines.chain([(CUSTOMER, in_district(warehouse, district, customer))]).collect::<Vec<_>>())?;
         let warehouse_tax = self.read::<Warehouse>(txn, WAREHOUSE, warehouse)?.tax.get();
@@ -261,6 +288,13 @@ impl<'a> Work<'a> {
         self.insert(txn, ORDER, key, &row)?;
         let row = NewOrder { order: order_number, district: district_number, warehouse: warehouse_number };
         self.insert(txn, NEW_ORDER, key, &row)?;
+        if self.settings.mix == Mix::Full {
+            if order > ORDERS_MAX {
+                let what = format!("district {district} has {ORDERS_MAX} orders; its keys have no room for more");
+                return Err(Stop::Failed(Error::Parameters(what)));
+            }
+            txn.insert(CUSTOMER_ORDER, customer_order_key(warehouse, district, customer, order), &[])?;
+        }
         let mut total = 0;
         for (number, line) in (1..).zip(&input.lines) {
             let (amount, district_info) = self.take_from_stock(txn, warehouse, district, line)?;
@@ -285,14 +319,15 @@ impl<'a> Work<'a> {
         if taxed < 0.0 { Err(Stop::wrong(format!("an order comes to {taxed} cents"))) } else { Ok(()) }
     }
 
-    /// What a line costs, and what its stock says of the district.
+    /// What a line costs, and what its stock contains about the district.
     fn take_from_stock(
         &mut self,
         txn: &mut dyn Transaction,
         warehouse: u64,
         district: u64,
-        line: &Line,
+        line: &LineInput,
     ) -> Result<(i64, [u8; 24]), Stop> {
+        self.reads += 1;
         if !txn.read(ITEM, line.item, self.row)? {
             return Err(Stop::Rollback);
         }
@@ -313,10 +348,7 @@ impl<'a> Work<'a> {
     fn payment(&mut self, txn: &mut dyn Transaction, input: &PaymentInput) -> Result<(), Stop> {
         let PaymentInput { warehouse, district, customer_warehouse, customer_district, amount, .. } = *input;
         // What may have to be read from flash comes first: others wait for the warehouse.
-        let customer = match input.customer {
-            By::Number(number) => number,
-            By::LastName(name) => self.middle_of(txn, in_district(customer_warehouse, customer_district, name))?,
-        };
+        let customer = self.number_of(txn, customer_warehouse, customer_district, &input.customer)?;
         let key = in_district(customer_warehouse, customer_district, customer);
         txn.expect(&[(CUSTOMER, key)])?;
         let warehouse_name = self.update::<Warehouse, _>(txn, WAREHOUSE, warehouse, |row| {
@@ -353,8 +385,22 @@ impl<'a> Work<'a> {
         self.insert(txn, HISTORY, input.history_key, &row)
     }
 
-    /// Of the customers of a last name, by first name, the one in the middle, rounded up.
+    pub(super) fn number_of(
+        &mut self,
+        txn: &mut dyn Transaction,
+        warehouse: u64,
+        district: u64,
+        customer: &By,
+    ) -> Result<u64, Stop> {
+        match customer {
+            By::Number(number) => Ok(*number),
+            By::LastName(name) => self.middle_of(txn, in_district(warehouse, district, *name)),
+        }
+    }
+
+    /// The middle customer of a last name, ordered by first name, rounded up.
     fn middle_of(&mut self, txn: &mut dyn Transaction, name_key: u64) -> Result<u64, Stop> {
+        self.reads += 1;
         must_read(txn, NAME, name_key, self.other_row, false)?;
         let (customers, _) = self.other_row.as_chunks::<4>();
         match customers.get(customers.len().saturating_sub(1) / 2) {
@@ -376,7 +422,7 @@ fn note(data: &mut [u8; 500], numbers: &[u64; 5], amount: i64) {
 mod tests {
     use super::*;
 
-    /// Goal:   notes pile up at the front, old ones fall off, the length stays.
+    /// Goal:   notes pile up at the front, old ones fall off, the length does not change.
     /// Method: more notes than fit.
     #[test]
     fn notes_pile_up() {

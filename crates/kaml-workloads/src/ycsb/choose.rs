@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// YCSB's constant.
 const THETA: f64 = 0.99;
-/// Scrambled requests are drawn from so many items, however many records there are.
+/// Scrambled requests are drawn from this many items, however many records there are.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 
 /// 64-bit FNV-1a over the eight bytes of a number, made positive: YCSB's hash of record numbers.
@@ -44,7 +44,7 @@ pub(super) struct Chooser {
 enum Kind {
     /// Over the records that were loaded.
     Uniform(u64),
-    /// Over as many as there may be at the end; those that are not there yet are drawn again.
+    /// Over as many as there may be at the end; those that do not exist yet are drawn again.
     Scrambled(Zipf, u64),
     Latest(Zipf),
 }
@@ -69,7 +69,7 @@ impl Chooser {
         Chooser { rng: Rng::new(seed), ..self.clone() }
     }
 
-    /// One of the records that are there; `end` is the number behind the last.
+    /// One of the records that exist; `end` is the number after the last.
     pub(super) fn next(&mut self, end: u64) -> u64 {
         let count = end - self.first;
         let at = match &mut self.kind {
@@ -106,7 +106,7 @@ impl Inserts {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The record is there.
+    /// The record exists.
     pub(super) fn acknowledge(&self, number: u64) {
         let mut early = self.early.lock().expect("no panics under this lock");
         early.insert(number);
@@ -117,7 +117,7 @@ impl Inserts {
         self.end.store(end, Ordering::Release);
     }
 
-    /// The number behind the last record that is certainly there.
+    /// The number after the last record that is certainly there.
     pub(super) fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
@@ -166,7 +166,7 @@ mod tests {
         assert!(uniform.iter().all(|count| (800..1200).contains(count)));
     }
 
-    /// Goal:   inserts become likely as soon as they are there, and never before.
+    /// Goal:   inserts become likely as soon as they exist, and never before.
     /// Method: choose among more and more records.
     #[test]
     fn new_records_are_chosen_when_they_are_there() {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// Names and values; of a name that stands there twice, the last.
+/// Names and values; of a name that exists twice, the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     values: BTreeMap<String, String>,
@@ -14,7 +14,7 @@ pub struct Properties {
 /// Not a property file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PropertiesError {
-    /// An escape that stands for no character.
+    /// An escape that means no character.
     #[error("line {line}: \\u must be followed by the four hexadecimal digits of a character")]
     Escape {
         /// Counted from 1; of a continued line, its first.
@@ -50,7 +50,7 @@ impl Properties {
     }
 }
 
-/// Lines that say something, continued ones joined, each with the number of its first.
+/// Lines with content, continued ones joined, each with the number of its first.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let joined = text.replace("\r\n", "\n").replace('\r', "\n");
     let mut lines = Vec::new();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal:   no text whatever makes the parser fail in another way than it says.
+        /// Goal:   no text whatever makes the parser fail in another way than documented.
         /// Method: random text, rich in characters that mean something.
         #[test]
         fn any_text_is_taken_or_refused(text in "([\\\\#!=: \t\r\nu0-9a-f]|\\PC){0,200}") {

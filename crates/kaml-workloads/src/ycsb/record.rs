@@ -1,16 +1,16 @@
 //! The bytes of a record: what is written, and whether what was read is that.
 //!
-//! Lives here:       fields that tell whose they are and which write they come from.
+//! Lives here:       fields that show whose they are and which write they come from.
 //!
 //! A field begins with the number of its record and its version (8 bytes each, little-endian, as much as fits); filler
 //! follows that does not compress and that both determine. Version 0 is that of the load; others name the thread and
-//! its count, so that no two writes have the same. Fields follow each other, with their length (4 bytes) before them
+//! its count, so no two writes have the same. Fields follow each other, with their length (4 bytes) before them
 //! where lengths differ.
 
-use super::settings::{Lengths, Settings};
+use super::settings::{FieldLengths, Settings};
 use crate::keys::{Rng, Zipf};
 
-/// Filler is cut from so many random bytes: few enough to stay in a processor's cache.
+/// Filler is cut from this many random bytes: few enough for a processor's cache.
 const POOL_BYTES: usize = 256 << 10;
 /// Record and version.
 const HEADER_BYTES: usize = 16;
@@ -41,9 +41,9 @@ impl Records {
         let span = (settings.field_length - min.min(settings.field_length)) as u64 + 1;
         let varying = |zipf| Some(Varying { min, zipf, rng: Rng::new(0) });
         let lengths = match settings.lengths {
-            Lengths::Constant => None,
-            Lengths::Uniform => varying(None),
-            Lengths::Zipfian => varying(Some(Zipf::new(span, THETA))),
+            FieldLengths::Constant => None,
+            FieldLengths::Uniform => varying(None),
+            FieldLengths::Zipfian => varying(Some(Zipf::new(span, THETA))),
         };
         let mut rng = Rng::new(POOL_BYTES as u64);
         let pool = (0..POOL_BYTES / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect::<Vec<u8>>();
@@ -112,7 +112,12 @@ impl Records {
         if count < if every_byte { self.field_count } else { 1 } { wrong(&format!("{count} fields")) } else { Ok(()) }
     }
 
-    /// The version of a field; none if it is too short to tell, or not there.
+    /// The number that a record names; none if its first field is too short to show it.
+    pub(super) fn number(&self, record: &[u8]) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.fields(record).next()?.first_chunk()?))
+    }
+
+    /// The version of a field; none if it is too short to show it, or missing.
     pub(super) fn version(&self, record: &[u8], field: usize) -> Option<u64> {
         version_of(self.fields(record).nth(field)?)
     }
@@ -176,7 +181,7 @@ mod tests {
         Records::new(&Settings::parse(&format!("recordcount=1\n{text}")).unwrap())
     }
 
-    /// Goal:   what is made passes, of the right size; what differs by a byte does not; replaced fields keep the rest.
+    /// Goal:   what is made passes, of the right size; what differs by a byte does not; replacing a field keeps the others.
     /// Method: constant and varying lengths; flip each byte in turn; replace each field.
     #[test]
     fn records_tell_what_happened_to_them() {

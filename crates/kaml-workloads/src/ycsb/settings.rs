@@ -5,8 +5,7 @@
 //! Implements:       Cooper et al., "Benchmarking cloud serving systems with YCSB", and the property names, defaults and
 //!                   meanings of its reference implementation's core workload.
 //!
-//! Not there: scans (an engine here has no order), and the request distributions `sequential`, `hotspot` and
-//! `exponential`. A file that asks for them is refused. Properties of the reference implementation that have no
+//! Missing: the request distributions `sequential`, `hotspot` and `exponential`. A file that requests them is refused. Properties of the reference implementation that have no
 //! meaning here (time series, exporters) are passed over and listed in [`Settings::ignored`].
 
 use super::properties::{Properties, PropertiesError};
@@ -20,12 +19,13 @@ const FIELD_COUNT_MAX: u64 = 1 << 16;
 /// Numbers of records stay far from overflow.
 const RECORD_COUNT_MAX: u64 = 1 << 48;
 
-/// The standard workloads that are there, by letter.
-pub const STANDARD: [(&str, &str); 5] = [
+/// The standard workloads that exist, by letter.
+pub const STANDARD: [(&str, &str); 6] = [
     ("a", include_str!("../../workloads/ycsb-a.properties")),
     ("b", include_str!("../../workloads/ycsb-b.properties")),
     ("c", include_str!("../../workloads/ycsb-c.properties")),
     ("d", include_str!("../../workloads/ycsb-d.properties")),
+    ("e", include_str!("../../workloads/ycsb-e.properties")),
     ("f", include_str!("../../workloads/ycsb-f.properties")),
 ];
 
@@ -52,7 +52,7 @@ pub enum SettingsError {
     #[error("{0} is not supported")]
     Unsupported(String),
     /// No such standard workload.
-    #[error("there is no standard workload `{0}`; there are a, b, c, d and f")]
+    #[error("there is no standard workload `{0}`; there are a to f")]
     Unknown(String),
 }
 
@@ -68,6 +68,16 @@ pub enum Requests {
     Latest,
 }
 
+/// How many records a scan reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScanLengths {
+    /// Any number is as likely as any other.
+    Uniform,
+    /// Zipf with 0.99, short ones most frequent.
+    Zipfian,
+}
+
 /// How keys follow from the numbers of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -81,7 +91,7 @@ pub enum InsertOrder {
 /// How long fields are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Lengths {
+pub enum FieldLengths {
     /// All as long as the longest.
     Constant,
     /// Any length is as likely as any other.
@@ -106,8 +116,8 @@ pub struct Settings {
     /// `minfieldlength`: bytes of the shortest.
     pub field_length_min: usize,
     /// `fieldlengthdistribution`.
-    pub lengths: Lengths,
-    /// `writeallfields`: an update replaces the record; otherwise one field of it, so that it has to be read.
+    pub lengths: FieldLengths,
+    /// `writeallfields`: an update replaces the record; otherwise one field of it, so it has to be read.
     pub write_all_fields: bool,
     /// `readproportion`.
     pub read_share: f64,
@@ -117,15 +127,23 @@ pub struct Settings {
     pub insert_share: f64,
     /// `readmodifywriteproportion`.
     pub read_modify_write_share: f64,
+    /// `scanproportion`.
+    pub scan_share: f64,
+    /// `minscanlength`: records of the shortest scan.
+    pub scan_length_min: u64,
+    /// `maxscanlength`: records of the longest.
+    pub scan_length: u64,
+    /// `scanlengthdistribution`.
+    pub scan_lengths: ScanLengths,
     /// `requestdistribution`.
     pub requests: Requests,
     /// `insertorder`.
     pub insert_order: InsertOrder,
-    /// Properties that were there and mean nothing here.
+    /// Properties that existed and mean nothing here.
     pub ignored: Vec<String>,
 }
 
-/// All that is understood; `scanproportion` only as 0. The others that stand here change nothing about the records or
+/// All that is understood. `readallfields` and those from `dataintegrity` on that are not about scans change nothing about the records or
 /// operations of this implementation: reads always see whole records, all reads are verified, runs end by their flags.
 const KNOWN: [&str; 27] = [
     "recordcount",
@@ -201,12 +219,21 @@ impl Settings {
             update_share: share("updateproportion", 0.05)?,
             insert_share: share("insertproportion", 0.0)?,
             read_modify_write_share: share("readmodifywriteproportion", 0.0)?,
+            scan_share: share("scanproportion", 0.0)?,
+            scan_length_min: count("minscanlength", 1)?,
+            scan_length: count("maxscanlength", 1000)?,
+            scan_lengths: one_of(properties, "scanlengthdistribution", &SCAN_LENGTHS)?,
             requests: one_of(properties, "requestdistribution", &REQUESTS)?,
             insert_order: one_of(properties, "insertorder", &INSERT_ORDERS)?,
             ignored: properties.names().filter(|name| !KNOWN.contains(name)).map(str::to_owned).collect(),
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    /// Of reads, updates, inserts, read-modify-writes and scans.
+    pub(super) fn shares(&self) -> [f64; 5] {
+        [self.read_share, self.update_share, self.insert_share, self.read_modify_write_share, self.scan_share]
     }
 
     fn check(&self) -> Result<(), SettingsError> {
@@ -221,20 +248,24 @@ impl Settings {
         if self.field_count as u64 * self.field_length as u64 > RECORD_BYTES_MAX {
             return value("fieldlength", self.field_length.to_string(), "such that records stay below 16 MiB");
         }
-        if self.lengths != Lengths::Constant && !(1..=self.field_length).contains(&self.field_length_min) {
+        if self.lengths != FieldLengths::Constant && !(1..=self.field_length).contains(&self.field_length_min) {
             return value("minfieldlength", self.field_length_min.to_string(), "at least 1 and at most fieldlength");
         }
-        if self.read_share + self.update_share + self.insert_share + self.read_modify_write_share <= 0.0 {
+        if !(1..=self.scan_length).contains(&self.scan_length_min) {
+            return value("minscanlength", self.scan_length_min.to_string(), "at least 1 and at most maxscanlength");
+        }
+        if self.shares().iter().sum::<f64>() <= 0.0 {
             return Err(SettingsError::Missing("an operation with a proportion above 0"));
         }
         Ok(())
     }
 }
 
-const LENGTHS: [(&str, Lengths); 3] =
-    [("constant", Lengths::Constant), ("uniform", Lengths::Uniform), ("zipfian", Lengths::Zipfian)];
+const LENGTHS: [(&str, FieldLengths); 3] =
+    [("constant", FieldLengths::Constant), ("uniform", FieldLengths::Uniform), ("zipfian", FieldLengths::Zipfian)];
 const REQUESTS: [(&str, Requests); 3] =
     [("uniform", Requests::Uniform), ("zipfian", Requests::Zipfian), ("latest", Requests::Latest)];
+const SCAN_LENGTHS: [(&str, ScanLengths); 2] = [("uniform", ScanLengths::Uniform), ("zipfian", ScanLengths::Zipfian)];
 const INSERT_ORDERS: [(&str, InsertOrder); 2] = [("hashed", InsertOrder::Hashed), ("ordered", InsertOrder::Ordered)];
 
 /// What YCSB has and this has not.
@@ -242,9 +273,6 @@ fn refuse_others(properties: &Properties) -> Result<(), SettingsError> {
     let unsupported = |what: String| Err(SettingsError::Unsupported(what));
     if let Some(class) = properties.get("workload").filter(|class| class.rsplit('.').next() != Some("CoreWorkload")) {
         return unsupported(format!("workload={class}"));
-    }
-    if share(properties, "scanproportion", 0.0)? > 0.0 {
-        return unsupported("scanproportion above 0".into());
     }
     for (name, values) in [
         ("requestdistribution", ["sequential", "hotspot", "exponential"].as_slice()),
@@ -298,24 +326,27 @@ mod tests {
     #[test]
     fn standard_workloads_are_as_published() {
         let table = [
-            ("a", [0.5, 0.5, 0.0, 0.0], Requests::Zipfian),
-            ("b", [0.95, 0.05, 0.0, 0.0], Requests::Zipfian),
-            ("c", [1.0, 0.0, 0.0, 0.0], Requests::Zipfian),
-            ("d", [0.95, 0.0, 0.05, 0.0], Requests::Latest),
-            ("f", [0.5, 0.0, 0.0, 0.5], Requests::Zipfian),
+            ("a", [0.5, 0.5, 0.0, 0.0, 0.0], Requests::Zipfian),
+            ("b", [0.95, 0.05, 0.0, 0.0, 0.0], Requests::Zipfian),
+            ("c", [1.0, 0.0, 0.0, 0.0, 0.0], Requests::Zipfian),
+            ("d", [0.95, 0.0, 0.05, 0.0, 0.0], Requests::Latest),
+            ("e", [0.0, 0.0, 0.05, 0.0, 0.95], Requests::Zipfian),
+            ("f", [0.5, 0.0, 0.0, 0.5, 0.0], Requests::Zipfian),
         ];
         for (letter, shares, requests) in table {
             let s = Settings::new(&Settings::standard(letter).unwrap()).unwrap();
-            assert_eq!([s.read_share, s.update_share, s.insert_share, s.read_modify_write_share], shares, "{letter}");
+            assert_eq!(s.shares(), shares, "{letter}");
             assert_eq!((s.requests, s.field_count, s.field_length), (requests, 10, 100), "{letter}");
             assert_eq!((s.insert_order, s.write_all_fields), (InsertOrder::Hashed, false));
             assert!(s.ignored.is_empty());
         }
-        assert!(matches!(Settings::standard("e"), Err(SettingsError::Unknown(_))));
+        let e = Settings::new(&Settings::standard("e").unwrap()).unwrap();
+        assert_eq!((e.scan_length_min, e.scan_length, e.scan_lengths), (1, 100, ScanLengths::Uniform));
+        assert!(matches!(Settings::standard("g"), Err(SettingsError::Unknown(_))));
     }
 
     /// Goal:   what is loaded are the records that requests may be for.
-    /// Method: each way to say which, with what YCSB's core workload takes for it.
+    /// Method: each way to state which, with what YCSB's core workload takes for it.
     #[test]
     fn loads_begin_and_end_as_told() {
         for (text, first, count) in [
@@ -347,17 +378,19 @@ mod tests {
             "insertcount=0",
             "insertstart=4\ninsertcount=7",
             "writeallfields=maybe",
+            "scanproportion=2",
+            "minscanlength=0",
+            "maxscanlength=0",
+            "minscanlength=9\nmaxscanlength=8",
+            "scanlengthdistribution=latest",
             "fieldlengthdistribution=uniform\nminfieldlength=200",
         ] {
             let result = Settings::parse(&format!("recordcount=10\n{wrong}"));
             assert!(matches!(result, Err(SettingsError::Value { .. })), "{wrong}: {result:?}");
         }
-        for other in [
-            "workload=x.TimeSeriesWorkload",
-            "scanproportion=0.1",
-            "requestdistribution=hotspot",
-            "fieldlengthdistribution=histogram",
-        ] {
+        for other in
+            ["workload=x.TimeSeriesWorkload", "requestdistribution=hotspot", "fieldlengthdistribution=histogram"]
+        {
             let result = Settings::parse(&format!("recordcount=10\n{other}"));
             assert!(matches!(result, Err(SettingsError::Unsupported(_))), "{other}: {result:?}");
         }
@@ -368,7 +401,7 @@ mod tests {
     }
 
     proptest! {
-        /// Goal:   whatever stands in a file, it is taken with sane settings or refused.
+        /// Goal:   whatever is in a file, it is taken with sane settings or refused.
         /// Method: known names with random values.
         #[test]
         fn any_values_are_taken_or_refused(

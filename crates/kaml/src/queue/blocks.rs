@@ -3,11 +3,12 @@
 //! Lives here:       block commands of an event loop on their way through reads and Puts.
 //! Lives elsewhere:  the loop itself (`queue`), what a read or a change takes (`crate::blocks`, `kaml_device::BlockChange`).
 //!
-//! A command is here until its last Put is staged, or its last read is answered; then it waits with the loop's other Puts, or
+//! A command is here until its last Put is staged, or its last read completes; then it waits with the loop's other Puts, or
 //! is ready. A change that finds no room, or has more Puts to stage, waits here for its turn: nothing here blocks.
 
 use super::{AsyncQueue, READ_BIT, WaitingPut};
 use crate::blocks::{OneUnit, Run, UnitRead};
+use crate::driver::By;
 use crate::sync::Instant;
 use crate::{Answer, Bytes, Error, NamespaceId};
 use kaml_device::{BlockChange, BlockStep, Core, FlashRead, StageError};
@@ -16,11 +17,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Reads of block commands are told from those of Gets by this bit of their id.
+/// Reads of block commands are distinguished from those of Gets by this bit of their id.
 pub(super) const BLOCK_BIT: u64 = 1 << 62;
 /// Puts that one change stages in one visit to the core.
 const PUTS_PER_VISIT: usize = 4;
-/// Changes that have their turn in one round of a poll, so that whoever has other commands in the loop does not wait for all.
+/// Changes that have their turn in one round of a poll, so a caller that has other commands in the loop does not wait for all.
 const TURNS_PER_ROUND: usize = 4;
 
 /// Block commands on their way.
@@ -33,7 +34,7 @@ pub(super) struct BlockCommands {
     free_reads: Vec<usize>,
     /// Reads of one unit among them, which are commands of their own.
     one_unit_reads: usize,
-    /// Changes that wait for room or their turn, and how many of them were tried since one could go on.
+    /// Changes that wait for room or their turn, and how many of them were tried since one could continue.
     later: VecDeque<u64>,
     tried: usize,
     /// Reads that are done and not worked off.
@@ -46,7 +47,7 @@ enum Command {
 }
 
 enum Reading {
-    /// All that a read of blocks asks for.
+    /// All that a read of blocks requests.
     OneUnit { token: u64, start: Instant, read: UnitRead },
     /// For the answer of a read, which is this command.
     Run(u64, Run),
@@ -95,13 +96,16 @@ impl BlockCommands {
     fn take_read(&mut self, id: u64) -> Reading {
         let place = (id & !(READ_BIT | BLOCK_BIT)) as usize;
         self.free_reads.push(place);
-        self.reads[place].take().expect("a read is answered once")
+        self.reads[place].take().expect("a read completes one time")
     }
 }
 
 impl AsyncQueue {
-    /// Starts reading blocks of so many bytes, which must be whole ones; the answer has them. As
+    /// Starts reading blocks of this many bytes, which must be whole ones; the answer has them. As
     /// [`crate::Device::block_read`]. An error is the command's answer; nothing else will come for its token.
+    ///
+    /// # Errors
+    /// As [`crate::Device::block_read`].
     pub fn submit_block_read(
         &mut self,
         token: u64,
@@ -149,8 +153,11 @@ impl AsyncQueue {
         self.ready.push(Answer { token, result: blocks.map(Some) });
     }
 
-    /// Starts writing whole blocks; durable when answered. As [`crate::Device::block_write`]. Commands in flight together
-    /// have no order: whoever wants one waits for the first answer.
+    /// Starts writing whole blocks; durable on completion. As [`crate::Device::block_write`]. Commands in flight together
+    /// have no order: a caller that needs one waits for the first completion.
+    ///
+    /// # Errors
+    /// As [`crate::Device::block_write`].
     pub fn submit_block_write(
         &mut self,
         token: u64,
@@ -158,12 +165,16 @@ impl AsyncQueue {
         first_block: u64,
         data: &[u8],
     ) -> Result<(), Error> {
-        let change = BlockChange::write(&self.shared.reader, namespace, first_block, data)?;
+        let change = BlockChange::write(&self.shared.reader, namespace, first_block, data);
+        let change = change.map_err(|error| self.shared.refused(error))?;
         self.start_change(token, change, data)
     }
 
-    /// Starts a trim. As [`crate::Device::block_trim`]. One of more units than a few waits for its turn among those that go on, so that
+    /// Starts a trim. As [`crate::Device::block_trim`]. One of more units than a few waits for its turn among those that continue, so
     /// to start many takes no time.
+    ///
+    /// # Errors
+    /// As [`crate::Device::block_trim`].
     pub fn submit_block_trim(
         &mut self,
         token: u64,
@@ -175,14 +186,18 @@ impl AsyncQueue {
         self.submit_block_trims(token, namespace, std::slice::from_ref(&blocks))
     }
 
-    /// Starts a trim of ranges of blocks, one after the other; it is answered as one.
+    /// Starts a trim of ranges of blocks, one after the other; it completes as one.
+    ///
+    /// # Errors
+    /// As [`crate::Device::block_trim`].
     pub fn submit_block_trims(
         &mut self,
         token: u64,
         namespace: NamespaceId,
         ranges: &[Range<u64>],
     ) -> Result<(), Error> {
-        let change = BlockChange::trim(&self.shared.reader, namespace, ranges)?;
+        let change = BlockChange::trim(&self.shared.reader, namespace, ranges);
+        let change = change.map_err(|error| self.shared.refused(error))?;
         if change.is_one_step() {
             return self.start_change(token, change, &[]);
         }
@@ -196,6 +211,9 @@ impl AsyncQueue {
     }
 
     /// Starts making blocks read as zeroes. As [`crate::Device::block_write_zeroes`].
+    ///
+    /// # Errors
+    /// As [`crate::Device::block_trim`].
     pub fn submit_block_write_zeroes(
         &mut self,
         token: u64,
@@ -231,15 +249,14 @@ impl AsyncQueue {
     /// Stages what can be staged of a change now.
     fn visit(&mut self, change: &mut BlockChange, data: &[u8]) -> Result<Visit, Error> {
         let shared = self.shared.clone();
-        let (mut core, visit) = loop {
-            let mut core = shared.lock();
-            match visit_core(&mut core, change, data) {
-                Ok(visit) => break (core, Ok(visit)),
-                Err(StageError::NeedIndex(id)) => drop(shared.load_index(core, id)?),
-                Err(StageError::Busy) => break (core, Ok(Visit::Busy)),
-                Err(StageError::Refused(error)) => break (core, Err(error.into())),
-            }
+        let attempt = |core: &mut Core| match visit_core(core, change, data) {
+            Ok(visit) => Ok(Ok(visit)),
+            Err(StageError::Busy) => Ok(Ok(Visit::Busy)),
+            Err(StageError::Refused(error)) => Ok(Err(error)),
+            Err(hindered) => Err(hindered),
         };
+        // Changes of blocks are under no condition, and a store does not cache blocks.
+        let (mut core, visit) = shared.visit(By::Store, attempt)?;
         let wake = core.has_background();
         let persisting = self.persisting();
         let part = match visit {
@@ -253,7 +270,7 @@ impl AsyncQueue {
         if wake {
             self.wants_housekeeping();
         }
-        visit
+        visit.map_err(|error| shared.refused(error))
     }
 
     fn after_visit(&mut self, id: u64, visit: Visit) {
@@ -269,7 +286,7 @@ impl AsyncQueue {
         }
     }
 
-    /// Trims of such tokens do not go on any more: they are answered with [`Error::Cancelled`], once what was done of them is durable.
+    /// Trims of such tokens do not continue any more: they complete with [`Error::Cancelled`], after what was done of them is durable.
     pub fn cancel_trims(&mut self, tokens: &BTreeSet<u64>) {
         let mut cancelled = BTreeSet::new();
         for (id, command) in &mut self.blocks.commands {
@@ -296,7 +313,7 @@ impl AsyncQueue {
         }
     }
 
-    fn add_waiting(&mut self, put: WaitingPut) {
+    pub(super) fn add_waiting(&mut self, put: WaitingPut) {
         let at = self.puts.partition_point(|before| before.frame <= put.frame);
         self.puts.insert(at, put);
     }
@@ -336,7 +353,7 @@ impl AsyncQueue {
         }
     }
 
-    /// The blocks stay where they were read, until their memory is given back.
+    /// The blocks are not moved after the read, until their memory is released.
     fn one_unit_read(&mut self, token: u64, took: Duration, blocks: Result<Range<usize>, Error>, io: Io) {
         self.blocks.one_unit_reads -= 1;
         let blocks = match blocks {
@@ -351,7 +368,7 @@ impl AsyncQueue {
 
     fn run_read(&mut self, id: u64, copy: impl FnOnce(&mut [u8]) -> Result<(), Error>) {
         let Some(Command::Read { into, reads, error, .. }) = self.blocks.commands.get_mut(&id) else {
-            unreachable!("a read is answered after all its runs")
+            unreachable!("a read completes after all its runs")
         };
         *reads -= 1;
         if let Err(failure) = copy(into) {
@@ -366,7 +383,7 @@ impl AsyncQueue {
 
     fn unit_read(&mut self, id: u64, value: Result<(FlashRead, Vec<u8>), Error>) {
         let Some(Command::Change { change, .. }) = self.blocks.commands.get_mut(&id) else {
-            unreachable!("a change is answered after its reads")
+            unreachable!("a change completes after its reads")
         };
         match value.and_then(|(read, value)| Ok(change.supply(read, value)?)) {
             Ok(()) => drop(self.go_on_with(id)),
@@ -374,11 +391,11 @@ impl AsyncQueue {
         }
     }
 
-    /// Whether it could go on.
+    /// Whether it could continue.
     fn go_on_with(&mut self, id: u64) -> bool {
         let Some(Command::Change { token, start, mut change, data, is_cancelled }) = self.blocks.commands.remove(&id)
         else {
-            unreachable!("only changes go on")
+            unreachable!("only changes continue")
         };
         let visit = if is_cancelled { Err(Error::Cancelled) } else { self.visit(&mut change, &data) };
         self.blocks.commands.insert(id, Command::Change { token, start, change, data, is_cancelled });
@@ -396,7 +413,7 @@ impl AsyncQueue {
         }
     }
 
-    /// A change cannot go on: it is answered when what was staged of it is committed.
+    /// A change cannot continue: it completes when what was staged of it is committed.
     fn change_failed(&mut self, token: u64, start: Instant, change: &BlockChange, error: Error) {
         match change.frame() {
             Some(frame) => self.add_waiting(WaitingPut { frame, token, start, failed: Some(Box::new(error)) }),
@@ -404,7 +421,7 @@ impl AsyncQueue {
         }
     }
 
-    /// Lets some changes that wait for room or their turn go on; whether others, or they once more, may go on at once.
+    /// Lets some changes that wait for room or their turn continue; whether others, or they once more, may continue at once.
     pub(super) fn take_turns(&mut self) -> bool {
         for _ in 0..TURNS_PER_ROUND {
             if self.blocks.tried >= self.blocks.later.len() {
@@ -422,7 +439,7 @@ impl AsyncQueue {
 }
 
 fn memory_of(read: Io) -> AlignedBuf {
-    let Io::Read { into, .. } = read else { unreachable!("ids of reads are told by a bit") };
+    let Io::Read { into, .. } = read else { unreachable!("a bit marks ids of reads") };
     into
 }
 

@@ -1,6 +1,6 @@
 //! Memory that a queue keeps for its next reads: fresh memory costs more than what is copied into it.
 //!
-//! Lives here:       read buffers, which values stay in them, how much is kept.
+//! Lives here:       read buffers, which values remain in them, how much is kept.
 //! May be called by: the queue.
 
 use crate::Bytes;
@@ -21,7 +21,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer of so many bytes, whatever they are.
+    /// A buffer of this many bytes, whatever they are.
     pub(super) fn take(&mut self, bytes: usize) -> AlignedBuf {
         let kept = if bytes <= COPIED_BYTES_MAX { self.small.pop() } else { self.take_large() };
         let kept = kept.filter(|buf| buf.capacity() >= bytes);
@@ -49,7 +49,7 @@ impl Buffers {
         }
     }
 
-    /// A value that was read: a small one is copied, a large one stays where it is until its memory is given back.
+    /// A value that was read: a small one is copied, a large one is not moved until its memory is released.
     pub(super) fn value(&mut self, buf: AlignedBuf, range: Range<usize>) -> Bytes {
         if range.len() > COPIED_BYTES_MAX {
             return Bytes::of_read(buf, range);

@@ -1,14 +1,14 @@
 //! An event loop's operations on the medium, within reach of the blocking calls of its thread.
 //!
 //! Lives here:       operations in flight, when ring writes start, finishing them.
-//! Lives elsewhere:  what is started and answered (`queue`), who sleeps for a frame (`driver`).
+//! Lives elsewhere:  what is started and completed (`queue`), which thread sleeps for a frame (`driver`).
 //!
 //! A ring write holds the Puts of everybody, and only the thread that started it can take its completion. A thread that
-//! then sleeps for a later frame in a blocking call would sleep for ever, and everybody with it. So every blocking call
+//! then sleeps for a later frame in a blocking call would sleep forever, and everybody with it. So every blocking call
 //! finishes the ring writes of its own thread before it sleeps, or is about to read for long.
 
 use crate::driver::Shared;
-use crate::sync::thread_local;
+use crate::sync::{Instant, thread_local};
 use kaml_device::Core;
 use kaml_flash::{Completion, Io, IoId, Queue, Wait};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use std::rc::{Rc, Weak};
 
 /// How long one wait may last.
 pub(super) const WAIT_NS: u64 = 1_000_000_000;
-/// Reads are told from ring writes by this bit of their id.
+/// Reads are distinguished from ring writes by this bit of their id.
 pub(super) const READ_BIT: u64 = 1 << 63;
 
 /// Puts in flight from which on they are written in parts.
@@ -27,16 +27,18 @@ pub(crate) struct Operations {
     pub(super) io: Box<dyn Queue>,
     /// Ring writes among them.
     pub(super) persisting: usize,
+    /// When each of these began.
+    begun: Vec<(IoId, Instant)>,
     /// Done, and not looked at.
     pub(super) done: Vec<Completion>,
 }
 
 /// When a ring write starts while Puts are still coming: the medium works on a part of what is in flight while the processor
-/// works on the rest. Without it both would wait for each other in turn.
+/// works on the other half. Without it both would wait for each other in turn.
 pub(super) struct Parts {
-    /// Ring writes go on beside the caller.
+    /// Ring writes continue next to the caller.
     overlap: bool,
-    /// Puts in flight when the caller last came to poll; of one that never waits, the most of late.
+    /// Puts in flight when the caller last came to poll; of one that never waits, the most recently.
     round: usize,
     /// Parts of a round.
     count: usize,
@@ -50,13 +52,13 @@ impl Parts {
         Parts { overlap: !shared.medium.is_immediate(), round: 0, count: 1, frame: 0, staged: 0 }
     }
 
-    /// The caller polls. Who waits starts in return for the answers all at once, so a half is in flight and a half being
+    /// The caller polls. A caller that waits gets its completions together and then puts again, so a half is in flight and a half being
     /// staged. To others they come in pieces, and a third part is on its way.
     pub(super) fn polled(&mut self, puts: usize, waits: bool) {
         (self.round, self.count) = if waits { (puts, 2) } else { (puts.max(self.round), 3) };
     }
 
-    /// A Put has been staged in `frame`. Answers the frame's write, if it is to start now; `persisting` are in flight.
+    /// A Put has been staged in `frame`. Returns the frame's write, if it is to start now; `persisting` are in flight.
     pub(super) fn staged(&mut self, frame: u64, persisting: usize, core: &mut Core) -> Option<(IoId, Io)> {
         self.staged = if frame == self.frame { self.staged + 1 } else { 1 };
         self.frame = frame;
@@ -72,7 +74,7 @@ impl Parts {
         started.inspect(|_| self.started())
     }
 
-    /// A ring write starts. Who had many Puts in flight may have few later.
+    /// A ring write starts. A loop that had many Puts in flight may have few later.
     pub(super) fn started(&mut self) {
         self.round -= self.round / 16;
     }
@@ -85,8 +87,8 @@ thread_local!(static OF_THREAD: RefCell<Vec<Listed>> = const { RefCell::new(Vec:
 impl Operations {
     /// Those of a new loop of this thread.
     pub(super) fn new(shared: &Shared, io: Box<dyn Queue>) -> Rc<RefCell<Operations>> {
-        let operations = Rc::new(RefCell::new(Operations { io, persisting: 0, done: Vec::new() }));
-        // A thread that ends makes no blocking calls beside a loop that it has only now begun.
+        let operations = Rc::new(RefCell::new(Operations { io, persisting: 0, begun: Vec::new(), done: Vec::new() }));
+        // A thread that ends makes no blocking calls during a loop that it has only now begun.
         let _ = OF_THREAD.try_with(|listed| {
             let mut listed = listed.borrow_mut();
             listed.retain(|(_, operations)| operations.strong_count() > 0);
@@ -97,23 +99,31 @@ impl Operations {
 
     pub(super) fn start_persist(&mut self, (id, io): (IoId, Io)) {
         self.persisting += 1;
+        self.begun.push((id, Instant::now()));
         self.io.submit(id, io);
     }
 
-    /// Takes what is done; waits as told only if nothing is there that was taken before.
+    /// A ring write is done; returns when it began.
+    pub(super) fn end_persist(&mut self, id: IoId) -> Instant {
+        self.persisting -= 1;
+        let at = self.begun.iter().position(|(begun, _)| *begun == id).expect("the ring write was started here");
+        self.begun.swap_remove(at).1
+    }
+
+    /// Takes what is done; waits as `wait` requests only if nothing was taken before.
     pub(super) fn reap(&mut self, wait: Wait) {
         let wait = if self.done.is_empty() { wait } else { Wait::No };
         self.io.reap(wait, &mut self.done);
     }
 
-    /// Waits for the ring writes and takes them out of what is done.
-    fn take_persists(&mut self) -> Vec<Completion> {
+    /// Waits for the ring writes and takes them, and when they began, out of what is done.
+    fn take_persists(&mut self) -> Vec<(Instant, Completion)> {
         let mut taken = Vec::new();
         loop {
-            let (reads, persists) = std::mem::take(&mut self.done).into_iter().partition(|c| c.id & READ_BIT != 0);
+            let done = std::mem::take(&mut self.done).into_iter();
+            let (reads, persists): (Vec<_>, Vec<_>) = done.partition(|c| c.id & READ_BIT != 0);
             self.done = reads;
-            self.persisting -= Vec::len(&persists);
-            taken.extend(persists);
+            taken.extend(persists.into_iter().map(|persist| (self.end_persist(persist.id), persist)));
             if self.persisting == 0 {
                 return taken;
             }
@@ -150,8 +160,11 @@ pub(crate) fn finish_ring_writes(shared: &Shared) {
 pub(super) fn finish_ring_writes_of(shared: &Shared, operations: &RefCell<Operations>) {
     let persists = operations.borrow_mut().take_persists();
     let mut core = shared.lock();
-    persists.into_iter().for_each(|completion| core.complete(completion));
-    let news = shared.news(&core);
+    for (begun, completion) in persists {
+        shared.commit_latency.record_since(begun);
+        core.complete(completion);
+    }
+    let progress = shared.progress(&core);
     drop(core);
-    shared.spread(news, 0); // the loop itself has commands to answer, too
+    shared.notify(progress, 0); // the loop itself has commands to complete too
 }

@@ -5,14 +5,15 @@
 //! May be called by: the queue.
 //!
 //! ```text
-//!  held ──there is room──▶ taken ──answered──▶ with the caller ──its next poll──▶ free
+//!  held ──there is room──▶ taken ──returned──▶ with the caller ──its next poll──▶ free
 //! ```
 //!
-//! A Get is held before it is looked up for good, so that it pins nothing while it waits, and those behind it wait too: a long value
+//! A Get is held before it is looked up for good, so it pins nothing while it waits, and those after it wait too: a long value
 //! would never find room otherwise.
 
+use crate::NamespaceId;
 use crate::sync::Instant;
-use crate::{Key, NamespaceId};
+use kaml_device::KeptKey;
 use std::collections::VecDeque;
 
 /// A record in its pages is so much longer than its value at most, besides a quarter (`LenCode`): that is not counted.
@@ -22,7 +23,7 @@ const ROUNDED_BYTES_MAX: usize = 8 << 10;
 pub(super) struct HeldGet {
     pub(super) token: u64,
     pub(super) namespace: NamespaceId,
-    pub(super) key: Key,
+    pub(super) key: KeptKey,
     pub(super) room: usize,
     pub(super) start: Instant,
 }
@@ -62,13 +63,13 @@ impl Spare {
         Some(spare)
     }
 
-    /// A Get that took so much is answered.
+    /// A Get with this much memory has completed.
     pub(super) fn answered(&mut self, spare: usize) {
         self.taken -= spare;
         self.answered += spare;
     }
 
-    /// The caller has dealt with all that was answered.
+    /// The caller has handled all completions.
     pub(super) fn release(&mut self) {
         self.answered = 0;
     }
@@ -82,13 +83,15 @@ impl Spare {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Key;
+    use kaml_device::FullKey;
 
     fn held() -> HeldGet {
-        HeldGet { token: 0, namespace: 1, key: Key::from(1), room: 0, start: Instant::now() }
+        HeldGet { token: 0, namespace: 1, key: (&FullKey::from(Key::from(1))).into(), room: 0, start: Instant::now() }
     }
 
-    /// Goal:   no more than the limit is taken, but one value always, and whoever has room enough never waits.
-    /// Method: Gets of 1 MiB under a limit of 2 MiB; answers count until the next poll; one that is larger than the limit.
+    /// Goal:   no more than the limit is taken, but one value always, and a Get with enough room never waits.
+    /// Method: Gets of 1 MiB under a limit of 2 MiB; results count until the next poll; one that is larger than the limit.
     #[test]
     fn spare_memory_is_limited() {
         let (mut spare, long, none) = (Spare { bytes_max: 2 << 20, ..Spare::default() }, 1 << 20, 8 << 10);

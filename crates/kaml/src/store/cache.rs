@@ -1,8 +1,8 @@
 //! The record cache: reading through it, its memory budget, and locks on its records.
 //!
-//! Lives here:       shards, one device Get for all who miss a key, making room, granting and giving back locks.
+//! Lives here:       shards, one device Get for all who miss a key, making room, granting and releasing locks.
 //! Lives elsewhere:  a shard's insides (`shard`, `evict`), transactions (`txn`), unflushed records (`clean`).
-//! Implements:       paper:KAML III.D; design section 7.
+//! Implements:       paper:KAML III.D; docs/ARCHITECTURE.md "The record cache".
 //!
 //! Locks are taken in this order: a shard, then the wait of a transaction (`waits`). No two shards at once, and no
 //! shard while the device is called.
@@ -10,26 +10,26 @@
 use super::StoreOptions;
 use super::backing::{Backing, Limits};
 use super::clean::CLEANER_XCBS;
-use super::error::StoreError;
 use super::evict::{ListName, Rest, USES_MAX};
 use super::gone::Gone;
 use super::in_flight;
-use super::line::{Line, Lost, Standing, Ticket};
-use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
-use super::record::{RecordId, heap_bytes, value_bytes};
+use super::line::{CommitOrder, CommitStatus, Lost, Ticket};
+use super::locks::{LockOutcome, LockWord, Mode, Queues, XcbId};
+use super::record::{RecordId, Secret, heap_bytes, value_bytes};
 use super::shard::{Content, STEPS_TO_VALUE, Shard, View};
 use super::waits::{LockAddr, LockSpace, Refused, Waits};
 use super::xcb::Xcbs;
-use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard};
-use crate::{Key, NamespaceId};
+use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, secret_word};
+use crate::{Error, Key, KeyRef, NamespaceId};
+use kaml_device::KeyDigester;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Memory for each shard, so that its two queues have enough records to tell hot from cold.
+/// Memory for each shard, so its two queues have enough records to distinguish hot from cold.
 const SHARD_BYTES_MIN: usize = 256 << 10;
-/// Shards for each processor: two threads seldom meet in one, and their heads stay in the processor's cache.
+/// Shards for each processor: two threads seldom meet in one, and their heads remain in the processor's cache.
 const SHARDS_PER_CPU: usize = 64;
 const SHARDS_MAX: usize = 1024;
 /// A record above this share of the budget is not cached: it would drive out everything else.
@@ -43,7 +43,7 @@ const ROUNDS_IN_VAIN: u32 = 64;
 const GROWTH_IN_VAIN: usize = 64;
 /// How soon it is noticed that shards have become larger or smaller: with steps of a thousandth, in some hundred evictions.
 const TYPICAL_LOG2: u32 = 6;
-/// Records whose memory is fetched at the same time: no processor has many more lines under way.
+/// Records whose memory is fetched at the same time: no processor has many more lines in progress.
 const FETCHED_AT_ONCE: usize = 8;
 /// The smallest budget above the fixed part.
 const BUDGET_MIN: usize = 64 << 10;
@@ -66,24 +66,31 @@ pub(super) struct Place {
     pub(super) shard: u32,
 }
 
+impl Place {
+    /// The key, whose bytes these are if it is a long one.
+    pub(super) fn key<'a>(&self, long: Option<&'a [u8]>) -> KeyRef<'a> {
+        long.map_or(KeyRef::Short(self.id.key), KeyRef::Bytes)
+    }
+}
+
 /// What a look at the cache came to.
 pub(super) enum Peek<R> {
     Hit(R, Ticket),
     Absent(Ticket),
     Miss,
-    /// A transaction is changing the record: ask for a shared lock.
+    /// A transaction is changing the record: request a shared lock.
     Busy,
 }
 
 /// What the cache knows of a record that a transaction has locked.
-pub(super) struct Seen {
+pub(super) struct CachedView {
     pub(super) content: Content,
     pub(super) ticket: Ticket,
     pub(super) dirty: bool,
 }
 
 /// A transaction's hold on a record: the entry is pinned, and may have got its lock with this hold.
-pub(super) struct Grip {
+pub(super) struct LockHold {
     pub(super) shard: u32,
     pub(super) slot: u32,
     /// The entry with the lock, if this hold brought it.
@@ -98,12 +105,15 @@ pub(super) struct Cache {
     dirty: AtomicUsize,
     pub(super) budget: usize,
     hand: AtomicUsize,
-    /// Bytes of a shard, about the median: a few that have large values say nothing about the others.
+    pub(super) secret: Secret,
+    /// Makes what keys above 16 bytes are known by here. The device has its own.
+    digester: KeyDigester,
+    /// Bytes of a shard, about the median: a few that have large values mean nothing for the others.
     typical: AtomicUsize,
     rest: Rest,
     pub(super) waits: Waits,
     pub(super) xcbs: Xcbs,
-    pub(super) line: Line,
+    pub(super) line: CommitOrder,
     pub(super) gone: Gone,
     pub(super) backing: Arc<dyn Backing>,
     pub(super) limits: Limits,
@@ -164,7 +174,7 @@ impl LockSpace for Cache {
 }
 
 impl Cache {
-    pub(super) fn new(backing: Arc<dyn Backing>, options: &StoreOptions) -> Result<Cache, StoreError> {
+    pub(super) fn new(backing: Arc<dyn Backing>, options: &StoreOptions) -> Result<Cache, Error> {
         let budget = usize::try_from(options.cache_bytes).unwrap_or(usize::MAX / 2);
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
         let shard_count = (budget / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX.min(cpus * SHARDS_PER_CPU));
@@ -173,20 +183,23 @@ impl Cache {
         let xcb_bytes = xcb_count as usize * (Waits::CELL_BYTES + Xcbs::BLOCK_BYTES);
         let fixed = heap_bytes(shard_count * size_of::<ShardCell>()) + heap_bytes(xcb_bytes);
         if budget < fixed + BUDGET_MIN {
-            return Err(StoreError::CacheTooSmall { bytes: options.cache_bytes, min: (fixed + BUDGET_MIN) as u64 });
+            return Err(Error::CacheTooSmall { bytes: options.cache_bytes, min: (fixed + BUDGET_MIN) as u64 });
         }
-        let cell = |_| ShardCell { shard: Mutex::new(Shard::new()), loaded: Condvar::new() };
+        let secret = Secret::draw();
+        let cell = |_| ShardCell { shard: Mutex::new(Shard::new(secret)), loaded: Condvar::new() };
         Ok(Cache {
             shards: (0..shard_count).map(cell).collect(),
             used: AtomicUsize::new(fixed),
             dirty: AtomicUsize::new(0),
             budget,
             hand: AtomicUsize::new(0),
+            secret,
+            digester: KeyDigester::with_secret([4, 5].map(secret_word)),
             typical: AtomicUsize::new(budget / shard_count),
             rest: Rest::default(),
             waits: Waits::new(xcb_count as usize),
             xcbs: Xcbs::new(xcb_count),
-            line: Line::default(),
+            line: CommitOrder::default(),
             gone: Gone::default(),
             limits: backing.limits(),
             backing,
@@ -257,20 +270,39 @@ impl Cache {
         own.map_or(self.records_per_lock_default, |(_, count)| *count)
     }
 
+    /// What a record is known by. Inlined: of a key that is one already nothing is left.
+    #[inline(always)]
+    pub(super) fn key(&self, key: KeyRef<'_>) -> Result<Key, Error> {
+        match key {
+            KeyRef::Short(key) => Ok(key),
+            KeyRef::Bytes(bytes) => self.key_of_bytes(bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn key_of_bytes(&self, bytes: &[u8]) -> Result<Key, Error> {
+        Ok(*self.digester.key(KeyRef::Bytes(bytes))?.key())
+    }
+
+    /// Where a record belongs.
+    pub(super) fn place_of(&self, namespace: NamespaceId, key: KeyRef<'_>) -> Result<Place, Error> {
+        Ok(self.place(namespace, self.key(key)?))
+    }
+
     /// Where a record belongs.
     pub(super) fn place(&self, namespace: NamespaceId, key: Key) -> Place {
         let id = RecordId { namespace, key };
-        let hash = id.hash();
+        let hash = self.secret.hash(&id);
         let lock = id.lock_record(self.records_per_lock(namespace));
-        let lock_hash = if lock == id { hash } else { lock.hash() };
+        let lock_hash = if lock == id { hash } else { self.secret.hash(&lock) };
         // Tables use the upper half.
         let shard = lock_hash as u32 & (self.shards.len() as u32 - 1);
         Place { id, hash, lock, lock_hash, shard }
     }
 
     /// Evicts until the budget is kept, beginning with a shard that has just grown; false if nothing more can go. A shard with less
-    /// than shards typically have gives nothing away while others have more. Without that shards drift apart, and what is used
-    /// leaves the small ones while what nobody wants stays in the large ones.
+    /// than shards typically have evicts nothing while others have more. Without that shards drift apart, and what is used
+    /// leaves the small ones while unused records remain in the large ones.
     pub(super) fn make_room(&self, first: u32) -> bool {
         let mut at = first;
         let mut in_vain = 0;
@@ -298,7 +330,7 @@ impl Cache {
         true
     }
 
-    /// Tells that a transaction gives so much back, if it matters.
+    /// Reports that a transaction releases this much, if it matters.
     pub(super) fn can_leave(&self, bytes: usize) {
         self.rest.can_leave(bytes);
     }
@@ -308,7 +340,7 @@ impl Cache {
         self.rest.is_on()
     }
 
-    /// What shards typically have, now that one was seen with so many bytes. Outliers move it no more than others do.
+    /// What shards typically have, now that one was seen with this many bytes. Outliers move it no more than others do.
     fn typical(&self, seen: usize) -> usize {
         let typical = self.typical.load(Ordering::Relaxed);
         let near = seen.clamp(typical - typical / 16, typical + typical / 16);
@@ -317,28 +349,40 @@ impl Cache {
         moved
     }
 
+    /// Whether the device has an older content of a record.
+    pub(super) fn is_dirty(&self, namespace: NamespaceId, key: KeyRef<'_>) -> bool {
+        let Ok(place) = self.place_of(namespace, key) else { return false };
+        let mut shard = self.shard(place.shard);
+        let slot = shard.find(&place.id, place.hash);
+        slot.is_some_and(|slot| shard.entry(slot).dirty)
+    }
+
     /// Whether a value is small enough to be cached.
     pub(super) fn is_cachable(&self, len: usize) -> bool {
         value_bytes(len) <= self.budget / RECORD_SHARE
     }
 
-    /// Fetches the memory of records that will be wanted soon into the processor's cache, of all of them at the same time.
-    pub(super) fn prefetch(&self, records: impl Iterator<Item = (NamespaceId, Key)>) {
-        let mut places = records.map(|(namespace, key)| self.place(namespace, key)).peekable();
+    /// Fetches the memory of records that will be needed soon into the processor's cache, of all of them at the same time.
+    /// False if it has not all of them.
+    pub(super) fn prefetch<'k>(&self, records: impl Iterator<Item = (NamespaceId, KeyRef<'k>)>) -> bool {
+        let place = |(namespace, key)| self.key(key).ok().map(|key| self.place(namespace, key));
+        let (mut places, mut has_all) = (records.map(place).peekable(), true);
         while places.peek().is_some() {
-            let some: [Option<Place>; FETCHED_AT_ONCE] = std::array::from_fn(|_| places.next());
+            let some: [Option<Place>; FETCHED_AT_ONCE] = std::array::from_fn(|_| places.next().flatten());
             for step in 0..STEPS_TO_VALUE {
-                let fetch = |place: &Place| self.raw(place.shard).prefetch(&place.id, place.hash, step);
-                some.iter().flatten().for_each(fetch);
+                for place in some.iter().flatten() {
+                    has_all &= self.raw(place.shard).prefetch(&place.id, place.hash, step);
+                }
             }
         }
+        has_all
     }
 
     // --- locks ----------------------------------------------------------------------------------------------------
 
-    /// Locks a record for a transaction and pins its entry. No read of the device is under way when an exclusive lock
+    /// Locks a record for a transaction and pins its entry. No read of the device is in progress when an exclusive lock
     /// is given, and none but the owner's begins while it is held.
-    pub(super) fn acquire(&self, place: &Place, who: XcbId, mode: Mode) -> Result<(Grip, Seen), Refused> {
+    pub(super) fn acquire(&self, place: &Place, who: XcbId, mode: Mode) -> Result<(LockHold, CachedView), Refused> {
         let mut shard = self.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         shard.entry(slot).pins += 1;
@@ -351,7 +395,7 @@ impl Cache {
             let held = queues.holds(*word, who, Mode::Shared);
             (held, self.waits.ask(word, queues, at, who, mode))
         };
-        if asked == Asked::Queued {
+        if asked == LockOutcome::Queued {
             shard.counts.lock_waits += 1;
             drop(shard);
             self.before_sleep();
@@ -369,12 +413,12 @@ impl Cache {
         while mode == Mode::Exclusive && matches!(shard.entry(slot).view(), View::Loading(_)) {
             shard = self.wait_loaded(place.shard, shard);
         }
-        let grip = Grip { shard: place.shard, slot, lock_slot: (!held).then_some(lock_slot) };
+        let grip = LockHold { shard: place.shard, slot, lock_slot: (!held).then_some(lock_slot) };
         let entry = shard.entry(slot);
         if !matches!(entry.view(), View::Unknown) {
             entry.uses = (entry.uses + 1).min(USES_MAX); // else this use is what brings it in
         }
-        let seen = Seen { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
+        let seen = CachedView { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
         let grown = self.used() > self.budget;
         drop(shard);
         if grown {
@@ -384,7 +428,7 @@ impl Cache {
     }
 
     /// Locks a record exclusively for an operation that holds no other lock, unless it would have to wait for somebody.
-    pub(super) fn try_acquire(&self, place: &Place, who: XcbId) -> Option<(Grip, Seen)> {
+    pub(super) fn try_acquire(&self, place: &Place, who: XcbId) -> Option<(LockHold, CachedView)> {
         let mut shard = self.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         shard.entry(slot).pins += 1;
@@ -402,12 +446,12 @@ impl Cache {
         if !matches!(entry.view(), View::Unknown) {
             entry.uses = (entry.uses + 1).min(USES_MAX);
         }
-        let seen = Seen { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
-        Some((Grip { shard: place.shard, slot, lock_slot: Some(lock_slot) }, seen))
+        let seen = CachedView { content: entry.content(), ticket: entry.ticket(), dirty: entry.dirty };
+        Some((LockHold { shard: place.shard, slot, lock_slot: Some(lock_slot) }, seen))
     }
 
     /// Ends a transaction's hold on a record, and makes its change visible if there is one.
-    pub(super) fn let_go(&self, who: XcbId, grip: &Grip, change: Option<(Content, Ticket)>) {
+    pub(super) fn let_go(&self, who: XcbId, grip: &LockHold, change: Option<(Content, Ticket)>) {
         let mut shard = self.shard(grip.shard);
         if let Some((content, ticket)) = change {
             self.install(&mut shard, grip.slot, content, ticket);
@@ -430,14 +474,14 @@ impl Cache {
         shard.set_clean(slot);
         // Its epoch may have been lost since it was joined, or its namespace deleted, and what it wrote been forgotten before it was
         // here.
-        if self.line.standing(ticket) == Standing::Lost || self.gone.has(shard.entry(slot).id().namespace) {
+        if self.line.status(ticket) == CommitStatus::Lost || self.gone.has(shard.entry(slot).id().namespace) {
             return shard.set_content(slot, Content::Unknown, 0);
         }
-        // Until it is durable the device has an older content, so that the cache must answer for it.
+        // Until it is durable the device has an older content, so the cache must serve it.
         shard.set_content(slot, if cachable || ticket > 0 { content } else { Content::Unknown }, ticket);
     }
 
-    /// Gives back a lock and its pin; the answer goes to [`Waits::wake`].
+    /// Releases a lock and its pin; the answer goes to [`Waits::wake`].
     pub(super) fn unlock(&self, shard: &mut Shard, lock_slot: u32, who: XcbId) -> Vec<XcbId> {
         let Shard { entries, queues, .. } = shard;
         let granted = queues.release(&mut entries[lock_slot as usize].lock, who);
@@ -487,7 +531,7 @@ mod tests {
     use crate::{CreateOptions, Device, NamespaceOptions};
 
     /// Goal:   while what a transaction has pinned is more than the budget, nobody goes through all shards again and again; what can
-    ///         leave leaves nevertheless, and the rest once the transaction is over.
+    ///         leave leaves nevertheless, and the remainder after the transaction is over.
     /// Method: pins of three times the budget; shards looked at are counted over reads of as many other records, and over calls that
     ///         find nothing; then the pins go.
     #[test]
@@ -503,11 +547,11 @@ mod tests {
         let mut grips = Vec::new();
         for place in places(0) {
             grips.push(cache.acquire(&place, who, Mode::Shared).unwrap().0);
-            cache.load(&place, Some(who)).unwrap();
+            cache.load(&place, place.id.key.into(), Some(who)).unwrap();
         }
         assert!(cache.used() > 2 << 20 && looked_at() < 20_000, "{} shards for {RECORDS} pins", looked_at());
         let (used, before) = (cache.used(), looked_at());
-        places(RECORDS).for_each(|place| drop(cache.load(&place, None).unwrap()));
+        places(RECORDS).for_each(|place| drop(cache.load(&place, place.id.key.into(), None).unwrap()));
         assert!(cache.used() < used + used / 4, "{} bytes with {used} pinned", cache.used());
         (0..RECORDS).for_each(|_| assert!(!cache.make_room(0)));
         let count = looked_at() - before;

@@ -2,28 +2,26 @@
 //!
 //! Lives here:       storing without the device, `flush`, cleaning in the background and when memory runs out.
 //! Lives elsewhere:  dirty marks and lists (`shard`), durable stores (`txn`).
-//! Implements:       design section 7 (write-back, durable at `flush`).
+//! Implements:       docs/ARCHITECTURE.md "The record cache" (write-back).
 //!
-//! While a record is being written its lock is held as shared, so that no transaction commits a newer content before
-//! an older one has reached the device. A plain write-back put may go on meanwhile: the record stays dirty then. One
-//! round of cleaning runs at a time, so that two contents of one record are never on their way together. Nobody waits for a
-//! record's lock in a round: puts wait for rounds, and whoever has the lock may be one of them.
+//! While a record is being written its lock is held as shared, so no transaction commits a newer content before
+//! an older one has reached the device. A plain write-back put may continue meanwhile: the record stays dirty then. One
+//! round of cleaning runs at a time, so two contents of one record are never on their way together. Nobody waits for a
+//! record's lock in a round: puts wait for rounds, and the holder of the lock may be one of them.
 
-use super::cache::{Cache, Grip, Place};
-use super::error::StoreError;
+use super::cache::{Cache, LockHold, Place};
 use super::locks::{LockState, LockWord, Mode, XcbId};
-use super::record::{RecordId, value_bytes};
+use super::record::{LongKey, RecordId, value_bytes};
 use super::shard::{Content, Shard, View};
 use super::waits::Refused;
 use super::xcb::Phase;
 use crate::sync::{AtomicBool, AtomicU32, Condvar, Mutex, MutexGuard, sleep};
-use crate::{Batch, Error, NamespaceId};
-use kaml_device::Error as CommandError;
+use crate::{Batch, Error, KeyRef, NamespaceId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Records of one cleaning Put, so that a lock is not held for long.
+/// Records of one cleaning Put, so a lock is not held for long.
 const RECORDS_PER_PUT: usize = 256;
 /// Bytes of one cleaning Put, if the device takes as many.
 const BYTES_PER_PUT: usize = 1 << 20;
@@ -32,7 +30,7 @@ const PUT_SHARE: usize = 8;
 /// Cleaning begins when dirty records have this many eighths of the budget, and ends at so many.
 const DIRTY_EIGHTHS_BEGIN: usize = 4;
 const DIRTY_EIGHTHS_END: usize = 2;
-/// For more than so many eighths puts clean first: there must be enough clean records to evict.
+/// For more than this many eighths puts clean first: there must be enough clean records to evict.
 const DIRTY_EIGHTHS_MAX: usize = 6;
 /// After a failure cleaning is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -40,7 +38,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// Control blocks that cleaning keeps for itself.
 pub(super) const CLEANER_XCBS: u32 = 2;
 
-/// Whoever writes dirty records.
+/// Which thread writes dirty records.
 pub(super) struct Cleaner {
     /// Has the locks of a round.
     who: XcbId,
@@ -61,6 +59,7 @@ struct Moving {
     slot: u32,
     lock_slot: Option<u32>,
     id: RecordId,
+    long: LongKey,
     content: Content,
     /// It was taken from its shard's list.
     is_listed: bool,
@@ -87,7 +86,7 @@ impl Cleaner {
     }
 
     /// Stores a record in the cache alone, if no transaction is using it; `false` if one is.
-    pub(super) fn try_put(&self, cache: &Cache, place: &Place, content: &Content) -> bool {
+    pub(super) fn try_put(&self, cache: &Cache, place: &Place, key: &KeyRef<'_>, content: &Content) -> bool {
         let mut shard = cache.shard(place.shard);
         let slot = shard.find_or_make(&place.id, place.hash);
         let lock_slot = if place.lock == place.id { Some(slot) } else { shard.find(&place.lock, place.lock_hash) };
@@ -98,19 +97,19 @@ impl Cleaner {
             LockState::One(_, Mode::Exclusive) | LockState::Queue(_) => false,
         };
         if free {
-            store(cache, &mut shard, slot, content.clone());
+            store(cache, &mut shard, slot, &LongKey::new(key), content.clone());
         }
         free
     }
 
     /// The same by a transaction that has the record locked.
-    pub(super) fn put_locked(&self, cache: &Cache, shard: u32, slot: u32, content: Content) {
-        store(cache, &mut cache.shard(shard), slot, content);
+    pub(super) fn put_locked(&self, cache: &Cache, grip: &LockHold, long: &LongKey, content: Content) {
+        store(cache, &mut cache.shard(grip.shard), grip.slot, long, content);
     }
 
-    /// Cleans before a write-back put if too much is dirty. An error refuses the put while nothing of it is there: what the device does
+    /// Cleans before a write-back put if too much is dirty. An error refuses the put while nothing of it exists: what the device does
     /// not take must not fill the cache. A full one takes deletes.
-    pub(super) fn admit(&self, cache: &Cache, content: &Content) -> Result<(), StoreError> {
+    pub(super) fn admit(&self, cache: &Cache, content: &Content) -> Result<(), Error> {
         let eighth = cache.budget / 8;
         let (is_delete, more) = match content {
             Content::Value(value) => (false, value_bytes(value.len())),
@@ -120,7 +119,7 @@ impl Cleaner {
             return Ok(());
         }
         match self.clean(cache, DIRTY_EIGHTHS_BEGIN * eighth) {
-            Err(StoreError::Device(error)) if is_delete && is_full(&error) => Ok(()),
+            Err(error) if is_delete && is_full(&error) => Ok(()),
             cleaned => cleaned.map(drop),
         }
     }
@@ -158,20 +157,20 @@ impl Cleaner {
     }
 
     /// Writes every record that is dirty now, waiting for the transactions that have some of them locked.
-    pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
+    pub(super) fn flush(&self, cache: &Cache) -> Result<(), Error> {
         let _one = take_turn(cache, &self.one_flush);
         let locked = self.clean(cache, 0)?;
-        locked.iter().try_for_each(|id| self.write_locked(cache, id))
+        locked.iter().try_for_each(|(id, long)| self.write_locked(cache, id, long))
     }
 
-    /// Writes dirty records until at most so many bytes of them are left; answers those that transactions have locked.
-    fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<RecordId>, StoreError> {
+    /// Writes dirty records until at most this many bytes of them are left; returns those that transactions have locked.
+    fn clean(&self, cache: &Cache, target: usize) -> Result<Vec<(RecordId, LongKey)>, Error> {
         let _one = take_turn(cache, &self.one_round);
         if target > 0 && cache.dirty_bytes() <= target {
             return Ok(Vec::new()); // somebody else has done it
         }
         match self.round(cache, target, false) {
-            // A full device takes deletes, and what they give back may do for the others.
+            // A full device takes deletes, and what they release may do for the others.
             Err(error) if is_full(&error) => {
                 self.round(cache, 0, true)?;
                 Ok(self.round(cache, target, false)?)
@@ -181,7 +180,7 @@ impl Cleaner {
     }
 
     /// One round through all shards, perhaps for deletes alone.
-    fn round(&self, cache: &Cache, target: usize, deletes_only: bool) -> Result<Vec<RecordId>, Error> {
+    fn round(&self, cache: &Cache, target: usize, deletes_only: bool) -> Result<Vec<(RecordId, LongKey)>, Error> {
         let mut locked = Vec::new();
         let bytes_max = BYTES_PER_PUT.min(cache.limits.batch_bytes_max as usize / 2).min(cache.budget / PUT_SHARE);
         let mut moving = Vec::new();
@@ -210,7 +209,7 @@ impl Cleaner {
         bytes_max: usize,
         moving: &mut Vec<Moving>,
         bytes: &mut usize,
-        locked: &mut Vec<RecordId>,
+        locked: &mut Vec<(RecordId, LongKey)>,
     ) -> bool {
         let mut shard = cache.shard(at);
         if shard.dirty.is_empty() {
@@ -226,8 +225,8 @@ impl Cleaner {
                 kept.push(slot);
                 continue;
             }
-            // Versions of any length go through the ring: one behind many others may be too much.
-            let more = bytes_of(shard.entry(slot).view());
+            // Versions of any length go through the ring: one after many others may be too much.
+            let more = bytes_of(shard.entry(slot).view()) + shard.long_key(slot).len();
             if !moving.is_empty() && (moving.len() >= RECORDS_PER_PUT || *bytes + more > bytes_max) {
                 slots.push(slot);
                 break;
@@ -239,7 +238,7 @@ impl Cleaner {
                     moving.push(record);
                 }
                 None => {
-                    locked.push(shard.entry(slot).id());
+                    locked.push((shard.entry(slot).id(), shard.long_key(slot)));
                     kept.push(slot);
                 }
             }
@@ -265,14 +264,15 @@ impl Cleaner {
             shard.entry(lock_slot).pins += 1;
         }
         let content = shard.entry(slot).content();
-        Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, content, is_listed: true })
+        let long = shard.long_key(slot);
+        Some(Moving { shard: at, slot, lock_slot: (!held).then_some(lock_slot), id, long, content, is_listed: true })
     }
 
     /// Stores what was taken by `who`; what was put meanwhile, or could not be stored, stays dirty. Records of a namespace that was
-    /// deleted beside the store have nowhere to go: they are forgotten with it, and keep no others back.
+    /// deleted next to the store have nowhere to go: they are forgotten with it, and keep no others back.
     fn write_out(&self, cache: &Cache, who: XcbId, moving: &mut Vec<Moving>) -> Result<(), Error> {
         let (written, gone) = write_what_has_a_place(cache, moving);
-        // A lock that several records share came with the first of them, so it goes with the last.
+        // A lock that several records share came with the first of them, so it is released with the last.
         for record in moving.drain(..).rev() {
             let mut shard = cache.shard(record.shard);
             if written.is_ok() && same(shard.entry(record.slot).view(), &record.content) {
@@ -291,17 +291,18 @@ impl Cleaner {
     }
 
     /// Waits for the transaction that has a record, and stores the record if it is still dirty.
-    fn write_locked(&self, cache: &Cache, id: &RecordId) -> Result<(), StoreError> {
+    fn write_locked(&self, cache: &Cache, id: &RecordId, long: &LongKey) -> Result<(), Error> {
         let place = cache.place(id.namespace, id.key);
         let who = self.flusher;
         let grip = loop {
             match cache.acquire(&place, who, Mode::Shared) {
                 Ok((grip, _)) => break grip,
-                // It holds no other lock: leaving the queue has let those go on who waited behind it.
+                // It holds no other lock: leaving the queue has let those continue that waited after it.
                 Err(Refused::Deadlock) => {}
                 Err(Refused::Timeout) => {
                     let waited_ms = cache.lock_timeout_ms();
-                    return Err(StoreError::LockTimeout { namespace: id.namespace, key: id.key, waited_ms });
+                    let key = long.of(id).to_buf()?;
+                    return Err(Error::LockTimeout { namespace: id.namespace, key, waited_ms });
                 }
             }
         };
@@ -315,24 +316,24 @@ impl Cleaner {
             cache.let_go(who, &grip, None);
             return Ok(());
         }
-        let Grip { shard, slot, lock_slot } = grip;
-        let record = Moving { shard, slot, lock_slot, id: *id, content, is_listed: false };
-        Ok(self.write_out(cache, who, &mut vec![record])?)
+        let LockHold { shard, slot, lock_slot } = grip;
+        let record = Moving { shard, slot, lock_slot, id: *id, long: long.clone(), content, is_listed: false };
+        self.write_out(cache, who, &mut vec![record])
     }
 }
 
 impl Moving {
     fn add_to(&self, batch: &mut Batch) {
         match &self.content {
-            Content::Value(value) => batch.put(self.id.namespace, self.id.key, value),
-            Content::Absent => batch.delete(self.id.namespace, self.id.key),
+            Content::Value(value) => batch.put(self.id.namespace, self.long.of(&self.id), value),
+            Content::Absent => batch.delete(self.id.namespace, self.long.of(&self.id)),
             Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
         };
     }
 }
 
 fn is_full(error: &Error) -> bool {
-    matches!(error.command(), Some(CommandError::Full { .. }))
+    matches!(error, Error::Full { .. })
 }
 
 /// Takes a lock that others hold while they write.
@@ -351,7 +352,7 @@ fn bytes_of(record: View<'_>) -> usize {
     }
 }
 
-/// Stores records, but for those of namespaces that turn out to be gone, which are answered.
+/// Stores records, except those of namespaces that turn out to be gone, which are returned.
 fn write_what_has_a_place(cache: &Cache, moving: &[Moving]) -> (Result<(), Error>, Vec<NamespaceId>) {
     let mut gone = Vec::new();
     loop {
@@ -364,7 +365,7 @@ fn write_what_has_a_place(cache: &Cache, moving: &[Moving]) -> (Result<(), Error
             return (Ok(()), gone);
         }
         match cache.backing.write(&batch) {
-            Err(Error::Command(CommandError::UnknownNamespace(id))) if !gone.contains(&id) => {
+            Err(Error::UnknownNamespace(id)) if !gone.contains(&id) => {
                 tracing::warn!(namespace = id, "unflushed records of a deleted namespace are dropped");
                 gone.push(id);
             }
@@ -374,10 +375,10 @@ fn write_what_has_a_place(cache: &Cache, moving: &[Moving]) -> (Result<(), Error
 }
 
 /// Replaces a record in the cache alone.
-fn store(cache: &Cache, shard: &mut Shard, slot: u32, content: Content) {
+fn store(cache: &Cache, shard: &mut Shard, slot: u32, long: &LongKey, content: Content) {
     if !cache.gone.has(shard.entry(slot).id().namespace) {
         shard.set_content(slot, content, 0);
-        shard.set_dirty(slot);
+        shard.set_dirty(slot, long);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Delayed durability: commits return at once and become durable soon after, many of them in one atomic Put.
 //!
 //! Lives here:       the epoch that commits join, the thread that writes epochs one after the other, what happens when one fails.
-//! Lives elsewhere:  locks and private copies (`txn`), tickets (`line`), records that must stay in the cache until then (`evict`).
+//! Lives elsewhere:  locks and private copies (`txn`), tickets (`line`), records that must remain in the cache until then (`evict`).
 //! Implements:       epoch-based group commit (Tu et al., SOSP 2013), with the device's atomic Put in place of logs.
 //!
-//! A transaction joins the open epoch while it holds all of its locks. So whoever reads or overwrites what it wrote joins the same
+//! A transaction joins the open epoch while it holds all of its locks. So a transaction that reads or overwrites what it wrote joins the same
 //! epoch or a later one, and an epoch with all before it is a state that some serial order leads to. A record that several
 //! transactions of an epoch wrote is stored once.
 //!
@@ -14,9 +14,8 @@
 //! until an epoch is.
 
 use super::cache::Cache;
-use super::error::StoreError;
-use super::line::{Line, Lost, Standing, Ticket};
-use super::record::RecordId;
+use super::line::{CommitOrder, CommitStatus, Lost, Ticket};
+use super::record::{LongKey, RecordId};
 use super::table::Table;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Instant, Mutex, MutexGuard};
 use crate::{Batch, Error};
@@ -34,14 +33,15 @@ const CHANGE_BYTES: usize = 64;
 /// What a commit stores of a record.
 pub(super) struct Change {
     pub(super) id: RecordId,
+    pub(super) long: LongKey,
     pub(super) hash: u64,
     /// The value, or its absence.
     pub(super) value: Option<Arc<[u8]>>,
 }
 
 impl Change {
-    pub(super) fn bytes(value: Option<&[u8]>) -> usize {
-        CHANGE_BYTES + value.map_or(0, <[u8]>::len)
+    pub(super) fn bytes(long: &LongKey, value: Option<&[u8]>) -> usize {
+        CHANGE_BYTES + long.len() + value.map_or(0, <[u8]>::len)
     }
 }
 
@@ -78,8 +78,8 @@ impl Epoch {
             }
             newest.insert(change.hash, at as u32);
             match &change.value {
-                Some(value) => batch.put(change.id.namespace, change.id.key, value),
-                None => batch.delete(change.id.namespace, change.id.key),
+                Some(value) => batch.put(change.id.namespace, change.long.of(&change.id), value),
+                None => batch.delete(change.id.namespace, change.long.of(&change.id)),
             };
         }
         batch
@@ -102,9 +102,9 @@ struct State {
 }
 
 impl State {
-    fn check(&self) -> Result<(), StoreError> {
+    fn check(&self) -> Result<(), Error> {
         match &self.why {
-            Some(why) if self.lost > 0 => Err(StoreError::CommitsLost { commits: self.lost, why: why.clone() }),
+            Some(why) if self.lost > 0 => Err(Error::CommitsLost { commits: self.lost, why: why.clone() }),
             _ => Ok(()),
         }
     }
@@ -128,7 +128,7 @@ pub(super) struct Epochs {
 /// What joining came to.
 pub(super) struct Joined {
     pub(super) ticket: Ticket,
-    /// The commit does not count before it is durable: that was asked for, or the device failed last time.
+    /// The commit does not count before it is durable: the caller requested that, or the device failed last time.
     pub(super) must_wait: bool,
 }
 
@@ -158,7 +158,7 @@ impl Epochs {
         self.state.lock().expect("no panics under this lock")
     }
 
-    /// Whether changes of so many bytes may join: others are committed by a Put of their own after a flush.
+    /// Whether changes of this many bytes may join: others are committed by a Put of their own after a flush.
     pub(super) fn takes(&self, bytes: usize) -> bool {
         bytes <= self.bytes_max
     }
@@ -171,7 +171,7 @@ impl Epochs {
         will_wait: bool,
         bytes: usize,
         changes: impl Iterator<Item = Change>,
-    ) -> Result<Joined, StoreError> {
+    ) -> Result<Joined, Error> {
         let mut state = self.lock();
         let is_full = |state: &State| state.open.ticket > 0 && state.open.bytes + bytes > self.bytes_max;
         while is_full(&state) {
@@ -185,8 +185,8 @@ impl Epochs {
             state = self.room.wait(state).expect("no panics under this lock");
         }
         state.check()?;
-        if tickets.iter().any(|ticket| cache.line.standing(*ticket) == Standing::Lost) {
-            return Err(StoreError::DependencyLost);
+        if tickets.iter().any(|ticket| cache.line.status(*ticket) == CommitStatus::Lost) {
+            return Err(Error::DependencyLost);
         }
         if state.open.ticket == 0 {
             state.open.ticket = cache.line.take();
@@ -202,8 +202,8 @@ impl Epochs {
         Ok(Joined { ticket: state.open.ticket, must_wait })
     }
 
-    /// Whether records of a commit that was not durable just now may be shown without a wait; if not, whoever read them has to wait.
-    pub(super) fn show(&self, line: &Line, ticket: Ticket) -> bool {
+    /// Whether records of a commit that was not durable just now may be shown without a wait; if not, their readers have to wait.
+    pub(super) fn show(&self, line: &CommitOrder, ticket: Ticket) -> bool {
         if self.suspect.load(Ordering::Relaxed) {
             return false;
         }
@@ -212,7 +212,7 @@ impl Epochs {
         }
         // Either it is seen here that the epoch is lost, or `lose` sees that it was shown.
         fence(Ordering::SeqCst);
-        line.standing(ticket) != Standing::Lost
+        line.status(ticket) != CommitStatus::Lost
     }
 
     /// Has the open epoch written without delay.
@@ -224,7 +224,7 @@ impl Epochs {
     }
 
     /// Waits until a commit is durable.
-    pub(super) fn wait(&self, cache: &Cache, ticket: Ticket) -> Result<(), StoreError> {
+    pub(super) fn wait(&self, cache: &Cache, ticket: Ticket) -> Result<(), Error> {
         self.begin_to_write(ticket);
         cache.wait_for(ticket).map_err(|Lost| self.why_lost())
     }
@@ -237,38 +237,34 @@ impl Epochs {
         }
     }
 
-    /// What a caller is told who waited for a commit that was lost.
-    pub(super) fn why_lost(&self) -> StoreError {
-        let Some(why) = self.lock().why.clone() else { return StoreError::DependencyLost };
-        match &*why {
-            Error::Command(error) => error.clone().into(),
-            Error::Remote(what) => Error::Remote(what.clone()).into(),
-            _ => StoreError::CommitsLost { commits: 1, why },
-        }
+    /// The error of a caller that waited for a lost commit.
+    pub(super) fn why_lost(&self) -> Error {
+        let Some(why) = self.lock().why.clone() else { return Error::DependencyLost };
+        (*why).clone()
     }
 
-    /// Makes every commit durable that has joined, and says if any were lost.
-    pub(super) fn flush(&self, cache: &Cache) -> Result<(), StoreError> {
+    /// Makes every commit durable that has joined, and reports if any were lost.
+    pub(super) fn flush(&self, cache: &Cache) -> Result<(), Error> {
         let newest = self.begin_to_write_all();
-        if cache.line.standing(newest) == Standing::Pending {
-            let _ = cache.wait_for(newest); // what was lost is told next, to those who had it
+        if cache.line.status(newest) == CommitStatus::Pending {
+            let _ = cache.wait_for(newest); // what was lost is notified next, to those who had it
         }
         self.check()
     }
 
-    /// Has every commit that has joined written without delay; answers the newest one's ticket.
+    /// Has every commit that has joined written without delay; returns the newest one's ticket.
     pub(super) fn begin_to_write_all(&self) -> Ticket {
         let mut state = self.lock();
         self.hurry(&mut state);
         state.newest
     }
 
-    /// Says if commits were lost, until that is acknowledged.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
+    /// Reports if commits were lost, until that is acknowledged.
+    pub(super) fn check(&self) -> Result<(), Error> {
         self.lock().check()
     }
 
-    /// Goes on after commits were lost; answers how many.
+    /// continues after commits were lost; returns how many.
     pub(super) fn acknowledge_lost(&self) -> u64 {
         std::mem::take(&mut self.lock().lost)
     }
@@ -320,8 +316,8 @@ impl Epochs {
             let batch = epoch.batch(newest);
             let written = if batch.is_empty() { Ok(()) } else { cache.backing.write(&batch) };
             match written {
-                // It was deleted meanwhile, which nobody can tell from having been deleted after the commits.
-                Err(Error::Command(kaml_device::Error::UnknownNamespace(gone)))
+                // It was deleted meanwhile, which nobody can determine from having been deleted after the commits.
+                Err(Error::UnknownNamespace(gone))
                     if epoch.changes.iter().any(|change| change.id.namespace == gone) =>
                 {
                     epoch.changes.retain(|change| change.id.namespace != gone);
@@ -341,7 +337,7 @@ impl Epochs {
         let mut state = self.lock();
         let after = std::mem::replace(&mut state.open, Epoch::empty());
         self.suspect.store(true, Ordering::Relaxed);
-        // Under the lock: whoever read from them and joins later sees that they are lost.
+        // Under the lock: a transaction that read from them and joins later sees that they are lost.
         for epoch in [epoch, &after].into_iter().filter(|epoch| epoch.ticket > 0) {
             cache.line.end(epoch.ticket, Err(Lost));
         }
@@ -363,7 +359,7 @@ impl Epochs {
         }
     }
 
-    /// Ends the thread's work once everything is written.
+    /// Ends the thread's work after everything is written.
     pub(super) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_one();

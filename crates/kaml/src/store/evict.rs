@@ -4,8 +4,8 @@
 //! Lives elsewhere:  when to evict, and how much (`cache`).
 //! Implements:       S3-FIFO (Yang et al., SOSP 2023), with sizes in bytes.
 //!
-//! A record enters the *small* queue. Whoever was used again before it reaches the end goes on to the *main* queue,
-//! the others leave, so that a scan passes through a tenth of the memory. Whoever left a short while ago and comes
+//! A record enters the *small* queue. A record that was used again before it reaches the end moves on to the *main* queue,
+//! the others leave, so a scan passes through a tenth of the memory. A record that left a short while ago and comes
 //! back enters the main queue at once. While nobody has had to leave, the main queue is filled with those who reach the
 //! end of the small one, used again or not: whatever streams by later then drives out its like, not all that came first.
 
@@ -23,7 +23,7 @@ const EVICTIONS_PER_LOOK: u64 = 256;
 /// Entries looked at for one eviction before another shard is tried.
 const STEPS_MAX: usize = 64;
 
-/// The queue an entry stands in.
+/// The queue an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListName {
     None,
@@ -92,7 +92,7 @@ impl Ghost {
         found
     }
 
-    /// Gives memory back that was needed for more entries than there are now; who left is forgotten.
+    /// Frees memory that was needed for more entries than exist now; records that left are forgotten.
     pub(super) fn shrink(&mut self, entry_count: usize) {
         if self.marks.len() > entry_count.next_power_of_two().max(Self::MARKS_MIN) {
             self.marks = Vec::new();
@@ -113,7 +113,7 @@ fn mark(hash: u64) -> u32 {
 }
 
 /// Rest after looking through all shards in vain, as while a transaction has pinned more than the budget: as many calls then look at no
-/// shard as have been looked at, so that each looks at about one. It ends when memory has grown by a share of the budget, or as
+/// shard as have been looked at, so each looks at about one. It ends when memory has grown by a share of the budget, or as
 /// much may leave.
 #[derive(Default)]
 pub(super) struct Rest {
@@ -122,7 +122,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// So many shards were looked at in vain; memory may grow to so much.
+    /// This many shards were looked at in vain; memory may grow to so much.
     pub(super) fn begin(&self, shards: u32, bytes_max: usize) {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
         self.calls.store(shards, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Rest {
         self.calls.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a call rests that finds so much used of the budget. Of calls at once one counts at least, which is enough.
+    /// Whether a call rests that finds so much used of the budget. At least one of several concurrent calls counts, which is enough.
     pub(super) fn takes(&self, used: usize, budget: usize) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         let rests = calls > 0 && used > budget && used <= self.bytes_max.load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Shard {
         match name {
             ListName::Small => &mut self.small,
             ListName::Main => &mut self.main,
-            ListName::None => unreachable!("an entry in use stands in a queue"),
+            ListName::None => unreachable!("an entry in use is in a queue"),
         }
     }
 
@@ -174,7 +174,7 @@ impl Shard {
         (entry.list, entry.older, entry.newer) = (name, before, NONE);
     }
 
-    /// Lets an entry that was moved take the place in its queue of the slot that it stood in.
+    /// Lets an entry that was moved take the place in its queue of the slot that it was in.
     pub(super) fn relink(&mut self, from: u32, to: u32) {
         let entry = &self.entries[to as usize];
         let (name, older, newer) = (entry.list, entry.older, entry.newer);
@@ -259,7 +259,7 @@ impl Shard {
             return false;
         }
         if was_small {
-            let hash = entry.id().hash();
+            let hash = self.secret.hash(&entry.id());
             self.ghost.remember(hash, self.entries.len());
             self.count_structure();
         }

@@ -1,9 +1,9 @@
 //! Namespaces that were deleted.
 //!
-//! Lives here:       which: whoever was about to change a record of one meanwhile leaves nothing in the cache.
+//! Lives here:       which namespaces: a change of a record of one that is in progress leaves nothing in the cache.
 //! Lives elsewhere:  forgetting what is in the cache already (`cache`).
 //!
-//! A namespace is noted before the shards are gone through. So who changes a record in a shard that has been gone through sees the
+//! A namespace is noted before the shards are gone through. So a change of a record in a shard that has been gone through sees the
 //! note, by the shard's lock.
 
 use crate::NamespaceId;

@@ -4,19 +4,19 @@
 //! Lives elsewhere:  the operations that they belong to (`queue`), the device's own loops (`crate::queue`).
 //!
 //! Only the thread that made a queue can take its answers. If it then waits in a blocking call, of this store or of another of its
-//! queues, for a record that one of them reads or stores, or for somebody who waits for such a record, it would wait for ever.
-//! So every blocking call ends what the queues of its thread have in flight before it sleeps. Their operations go on when they are
+//! queues, for a record that one of them reads or stores, or for somebody who waits for such a record, it would wait forever.
+//! So every blocking call ends what the queues of its thread have in flight before it sleeps. Their operations continue when they are
 //! polled.
 
 use super::Store;
 use super::backing::CommandQueue;
-use super::cache::{Cache, Grip, Place};
+use super::cache::{Cache, LockHold, Place};
 use super::line::{Lost, Ticket};
 use super::locks::XcbId;
 use super::shard::Content;
 use super::xcb::Phase;
 use crate::sync::thread_local;
-use crate::{Answer, Error};
+use crate::{Answer, Error, KeyRef};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -25,12 +25,12 @@ use std::sync::Arc;
 /// A record that is locked to be changed.
 pub(super) struct Held {
     pub(super) who: XcbId,
-    pub(super) grip: Grip,
+    pub(super) grip: LockHold,
     pub(super) dirty: bool,
 }
 
 impl Held {
-    /// Gives the lock back, and makes the change visible if there is one.
+    /// Releases the lock, and makes the change visible if there is one.
     pub(super) fn let_go(self, cache: &Cache, change: Option<(Content, Ticket)>) {
         cache.let_go(self.who, &self.grip, change);
         cache.xcbs.give_back(self.who);
@@ -51,7 +51,7 @@ enum Command {
 /// How a command has ended.
 pub(super) struct Ended {
     pub(super) at: usize,
-    /// Of a read, what is there.
+    /// The result of a read.
     pub(super) result: Result<Option<Arc<[u8]>>, Error>,
     /// Of a read: nobody has stored the record meanwhile.
     pub(super) stands: bool,
@@ -77,7 +77,7 @@ impl InFlight {
         let cache: *const Cache = &*store.inner.cache;
         let in_flight = InFlight { store, device, commands: Vec::new(), answers: Vec::new(), ended: VecDeque::new() };
         let in_flight = Rc::new(RefCell::new(in_flight));
-        // A thread that ends makes no blocking calls beside a queue that it has only now begun.
+        // A thread that ends makes no blocking calls during a queue that it has only now begun.
         let _ = OF_THREAD.try_with(|listed| {
             let mut listed = listed.borrow_mut();
             listed.retain(|(_, in_flight)| in_flight.strong_count() > 0);
@@ -92,8 +92,14 @@ impl InFlight {
     }
 
     /// Starts a read for the cache; if that fails, it has ended.
-    pub(super) fn read(&mut self, at: usize, place: Place, (slot, load): (u32, u32)) -> Result<(), Error> {
-        let started = self.device.get(at as u64, place.id.namespace, place.id.key);
+    pub(super) fn read(
+        &mut self,
+        at: usize,
+        place: Place,
+        key: KeyRef<'_>,
+        (slot, load): (u32, u32),
+    ) -> Result<(), Error> {
+        let started = self.device.get(at as u64, place.id.namespace, key);
         match started {
             Ok(()) => self.note(at, Command::Read(place, slot, load)),
             Err(_) => drop(self.store.inner.cache.end_load(&place, slot, load, None)),
@@ -102,26 +108,33 @@ impl InFlight {
     }
 
     /// Starts storing a record. It has a place in the durable order then, and a ticket.
-    pub(super) fn store(&mut self, at: usize, place: Place, value: Option<&[u8]>) -> Result<Ticket, Error> {
-        self.device.put(at as u64, place.id.namespace, place.id.key, value)?;
+    pub(super) fn store(
+        &mut self,
+        at: usize,
+        place: Place,
+        key: KeyRef<'_>,
+        value: Option<&[u8]>,
+    ) -> Result<Ticket, Error> {
+        self.device.put(at as u64, place.id.namespace, key, value)?;
         let ticket = self.store.inner.cache.line.take();
         self.note(at, Command::Store(place, ticket));
         Ok(ticket)
     }
 
     /// Starts storing a record that replaces what only the cache has, which must not be lost with it: nobody sees it before it is
-    /// durable, and if that fails all is as before. Nobody has waited for its answer then, so that it is as if it had come first, should
+    /// durable, and if that fails all is as before. Nobody has waited for its answer then, so it is as if it had come first, should
     /// it have been stored after all.
     pub(super) fn replace(
         &mut self,
         at: usize,
         place: Place,
+        key: KeyRef<'_>,
         held: Held,
         value: Option<Arc<[u8]>>,
     ) -> Result<(), Error> {
         let cache = &self.store.inner.cache;
         cache.xcbs.set_phase(held.who, Phase::Installing); // who reads now waits for what becomes of it
-        let started = self.device.put(at as u64, place.id.namespace, place.id.key, value.as_deref());
+        let started = self.device.put(at as u64, place.id.namespace, key, value.as_deref());
         match started {
             Ok(()) => self.note(at, Command::Replace(held, value.map_or(Content::Absent, Content::Value))),
             Err(_) => held.let_go(cache, None),
@@ -136,7 +149,7 @@ impl InFlight {
         self.commands[at] = Some(command);
     }
 
-    /// Looks what has ended; waits for one, if told to and none has that was not taken.
+    /// Looks what has ended; waits for one, if requested and none has ended that was not taken.
     pub(super) fn poll(&mut self, wait: bool) {
         if self.count() > 0 {
             self.device.poll(wait && self.ended.is_empty(), &mut self.answers);

@@ -1,11 +1,11 @@
 //! The line of commits whose locks were released before they were durable.
 //!
 //! Lives here:       tickets, up to which of them everything is durable, which were lost.
-//! Lives elsewhere:  who takes a ticket and who waits for one (`txn`, `cache`).
-//! Implements:       design section 7 (early lock release: acknowledging only in order, readers included).
+//! Lives elsewhere:  what takes a ticket and what waits for one (`txn`, `cache`).
+//! Implements:       docs/ARCHITECTURE.md "Transactions" (early release).
 //!
 //! A transaction that releases its locks early takes a ticket after its commit's place in the durable order is
-//! fixed, and marks its records with it. Who reads such a record is answered after that ticket is durable.
+//! fixed, and marks its records with it. A reader of such a record returns after that ticket is durable.
 
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ pub(super) type Ticket = u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lost;
 
-/// How the commit of a ticket stands.
+/// How the commit of a ticket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum CommitStatus {
     Durable,
     Pending,
     Lost,
@@ -51,15 +51,15 @@ impl State {
 
 /// Up to where commits are durable.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct CommitOrder {
     settled: AtomicU64,
-    /// Some commit was lost, so that an end is not enough to go by. Set before `settled` moves beyond it.
+    /// Some commit was lost, so an end is not enough to go by. Set before `settled` moves beyond it.
     has_lost: AtomicBool,
     state: Mutex<State>,
     moved: Condvar,
 }
 
-impl Line {
+impl CommitOrder {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panics under this lock")
     }
@@ -96,13 +96,13 @@ impl Line {
     }
 
     /// How a commit stands just now.
-    pub(super) fn standing(&self, ticket: Ticket) -> Standing {
+    pub(super) fn status(&self, ticket: Ticket) -> CommitStatus {
         if ticket > self.settled() {
-            return Standing::Pending;
+            return CommitStatus::Pending;
         }
         match ticket > 0 && self.has_lost.load(Ordering::Acquire) && self.is_lost(ticket) {
-            true => Standing::Lost,
-            false => Standing::Durable,
+            true => CommitStatus::Lost,
+            false => CommitStatus::Durable,
         }
     }
 
@@ -127,11 +127,11 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Goal:   a ticket counts as durable only when all before it do, and a lost one is told.
+    /// Goal:   a ticket counts as durable only when all before it do, and a lost one is reported.
     /// Method: three tickets that end out of order, one of them lost.
     #[test]
     fn tickets_settle_in_order() {
-        let line = Line::default();
+        let line = CommitOrder::default();
         let tickets = [line.take(), line.take(), line.take()];
         assert_eq!(tickets, [1, 2, 3]);
         line.end(2, Err(Lost));
@@ -140,8 +140,8 @@ mod tests {
         line.end(1, Ok(()));
         assert_eq!(line.settled(), 3);
         assert_eq!(tickets.map(|ticket| line.wait(ticket)), [Ok(()), Err(Lost), Ok(())]);
-        let standings = [0, 1, 2, 3, 4].map(|ticket| line.standing(ticket));
-        use Standing as S;
+        let standings = [0, 1, 2, 3, 4].map(|ticket| line.status(ticket));
+        use CommitStatus as S;
         assert_eq!(standings, [S::Durable, S::Durable, S::Lost, S::Durable, S::Pending]);
         assert_eq!(line.take(), 4);
     }
@@ -150,7 +150,7 @@ mod tests {
     /// Method: three tickets that end in order.
     #[test]
     fn who_ends_between_the_lost_is_not() {
-        let line = Line::default();
+        let line = CommitOrder::default();
         let results = [Err(Lost), Ok(()), Err(Lost)];
         results.into_iter().for_each(|result| line.end(line.take(), result));
         assert_eq!([1, 2, 3].map(|ticket| line.wait(ticket)), results);

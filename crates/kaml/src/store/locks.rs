@@ -1,11 +1,11 @@
-//! Record locks: the word in a cache entry, and the queue behind it while somebody waits.
+//! Record locks: the word in a cache entry, and its queue while somebody waits.
 //!
-//! Lives here:       who holds a lock, who waits for it, who is next. Plain data under the lock of its shard.
-//! Lives elsewhere:  sleeping and deadlocks (`waits`), which record a lock stands for (`record`).
-//! Implements:       design section 7 (shared and exclusive record locks in the entry).
+//! Lives here:       the holders of a lock, its waiters, and which is next. Plain data under the lock of its shard.
+//! Lives elsewhere:  sleeping and deadlocks (`waits`), which record a lock means (`record`).
+//! Implements:       docs/ARCHITECTURE.md "Transactions" (record locks).
 //!
 //! A lock that one transaction holds fits the word. A second holder, or a waiter, moves it to a queue of the shard;
-//! it moves back when that is over. Locks are granted in the order of asking, so nobody starves; an upgrade goes
+//! it moves back when that is over. Locks are granted in the order of requests, so nobody starves; an upgrade comes
 //! ahead of all that wait, because they wait for its shared lock anyway.
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ impl Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LockWord(u32);
 
-/// What a lock word says.
+/// The state in a lock word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockState {
     /// Nobody holds it.
@@ -74,16 +74,16 @@ impl From<LockState> for LockWord {
     }
 }
 
-/// What asking for a lock came to.
+/// What requesting a lock came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum LockOutcome {
     /// It is held now and was not before.
     Granted,
     /// It was held already, in this mode or a stronger one.
     Held,
     /// It was held as shared and is exclusive now.
     Upgraded,
-    /// The asker stands in the queue.
+    /// The asker is in the queue.
     Queued,
 }
 
@@ -109,19 +109,19 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Asks for a lock; who is refused stands in the queue.
-    pub(super) fn acquire(&mut self, word: &mut LockWord, who: XcbId, mode: Mode) -> Asked {
+    /// Requests a lock; a refused transaction is in the queue.
+    pub(super) fn acquire(&mut self, word: &mut LockWord, who: XcbId, mode: Mode) -> LockOutcome {
         match word.state() {
             LockState::Free => {
                 *word = LockState::One(who, mode).into();
-                Asked::Granted
+                LockOutcome::Granted
             }
             LockState::One(owner, held) if owner == who => {
                 if held == mode || held == Mode::Exclusive {
-                    return Asked::Held;
+                    return LockOutcome::Held;
                 }
                 *word = LockState::One(who, Mode::Exclusive).into();
-                Asked::Upgraded
+                LockOutcome::Upgraded
             }
             LockState::One(owner, held) => {
                 let index = self.inflate(word, owner, held);
@@ -131,10 +131,10 @@ impl Queues {
         }
     }
 
-    /// Asks for a lock without waiting for it.
-    pub(super) fn try_acquire(&mut self, word: &mut LockWord, who: XcbId, mode: Mode) -> Option<Asked> {
+    /// Requests a lock without waiting for it.
+    pub(super) fn try_acquire(&mut self, word: &mut LockWord, who: XcbId, mode: Mode) -> Option<LockOutcome> {
         let asked = self.acquire(word, who, mode);
-        if asked != Asked::Queued {
+        if asked != LockOutcome::Queued {
             return Some(asked);
         }
         let granted = self.cancel(word, who);
@@ -154,47 +154,47 @@ impl Queues {
         index
     }
 
-    fn enqueue(&mut self, index: u32, who: XcbId, mode: Mode) -> Asked {
+    fn enqueue(&mut self, index: u32, who: XcbId, mode: Mode) -> LockOutcome {
         let queue = &mut self.queues[index as usize];
         if queue.holders.contains(&who) {
             if queue.mode == Mode::Exclusive || mode == Mode::Shared {
-                return Asked::Held;
+                return LockOutcome::Held;
             }
             if queue.holders.len() == 1 {
                 queue.mode = Mode::Exclusive;
-                return Asked::Upgraded;
+                return LockOutcome::Upgraded;
             }
             let place = queue.waiters.iter().take_while(|waiter| waiter.upgrade).count();
             queue.waiters.insert(place, Waiter { who, mode, upgrade: true });
-            return Asked::Queued;
+            return LockOutcome::Queued;
         }
         if queue.waiters.is_empty() && !queue.mode.conflicts(mode) {
             queue.holders.push(who);
-            return Asked::Granted;
+            return LockOutcome::Granted;
         }
         queue.waiters.push_back(Waiter { who, mode, upgrade: false });
-        Asked::Queued
+        LockOutcome::Queued
     }
 
-    /// Gives a lock back; answers who holds it now and did not before.
+    /// Releases a lock; returns the new holders.
     pub(super) fn release(&mut self, word: &mut LockWord, who: XcbId) -> Vec<XcbId> {
         match word.state() {
-            LockState::Free => panic!("transaction {who} gives back a lock that nobody holds"),
+            LockState::Free => panic!("transaction {who} releases a lock that nobody holds"),
             LockState::One(owner, _) => {
-                assert_eq!(owner, who, "a lock is given back by its holder");
+                assert_eq!(owner, who, "a lock is released by its holder");
                 *word = LockWord::FREE;
                 Vec::new()
             }
             LockState::Queue(index) => {
                 let queue = &mut self.queues[index as usize];
                 let place = queue.holders.iter().position(|holder| *holder == who);
-                queue.holders.swap_remove(place.expect("a lock is given back by a holder"));
+                queue.holders.swap_remove(place.expect("a lock is released by a holder"));
                 self.settle(word, index)
             }
         }
     }
 
-    /// Leaves the queue; answers who holds the lock now and did not before. Nothing happens to a lock that was
+    /// Leaves the queue; returns the new holders of the lock. Nothing happens to a lock that was
     /// granted meanwhile: ask [`Queues::holds`].
     pub(super) fn cancel(&mut self, word: &mut LockWord, who: XcbId) -> Vec<XcbId> {
         let LockState::Queue(index) = word.state() else { return Vec::new() };
@@ -243,7 +243,7 @@ impl Queues {
         }
     }
 
-    /// Who holds a lock alone.
+    /// The only holder of a lock.
     pub(super) fn exclusive_owner(&self, word: LockWord) -> Option<XcbId> {
         match word.state() {
             LockState::One(owner, Mode::Exclusive) => Some(owner),

@@ -3,14 +3,14 @@
 //! Lives here:       `Store`: plain reads and puts through the cache, `flush`, and beginning transactions.
 //! Lives elsewhere:  the cache (`cache`, `shard`, `evict`, `reads`, `clean`), transactions (`txn`, `locks`, `waits`,
 //!                   `line`, `epochs`, `xcb`), the device itself (`crate::Device`).
-//! Implements:       paper:KAML III.C-D; design section 7.
+//! Implements:       paper:KAML III.C-D; docs/ARCHITECTURE.md "The record cache".
 //!
 //! ```
 //! use kaml::store::{Store, StoreOptions};
 //! use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions};
 //!
 //! let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
-//! let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+//! let keys = NamespaceOptions::records(KeyKind::U64);
 //! let accounts = device.create_namespace("accounts", &keys)?;
 //! let store = Store::open(device, &StoreOptions::new(8 << 20))?;
 //! store.put(accounts, 1u64, b"100")?;
@@ -24,19 +24,48 @@
 //! assert_eq!(&store.get(accounts, 2u64)?.expect("it was put")[..], b"100");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # What is durable when
+//!
+//! This table is the promise of each mode; the documentation of single calls refers to it. *Through* and *back* are the
+//! [`WriteMode`], *delay* is a [`durability_delay`](StoreOptions::durability_delay) above zero, with either write mode.
+//! [`early_release`](StoreOptions::early_release) changes no cell.
+//!
+//! | call | through | back | delay, through | delay, back |
+//! |---|---|---|---|---|
+//! | [`Store::put`], [`Store::delete`] return | durable | cached ¹ | durable | visible, durable after the delay |
+//! | [`StoreQueue::put`], [`StoreQueue::delete`] complete | durable | cached ¹ | durable | visible, durable after the delay |
+//! | [`StoreQueue::update`] completes | durable | durable | durable | durable |
+//! | [`Transaction::commit`] returns | durable | durable, and with it what it read | visible, durable after the delay | as left |
+//! | [`Transaction::commit_durable`] returns | durable | durable, and with it what it read | durable | durable |
+//! | [`Store::get`], [`Store::exists`], [`StoreReader::get_many`], [`StoreQueue::get`] show | what is durable | also what is cached | also what is visible | as left |
+//! | [`Store::flush`] returns | nothing to do | all is durable that was put before | all is durable that was committed or put before | as left |
+//! | the last handle is dropped | nothing to do | as flush | as flush | as flush |
+//!
+//! *Cached*: in memory alone. It becomes durable with the next flush, or sooner if memory runs out. A crash keeps any of the
+//! cached changes and loses the others. ¹ A value of more than an eighth of the cache is not cached: it is durable then.
+//!
+//! *Visible*: others see it, and a crash takes back the last of such changes and no others, in an order in which they may have
+//! happened. What a caller was shown of them can be taken back, too; after a flush has returned, all is durable that anybody was
+//! shown before.
+//!
+//! A change that does not find its record as it must be ([`Error::Conflict`]) is refused after what
+//! was found is durable or visible, by this table.
 
 mod backing;
 mod cache;
 mod clean;
 mod epochs;
-mod error;
 mod evict;
 mod gone;
 mod in_flight;
 mod line;
 mod locks;
 mod options;
+mod plain;
 mod queue;
+mod ranges;
+mod read_only;
 mod reads;
 mod record;
 mod shard;
@@ -47,7 +76,6 @@ mod waits;
 mod xcb;
 
 pub use backing::{Backing, BatchReader, CommandQueue, Limits, PendingPut};
-pub use error::StoreError;
 pub use options::{StoreOptions, StoreStats, WriteMode};
 pub use queue::{StoreAnswer, StoreQueue, Update};
 pub use txn::Transaction;
@@ -55,14 +83,13 @@ pub use value::Value;
 pub use xcb::{IllegalMove, XcbEvent, XcbState};
 
 use crate::sync::{AtomicU64, JoinHandle, Mutex, sleep, spawn};
-use crate::{Key, NamespaceId};
+use crate::{Error, KeyRef, NamespaceId};
 use backing::InlineQueue;
 use cache::{Cache, Peek, Place};
 use clean::Cleaner;
 use epochs::Epochs;
-use line::Standing;
+use ranges::Ranges;
 use reads::Loaded;
-use shard::Content;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -78,10 +105,28 @@ const TIMEOUT_RETRIES_MAX: u32 = 2;
 /// Pause before a transaction is run again the second time; doubled each time up to 64 times as long.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
 
-/// A record cache with transactions over a device. Clones are further handles to the same one; all calls may be made
+/// A record cache with transactions over a device. Clones are further handles to the same one; all calls can be made
 /// from any thread at once.
 ///
-/// Nobody else may change the records of the device meanwhile: the cache would not know.
+/// A store over a [`Device`](crate::Device) takes over changing its records, because its cache would not know of other changes: while
+/// the store is open, puts, deletes, rollbacks and deletions of namespaces by other handles of the device return
+/// [`Error::StoreIsOpen`], over a network, too, and so does opening a second store. Reads, blocks, snapshots
+/// and new namespaces continue. A store over a remote device cannot see to that: nobody else may change the records meanwhile.
+///
+/// What is durable when is in the [table of promises](self#what-is-durable-when).
+///
+/// # Examples
+/// ```
+/// use kaml::store::{Store, StoreOptions};
+/// use kaml::{CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+/// store.put(users, 1u64, b"ada")?;
+/// assert_eq!(store.get(users, 1u64)?.as_deref(), Some(&b"ada"[..]));
+/// # Ok::<(), kaml::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -92,6 +137,7 @@ pub(crate) struct Inner {
     cleaner: Arc<Cleaner>,
     /// With delayed durability.
     epochs: Option<Arc<Epochs>>,
+    ranges: Ranges,
     /// The one that cleans, or the one that writes epochs.
     thread: Mutex<Option<JoinHandle<()>>>,
     write_mode: WriteMode,
@@ -104,13 +150,21 @@ pub(crate) struct Inner {
 
 impl Store {
     /// Opens a store over a device.
-    pub fn open(device: impl Backing, options: &StoreOptions) -> Result<Store, StoreError> {
+    ///
+    /// # Errors
+    /// [`Error::StoreIsOpen`] if a store is open over the device; [`Error::CacheTooSmall`], [`Error::BadStoreOptions`] for the
+    /// options; [`Error::Thread`] if the system refuses a thread.
+    pub fn open(device: impl Backing, options: &StoreOptions) -> Result<Store, Error> {
         Store::over(Arc::new(device), options)
     }
 
     /// Opens a store over a shared device.
-    pub fn over(device: Arc<dyn Backing>, options: &StoreOptions) -> Result<Store, StoreError> {
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn over(device: Arc<dyn Backing>, options: &StoreOptions) -> Result<Store, Error> {
         options.check()?;
+        let device = device.take_over()?.unwrap_or(device);
         let cache = Arc::new(Cache::new(device, options)?);
         let cleaner = Arc::new(Cleaner::new(&cache));
         let delay = options.durability_delay;
@@ -127,6 +181,7 @@ impl Store {
             (None, WriteMode::Through) => None,
         };
         let inner = Inner {
+            ranges: Ranges::new(cache.backing.clone()),
             cache,
             cleaner,
             epochs,
@@ -141,21 +196,42 @@ impl Store {
         Ok(Store { inner: Arc::new(inner) })
     }
 
+    fn of(inner: Arc<Inner>) -> Store {
+        Store { inner }
+    }
+
     // --- plain records ----------------------------------------------------------------------------------------------
 
     /// Reads a record; nothing is copied.
-    pub fn get(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Option<Value>, StoreError> {
+    ///
+    /// # Errors
+    /// - [`Error::LockTimeout`] if a transaction holds the record for too long.
+    /// - The errors of [`crate::Device::get`] if the record must be read.
+    pub fn get<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, Error> {
+        match key.into() {
+            KeyRef::Short(key) => self.get_at(&self.inner.cache.place(namespace, key), None),
+            KeyRef::Bytes(bytes) => self.get_by_bytes(namespace, bytes),
+        }
+    }
+
+    #[inline(never)]
+    fn get_by_bytes(&self, namespace: NamespaceId, bytes: &[u8]) -> Result<Option<Value>, Error> {
+        self.get_at(&self.inner.cache.place_of(namespace, bytes.into())?, Some(bytes))
+    }
+
+    /// Reads a record. `long` has the bytes of its key, unless the key is known by them. Inlined: hits with short keys pay nothing for it.
+    #[inline(always)]
+    fn get_at(&self, place: &Place, long: Option<&[u8]>) -> Result<Option<Value>, Error> {
         let cache = &self.inner.cache;
-        let place = cache.place(namespace, key.into());
         loop {
-            let (value, ticket) = match cache.peek(&place, Arc::clone) {
+            let (value, ticket) = match cache.peek(place, Arc::clone) {
                 Peek::Hit(value, ticket) => (Some(value), ticket),
                 Peek::Absent(ticket) => (None, ticket),
-                Peek::Miss => match cache.load(&place, None)? {
+                Peek::Miss => match cache.load(place, place.key(long), None)? {
                     Some(loaded) => loaded,
-                    None => return self.locked_get(&place),
+                    None => return self.locked_get(place.id.namespace, place.key(long)),
                 },
-                Peek::Busy => return self.locked_get(&place),
+                Peek::Busy => return self.locked_get(place.id.namespace, place.key(long)),
             };
             if self.may_show(ticket) {
                 return Ok(value.map(Value));
@@ -163,15 +239,28 @@ impl Store {
         }
     }
 
-    /// Reads a record into a buffer; false if it is not there.
-    pub fn get_into(
+    /// Reads a record into a buffer; false if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_into<'k>(
         &self,
         namespace: NamespaceId,
-        key: impl Into<Key>,
+        key: impl Into<KeyRef<'k>>,
         value: &mut Vec<u8>,
-    ) -> Result<bool, StoreError> {
-        let place = self.inner.cache.place(namespace, key.into());
-        let copied = self.inner.cache.peek(&place, |found| {
+    ) -> Result<bool, Error> {
+        match key.into() {
+            KeyRef::Short(key) => self.get_into_at(&self.inner.cache.place(namespace, key), None, value),
+            KeyRef::Bytes(bytes) => {
+                let place = self.inner.cache.place_of(namespace, bytes.into())?;
+                self.get_into_at(&place, Some(bytes), value)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn get_into_at(&self, place: &Place, long: Option<&[u8]>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        let copied = self.inner.cache.peek(place, |found| {
             let small = found.len() <= COPY_BYTES_MAX;
             if small {
                 value.clear();
@@ -184,7 +273,7 @@ impl Store {
             Peek::Absent(ticket) if self.may_show(ticket) => return Ok(false),
             Peek::Hit(..) | Peek::Absent(_) | Peek::Miss | Peek::Busy => {}
         }
-        let Some(found) = self.get(namespace, place.id.key)? else { return Ok(false) };
+        let Some(found) = self.get_at(place, long)? else { return Ok(false) };
         value.clear();
         value.extend_from_slice(&found);
         Ok(true)
@@ -202,60 +291,96 @@ impl Store {
         StoreQueue::new(self.clone(), backing.queue(depth).unwrap_or_else(inline))
     }
 
-    /// Reads many records of a namespace; those that miss are read together. Whoever does this often keeps a
+    /// Reads many records of a namespace; those that miss are read together. A caller that does this often keeps a
     /// [reader](Store::reader).
-    pub fn get_many(&self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_many<'k, K: Into<KeyRef<'k>>>(
+        &self,
+        namespace: NamespaceId,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>, Error> {
         self.reader().get_many(namespace, keys)
     }
 
-    /// Whether a record is there; never reads flash.
-    pub fn exists(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<bool, StoreError> {
-        let place = self.inner.cache.place(namespace, key.into());
+    /// Whether a record exists; never reads flash.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn exists<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<bool, Error> {
+        let key: KeyRef<'_> = key.into();
+        let cache = &self.inner.cache;
+        let place = cache.place(namespace, cache.key(key)?);
         let mut on_device = None;
         loop {
             return match (self.inner.cache.peek(&place, |_| ()), on_device) {
                 (Peek::Hit((), ticket), _) if self.may_show(ticket) => Ok(true),
                 (Peek::Absent(ticket), _) if self.may_show(ticket) => Ok(false),
-                // Whatever transaction it is of has come so far that others see the rest of it, too.
+                // Whatever transaction it is of has come so far that others see the remainder of it, too.
                 (Peek::Miss, Some(there)) => Ok(there),
                 (Peek::Miss, None) => {
-                    on_device = Some(self.inner.cache.backing.exists(namespace, place.id.key)?);
+                    on_device = Some(self.inner.cache.backing.exists(namespace, key)?);
                     continue;
                 }
-                (Peek::Hit(..) | Peek::Absent(_) | Peek::Busy, _) => Ok(self.get(namespace, place.id.key)?.is_some()),
+                (Peek::Hit(..) | Peek::Absent(_) | Peek::Busy, _) => Ok(self.get(namespace, key)?.is_some()),
             };
         }
     }
 
-    /// Stores a record; durable as the [mode](WriteMode) says. In write-back mode an error may be about unflushed records of others;
-    /// nothing of this one is there then.
-    pub fn put(&self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
+    /// Stores a record; durable as in the [table](self#what-is-durable-when). In write-back mode an error may be about unflushed records of others;
+    /// nothing of this one is stored then.
+    ///
+    /// # Errors
+    /// - [`Error::LockTimeout`] if a transaction holds the record for too long.
+    /// - The errors of [`crate::Device::put`]; with delayed durability also [`Error::CommitsLost`].
+    pub fn put<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) -> Result<(), Error> {
         self.inner.check_value(namespace, value)?;
         self.change(namespace, key.into(), Some(value.into()))
     }
 
-    /// Deletes a record, whether it is there or not; durable as the [mode](WriteMode) says.
-    pub fn delete(&self, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), StoreError> {
+    /// Deletes a record, whether it exists or not; durable as in the [table](self#what-is-durable-when).
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn delete<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<(), Error> {
         self.change(namespace, key.into(), None)
     }
 
+    /// Stores the records of a batch on the device and leaves the cache alone, which continues to serve what it has: for filling a store
+    /// with records that nobody has requested yet.
+    ///
+    /// # Errors
+    /// As those of a Put of the device.
+    #[doc(hidden)]
+    pub fn write_past_the_cache(&self, batch: &crate::Batch) -> Result<(), Error> {
+        self.inner.cache.backing.write(batch)
+    }
+
     /// Makes everything durable that was put or committed before. Then all that was read before is durable, too.
-    pub fn flush(&self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// [`Error::CommitsLost`] if commits with delayed durability were lost; otherwise the error that kept records from being
+    /// written.
+    pub fn flush(&self) -> Result<(), Error> {
         match &self.inner.epochs {
             Some(epochs) => epochs.flush(&self.inner.cache),
             None => self.inner.cleaner.flush(&self.inner.cache),
         }
     }
 
-    /// Goes on after commits with delayed durability were lost ([`StoreError::CommitsLost`]): records are as they were before
-    /// these. Answers how many they were; 0 if none are.
+    /// continues after commits with delayed durability were lost ([`Error::CommitsLost`]): records are as they were before
+    /// these. Returns how many they were; 0 if none are.
     pub fn acknowledge_lost(&self) -> u64 {
         self.inner.epochs.as_ref().map_or(0, |epochs| epochs.acknowledge_lost())
     }
 
     /// Deletes a namespace with everything in it, unflushed records included. Transactions that change records of it and are not
     /// committed yet fail.
-    pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// As [`crate::Device::delete_namespace`].
+    pub fn delete_namespace(&self, namespace: NamespaceId) -> Result<(), Error> {
         if self.inner.epochs.is_some() {
             self.flush()?;
         }
@@ -267,21 +392,27 @@ impl Store {
     // --- transactions -------------------------------------------------------------------------------------------------
 
     /// Begins a transaction (paper:KAML TransactionBegin).
-    pub fn begin(&self) -> Result<Transaction, StoreError> {
+    ///
+    /// # Errors
+    /// [`Error::TooManyTransactions`] if as many are open as [`StoreOptions`] allow.
+    pub fn begin(&self) -> Result<Transaction, Error> {
         Transaction::begin(&self.inner)
     }
 
     /// Runs a transaction and commits it, and runs it again when it was the victim of a deadlock
     /// ([`retries_max`](StoreOptions::retries_max) times), or waited too long for a lock (twice). A body that aborts the transaction
-    /// itself ends it with what it answers.
+    /// itself ends it with its result.
     ///
     /// The body uses its transaction alone: a [`put`](Store::put) of a record that this has locked waits for it in vain, and
-    /// `run` answers [`StoreError::LockTimeout`] after three times the [`lock_timeout`](StoreOptions::lock_timeout).
-    pub fn run<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.try_again(StoreError::is_retryable, || self.run_once(&mut body))
+    /// `run` returns [`Error::LockTimeout`] after three times the [`lock_timeout`](StoreOptions::lock_timeout).
+    ///
+    /// # Errors
+    /// What `body` returns, unless [`Error::is_retryable`] holds and another attempt is left; otherwise as [`Transaction::commit`].
+    pub fn run<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
+        self.try_again(Error::is_retryable, || self.run_once(&mut body))
     }
 
-    fn run_once<T>(&self, body: impl FnOnce(&mut Transaction) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    fn run_once<T>(&self, body: impl FnOnce(&mut Transaction) -> Result<T, Error>) -> Result<T, Error> {
         let mut txn = self.begin()?;
         let answer = body(&mut txn);
         txn.check_refused()?; // the body may have overlooked it
@@ -292,27 +423,27 @@ impl Store {
         Ok(answer)
     }
 
-    /// Begins a transaction with a lock to change one record, trying again when the lock is refused; answers what it sees
+    /// Begins a transaction with a lock to change one record, trying again when the lock is refused; returns what it sees
     /// of the record.
-    fn run_locked(&self, namespace: NamespaceId, key: Key) -> Result<(Transaction, Option<Value>), StoreError> {
-        self.try_again(StoreError::is_retryable, || {
+    fn run_locked(&self, namespace: NamespaceId, key: KeyRef<'_>) -> Result<(Transaction, Option<Value>), Error> {
+        self.try_again(Error::is_retryable, || {
             let mut txn = self.begin()?;
             let value = txn.read_for_update(namespace, key)?;
             Ok((txn, value))
         })
     }
 
-    /// A call of one lock. Even that may be the victim of a deadlock: when others wait behind it for those ahead of it.
-    fn run_plain<T>(&self, attempt: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.try_again(|error| matches!(error, StoreError::Deadlock { .. }), attempt)
+    /// A call of one lock. Even that may be the victim of a deadlock: when others wait after it for those ahead of it.
+    fn run_plain<T>(&self, attempt: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        self.try_again(|error| matches!(error, Error::Deadlock { .. }), attempt)
     }
 
     /// Makes an attempt, and others after longer and longer pauses as long as they fail in this way.
     fn try_again<T>(
         &self,
-        in_vain: impl Fn(&StoreError) -> bool,
-        mut attempt: impl FnMut() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+        in_vain: impl Fn(&Error) -> bool,
+        mut attempt: impl FnMut() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let (mut tries, mut timeouts) = (0, 0);
         loop {
             match attempt() {
@@ -321,14 +452,14 @@ impl Store {
                         sleep(RETRY_PAUSE * (1 << tries.min(6)));
                     }
                     tries += 1;
-                    timeouts += u32::from(matches!(error, StoreError::LockTimeout { .. }));
+                    timeouts += u32::from(matches!(error, Error::LockTimeout { .. }));
                 }
                 result => return result,
             }
         }
     }
 
-    /// What the store did, and how it stands.
+    /// What the store did, and how it is.
     pub fn stats(&self) -> StoreStats {
         let cache = &self.inner.cache;
         let mut stats = StoreStats {
@@ -350,65 +481,23 @@ impl Store {
         }
         stats
     }
-
-    // --- helpers -------------------------------------------------------------------------------------------------------
-
-    /// Waits until what was read may be shown: it is durable, or need not be. False if it was lost instead.
-    fn may_show(&self, ticket: line::Ticket) -> bool {
-        let line = &self.inner.cache.line;
-        match line.standing(ticket) {
-            Standing::Durable => true,
-            Standing::Pending => match &self.inner.epochs {
-                Some(epochs) => epochs.show(line, ticket) || epochs.wait(&self.inner.cache, ticket).is_ok(),
-                None => self.inner.cache.wait_for(ticket).is_ok(),
-            },
-            Standing::Lost => false,
-        }
-    }
-
-    /// Reads a record that a transaction is changing: waits for it.
-    fn locked_get(&self, place: &Place) -> Result<Option<Value>, StoreError> {
-        self.run_plain(|| self.run_once(|txn| txn.read(place.id.namespace, place.id.key)))
-    }
-
-    fn change(&self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
-        let is_back = self.inner.write_mode == WriteMode::Back;
-        if self.inner.stays_in_cache(value.as_deref()) {
-            return self.put_back(namespace, key, value.map_or(Content::Absent, Content::Value));
-        }
-        self.run_plain(|| {
-            let mut txn = self.begin()?;
-            txn.set(namespace, key, value.clone())?;
-            if is_back { txn.commit() } else { txn.commit_durable() }
-        })
-    }
-
-    fn put_back(&self, namespace: NamespaceId, key: Key, content: Content) -> Result<(), StoreError> {
-        if self.try_put_back(namespace, key, &content)? {
-            return Ok(());
-        }
-        self.run_plain(|| self.begin()?.set_unflushed(namespace, key, content.clone()))?;
-        self.inner.cleaner.keep_budget(&self.inner.cache, self.inner.cache.place(namespace, key).shard);
-        Ok(())
-    }
-
-    /// Stores a record in the cache alone, unless that would have to wait for a transaction; `false` then.
-    fn try_put_back(&self, namespace: NamespaceId, key: Key, content: &Content) -> Result<bool, StoreError> {
-        let cache = &self.inner.cache;
-        let place = cache.place(namespace, key);
-        if matches!(cache.peek(&place, |_| ()), Peek::Miss | Peek::Busy) {
-            cache.backing.exists(namespace, key)?; // refuses unknown namespaces and keys that it does not take
-        }
-        self.inner.cleaner.admit(cache, content)?;
-        let is_stored = self.inner.cleaner.try_put(cache, &place, content);
-        if is_stored {
-            self.inner.cleaner.keep_budget(cache, place.shard);
-        }
-        Ok(is_stored)
-    }
 }
 
 /// Batched gets of one thread: what it reads the device with is opened at the first miss and kept.
+///
+/// # Examples
+/// ```
+/// use kaml::store::{Store, StoreOptions};
+/// use kaml::{CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+/// store.put(users, 1u64, b"ada")?;
+/// let found = store.reader().get_many(users, [1u64, 2])?;
+/// assert!(found[0].is_some() && found[1].is_none());
+/// # Ok::<(), kaml::Error>(())
+/// ```
 pub struct StoreReader {
     store: Store,
     reader: Option<Box<dyn BatchReader>>,
@@ -416,17 +505,25 @@ pub struct StoreReader {
 
 impl StoreReader {
     /// Reads many records of a namespace; those that miss are read together.
-    pub fn get_many(&mut self, namespace: NamespaceId, keys: &[Key]) -> Result<Vec<Option<Value>>, StoreError> {
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_many<'k, K: Into<KeyRef<'k>>>(
+        &mut self,
+        namespace: NamespaceId,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>, Error> {
+        let keys: Vec<KeyRef<'_>> = keys.into_iter().map(Into::into).collect();
         let store = &self.store;
-        if let [key] = keys {
+        if let [key] = &keys[..] {
             return Ok(vec![store.get(namespace, *key)?]);
         }
-        let found = store.inner.cache.load_many(&mut self.reader, namespace, keys)?;
-        let again = |(loaded, key): (Loaded, &Key)| match loaded {
+        let found = store.inner.cache.load_many(&mut self.reader, namespace, &keys)?;
+        let again = |(loaded, key): (Loaded, &KeyRef<'_>)| match loaded {
             Some((value, ticket)) if store.may_show(ticket) => Ok(value.map(Value)),
             Some(_) | None => store.get(namespace, *key),
         };
-        found.into_iter().zip(keys).map(again).collect()
+        found.into_iter().zip(&keys).map(again).collect()
     }
 }
 
@@ -438,7 +535,7 @@ impl Inner {
     }
 
     /// Refuses at once what the device would refuse later, when it would take others along: a round of cleaning or an epoch.
-    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
+    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), Error> {
         let bytes = value.len() as u64;
         if bytes <= VALUE_BYTES_SURE.min(self.cache.limits.value_bytes_max) {
             return Ok(());
@@ -474,6 +571,6 @@ impl Drop for Inner {
     }
 }
 
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {
-    spawn(name, work).map_err(StoreError::Thread)
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    spawn(name, work).map_err(|error| Error::Thread(Arc::new(error)))
 }

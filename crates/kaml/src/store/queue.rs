@@ -2,9 +2,9 @@
 //!
 //! Lives here:       the steps of an operation between its start and its answer, and what waits for others.
 //! Lives elsewhere:  what is on the device (`in_flight`), the cache and its locks (`cache`, `reads`).
-//! Implements:       design section 7 (the asynchronous face of the caching layer).
+//! Implements:       docs/ARCHITECTURE.md "The record cache" (queues).
 //!
-//! An operation holds at most one lock, and only while the record is read to be changed: it is given back when the
+//! An operation holds at most one lock, and only while the record is read to be changed: it is released when the
 //! change's place in the durable order is fixed, as with early release (`txn`), whatever the store does otherwise; one that
 //! replaces what is not flushed yet holds it until it is durable, and so keeps that until then. One that meets a lock of somebody else is
 //! put off; when nothing else is in flight the first of these waits for its lock as a blocking call does. With delayed
@@ -14,13 +14,13 @@
 use super::backing::CommandQueue;
 use super::cache::{Peek, Place};
 use super::epochs::{Change, Epochs};
-use super::error::StoreError;
 use super::in_flight::{Ended, Held, InFlight};
-use super::line::{Standing, Ticket};
+use super::line::{CommitStatus, Ticket};
+use super::record::LongKey;
 use super::shard::Content;
 use super::value::Value;
 use super::{Store, WriteMode};
-use crate::{Error, Key, NamespaceId};
+use crate::{Error, KeyRef, NamespaceId};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,9 +28,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// What an update makes of a record.
+///
+/// # Examples
+/// See [`StoreQueue`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Update {
-    /// It stays as it is.
+    /// It does not change.
     Keep,
     /// It is stored.
     Store(Vec<u8>),
@@ -39,12 +43,15 @@ pub enum Update {
 }
 
 /// What an operation came to.
+///
+/// # Examples
+/// See [`StoreQueue`].
 #[derive(Debug)]
 pub struct StoreAnswer {
     /// The caller's name for it.
     pub token: u64,
-    /// For a get the value, if the record is there; nothing for a change.
-    pub result: Result<Option<Value>, StoreError>,
+    /// For a get the value, if the record exists; nothing for a change.
+    pub result: Result<Option<Value>, Error>,
 }
 
 type UpdateFn = Box<dyn FnOnce(Option<&[u8]>) -> Update>;
@@ -83,16 +90,39 @@ struct Following {
 struct Operation {
     token: u64,
     place: Place,
+    long: LongKey,
     work: Work,
     step: Step,
 }
 
-/// Many operations in flight from one thread, the one that made the queue ([`Store::queue`]). Answers come in any order;
-/// two operations on one record take effect in any order too, but each as a whole. Changes are durable when answered; a get
-/// answers nothing that is not.
+/// Many operations in flight from one thread, the one that made the queue ([`Store::queue`]). Operations complete in any order;
+/// two operations on one record take effect in any order too, but each as a whole. What is durable when an operation completes
+/// depends on how the store was opened, as for the blocking calls: [the table](super#what-is-durable-when) has a row for each.
 ///
 /// Poll it: a record that is being read to be changed is locked until its read was seen by [`StoreQueue::poll`]. Blocking calls of the
 /// same thread see what its queues have in flight; a transaction that needs such a lock ends with a time-out.
+///
+/// # Examples
+/// ```
+/// use kaml::store::{Store, StoreOptions, Update};
+/// use kaml::{CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+/// let mut queue = store.queue(32);
+/// queue.put(1, users, 7u64, b"one");
+/// queue.update(2, users, 8u64, |old| match old {
+///     None => Update::Store(b"new".to_vec()),
+///     Some(_) => Update::Keep,
+/// });
+/// let mut answers = Vec::new();
+/// while queue.in_flight() > 0 {
+///     queue.poll(true, &mut answers);
+/// }
+/// assert!(answers.iter().all(|answer| answer.result.is_ok()));
+/// # Ok::<(), kaml::Error>(())
+/// ```
 pub struct StoreQueue {
     store: Store,
     in_flight: Rc<RefCell<InFlight>>,
@@ -115,35 +145,35 @@ impl StoreQueue {
         }
     }
 
-    /// Operations not answered yet.
+    /// Operations not completed yet.
     pub fn in_flight(&self) -> usize {
         self.operations.len() - self.free.len() + self.ready.len()
     }
 
     /// Starts reading a record.
-    pub fn get(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) {
+    pub fn get<'k>(&mut self, token: u64, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) {
         self.begin(token, namespace, key.into(), Work::Get);
     }
 
     /// Starts storing a record.
-    pub fn put(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) {
+    pub fn put<'k>(&mut self, token: u64, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) {
         match self.store.inner.check_value(namespace, value) {
             Ok(()) => self.begin(token, namespace, key.into(), Work::Set(Some(value.into()))),
             Err(error) => self.ready.push(StoreAnswer { token, result: Err(error) }),
         }
     }
 
-    /// Starts deleting a record, whether it is there or not.
-    pub fn delete(&mut self, token: u64, namespace: NamespaceId, key: impl Into<Key>) {
+    /// Starts deleting a record, whether it exists or not.
+    pub fn delete<'k>(&mut self, token: u64, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) {
         self.begin(token, namespace, key.into(), Work::Set(None));
     }
 
     /// Starts a read-modify-write of one record: `change` sees it, or its absence, and nobody comes in between.
-    pub fn update(
+    pub fn update<'k>(
         &mut self,
         token: u64,
         namespace: NamespaceId,
-        key: impl Into<Key>,
+        key: impl Into<KeyRef<'k>>,
         change: impl FnOnce(Option<&[u8]>) -> Update + 'static,
     ) {
         self.begin(token, namespace, key.into(), Work::Update(Box::new(change)));
@@ -172,9 +202,12 @@ impl StoreQueue {
         }
     }
 
-    fn begin(&mut self, token: u64, namespace: NamespaceId, key: Key, work: Work) {
-        let place = self.store.inner.cache.place(namespace, key);
-        let operation = Operation { token, place, work, step: Step::Waiting };
+    fn begin(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>, work: Work) {
+        let place = match self.store.inner.cache.place_of(namespace, key) {
+            Ok(place) => place,
+            Err(error) => return self.ready.push(StoreAnswer { token, result: Err(error) }),
+        };
+        let operation = Operation { token, place, long: LongKey::new(&key), work, step: Step::Waiting };
         let at = match self.free.pop() {
             Some(at) => {
                 self.operations[at] = Some(operation);
@@ -198,10 +231,10 @@ impl StoreQueue {
 
     fn take_out(&mut self, at: usize) -> Operation {
         self.free.push(at);
-        self.operations[at].take().expect("an operation is answered once")
+        self.operations[at].take().expect("an operation completes one time")
     }
 
-    fn answer(&mut self, at: usize, result: Result<Option<Value>, StoreError>) {
+    fn answer(&mut self, at: usize, result: Result<Option<Value>, Error>) {
         let operation = self.take_out(at);
         self.ready.push(StoreAnswer { token: operation.token, result });
     }
@@ -225,6 +258,12 @@ impl StoreQueue {
             (Step::Settling(..), _) => self.settle(at),
             (Step::Following(_), _) => self.follow(at),
             (_, Work::Get) => self.look(at),
+            // What is added to an ordered namespace may have to wait for transactions that have read ranges.
+            (Step::Waiting, Work::Set(Some(_)) | Work::Update(_))
+                if inner.ranges.is_ordered(operation.place.id.namespace) =>
+            {
+                self.finish_blocking(at);
+            }
             (_, Work::Set(value)) if inner.stays_in_cache(value.as_deref()) => self.set_unflushed(at),
             (_, Work::Set(_) | Work::Update(_)) => self.lock(at),
         }
@@ -232,11 +271,11 @@ impl StoreQueue {
 
     /// Changes a record in the cache alone, unless somebody has it locked.
     fn set_unflushed(&mut self, at: usize) {
-        let Operation { place, work: Work::Set(value), .. } = self.operation(at) else {
+        let Some(Operation { place, long, work: Work::Set(value), .. }) = &self.operations[at] else {
             unreachable!("it is a change")
         };
-        let (id, content) = (place.id, value.clone().map_or(Content::Absent, Content::Value));
-        match self.store.try_put_back(id.namespace, id.key, &content) {
+        let content = value.clone().map_or(Content::Absent, Content::Value);
+        match self.store.try_put_back(place.id.namespace, long.of(&place.id), &content) {
             Ok(true) => self.answer(at, Ok(None)),
             Ok(false) => self.put_off(at),
             Err(error) => self.answer(at, Err(error)),
@@ -262,7 +301,7 @@ impl StoreQueue {
         self.settle(at);
     }
 
-    /// Answers with what was found when that is durable.
+    /// Completes with what was found when that is durable.
     fn settle(&mut self, at: usize) {
         let Step::Settling(value, ticket) = std::mem::replace(&mut self.operation(at).step, Step::Waiting) else {
             unreachable!("the step of what was found")
@@ -270,17 +309,17 @@ impl StoreQueue {
         let is_get = matches!(self.operation(at).work, Work::Get);
         let inner = self.store.inner.clone();
         let may_show = || inner.epochs.as_ref().is_some_and(|epochs| epochs.show(&inner.cache.line, ticket));
-        match inner.cache.line.standing(ticket) {
-            Standing::Durable => self.answer(at, Ok(is_get.then_some(value).flatten().map(Value))),
-            Standing::Pending if is_get && may_show() => self.answer(at, Ok(value.map(Value))),
-            Standing::Pending => {
+        match inner.cache.line.status(ticket) {
+            CommitStatus::Durable => self.answer(at, Ok(is_get.then_some(value).flatten().map(Value))),
+            CommitStatus::Pending if is_get && may_show() => self.answer(at, Ok(value.map(Value))),
+            CommitStatus::Pending => {
                 self.operation(at).step = Step::Settling(value, ticket);
                 self.put_off(at);
             }
             // A get looks again; an update decided on what never was, or was lost itself.
-            Standing::Lost if is_get => self.put_off(at),
-            Standing::Lost => {
-                let why = inner.epochs.as_ref().map_or(StoreError::DependencyLost, |epochs| epochs.why_lost());
+            CommitStatus::Lost if is_get => self.put_off(at),
+            CommitStatus::Lost => {
+                let why = inner.epochs.as_ref().map_or(Error::DependencyLost, |epochs| epochs.why_lost());
                 self.answer(at, Err(why));
             }
         }
@@ -288,14 +327,15 @@ impl StoreQueue {
 
     /// Starts the device's read for the cache.
     fn read(&mut self, at: usize, load: (u32, u32)) {
-        let place = self.operation(at).place;
-        let started = self.in_flight.borrow_mut().read(at, place, load);
+        let Operation { place, long, .. } = self.operation(at);
+        let (place, long) = (*place, long.clone());
+        let started = self.in_flight.borrow_mut().read(at, place, long.of(&place.id), load);
         if let Err(error) = started {
             self.take_end(Ended { at, result: Err(error), stands: false });
         }
     }
 
-    /// Goes on with what commands have come to, one after the other: a change that panics takes no answer of others along.
+    /// continues with what commands have come to, one after the other: a change that panics takes no answer of others along.
     fn take_ends(&mut self) {
         loop {
             let ended = self.in_flight.borrow_mut().next_ended();
@@ -304,15 +344,15 @@ impl StoreQueue {
         }
     }
 
-    /// Goes on with what a command has come to.
+    /// continues with what a command has come to.
     fn take_end(&mut self, Ended { at, result, stands }: Ended) {
         match (std::mem::replace(&mut self.operation(at).step, Step::Waiting), result) {
             (Step::Reading, Ok(value)) if stands => self.answer(at, Ok(value.map(Value))),
             (Step::Reading, Ok(_)) => self.put_off(at), // somebody has stored it meanwhile
             (Step::ReadingHeld(held), Ok(value)) => self.change(at, held, value, 0),
-            (Step::ReadingHeld(held), Err(error)) => self.give_up(at, held, error.into()),
+            (Step::ReadingHeld(held), Err(error)) => self.give_up(at, held, error),
             (Step::Storing, Ok(_)) => self.answer(at, Ok(None)),
-            (Step::Reading | Step::Storing, Err(error)) => self.answer(at, Err(error.into())),
+            (Step::Reading | Step::Storing, Err(error)) => self.answer(at, Err(error)),
             (Step::Waiting | Step::Settling(..) | Step::Following(_), _) => unreachable!("a command was under way"),
         }
     }
@@ -355,7 +395,7 @@ impl StoreQueue {
                     self.operation(at).step = Step::Settling(None, ticket);
                     return self.settle(at);
                 }
-                // The program's own affair; but the lock is given back, and nobody waits for an answer.
+                // The program's own affair; but the lock is released, and nobody waits for an answer.
                 Err(panic) => {
                     held.let_go(&self.store.inner.cache, None);
                     self.take_out(at);
@@ -376,7 +416,7 @@ impl StoreQueue {
         self.store_held(at, held, new);
     }
 
-    /// The change joins an epoch, and is answered when that is durable, if it is to wait for that.
+    /// The change joins an epoch, and completes when that is durable, if it is to wait for that.
     fn change_delayed(
         &mut self,
         at: usize,
@@ -386,15 +426,16 @@ impl StoreQueue {
         (epochs, will_wait): (&Epochs, bool),
     ) {
         let inner = self.store.inner.clone();
-        let Place { id, hash, .. } = self.operation(at).place;
-        let bytes = Change::bytes(new.as_deref());
+        let Operation { place: Place { id, hash, .. }, long, .. } = self.operation(at);
+        let (id, hash, long) = (*id, *hash, long.clone());
+        let bytes = Change::bytes(&long, new.as_deref());
         if !epochs.takes(bytes) {
             let after = epochs.begin_to_write_all();
             self.operation(at).step = Step::Following(Following { held, new, read, after });
             return self.follow(at);
         }
-        let change = Change { id, hash, value: new.clone() };
-        let known = inner.cache.backing.exists(id.namespace, id.key).map_err(StoreError::from);
+        let known = inner.cache.backing.exists(id.namespace, long.of(&id));
+        let change = Change { id, long, hash, value: new.clone() };
         match known.and_then(|_| epochs.join(&inner.cache, &[read], will_wait, bytes, std::iter::once(change))) {
             Ok(joined) => {
                 held.let_go(&inner.cache, Some((new.map_or(Content::Absent, Content::Value), joined.ticket)));
@@ -416,35 +457,37 @@ impl StoreQueue {
         };
         let inner = self.store.inner.clone();
         let (line, epochs) = (&inner.cache.line, inner.epochs.as_ref().expect("changes follow epochs"));
-        if line.standing(change.after) == Standing::Pending {
+        if line.status(change.after) == CommitStatus::Pending {
             self.operation(at).step = Step::Following(change);
             return self.put_off(at);
         }
         let Following { held, new, read, .. } = change;
         match epochs.check() {
-            Ok(()) if line.standing(read) == Standing::Lost => self.give_up(at, held, StoreError::DependencyLost),
+            Ok(()) if line.status(read) == CommitStatus::Lost => self.give_up(at, held, Error::DependencyLost),
             Ok(()) => self.store_held(at, held, new),
             Err(error) => self.give_up(at, held, error),
         }
     }
 
-    /// The device stores a locked record; the lock goes when its place in the durable order is fixed.
+    /// The device stores a locked record; the lock is released when its place in the durable order is fixed.
     fn store_held(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) {
-        let place = self.operation(at).place;
-        self.operation(at).step = Step::Storing;
+        let operation = self.operation(at);
+        operation.step = Step::Storing;
+        let (place, long) = (operation.place, operation.long.clone());
         let started = match held.dirty {
-            true => self.in_flight.borrow_mut().replace(at, place, held, new),
+            true => self.in_flight.borrow_mut().replace(at, place, long.of(&place.id), held, new),
             false => self.store_ahead(at, held, new),
         };
         if let Err(error) = started {
-            self.answer(at, Err(error.into()));
+            self.answer(at, Err(error));
         }
     }
 
     /// Others see the record as soon as its place in the durable order is fixed.
     fn store_ahead(&mut self, at: usize, held: Held, new: Option<Arc<[u8]>>) -> Result<(), Error> {
-        let place = self.operation(at).place;
-        let started = self.in_flight.borrow_mut().store(at, place, new.as_deref());
+        let Operation { place, long, .. } = self.operation(at);
+        let (place, long) = (*place, long.clone());
+        let started = self.in_flight.borrow_mut().store(at, place, long.of(&place.id), new.as_deref());
         let change = match &started {
             Ok(ticket) => (new.map_or(Content::Absent, Content::Value), *ticket),
             Err(_) => (Content::Unknown, 0), // it may have been stored: the device must be asked
@@ -453,14 +496,14 @@ impl StoreQueue {
         started.map(drop)
     }
 
-    fn give_up(&mut self, at: usize, held: Held, error: StoreError) {
+    fn give_up(&mut self, at: usize, held: Held, error: Error) {
         held.let_go(&self.store.inner.cache, None);
         self.answer(at, Err(error));
     }
 
     // --- waiting for others -------------------------------------------------------------------------------------------
 
-    /// Carries out an operation as the blocking calls do.
+    /// Executes an operation as the blocking calls do.
     fn finish_blocking(&mut self, at: usize) {
         let store = self.store.clone();
         if let Step::Settling(_, ticket) = self.operation(at).step {
@@ -472,8 +515,8 @@ impl StoreQueue {
             let _ = store.inner.cache.wait_for(after);
             return self.follow(at);
         }
-        let Operation { token, place, work, .. } = self.take_out(at); // a change may panic
-        let (namespace, key) = (place.id.namespace, place.id.key);
+        let Operation { token, place, long, work, .. } = self.take_out(at); // a change may panic
+        let (namespace, key) = (place.id.namespace, long.of(&place.id));
         let result = match work {
             Work::Get => store.get(namespace, key),
             Work::Set(value) => store.change(namespace, key, value).map(|()| None),
@@ -484,7 +527,7 @@ impl StoreQueue {
 }
 
 /// A transaction on one record; only the wait for its lock is tried again.
-fn update_blocking(store: &Store, namespace: NamespaceId, key: Key, change: UpdateFn) -> Result<(), StoreError> {
+fn update_blocking(store: &Store, namespace: NamespaceId, key: KeyRef<'_>, change: UpdateFn) -> Result<(), Error> {
     let (mut txn, value) = store.run_locked(namespace, key)?;
     match change(value.as_deref()) {
         Update::Keep => {}

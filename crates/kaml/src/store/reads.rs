@@ -5,14 +5,13 @@
 //! Implements:       paper:KAML III.D (probe the cache, else Get and insert).
 
 use super::backing::BatchReader;
-use super::cache::{Cache, Grip, Locked, Peek, Place};
-use super::error::StoreError;
+use super::cache::{Cache, LockHold, Locked, Peek, Place};
 use super::evict::USES_MAX;
 use super::line::Ticket;
 use super::locks::XcbId;
 use super::shard::{Content, Shard, View};
 use super::xcb::Phase;
-use crate::{Error, Key, NamespaceId};
+use crate::{Error, KeyRef, NamespaceId};
 use std::sync::Arc;
 
 /// What a read through the cache came to: the value and the commit it is durable with; or nothing, because a
@@ -40,8 +39,8 @@ impl Cache {
         peek
     }
 
-    /// Whether a plain read must wait for a transaction: what it would see may be out of date beside what others see.
-    /// The old content of a locked record may be read until the first change of its transaction is visible.
+    /// Whether a plain read must wait for a transaction: what it would see may be older than what others see.
+    /// The old content of a locked record can be read until the first change of its transaction is visible.
     fn is_changing(&self, shard: &Shard, place: &Place, slot: u32) -> bool {
         let lock_slot = if place.lock == place.id { Some(slot) } else { shard.find(&place.lock, place.lock_hash) };
         let Some(lock_slot) = lock_slot else { return false };
@@ -51,7 +50,7 @@ impl Cache {
     }
 
     /// Reads a record that a look did not find. `holder` has it locked.
-    pub(super) fn load(&self, place: &Place, holder: Option<XcbId>) -> Result<Loaded, StoreError> {
+    pub(super) fn load(&self, place: &Place, key: KeyRef<'_>, holder: Option<XcbId>) -> Result<Loaded, Error> {
         loop {
             let mut shard = self.shard(place.shard);
             let slot = shard.find_or_make(&place.id, place.hash);
@@ -74,7 +73,7 @@ impl Cache {
             let load = begin(&mut shard, slot);
             drop(shard);
             let mut buffer = Vec::new();
-            let found = self.backing.get_into(place.id.namespace, place.id.key, &mut buffer);
+            let found = self.backing.get_into(place.id.namespace, key, &mut buffer);
             let found = found.map(|there| there.then(|| Arc::<[u8]>::from(buffer)));
             let stands = self.end_load(place, slot, load, found.as_ref().ok());
             let value = found?;
@@ -120,13 +119,15 @@ impl Cache {
         &self,
         reader: &mut Option<Box<dyn BatchReader>>,
         namespace: NamespaceId,
-        keys: &[Key],
-    ) -> Result<Vec<Loaded>, StoreError> {
+        keys: &[KeyRef<'_>],
+    ) -> Result<Vec<Loaded>, Error> {
         let mut answers = vec![None; keys.len()];
         let mut own: Vec<(usize, Place, u32, u32)> = Vec::new();
         let mut others = Vec::new();
-        for (at, key) in keys.iter().enumerate() {
-            let place = self.place(namespace, *key);
+        // A key that is refused is found before anything is begun.
+        let places = keys.iter().map(|key| self.place_of(namespace, *key)).collect::<Result<Vec<Place>, Error>>()?;
+        self.prefetch(places.iter().map(|place| (namespace, place.id.key.into())));
+        for (at, place) in places.into_iter().enumerate() {
             match self.peek(&place, Arc::clone) {
                 Peek::Hit(value, ticket) => answers[at] = Some((Some(value), ticket)),
                 Peek::Absent(ticket) => answers[at] = Some((None, ticket)),
@@ -137,7 +138,7 @@ impl Cache {
                 },
             }
         }
-        let wanted: Vec<Key> = own.iter().map(|(_, place, ..)| place.id.key).collect();
+        let wanted: Vec<KeyRef<'_>> = own.iter().map(|(at, ..)| keys[*at]).collect();
         let mut failed: Option<Error> = None;
         if !wanted.is_empty() {
             let reader = reader.get_or_insert_with(|| self.backing.reader());
@@ -153,10 +154,10 @@ impl Cache {
             });
         }
         if let Some(error) = failed {
-            return Err(error.into());
+            return Err(error);
         }
         for (at, place) in others {
-            answers[at] = self.load(&place, None)?;
+            answers[at] = self.load(&place, keys[at], None)?;
         }
         Ok(answers)
     }
@@ -174,7 +175,7 @@ impl Cache {
 
 impl Cache {
     /// Begins a read of the device for the holder of an exclusive lock.
-    pub(super) fn begin_held(&self, grip: &Grip) -> u32 {
+    pub(super) fn begin_held(&self, grip: &LockHold) -> u32 {
         begin(&mut self.shard(grip.shard), grip.slot)
     }
 }

@@ -1,38 +1,39 @@
 //! A shard of the record cache: entries, the table that finds them, what they take in memory.
 //!
 //! Lives here:       the entry of a record with its value, lock word and dirty state; finding, making, removing one.
-//! Lives elsewhere:  which entry goes when memory runs out (`evict`), locks (`locks`), loading (`cache`).
+//! Lives elsewhere:  which entry is evicted when memory runs out (`evict`), locks (`locks`), loading (`cache`).
 //! Implements:       paper:KAML III.D (the cache of key-value pairs).
 //!
 //! Invariants
-//! - an entry with pins stays where it is: transactions and loads name it by its slot;
+//! - an entry with pins is not moved: transactions and loads name it by its slot;
 //! - `bytes` is what the shard takes of the heap, down to the allocator's rounding.
 
 use super::evict::{Fifo, Ghost, ListName};
 use super::line::Ticket;
 use super::locks::{LockWord, Queues};
-use super::record::{RecordId, heap_bytes, value_bytes};
+use super::record::{LongKey, RecordId, Secret, heap_bytes, value_bytes};
 use super::table::Table;
 use crate::{Key, NamespaceId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// No slot.
 pub(super) const NONE: u32 = u32::MAX;
-/// Memory that lies one behind the other on the way to a value: a cell of the table, the entry, the value.
+/// Memory that lies one after the other on the way to a value: a cell of the table, the entry, the value.
 pub(super) const STEPS_TO_VALUE: usize = 3;
-/// Of a value that will be wanted soon; the processor itself sees to the rest.
+/// The first line of a value that will be needed soon; the processor itself prefetches the others.
 const FETCHED_BYTES: usize = 256;
-/// Slots that the slab grows by at least; else by an eighth, so that little memory lies idle.
+/// Slots that the slab grows by at least; else by an eighth, so little memory lies idle.
 const GROWTH_MIN: usize = 8;
 
 /// What the cache knows of a record.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// Nothing: the entry is there for its lock.
+    /// Nothing: the entry exists for its lock.
     Unknown,
-    /// Somebody reads it from the device; the number tells one read from the next.
+    /// Somebody reads it from the device; the number distinguishes one read from the next.
     Loading(u32),
-    /// It is not there.
+    /// It does not exist.
     Absent,
     /// Its value.
     Value(Arc<[u8]>),
@@ -47,7 +48,7 @@ pub(super) enum View<'a> {
     Value(&'a Arc<[u8]>),
 }
 
-/// Which of them it is, without what goes with it.
+/// Which of them it is, without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Unknown,
@@ -102,7 +103,7 @@ impl Entry {
             (Kind::Loading, None) => View::Loading(self.ticket as u32),
             (Kind::Absent, None) => View::Absent,
             (Kind::Unknown, None) => View::Unknown,
-            (Kind::Value, None) | (_, Some(_)) => unreachable!("an entry has a value exactly if it says so"),
+            (Kind::Value, None) | (_, Some(_)) => unreachable!("an entry has a value exactly if its kind is `Value`"),
         }
     }
 
@@ -154,18 +155,22 @@ pub(super) struct Shard {
     /// Slots that became dirty, some of which are clean again.
     pub(super) dirty: Vec<u32>,
     /// Slots that the cleaner has taken from there and may put back, for which there always is room: the cleaner makes no memory
-    /// grow, since nobody waits for it who would then evict something.
+    /// grow, since no waiting caller would then evict something.
     dirty_away: usize,
     pub(super) dirty_bytes: usize,
+    /// The bytes of long keys of dirty records, by slot: the device is going to be given them.
+    long_keys: BTreeMap<u32, LongKey>,
     pub(super) bytes: usize,
     pub(super) load_waiters: u32,
     next_load: u32,
     /// What `bytes` has of the shard's own structures.
     structure_bytes: usize,
+    /// The store's.
+    pub(super) secret: Secret,
 }
 
 impl Shard {
-    pub(super) fn new() -> Shard {
+    pub(super) fn new(secret: Secret) -> Shard {
         Shard {
             table: Table::default(),
             entries: Vec::new(),
@@ -178,10 +183,12 @@ impl Shard {
             dirty: Vec::new(),
             dirty_away: 0,
             dirty_bytes: 0,
+            long_keys: BTreeMap::new(),
             bytes: 0,
             load_waiters: 0,
             next_load: 0,
             structure_bytes: 0,
+            secret,
         }
     }
 
@@ -190,18 +197,27 @@ impl Shard {
         self.table.find(hash, |slot| self.entries[slot as usize].is(id))
     }
 
-    /// Asks the processor to fetch what the next step to a record needs, of which there are [`STEPS_TO_VALUE`].
-    pub(super) fn prefetch(&self, id: &RecordId, hash: u64, step: usize) {
+    /// Asks the processor to fetch what the next step to a record needs, of which there are [`STEPS_TO_VALUE`]. False if it has
+    /// found that there is nothing.
+    pub(super) fn prefetch(&self, id: &RecordId, hash: u64, step: usize) -> bool {
         match step {
-            0 => self.table.prefetch(hash),
-            // The first one with its tag is the one, but for a few in a billion.
-            1 => drop(self.table.find(hash, |slot| {
-                kaml_flash::prefetch(&self.entries[slot as usize]);
+            0 => {
+                self.table.prefetch(hash);
                 true
-            })),
+            }
+            // The first one with its tag is the one, but for a few in a billion.
+            1 => {
+                let found = self.table.find(hash, |slot| {
+                    kaml_flash::prefetch(&self.entries[slot as usize]);
+                    true
+                });
+                found.is_some()
+            }
             _ => {
-                let value = self.find(id, hash).and_then(|slot| self.entries[slot as usize].value.as_deref());
+                let Some(slot) = self.find(id, hash) else { return false };
+                let value = self.entries[slot as usize].value.as_deref();
                 value.into_iter().for_each(|value| kaml_flash::prefetch(&value[..value.len().min(FETCHED_BYTES)]));
+                true
             }
         }
     }
@@ -255,8 +271,8 @@ impl Shard {
         self.entries.len() as u32 - 1
     }
 
-    /// Gives memory of slots back if more than a quarter of them lie idle, as when records have become larger: entries at the end
-    /// move into those before them. One in use stays where it is, and what lies before it.
+    /// Frees memory of slots if more than a quarter of them lie idle, as when records have become larger: entries at the end
+    /// move into those before them. An entry in use is not moved, nor what lies before it.
     pub(super) fn give_slots_back(&mut self) {
         let wanted = self.len() + self.len() / 8 + GROWTH_MIN;
         if self.free.len() <= self.entries.len() / 4 || wanted >= self.entries.len() {
@@ -270,7 +286,7 @@ impl Shard {
                 if entry.pins > 0 || entry.dirty || matches!(entry.view(), View::Loading(_)) {
                     break;
                 }
-                let to = self.free.pop().expect("more are idle than stand behind the last one wanted");
+                let to = self.free.pop().expect("more are idle than are after the last one needed");
                 self.move_last(to);
             }
             self.entries.pop();
@@ -287,7 +303,7 @@ impl Shard {
 
     fn move_last(&mut self, to: u32) {
         let from = self.entries.len() as u32 - 1;
-        let hash = self.entries[from as usize].id().hash();
+        let hash = self.secret.hash(&self.entries[from as usize].id());
         self.entries.swap(from as usize, to as usize);
         self.table.remove(hash, from);
         self.table.insert(hash, to);
@@ -328,14 +344,20 @@ impl Shard {
         fifo.bytes = fifo.bytes + after - before;
     }
 
-    /// Marks a record as newer than what the device has.
-    pub(super) fn set_dirty(&mut self, slot: u32) {
+    /// Marks a record as newer than what the device has. Its key has these bytes, if it is a long one.
+    pub(super) fn set_dirty(&mut self, slot: u32, long: &LongKey) {
         let entry = &mut self.entries[slot as usize];
         if entry.dirty {
             return;
         }
         entry.dirty = true;
         self.dirty_bytes += entry.weight();
+        if entry.key.is_digest() {
+            let bytes = long.heap_bytes();
+            self.long_keys.insert(slot, long.clone());
+            self.bytes += bytes;
+            self.dirty_bytes += bytes;
+        }
         if self.dirty.len() + self.dirty_away >= self.dirty.capacity() {
             self.compact_dirty();
         }
@@ -343,7 +365,7 @@ impl Shard {
         self.count_structure();
     }
 
-    /// Drops slots that are clean again from the list, so that it stays as short as the slab.
+    /// Drops slots that are clean again from the list, so it remains as short as the slab.
     fn compact_dirty(&mut self) {
         let entries = &self.entries;
         self.dirty.retain(|slot| entries[*slot as usize].dirty);
@@ -367,12 +389,25 @@ impl Shard {
         }
     }
 
-    /// The device has, or will have, what the entry says. The list of dirty slots keeps it until it is next read.
+    /// The device has, or will have, what the entry contains. The list of dirty slots keeps it until it is next read.
     pub(super) fn set_clean(&mut self, slot: u32) {
         let entry = &mut self.entries[slot as usize];
         if entry.dirty {
             entry.dirty = false;
             self.dirty_bytes -= entry.weight();
+            if entry.key.is_digest() {
+                let bytes = self.long_keys.remove(&slot).map_or(0, |long| long.heap_bytes());
+                self.bytes -= bytes;
+                self.dirty_bytes -= bytes;
+            }
+        }
+    }
+
+    /// The bytes of the key of a dirty record, if it is a long one.
+    pub(super) fn long_key(&self, slot: u32) -> LongKey {
+        match self.entries[slot as usize].key.is_digest() {
+            true => self.long_keys.get(&slot).cloned().unwrap_or_default(),
+            false => LongKey::default(),
         }
     }
 
@@ -389,7 +424,7 @@ impl Shard {
     pub(super) fn remove(&mut self, slot: u32) {
         let entry = &self.entries[slot as usize];
         assert!(entry.pins == 0 && entry.lock == LockWord::FREE, "an entry in use is not removed");
-        let hash = entry.id().hash();
+        let hash = self.secret.hash(&entry.id());
         self.set_clean(slot);
         self.set_content(slot, Content::Unknown, 0);
         self.unlink(slot);
@@ -403,12 +438,12 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Goal:   giving slots back loses no record, moves none that is in use, and leaves both queues as they were.
-    /// Method: records of random sizes come, change, go, are pinned and become dirty; now and then slots are given back. Everything is
+    /// Goal:   freeing slots loses no record, moves none that is in use, and leaves both queues as they were.
+    /// Method: records of random sizes come, change, go, are pinned and become dirty; occasionally slots are released. Everything is
     ///         compared with a model.
     #[test]
     fn slots_that_are_given_back_take_nothing_along() {
-        let (mut shard, mut model) = (Shard::new(), BTreeMap::<u64, (u32, Arc<[u8]>)>::new());
+        let (mut shard, mut model) = (Shard::new(Secret::draw()), BTreeMap::<u64, (u32, Arc<[u8]>)>::new());
         let mut pinned: BTreeMap<u64, u32> = BTreeMap::new();
         let mut x = 7u64;
         let mut below = |n: u64| {
@@ -424,16 +459,16 @@ mod tests {
         let mut given = 0;
         for round in 0..60_000u64 {
             let key = below(if round / 5000 % 2 == 0 { 900 } else { 90 });
-            let found = shard.find(&id(key), id(key).hash());
+            let found = shard.find(&id(key), shard.secret.hash(&id(key)));
             assert_eq!(found.is_some(), model.contains_key(&key));
             match below(10) {
                 0..=3 => {
-                    let slot = shard.find_or_make(&id(key), id(key).hash());
+                    let slot = shard.find_or_make(&id(key), shard.secret.hash(&id(key)));
                     let value: Arc<[u8]> = vec![key as u8; below(200) as usize].into();
                     shard.set_content(slot, Content::Value(value.clone()), 0);
                     model.insert(key, (slot, value));
                 }
-                4 => found.into_iter().for_each(|slot| shard.set_dirty(slot)),
+                4 => found.into_iter().for_each(|slot| shard.set_dirty(slot, &LongKey::default())),
                 5 => found.into_iter().for_each(|slot| shard.set_clean(slot)),
                 6 if !pinned.contains_key(&key) && pinned.len() < 4 => {
                     if let Some(slot) = found {
@@ -448,7 +483,8 @@ mod tests {
                 }
                 _ => {
                     let gone = if round / 5000 % 2 == 0 { key } else { below(900) };
-                    let slot = shard.find(&id(gone), id(gone).hash()).filter(|_| !pinned.contains_key(&gone));
+                    let slot =
+                        shard.find(&id(gone), shard.secret.hash(&id(gone))).filter(|_| !pinned.contains_key(&gone));
                     if let Some(slot) = slot {
                         shard.remove(slot);
                         model.remove(&gone);
@@ -463,7 +499,7 @@ mod tests {
             given += before.2 - shard.entries.len();
             assert_eq!((order(&shard, &shard.small), order(&shard, &shard.main)), (before.0, before.1));
             for (key, (slot, value)) in &mut model {
-                let now = shard.find(&id(*key), id(*key).hash()).expect("kept");
+                let now = shard.find(&id(*key), shard.secret.hash(&id(*key))).expect("kept");
                 assert!(now == *slot || !pinned.contains_key(key), "who is pinned stays");
                 *slot = now;
                 assert!(matches!(shard.entries[now as usize].view(), View::Value(kept) if kept == value));
@@ -475,7 +511,7 @@ mod tests {
             assert_eq!(shard.dirty_bytes, dirty);
             assert!(shard.dirty.iter().all(|slot| (*slot as usize) < shard.entries.len()));
         }
-        assert!(given > 200, "{given} slots were given back");
+        assert!(given > 200, "{given} slots were freed");
     }
 
     /// Goal:   slots that the cleaner has taken find room when it puts them back, however many have become dirty meanwhile.
@@ -484,12 +520,12 @@ mod tests {
     #[test]
     fn the_cleaner_makes_no_memory_grow() {
         for more in [0, 400] {
-            let mut shard = Shard::new();
+            let mut shard = Shard::new(Secret::draw());
             let make_dirty = |shard: &mut Shard, keys: std::ops::Range<usize>| {
                 for id in keys.map(|key| RecordId { namespace: 1, key: Key::from(key as u64) }) {
-                    let slot = shard.find_or_make(&id, id.hash());
+                    let slot = shard.find_or_make(&id, shard.secret.hash(&id));
                     shard.set_content(slot, Content::Absent, 0);
-                    shard.set_dirty(slot);
+                    shard.set_dirty(slot, &LongKey::default());
                 }
             };
             make_dirty(&mut shard, 0..400);

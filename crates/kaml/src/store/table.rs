@@ -1,7 +1,7 @@
 //! A table of slots by hash, one cache line for most lookups.
 //!
 //! Lives here:       linear probing over 8-byte cells: the upper half of a hash, and a slot.
-//! Lives elsewhere:  what a slot is; whether it is the one that was meant is for the caller to say.
+//! Lives elsewhere:  what a slot is; whether it is the one that was meant is for the caller to decide.
 
 /// A cell without a slot.
 const EMPTY: u64 = 0;
@@ -51,7 +51,7 @@ impl Table {
         }
     }
 
-    /// Adds a slot that is not there.
+    /// Adds a slot that does not exist.
     pub(super) fn insert(&mut self, hash: u64, slot: u32) {
         // At most three quarters full: a miss looks at 8.5 cells on the average then, a hit at 2.5.
         if (self.count + 1) * 4 > self.cells.len() * 3 {
@@ -72,16 +72,16 @@ impl Table {
         self.cells[at] = cell;
     }
 
-    /// Takes a slot out that is there.
+    /// Takes a slot out that exists.
     pub(super) fn remove(&mut self, hash: u64, slot: u32) {
         let mask = self.cells.len() - 1;
         let wanted = (hash >> 32) << 32 | u64::from(slot + 1);
         let mut hole = (hash >> 32) as usize & mask;
         while self.cells[hole] != wanted {
-            assert_ne!(self.cells[hole], EMPTY, "a slot is taken out that is there");
+            assert_ne!(self.cells[hole], EMPTY, "a slot is removed that exists");
             hole = (hole + 1) & mask;
         }
-        // Those behind move up, unless they stand where they belong.
+        // Those after it move up, unless they are where they belong.
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
@@ -99,7 +99,7 @@ impl Table {
         self.count -= 1;
     }
 
-    /// Gives memory back that was needed for more slots than there are now, with room for half as many more.
+    /// Frees memory that was needed for more slots than exist now, with room for half as many more.
     pub(super) fn shrink(&mut self) {
         let len = (self.count * 2).next_power_of_two().max(CELLS_MIN);
         if len < self.cells.len() {

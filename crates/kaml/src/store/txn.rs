@@ -2,31 +2,33 @@
 //!
 //! Lives here:       the calls of paper:KAML Table II, private copies, commit in strict, early-release and delayed order.
 //! Lives elsewhere:  locks and their waits (`cache`, `waits`), states (`xcb`), tickets (`line`).
-//! Implements:       paper:KAML III.D (SS2PL over the caching layer); design section 7.
+//! Implements:       paper:KAML III.D (SS2PL over the caching layer); docs/ARCHITECTURE.md "Transactions".
 //!
 //! A commit is one atomic Put of the private copies. *Strict*: locks are held until it is durable. *Early release*:
-//! locks are given back when the Put's place in the durable order is fixed. Whoever then reads one of its records
-//! and writes comes later in that order; whoever reads and does not write waits for the ticket at its own commit. So
+//! locks are released when the Put's place in the durable order is fixed. A transaction that then reads one of its records
+//! and writes comes later in that order; a caller that reads and does not write waits for the ticket at its own commit. So
 //! no acknowledgement comes before that of a transaction that was read from.
 //!
 //! *Delayed*: the commit joins an epoch, which is durable later (`epochs`), and returns.
 //!
 //! A record that was put in write-back mode and not flushed yet is stored along with the commit of any transaction
-//! that read it, so that what is durable never depends on what is not.
+//! that read it, so what is durable never depends on what is not.
+
+mod commit;
 
 use super::Inner;
-use super::cache::{Grip, Place, Seen};
-use super::epochs::Change;
-use super::error::StoreError;
-use super::line::{Lost, Standing, Ticket};
+use super::cache::{CachedView, LockHold, Peek, Place};
+use super::line::{CommitStatus, Ticket};
 use super::locks::{Mode, XcbId};
-use super::record::RecordId;
+use super::ranges::Committed;
+use super::record::{LongKey, RecordId};
 use super::shard::{Content, Entry};
 use super::table::Table;
 use super::value::Value;
 use super::waits::Refused;
-use super::xcb::{Phase, XcbEvent, XcbState};
-use crate::{Batch, Key, NamespaceId};
+use super::xcb::{XcbEvent, XcbState};
+use crate::{Error, KeyBuf, KeyRef, NamespaceId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Above so many records a transaction finds its own through a table.
@@ -35,7 +37,8 @@ const LINEAR_MAX: usize = 16;
 /// A record that a transaction has touched.
 struct Access {
     place: Place,
-    grip: Grip,
+    long: LongKey,
+    grip: LockHold,
     exclusive: bool,
     seen: Content,
     dirty: bool,
@@ -44,6 +47,10 @@ struct Access {
 }
 
 impl Access {
+    fn key(&self) -> KeyRef<'_> {
+        self.long.of(&self.place.id)
+    }
+
     /// Whether the commit replaces what only the cache has.
     fn replaces_unflushed(&self) -> bool {
         self.dirty && self.change.is_some()
@@ -69,28 +76,45 @@ impl Access {
 /// A transaction. It is active from [`Store::begin`](super::Store::begin) on; dropping an active one aborts it.
 ///
 /// A deadlock or a lock that is not given in time aborts it at once; the error
-/// [is retryable](StoreError::is_retryable). Whoever goes on nevertheless, reading, changing or committing, is told the same again.
+/// [is retryable](Error::is_retryable). A caller that continues nevertheless, reading, changing or committing, is notified the same again.
+///
+/// # Examples
+/// ```
+/// use kaml::store::{Store, StoreOptions};
+/// use kaml::{CreateOptions, Device, NamespaceOptions};
+///
+/// let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+/// let users = device.create_namespace("users", &NamespaceOptions::default())?;
+/// let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+/// let mut txn = store.begin()?;
+/// txn.insert(users, 1u64, b"ada")?;
+/// assert_eq!(txn.read(users, 1u64)?.as_deref(), Some(&b"ada"[..]));
+/// txn.commit()?;
+/// # Ok::<(), kaml::Error>(())
+/// ```
 pub struct Transaction {
     store: Arc<Inner>,
     state: XcbState,
     who: XcbId,
     accesses: Vec<Access>,
-    /// Places in `accesses` by record, once there are many.
+    /// Places in `accesses` by record, if there are many.
     table: Table,
     /// Commits that were read from and not durable then.
     tickets: Vec<Ticket>,
     /// The lock that it was refused, and aborted for.
-    refusal: Option<(Refused, RecordId)>,
+    refusal: Option<(Refused, NamespaceId, KeyBuf)>,
+    /// Keys that it may add to ordered namespaces.
+    inserted: Vec<(NamespaceId, KeyBuf)>,
 }
 
 impl Transaction {
-    pub(super) fn begin(store: &Arc<Inner>) -> Result<Transaction, StoreError> {
+    pub(super) fn begin(store: &Arc<Inner>) -> Result<Transaction, Error> {
         let xcbs = &store.cache.xcbs;
-        let who = xcbs.take().ok_or(StoreError::TooManyTransactions { max: store.transactions_max })?;
+        let who = xcbs.take().ok_or(Error::TooManyTransactions { max: store.transactions_max })?;
         let state = XcbState::Idle.after(XcbEvent::Begin)?;
         let (accesses, tickets) = (Vec::with_capacity(4), Vec::new());
         let (store, table) = (store.clone(), Table::default());
-        Ok(Transaction { store, state, who, accesses, table, tickets, refusal: None })
+        Ok(Transaction { store, state, who, accesses, table, tickets, refusal: None, inserted: Vec::new() })
     }
 
     /// Its state.
@@ -98,82 +122,174 @@ impl Transaction {
         self.state
     }
 
-    /// Says which records the transaction is going to use. Nothing is locked or read from the device; what the cache has of them
-    /// is fetched from memory at once, which takes much of the time of a transaction that asks for one after the other.
-    pub fn expect<K: Into<Key>>(
+    /// Reports which records the transaction is going to use. What the cache has of them is fetched from memory at once, and what it has not is
+    /// read from the device, many records at the same time. That takes most of the time of a transaction that requests one after the other, and here it
+    /// passes before anything is locked. Nothing is locked by it, and a record that is named and not used costs only its read.
+    ///
+    /// # Errors
+    /// [`Error::IllegalMove`] if the transaction has ended. A record that cannot be read returns its error when it is used.
+    pub fn expect<'k, K: Into<KeyRef<'k>>>(
         &mut self,
         records: impl IntoIterator<Item = (NamespaceId, K)>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Error> {
         self.state = self.after(XcbEvent::Access)?;
-        self.store.cache.prefetch(records.into_iter().map(|(namespace, key)| (namespace, key.into())));
+        let cache = &self.store.cache;
+        let records: Vec<(NamespaceId, KeyRef<'_>)> = records.into_iter().map(|(of, key)| (of, key.into())).collect();
+        if !cache.prefetch(records.iter().copied()) {
+            self.bring_in(records);
+        }
         Ok(())
     }
 
+    /// Reads what the cache has not of some records, those of a namespace together.
+    #[cold]
+    fn bring_in(&self, records: Vec<(NamespaceId, KeyRef<'_>)>) {
+        let cache = &self.store.cache;
+        let misses = |place: &Place| matches!(cache.peek(place, |_| ()), Peek::Miss);
+        let mut missing: BTreeMap<NamespaceId, Vec<KeyRef<'_>>> = BTreeMap::new();
+        for (namespace, key) in records {
+            // A key that is refused here is refused when it is used.
+            let place = cache.place_of(namespace, key).ok().filter(|place| !self.knows(&place.id));
+            if place.is_some_and(|place| misses(&place)) {
+                missing.entry(namespace).or_default().push(key);
+            }
+        }
+        let mut reader = None;
+        for (namespace, keys) in missing {
+            let _ = cache.load_many(&mut reader, namespace, &keys); // the record that fails fails again when it is used
+        }
+    }
+
     /// Reads a record (paper:KAML TransactionRead). Its absence is locked too.
-    pub fn read(&mut self, namespace: NamespaceId, key: impl Into<Key>) -> Result<Option<Value>, StoreError> {
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    pub fn read<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, Error> {
         let at = self.touch(namespace, key.into(), Mode::Shared)?;
         self.value(at)
     }
 
-    /// Reads a record that is going to be changed, so that nobody else reads it for that.
-    pub fn read_for_update(
+    /// Reads a record that is going to be changed, so nobody else reads it for that.
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    pub fn read_for_update<'k>(
         &mut self,
         namespace: NamespaceId,
-        key: impl Into<Key>,
-    ) -> Result<Option<Value>, StoreError> {
+        key: impl Into<KeyRef<'k>>,
+    ) -> Result<Option<Value>, Error> {
         let at = self.touch(namespace, key.into(), Mode::Exclusive)?;
         self.value(at)
     }
 
-    /// Changes a record that is there (paper:KAML TransactionUpdate).
-    pub fn update(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
-        let key = key.into();
+    /// Changes a record that exists (paper:KAML TransactionUpdate).
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    /// - [`Error::Conflict`] if the record does not exist; the transaction continues.
+    pub fn update<'k>(
+        &mut self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let key: KeyRef<'_> = key.into();
         self.check_value(namespace, value)?;
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if !self.is_there(at)? {
-            return Err(StoreError::NotFound { namespace, key });
+            return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: false }));
         }
         self.accesses[at].change = Some(Some(value.into()));
         Ok(())
     }
 
-    /// Stores a record that is not there (paper:KAML TransactionInsert).
-    pub fn insert(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
-        let key = key.into();
+    /// Stores a record that does not exist (paper:KAML TransactionInsert).
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    /// - [`Error::Conflict`] if the record exists; the transaction continues.
+    pub fn insert<'k>(
+        &mut self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let key: KeyRef<'_> = key.into();
         self.check_value(namespace, value)?;
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if self.is_there(at)? {
-            return Err(StoreError::Exists { namespace, key });
+            return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: true }));
         }
+        self.guard_gap(namespace, key, at)?;
         self.accesses[at].change = Some(Some(value.into()));
         Ok(())
     }
 
-    /// Deletes a record that is there.
-    pub fn delete(&mut self, namespace: NamespaceId, key: impl Into<Key>) -> Result<(), StoreError> {
-        let key = key.into();
+    /// Deletes a record that exists.
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    /// - [`Error::Conflict`] if the record does not exist; the transaction continues.
+    pub fn delete<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<(), Error> {
+        let key: KeyRef<'_> = key.into();
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if !self.is_there(at)? {
-            return Err(StoreError::NotFound { namespace, key });
+            return Err(self.refuse(Error::Conflict { namespace, key: key.to_buf()?, present: false }));
         }
         self.accesses[at].change = Some(None);
         Ok(())
     }
 
-    /// Stores a record, whether it is there or not (beside paper:KAML Table II, which has no call for that).
-    pub fn upsert(&mut self, namespace: NamespaceId, key: impl Into<Key>, value: &[u8]) -> Result<(), StoreError> {
+    /// Stores a record, whether it exists or not (in addition to paper:KAML Table II, which has no call for that).
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::get`] if the record must be read; the transaction continues.
+    pub fn upsert<'k>(
+        &mut self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        value: &[u8],
+    ) -> Result<(), Error> {
+        let key: KeyRef<'_> = key.into();
         self.check_value(namespace, value)?;
-        let at = self.touch(namespace, key.into(), Mode::Exclusive)?;
+        let at = self.touch(namespace, key, Mode::Exclusive)?;
         self.is_there(at)?; // refuses unknown namespaces and keys that they do not take
+        self.guard_gap(namespace, key, at)?;
         self.accesses[at].change = Some(Some(value.into()));
         Ok(())
     }
 
-    /// Stores or deletes a record whether it is there or not.
-    pub(super) fn set(&mut self, namespace: NamespaceId, key: Key, value: Option<Arc<[u8]>>) -> Result<(), StoreError> {
+    /// Stores or deletes a record whether it exists or not.
+    pub(super) fn set(
+        &mut self,
+        namespace: NamespaceId,
+        key: KeyRef<'_>,
+        value: Option<Arc<[u8]>>,
+    ) -> Result<(), Error> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
         if self.store.epochs.is_some() {
             self.is_there(at)?; // refuses what would fail an epoch: unknown namespaces and keys that they do not take
+        }
+        if value.is_some() {
+            self.guard_gap(namespace, key, at)?;
         }
         self.accesses[at].change = Some(value);
         Ok(())
@@ -183,95 +299,149 @@ impl Transaction {
     pub(super) fn set_unflushed(
         &mut self,
         namespace: NamespaceId,
-        key: Key,
+        key: KeyRef<'_>,
         content: Content,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Error> {
         let at = self.touch(namespace, key, Mode::Exclusive)?;
-        let grip = &self.accesses[at].grip;
-        self.store.cleaner.put_locked(&self.store.cache, grip.shard, grip.slot, content);
+        if matches!(content, Content::Value(_)) {
+            self.guard_gap(namespace, key, at)?;
+        }
+        let Access { grip, long, .. } = &self.accesses[at];
+        self.store.cleaner.put_locked(&self.store.cache, grip, long, content);
+        self.commit_inserted(Committed::Unflushed);
         self.let_all_go(|_| None);
         self.state = self.state.after(XcbEvent::Abort)?;
         Ok(())
     }
 
-    /// Makes all changes durable, together, and gives the locks back (paper:KAML TransactionCommit). With a
+    /// Makes all changes durable, together, and releases the locks (paper:KAML TransactionCommit). With a
     /// [`durability_delay`](super::StoreOptions::durability_delay) they are visible when it returns, and durable soon. After an
-    /// error the transaction is aborted; if the device failed, its changes may nevertheless be there, all or none. Changes of more than
+    /// error the transaction is aborted; if the device failed, its changes can nevertheless be stored, all or none. Changes of more than
     /// the device takes in one batch are refused here, not before ([`Limits::batch_bytes_max`](super::Limits::batch_bytes_max)).
-    pub fn commit(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// - [`Error::Deadlock`], [`Error::LockTimeout`], [`Error::DependencyLost`] if the transaction is aborted;
+    ///   [`Error::is_retryable`] then holds.
+    /// - [`Error::IllegalMove`] if it has ended.
+    /// - The errors of [`crate::Device::write`]: the transaction is aborted. [`Error::CommitsLost`] with delayed durability.
+    pub fn commit(&mut self) -> Result<(), Error> {
         self.end(false)
     }
 
     /// As [`commit`](Transaction::commit), and waits until the changes are durable whatever the store's delay is.
-    pub fn commit_durable(&mut self) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub fn commit_durable(&mut self) -> Result<(), Error> {
         self.end(true)
     }
 
-    fn end(&mut self, durable: bool) -> Result<(), StoreError> {
+    fn end(&mut self, durable: bool) -> Result<(), Error> {
         let committed = self.after(XcbEvent::Commit)?;
         let result = self.store_changes(durable);
         self.state = if result.is_ok() { committed } else { self.state.after(XcbEvent::Abort)? };
         result
     }
 
-    /// Abandons all changes and gives the locks back (paper:KAML TransactionAbort).
-    pub fn abort(&mut self) -> Result<(), StoreError> {
+    /// Abandons all changes and releases the locks (paper:KAML TransactionAbort).
+    ///
+    /// # Errors
+    /// [`Error::IllegalMove`] if the transaction has ended.
+    pub fn abort(&mut self) -> Result<(), Error> {
         self.state = self.state.after(XcbEvent::Abort)?;
         self.let_all_go(|_| None);
         Ok(())
     }
 
-    /// Gives back what the transaction used (paper:KAML TransactionFree); dropping it does the same.
-    pub fn free(mut self) -> Result<(), StoreError> {
+    /// Releases what the transaction used (paper:KAML TransactionFree); dropping it does the same.
+    ///
+    /// # Errors
+    /// [`Error::IllegalMove`] if the transaction is still active.
+    pub fn free(mut self) -> Result<(), Error> {
         self.state = self.state.after(XcbEvent::Free)?;
         Ok(())
     }
 
     // --- records --------------------------------------------------------------------------------------------------
 
-    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), StoreError> {
+    fn check_value(&self, namespace: NamespaceId, value: &[u8]) -> Result<(), Error> {
         self.after(XcbEvent::Access)?;
         self.store.check_value(namespace, value)
     }
 
-    /// Its state after an event. One that was aborted for a lock says that rather than that it is aborted.
-    fn after(&self, event: XcbEvent) -> Result<XcbState, StoreError> {
+    /// Its state after an event. One that was aborted for a lock reports that rather than that it is aborted.
+    fn after(&self, event: XcbEvent) -> Result<XcbState, Error> {
         self.state.after(event).or_else(|illegal| {
             self.check_refused()?;
             Err(illegal.into())
         })
     }
 
-    /// Locks a record; answers its place among the accesses.
-    fn touch(&mut self, namespace: NamespaceId, key: Key, mode: Mode) -> Result<usize, StoreError> {
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.store
+    }
+
+    /// A key may be added to an ordered namespace.
+    pub(super) fn inserted(&mut self, namespace: NamespaceId, key: KeyBuf) {
+        self.inserted.push((namespace, key));
+    }
+
+    /// How many records it has locked.
+    pub(super) fn lock_count(&self) -> usize {
+        self.accesses.len()
+    }
+
+    /// Releases the locks that were taken last, but for so many: nothing was read or changed under them.
+    pub(super) fn release_last(&mut self, kept: usize) {
+        while self.accesses.len() > kept
+            && let Some(access) = self.accesses.pop()
+        {
+            if self.table.len() > 0 {
+                self.table.remove(access.place.hash, self.accesses.len() as u32);
+            }
+            self.store.cache.let_go(self.who, &access.grip, None);
+        }
+        if self.accesses.len() <= LINEAR_MAX {
+            self.table.clear();
+        }
+    }
+
+    /// Whether it holds a lock of the record.
+    pub(super) fn knows(&self, id: &RecordId) -> bool {
+        self.find(id).is_some()
+    }
+
+    /// Locks a record; returns its place among the accesses.
+    pub(super) fn touch(&mut self, namespace: NamespaceId, key: KeyRef<'_>, mode: Mode) -> Result<usize, Error> {
         self.state = self.after(XcbEvent::Access)?;
-        let known = self.find(&RecordId { namespace, key });
+        let id = RecordId { namespace, key: self.store.cache.key(key)? };
+        let known = self.find(&id);
         if let Some(at) = known
             && (mode == Mode::Shared || self.accesses[at].exclusive)
         {
             return Ok(at);
         }
-        let place = self.store.cache.place(namespace, key);
+        let place = self.store.cache.place(namespace, id.key);
         let (grip, seen) = match self.store.cache.acquire(&place, self.who, mode) {
             Ok(held) => held,
-            Err(refused) => return Err(self.refused(refused, namespace, key)),
+            Err(refused) => return Err(self.refused(refused, namespace, key.to_buf()?)),
         };
         match known {
             Some(at) => {
-                self.store.cache.let_go(self.who, &grip, None); // the first hold goes on
+                self.store.cache.let_go(self.who, &grip, None); // the first hold continues
                 self.accesses[at].exclusive = true;
                 Ok(at)
             }
-            None => Ok(self.add(place, grip, seen, mode)),
+            None => Ok(self.add(place, LongKey::new(&key), grip, seen, mode)),
         }
     }
 
-    fn add(&mut self, place: Place, grip: Grip, seen: Seen, mode: Mode) -> usize {
+    fn add(&mut self, place: Place, long: LongKey, grip: LockHold, seen: CachedView, mode: Mode) -> usize {
         let at = self.accesses.len();
         self.note_ticket(seen.ticket);
         let exclusive = mode == Mode::Exclusive;
         let (seen, dirty) = (seen.content, seen.dirty);
-        self.accesses.push(Access { place, grip, exclusive, seen, dirty, change: None });
+        self.accesses.push(Access { place, long, grip, exclusive, seen, dirty, change: None });
         if at + 1 > LINEAR_MAX {
             let from = if self.table.len() == 0 { 0 } else { at };
             for at in from..=at {
@@ -285,37 +455,55 @@ impl Transaction {
         if self.table.len() == 0 {
             return self.accesses.iter().position(|access| access.place.id == *id);
         }
-        let found = self.table.find(id.hash(), |at| self.accesses[at as usize].place.id == *id);
+        let found = self.table.find(self.store.cache.secret.hash(id), |at| self.accesses[at as usize].place.id == *id);
         found.map(|at| at as usize)
     }
 
-    fn refused(&mut self, refused: Refused, namespace: NamespaceId, key: Key) -> StoreError {
+    fn refused(&mut self, refused: Refused, namespace: NamespaceId, key: KeyBuf) -> Error {
         self.let_all_go(|_| None);
         self.state = XcbState::Aborted;
         self.store.count_refused(refused);
-        self.refusal = Some((refused, RecordId { namespace, key }));
+        self.refusal = Some((refused, namespace, key));
         self.check_refused().expect_err("just refused")
     }
 
-    /// Says once more that a lock was refused, to whom it may have escaped.
-    pub(super) fn check_refused(&self) -> Result<(), StoreError> {
-        match self.refusal {
-            None => Ok(()),
-            Some((Refused::Deadlock, RecordId { namespace, key })) => Err(StoreError::Deadlock { namespace, key }),
-            Some((Refused::Timeout, RecordId { namespace, key })) => {
-                Err(StoreError::LockTimeout { namespace, key, waited_ms: self.store.cache.lock_timeout_ms() })
+    /// Repeats that a lock was refused, because the caller may have overlooked it.
+    pub(super) fn check_refused(&self) -> Result<(), Error> {
+        let Some((refused, namespace, key)) = &self.refusal else { return Ok(()) };
+        let (namespace, key) = (*namespace, key.clone());
+        Err(match refused {
+            Refused::Deadlock => Error::Deadlock { namespace, key },
+            Refused::Timeout => Error::LockTimeout { namespace, key, waited_ms: self.store.cache.lock_timeout_ms() },
+        })
+    }
+
+    /// A change does not find its record as it must be. The caller may report that to others and not commit, so what was found has to be
+    /// durable by now, as for a plain read; if it was lost, the transaction can be run again.
+    fn refuse(&mut self, error: Error) -> Error {
+        let (line, epochs) = (&self.store.cache.line, self.store.epochs.as_ref());
+        let may_show = |ticket: &Ticket| match line.status(*ticket) {
+            CommitStatus::Durable => true,
+            CommitStatus::Pending => epochs.is_some_and(|epochs| epochs.show(line, *ticket)),
+            CommitStatus::Lost => false,
+        };
+        let tickets: Vec<Ticket> = self.tickets.iter().copied().filter(|ticket| !may_show(ticket)).collect();
+        for ticket in tickets {
+            self.store.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
+            if self.store.cache.wait_for(ticket).is_err() {
+                return Error::DependencyLost;
             }
         }
+        error
     }
 
     fn note_ticket(&mut self, ticket: Ticket) {
-        if self.store.cache.line.standing(ticket) != Standing::Durable && !self.tickets.contains(&ticket) {
+        if self.store.cache.line.status(ticket) != CommitStatus::Durable && !self.tickets.contains(&ticket) {
             self.tickets.push(ticket);
         }
     }
 
     /// What the transaction sees of a record.
-    fn value(&mut self, at: usize) -> Result<Option<Value>, StoreError> {
+    pub(super) fn value(&mut self, at: usize) -> Result<Option<Value>, Error> {
         let access = &self.accesses[at];
         if let Some(change) = &access.change {
             return Ok(change.clone().map(Value));
@@ -325,7 +513,7 @@ impl Transaction {
             Content::Absent => return Ok(None),
             Content::Unknown | Content::Loading(_) => {}
         }
-        let loaded = self.store.cache.load(&access.place, Some(self.who))?;
+        let loaded = self.store.cache.load(&access.place, access.key(), Some(self.who))?;
         let (value, ticket) = loaded.expect("a holder's read is not put off");
         self.note_ticket(ticket);
         self.accesses[at].seen = value.clone().map_or(Content::Absent, Content::Value);
@@ -333,220 +521,26 @@ impl Transaction {
     }
 
     /// Whether the transaction sees a record; never reads flash.
-    fn is_there(&mut self, at: usize) -> Result<bool, StoreError> {
-        let access = &mut self.accesses[at];
-        if let Some(change) = &access.change {
-            return Ok(change.is_some());
+    pub(super) fn is_there(&mut self, at: usize) -> Result<bool, Error> {
+        match &self.accesses[at].change {
+            Some(change) => Ok(change.is_some()),
+            None => self.was_there(at),
         }
+    }
+
+    /// Whether a record exists that the transaction may have changed; never reads flash.
+    pub(super) fn was_there(&mut self, at: usize) -> Result<bool, Error> {
+        let access = &mut self.accesses[at];
         match &access.seen {
             Content::Value(_) => Ok(true),
             Content::Absent => Ok(false),
             Content::Unknown | Content::Loading(_) => {
-                let id = &access.place.id;
-                let there = self.store.cache.backing.exists(id.namespace, id.key)?;
+                let there = self.store.cache.backing.exists(access.place.id.namespace, access.key())?;
                 if !there {
                     access.seen = Content::Absent;
                 }
                 Ok(there)
             }
         }
-    }
-
-    // --- the end ---------------------------------------------------------------------------------------------------
-
-    fn store_changes(&mut self, durable: bool) -> Result<(), StoreError> {
-        if self.store.epochs.is_some() {
-            return self.commit_delayed(durable);
-        }
-        let batch = self.batch();
-        if batch.is_empty() {
-            self.let_all_go(|_| None);
-            return self.wait_for_what_was_read();
-        }
-        if self.tickets.iter().any(|ticket| self.store.cache.line.is_lost(*ticket)) {
-            self.let_all_go(|_| None);
-            return Err(StoreError::DependencyLost);
-        }
-        if batch.len() > 1
-            && self.store.cache.backing.may_lose_answers()
-            && let Err(error) = self.flush_replaced()
-        {
-            self.let_all_go(|_| None);
-            return Err(error);
-        }
-        // What is not flushed would be lost with a commit that replaced it early.
-        let is_early = self.store.early_release && !self.accesses.iter().any(Access::replaces_unflushed);
-        if is_early { self.commit_early(&batch) } else { self.commit_strictly(&batch) }
-    }
-
-    /// The private copies, and what was read of records that are not flushed.
-    fn batch(&self) -> Batch {
-        let bytes = self.accesses.iter().filter_map(Access::stored).flatten().map(<[u8]>::len).sum();
-        let mut batch = Batch::with_capacity(self.accesses.len(), bytes);
-        for access in &self.accesses {
-            let id = &access.place.id;
-            match access.stored() {
-                Some(Some(value)) => batch.put(id.namespace, id.key, value),
-                Some(None) => batch.delete(id.namespace, id.key),
-                None => continue,
-            };
-        }
-        batch
-    }
-
-    /// Stores what is not flushed and about to be replaced. Should it never be known what became of the commit, keeping that would
-    /// undo a part of it, and dropping it would lose a put: so the device has one or the other, and can be asked.
-    fn flush_replaced(&mut self) -> Result<(), StoreError> {
-        let cache = &self.store.cache;
-        let mut batch = Batch::new();
-        for Access { place: Place { id, .. }, seen, .. } in self.accesses.iter().filter(|a| a.replaces_unflushed()) {
-            match seen {
-                Content::Value(value) => batch.put(id.namespace, id.key, value),
-                Content::Absent => batch.delete(id.namespace, id.key),
-                Content::Unknown | Content::Loading(_) => unreachable!("what is dirty is known"),
-            };
-        }
-        if batch.is_empty() {
-            return Ok(());
-        }
-        cache.backing.write(&batch)?;
-        for access in self.accesses.iter_mut().filter(|a| a.replaces_unflushed()) {
-            cache.shard(access.grip.shard).set_clean(access.grip.slot);
-            access.dirty = false;
-        }
-        Ok(())
-    }
-
-    /// Locks are held until the Put is durable.
-    fn commit_strictly(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        let written = self.store.cache.backing.write(batch);
-        match written {
-            Ok(()) => self.install(0),
-            Err(_) => self.let_all_go(unknown_after_failure),
-        }
-        Ok(written?)
-    }
-
-    /// Locks are given back when the Put's place in the durable order is fixed.
-    fn commit_early(&mut self, batch: &Batch) -> Result<(), StoreError> {
-        let store = self.store.clone();
-        let pending = match store.cache.backing.submit(batch) {
-            Ok(pending) => pending,
-            Err(error) => {
-                self.let_all_go(unknown_after_failure);
-                return Err(error.into());
-            }
-        };
-        let ticket = store.cache.line.take();
-        let changed: Vec<Place> = self.accesses.iter().filter(|a| a.change.is_some()).map(|a| a.place).collect();
-        self.install(ticket);
-        let durable = pending.wait();
-        if durable.is_err() {
-            changed.iter().for_each(|place| store.cache.forget(place, ticket));
-        }
-        store.cache.line.end(ticket, if durable.is_ok() { Ok(()) } else { Err(Lost) });
-        Ok(durable?)
-    }
-
-    /// Locks are given back when the changes have joined an epoch.
-    fn commit_delayed(&mut self, durable: bool) -> Result<(), StoreError> {
-        let store = self.store.clone();
-        let epochs = store.epochs.as_ref().expect("asked before");
-        let changes = || self.accesses.iter().filter_map(|access| Some((access, access.change.as_ref()?)));
-        let bytes: usize = changes().map(|(_, change)| Change::bytes(change.as_deref())).sum();
-        if bytes == 0 {
-            self.let_all_go(|_| None);
-            let line = &store.cache.line;
-            let may_show = |ticket: &Ticket| match line.standing(*ticket) {
-                Standing::Durable => true,
-                Standing::Pending => !durable && epochs.show(line, *ticket),
-                Standing::Lost => false,
-            };
-            return if self.tickets.iter().all(may_show) { Ok(()) } else { self.wait_for_what_was_read() };
-        }
-        if let Some(gone) = changes().map(|(access, _)| access.place.id.namespace).find(|id| store.cache.gone.has(*id))
-        {
-            self.let_all_go(|_| None);
-            return Err(kaml_device::Error::UnknownNamespace(gone).into());
-        }
-        if !epochs.takes(bytes) {
-            return self.commit_large();
-        }
-        let changes = changes().map(|(Access { place, .. }, change)| Change {
-            id: place.id,
-            hash: place.hash,
-            value: change.clone(),
-        });
-        let joined = match epochs.join(&store.cache, &self.tickets, durable, bytes, changes) {
-            Ok(joined) => joined,
-            Err(error) => {
-                self.let_all_go(|_| None);
-                return Err(error);
-            }
-        };
-        self.install(joined.ticket);
-        if joined.must_wait { epochs.wait(&store.cache, joined.ticket) } else { Ok(()) }
-    }
-
-    /// Stores what no epoch takes, after everything before it.
-    fn commit_large(&mut self) -> Result<(), StoreError> {
-        let store = self.store.clone();
-        let flushed = store.epochs.iter().try_for_each(|epochs| epochs.flush(&store.cache));
-        if let Err(error) = flushed.and_then(|()| self.wait_for_what_was_read()) {
-            self.let_all_go(|_| None);
-            return Err(error);
-        }
-        let batch = self.batch();
-        self.commit_strictly(&batch)
-    }
-
-    /// Replaces the records in the cache by the private copies and gives the locks back.
-    fn install(&mut self, ticket: Ticket) {
-        self.store.cache.xcbs.set_phase(self.who, Phase::Installing);
-        self.let_all_go(|access| {
-            let change = access.change.take()?;
-            Some((change.map_or(Content::Absent, Content::Value), ticket))
-        });
-    }
-
-    fn wait_for_what_was_read(&mut self) -> Result<(), StoreError> {
-        for ticket in std::mem::take(&mut self.tickets) {
-            self.store.epochs.iter().for_each(|epochs| epochs.begin_to_write(ticket));
-            self.store.cache.wait_for(ticket).map_err(|Lost| StoreError::DependencyLost)?;
-        }
-        Ok(())
-    }
-
-    /// Gives all locks back, in the opposite order: a lock that several records share came with the first of them.
-    fn let_all_go(&mut self, change: impl Fn(&mut Access) -> Option<(Content, Ticket)>) {
-        let cache = &self.store.cache;
-        if cache.is_resting() {
-            cache.can_leave(self.accesses.iter().map(Access::bytes).sum());
-        }
-        let mut shard = None;
-        for mut access in self.accesses.drain(..).rev() {
-            let change = change(&mut access);
-            cache.let_go(self.who, &access.grip, change);
-            shard = Some(access.grip.shard);
-        }
-        self.table.clear();
-        if let Some(shard) = shard {
-            cache.make_room(shard); // what was pinned can leave now
-        }
-    }
-}
-
-/// A Put that failed may have been stored: the device must be asked. What is not flushed is kept: either the Put surely was not
-/// stored, or this record is all that it was about, and then it is as if the Put had come before.
-fn unknown_after_failure(access: &mut Access) -> Option<(Content, Ticket)> {
-    (access.change.is_some() && !access.replaces_unflushed()).then_some((Content::Unknown, 0))
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if self.state == XcbState::Active {
-            self.let_all_go(|_| None);
-        }
-        self.store.cache.xcbs.give_back(self.who);
     }
 }

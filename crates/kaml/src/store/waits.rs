@@ -2,21 +2,21 @@
 //!
 //! Lives here:       the wait of a transaction, its bound, the waits-for graph.
 //! Lives elsewhere:  the lock words and queues that the graph is read from (`locks`).
-//! Implements:       design section 7 (a waits-for graph over the live lock words).
+//! Implements:       docs/ARCHITECTURE.md "Transactions" (deadlocks).
 //!
 //! The graph is stored nowhere. A waiter publishes which lock it waits for; a walker reads holders out of the lock
 //! itself, under its shard's lock. Cached owners would be out of date and abort transactions that are not stuck.
 //!
 //! Why every deadlock is found: an edge of the graph comes into being only when its waiter begins to wait, or leads
-//! to a transaction that is running and will look for itself when it waits. So whoever begins to wait last in a
+//! to a transaction that is running and will look for itself when it waits. So the transaction that begins to wait last in a
 //! cycle sees all of it.
 //!
 //! Why only deadlocks are found: a walk reads its locks one after the other, so a cycle that it saw may never have
-//! stood all at once. It is walked a second time in the same order. Who waits through both walks takes and gives no
-//! lock between them; so each edge that both walks saw stood at the moment between them. One that no longer stands may
-//! hide another that does, behind a transaction that the walk came to first; so the walk begins again.
+//! stood all at once. It is walked a second time in the same order. A transaction that waits through both walks takes and releases no
+//! lock between them; so each edge that both walks saw existed at the moment between them. One that no longer exists may
+//! hide another that does, after a transaction that the walk came to first; so the walk begins again.
 
-use super::locks::{Asked, LockWord, Mode, Queues, XcbId};
+use super::locks::{LockOutcome, LockWord, Mode, Queues, XcbId};
 use crate::sync::{Condvar, Instant, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(super) enum Refused {
 #[derive(Default)]
 struct Wait {
     at: Option<LockAddr>,
-    /// Counts waits, to tell one from the next.
+    /// Counts waits, to distinguish one from the next.
     episode: u64,
     granted: bool,
 }
@@ -62,11 +62,11 @@ struct Cell {
 /// The waits of all transactions.
 pub(super) struct Waits {
     cells: Box<[Cell]>,
-    /// One walk at a time, so that of two who close a cycle together only one gives way.
+    /// One walk at a time, so of two that close a cycle together only one gives way.
     detector: Mutex<()>,
 }
 
-/// One edge of a cycle: who waits, in which episode, where, and for whom.
+/// One edge of a cycle: the waiter, its episode, where it waits, and for whom.
 struct Edge {
     who: XcbId,
     at: LockAddr,
@@ -82,11 +82,18 @@ impl Waits {
     /// Bytes of memory for each transaction.
     pub(super) const CELL_BYTES: usize = size_of::<Cell>();
 
-    /// Asks for a lock and publishes the wait, if there must be one. Call under the lock of the shard; after
-    /// [`Asked::Queued`] leave it and call [`Waits::wait`].
-    pub(super) fn ask(&self, word: &mut LockWord, queues: &mut Queues, at: LockAddr, who: XcbId, mode: Mode) -> Asked {
+    /// Requests a lock and publishes the wait, if there must be one. Call under the lock of the shard; after
+    /// [`LockOutcome::Queued`] leave it and call [`Waits::wait`].
+    pub(super) fn ask(
+        &self,
+        word: &mut LockWord,
+        queues: &mut Queues,
+        at: LockAddr,
+        who: XcbId,
+        mode: Mode,
+    ) -> LockOutcome {
         let asked = queues.acquire(word, who, mode);
-        if asked == Asked::Queued {
+        if asked == LockOutcome::Queued {
             let mut wait = self.lock(who);
             wait.at = Some(at);
             wait.episode += 1;
@@ -95,7 +102,7 @@ impl Waits {
         asked
     }
 
-    /// Tells a waiter that it holds the lock. Call under the lock of the shard, before [`Waits::wake`].
+    /// Notifies a waiter that it holds the lock. Call under the lock of the shard, before [`Waits::wake`].
     pub(super) fn grant(&self, granted: &[XcbId]) {
         for who in granted {
             let mut wait = self.lock(*who);
@@ -104,12 +111,12 @@ impl Waits {
         }
     }
 
-    /// Wakes those who were told; call outside the lock of the shard.
+    /// Wakes those that were granted a lock; call outside the lock of the shard.
     pub(super) fn wake(&self, granted: &[XcbId]) {
         granted.iter().for_each(|who| self.cells[*who as usize].woken.notify_one());
     }
 
-    /// Waits for a lock that was asked for.
+    /// Waits for a lock that was requested.
     pub(super) fn wait(
         &self,
         space: &impl LockSpace,
@@ -160,7 +167,7 @@ impl Waits {
     /// wait is over before the next begins.
     fn is_deadlocked(&self, space: &impl LockSpace, who: XcbId) -> bool {
         let _one = self.detector.lock().expect("no panics under this lock");
-        // Ends: whoever changes the graph and waits again looks for a deadlock, too, and stays there until this is over.
+        // Ends: a thread that changes the graph and waits again looks for a deadlock too, and remains there until this is over.
         while let Some(cycle) = self.find_cycle(space, who) {
             if cycle.iter().all(|edge| self.still_stands(space, edge)) {
                 self.lock(who).at = None;

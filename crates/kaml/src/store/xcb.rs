@@ -11,6 +11,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The state of a transaction (paper:KAML Figure 2).
+///
+/// # Examples
+/// See [`IllegalMove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XcbState {
     /// Not begun, or freed.
@@ -24,6 +27,9 @@ pub enum XcbState {
 }
 
 /// What moves a transaction (paper:KAML Table II).
+///
+/// # Examples
+/// See [`IllegalMove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XcbEvent {
     /// TransactionBegin.
@@ -39,6 +45,14 @@ pub enum XcbEvent {
 }
 
 /// A call that the state of a transaction does not allow.
+///
+/// # Examples
+/// ```
+/// use kaml::store::{XcbEvent, XcbState};
+///
+/// let refused = XcbState::Committed.after(XcbEvent::Commit).unwrap_err();
+/// assert_eq!(refused.from, XcbState::Committed);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{event} is not allowed: the transaction is {from}")]
 pub struct IllegalMove {
@@ -56,6 +70,9 @@ impl XcbState {
     pub const ALL: [XcbState; 4] = [XcbState::Idle, XcbState::Active, XcbState::Committed, XcbState::Aborted];
 
     /// The state after an event.
+    ///
+    /// # Errors
+    /// [`IllegalMove`] if the event is not allowed in this state.
     pub fn after(self, event: XcbEvent) -> Result<XcbState, IllegalMove> {
         use {XcbEvent::*, XcbState::*};
         match (self, event) {
@@ -110,7 +127,7 @@ pub(super) enum Phase {
     Cleaning = 2,
 }
 
-/// Blocks in one word; each thread begins its search in a word of its own, so that threads do not meet in a cache line.
+/// Blocks in one word; each thread begins its search in a word of its own, so threads do not meet in a cache line.
 const WORD_BLOCKS: u32 = u64::BITS;
 
 /// Which blocks of 64 are taken, on a cache line of its own.
@@ -138,7 +155,7 @@ fn first_word() -> usize {
 
 impl Xcbs {
     pub(super) fn new(count: u32) -> Xcbs {
-        // Blocks that the last word has too many of are taken for ever.
+        // Blocks that the last word has too many of are taken forever.
         let beyond = |word: u32| match count - word * WORD_BLOCKS {
             WORD_BLOCKS.. => 0,
             there => u64::MAX << there,
@@ -179,8 +196,8 @@ impl Xcbs {
 mod tests {
     use super::*;
 
-    /// Goal:   every block is given out once, all of them are, and one that is given back can be had again.
-    /// Method: counts around the size of a word; several threads that take and give back all the time.
+    /// Goal:   every block is given out once, all of them are, and one that is released can be had again.
+    /// Method: counts around the size of a word; several threads that take and release all the time.
     #[test]
     fn blocks_are_given_out_once() {
         for count in [1, 63, 64, 65, 200] {

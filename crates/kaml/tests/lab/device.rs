@@ -1,15 +1,16 @@
 //! The device: everything at once, as in `stress`, where the system schedules the threads; also with too little space, and until
-//! the power goes.
+//! power fails.
 
 use crate::everything::pasts::KEEP_LAST;
 use crate::everything::{
-    Disk, Met, Owner, Rng, Scale, Spaces, Trouble, disturb, is_without_space, roll_back, take_snapshot,
+    Disk, Met, Owner, Scale, Spaces, Trouble, disturb, is_without_space, roll_back, take_snapshot,
 };
 use crate::explore::{device_on, explore};
 use kaml::{BloomOptions, Device, MergePolicy, Retention, VersionOptions};
 use kaml_device::Core;
 use kaml_flash::Geometry;
 use kaml_sim::{Faults, Options, Scenario, SimMedium, Small};
+use kaml_testkit::Rng;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -68,13 +69,13 @@ impl World {
         Core::format(&flash).unwrap();
         let device = device_on(&flash);
         let spaces = Spaces::create(&device, &scale);
-        let rng = |number: u64| Rng(seed << 8 | number << 1 | 1);
+        let rng = |number: u64| Rng::new(seed << 8 | number);
         let owners = (0..3).map(|thread| Owner::new(thread, rng(thread), spaces, scale)).collect();
         let disks = [0, 1].map(|half| Disk::new(rng(10 + half), &scale, half));
         World { scale, flash, device, spaces, owners, disks, operator: rng(12) }
     }
 
-    /// Takes a snapshot now and then, to roll back to.
+    /// Takes a snapshot occasionally, to roll back to.
     fn snapshot(&mut self) -> Option<u32> {
         let takes_one = self.operator.below(3) == 0;
         takes_one.then(|| take_snapshot(&self.device, self.spaces, &mut self.owners))
@@ -160,7 +161,7 @@ impl World {
     }
 }
 
-/// Says that it is over when it has been asked so often.
+/// Reports that it is over when it has been asked so often.
 fn counted(times: usize) -> impl Fn() -> bool {
     let left = Cell::new(times);
     move || left.replace(left.get().saturating_sub(1)) == 0
@@ -187,9 +188,9 @@ fn everything_at_once() {
     assert!(moved.is_none_or(|moved| moved > 100_000), "{moved:?} bytes were moved by collection");
 }
 
-/// Goal:   after a power cut everything that was answered is there, of records, versions and blocks, and of what was not answered all
+/// Goal:   after a power cut everything that completed exists (records, versions and blocks), and of the other commands all
 ///         or nothing, also of what was in flight; and that twice.
-/// Method: the same until the power goes, at a random operation of the flash.
+/// Method: the same until power fails, at a random operation of the flash.
 #[test]
 fn everything_until_the_power_goes() {
     let met = explore(100, |seed| {
@@ -210,9 +211,9 @@ fn everything_until_the_power_goes() {
     }
 }
 
-/// Goal:   where reads are refused, or bits flip on their way, only what needed them is refused; nothing wrong is ever answered, and
+/// Goal:   where reads are refused, or bits flip on their way, only what needed them is refused; nothing wrong is ever returned, and
 ///         nothing is damaged for good, neither by collection nor by opening the device again, after a power cut, too.
-/// Method: the same on small flash that refuses or flips one read in twenty; now and then everything is read without. With every other
+/// Method: the same on small flash that refuses or flips one read in twenty; occasionally everything is read without. With every other
 ///         seed it flips one in two hundred, and nothing at all is refused.
 #[test]
 fn everything_at_once_on_flash_that_misreads() {
@@ -238,10 +239,10 @@ fn everything_at_once_on_flash_that_misreads() {
     assert!(moved.is_none_or(|moved| moved > 5_000_000), "{moved:?} bytes were moved by collection");
 }
 
-/// Goal:   without space below every command is answered, nobody waits for the end of it; what is refused has changed nothing, what is
-///         accepted is there when the device was closed, which says so, and opened again; and with space everything goes on.
+/// Goal:   without space below every command completes, nobody waits until it ends; what is refused has changed nothing, what is
+///         accepted exists after the device was closed, which reports the lack, and opened again; and with space everything continues.
 /// Method: the same while from some moment on no program finds space. In one of three lives there is some again before the device is
-///         closed, in one the power goes instead.
+///         closed, in one power fails instead.
 #[test]
 fn everything_at_once_without_space_below() {
     let met = explore(30, |seed| {
@@ -275,8 +276,8 @@ fn everything_at_once_without_space_below() {
     }
 }
 
-/// Goal:   commands that a full device refuses have changed nothing, all others are carried out; deletes and trims are accepted; and
-///         once everything is deleted there is space again.
+/// Goal:   commands that a full device refuses have changed nothing, all others are executed; deletes and trims are accepted; and
+///         after everything is deleted there is space again.
 /// Method: the same on flash that is too small for it.
 #[test]
 fn everything_at_once_on_a_full_device() {

@@ -18,8 +18,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |value| value.parse().expect("a number"))
 }
 
-/// Runs a test for each of many seeds, each with an interleaving of its own. Answers what was met in all of them, if they
-/// are as many as the test wants.
+/// Runs a test for each of many seeds, each with an interleaving of its own. Returns what was met in all of them, if they
+/// are as many as the test needs.
 pub(crate) fn explore<M>(wanted: u64, run: fn(u64) -> M) -> Option<M>
 where
     M: AddAssign + Copy + Debug + Default + Send + 'static,

@@ -1,4 +1,4 @@
-//! The laboratory's flash for threads that are scheduled: where a thread would wait for it, another may go on.
+//! The laboratory's flash for threads that are scheduled: where a thread would wait for it, another may continue.
 
 use kaml::model;
 use kaml_flash::{AlignedBuf, Completion, Geometry, Io, IoId, Medium, MediumError, Queue, Wait, Wake};
@@ -27,7 +27,7 @@ impl Wake for Woken {
     }
 }
 
-/// Lets others go on, and then the next thing happen on the flash, or time pass if nothing is due by `until`.
+/// Lets others continue, and then the next thing happen on the flash, or time pass if nothing is due by `until`.
 fn go_on(flash: &SimMedium, until: u64) {
     yield_now();
     flash.wait_until(model::now().as_nanos() as u64);

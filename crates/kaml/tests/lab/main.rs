@@ -11,10 +11,11 @@ mod device;
 mod everything;
 mod explore;
 mod flash;
+mod linear;
 #[path = "../store/moves.rs"]
 mod moves;
 #[path = "../store/said.rs"]
-#[allow(dead_code, reason = "nobody says it through a pipe here")]
+#[allow(dead_code, reason = "nothing is sent through a pipe here")]
 mod said;
 #[path = "../store/serial.rs"]
 mod serial;

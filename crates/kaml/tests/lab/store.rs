@@ -4,8 +4,8 @@ use crate::explore::{device_on, explore};
 use crate::moves::{Rng, plainly, saw, transact, value_of};
 use crate::said::Sayers;
 use crate::serial::{self, Access, Did, Record, Saw};
-use kaml::store::{Store, StoreAnswer, StoreError, StoreOptions, Update, WriteMode};
-use kaml::{Batch, Device, KeyKind, MergePolicy, NamespaceId, NamespaceOptions, VersionOptions};
+use kaml::store::{Store, StoreAnswer, StoreOptions, Update, WriteMode};
+use kaml::{Batch, Device, KeyKind, MergePolicy, NamespaceId, NamespaceKind, NamespaceOptions, VersionOptions};
 use kaml_device::Core;
 use kaml_sim::{Faults, Scenario, SimMedium, Small};
 use std::cell::Cell;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 const KEYS: u64 = 30;
-/// Who wrote the first version of each.
+/// The writer of the first version of each.
 const FILLED: u64 = 7;
 /// Calls of each thread.
 const ROUNDS: u64 = 16;
@@ -71,14 +71,16 @@ fn formatted(seed: u64) -> (SimMedium, NamespaceId) {
     let merge_when_low = Some(MergePolicy { keep_last: 1, ..MergePolicy::default() });
     let versions = VersionOptions { buffer_bytes: 64 << 10, merge_when_low, ..VersionOptions::default() };
     let versions = seed.is_multiple_of(5).then_some(versions);
-    let options = NamespaceOptions { keys: KeyKind::U64, versions, ..NamespaceOptions::default() };
+    let kind = versions
+        .map_or(NamespaceKind::Records(KeyKind::U64), |versions| NamespaceKind::Versions(KeyKind::U64, versions));
+    let options = NamespaceOptions::new(kind);
     let ns = device.create_namespace("n", &options).unwrap();
     device.close().unwrap();
     flash.reopen();
     (flash, ns)
 }
 
-/// A store of a kind that the seed says. Locks are waited for without end, so that a deadlock nobody finds is noticed.
+/// A store of a kind that the seed determines. Locks are waited for without end, so a deadlock nobody finds is noticed.
 fn options(rng: &mut Rng) -> StoreOptions {
     let cache_bytes = [82 << 10, 90 << 10, 200 << 10][rng.below(3) as usize];
     let cache = StoreOptions {
@@ -200,7 +202,7 @@ impl History {
         }
     }
 
-    /// Checks it, with what the device itself has as one more reader behind all others.
+    /// Checks it, with what the device itself has as one more reader after all others.
     fn check(self, device: &Device, ns: NamespaceId, options: &StoreOptions) {
         let seen = |key| device.get(ns, key).unwrap().map_or(Saw::Absent, |value| version(&value));
         let accesses = (0..KEYS).map(|key| Access { key, saw: seen(key), did: Did::Read }).collect();
@@ -215,12 +217,12 @@ fn version(value: &[u8]) -> Saw {
     Saw::Version(u64::from_le_bytes(value[..8].try_into().unwrap()))
 }
 
-fn is_unreadable(error: &StoreError) -> bool {
-    matches!(error, StoreError::Device(error) if matches!(error.command(), Some(kaml_device::Error::Medium(_))))
+fn is_unreadable(error: &kaml::Error) -> bool {
+    matches!(error, kaml::Error::ReadFailed { .. } | kaml::Error::Failed(_) | kaml::Error::NoSpace { .. })
 }
 
 /// Goal:   transactions, plain reads, blind puts and deletes, and operations in flight are strictly serializable in every mode;
-///         nobody sleeps for ever.
+///         nobody sleeps forever.
 /// Method: for each seed a kind of store, two to six threads and an interleaving of all their steps and of the device's; the
 ///         history and what the device has in the end are checked.
 #[test]
@@ -284,8 +286,8 @@ fn unreadable_flash_fails_no_others() {
     }
 }
 
-/// Goal:   after a power cut, or once the device can make nothing durable any more, every answered transaction is there, all
-///         others are there whole or not at all, and nothing that is there or was answered had read from one that is gone.
+/// Goal:   after a power cut, or after the device can make nothing durable any more, every acknowledged transaction exists, all
+///         others exist whole or not at all, and nothing that exists or completed had read from one that is gone.
 /// Method: for each seed a kind of store and threads until the cut, at a random operation of the flash; in one seed of two ring writes,
 ///         roots and flushes fail before. What the device has after it is opened again is followed back (`said`).
 #[test]

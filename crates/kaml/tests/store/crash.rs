@@ -1,7 +1,7 @@
 //! Transactions across SIGKILL.
 //!
-//! A child process runs random transactions and says on a pipe, before each commit, what it read and is about to
-//! write, and after it that it was answered. With delayed durability it says instead that it is done, and now and then that it
+//! A child process runs random transactions and writes to a pipe, before each commit, what it read and is about to
+//! write, and after it that it completed. With delayed durability it writes instead that it is done, and occasionally that it
 //! begins to flush, and that it has. It is killed in the middle; the parent opens the device and compares.
 
 use crate::moves::{Rng, transact};
@@ -74,20 +74,20 @@ fn child() {
     });
 }
 
-/// Ids are above 0, which stands for no record here.
+/// Ids are above 0, which means no record here.
 fn word(access: &Access) -> String {
     let version = if let Saw::Version(id) = access.saw { id } else { 0 };
     format!("{}:{version}:{}", access.key, u8::from(access.did == Did::Write))
 }
 
-/// One line by one system call, so that a kill leaves whole lines or none.
+/// One line by one system call, so a kill leaves whole lines or none.
 fn say(line: &str) {
     std::io::stderr().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Goal:   after SIGKILL every answered transaction is there, all others are there whole or not at all, and nothing that
-///         is there or was answered, readers included, had read from one that is gone.
-///         With delayed durability the same of what was answered before a flush began that came to its end.
+/// Goal:   after SIGKILL every acknowledged transaction exists, all others exist whole or not at all, and nothing that
+///         exists or completed, readers included, had read from one that is gone.
+///         With delayed durability the same of what completed before a flush began that came to its end.
 /// Method: 12 children in turn on one device, strict, with early release and delayed, killed after 60 to 160 answers; versions of
 ///         all keys are followed back from what the device has.
 #[test]
@@ -95,7 +95,7 @@ fn answered_transactions_survive_a_kill() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d.kaml");
     let device = Device::create(&path, &CreateOptions::new(256 << 20)).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     device.create_namespace("n", &keys).unwrap();
     device.close().unwrap();
     let (mut said, mut rng) = (Said::default(), Rng::new(11));
@@ -115,7 +115,7 @@ fn answered_transactions_survive_a_kill() {
             if (line.starts_with("A ") || line.starts_with("D ")) && left > 0 {
                 left -= 1;
                 if left == 0 {
-                    child.kill().unwrap(); // what it said before is still to be heard
+                    child.kill().unwrap(); // what it wrote before is still to be read
                 }
             }
         }
@@ -125,5 +125,5 @@ fn answered_transactions_survive_a_kill() {
         said.check(&device, ns, KEYS);
         device.close().unwrap();
     }
-    assert!(said.answered.len() > 500, "{} transactions were answered", said.answered.len());
+    assert!(said.answered.len() > 500, "{} transactions were acknowledged", said.answered.len());
 }

@@ -2,12 +2,12 @@
 
 use crate::world::{World, shut};
 use kaml::Key;
-use kaml::store::{StoreError, StoreOptions, Update, WriteMode};
+use kaml::store::{StoreOptions, Update, WriteMode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Longer than any test: nothing becomes durable unless it is asked for.
+/// Longer than any test: nothing becomes durable unless it is requested.
 const LATER: Duration = Duration::from_secs(3600);
 
 fn world(durability_delay: Duration) -> World {
@@ -23,7 +23,7 @@ fn on_device(world: &World, key: u64) -> Option<Vec<u8>> {
 }
 
 /// Sets records in one transaction.
-fn set(world: &World, keys: std::ops::Range<u64>, to: &[u8]) -> Result<(), StoreError> {
+fn set(world: &World, keys: std::ops::Range<u64>, to: &[u8]) -> Result<(), kaml::Error> {
     world.store.run(|txn| {
         for key in keys.clone() {
             match txn.read_for_update(world.ns, key)? {
@@ -80,7 +80,7 @@ fn commits_become_durable() {
     assert_eq!(device.get(ns, 1u64).unwrap().unwrap(), b"last");
 }
 
-/// Goal:   who asks for it waits until it is durable, and with it everything before.
+/// Goal:   a caller that requests it waits until it is durable, and with it everything before.
 /// Method: a delayed commit, then each call that waits: `commit_durable`, a put in write-through mode, one of a queue, and a
 ///         transaction above what an epoch takes; after each the device has both.
 #[test]
@@ -110,7 +110,7 @@ fn who_asks_waits() {
     }
 }
 
-/// Goal:   what is not durable stays in the cache, and an epoch is written when it is full.
+/// Goal:   what is not durable is kept in the cache, and an epoch is written when it is full.
 /// Method: reads of other records fill a small cache several times; then puts of ten times what the cache holds.
 #[test]
 fn what_is_not_durable_stays() {
@@ -141,12 +141,12 @@ fn lost_commits_are_told() {
     let mut reader = world.store.begin().unwrap();
     assert_eq!(&reader.read(world.ns, 0u64).unwrap().unwrap()[..], b"lost");
     let error = world.store.flush().unwrap_err();
-    assert!(matches!(error, StoreError::CommitsLost { commits: 1, .. }) && !error.is_retryable(), "{error}");
+    assert!(matches!(error, kaml::Error::CommitsLost { commits: 1, .. }) && !error.is_retryable(), "{error}");
     reader.update(world.ns, 2u64, b"of lost").unwrap();
-    assert!(matches!(reader.commit(), Err(StoreError::CommitsLost { .. })));
+    assert!(matches!(reader.commit(), Err(kaml::Error::CommitsLost { .. })));
     assert_eq!((value(&world, 0).unwrap(), value(&world, 2).unwrap()), (b"old".to_vec(), b"old".to_vec()));
     world.controls.fail_writes.store(false, Ordering::Relaxed);
-    assert!(matches!(set(&world, 0..1, b"x"), Err(StoreError::CommitsLost { .. })));
+    assert!(matches!(set(&world, 0..1, b"x"), Err(kaml::Error::CommitsLost { .. })));
     assert!(world.store.flush().is_err());
     let mut reader = world.store.begin().unwrap();
     assert_eq!(&reader.read(world.ns, 1u64).unwrap().unwrap()[..], b"old");
@@ -155,7 +155,7 @@ fn lost_commits_are_told() {
     world.store.flush().unwrap();
     // The device is not trusted yet.
     world.controls.fail_writes.store(true, Ordering::Relaxed);
-    assert!(matches!(set(&world, 0..1, b"x"), Err(StoreError::Device(_))));
+    assert!(matches!(set(&world, 0..1, b"x"), Err(kaml::Error::ReadOnly)));
     assert_eq!(value(&world, 0).unwrap(), b"old");
     world.controls.fail_writes.store(false, Ordering::Relaxed);
     set(&world, 0..1, b"durable").unwrap();
@@ -178,14 +178,14 @@ fn readers_of_the_lost_are_refused() {
     world.store.acknowledge_lost();
     world.controls.fail_writes.store(false, Ordering::Relaxed);
     let [mut reads, mut writes] = readers;
-    assert!(matches!(reads.commit(), Err(StoreError::DependencyLost)));
+    assert!(matches!(reads.commit(), Err(kaml::Error::DependencyLost)));
     writes.insert(world.ns, 5u64, b"of lost").unwrap();
-    assert!(matches!(writes.commit(), Err(StoreError::DependencyLost)));
+    assert!(matches!(writes.commit(), Err(kaml::Error::DependencyLost)));
     world.store.flush().unwrap();
     assert_eq!((on_device(&world, 0), on_device(&world, 5)), (None, None));
 }
 
-/// Goal:   a commit that waits and is lost is told to the others, too, if any of them saw it without waiting; and to nobody else, if
+/// Goal:   a commit that waits and is lost is reported to the others too, if any of them saw it without waiting; and to nobody else, if
 ///         none did. Until a commit is durable again, reads wait.
 /// Method: a commit whose Put is held back and then fails, read meanwhile in each way that there is, and in none.
 #[test]
@@ -205,7 +205,7 @@ fn what_was_seen_and_lost_is_told() {
                 0 => assert_eq!(value(&world, 0).unwrap(), b"lost"),
                 1 => assert!(world.store.exists(world.ns, 0u64).unwrap()),
                 2 => assert!(world.store.get_into(world.ns, 0u64, &mut Vec::new()).unwrap()),
-                3 => assert!(world.store.get_many(world.ns, &[Key::from(0)]).unwrap()[0].is_some()),
+                3 => assert!(world.store.get_many(world.ns, [0u64]).unwrap()[0].is_some()),
                 4 => {
                     let mut reader = world.store.begin().unwrap();
                     reader.read(world.ns, 0u64).unwrap();
@@ -214,13 +214,13 @@ fn what_was_seen_and_lost_is_told() {
                 _ => {} // seen by nobody
             }
             drop(held_back);
-            assert!(matches!(writer.join().unwrap(), Err(StoreError::Device(_))));
+            assert!(matches!(writer.join().unwrap(), Err(kaml::Error::ReadOnly)));
         });
         let told = world.store.flush();
         if how == 5 {
             told.unwrap();
         } else {
-            assert!(matches!(told, Err(StoreError::CommitsLost { commits: 1, .. })), "{how}: {told:?}");
+            assert!(matches!(told, Err(kaml::Error::CommitsLost { commits: 1, .. })), "{how}: {told:?}");
             assert_eq!(world.store.acknowledge_lost(), 1);
         }
         let held_back = world.controls.hold_back();
@@ -229,17 +229,17 @@ fn what_was_seen_and_lost_is_told() {
             world.wait_for_writes(2);
             let reader = scope.spawn(|| value(&world, 0));
             drop(held_back);
-            assert!(matches!(writer.join().unwrap(), Err(StoreError::Device(_))));
+            assert!(matches!(writer.join().unwrap(), Err(kaml::Error::ReadOnly)));
             assert_eq!(reader.join().unwrap(), None);
         });
         world.store.flush().unwrap();
     }
 }
 
-/// Goal:   what no device would take is refused to whoever asks for it, and takes nobody else's commit along; a deleted namespace
+/// Goal:   what no device would take is refused to its caller, and fails no other commit; a deleted namespace
 ///         takes only what was in it.
-/// Method: blind puts into an unknown namespace and with a key of another kind beside a commit; a namespace that is deleted
-///         behind the store's back, then through it.
+/// Method: blind puts into an unknown namespace and with a key of another kind together with a commit; a namespace that is deleted
+///         after the store's back, then through it.
 #[test]
 fn bad_commits_harm_nobody_else() {
     let world = world(LATER);
@@ -258,7 +258,7 @@ fn bad_commits_harm_nobody_else() {
 }
 
 /// Goal:   a queue's change that its device would not take is refused at once, and one that waits does not wait for the delay.
-/// Method: blind puts into an unknown namespace and with a key of another kind beside a commit, and a flush; an update on a store
+/// Method: blind puts into an unknown namespace and with a key of another kind together with a commit, and a flush; an update on a store
 ///         that would wait for an hour, polled for without waiting.
 #[test]
 fn queues_harm_no_epoch_and_hurry() {
@@ -298,7 +298,7 @@ fn readers_that_wait_hurry() {
 /// More than an epoch takes.
 const LARGE: usize = 600 << 10;
 
-/// Goal:   a change that no epoch takes is not stored if it was made of what is lost, even if that is told to nobody else.
+/// Goal:   a change that no epoch takes is not stored if it was made of what is lost, even if that is reported to nobody else.
 /// Method: a commit that waits is lost; a queue's update and a transaction have read from it before.
 #[test]
 fn large_changes_are_not_built_on_the_lost() {
@@ -336,7 +336,7 @@ fn large_changes_are_not_built_on_the_lost() {
             txn.update(ns, 1u64, &[1; LARGE]).unwrap();
             txn.commit()
         });
-        assert!(matches!(result, Err(StoreError::DependencyLost)), "{result:?}");
+        assert!(matches!(result, Err(kaml::Error::DependencyLost)), "{result:?}");
         (0..2).for_each(|key| assert_eq!(on_device(&world, key).unwrap(), b"old"));
     }
 }
@@ -366,7 +366,7 @@ fn large_changes_of_queues_follow() {
     queue.put(0, ns, 1u64, &[1; LARGE]);
     queue.poll(true, &mut answers);
     let result = answers.pop().unwrap().result;
-    assert!(matches!(result, Err(StoreError::CommitsLost { .. })), "{result:?}");
+    assert!(matches!(result, Err(kaml::Error::CommitsLost { .. })), "{result:?}");
 }
 
 /// Goal:   commits that joined while an epoch was lost are undone with it.
@@ -384,9 +384,9 @@ fn who_came_after_the_lost_is_undone() {
         writing.wait();
         set(&world, 1..2, b"lost").unwrap();
         writing.wait();
-        assert!(matches!(flush.join().unwrap(), Err(StoreError::CommitsLost { commits: 2, .. })));
+        assert!(matches!(flush.join().unwrap(), Err(kaml::Error::CommitsLost { commits: 2, .. })));
     });
-    // The loss is told before the last record is forgotten; a plain get of one would wait for that.
+    // The loss is notified before the last record is forgotten; a plain get of one would wait for that.
     let is_old = |key| world.store.begin().unwrap().read(world.ns, key).unwrap().as_deref() == Some(b"old");
     let begun = Instant::now();
     while !(0..2u64).all(is_old) {
@@ -396,7 +396,7 @@ fn who_came_after_the_lost_is_undone() {
 
 /// Goal:   what an epoch that is lost has changed is never served again, and its records can be put and got, also of commits that have
 ///         joined it and are making what they wrote visible just then.
-/// Method: threads put while writes fail now and then; then every record is got.
+/// Method: threads put while writes fail occasionally; then every record is got.
 #[test]
 fn commits_of_epochs_that_are_being_lost_leave_nothing() {
     let options = StoreOptions {

@@ -3,17 +3,19 @@
 //! Lives here:       many threads, what they found and did.
 //! Lives elsewhere:  one transaction or plain call (`moves`), whether all have a serial order (`serial`).
 
-use crate::moves::{Rng, plainly, transact};
+use crate::long_keys::mixed;
+use crate::moves::{Rng, Table, plainly, transact};
 use crate::serial::{self, Access, Did, Record, Saw};
 use crate::world::World;
 use kaml::store::{Store, StoreOptions};
+use kaml::{KeyBuf, KeyKind};
 use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Runs random transactions and plain calls by many threads.
-fn run(world: &World, store: &Store, threads: u64, rounds: u64, keys: u64) -> Vec<Record> {
+fn run(table: Table, store: &Store, threads: u64, rounds: u64, keys: u64) -> Vec<Record> {
     let (clock, history) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for thread in 1..=threads {
@@ -25,9 +27,9 @@ fn run(world: &World, store: &Store, threads: u64, rounds: u64, keys: u64) -> Ve
                     let id = thread << 32 | round;
                     let begin = clock.fetch_add(1, Ordering::SeqCst);
                     let accesses = if rng.below(3) == 0 {
-                        plainly(store, world.ns, id, &mut rng, keys)
+                        plainly(store, table, id, &mut rng, keys)
                     } else {
-                        store.run(|txn| transact(txn, world.ns, id, &mut rng, keys, true))
+                        store.run(|txn| transact(txn, table, id, &mut rng, keys, true))
                     };
                     let accesses = accesses.unwrap();
                     own.push(Record { id, accesses, span: (begin, clock.fetch_add(1, Ordering::SeqCst)) });
@@ -40,33 +42,42 @@ fn run(world: &World, store: &Store, threads: u64, rounds: u64, keys: u64) -> Ve
 }
 
 /// Goal:   transactions, plain reads, blind puts and deletes are strictly serializable, strictly locked, released early or durable
-///         later, whatever the grain of the locks, with evictions going on.
+///         later, whatever the grain of the locks and the length of keys, with evictions continuing.
 /// Method: 8 threads on 150 records of up to 6 KB in a cache of two thirds of that; commits that take a while; the history
 ///         is checked, and the device holds a version that nobody is known to have replaced.
 #[test]
 fn histories_are_serializable() {
     let ms = Duration::from_millis;
-    for (early_release, durability_delay, records_per_lock, delay_us) in [
-        (false, ms(0), 1, 0),
-        (false, ms(0), 4, 0),
-        (true, ms(0), 1, 0),
-        (true, ms(0), 1, 300),
-        (true, ms(0), 4, 300),
-        (false, ms(3), 1, 0),
-        (false, ms(20), 4, 0),
+    for (kind, early_release, durability_delay, records_per_lock, delay_us) in [
+        (KeyKind::U64, false, ms(0), 1, 0),
+        (KeyKind::U64, false, ms(0), 4, 0),
+        (KeyKind::U64, true, ms(0), 1, 0),
+        (KeyKind::U64, true, ms(0), 1, 300),
+        (KeyKind::U64, true, ms(0), 4, 300),
+        (KeyKind::U64, false, ms(3), 1, 0),
+        (KeyKind::U64, false, ms(20), 4, 0),
+        (KeyKind::Any, false, ms(0), 1, 0),
+        (KeyKind::Ordered, true, ms(0), 1, 300),
+        (KeyKind::Ordered, false, ms(3), 4, 0),
     ] {
         let cache = StoreOptions::new(300 << 10);
         let options = StoreOptions { early_release, durability_delay, records_per_lock, ..cache };
-        let world = World::new(&options);
+        let world = World::with_keys(kind, &options);
+        let table = match kind {
+            KeyKind::Any | KeyKind::Ordered => Table { name: mixed, ..world.ns.into() },
+            _ => world.ns.into(),
+        };
         world.controls.durable_delay_us.store(delay_us, Ordering::Relaxed);
-        let mut history = run(&world, &world.store, 8, 800, 150);
+        let mut history = run(table, &world.store, 8, 800, 150);
         world.store.flush().unwrap();
-        // Who looks last, at the device itself, is one more reader.
-        let last = |key| Access { key, saw: saw_on_device(&world, key), did: Did::Read };
+        // The last look, at the device itself, counts as one more reader.
+        let last = |key| Access { key, saw: saw_on_device(&world, &(table.name)(key)), did: Did::Read };
         let end = history.iter().map(|record| record.span.1).max().unwrap();
         history.push(Record { id: 0, accesses: (0..150).map(last).collect(), span: (end + 1, end + 2) });
         if let Err(why) = serial::check(&history) {
-            panic!("early {early_release}, durable after {durability_delay:?}, {records_per_lock} per lock: {why}");
+            panic!(
+                "{kind:?}, early {early_release}, durable after {durability_delay:?}, {records_per_lock} per lock: {why}"
+            );
         }
         let all: Vec<&Access> = history.iter().flat_map(|record| &record.accesses).collect();
         let kinds: HashSet<_> = all.iter().map(|a| (std::mem::discriminant(&a.saw), a.did as u8)).collect();
@@ -76,7 +87,7 @@ fn histories_are_serializable() {
     }
 }
 
-fn saw_on_device(world: &World, key: u64) -> Saw {
+fn saw_on_device(world: &World, key: &KeyBuf) -> Saw {
     let value = world.device.get(world.ns, key).unwrap();
     value.map_or(Saw::Absent, |value| Saw::Version(u64::from_le_bytes(value[..8].try_into().unwrap())))
 }

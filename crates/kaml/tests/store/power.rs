@@ -1,7 +1,7 @@
 //! Transactions across power cuts.
 //!
 //! Several threads run random transactions on a device whose flash loses its power in the middle of an operation. What
-//! they read and wrote, and what was answered, is compared with what is there when power is back (`crash` says how).
+//! they read and wrote, and what completed, is compared with what exists when power is back (`crash` states how).
 
 use crate::crash;
 use crate::moves::Rng;
@@ -24,17 +24,17 @@ fn formatted() -> (MemoryMedium, NamespaceId) {
     let medium = MemoryMedium::new(Geometry::for_file(options.capacity_bytes, 512, &options).unwrap());
     Core::format(&medium).unwrap();
     let device = Device::on_medium(Arc::new(medium.reopen())).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let ns = device.create_namespace("n", &keys).unwrap();
     device.close().unwrap();
     (medium, ns)
 }
 
-/// Goal:   after a power cut at any operation every answered transaction is there, all others are there whole or not at
-///         all, and nothing that is there or was answered, readers included, had read from one that is gone. With delayed
+/// Goal:   after a power cut at any operation every acknowledged transaction exists, all others exist whole or not at
+///         all, and nothing that exists or completed, readers included, had read from one that is gone. With delayed
 ///         durability the same of what was done before a flush began that came to its end.
 /// Method: 60 cuts, strict, with early release and delayed, after a random number of operations of the medium, each on flash of its
-///         own; what no flush covered is kept or lost as a seed says.
+///         own; what no flush covered is kept or lost as determined by a seed.
 #[test]
 fn answered_transactions_survive_a_power_cut() {
     let (blank, ns) = formatted();
@@ -61,5 +61,5 @@ fn answered_transactions_survive_a_power_cut() {
         said.check(&device, ns, KEYS);
         answered += said.answered.len();
     }
-    assert!(answered > 2000, "{answered} transactions were answered");
+    assert!(answered > 2000, "{answered} transactions were acknowledged");
 }

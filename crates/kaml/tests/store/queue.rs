@@ -2,7 +2,7 @@
 
 use crate::moves::Rng;
 use crate::world::World;
-use kaml::store::{Store, StoreAnswer, StoreError, StoreOptions, StoreQueue, Update, WriteMode};
+use kaml::store::{Store, StoreAnswer, StoreOptions, StoreQueue, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceId, NamespaceOptions};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,15 +21,23 @@ fn add_one(bytes: Option<&[u8]>) -> Update {
 
 fn open(write_mode: WriteMode, early_release: bool) -> (Device, Store, NamespaceId) {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let namespace = device.create_namespace("counters", &keys).unwrap();
     let options = StoreOptions { write_mode, early_release, ..StoreOptions::new(300 << 10) };
     (device.clone(), Store::open(device, &options).unwrap(), namespace)
 }
 
-/// Goal:   no update is lost or made twice, whoever else changes the record, in a cache that holds a part of them.
-/// Method: two queues, and transactions of two records beside them, add to a few hot and many cold counters; compare the
-///         sum on the device with what was acknowledged. Reads that are answered never go back.
+/// The same with records that only the device has.
+fn open_filled() -> (Device, Store, NamespaceId) {
+    let (device, store, namespace) = open(WriteMode::Through, false);
+    drop(store);
+    (0..8u64).for_each(|key| device.put(namespace, key, b"old").unwrap());
+    (device.clone(), Store::open(device, &StoreOptions::new(300 << 10)).unwrap(), namespace)
+}
+
+/// Goal:   no update is lost or made twice, whichever thread else changes the record, in a cache that holds a part of them.
+/// Method: two queues, and transactions of two records at the same time, add to a few hot and many cold counters; compare the
+///         sum on the device with what was acknowledged. Completed reads never decrease.
 #[test]
 fn counters_are_exact() {
     for early_release in [false, true] {
@@ -68,12 +76,12 @@ fn counters_are_exact() {
     }
 }
 
-/// Updates with 64 in flight, and reads of the hot counters between them; answers how many updates were acknowledged.
+/// Updates with 64 in flight, and reads of the hot counters between them; returns how many updates were acknowledged.
 fn add_in_flight(store: &Store, namespace: NamespaceId, seed: u64, count: u64) -> u64 {
     let (mut queue, mut rng) = (store.queue(64), Rng::new(seed));
     let (mut answers, mut updates) = (Vec::new(), 0);
     let mut seen = [0; 4];
-    // A token is 0 for an update, and for a get the hot counter above what an earlier answer told of it.
+    // A token is 0 for an update, and for a get the hot counter above what an earlier answer notified of it.
     let mut take = |queue: &mut StoreQueue, seen: &mut [u64; 4], fewer_than: usize| {
         while queue.in_flight() >= fewer_than {
             queue.poll(true, &mut answers);
@@ -83,7 +91,7 @@ fn add_in_flight(store: &Store, namespace: NamespaceId, seed: u64, count: u64) -
                     updates += 1;
                 } else {
                     let (hot, least, now) = (token as usize & 3, token >> 3, number(found.as_deref()));
-                    assert!(now >= least, "counter {hot} goes back from {least} to {now}");
+                    assert!(now >= least, "counter {hot} decreases from {least} to {now}");
                     seen[hot] = seen[hot].max(now);
                 }
             }
@@ -102,7 +110,7 @@ fn add_in_flight(store: &Store, namespace: NamespaceId, seed: u64, count: u64) -
     take(&mut queue, &mut seen, 1)
 }
 
-/// Goal:   each operation does what it says, in both write modes, and what was acknowledged is on the device after a flush.
+/// Goal:   each operation does what it documents, in both write modes, and what was acknowledged is on the device after a flush.
 /// Method: random operations, one at a time on each record and many in flight; compare every answer with a map.
 #[test]
 fn answers_are_those_of_a_map() {
@@ -162,8 +170,8 @@ fn answers_are_those_of_a_map() {
     }
 }
 
-/// Goal:   a put that meets a lock of the queue's own update waits for that and not for ever, whatever the write mode is.
-/// Method: updates of records that must be read first, and behind each a put or a delete of the same record, or of one
+/// Goal:   a put that meets a lock of the queue's own update waits for that and not forever, whatever the write mode is.
+/// Method: updates of records that must be read first, and after each a put or a delete of the same record, or of one
 ///         that shares its lock.
 #[test]
 fn a_queue_does_not_wait_for_itself() {
@@ -188,7 +196,7 @@ fn a_queue_does_not_wait_for_itself() {
     }
 }
 
-/// Goal:   an operation that the device fails is answered with that, and leaves nothing behind.
+/// Goal:   an operation that the device fails completes with that, and leaves nothing.
 /// Method: gets, puts and updates over a device without a queue that fails reads, then writes; afterwards all work.
 #[test]
 fn failures_are_answers() {
@@ -229,7 +237,7 @@ fn add_one_byte(old: Option<&[u8]>) -> Update {
     Update::Store([old.unwrap_or_default(), b"+"].concat())
 }
 
-/// Goal:   a queue that is dropped with operations in flight leaves no lock behind.
+/// Goal:   a queue that is dropped with operations in flight leaves no lock after.
 /// Method: drop one with updates of records that must be read first; then change the same records.
 #[test]
 fn dropping_brings_to_an_end() {
@@ -247,7 +255,7 @@ fn dropping_brings_to_an_end() {
     }
 }
 
-/// Goal:   with a durability delay, changes that no epoch takes do not wait for each other for ever.
+/// Goal:   with a durability delay, changes that no epoch takes do not wait for each other forever.
 /// Method: one of them is on its way to the device when the next one comes, and others have committed in between; puts and updates,
 ///         some of the same record.
 #[test]
@@ -278,7 +286,7 @@ fn large_changes_do_not_wait_for_each_other() {
 }
 
 /// Goal:   blocking calls of a queue's own thread do not wait for what that thread alone can take.
-/// Method: gets, transactions, batched gets, flushes and a second queue beside one that has stored, deleted or is reading the same
+/// Method: gets, transactions, batched gets, flushes and a second queue next to one that has stored, deleted or is reading the same
 ///         records and others, small and too large for the cache; in every mode. What is stored before is seen.
 #[test]
 fn blocking_calls_see_what_their_thread_has_in_flight() {
@@ -305,7 +313,7 @@ fn blocking_calls_see_what_their_thread_has_in_flight() {
                 0 => seen(store.get(namespace, key).unwrap().map(|value| value.to_vec())),
                 1 => seen(store.run(|txn| Ok(txn.read(namespace, key)?.map(|value| value.to_vec()))).unwrap()),
                 2 => store.run(|txn| txn.update(namespace, 50 + key, &value)).unwrap(),
-                3 => seen(store.get_many(namespace, &[key.into()]).unwrap().remove(0).map(|value| value.to_vec())),
+                3 => seen(store.get_many(namespace, [key]).unwrap().remove(0).map(|value| value.to_vec())),
                 4 => store.flush().unwrap(),
                 5 => {
                     other.put(1, namespace, key, b"other");
@@ -330,13 +338,13 @@ fn blocking_calls_see_what_their_thread_has_in_flight() {
 }
 
 /// Goal:   a thread with changes in flight that waits for another one's Put does not keep that from its end.
-/// Method: on a file, where ring writes go on beside their thread: updates, some of them being written, and unflushed puts of more
-///         than may be dirty, so that the queue's thread waits for the cleaner's rounds.
+/// Method: on a file, where ring writes continue without their thread: updates, some of them being written, and unflushed puts of more
+///         than may be dirty, so the queue's thread waits for the cleaner's rounds.
 #[test]
 fn a_queue_in_flight_does_not_hold_up_cleaning() {
     let dir = tempfile::tempdir().unwrap();
     let device = Device::create(dir.path().join("device"), &CreateOptions::new(256 << 20)).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let namespace = device.create_namespace("n", &keys).unwrap();
     let options = StoreOptions { write_mode: WriteMode::Back, ..StoreOptions::new(1 << 20) };
     let store = Store::open(device, &options).unwrap();
@@ -359,13 +367,12 @@ fn a_queue_in_flight_does_not_hold_up_cleaning() {
 
 /// Goal:   a change that panics takes nothing along: neither the thread, nor a lock, nor other operations.
 /// Method: a panicking update of a record that is known, of one that must be read, and of one that a transaction has locked, each
-///         with good ones around it; the panic comes through, the others are answered, and the record can be changed.
+///         with good ones around it; the panic comes through, the others complete, and the record can be changed.
 #[test]
 fn a_panicking_change_takes_nothing_along() {
     let (_, store, namespace) = open(WriteMode::Through, false);
     (0..8u64).for_each(|key| store.put(namespace, key, b"old").unwrap());
-    let (device, locked_store, _) = open(WriteMode::Through, false);
-    (0..8u64).for_each(|key| device.put(namespace, key, b"old").unwrap());
+    let (_, locked_store, _) = open_filled();
     for (store, is_locked) in [(&store, false), (&locked_store, false), (&locked_store, true)] {
         let mut queue = store.queue(8);
         let mut txn = store.begin().unwrap();
@@ -399,13 +406,12 @@ fn a_panicking_change_takes_nothing_along() {
 }
 
 /// Goal:   nor when the queue is dropped, by a thread that panics or not: all is brought to its end, and the first panic is heard of if
-///         none is under way.
+///         none is in progress.
 /// Method: two panicking updates among good ones, of records that must be read; the queue is dropped at once.
 #[test]
 fn a_panicking_change_takes_nothing_along_at_the_end() {
     for panics_already in [false, true] {
-        let (device, store, namespace) = open(WriteMode::Through, false);
-        (0..8u64).for_each(|key| device.put(namespace, key, b"old").unwrap());
+        let (_device, store, namespace) = open_filled();
         let caught = catch_unwind(AssertUnwindSafe(|| {
             let mut queue = store.queue(8);
             for key in 0..8u64 {
@@ -429,8 +435,8 @@ fn a_panicking_change_takes_nothing_along_at_the_end() {
     }
 }
 
-/// Goal:   a change of a queue that is lost is not kept, and who has seen it is not answered as if it were.
-/// Method: a queue whose Puts fail once they are under way; a get, an update that keeps the record, and a transaction see its
+/// Goal:   a change of a queue that is lost is not kept, and a caller that has seen it is not completed as if it were.
+/// Method: a queue whose Puts fail after they are in progress; a get, an update that keeps the record, and a transaction see its
 ///         change before it fails.
 #[test]
 fn lost_changes_take_their_readers_along() {
@@ -451,14 +457,14 @@ fn lost_changes_take_their_readers_along() {
     assert!(answers.is_empty());
     queue.poll(true, &mut answers);
     assert!(answers.pop().unwrap().result.is_err());
-    assert!(matches!(txn.commit(), Err(StoreError::DependencyLost)));
+    assert!(matches!(txn.commit(), Err(kaml::Error::DependencyLost)));
     while reader.in_flight() > 0 {
         reader.poll(true, &mut answers);
     }
     answers.sort_by_key(|answer| answer.token);
     let [found, kept] = [0, 1].map(|at| &answers[at].result);
     assert_eq!(found.as_ref().unwrap().as_deref(), Some(&b"old"[..]));
-    assert!(matches!(kept, Err(StoreError::DependencyLost)), "{kept:?}");
+    assert!(matches!(kept, Err(kaml::Error::DependencyLost)), "{kept:?}");
 }
 
 /// Goal:   a read of the device that was overtaken does not bring an old value back.
@@ -484,7 +490,7 @@ fn overtaken_reads_bring_nothing_back() {
     assert_eq!(store.get(ns, 1u64).unwrap().as_deref(), Some(&b"new"[..]));
 }
 
-/// Goal:   a queue below which something is broken for good does not keep its thread for ever when it is dropped.
+/// Goal:   a queue below which something is broken for good does not keep its thread forever when it is dropped.
 /// Method: the device's queue panics whenever it is polled, with a put in flight.
 #[test]
 fn queues_end_although_their_polls_panic() {
@@ -498,10 +504,10 @@ fn queues_end_although_their_polls_panic() {
         controls.panic_queued.store(true, Ordering::Relaxed);
         say.send(catch_unwind(AssertUnwindSafe(|| drop(queue))).is_err()).unwrap();
     });
-    assert!(said.recv_timeout(Duration::from_secs(20)).unwrap(), "whoever dropped it hears of the panic");
+    assert!(said.recv_timeout(Duration::from_secs(20)).unwrap(), "dropping it reports the panic");
 }
 
-/// Goal:   a change that the device refuses at once leaves no lock behind.
+/// Goal:   a change that the device refuses at once leaves no lock after.
 /// Method: an update of an unflushed record while the device refuses Puts; then a transaction takes the lock.
 #[test]
 fn refused_changes_leave_no_lock() {

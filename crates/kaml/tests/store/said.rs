@@ -1,4 +1,4 @@
-//! What transactions said before a crash, and whether what is there afterwards agrees.
+//! What transactions reported before a crash, and whether what exists afterwards agrees.
 
 use crate::moves::{Rng, transact};
 use crate::serial::{self, Access, Did, Record, Saw};
@@ -12,7 +12,7 @@ fn writes(record: &Record) -> impl Iterator<Item = &Access> {
     record.accesses.iter().filter(|access| access.did == Did::Write)
 }
 
-/// What children said: transactions by id, and those that were answered.
+/// What children reported: transactions by id, and those that completed.
 #[derive(Default)]
 pub(crate) struct Said {
     pub(crate) records: HashMap<u64, Record>,
@@ -45,7 +45,7 @@ impl Said {
         }
     }
 
-    /// What was not flushed by a child that was killed need not be there.
+    /// What was not flushed by a child that was killed need not exist.
     pub(crate) fn forget_flushes(&mut self) {
         self.done.clear();
         self.flushes.clear();
@@ -67,7 +67,7 @@ impl Said {
         let survivors: HashSet<u64> = chains.iter().map(|(_, id)| *id).collect();
         for id in &survivors {
             for Access { key, .. } in writes(&self.records[id]) {
-                assert!(chains.contains(&(*key, *id)), "transaction {id} is there, but not its write of key {key}");
+                assert!(chains.contains(&(*key, *id)), "transaction {id} exists, but not its write of key {key}");
             }
         }
         survivors
@@ -80,7 +80,7 @@ impl Said {
         for (id, record) in &self.records {
             let wrote = writes(record).next().is_some();
             let answered = self.answered.contains(id);
-            assert!(!(wrote && answered) || survivors.contains(id), "answered, but gone: {record:?}");
+            assert!(!(wrote && answered) || survivors.contains(id), "acknowledged, but gone: {record:?}");
             if survivors.contains(id) || answered {
                 for access in &record.accesses {
                     let is_there = |id| survivors.contains(&id);
@@ -95,7 +95,7 @@ impl Said {
     }
 }
 
-/// Threads that run transactions and say so, until the power is gone.
+/// Threads that run transactions and report them, until the power is gone.
 pub(crate) struct Sayers {
     is_delayed: bool,
     next: AtomicU64,
@@ -122,7 +122,7 @@ impl Sayers {
         while !is_over() {
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             let Ok(mut txn) = store.begin() else { continue };
-            // A read that fails, or a lock that is not given, leaves nothing behind.
+            // A read that fails, or a lock that is not given, leaves nothing.
             let Ok(accesses) = transact(&mut txn, ns, id, rng, keys, false) else { continue };
             self.said.lock().unwrap().records.insert(id, Record { id, accesses, span: (0, 1) });
             let waits = !self.is_delayed || rng.below(6) == 0;
@@ -143,7 +143,7 @@ impl Sayers {
         }
     }
 
-    /// What all of them said.
+    /// What all of them reported.
     pub(crate) fn said(self) -> Said {
         self.said.into_inner().unwrap()
     }

@@ -3,10 +3,10 @@
 //! Every write of a value is unique: the value begins with the id of the transaction that wrote it. So a reader depends
 //! on the writer of what it read. Versions of a key that are known to follow each other, because the second writer read
 //! the first one's, make a *chain*. A blind write, and an insert where nothing was, begin a chain; a delete ends one.
-//! Nothing stands between the versions of a chain, so of two chains of a key one lies wholly before the other. Which
+//! Nothing lies between the versions of a chain, so one of two chains of a key lies wholly before the other. Which
 //! one is deduced: if the beginning of one comes before the end of the other by what is known already (dependencies, and
-//! that whoever was answered comes before whoever began later), so do all of it and its readers. Who found nothing
-//! read before a chain began, unless a delete may stand between. This is repeated until nothing new follows.
+//! that a transaction that completed comes before one that began later), so do all of it and its readers. One that found nothing
+//! read before a chain began, unless a delete may lie between. This is repeated until nothing new follows.
 //!
 //! The history has no (strictly) serial order if that has a cycle, if a version has two successors, or if more
 //! inserts found nothing than there were deletes, and one. Nothing is assumed, so a correct history is never refused;
@@ -46,7 +46,7 @@ pub(crate) struct Access {
 pub(crate) struct Record {
     pub(crate) id: u64,
     pub(crate) accesses: Vec<Access>,
-    /// When it began and when it was answered, on one clock.
+    /// When it began and when it completed, on one clock.
     pub(crate) span: (u64, u64),
 }
 
@@ -59,7 +59,7 @@ struct Chain {
     deleted: bool,
     /// The first one found that there was nothing.
     on_nothing: bool,
-    /// Who read the last version and did not replace it.
+    /// Transactions that read the last version and did not replace it.
     last_readers: Vec<usize>,
 }
 
@@ -67,7 +67,7 @@ struct Chain {
 #[derive(Default)]
 struct Key {
     chains: Vec<Chain>,
-    /// Who found nothing.
+    /// Transactions that found nothing.
     found_nothing: Vec<usize>,
 }
 
@@ -134,7 +134,7 @@ fn keys(history: &[Record], graph: &mut Graph) -> Result<BTreeMap<u64, Key>, Str
 }
 
 impl Chain {
-    /// A delete of whatever was there, and nothing else.
+    /// A delete of whatever existed, and nothing else.
     fn is_delete(&self) -> bool {
         self.deleted && self.first == self.last
     }
@@ -164,7 +164,7 @@ impl Key {
     }
 
     /// Whether somebody who found nothing may have come after a chain: then it was deleted, at its end or by another
-    /// chain behind it.
+    /// chain after it.
     fn can_be_after(&self, reader: usize, at: usize, reach: &Reach) -> bool {
         let chain = &self.chains[at];
         let is_behind = |node: &usize| reach.has(reader, *node);
@@ -176,7 +176,7 @@ impl Key {
     }
 }
 
-/// Who comes before whom: transactions, and behind them the moments of the clock.
+/// Which precedes which: transactions, and after them the moments of the clock.
 struct Graph {
     edges: Vec<Vec<usize>>,
     count: usize,
@@ -194,7 +194,7 @@ impl Graph {
         graph
     }
 
-    /// What is its own successor says nothing.
+    /// What is its own successor reports nothing.
     fn edge(&mut self, from: usize, to: usize) {
         if from != to && !self.edges[from].contains(&to) {
             self.edges[from].push(to);
@@ -237,12 +237,12 @@ impl Graph {
         }
         match self.edges.len() - order.len() {
             0 => Ok(order),
-            count => Err(format!("{count} transactions and moments in or behind cycles")),
+            count => Err(format!("{count} transactions and moments in or after cycles")),
         }
     }
 }
 
-/// Who comes after whom.
+/// Which follows which.
 struct Reach {
     bits: Vec<u64>,
     words: usize,
@@ -279,7 +279,7 @@ fn the_checker_finds_anomalies() {
     assert!(!is_right(&skew(0)), "write skew");
     assert!(is_right(&skew(1)));
     let past = |begin| [record(1, &[write(0, 0)], (0, 2)), record(2, &[read(0, 0)], (begin, 4))];
-    assert!(!is_right(&past(3)), "absence read after an answered insert");
+    assert!(!is_right(&past(3)), "absence read after an acknowledged insert");
     assert!(is_right(&past(1)));
     assert!(!is_right(&[record(2, &[read(0, 77)], together)]), "dirty read");
 

@@ -1,7 +1,10 @@
 //! A device whose calls are counted, delayed and made to fail, and what all tests need.
 
 use kaml::store::{Backing, BatchReader, CommandQueue, Limits, PendingPut, Store, StoreOptions};
-use kaml::{Answer, Batch, Commit, CreateOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions};
+use kaml::{
+    Answer, Batch, Commit, CreateOptions, Device, Error, KeyBuf, KeyKind, KeyRef, NamespaceId, NamespaceOptions,
+};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
@@ -17,10 +20,12 @@ pub(crate) struct Controls {
     pub(crate) write_delay_us: AtomicU64,
     /// Between fixing the order of a submitted Put and its being durable.
     pub(crate) durable_delay_us: AtomicU64,
+    /// After the index was asked for keys in their order.
+    pub(crate) listed_delay_us: AtomicU64,
     hold_back: AtomicBool,
     pub(crate) fail_gets: AtomicBool,
     pub(crate) fail_writes: AtomicBool,
-    /// Where the next look whether a key is there waits twice before it is made, and the next Put or Get after it was.
+    /// Where the next look whether a key exists waits twice before it is made, and the next Put or Get after it was.
     pub(crate) looks: Gate,
     pub(crate) written: Gate,
     pub(crate) found: Gate,
@@ -28,7 +33,7 @@ pub(crate) struct Controls {
     pub(crate) writing: Gate,
     /// Submitted Puts are lost instead of becoming durable.
     pub(crate) lose_pending: AtomicBool,
-    /// Puts of several records are carried out, and nobody is told.
+    /// Puts of several records are executed, and nobody is notified.
     pub(crate) lose_answers: AtomicBool,
     /// There are queues, whose Puts are accepted and then fail.
     pub(crate) fail_queued: AtomicBool,
@@ -37,7 +42,7 @@ pub(crate) struct Controls {
 
 pub(crate) type Gate = Mutex<Option<Arc<Barrier>>>;
 
-/// Lets the next one who comes wait at a gate: the answer is waited at once to know that it is there, and again to let it go.
+/// Lets the next one who comes wait at a gate: the answer is waited at once to know that it exists, and again to let it go.
 pub(crate) fn shut(gate: &Gate) -> Arc<Barrier> {
     let barrier = Arc::new(Barrier::new(2));
     *gate.lock().unwrap() = Some(barrier.clone());
@@ -74,7 +79,7 @@ impl Drop for HoldBack<'_> {
     }
 }
 
-/// A real device behind controls.
+/// A real device after controls.
 #[derive(Clone)]
 pub(crate) struct Controlled {
     pub(crate) device: Device,
@@ -82,7 +87,7 @@ pub(crate) struct Controlled {
 }
 
 fn failure() -> Error {
-    kaml_device::Error::ReadOnly.into()
+    Error::ReadOnly
 }
 
 fn pause(us: &AtomicU64) {
@@ -116,7 +121,7 @@ impl BatchReader for Counted {
     fn get_many(
         &mut self,
         namespace: NamespaceId,
-        keys: &[Key],
+        keys: &[KeyRef<'_>],
         answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
     ) {
         self.controls.gets.fetch_add(keys.len() as u64, Ordering::Relaxed);
@@ -131,17 +136,17 @@ struct Failing {
 }
 
 impl CommandQueue for Failing {
-    fn get(&mut self, token: u64, namespace: NamespaceId, key: Key) -> Result<(), Error> {
+    fn get(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>) -> Result<(), Error> {
         self.queue.get(token, namespace, key)
     }
 
-    fn put(&mut self, token: u64, _: NamespaceId, _: Key, _: Option<&[u8]>) -> Result<(), Error> {
+    fn put(&mut self, token: u64, _: NamespaceId, _: KeyRef<'_>, _: Option<&[u8]>) -> Result<(), Error> {
         self.failed.push(Answer { token, result: Err(failure()) });
         Ok(())
     }
 
     fn poll(&mut self, wait: bool, answers: &mut Vec<Answer>) {
-        assert!(!self.controls.panic_queued.load(Ordering::Relaxed), "told to panic");
+        assert!(!self.controls.panic_queued.load(Ordering::Relaxed), "asked to panic");
         self.queue.poll(wait && self.failed.is_empty(), answers);
         answers.append(&mut self.failed);
     }
@@ -159,7 +164,7 @@ impl Backing for Controlled {
         fails.then(|| Box::new(failing()) as _)
     }
 
-    fn get_into(&self, namespace: NamespaceId, key: Key, value: &mut Vec<u8>) -> Result<bool, Error> {
+    fn get_into(&self, namespace: NamespaceId, key: KeyRef<'_>, value: &mut Vec<u8>) -> Result<bool, Error> {
         self.controls.gets.fetch_add(1, Ordering::Relaxed);
         pause(&self.controls.get_delay_us);
         if self.controls.fail_gets.load(Ordering::Relaxed) {
@@ -175,9 +180,26 @@ impl Backing for Controlled {
         Box::new(Counted { reader: self.device.reader(), controls: self.controls.clone() })
     }
 
-    fn exists(&self, namespace: NamespaceId, key: Key) -> Result<bool, Error> {
+    fn exists(&self, namespace: NamespaceId, key: KeyRef<'_>) -> Result<bool, Error> {
         pass(&self.controls.looks);
         self.device.exists(namespace, key)
+    }
+
+    fn is_ordered(&self, namespace: NamespaceId) -> Result<bool, Error> {
+        Backing::is_ordered(&self.device, namespace)
+    }
+
+    fn ordered_keys(
+        &self,
+        namespace: NamespaceId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        reverse: bool,
+        count: usize,
+    ) -> Result<Vec<KeyBuf>, Error> {
+        let keys = Backing::ordered_keys(&self.device, namespace, lower, upper, reverse, count);
+        pause(&self.controls.listed_delay_us);
+        keys
     }
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
@@ -226,7 +248,7 @@ impl Backing for Controlled {
     }
 }
 
-/// A device in memory with one namespace of integer keys, and a store over it.
+/// A device in memory with one namespace, of integer keys by default, and a store over it.
 pub(crate) struct World {
     pub(crate) device: Device,
     pub(crate) controls: Arc<Controls>,
@@ -236,15 +258,20 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(options: &StoreOptions) -> World {
+        World::with_keys(KeyKind::U64, options)
+    }
+
+    /// With keys of this kind.
+    pub(crate) fn with_keys(kind: KeyKind, options: &StoreOptions) -> World {
         let device = Device::in_memory(&CreateOptions::new(256 << 20)).unwrap();
-        let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+        let keys = NamespaceOptions::records(kind);
         let ns = device.create_namespace("n", &keys).unwrap();
         let controls = Arc::new(Controls::default());
         let store = Store::open(Controlled { device: device.clone(), controls: controls.clone() }, options).unwrap();
         World { device, controls, ns, store }
     }
 
-    /// Waits until so many Puts were handed to the device: the locks of the last one's transaction are taken then.
+    /// Waits until this many Puts were handed to the device: the locks of the last one's transaction are taken then.
     pub(crate) fn wait_for_writes(&self, count: u64) {
         while self.controls.writes.load(Ordering::Relaxed) < count {
             std::thread::sleep(Duration::from_millis(1));

@@ -2,7 +2,7 @@
 
 use crate::moves::Rng;
 use crate::world::{World, shut};
-use kaml::store::{Backing, Store, StoreError, StoreOptions, Update, WriteMode};
+use kaml::store::{Backing, Store, StoreOptions, Update, WriteMode};
 use kaml::{CreateOptions, Device, KeyKind, NamespaceOptions, VersionOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ fn puts_are_durable_at_flush() {
     assert_eq!(world.controls.writes.load(Ordering::Relaxed), 1, "what is clean is not written again");
 }
 
-/// Goal:   unflushed records of a namespace that was deleted beside the store keep those of others from nothing.
+/// Goal:   unflushed records of a namespace that was deleted next to the store keep those of others from nothing.
 /// Method: records of two namespaces in turns, one of these is deleted on the device; a flush makes the others durable, and the budget
 ///         is free again.
 #[test]
@@ -54,7 +54,7 @@ fn deleted_namespaces_keep_nothing_back() {
 
 /// Goal:   when memory runs out unflushed records are cleaned, and none is lost or stale; the budget is kept meanwhile.
 /// Method: 30 000 random puts, deletes and gets of 3000 keys through a small cache, against a map; flush; compare the
-///         device. Then the same while the device takes its time, so that much is changed that is just being cleaned.
+///         device. Then the same while the device takes its time, so much is changed that is just being cleaned.
 #[test]
 fn cleaning_makes_room() {
     for write_delay_us in [0, 500] {
@@ -190,7 +190,7 @@ fn a_failed_flush_can_be_repeated() {
     let world = World::new(&back(1 << 20));
     (0..50u64).for_each(|key| world.store.put(world.ns, key, b"x").unwrap());
     world.controls.fail_writes.store(true, Ordering::Relaxed);
-    assert!(matches!(world.store.flush(), Err(StoreError::Device(_))));
+    assert!(matches!(world.store.flush(), Err(kaml::Error::ReadOnly)));
     world.controls.fail_writes.store(false, Ordering::Relaxed);
     world.store.flush().unwrap();
     (0..50u64).for_each(|key| assert_eq!(world.device.get(world.ns, key).unwrap().unwrap(), b"x"));
@@ -199,12 +199,12 @@ fn a_failed_flush_can_be_repeated() {
 
 /// Goal:   a value that its namespace does not take is refused at once, by every way into the store, and does no harm to others'
 ///         records: neither unflushed ones nor commits that are not durable yet.
-/// Method: a version that is too long beside good records, in write-back mode and with delayed durability; a flush.
+/// Method: a version that is too long together with good records, in write-back mode and with delayed durability; a flush.
 #[test]
 fn too_long_versions_are_refused_at_once() {
     for durability_delay in [Duration::ZERO, Duration::from_secs(3600)] {
         let world = World::new(&StoreOptions { durability_delay, ..back(32 << 20) });
-        let versions = NamespaceOptions { keys: KeyKind::U64, ..VersionOptions::default().into() };
+        let versions = NamespaceOptions::versions(KeyKind::U64, VersionOptions::default());
         let space = world.device.create_namespace("versions", &versions).unwrap();
         let long = vec![1; Backing::value_bytes_max(&world.device, space) as usize + 1];
         world.store.put(world.ns, 1u64, b"put").unwrap();
@@ -221,8 +221,8 @@ fn too_long_versions_are_refused_at_once() {
         for result in
             results.chain([world.store.put(space, 1u64, &long), world.store.run(|txn| txn.insert(space, 1u64, &long))])
         {
-            let Err(StoreError::Device(error)) = result else { panic!("{result:?}") };
-            assert!(matches!(error.command(), Some(kaml_device::Error::ValueTooLarge { .. })), "{error}");
+            let Err(error) = result else { panic!("{result:?}") };
+            assert!(matches!(error, kaml::Error::ValueTooLarge { .. }), "{error}");
         }
         world.store.put(space, 2u64, &[1; 100 << 10]).unwrap();
         world.store.flush().unwrap();
@@ -233,14 +233,14 @@ fn too_long_versions_are_refused_at_once() {
 }
 
 /// Goal:   a flush of long versions, which all go through the ring, makes no Put that is too large for it.
-/// Method: versions as long as can be behind others of almost half a Put, and a flush.
+/// Method: versions as long as can be after others of almost half a Put, and a flush.
 #[test]
 fn long_versions_are_flushed() {
     let (ring_bytes, block_bytes) = (Some(8 << 20), Some(2 << 20));
     let device =
         Device::in_memory(&CreateOptions { ring_bytes, block_bytes, ..CreateOptions::new(512 << 20) }).unwrap();
     let versions = VersionOptions { buffer_bytes: 2_790_000, ..VersionOptions::default() };
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..versions.into() };
+    let keys = NamespaceOptions::versions(KeyKind::U64, versions);
     let space = device.create_namespace("versions", &keys).unwrap();
     let store = Store::open(device.clone(), &back(64 << 20)).unwrap();
     let longest = vec![1; Backing::value_bytes_max(&device, space) as usize];
@@ -276,7 +276,7 @@ fn lost_commits_leave_unflushed_puts() {
 }
 
 /// Goal:   a change of a queue that is lost takes no unflushed put along, nor one that came before it.
-/// Method: a queue whose Puts fail once they are under way updates and replaces an unflushed record, then a flush.
+/// Method: a queue whose Puts fail after they are in progress updates and replaces an unflushed record, then a flush.
 #[test]
 fn lost_changes_of_queues_leave_unflushed_puts() {
     let world = World::new(&back(1 << 20));
@@ -321,30 +321,28 @@ fn commits_that_nobody_heard_of_are_whole() {
 #[test]
 fn deletes_make_room_on_a_full_device() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let ns = device.create_namespace("n", &keys).unwrap();
     let full = (0..u64::MAX).find(|key| device.put(ns, *key, &[1; 4000]).is_err()).unwrap();
     let new = (1 << 32)..(1 << 32) + 1000u64;
     let store = Store::open(device.clone(), &back(16 << 20)).unwrap();
     new.clone().for_each(|key| store.put(ns, key, &[2; 1000]).unwrap());
     let error = store.flush().unwrap_err();
-    assert!(
-        matches!(error, StoreError::Device(error) if matches!(error.command(), Some(kaml_device::Error::Full { .. })))
-    );
+    assert!(matches!(error, kaml::Error::Full { .. }));
     (0..full / 2).for_each(|key| store.delete(ns, key).unwrap());
     store.flush().unwrap();
     new.for_each(|key| assert_eq!(device.get(ns, key).unwrap().unwrap(), [2; 1000]));
     (0..full).for_each(|key| assert_eq!(device.exists(ns, key).unwrap(), key >= full / 2));
 }
 
-/// Goal:   what a full device does not take fills the cache only so far: then puts are refused, of which nothing is there, now or
+/// Goal:   what a full device does not take fills the cache only so far: then puts are refused, and nothing of them exists, now or
 ///         later, the budget is kept, and deletes are taken.
 /// Method: fill the device; puts until one is refused; 2000 more, of new records and of those that were taken, plain ones and of a
 ///         queue; deletes of what the device has, and a flush.
 #[test]
 fn refused_puts_leave_nothing() {
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
-    let keys = NamespaceOptions { keys: KeyKind::U64, ..NamespaceOptions::default() };
+    let keys = NamespaceOptions::records(KeyKind::U64);
     let ns = device.create_namespace("n", &keys).unwrap();
     let full = (0..u64::MAX).find(|key| device.put(ns, *key, &[1; 4000]).is_err()).unwrap();
     let store = Store::open(device.clone(), &back(2 << 20)).unwrap();
@@ -353,7 +351,7 @@ fn refused_puts_leave_nothing() {
     let refused = (first..).find(|key| store.put(ns, *key, &[2; 1000]).is_err()).unwrap();
     for key in (refused..refused + 2000).chain(first..first + 10) {
         if key % 2 == 0 {
-            assert!(matches!(store.put(ns, key, &[3; 1000]), Err(StoreError::Device(_))), "{key}");
+            assert!(matches!(store.put(ns, key, &[3; 1000]), Err(kaml::Error::Full { .. })), "{key}");
         } else {
             queue.put(0, ns, key, &[3; 1000]);
             queue.poll(true, &mut answers);
@@ -386,13 +384,13 @@ fn transactions_keep_puts_and_loads_away() {
             assert_eq!(value.unwrap().as_deref(), Some(&b"old"[..]));
         }
         let key = if records_per_lock == 1 { 17u64 } else { 18 };
-        assert!(matches!(store.put(ns, key, b"new"), Err(StoreError::LockTimeout { .. })));
+        assert!(matches!(store.put(ns, key, b"new"), Err(kaml::Error::LockTimeout { .. })));
         let (mut queue, mut answers) = (store.queue(4), Vec::new());
         if writers > 0 && records_per_lock > 1 {
             let before = world.gets();
             queue.get(0, ns, 20u64);
             queue.poll(false, &mut answers);
-            assert!(matches!(store.get(ns, 21u64), Err(StoreError::LockTimeout { .. })));
+            assert!(matches!(store.get(ns, 21u64), Err(kaml::Error::LockTimeout { .. })));
             assert_eq!((answers.len(), world.gets()), (0, before));
         }
         drop(txns);
@@ -402,7 +400,7 @@ fn transactions_keep_puts_and_loads_away() {
     }
 }
 
-/// Goal:   an unflushed put stays, whatever becomes of commits of its record before it and after it.
+/// Goal:   an unflushed put is kept, whatever becomes of commits of its record before it and after it.
 /// Method: a commit with early release that is lost after the put; one that the device refuses after the put; then a flush.
 #[test]
 fn puts_outlive_commits_that_fail() {
@@ -414,7 +412,7 @@ fn puts_outlive_commits_that_fail() {
         world.controls.lose_pending.store(true, Ordering::Relaxed);
         let writer = scope.spawn(|| store.run(|txn| txn.update(ns, 1u64, b"lost")));
         world.wait_for_writes(1);
-        let mut early = store.begin().unwrap(); // gets the lock when it is given back
+        let mut early = store.begin().unwrap(); // gets the lock when it is released
         assert_eq!(early.read(ns, 1u64).unwrap().as_deref(), Some(&b"lost"[..]));
         early.abort().unwrap();
         store.put(ns, 1u64, b"kept").unwrap();
@@ -431,8 +429,8 @@ fn puts_outlive_commits_that_fail() {
 }
 
 /// Goal:   two contents of a record are never on their way together: the older one could come last.
-/// Method: a flush that waited for a transaction is about to store the record; then it is put again, and much else, so that
-///         records are cleaned; the flush goes on.
+/// Method: a flush that waited for a transaction is about to store the record; then it is put again, and much else, so
+///         records are cleaned; the flush continues.
 #[test]
 fn older_contents_do_not_come_last() {
     let world = World::new(&back(1 << 20));
@@ -465,7 +463,7 @@ fn older_contents_do_not_come_last() {
 }
 
 /// Goal:   who waits for a record that is being written is woken when it is written.
-/// Method: a transaction waits behind a flush whose Put is held back; lock waits may take longer than the test may.
+/// Method: a transaction waits after a flush whose Put is held back; lock waits may take longer than the test may.
 #[test]
 fn who_waits_for_cleaning_is_woken() {
     let world = World::new(&StoreOptions { lock_timeout: Duration::from_secs(20), ..back(1 << 20) });

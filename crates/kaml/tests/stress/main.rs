@@ -2,11 +2,12 @@
 //!
 //! `KAML_STRESS_SECONDS` sets how long it runs, else a few seconds.
 
-#[allow(dead_code, reason = "the power stays on, and there is space")]
+#[allow(dead_code, reason = "the power does not fail, and there is space")]
 mod everything;
 
-use everything::{Disk, Owner, Rng, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
+use everything::{Disk, Owner, Scale, Spaces, Trouble, disturb, roll_back, take_snapshot};
 use kaml::{CreateOptions, Device, OpenOptions, VersionOptions};
+use kaml_testkit::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,8 +46,8 @@ fn everything_at_once() {
     let mut device = Device::create(&path, &CreateOptions::new(64 << 20)).unwrap();
     let spaces = Spaces::create(&device, &SCALE);
     let mut owners: Vec<Owner> =
-        (0..=THREADS).map(|thread| Owner::new(thread, Rng(thread * 7919 + 12345), spaces, SCALE)).collect();
-    let mut disks = [0, 1].map(|half| Disk::new(Rng(99 + half), &SCALE, half));
+        (0..=THREADS).map(|thread| Owner::new(thread, Rng::new(thread * 7919 + 12345), spaces, SCALE)).collect();
+    let mut disks = [0, 1].map(|half| Disk::new(Rng::new(99 + half), &SCALE, half));
     let (steps, disturbed) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut moved = 0;
     for number in 0..ROUNDS {
@@ -80,7 +81,7 @@ fn everything_at_once() {
                     }
                 })
             });
-            let mut rng = Rng(number + 777);
+            let mut rng = Rng::new(number + 777);
             Stop(stop).during(|| {
                 while begin.elapsed() < round && !stop.load(Ordering::Relaxed) {
                     disturb(device, spaces, &mut rng, Trouble::None);
@@ -105,7 +106,7 @@ fn everything_at_once() {
     assert!(steps > 100 && disturbed > 5, "{steps} steps, {disturbed} disturbances");
 }
 
-/// Who panics takes the others along, so that the test ends.
+/// A panic ends the other threads too, so the test ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Stop<'_> {

@@ -1,4 +1,4 @@
-//! What `kaml serve` says while it runs: events as lines on standard error.
+//! The log of `kaml serve`: events as lines on standard error.
 //!
 //! Lives here:       levels.
 //! Lives elsewhere:  the events (`tracing`, in the libraries), the lines (`tracing-subscriber`).
@@ -7,16 +7,16 @@
 use clap::ValueEnum;
 use tracing_subscriber::filter::LevelFilter;
 
-/// How much is said.
+/// How much is reported.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
     /// Nothing
     Off,
-    /// What was lost, or cannot go on
+    /// What was lost, or cannot continue
     Error,
-    /// And what somebody should look at
+    /// And what an operator should look at
     Warn,
-    /// And what happens now and then
+    /// And occasional events
     Info,
     /// And each connection
     Debug,
@@ -34,7 +34,7 @@ impl Level {
     }
 }
 
-/// From now on events of this level and above are said.
+/// From now on events of this level and above are reported.
 pub fn start(level: Level) {
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level.filter());
     // Another subscriber can only be one of a test: then that one listens.

@@ -1,7 +1,7 @@
 //! Roots that the disk refuses to read, in a file with a real mirror.
 
 use super::*;
-use crate::format::root::RootError;
+use crate::error::RootError;
 use kaml_flash::{CAPACITY_BYTES_MIN, FileMedium, FormatOptions, OpenOptions, Overlay};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -99,8 +99,8 @@ impl Used {
     }
 
     fn value(&self, core: &Core, medium: &dyn Medium) -> Vec<u8> {
-        let slot = core.slot(self.id, &Key::from(1)).unwrap();
-        let bytes = slot.len.chunks_max() as usize * core.geometry.chunk_bytes as usize;
+        let slot = core.slot(self.id, Key::from(1)).unwrap();
+        let bytes = slot.len.chunks_max() as usize * core.log.geometry.chunk_bytes as usize;
         let mut io = Io::Read { at: ChunkAddr(slot.at), into: AlignedBuf::zeroed(bytes) };
         medium.execute(&mut io).unwrap();
         let Io::Read { into, .. } = io else { unreachable!("still a read") };
@@ -109,9 +109,9 @@ impl Used {
     }
 }
 
-/// Goal:   a slot that the disk refuses to read keeps nothing from being opened while the mirror tells what was there, and can be
+/// Goal:   a slot that the disk refuses to read keeps nothing from being opened while the mirror shows what existed, and can be
 ///         read again before another root is written to it.
-/// Method: sectors of either slot: in the root, behind it where it is looked at, far behind; opened to read, then to go on, and after
+/// Method: sectors of either slot: in the root, after it where it is looked at, far after; opened to read, then to continue, and after
 ///         that and two more roots once more.
 #[test]
 fn refused_slots_are_told_by_the_mirror() {
@@ -135,7 +135,7 @@ fn refused_slots_are_told_by_the_mirror() {
     }
     let medium = used.refusing(&[(0, 3584), (1, 3584), (MIRROR, 0)]);
     let (core, _) = Core::open(&*medium).unwrap();
-    assert_eq!(used.value(&core, &*medium), b"new", "what stands behind roots does not count");
+    assert_eq!(used.value(&core, &*medium), b"new", "what is after roots does not count");
 }
 
 /// Goal:   the slot that was refused holds the root before another one is written: a cut meanwhile leaves it.
@@ -152,9 +152,9 @@ fn refused_slots_are_written_again_first() {
     }
 }
 
-/// Goal:   where it cannot be known whether the newest root was in the slot that is refused, opening names the slot, and salvage says
+/// Goal:   where it cannot be known whether the newest root was in the slot that is refused, opening names the slot, and salvage reports
 ///         so, too, and finds what is in pages.
-/// Method: either slot refused beside a mirror that is refused, too, that is torn, or that is of an older root; then both slots.
+/// Method: either slot refused with a mirror that is refused, too, that is torn, or that is of an older root; then both slots.
 #[test]
 fn doubtful_roots_are_named() {
     let used = Used::new();
@@ -188,7 +188,7 @@ fn doubtful_roots_are_named() {
     assert_eq!(used.value(&core, &over), b"new");
 }
 
-/// In the copy of the device, beside whoever has it open.
+/// In the copy of the device, while another caller has it open.
 fn overwrite_mirror(used: &Used, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).open(used.dir.path().join("copy")).unwrap();

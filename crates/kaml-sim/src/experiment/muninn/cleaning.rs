@@ -1,4 +1,4 @@
-//! How well memory tells what is live: what a merge decides by before it reads anything.
+//! How well memory shows what is live: what a merge decides by before it reads anything.
 //!
 //! Lives here:       Figure 10.
 //! Implements:       paper:Muninn 4.4.1, 6.5.
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 /// Puts of each key, on average, in quarters.
 const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
-/// Segments of a version table here, so that chains have tables enough for internal versions.
+/// Segments of a version table here, so chains have tables enough for internal versions.
 const COMBINED: u32 = 16;
 /// Tables of an internal version, as two sizes.
 const TABLES: [usize; 2] = [2, 4];
@@ -109,7 +109,7 @@ fn shared(
     what: &str,
     steps: &mut Steps<'_>,
 ) -> Result<[Option<(f64, f64)>; TABLES.len()], RigError> {
-    // All tables have the same shape, so that bits can be compared.
+    // All tables have the same shape, so bits can be compared.
     let bloom = BloomOptions { growth_permille: 1000, combined: COMBINED, ..BloomOptions::default() };
     let mut device = scale.device(workload.puts * workload.pair_bytes.1, Index::Bloom(bloom))?;
     fill(&mut device, workload, what, steps)?;

@@ -27,7 +27,7 @@ const DIES: u32 = 8;
 /// Blocks of a device beyond those that data fill: an eighth, and some for each die to write to.
 const SPARE: u64 = 8;
 const SPARE_BLOCKS: u64 = 96;
-/// A versioned namespace's buffer is a quarter of the ring unless it is told.
+/// A versioned namespace's buffer is a quarter of the ring by default.
 const RING_OF_BUFFERS: u64 = 4;
 /// Puts that become durable together.
 const PUTS_TOGETHER: u32 = 32;
@@ -90,7 +90,7 @@ impl Device {
         let medium = flash(data_bytes, options.buffer_bytes, seed)?;
         Core::format(&medium)?;
         let (mut core, _) = Core::open(&medium)?;
-        let space = NamespaceOptions { keys: KeyKind::U64, versions: Some(options), ..NamespaceOptions::default() };
+        let space = NamespaceOptions::versions(KeyKind::U64, options);
         let space = core.create_namespace("versions", &space)?;
         let queue = SimQueue::new(&medium);
         let (started, done) = (Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ impl Device {
         let mut reader = self.core.reader().versions(self.space)?;
         reader.look(|versions, _| look(versions.columns())).map_err(|error| match error {
             FindError::Refused(error) => error.into(),
-            FindError::NeedIndex => RigError::Stuck("an index that was loaded is not there".to_owned()),
+            FindError::NeedIndex => RigError::Stuck("an index that was loaded is missing".to_owned()),
         })
     }
 
@@ -134,7 +134,7 @@ impl Device {
         Ok(())
     }
 
-    /// Hands out what the firmware wants, and lets the next thing happen.
+    /// Submits what the firmware emits, and lets the next thing happen.
     fn turn(&mut self, idle_turns: &mut u32) -> Result<(), RigError> {
         if let Some((id, io)) = self.core.begin_persist() {
             self.queue.submit(id, io);
@@ -170,21 +170,21 @@ impl Device {
     /// Puts.
     pub(super) fn put(&mut self, key: u64, value: &[u8]) -> Result<(), RigError> {
         let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        let op = Op { namespace: self.space, key: Key::from(key), body, condition: Condition::Always };
+        let op = Op { namespace: self.space, key: Key::from(key).into(), body, condition: Condition::Always };
         let mut idle_turns = 0;
         self.frame = loop {
             match self.core.stage(&[op]) {
                 Ok(frame) => break frame,
                 Err(StageError::Busy) => self.turn(&mut idle_turns)?,
                 Err(StageError::NeedIndex(id)) => self.core.load_index(&self.medium, id)?,
-                Err(StageError::Refused(error)) => return Err(error.into()),
+                Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => return Err(error.into()),
             }
         };
         self.staged += 1;
         if self.staged == PUTS_TOGETHER { self.commit() } else { Ok(()) }
     }
 
-    /// Everything that was put is durable, nothing is under way.
+    /// Everything that was put is durable, nothing is in progress.
     pub(super) fn rest(&mut self) -> Result<(), RigError> {
         if self.staged > 0 {
             self.commit()?;
@@ -208,7 +208,7 @@ impl Device {
         &self.medium
     }
 
-    /// What became of puts of so many bytes.
+    /// What became of puts of this many bytes.
     pub(super) fn stored(&mut self, put_bytes: u64) -> Result<Stored, RigError> {
         let pages = self.medium.page_counts().written;
         self.look(|columns| {

@@ -80,7 +80,7 @@ impl Workload {
     }
 }
 
-/// Of a number of 0 to 1, by Newton's method: sums and quotients are the same on every machine, a library's roots need
+/// The root of a number of 0 to 1, by Newton's method: sums and quotients are the same on every machine, a library's roots need
 /// not be.
 fn cube_root(x: f64) -> f64 {
     let mut root = 1.0;
@@ -97,7 +97,7 @@ fn cube_root(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Goal:   Pareto keys are as skewed as Basho's: the truncated distribution has its quantiles where the formula says.
+    /// Goal:   Pareto keys are as skewed as Basho's: the truncated distribution has its quantiles where the formula puts them.
     /// Method: many draws; the share below two bounds.
     #[test]
     fn pareto_is_skewed_as_its_formula_says() {

@@ -22,7 +22,7 @@ const BUFFER_MIB_MIN: u64 = 4;
 const QUICK_KEYS: u64 = 60_000;
 /// With fewer, nothing would ever leave the page buffer.
 const KEYS_MIN: u64 = 20_000;
-/// Steps that filling is told of in.
+/// Steps in which filling reports progress.
 pub(super) const FILL_STEPS: usize = 20;
 /// Lookups of a kind.
 const LOOKUPS: u64 = 500_000;
@@ -76,7 +76,7 @@ impl Scale {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Index {
     Bloom(BloomOptions),
-    /// Bits of a fingerprint; 0: what a namespace has unless it is told.
+    /// Bits of a fingerprint; 0: the default of a namespace.
     Columns(u32),
 }
 
@@ -84,7 +84,7 @@ pub(super) enum Index {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stored {
     pub(super) versions: u64,
-    /// Of these versions, as they stand in pages.
+    /// These versions, as they are in pages.
     pub(super) bytes: u64,
     /// Bytes of the pages that segments have for versions. Tables have pages of their own in the same segments, which are
     /// counted as written; the paper's filters are elsewhere.
@@ -212,7 +212,7 @@ pub(super) fn look_up(
     let mut rng = Rng::new(mix(workload.seed ^ age as u64));
     let puts = age.puts(workload.puts);
     let mut expected = Vec::new();
-    // They read little, so chance has much to say.
+    // They read little, so chance matters much.
     let lookups = if age == Age::Absent { 8 * lookups } else { lookups };
     let mut reads = Reads { lookups, ..Reads::default() };
     for lookup in 0..lookups {

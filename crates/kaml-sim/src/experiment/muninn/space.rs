@@ -25,7 +25,7 @@ fn filled(
     Ok((device, filled))
 }
 
-/// A Pareto workload where the paper says that segments stay a third empty has few keys: about so many puts of each.
+/// A Pareto workload where the paper reports that segments stay a third empty has few keys: about this many puts of each.
 const PARETO_PUTS_OF_KEY: u64 = 400;
 /// Pairs of mixed sizes.
 const MIXED_BYTES: (u64, u64) = (64, 1983);

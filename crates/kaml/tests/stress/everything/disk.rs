@@ -2,8 +2,9 @@
 //!
 //! Lives here:       writes, reads and trims, one at a time and in flight, compared with a stamp for each block.
 
-use super::{BLOCK_BYTES, Fate, Met, Rng, Scale, Trouble, is_misread};
+use super::{BLOCK_BYTES, Fate, Met, Scale, Trouble, is_misread};
 use kaml::{Device, Error, NamespaceId};
+use kaml_testkit::Rng;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -77,7 +78,7 @@ impl Disk {
             }
             queue.poll(!in_flight.is_empty(), &mut answers);
             for answer in answers.drain(..) {
-                let (blocks, stamp) = in_flight.remove(&answer.token).expect("answered once");
+                let (blocks, stamp) = in_flight.remove(&answer.token).expect("completed one time");
                 self.ended(device, disk, blocks, stamp, answer.result.map(|found| found.map(|bytes| bytes.into_vec())));
             }
         }
@@ -92,7 +93,7 @@ impl Disk {
     /// What to write, 0 to trim; or to read.
     fn any_stamp(&mut self) -> Option<u64> {
         match self.rng.below(10) {
-            0..=3 => Some(self.rng.next() | 1),
+            0..=3 => Some(self.rng.draw() | 1),
             4 => Some(0),
             _ => None,
         }
@@ -137,7 +138,7 @@ impl Disk {
         let found: Vec<u64> = read.chunks(BLOCK_BYTES).map(stamp_of).collect();
         let (stamps, is_trim) = (&mut self.stamps[blocks.clone()], stamp == 0);
         let changed = found.iter().filter(|found| **found == stamp).count();
-        assert!(is_trim || changed == 0 || changed == stamps.len(), "a part of a write of blocks {blocks:?} is there");
+        assert!(is_trim || changed == 0 || changed == stamps.len(), "a part of a write of blocks {blocks:?} exists");
         for (old, found) in stamps.iter_mut().zip(found) {
             assert!(found == *old || found == stamp, "{found} in blocks {blocks:?}");
             *old = found;

@@ -14,13 +14,14 @@ pub(crate) use operator::{disturb, roll_back, take_snapshot};
 pub(crate) use owner::Owner;
 
 use kaml::{BlockOptions, Device, Error, Key, KeyKind, NamespaceId, NamespaceOptions, VersionOptions};
+use kaml_testkit::Rng;
 
 /// How much there is of everything.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
     /// Keys of each thread in each namespace.
     pub(crate) keys: u64,
-    /// Longest value that goes the way of small ones, and of large ones.
+    /// Longest value that is treated as a small one, and as a large one.
     pub(crate) len_max: u64,
     pub(crate) large_len_max: u64,
     /// Blocks of each half of the disk, which share a unit if they are odd, and those of one command.
@@ -39,13 +40,13 @@ pub(crate) enum Trouble {
     None,
     /// There is no space for new data: refused, and nothing has changed.
     Full,
-    /// The power goes: nobody knows whether the command was carried out, and there are no others after it.
+    /// Power fails: nobody knows whether the command was executed, and there are no others after it.
     Cut,
     /// A read is refused, or a bit flips on its way: what needs it is refused, and nothing has changed. Space is short, too.
     Misread,
     /// From some moment on there is no space below for programs: what needs one is refused, and nothing has changed.
     NoSpace,
-    /// Bits flip on the way of a read, so rarely that it comes right when it is repeated: nothing is refused but for want of space.
+    /// Bits flip on the way of a read, so rarely that it comes right when it is repeated: nothing is refused except where there is no space.
     Flip,
 }
 
@@ -57,7 +58,7 @@ enum Fate {
 }
 
 impl Trouble {
-    /// Whether it is the reason of an error, which says that there is no space.
+    /// Whether it is the reason of an error, which states that there is no space.
     fn lacks_space(self, error: &Error) -> bool {
         self != Trouble::Cut && self.explains(error) && (is_full(error) || is_without_space(error))
     }
@@ -89,58 +90,37 @@ impl Trouble {
 }
 
 pub(crate) fn is_forgotten(error: &Error) -> bool {
-    matches!(error.command(), Some(kaml_device::Error::Versions(kaml::VersionError::NoSnapshot { .. })))
+    matches!(error, Error::NoSnapshot { .. })
 }
 
 fn is_unknown(error: &Error) -> bool {
-    matches!(error.command(), Some(kaml_device::Error::UnknownNamespace(_)))
+    matches!(error, kaml::Error::UnknownNamespace(_))
 }
 
 fn is_misread(error: &Error) -> bool {
-    use kaml_device::Error as E;
-    use kaml_flash::MediumError::ReadFailed;
-    let damage = |error: &E| {
-        matches!(
-            error,
-            E::Corrupt { .. } | E::SegmentDamaged { .. } | E::IndexDamaged { .. } | E::Medium(ReadFailed { .. })
-        )
-    };
-    error.command().is_some_and(damage)
+    use Error as E;
+    matches!(error, E::Corrupt { .. } | E::VersionsDamaged { .. } | E::IndexDamaged { .. } | E::ReadFailed { .. })
 }
 
 fn is_full(error: &Error) -> bool {
-    matches!(error.command(), Some(kaml_device::Error::Full { .. }))
+    matches!(error, kaml::Error::Full { .. })
 }
 
 pub(crate) fn is_without_space(error: &Error) -> bool {
-    matches!(error.command(), Some(kaml_device::Error::Medium(kaml_flash::MediumError::NoSpace { .. })))
+    matches!(error, Error::NoSpace { .. })
 }
 
 /// Eight of them are a unit of the namespace.
 const BLOCK_BYTES: usize = 512;
-pub(crate) struct Rng(pub(crate) u64);
 
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// Most values are small, few are as long as take the way of large ones.
-    fn value(&mut self, scale: &Scale) -> Content {
-        let len = match self.below(100) {
-            0..=69 => self.below(scale.len_max / 8),
-            70..=96 => self.below(scale.len_max),
-            _ => self.below(scale.large_len_max),
-        };
-        Content { seed: self.next(), len: len as usize }
-    }
+/// Most values are small, few are as long as take the way of large ones.
+pub(crate) fn value(rng: &mut Rng, scale: &Scale) -> Content {
+    let len = match rng.below(100) {
+        0..=69 => rng.below(scale.len_max / 8),
+        70..=96 => rng.below(scale.len_max),
+        _ => rng.below(scale.large_len_max),
+    };
+    Content { seed: rng.draw(), len: len as usize }
 }
 
 /// A value that can be made again.
@@ -170,14 +150,14 @@ pub(crate) struct Spaces {
 
 impl Spaces {
     pub(crate) fn create(device: &Device, scale: &Scale) -> Spaces {
-        let records = |keys| NamespaceOptions { keys, ..NamespaceOptions::default() };
+        let records = |keys| NamespaceOptions::records(keys);
         let blocks = BlockOptions::new(BLOCK_BYTES as u32, 2 * scale.blocks);
         let create = |name: &str, options| device.create_namespace(name, &options).unwrap();
         Spaces {
             numbers: create("numbers", records(KeyKind::U64)),
             text: create("text", records(KeyKind::Bytes)),
-            kept: create("kept", NamespaceOptions { versions: Some(scale.versions), ..records(KeyKind::U64) }),
-            disk: create("disk", NamespaceOptions { blocks: Some(blocks), ..NamespaceOptions::default() }),
+            kept: create("kept", NamespaceOptions::versions(KeyKind::U64, scale.versions)),
+            disk: create("disk", NamespaceOptions::from(blocks)),
         }
     }
 
@@ -194,7 +174,7 @@ type Change = (Address, Option<Content>);
 pub(crate) struct Met {
     pub(crate) refused: u64,
     pub(crate) unknown: u64,
-    /// Of these, those that turned out to be carried out.
+    /// Those of them that turned out to be executed.
     pub(crate) survived: u64,
 }
 

@@ -5,8 +5,9 @@
 
 use super::operator::trespass;
 use super::pasts::{KEEP_LAST, Pasts};
-use super::{Address, Change, Content, Fate, Met, Rng, Scale, Spaces, Trouble, is_misread};
+use super::{Address, Change, Content, Fate, Met, Scale, Spaces, Trouble, is_misread};
 use kaml::{AsyncQueue, Batch, Condition, Device, Error, Key, NamespaceId};
+use kaml_testkit::Rng;
 use std::collections::HashMap;
 
 /// The records of one thread as they must be.
@@ -17,7 +18,7 @@ pub(crate) struct Owner {
     scale: Scale,
     model: HashMap<Address, Content>,
     pub(super) pasts: Pasts,
-    /// Commands that were carried out whole or not at all.
+    /// Commands that were executed whole or not at all.
     open: Vec<Vec<Change>>,
     /// The power is gone.
     is_over: bool,
@@ -51,7 +52,7 @@ impl Owner {
     }
 
     fn value(&mut self, space: NamespaceId) -> Content {
-        let value = self.rng.value(&self.scale);
+        let value = super::value(&mut self.rng, &self.scale);
         if space == self.spaces.kept {
             Content { len: self.rng.below(self.scale.kept_len_max) as usize, ..value }
         } else {
@@ -93,7 +94,7 @@ impl Owner {
             Some(Condition::Always | Condition::UnchangedSince(_)) | None => true,
         };
         match &result {
-            Err(error) if matches!(error.command(), Some(kaml_device::Error::Conflict { .. })) => {
+            Err(error) if matches!(error, kaml::Error::Conflict { .. }) => {
                 assert!(!holds, "{at:?}: {error}");
             }
             _ => {
@@ -185,8 +186,9 @@ impl Owner {
         let (mut own, mut after) = (0, None);
         loop {
             let Some(page) = self.found(device.list(space, after, 100)) else { return };
-            for key in page.keys.iter().filter(|key| self.owns(space, key)) {
-                assert!(self.model.contains_key(&(space, *key)), "{space} {key} is listed");
+            let keys = page.keys.iter().map(|key| key.as_short().expect("keys are short"));
+            for key in keys.filter(|key| self.owns(space, key)) {
+                assert!(self.model.contains_key(&(space, key)), "{space} {key} is listed");
                 own += 1;
             }
             after = page.next;
@@ -263,7 +265,7 @@ impl Owner {
         }
     }
 
-    /// Everything is as it was in a snapshot again, which was taken while nothing was under way.
+    /// Everything is as it was in a snapshot again, which was taken while nothing was in progress.
     pub(super) fn rolled_back(&mut self, to: u32) {
         for (key, content) in self.pasts.rolled_back(to) {
             self.set((self.spaces.kept, key), content);
@@ -282,7 +284,7 @@ impl Owner {
                 self.apply(changes);
             } else {
                 let before = |at| self.model.get(at).copied();
-                assert!(last.keys().all(|at| is_there(at, before(at))), "a part of {last:?} is there");
+                assert!(last.keys().all(|at| is_there(at, before(at))), "a part of {last:?} exists");
             }
         }
     }
@@ -314,7 +316,7 @@ impl Owner {
             }
             queue.poll(!in_flight.is_empty(), &mut answers);
             for answer in answers.drain(..) {
-                let command = in_flight.remove(&answer.token).expect("answered once");
+                let command = in_flight.remove(&answer.token).expect("completed one time");
                 self.ended(command, answer.result.map(|found| found.map(|bytes| bytes.into_vec())));
             }
         }
@@ -335,7 +337,7 @@ impl Owner {
         }
     }
 
-    /// Changes of one batch, at most so many. Of records that keep their versions each is changed once.
+    /// Changes of one batch, at most this many. Of records that keep their versions each is changed once.
     fn changes(&mut self, max: u64) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         for _ in 0..=self.rng.below(max) {
@@ -347,8 +349,8 @@ impl Owner {
         changes
     }
 
-    /// A new value, or a delete; of what keeps its versions only if there is something to delete, so that it can be told whether it
-    /// was carried out.
+    /// A new value, or a delete; of what keeps its versions only if there is something to delete, so it can be determined whether it
+    /// was executed.
     fn change_of(&mut self, at: Address) -> Change {
         let may_delete = at.0 != self.spaces.kept || self.model.contains_key(&at);
         let is_delete = self.rng.below(4) == 0 && may_delete;

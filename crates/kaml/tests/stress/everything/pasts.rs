@@ -1,13 +1,13 @@
 //! Records that keep their versions, as they must be.
 //!
-//! Lives here:       every version of one thread's keys, which of them must still be there, and what snapshots show.
+//! Lives here:       every version of one thread's keys, which of them must still exist, and what snapshots show.
 //! Lives elsewhere:  the commands (`owner`).
 
 use super::{Content, is_forgotten};
 use kaml::{At, Device, Error, Key, NamespaceId, VersionKind};
 use std::collections::HashMap;
 
-/// So many versions of each key survive every merge.
+/// This many versions of each key survive every merge.
 pub(crate) const KEEP_LAST: u32 = 4;
 /// Snapshots that are remembered, besides the one that may be rolled back to.
 const SNAPSHOTS_MAX: usize = 4;
@@ -19,7 +19,7 @@ struct Past {
     content: Option<Content>,
     /// No rollback hides it.
     is_seen: bool,
-    /// As long as it is among the last that are seen, it is there.
+    /// As long as it is among the last that are seen, it exists.
     is_kept: bool,
 }
 
@@ -27,7 +27,7 @@ struct Past {
 struct Snapshot {
     number: u32,
     seen: HashMap<Key, Vec<bool>>,
-    /// Nothing was under way: it may be rolled back to.
+    /// Nothing was in progress: it may be rolled back to.
     is_of_all: bool,
 }
 
@@ -116,7 +116,7 @@ impl Pasts {
                 Some((_, older)) => rest = older,
                 None => assert!(
                     !(past.is_seen && past.is_kept && seen <= KEEP_LAST),
-                    "{key}: {past:?}, {seen} back, is not there: {found:?}"
+                    "{key}: {past:?}, {seen} back, is missing: {found:?}"
                 ),
             }
         }
@@ -124,7 +124,7 @@ impl Pasts {
         Ok(())
     }
 
-    /// What is seen now is what was seen in a snapshot: of older versions than the newest of each key some may be gone. Answers what
+    /// What is seen now is what was seen in a snapshot: of older versions than the newest of each key some may be gone. Returns what
     /// the keys have become.
     pub(crate) fn rolled_back(&mut self, to: u32) -> Vec<(Key, Option<Content>)> {
         let snapshot = self.snapshots.iter().find(|snapshot| snapshot.number == to).expect("remembered");
@@ -134,7 +134,7 @@ impl Pasts {
             let newest = then.iter().rposition(|seen| *seen);
             for (at, past) in pasts.iter_mut().enumerate() {
                 past.is_seen = then.get(at) == Some(&true);
-                past.is_kept = newest == Some(at) && past.content.is_some(); // a delete goes with what it hid
+                past.is_kept = newest == Some(at) && past.content.is_some(); // a delete is dropped with what it hid
             }
             newest_seen.push((*key, newest.and_then(|at| pasts[at].content)));
         }

@@ -1,0 +1,93 @@
+//! What a Put is made of, and why one is not staged.
+//!
+//! Lives here:       operations, conditions, refusals.
+//! Lives elsewhere:  staging (`staging`), what is wrong with a command (`error`).
+
+use crate::error::Error;
+use crate::format::record::suffix_bytes;
+use kaml_index::FullKey;
+
+/// When a record of a Put is to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Condition {
+    /// Always.
+    #[default]
+    Always,
+    /// Only if the key does not exist (spec:NVMe-KV Store option).
+    IfAbsent,
+    /// Only if the key exists.
+    IfPresent,
+    /// Only if no version of the key was put after this sequence, for certain; versioned namespaces only. A caller that has looked
+    /// at [`Core::newest_committed`](crate::Core::newest_committed) before reading a version knows by it that what was read is still the newest.
+    UnchangedSince(u64),
+}
+
+/// What a record of a Put does.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Stores a value.
+    Value {
+        /// Its bytes.
+        value: &'a [u8],
+        /// Their CRC32C, computed by the caller outside any lock.
+        crc32c: u32,
+    },
+    /// Stores a large value whose pages are programmed already.
+    Placed {
+        /// The answer to [`Core::place`](crate::Core::place), done.
+        ticket: u64,
+    },
+    /// Deletes the key.
+    Delete,
+}
+
+/// One record of a Put.
+#[derive(Clone, Copy, Debug)]
+pub struct Op<'a> {
+    /// The namespace.
+    pub namespace: u32,
+    /// The key.
+    pub key: FullKey<'a>,
+    /// What happens to it.
+    pub body: Body<'a>,
+    /// On what condition.
+    pub condition: Condition,
+}
+
+impl Op<'_> {
+    /// Whether it stores a value that is programmed before it is committed: from [`DIRECT_BYTES`] on, with what is stored after it.
+    pub fn is_large(&self) -> bool {
+        matches!(self.body, Body::Value { value, .. } if value.len() + suffix_bytes(&self.key) >= DIRECT_BYTES)
+    }
+}
+
+/// Why a Put was not staged.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StageError {
+    /// It never will be.
+    Refused(Error),
+    /// It never will be, because of records in this frame, which is not committed yet. A caller reports the error once
+    /// [`Core::committed`](crate::Core::committed) is beyond the frame: until then nobody knows whether the reason will ever be true.
+    RefusedAfter(u64, Error),
+    /// The index of this namespace must be loaded first ([`Core::load_index`](crate::Core::load_index)).
+    NeedIndex(u32),
+    /// Not now: wait until the firmware has made progress, then try again.
+    Busy,
+}
+
+impl From<Error> for StageError {
+    fn from(error: Error) -> Self {
+        StageError::Refused(error)
+    }
+}
+
+/// Values from this size on are programmed before they are committed, and only their place goes through the ring.
+pub const DIRECT_BYTES: usize = 32 << 10;
+
+/// A refusal that was decided by a record in this frame, or by committed records alone.
+pub(crate) fn refused_by(frame: Option<u64>, error: Error) -> StageError {
+    match frame {
+        Some(frame) => StageError::RefusedAfter(frame, error),
+        None => StageError::Refused(error),
+    }
+}

@@ -1,0 +1,18 @@
+//! The oldest block first.
+
+use super::{Candidate, Policy};
+
+/// The blocks form a ring, so records that live long are moved once in each round.
+#[derive(Debug)]
+pub(super) struct Fifo;
+
+impl Policy for Fifo {
+    fn worth(&self, candidate: &Candidate) -> f64 {
+        candidate.age as f64
+    }
+
+    /// The order levels wear by itself.
+    fn levels_wear(&self, _picks: u64, _behind: u32, _most: u32) -> bool {
+        false
+    }
+}

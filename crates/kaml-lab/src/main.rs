@@ -1,0 +1,44 @@
+//! The `kaml-lab` command line: the firmware on modelled flash, and the papers' experiments.
+//!
+//! Lives here:       flags, files, the live display.
+//! Lives elsewhere:  what is simulated and checked (`kaml-sim`); exit codes, output and signals (`kaml-terminal`).
+#![allow(unreachable_pub, reason = "a program exports nothing; `pub` marks the door of each module")]
+
+mod experiment;
+mod sim;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The laboratory of KAML: the firmware on modelled NAND, in virtual time, with faults and power cuts.
+#[derive(Parser)]
+#[command(name = "kaml-lab", version, propagate_version = true, max_term_width = 110)]
+#[command(after_help = "Examples:
+  kaml-lab sim run --seeds 14                      power cuts and faults, from seeds
+  kaml-lab experiment fig5 --out figures           a figure of the KAML paper
+  kaml-lab experiment muninn-fig9 --out figures    a figure of the Muninn paper
+
+The same board and seed give the same results on every machine. Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the firmware on modelled flash, under power cuts and faults
+    Sim(sim::Arguments),
+    /// Repeat the papers' device experiments on a modelled board
+    Experiment(experiment::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Sim(arguments) => arguments.run(),
+        Command::Experiment(arguments) => arguments.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

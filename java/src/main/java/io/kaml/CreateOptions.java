@@ -1,0 +1,48 @@
+package io.kaml;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+
+/**
+ * How a device is created. Options are values: each method returns another one.
+ *
+ * @param process whether what is durable survives the end of the process alone, not the loss of power; much faster
+ * @param force whether to format over what exists
+ * @param dies dies, which is the number of logs; 0 for the default
+ * @param ringBytes bytes of the commit ring; 0 for the default
+ */
+public record CreateOptions(boolean process, boolean force, int dies, long ringBytes) {
+    /** What suits most devices: durable through the loss of power. */
+    public static final CreateOptions DEFAULT = new CreateOptions(false, false, 0, 0);
+
+    /**
+     * The same, but what is durable survives only the end of the process.
+     *
+     * @return the options
+     */
+    public CreateOptions withProcessDurability() {
+        return new CreateOptions(true, force, dies, ringBytes);
+    }
+
+    /**
+     * The same, formatting over what exists.
+     *
+     * @return the options
+     */
+    public CreateOptions withForce() {
+        return new CreateOptions(process, true, dies, ringBytes);
+    }
+
+    MemorySegment encode(Arena arena) {
+        MemorySegment bytes = arena.allocate(48, 8);
+        bytes.set(JAVA_LONG, 0, 48);
+        bytes.set(JAVA_INT, 8, process ? 2 : 0);
+        bytes.set(JAVA_INT, 12, force ? 1 : 0);
+        bytes.set(JAVA_INT, 20, dies);
+        bytes.set(JAVA_LONG, 32, ringBytes);
+        return bytes;
+    }
+}

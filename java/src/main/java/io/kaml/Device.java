@@ -1,0 +1,293 @@
+package io.kaml;
+
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
+
+import java.lang.foreign.Arena;
+import java.lang.foreign.MemorySegment;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * A device: a file or a block device with records in namespaces. Many threads may use it at once. One process has it open at a time.
+ */
+public final class Device implements AutoCloseable {
+    final Handle handle;
+
+    private Device(long id) {
+        handle = new Handle(this, id, Native.CLOSE, Native.ABANDON);
+    }
+
+    /** A call that stores a device behind its last argument. */
+    private interface Opening {
+        int call(Arena arena, MemorySegment device);
+    }
+
+    private static Device opened(Opening opening) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment device = arena.allocate(JAVA_LONG);
+            Native.check(opening.call(arena, device));
+            return new Device(device.get(JAVA_LONG, 0));
+        }
+    }
+
+    /**
+     * Opens a device. After a crash this recovers everything that was acknowledged.
+     *
+     * @param path a file or block device
+     * @return the device
+     * @throws KamlException {@link Status#NO_FILE}, {@link Status#NOT_A_DEVICE}, {@link Status#LOCKED} and others
+     */
+    public static Device open(Path path) {
+        return opened((arena, device) ->
+                Native.status(Native.OPEN, arena.allocateFrom(path.toString()), MemorySegment.NULL, device));
+    }
+
+    /**
+     * Opens a device to be read only, beside other readers.
+     *
+     * @param path a file or block device
+     * @return the device
+     * @throws KamlException as {@link #open}
+     */
+    public static Device openReadOnly(Path path) {
+        return opened((arena, device) -> {
+            MemorySegment options = arena.allocate(24, 8);
+            options.set(JAVA_LONG, 0, 24);
+            options.set(JAVA_INT, 12, 1);
+            return Native.status(Native.OPEN, arena.allocateFrom(path.toString()), options, device);
+        });
+    }
+
+    /**
+     * Opens a device, or creates it first if its file does not exist or is empty. A new file begins with 64 MiB and grows by itself.
+     *
+     * @param path a file or block device
+     * @return the device
+     * @throws KamlException as {@link #open} and {@link #create}
+     */
+    public static Device openOrCreate(Path path) {
+        return openOrCreate(path, 0);
+    }
+
+    /**
+     * Opens a device, or creates it first if its file does not exist or is empty. A device that exists keeps its capacity.
+     *
+     * @param path a file or block device
+     * @param capacityBytes bytes of a new device; 0 for the whole of a block device, or for a file that grows by itself
+     * @return the device
+     * @throws KamlException as {@link #open} and {@link #create}
+     */
+    public static Device openOrCreate(Path path, long capacityBytes) {
+        return opened((arena, device) -> Native.status(
+                Native.OPEN_OR_CREATE, arena.allocateFrom(path.toString()), capacityBytes, MemorySegment.NULL, device));
+    }
+
+    /**
+     * Creates a device on a new file or on a block device, and opens it.
+     *
+     * @param path the file
+     * @param capacityBytes its bytes; 0 for the whole of a block device, or for a file that grows by itself
+     * @param options how
+     * @return the device
+     * @throws KamlException {@link Status#NOT_EMPTY} if something exists there, {@link Status#NO_SPACE} and others
+     */
+    public static Device create(Path path, long capacityBytes, CreateOptions options) {
+        return opened((arena, device) -> Native.status(
+                Native.CREATE, arena.allocateFrom(path.toString()), capacityBytes, options.encode(arena), device));
+    }
+
+    /**
+     * Creates a device in memory, for tests. Closing it drops it.
+     *
+     * @param capacityBytes its bytes
+     * @return the device
+     * @throws KamlException {@link Status#BAD_ARGUMENT} for a capacity that is too small
+     */
+    public static Device inMemory(long capacityBytes) {
+        return opened((arena, device) ->
+                Native.status(Native.CREATE_IN_MEMORY, capacityBytes, MemorySegment.NULL, device));
+    }
+
+    /**
+     * The version of libkaml that is loaded.
+     *
+     * @return such as "1.2.3"
+     */
+    public static String libraryVersion() {
+        return Native.version();
+    }
+
+    /**
+     * Creates a namespace; durable when it returns.
+     *
+     * @param name 1 to 255 bytes of UTF-8
+     * @param options what it is
+     * @return the namespace
+     * @throws KamlException {@link Status#NAMESPACE_EXISTS}, {@link Status#BAD_NAME}, {@link Status#TOO_MANY}
+     */
+    public Namespace createNamespace(String name, NamespaceOptions options) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment id = arena.allocate(JAVA_INT);
+            Native.check(Native.status(
+                    Native.CREATE_NAMESPACE, handle.id, arena.allocateFrom(name), options.encode(arena), id));
+            return new Namespace(this, id.get(JAVA_INT, 0));
+        }
+    }
+
+    /**
+     * Finds a namespace by its name.
+     *
+     * @param name its name
+     * @return the namespace
+     * @throws KamlException {@link Status#UNKNOWN_NAMESPACE}
+     */
+    public Namespace namespace(String name) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment id = arena.allocate(JAVA_INT);
+            Native.check(Native.status(Native.NAMESPACE, handle.id, arena.allocateFrom(name), id));
+            return new Namespace(this, id.get(JAVA_INT, 0));
+        }
+    }
+
+    /**
+     * Finds a namespace by its name, or creates it.
+     *
+     * @param name its name
+     * @param options what it is
+     * @return the namespace
+     * @throws KamlException as {@link #createNamespace}; {@link Status#BAD_ARGUMENT} if one of that name has other keys
+     */
+    public Namespace ensureNamespace(String name, NamespaceOptions options) {
+        while (true) {
+            for (NamespaceInfo info : namespaces()) {
+                if (info.name().equals(name)) {
+                    if (info.blocks() || info.keys() != options.keys() || info.versioned() != options.versioned()) {
+                        throw new KamlException(Status.BAD_ARGUMENT,
+                                "namespace " + name + " exists and is of another kind: " + info, false);
+                    }
+                    return new Namespace(this, info.id());
+                }
+            }
+            try {
+                return createNamespace(name, options);
+            } catch (KamlException failure) {
+                if (failure.status() != Status.NAMESPACE_EXISTS) {
+                    throw failure;
+                }
+                // Another thread was quicker.
+            }
+        }
+    }
+
+    /**
+     * Lists the namespaces in the order of their numbers.
+     *
+     * @return all of them
+     * @throws KamlException {@link Status#BAD_HANDLE} after the device was closed
+     */
+    public List<NamespaceInfo> namespaces() {
+        for (long room = 64;; room *= 4) {
+            try (Arena arena = Arena.ofConfined()) {
+                MemorySegment infos = arena.allocate(room * Native.NAMESPACE_INFO_BYTES, 8);
+                MemorySegment count = arena.allocate(JAVA_LONG);
+                Native.check(Native.status(Native.NAMESPACES, handle.id, infos, room, count));
+                long found = count.get(JAVA_LONG, 0);
+                if (found > room) {
+                    continue;
+                }
+                List<NamespaceInfo> list = new ArrayList<>((int) found);
+                for (long i = 0; i < found; i++) {
+                    MemorySegment info = infos.asSlice(i * Native.NAMESPACE_INFO_BYTES, Native.NAMESPACE_INFO_BYTES);
+                    list.add(new NamespaceInfo(info.get(JAVA_INT, 8), info.getString(24),
+                            KeyKind.values()[info.get(JAVA_INT, 12)], info.get(JAVA_LONG, 0),
+                            info.get(JAVA_INT, 16) != 0, info.get(JAVA_INT, 20) != 0));
+                }
+                return list;
+            }
+        }
+    }
+
+    /**
+     * Deletes a namespace with everything in it; durable when it returns.
+     *
+     * @param namespace the namespace
+     * @throws KamlException {@link Status#UNKNOWN_NAMESPACE}
+     */
+    public void deleteNamespace(Namespace namespace) {
+        Native.check(Native.status(Native.DELETE_NAMESPACE, handle.id, namespace.id()));
+    }
+
+    /**
+     * Stores and deletes all records of a batch, or none; durable when it returns.
+     *
+     * @param batch the records, in any namespaces of this device
+     * @throws KamlException {@link Status#EXISTS} or {@link Status#NOT_FOUND} for a condition that does not hold, {@link Status#FULL},
+     *     {@link Status#BATCH_TOO_LARGE} and others
+     */
+    public void write(Batch batch) {
+        batch.write(handle.id);
+    }
+
+    /**
+     * Opens a snapshot of all namespaces of records: what is durable now, to be read whatever is put or deleted meanwhile.
+     *
+     * @return the snapshot
+     * @throws KamlException {@link Status#TOO_MANY}
+     */
+    public Snapshot snapshot() {
+        return Snapshot.opened(Native.SNAPSHOT_OPEN, handle.id);
+    }
+
+    /**
+     * What open snapshots keep.
+     *
+     * @return counts and bytes
+     */
+    public SnapshotUsage snapshotUsage() {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment usage = arena.allocate(48, 8);
+            usage.set(JAVA_LONG, 0, 48);
+            Native.check(Native.status(Native.SNAPSHOT_USAGE, handle.id, usage));
+            return new SnapshotUsage(usage.getAtIndex(JAVA_LONG, 1), usage.getAtIndex(JAVA_LONG, 2),
+                    usage.getAtIndex(JAVA_LONG, 3), usage.getAtIndex(JAVA_LONG, 4), usage.getAtIndex(JAVA_LONG, 5));
+        }
+    }
+
+    /**
+     * The longest value.
+     *
+     * @return bytes
+     */
+    public long valueBytesMax() {
+        return limit(0);
+    }
+
+    /**
+     * The largest sum of values in one batch, in which a large value counts 48 bytes.
+     *
+     * @return bytes
+     */
+    public long batchBytesMax() {
+        return limit(1);
+    }
+
+    private long limit(int which) {
+        try (Arena arena = Arena.ofConfined()) {
+            MemorySegment limits = arena.allocate(JAVA_LONG, 2);
+            Native.check(Native.status(Native.LIMITS, handle.id, limits, limits.asSlice(8)));
+            return limits.getAtIndex(JAVA_LONG, which);
+        }
+    }
+
+    /**
+     * Closes the device, so it opens quickly the next time. Closing it again does nothing.
+     *
+     * @throws KamlException {@link Status#IN_USE} while a store is open over it: close that first
+     */
+    @Override
+    public void close() {
+        handle.close();
+    }
+}
