@@ -10,8 +10,10 @@
 ...     device.get(users, "ada")
 b'Ada Lovelace, Countess'
 
-It calls the shared library of the C API, ``libkaml.so.0``, which it searches at the path in ``KAML_LIBRARY``, and
-otherwise where the system looks. Calls leave the interpreter's lock, so threads run side by side.
+:meth:`Device.records` has the records of a namespace as a ``dict`` has them. ``kaml.aio`` is the same for ``asyncio``.
+
+A wheel contains the shared library of the C API, ``libkaml.so.0``. The path in ``KAML_LIBRARY`` takes precedence; without
+either, the library is searched where the system looks. Calls release the interpreter's lock, so threads run side by side.
 """
 
 from ._device import (
@@ -40,6 +42,7 @@ from ._errors import (
     Status,
 )
 from ._native import Key, version
+from ._records import Records
 from ._snapshot import DeviceSnapshot, KeyKind, Namespace
 from ._store import Store, Transaction, WriteMode
 
@@ -62,6 +65,7 @@ __all__ = [
     "NoFileError",
     "NoPermissionError",
     "NotFoundError",
+    "Records",
     "RetryableError",
     "Snapshot",
     "SnapshotTooOldError",

@@ -7,7 +7,9 @@ from ctypes import byref, c_size_t, c_uint32, c_uint64
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import _native as native
+from ._errors import Error, Status
 from ._native import CONSTANTS, Buffer, Key, call
+from ._records import Records
 from ._snapshot import DeviceSnapshot, KeyKind, Namespace
 from ._walk import listed, namespace_infos, walked
 
@@ -419,6 +421,26 @@ class Device(native.Owner):
         call("kaml_create_namespace", self._handle, native.name_bytes(name), byref(options), byref(found))
         return Namespace(found.value, name)
 
+    def ensure_namespace(
+        self,
+        name: str,
+        keys: KeyKind = KeyKind.BYTES,
+        versioned: bool = False,
+        version_buffer_bytes: int = 0,
+        merge_when_low: Optional[MergePolicy] = None,
+    ) -> Namespace:
+        """Finds a namespace by its name, or creates it with these options, as :meth:`create_namespace` does. One that exists
+        keeps its options; ``BAD_ARGUMENT`` if it takes other keys than ``keys``, or if ``versioned`` differs."""
+        while True:
+            for info in self._namespace_infos():
+                if info.name.decode() == name:
+                    return _as_requested(info, keys, versioned)
+            try:
+                return self.create_namespace(name, keys, versioned, version_buffer_bytes, merge_when_low)
+            except Error as failure:
+                if failure.status != Status.NAMESPACE_EXISTS:
+                    raise  # else another thread was quicker
+
     def namespace(self, name: str) -> Namespace:
         """Finds a namespace by its name."""
         found = c_uint32()
@@ -433,11 +455,29 @@ class Device(native.Owner):
         told = self._namespace_infos()
         return {Namespace(info.namespace_id, info.name.decode()): info.record_count for info in told}
 
+    def _record_count(self, namespace: Namespace) -> int:
+        for info in self._namespace_infos():
+            if info.namespace_id == native.id_of(namespace):
+                # Of a versioned namespace the device counts versions.
+                return sum(1 for _ in self.keys(namespace)) if info.versioned else info.record_count
+        raise Error(Status.UNKNOWN_NAMESPACE, f"there is no namespace {namespace.name!r} any more")
+
     def _kinds(self) -> Dict[int, int]:
         return {info.namespace_id: info.keys for info in self._namespace_infos()}
 
     def _namespace_infos(self) -> List[native.NamespaceOut]:
         return namespace_infos("kaml_namespaces", self._handle)
+
+    def records(self, namespace: Namespace) -> Records:
+        """The records of a namespace as a ``dict`` has them: ``records[key] = value`` is durable when it returns.
+
+        >>> with Device.in_memory(64 << 20) as device:
+        ...     users = device.records(device.ensure_namespace("users"))
+        ...     users["ada"] = b"Ada Lovelace"
+        ...     users["ada"], "alan" in users, len(users)
+        (b'Ada Lovelace', False, 1)
+        """
+        return Records(self, namespace)
 
     def delete_namespace(self, namespace: Namespace) -> None:
         """Deletes a namespace with everything in it; durable when it returns."""
@@ -460,6 +500,12 @@ class Device(native.Owner):
     def delete(self, namespace: Namespace, key: Key) -> None:
         """Deletes a record, whether it exists or not; durable when it returns."""
         call("kaml_delete", self._handle, native.id_of(namespace), *native.key_in(key))
+
+    def _delete_existing(self, namespace: Namespace, key: Key) -> None:
+        self.write(Batch().delete_if_present(namespace, key))
+
+    def _flushed(self) -> "Device":
+        return self
 
     def write(self, batch: Batch) -> None:
         """Stores a batch, all or nothing; durable when it returns."""
@@ -660,6 +706,17 @@ class Device(native.Owner):
             where = self._handle, native.id_of(namespace)
             call("kaml_merge_with_progress", *where, byref(rules), callback, None, byref(report))
         return MergeReport(*native.values_of(report, MergeReport._fields))
+
+
+def _as_requested(info: native.NamespaceOut, keys: KeyKind, versioned: bool) -> Namespace:
+    name = info.name.decode()
+    found = KeyKind(info.keys), bool(info.versioned)
+    if info.blocks or found != (KeyKind(keys), versioned):
+        kind = "blocks" if info.blocks else f"keys={found[0].name}, versioned={found[1]}"
+        wanted = f"keys={KeyKind(keys).name}, versioned={versioned}"
+        message = f"the namespace {name!r} has {kind}, not {wanted}; use another name, or open it with `namespace`"
+        raise Error(Status.BAD_ARGUMENT, message)
+    return Namespace(info.namespace_id, name)
 
 
 def _create_options(**fields: int) -> native.CreateOptions:

@@ -4,7 +4,6 @@ Every declaration here is compared with ``kaml.h`` by ``tests/test_header.py``.
 """
 
 import ctypes
-import ctypes.util
 import operator
 import os
 import sys
@@ -489,12 +488,17 @@ _NUMBERS = {
 
 
 def _load() -> ctypes.CDLL:
-    name = os.environ.get("KAML_LIBRARY") or ctypes.util.find_library("kaml") or f"libkaml.so.{VERSION_MAJOR}"
+    name = f"libkaml.so.{VERSION_MAJOR}"
+    bundled = os.path.join(os.path.dirname(__file__), name)  # in a wheel
+    name = os.environ.get("KAML_LIBRARY") or (bundled if os.path.exists(bundled) else name)
     try:
         library = ctypes.CDLL(name)
     except OSError as failure:
-        where = "set KAML_LIBRARY to its path, or install it where the system searches"
-        raise ImportError(f"{failure} ({where})") from failure
+        remedy = (
+            "install a wheel of kaml, which contains the library; or build it with crates/kaml-capi/install.sh PREFIX "
+            f"and set KAML_LIBRARY=PREFIX/lib/libkaml.so.{VERSION_MAJOR}"
+        )
+        raise ImportError(f"the library of kaml cannot be loaded: {failure} ({remedy})") from failure
     for function, (restype, argtypes) in FUNCTIONS.items():
         declared = getattr(library, function)
         declared.restype, declared.argtypes = restype, argtypes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple
 from . import _native as native
 from ._errors import Error, RetryableError, Status
 from ._native import CONSTANTS, Buffer, Key, call
+from ._records import Records
 from ._snapshot import DeviceSnapshot
 
 if TYPE_CHECKING:
@@ -99,6 +100,13 @@ class Store(native.Owner):
         """Deletes a record, whether it exists or not; durable as the write mode specifies."""
         call("kaml_store_delete", self._handle, native.id_of(namespace), *native.key_in(key))
 
+    def _delete_existing(self, namespace: "Namespace", key: Key) -> None:
+        self.run(lambda txn: txn.delete(namespace, key))
+
+    def _flushed(self) -> "Device":
+        self.flush()
+        return self._device
+
     def range(
         self,
         namespace: "Namespace",
@@ -130,6 +138,10 @@ class Store(native.Owner):
         return self.range(
             namespace, *native.prefix_range(prefix), limit=limit, reverse=reverse, keys_only=keys_only
         )
+
+    def records(self, namespace: "Namespace") -> Records:
+        """The records of a namespace as a ``dict`` has them, through the cache. To list or count all keys it flushes the store first."""
+        return Records(self, namespace)
 
     def read_only(self) -> DeviceSnapshot:
         """Begins a transaction that only reads, for a ``with`` block: a snapshot of what is durable. It takes no locks, waits for nobody, and is
