@@ -12,6 +12,7 @@ mod import;
 mod info;
 mod list;
 mod ls;
+mod manual;
 mod namespace;
 mod quickstart;
 mod quickstart_past;
@@ -83,6 +84,10 @@ pub enum Command {
     Restore(backup::RestoreArguments),
     /// Copy everything readable of a damaged device to a new one
     Salvage(salvage::Arguments),
+    /// Print what makes a shell complete commands and flags
+    Completions(manual::CompletionsArguments),
+    /// Write the man pages of all commands
+    Man(manual::ManArguments),
     /// The child process of `quickstart`
     #[command(hide = true, name = quickstart::WRITER)]
     QuickstartWriter(quickstart::WriterArguments),
@@ -119,6 +124,8 @@ impl Command {
             Command::Backup(arguments) => arguments.run(),
             Command::Restore(arguments) => arguments.run(),
             Command::Salvage(arguments) => arguments.run(),
+            Command::Completions(arguments) => arguments.run(),
+            Command::Man(arguments) => arguments.run(),
             Command::QuickstartWriter(arguments) => arguments.run(),
         }
     }
