@@ -1,4 +1,4 @@
-// Two records in one atomic Put, and one of them read back.
+// Two records in one atomic Put, and one of them read back. It can be run again and again.
 #include <kaml.h>
 #include <stdio.h>
 
@@ -9,9 +9,8 @@ int main(int argc, char **argv) {
     void *value;
     size_t length;
 
-    if (kaml_create(path, 64 << 20, NULL, &device) || kaml_create_namespace(device, "users", NULL, &users)) {
-        goto failed;
-    }
+    if (kaml_open_or_create(path, 64 << 20, NULL, &device)) goto failed;
+    if (kaml_namespace(device, "users", &users) && kaml_create_namespace(device, "users", NULL, &users)) goto failed;
     {
         const kaml_record records[] = {
             {users, KAML_PUT, "ada", 3, "Ada Lovelace", 12},

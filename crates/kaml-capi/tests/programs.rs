@@ -85,6 +85,31 @@ fn the_first_program_runs() {
     everywhere("examples/first.c", |printed| assert_eq!(printed, "Ada Lovelace\n"));
 }
 
+/// Goal:   every program of the C guide works, and works again; the first one is the example.
+/// Method: compile each as C, run it twice in an empty directory.
+#[test]
+fn the_guide_runs_twice() {
+    let page = std::fs::read_to_string(here("../../docs/guide/c.md")).expect("the guide");
+    let programs: Vec<&str> =
+        page.split("```c\n").skip(1).map(|block| block.split("```\n").next().expect("some text")).collect();
+    assert!(programs.len() >= 3, "only {} were found", programs.len());
+    assert_eq!(programs[0], std::fs::read_to_string(here("examples/first.c")).expect("the example"));
+    for text in programs {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (source, program) = (dir.path().join("program.c"), dir.path().join("program"));
+        std::fs::write(&source, text).expect("it can be written");
+        run(Command::new("gcc")
+            .args(["-std=c99", "-o"])
+            .arg(&program)
+            .args(WARNINGS)
+            .arg(source)
+            .args(pkg_config(&["--cflags", "--libs"])));
+        for _ in 0..2 {
+            run(Command::new(&program).current_dir(dir.path()).env("LD_LIBRARY_PATH", prefix().join("lib")));
+        }
+    }
+}
+
 /// Goal:   a program that is static as a whole links with what `pkg-config --static` prints, and works.
 /// Method: link the shortest program with `-static`; left out where the system has no static libc.
 #[test]

@@ -4,6 +4,7 @@
 //! Lives elsewhere:  the laboratory's generator and its worlds (`kaml-sim`), what one test file needs.
 //! May be called by: tests.
 
+mod guides;
 mod held;
 mod held_queue;
 mod rng;
