@@ -16,6 +16,7 @@ mod range;
 mod restore;
 mod store;
 mod tree;
+mod ttl;
 mod walk;
 mod whole;
 

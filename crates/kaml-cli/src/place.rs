@@ -14,6 +14,10 @@ use std::ops::Bound;
 /// A device that commands on records work on; they mean what those of [`Device`] do.
 #[allow(missing_docs, reason = "as the commands of `Device` are called")]
 pub trait Place: Send + Sync {
+    /// The device itself, if it is not on another machine.
+    fn local(&self) -> Option<&Device> {
+        None
+    }
     fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error>;
     fn create_namespace(&self, name: &str, options: &NamespaceOptions) -> Result<NamespaceId, Error>;
     fn set_namespace(&self, namespace: NamespaceId, change: &NamespaceChange) -> Result<(), Error>;
@@ -117,6 +121,10 @@ macro_rules! same_calls {
 
 impl Place for Device {
     same_calls! { Device }
+
+    fn local(&self) -> Option<&Device> {
+        Some(self)
+    }
 
     fn namespaces(&self) -> Result<Vec<NamespaceInfo>, Error> {
         Ok(Device::namespaces(self))

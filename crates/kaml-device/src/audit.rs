@@ -43,6 +43,8 @@ struct FoundRecord {
     long: Option<Box<[u8]>>,
     /// Bytes of the value that a caller gave.
     value_bytes: u64,
+    /// When it expires; 0 for never, and if that is damaged.
+    expires: u64,
 }
 
 impl FoundRecord {
@@ -126,12 +128,12 @@ impl BlockAudit {
     pub(crate) fn records(
         &self,
         geometry: &Geometry,
-    ) -> impl Iterator<Item = (ChunkAddr, u32, &Record, FullKey<'_>, u64)> {
+    ) -> impl Iterator<Item = (ChunkAddr, u32, &Record, FullKey<'_>, [u64; 2])> {
         self.records.iter().filter_map(|(extent, seen)| {
             let (Examined::Whole(seen) | Examined::BadValue(seen)) = seen else { return None };
             let page = (extent.start / geometry.chunks_per_page()) as usize;
             let at = geometry.chunk_at(BlockIndex(self.block), extent.start);
-            Some((at, extent.chunk_count, &seen.record, seen.full_key(), self.page_sequences[page]))
+            Some((at, extent.chunk_count, &seen.record, seen.full_key(), [self.page_sequences[page], seen.expires]))
         })
     }
 
@@ -310,7 +312,8 @@ fn look_at(bytes: &[u8]) -> Examined {
     let key = stored.and_then(|stored| record.full_key(stored));
     let long = key.filter(|key| !key.long_bytes().is_empty()).map(|key| key.long_bytes().into());
     let value_bytes = stored.and_then(|stored| record.own_value_bytes(stored)).unwrap_or(0) as u64;
-    let seen = FoundRecord { record, long, value_bytes };
+    let expires = stored.and_then(|stored| record.expires(stored)).unwrap_or(0);
+    let seen = FoundRecord { record, long, value_bytes, expires };
     match stored {
         Some(stored) if crc_fast::crc32_iscsi(stored) == record.value_crc => Examined::Whole(seen),
         _ => Examined::BadValue(seen),

@@ -11,7 +11,7 @@ use crate::command::DIRECT_BYTES;
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::oob::{Extent, extents};
-use crate::format::record::{Record, RecordHeader, RecordKind};
+use crate::format::record::{Record, RecordHeader};
 use crate::gate::Pin;
 use crate::lifetime::Class;
 use crate::moves::Move;
@@ -198,6 +198,8 @@ pub struct ScannedRecord<'a> {
     pub slot: Slot,
     /// Its value; nothing if that does not match its checksum.
     pub value: Option<&'a [u8]>,
+    /// When it expires, in milliseconds since 1970; 0 for never, and if its value is nothing.
+    pub expires: u64,
     /// Bytes that are stored of it besides the header.
     stored_bytes: u32,
     sequence: u64,
@@ -281,7 +283,7 @@ impl BlockRead {
 }
 
 fn scan(bytes: &[u8], slot: Slot) -> Option<ScannedRecord<'_>> {
-    let record: Record = RecordHeader::check(bytes).filter(|record| record.kind == RecordKind::Value)?;
+    let record: Record = RecordHeader::check(bytes).filter(|record| record.kind.is_value())?;
     let stored = bytes.get(RecordHeader::BYTES..record.page_bytes())?;
     let is_whole = crc_fast::crc32_iscsi(stored) == record.value_crc;
     // The bytes of a long key follow the value: they are as whole as that is.
@@ -293,6 +295,7 @@ fn scan(bytes: &[u8], slot: Slot) -> Option<ScannedRecord<'_>> {
         true => Some(&stored[..record.own_value_bytes(stored)?]),
         false => None,
     };
+    let expires = if is_whole { record.expires(stored)? } else { 0 };
     let (namespace, stored_bytes, sequence) = (record.namespace, record.value_len, record.sequence);
-    Some(ScannedRecord { namespace, key, slot, value, stored_bytes, sequence })
+    Some(ScannedRecord { namespace, key, slot, value, expires, stored_bytes, sequence })
 }

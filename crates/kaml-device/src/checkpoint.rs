@@ -8,6 +8,7 @@
 
 use crate::blocks::BlockState;
 use crate::core::Core;
+use crate::expiries::ExpiryCursor;
 use crate::format::crc32c_append;
 use crate::format::root::Run;
 use crate::index::ImageCursor;
@@ -20,6 +21,8 @@ use crate::stream::StreamWriter;
 
 /// Segments copied per step, so no Put waits long: 48 KiB each.
 const SEGMENTS_PER_STEP: usize = 4;
+/// Times of records copied per step: some 100 KiB.
+const EXPIRIES_PER_STEP: usize = 4096;
 
 /// The image of an index begins again, if it is being written: the index has been replaced by a copy with another layout.
 pub(crate) fn restart(checkpoint: &mut Checkpoint, roots: &mut RootCommit, namespace: u32) {
@@ -89,7 +92,13 @@ impl Core {
         let space = self.spaces.get_mut(&namespace).expect("deleted namespaces leave the list");
         space.dirty = false;
         let entry = self.log.journal.next_entry();
-        Some(Job { namespace, cursor: Some(ImageCursor::Start), entry, out: StreamWriter::default() })
+        Some(Job {
+            namespace,
+            cursor: Some(ImageCursor::Start),
+            expiries: ExpiryCursor::Start,
+            entry,
+            out: StreamWriter::default(),
+        })
     }
 
     /// Copies the next segments of an index; true when there are no more.
@@ -103,6 +112,14 @@ impl Core {
             return true;
         }
         let index = space.index.as_ref().expect("a changed index is loaded");
+        // First, and before the index: a record that expires meanwhile leaves both, and its journal entry finds what the image has of it.
+        while !matches!(job.expiries, ExpiryCursor::End) {
+            let from = std::mem::replace(&mut job.expiries, ExpiryCursor::End);
+            job.expiries = space.expiries.image_next(from, EXPIRIES_PER_STEP, &mut job.out.tail);
+            if !matches!(job.expiries, ExpiryCursor::End) {
+                return false;
+            }
+        }
         for _ in 0..SEGMENTS_PER_STEP {
             let Some(cursor) = job.cursor.take() else { return true };
             job.cursor = index.image_next(cursor, &mut job.out.tail);

@@ -22,6 +22,19 @@ pub enum Condition {
     UnchangedSince(u64),
 }
 
+/// When a record that is put expires: nobody sees it any more, and its room is released.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Expires {
+    /// After the time to live of its namespace, if that has one.
+    #[default]
+    Default,
+    /// Never.
+    Never,
+    /// At this time of the [device's clock](crate::DeviceClock), in milliseconds since 1970. A time that has passed: the record is never
+    /// seen, and replaces what there was.
+    At(u64),
+}
+
 /// What a record of a Put does.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
@@ -52,6 +65,8 @@ pub struct Op<'a> {
     pub body: Body<'a>,
     /// On what condition.
     pub condition: Condition,
+    /// When a record that is stored expires. That of a large value is in its image.
+    pub expires: Expires,
 }
 
 impl Op<'_> {

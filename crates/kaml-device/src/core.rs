@@ -12,6 +12,7 @@
 //! programmed (phase 2); a root then moves the ring's tail (phase 3).
 
 use crate::blocks::BlockTable;
+use crate::clock::DeviceClock;
 use crate::collector::Collector;
 use crate::error::Error;
 use crate::format::journal::Change;
@@ -61,6 +62,10 @@ pub struct Core {
     pub(crate) sealing: Sealing,
     /// The host's clock, nanoseconds since 1970, as last reported by the driver.
     pub(crate) time_ns: u64,
+    /// By which records expire.
+    pub(crate) clock: Arc<DeviceClock>,
+    /// No record of a namespace in memory expires before.
+    pub(crate) next_expiry: u64,
     pub(crate) read_only: bool,
     /// The last root is being made, or was.
     pub(crate) is_closing: bool,
@@ -110,11 +115,14 @@ impl Core {
             tickets: Tickets::default(),
             sealing: Sealing::default(),
             time_ns: 0,
+            clock: Arc::default(),
+            next_expiry: u64::MAX,
             read_only: false,
             is_closing: false,
             recovering: None,
             salvage: None,
         };
+        core.clock.advance_to(core.root.clock_ms);
         core.update_sizes();
         core
     }
@@ -180,7 +188,7 @@ impl Core {
     }
 
     /// Whether [`Core::poll`] does anything but hand out what there is.
-    fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         self.log.stopped.is_none() && !self.read_only
     }
 
@@ -234,7 +242,9 @@ impl Core {
 
     /// Whether background operations wait to be started.
     pub fn has_background(&self) -> bool {
-        let has_work = self.sealing.is_wanted && !self.sealing.is_stalled || self.snapshots.are_releasing();
+        let has_work = self.sealing.is_wanted && !self.sealing.is_stalled
+            || self.snapshots.are_releasing()
+            || self.expiry_is_due();
         !self.log.queue.outbox.is_empty() || self.goes_on() && has_work
     }
 
@@ -324,6 +334,14 @@ impl Core {
             None => (index.remove(&key), Change::Deleted { namespace, key: *key.key() }),
         };
         self.log.journal.append_of(&key, &change);
+        if staged.expires != 0 || !space.expiries.is_empty() {
+            match staged.to {
+                Some(_) => self.note_expiry(namespace, &key, staged.expires),
+                None => {
+                    space.set_expiry(&key, 0); // the journal entry of a delete includes it
+                }
+            }
+        }
         if let Some(old) = old.filter(|_| !is_kept) {
             let block = self.log.block_of(old.at);
             let reclaimed = self.log.blocks.reclaimed_count();
@@ -334,8 +352,8 @@ impl Core {
     }
 
     /// The index entry of a record found in the ring while opening swings to its place.
-    pub(crate) fn apply_replayed(&mut self, namespace: u32, key: &FullKey<'_>, to: Option<Slot>) {
-        let staged = Staged::new(namespace, key, to, false);
+    pub(crate) fn apply_replayed(&mut self, namespace: u32, key: &FullKey<'_>, to: Option<Slot>, expires: u64) {
+        let staged = Staged::new(namespace, key, to, false).expiring(expires);
         self.commit(self.log.ring.staging_number(), &staged);
     }
 
@@ -420,6 +438,7 @@ impl Core {
                 self.rehome();
             }
             self.step_snapshots();
+            self.step_expiry();
             let (erased, may_release) = self.erased_ahead();
             self.log.start_erases(erased, may_release);
             self.step_gc();

@@ -8,6 +8,7 @@
 pub(crate) struct Counters {
     pub(crate) puts: u64,
     pub(crate) deletes: u64,
+    pub(crate) expired: u64,
     pub(crate) host_bytes: u64,
     pub(crate) record_chunks: u64,
     pub(crate) relocated_chunks: u64,

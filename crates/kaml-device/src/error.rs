@@ -77,6 +77,9 @@ pub enum Error {
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(u32),
+    /// A time to live of a namespace whose content cannot expire.
+    #[error("a namespace of {0} takes no time to live")]
+    BadTimeToLive(&'static str),
     /// A command on versions that cannot be executed.
     #[error(transparent)]
     Versions(#[from] kaml_versions::Error),
@@ -243,6 +246,9 @@ pub enum NotForVersions {
         /// Whether it is to exist.
         present: bool,
     },
+    /// A record with a time at which it expires.
+    #[error("namespace {0} keeps versions, which do not expire one by one (merge it with a retention time instead)")]
+    Expiry(u32),
 }
 
 fn whoever_takes(namespace: Option<u32>) -> String {

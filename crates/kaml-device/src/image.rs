@@ -6,7 +6,7 @@
 #[cfg(doc)]
 use crate::Core;
 use crate::format::crc32c_append;
-use crate::format::record::{Record, RecordHeader, RecordKind, suffix, suffix_bytes};
+use crate::format::record::{EXPIRES_MAX, EXPIRY_BYTES, Record, RecordHeader, RecordKind, suffix_bytes, trailer};
 use crc_fast::{CrcAlgorithm, Digest};
 use kaml_flash::{AlignedBuf, Geometry};
 use kaml_index::FullKey;
@@ -14,7 +14,18 @@ use std::sync::Arc;
 
 /// Bytes of a large record as whole program units.
 pub fn image_bytes<'a>(geometry: &Geometry, key: impl Into<FullKey<'a>>, value_bytes: usize) -> usize {
-    let value_bytes = value_bytes + suffix_bytes(&key.into());
+    expiring_image_bytes(geometry, key, value_bytes, 0)
+}
+
+/// As [`image_bytes`], of a record that expires then; 0 for never.
+pub fn expiring_image_bytes<'a>(
+    geometry: &Geometry,
+    key: impl Into<FullKey<'a>>,
+    value_bytes: usize,
+    expires: u64,
+) -> usize {
+    let expiry_bytes = if expires == 0 { 0 } else { EXPIRY_BYTES };
+    let value_bytes = value_bytes + expiry_bytes + suffix_bytes(&key.into());
     let unit = (geometry.page_bytes * geometry.pages_per_program) as usize;
     (RecordHeader::BYTES + value_bytes).next_multiple_of(unit)
 }
@@ -27,17 +38,32 @@ pub fn encode_image<'a>(
     geometry: &Geometry,
     namespace: u32,
     key: impl Into<FullKey<'a>>,
+    value: (&[u8], u32),
+    after: u64,
+    image: AlignedBuf,
+) -> Arc<AlignedBuf> {
+    encode_expiring_image(geometry, namespace, key, value, after, 0, image)
+}
+
+/// As [`encode_image`], of a record that expires then, in milliseconds since 1970; 0 for never. The buffer has room for
+/// [`expiring_image_bytes`].
+pub fn encode_expiring_image<'a>(
+    geometry: &Geometry,
+    namespace: u32,
+    key: impl Into<FullKey<'a>>,
     (value, value_crc): (&[u8], u32),
     after: u64,
+    expires: u64,
     mut image: AlignedBuf,
 ) -> Arc<AlignedBuf> {
     let key = key.into();
-    image.set_len(image_bytes(geometry, key, value.len()));
-    let suffix = suffix(&key);
+    let expires = if expires > EXPIRES_MAX { 0 } else { expires };
+    image.set_len(expiring_image_bytes(geometry, key, value.len(), expires));
+    let suffix = trailer(expires, &key);
     let record = Record {
         namespace,
         key: *key.key(),
-        kind: RecordKind::Value,
+        kind: if expires == 0 { RecordKind::Value } else { RecordKind::Expiring },
         value_len: (value.len() + suffix.len()) as u32,
         value_crc: crc32c_append(value_crc, &suffix),
         // Its place in the order is not known before its ring entry. A scan takes it for newer than all that were staged

@@ -78,8 +78,10 @@ impl Journal {
 
     /// Appends a change of a key, after the bytes of a long one.
     pub(crate) fn append_of(&mut self, key: &FullKey<'_>, change: &Change) {
-        if let (Change::Moved { namespace, .. } | Change::Deleted { namespace, .. }, false) =
-            (change, key.long_bytes().is_empty())
+        if let (
+            Change::Moved { namespace, .. } | Change::Deleted { namespace, .. } | Change::Expires { namespace, .. },
+            false,
+        ) = (change, key.long_bytes().is_empty())
         {
             journal::key_bytes(*namespace, key.long_bytes()).for_each(|bytes| self.append(&bytes));
         }

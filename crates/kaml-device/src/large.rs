@@ -48,7 +48,9 @@ impl Core {
         let at = self
             .place_image(Class::Direct, namespace, chunks, (&image, id), floor)
             .map_err(|NoBlock| self.no_block_for(Purpose::Large))?;
-        self.tickets.placed.insert(id, Ticket { namespace, key, image, record, chunks, at, done: false });
+        let stored = &image[RecordHeader::BYTES..record.page_bytes()];
+        let expires = record.expires(stored).expect("an encoded record");
+        self.tickets.placed.insert(id, Ticket { namespace, key, image, record, expires, chunks, at, done: false });
         self.space.ticket_chunks += counted(chunks);
         Ok(id)
     }

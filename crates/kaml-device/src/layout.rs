@@ -218,6 +218,9 @@ impl Layout {
         if record.kind == RecordKind::RangeTombstone {
             return *self == Layout::Records(KeyKind::Ordered);
         }
+        if matches!(record.kind, RecordKind::Expiring | RecordKind::ExpiringMapping) && self.blocks().is_some() {
+            return false;
+        }
         let is_deleted = record.kind == RecordKind::Tombstone;
         let is_command = record.kind == RecordKind::VersionCommand;
         record.kind.is_versioned() == self.versions().is_some()

@@ -14,12 +14,15 @@ mod blocks;
 #[cfg(feature = "broken")]
 mod broken;
 mod checkpoint;
+mod clock;
 mod cluster;
 mod collector;
 mod command;
 mod core;
 mod counters;
 mod error;
+mod expiries;
+mod expiry;
 mod first_root;
 mod format;
 mod gate;
@@ -73,12 +76,13 @@ pub use backup::{BackupMark, BackupTicket, BlockRead, MoveWatch, PendingMark, Sc
 pub use blocks::BlockState;
 #[cfg(feature = "broken")]
 pub use broken::Broken;
-pub use command::{Body, Condition, DIRECT_BYTES, Op, StageError};
+pub use clock::{DeviceClock, HostTime};
+pub use command::{Body, Condition, DIRECT_BYTES, Expires, Op, StageError};
 pub use error::{Error, NotForVersions, RootError};
 pub use format::range::KeyRange;
 pub use format::record::key_of_stored;
 pub use gate::Pin;
-pub use image::{encode_image, image_bytes};
+pub use image::{encode_expiring_image, encode_image, expiring_image_bytes, image_bytes};
 pub use kaml_index::{Cursor, FullKey, KEY_BYTES_MAX, KeptKey, Key, KeyBuf, KeyError, KeyKind, KeyRef, Slot};
 pub use kaml_ordered::OrderedReader;
 pub use layout::{BlockOptions, Span};

@@ -6,6 +6,7 @@
 
 use crate::core::Core;
 use crate::error::Error;
+use crate::expiries::Expiries;
 use crate::format::root::Stream;
 use crate::gate::Pin;
 use crate::index::{BadImage, IndexLayout, IndexWriter};
@@ -27,7 +28,7 @@ enum Load {
 struct SnapshotLoad {
     id: u32,
     name: String,
-    layout: IndexLayout,
+    layout: (Layout, IndexLayout),
     /// Of an index that has no snapshot.
     seed: u64,
     snapshot: Option<Stream>,
@@ -38,7 +39,7 @@ struct SnapshotLoad {
 pub struct LoadedIndex(Loaded);
 
 enum Loaded {
-    Records { id: u32, snapshot: Option<Stream>, index: Box<IndexWriter> },
+    Records { id: u32, snapshot: Option<Stream>, index: Box<IndexWriter>, expiries: Box<Expiries> },
     Versions(Box<LoadedVersions>),
 }
 
@@ -59,24 +60,34 @@ impl SnapshotLoad {
     fn read(self, medium: &dyn Medium) -> Result<Loaded, Error> {
         let SnapshotLoad { id, name, layout, seed, snapshot, .. } = self;
         let damaged = |what: String| Error::IndexDamaged { namespace: id, name: name.clone(), what };
-        let index = match &snapshot {
+        let (index, expiries) = match &snapshot {
             Some(stream) => {
                 let bytes = read_stream(medium, stream).map_err(|e| damaged(e.to_string()))?;
-                IndexWriter::of_image(layout, &bytes).map_err(|error| match error {
+                let (expiries, image) = Expiries::of_image(layout.0, &bytes).map_err(|e| damaged(e.to_string()))?;
+                let index = IndexWriter::of_image(layout.1, image).map_err(|error| match error {
                     BadImage::Exact(SnapshotError::NoAddressSpace(refused))
                     | BadImage::Ordered(ImageError::NoAddressSpace(refused)) => refused.into(),
                     error => damaged(error.to_string()),
-                })?
+                })?;
+                (index, expiries)
             }
-            None => IndexWriter::new(layout, seed)?,
+            None => (IndexWriter::new(layout.1, seed)?, Expiries::default()),
         };
-        Ok(Loaded::Records { id, snapshot, index: Box::new(index) })
+        Ok(Loaded::Records { id, snapshot, index: Box::new(index), expiries: Box::new(expiries) })
     }
 }
 
 impl Core {
     /// Loads the index of a namespace from its snapshot, if it is not in memory.
+    /// Records of it that have expired leave it.
     pub fn load_index(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
+        self.load_image(medium, id)?;
+        self.expire_due(id);
+        Ok(())
+    }
+
+    /// As [`Core::load_index`], with all records that the image has.
+    pub(crate) fn load_image(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
         if let Some(load) = self.begin_load(id)? {
             let loaded = load.read(medium)?;
             self.finish_load(loaded);
@@ -96,7 +107,7 @@ impl Core {
             Layout::Records(_) | Layout::Blocks(_) => {}
         }
         let pins = self.pin_streams(&space.snapshot);
-        let (layout, seed) = (self.index_layout(space.layout), self.seed(id));
+        let (layout, seed) = ((space.layout, self.index_layout(space.layout)), self.seed(id));
         let (name, snapshot) = (space.name.clone(), space.snapshot.clone());
         Ok(Some(IndexLoad(Load::Records(SnapshotLoad { id, name, layout, seed, snapshot, _pins: pins }))))
     }
@@ -110,8 +121,8 @@ impl Core {
 
     /// Puts a loaded index in place, if it is still needed and valid.
     pub fn finish_load(&mut self, loaded: LoadedIndex) {
-        let (id, found, index) = match loaded.0 {
-            Loaded::Records { id, snapshot, index } => (id, snapshot, index),
+        let (id, found, index, expiries) = match loaded.0 {
+            Loaded::Records { id, snapshot, index, expiries } => (id, snapshot, index, expiries),
             Loaded::Versions(loaded) => {
                 self.sealing.is_wanted = true;
                 return self.install_versions(*loaded);
@@ -122,7 +133,8 @@ impl Core {
         if let Some(space) = self.spaces.get_mut(&id).filter(|space| space.index.is_none() && space.snapshot == found) {
             // A device that has grown since needs more bits for chunk numbers: the caller loads it again.
             if index.addr_bits() >= addr_bits {
-                space.install(*index);
+                space.install_with(*index, *expiries);
+                self.next_expiry = self.next_expiry.min(space.expiries.next().unwrap_or(u64::MAX));
             }
         }
     }

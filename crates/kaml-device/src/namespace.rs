@@ -4,6 +4,8 @@
 //! Lives elsewhere:  creating and deleting them durably (`namespace_commands`), index snapshots (`checkpoint`).
 //! Implements:       paper:KAML IV.B-C (namespaces, their logs and mapping tables).
 
+use crate::clock::DeviceClock;
+use crate::expiries::Expiries;
 use crate::format::root::{NamespaceRoot, Stream};
 use crate::index::{IndexReader, IndexWriter};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
@@ -14,7 +16,8 @@ use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::KeyKind;
 use kaml_versions::{Parameters, Versions};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What a namespace holds. A new kind is a variant here, and the compiler names each place that must treat it.
@@ -67,12 +70,14 @@ pub struct NamespaceOptions {
     pub kind: NamespaceKind,
     /// The logs (dies) it appends to; empty: all of them.
     pub logs: Vec<u32>,
+    /// Records expire after so many milliseconds, unless a Put requests something else. Only of records without versions.
+    pub default_ttl_ms: Option<NonZeroU64>,
 }
 
 impl NamespaceOptions {
     /// Options of a namespace of this kind, in all logs.
     pub fn new(kind: NamespaceKind) -> NamespaceOptions {
-        NamespaceOptions { kind, logs: Vec::new() }
+        NamespaceOptions { kind, logs: Vec::new(), default_ttl_ms: None }
     }
 
     /// Of records under such keys.
@@ -88,6 +93,13 @@ impl NamespaceOptions {
     /// The same, in these logs; none: all.
     pub fn with_logs(self, logs: Vec<u32>) -> NamespaceOptions {
         NamespaceOptions { logs, ..self }
+    }
+
+    /// The same, with records that expire after so long, in milliseconds, unless a Put requests something else. A part of a millisecond
+    /// counts as a whole one; zero means that they do not expire.
+    pub fn with_ttl(self, ttl: std::time::Duration) -> NamespaceOptions {
+        let ms = ttl.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX);
+        NamespaceOptions { default_ttl_ms: NonZeroU64::new(ms), ..self }
     }
 }
 
@@ -118,6 +130,8 @@ pub struct NamespaceChange {
     pub logs: Option<Vec<u32>>,
     /// Of a versioned namespace: what may go when space runs low, or that nothing may.
     pub merge_when_low: Option<Option<MergePolicy>>,
+    /// After how many milliseconds records that are put from now on expire, or that they do not. Present records keep their times.
+    pub default_ttl_ms: Option<Option<NonZeroU64>>,
 }
 
 /// A namespace, for a person.
@@ -137,6 +151,10 @@ pub struct NamespaceInfo {
     pub index_bytes: u64,
     /// Whether its index is in memory.
     pub loaded: bool,
+    /// Records expire after so many milliseconds, unless a Put requests something else.
+    pub default_ttl_ms: Option<NonZeroU64>,
+    /// Records that expire; 0 while its index is not loaded.
+    pub expiring_count: u64,
 }
 
 impl NamespaceInfo {
@@ -165,6 +183,10 @@ pub(crate) struct NamespaceShared {
     /// Whether that is anything. It is set before the index changes, so a reader that finds a newer state there looks at the table.
     has_superseded: AtomicBool,
     used: AtomicBool,
+    /// No record expires before, in milliseconds since 1970; `u64::MAX` if none does. Of an index that is not in memory, too.
+    pub(crate) next_expiry: AtomicU64,
+    /// Records that are put expire after so many milliseconds, if nothing else is requested; 0: they do not.
+    pub(crate) default_ttl_ms: AtomicU64,
 }
 
 impl NamespaceShared {
@@ -184,6 +206,13 @@ impl NamespaceShared {
 
     pub(crate) fn set_has_superseded(&self, has: bool) {
         self.has_superseded.store(has, Ordering::SeqCst);
+    }
+
+    /// Whether a record has expired that the index still has.
+    #[inline]
+    pub(crate) fn is_due(&self, clock: &DeviceClock) -> bool {
+        let next = self.next_expiry.load(Ordering::SeqCst);
+        next != u64::MAX && next <= clock.now_ms()
     }
 
     /// Somebody requests a record. Written only when it changes, so readers share the line.
@@ -219,10 +248,24 @@ pub(crate) fn count_chunks(
 /// All namespaces by id, for readers.
 #[derive(Default)]
 pub(crate) struct Directory {
+    /// Records of some namespace expire, or will; it stays so until the device is closed.
+    has_expiry: AtomicBool,
     spaces: RwLock<BTreeMap<u32, Arc<NamespaceShared>>>,
 }
 
 impl Directory {
+    #[inline]
+    pub(crate) fn has_expiry(&self) -> bool {
+        self.has_expiry.load(Ordering::SeqCst)
+    }
+
+    /// Records of some namespace expire.
+    pub(crate) fn note_expiry(&self) {
+        if !self.has_expiry() {
+            self.has_expiry.store(true, Ordering::SeqCst);
+        }
+    }
+
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<Arc<NamespaceShared>> {
         self.spaces.read().expect("no panics under this lock").get(&id).cloned()
@@ -254,6 +297,8 @@ pub(crate) struct Namespace {
     pub(crate) appended_chunks: u64,
     /// Of a versioned namespace: what only the core knows of it.
     pub(crate) versioned: Option<Box<Versioned>>,
+    /// When its records expire; nothing while its index is not in memory.
+    pub(crate) expiries: Expiries,
 }
 
 impl Namespace {
@@ -270,6 +315,8 @@ impl Namespace {
                 superseded: RwLock::default(),
                 has_superseded: AtomicBool::new(false),
                 used: AtomicBool::new(false),
+                next_expiry: AtomicU64::new(u64::MAX),
+                default_ttl_ms: AtomicU64::new(0),
             }),
             stored_count: 0,
             snapshot: None,
@@ -277,6 +324,7 @@ impl Namespace {
             dirty: false,
             appended_chunks: 0,
             versioned: layout.versions().map(|_| Box::default()),
+            expiries: Expiries::default(),
         }
     }
 
@@ -285,6 +333,8 @@ impl Namespace {
         space.stored_count = root.record_count;
         space.snapshot = root.snapshot.clone();
         space.snapshot_entry = root.snapshot_entry;
+        space.shared.next_expiry.store(root.next_expiry, Ordering::SeqCst);
+        space.shared.default_ttl_ms.store(root.default_ttl_ms, Ordering::SeqCst);
         if let Some(versioned) = &mut space.versioned {
             (versioned.kept, versioned.kept_before) = (root.kept.clone(), root.kept_before);
             versioned.merge_when_low = root.merge_when_low;
@@ -304,6 +354,8 @@ impl Namespace {
             kept: self.versioned.as_ref().and_then(|versioned| versioned.kept.clone()),
             kept_before: self.versioned.as_ref().map_or(0, |versioned| versioned.kept_before),
             merge_when_low: self.merge_when_low(),
+            next_expiry: self.shared.next_expiry.load(Ordering::SeqCst),
+            default_ttl_ms: self.shared.default_ttl_ms.load(Ordering::SeqCst),
         }
     }
 
@@ -319,7 +371,7 @@ impl Namespace {
     /// Memory of what finds its records, but for the page buffer of versions.
     pub(crate) fn index_bytes(&self) -> u64 {
         let versions = self.with_versions(|versions| versions.columns().memory().index_bytes as u64);
-        self.index.as_ref().map(|index| index.memory_bytes()).or(versions).unwrap_or(0)
+        self.index.as_ref().map(|index| index.memory_bytes()).or(versions).unwrap_or(0) + self.expiries.memory_bytes()
     }
 
     /// What a snapshot of it may take, kept versions included. Of an index that is not in memory it is the one that stands: else the
@@ -334,7 +386,9 @@ impl Namespace {
                 });
                 directory.unwrap_or_else(standing) + parameters.buffer_bytes * 5 / 4
             }
-            None => self.index.as_ref().map_or_else(standing, |index| index.image_bytes()),
+            None => {
+                self.index.as_ref().map_or_else(standing, |index| index.image_bytes() + self.expiries.image_bytes())
+            }
         }
     }
 
@@ -354,7 +408,14 @@ impl Namespace {
         count_chunks(self.index.as_ref(), self.shared.versions().as_ref(), geometry, of_blocks);
     }
 
-    /// Makes a loaded index visible to readers.
+    /// Makes a loaded index visible to readers, whose records expire then.
+    pub(crate) fn install_with(&mut self, index: IndexWriter, expiries: Expiries) {
+        self.expiries = expiries;
+        self.note_next_expiry();
+        self.install(index);
+    }
+
+    /// Makes an index visible to readers.
     pub(crate) fn install(&mut self, index: IndexWriter) {
         *self.shared.index.write().expect("no panics under this lock") = Some(index.reader());
         self.index = Some(index);
@@ -367,6 +428,7 @@ impl Namespace {
         *self.shared.index.write().expect("no panics under this lock") = None;
         *self.shared.versions_mut() = None;
         self.index = None;
+        self.expiries = Expiries::default(); // readers keep knowing when the next one is due
     }
 
     /// The log that takes the next `chunks`: the namespace's logs in turn, a buffer's worth each.
@@ -377,6 +439,17 @@ impl Namespace {
             0 => (turn % u64::from(log_count)) as u32,
             count => self.logs[(turn % count) as usize],
         }
+    }
+
+    /// Records expire after so many milliseconds by default.
+    pub(crate) fn set_default_ttl(&self, ttl_ms: Option<NonZeroU64>) {
+        self.shared.default_ttl_ms.store(ttl_ms.map_or(0, NonZeroU64::get), Ordering::SeqCst);
+    }
+
+    /// Whether its records expire, or will by default.
+    pub(crate) fn may_expire(&self) -> bool {
+        let has_default = self.shared.default_ttl_ms.load(Ordering::SeqCst) != 0;
+        has_default || self.shared.next_expiry.load(Ordering::SeqCst) != u64::MAX
     }
 
     fn kind(&self) -> NamespaceKind<VersionShape> {
@@ -398,6 +471,8 @@ impl Namespace {
             record_count: self.record_count(),
             index_bytes: self.index_bytes(),
             loaded: self.is_loaded(),
+            default_ttl_ms: NonZeroU64::new(self.shared.default_ttl_ms.load(Ordering::SeqCst)),
+            expiring_count: self.expiries.len(),
         }
     }
 }

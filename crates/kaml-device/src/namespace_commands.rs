@@ -16,6 +16,7 @@ use crate::versioned::state::Versioned;
 use kaml_flash::{BlockIndex, ChunkAddr, Geometry};
 use kaml_versions::Versions;
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 
 /// What a namespace takes of a root, but for its name and logs, and with the first runs of its snapshots.
 const NAMESPACE_ROOT_BYTES: usize = 256;
@@ -38,6 +39,17 @@ pub struct Deletion {
 #[must_use = "its space comes back with `Core::finish_deletion`"]
 pub struct CountedDeletion {
     chunks: Vec<u32>,
+}
+
+/// Refuses a time to live of what cannot expire.
+fn check_ttl<V>(kind: &NamespaceKind<V>, ttl_ms: Option<NonZeroU64>) -> Result<(), Error> {
+    match (kind, ttl_ms) {
+        (NamespaceKind::Records(_), _) | (_, None) => Ok(()),
+        (NamespaceKind::Versions(..), Some(_)) => {
+            Err(Error::BadTimeToLive("versions (merge it with a retention time instead)"))
+        }
+        (NamespaceKind::Blocks(_), Some(_)) => Err(Error::BadTimeToLive("logical blocks")),
+    }
 }
 
 impl Deletion {
@@ -72,6 +84,7 @@ impl Core {
         self.writable()?;
         self.check_name(name)?;
         self.check_logs(&options.logs)?;
+        check_ttl(&options.kind, options.default_ttl_ms)?;
         let mut layout = match &options.kind {
             NamespaceKind::Records(keys) => Layout::Records(*keys),
             NamespaceKind::Blocks(blocks) => {
@@ -98,6 +111,10 @@ impl Core {
         self.catalog.next_id += 1;
         let mut space = Namespace::new(name.to_owned(), layout, options.logs.clone());
         space.snapshot_entry = self.log.journal.next_entry();
+        space.set_default_ttl(options.default_ttl_ms);
+        if space.may_expire() {
+            self.catalog.directory.note_expiry();
+        }
         if let Some(index) = index {
             space.install(index);
         }
@@ -186,6 +203,7 @@ impl Core {
             self.check_logs(logs)?;
         }
         let space = &self.spaces[&id];
+        check_ttl(&space.info(id).kind, change.default_ttl_ms.flatten())?;
         let grown_name = change.name.as_ref().map_or(0, |name| name.len().saturating_sub(space.name.len()));
         let grown_logs = change.logs.as_ref().map_or(0, |logs| logs.len().saturating_sub(space.logs.len()));
         if grown_name + grown_logs > 0 {
@@ -195,6 +213,12 @@ impl Core {
         if let Some(policy) = change.merge_when_low {
             let versioned = space.versioned.as_mut().ok_or(Error::KeepsNoVersions(id))?;
             (versioned.merge_when_low, versioned.low_merge_ended) = (policy, None);
+        }
+        if let Some(ttl) = change.default_ttl_ms {
+            space.set_default_ttl(ttl);
+            if ttl.is_some() {
+                self.catalog.directory.note_expiry();
+            }
         }
         space.name = change.name.clone().unwrap_or(current);
         space.logs = change.logs.clone().unwrap_or_else(|| space.logs.clone());

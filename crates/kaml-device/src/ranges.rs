@@ -26,6 +26,9 @@ impl Core {
         space.layout.admit(namespace, Door::Ranges)?;
         space.shared.note_use();
         let Some(index) = &space.index else { return Err(StageError::NeedIndex(namespace)) };
+        if space.shared.is_due(&self.clock) {
+            return Err(StageError::NeedIndex(namespace)); // what has expired is not counted
+        }
         let mut uncommitted: HashMap<Key, i64> = HashMap::new();
         for staged in self.log.ring.uncommitted().filter(|staged| staged.namespace == namespace) {
             if staged.range.is_some() {
@@ -33,7 +36,8 @@ impl Core {
             }
             let key = staged.key.full();
             if range.contains(key.as_bytes()) {
-                uncommitted.insert(*key.key(), i64::from(staged.to.is_some()) - i64::from(index.get(&key).is_some()));
+                uncommitted
+                    .insert(*key.key(), i64::from(self.exists_after(staged)) - i64::from(index.get(&key).is_some()));
             }
         }
         let count = index.count(range).saturating_add_signed(uncommitted.values().sum());
@@ -59,12 +63,15 @@ impl Core {
 
     /// The commit point is passed, or was before a crash: the keys are gone.
     pub(crate) fn commit_range(&mut self, namespace: u32, range: &KeyRange) {
+        let digester = self.key_digester();
         let Some(space) = self.spaces.get_mut(&namespace) else { return };
         let index = space.index.as_mut().expect("an index stays loaded while Puts of its namespace are staged");
         (self.log.table_is_exact, space.dirty) = (false, true);
         let (log, snapshots, shared) = (&mut self.log, &mut self.snapshots, &space.shared);
+        let expiries = &mut space.expiries;
         let reclaimed = log.blocks.reclaimed_count();
         index.remove_range(range, |key, old| {
+            expiries.forget(&digester, key);
             if snapshots.are_open() && snapshots.keep_removed(namespace, shared, key, old) {
                 return;
             }
@@ -79,6 +86,7 @@ impl Core {
 
     /// A journal entry says that the keys of a range are gone.
     pub(crate) fn replay_range(&mut self, entry: u64, namespace: u32, range: Option<KeyRange>) {
+        let digester = self.key_digester();
         let Some(space) = self.spaces.get_mut(&namespace).filter(|s| entry >= s.snapshot_entry) else { return };
         let Some(index) = space.index.as_mut().filter(|index| index.is_ordered()) else { return };
         let Some(range) = range else {
@@ -86,7 +94,8 @@ impl Core {
             return;
         };
         space.dirty = true;
-        index.remove_range(&range, |_, _| {});
+        let expiries = &mut space.expiries;
+        index.remove_range(&range, |key, _| expiries.forget(&digester, key));
     }
 }
 
@@ -118,7 +127,13 @@ mod tests {
         let durable = core.request_root(false);
         core.drive(&medium, |core| core.roots_done() >= durable).unwrap();
         let put = Body::Value { value: b"v", crc32c: crc_fast::crc32_iscsi(b"v") };
-        let op = |key: u64, condition| Op { namespace, key: Key::from(key).into(), body: put, condition };
+        let op = |key: u64, condition| Op {
+            namespace,
+            key: Key::from(key).into(),
+            body: put,
+            condition,
+            expires: Default::default(),
+        };
         let all = |keys: std::ops::Range<u64>, condition| keys.map(|key| op(key, condition)).collect::<Vec<_>>();
         let range = |from: u64, to: u64| KeyRange::new(&from.to_be_bytes()[..]..&to.to_be_bytes()[..]);
         core.stage(&all(0..20, Condition::Always)).unwrap();

@@ -8,10 +8,11 @@
 //! pins after that. A reader pins first and probes again: if the entry still names the block, collection has yet to
 //! see the pin.
 
+use crate::clock::DeviceClock;
 use crate::core::Core;
 use crate::error::Error;
+use crate::format::record::RecordHeader;
 use crate::format::record::suffix_bytes;
-use crate::format::record::{RecordHeader, RecordKind};
 use crate::gate::{BlockGate, Pin};
 use crate::image::copy_checked;
 use crate::index::IndexReader;
@@ -23,7 +24,7 @@ use kaml_flash::{ChunkAddr, Geometry};
 use kaml_index::{Cursor, FullKey, KeptKey, Key, KeyError, KeyKind, KeyRef, Slot};
 use kaml_ordered::OrderedReader;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, RwLockReadGuard};
 
 /// How often something is read that does not match its checksum, before it counts as damaged or torn: a bit that flipped on its
 /// way is right next time.
@@ -68,7 +69,7 @@ pub struct FlashRead {
 pub enum FindError {
     /// It makes no sense.
     Refused(Error),
-    /// The namespace's index must be loaded first ([`Core::load_index`]).
+    /// The namespace's index must be loaded first ([`Core::load_index`]), or a record in it has expired ([`Core::expire_due`]).
     NeedIndex,
 }
 
@@ -85,6 +86,7 @@ pub struct Reader {
     gate: Arc<BlockGate>,
     directory: Arc<Directory>,
     digester: KeyDigester,
+    clock: Arc<DeviceClock>,
 }
 
 impl Reader {
@@ -95,6 +97,15 @@ impl Reader {
     #[inline]
     pub fn key<'a>(&self, key: KeyRef<'a>) -> Result<FullKey<'a>, KeyError> {
         self.digester.key(key)
+    }
+
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The clock by which records expire.
+    pub fn clock(&self) -> &Arc<DeviceClock> {
+        &self.clock
     }
 
     /// A namespace, by its kind.
@@ -129,7 +140,7 @@ impl Reader {
         namespace: u32,
         key: &FullKey<'_>,
     ) -> Result<Found, FindError> {
-        with_index_of(space, key, |index| {
+        with_index_of(space, &self.clock, key, |index| {
             let Some((slot, pin)) = pinned(&self.gate, || index.get(key)) else { return Found::Absent };
             self.found(namespace, key, slot, pin)
         })
@@ -251,7 +262,7 @@ impl RecordReader<'_> {
     /// As [`RecordReader::find`].
     pub fn exists<'a>(&self, key: impl Into<FullKey<'a>>) -> Result<bool, FindError> {
         let key = &key.into();
-        with_index_of(&self.shared, key, |index| index.get(key).is_some())
+        with_index_of(&self.shared, &self.reader.clock, key, |index| index.get(key).is_some())
     }
 
     /// Keys after a cursor, in the order of the index. Every key that exists all the time is listed exactly once.
@@ -259,7 +270,7 @@ impl RecordReader<'_> {
     /// # Errors
     /// The index must be loaded first.
     pub fn list(&self, after: Option<Cursor>, limit: usize) -> Result<(Vec<Key>, Option<Cursor>), FindError> {
-        let index = self.shared.index.read().expect("no panics under this lock");
+        let index = current(&self.shared, &self.reader.clock)?;
         let listed = index.as_ref().ok_or(FindError::NeedIndex)?.list(after, limit);
         listed.ok_or_else(|| Error::ListedByRange(self.namespace).into())
     }
@@ -279,7 +290,7 @@ impl RecordReader<'_> {
     /// The namespace is not ordered, or its index must be loaded first.
     pub fn ordered(&self) -> Result<OrderedReader, FindError> {
         self.shared.layout.admit(self.namespace, Door::Ranges)?;
-        let index = self.shared.index.read().expect("no panics under this lock");
+        let index = current(&self.shared, &self.reader.clock)?;
         index.as_ref().and_then(|index| index.ordered().cloned()).ok_or(FindError::NeedIndex)
     }
 
@@ -289,7 +300,8 @@ impl RecordReader<'_> {
     /// As [`RecordReader::find`].
     pub fn cursor_at(&self, key: &Key) -> Result<Cursor, FindError> {
         let cursor = |index: &IndexReader| index.cursor_at(key);
-        with_index_of(&self.shared, &key.into(), cursor)?.ok_or_else(|| Error::ListedByRange(self.namespace).into())
+        with_index_of(&self.shared, &self.reader.clock, &key.into(), cursor)?
+            .ok_or_else(|| Error::ListedByRange(self.namespace).into())
     }
 }
 
@@ -305,13 +317,26 @@ fn pinned(gate: &Arc<BlockGate>, probe: impl Fn() -> Option<Slot>) -> Option<(Sl
     }
 }
 
+/// The index, unless a record in it has expired: the core is to remove that first, as it is to load an index that is not in memory.
+#[inline]
+fn current<'a>(
+    space: &'a NamespaceShared,
+    clock: &DeviceClock,
+) -> Result<RwLockReadGuard<'a, Option<IndexReader>>, FindError> {
+    if space.is_due(clock) {
+        return Err(FindError::NeedIndex);
+    }
+    Ok(space.index.read().expect("no panics under this lock"))
+}
+
 fn with_index_of<T>(
     space: &NamespaceShared,
+    clock: &DeviceClock,
     key: &FullKey<'_>,
     probe: impl FnOnce(&IndexReader) -> T,
 ) -> Result<T, FindError> {
     space.layout.check_full_key(key).map_err(Error::Key)?;
-    let index = space.index.read().expect("no panics under this lock");
+    let index = current(space, clock)?;
     index.as_ref().map(probe).ok_or(FindError::NeedIndex)
 }
 
@@ -332,13 +357,13 @@ impl FlashRead {
 
     /// Where the value lies in the bytes that were read, if they are the record.
     pub fn value(&self, bytes: &[u8]) -> Result<Range<usize>, Error> {
-        let (range, value_crc) = self.claimed(bytes)?;
+        let (range, value_crc, after) = self.claimed(bytes)?;
         #[cfg(feature = "broken")]
         if crate::Broken::DropsValueChecksum.is() {
-            return Ok(range.start..range.start + self.own_bytes(&bytes[range])?);
+            return Ok(range.start..range.start + self.own_bytes(&bytes[range], after)?);
         }
         match crc_fast::crc32_iscsi(&bytes[range.clone()]) == value_crc {
-            true => Ok(range.start..range.start + self.own_bytes(&bytes[range])?),
+            true => Ok(range.start..range.start + self.own_bytes(&bytes[range], after)?),
             false => Err(self.corrupt("its value's checksum does not match")),
         }
     }
@@ -346,21 +371,23 @@ impl FlashRead {
     /// Copies the value out of the bytes that were read, if they are the record; `into` is left empty if they are not.
     pub fn copy_value(&self, bytes: &[u8], into: &mut Vec<u8>) -> Result<(), Error> {
         into.clear();
-        let (range, value_crc) = self.claimed(bytes)?;
+        let (range, value_crc, after) = self.claimed(bytes)?;
         into.reserve(range.len());
         if copy_checked(&bytes[range], |piece| into.extend_from_slice(piece)) != value_crc {
             into.clear();
             return Err(self.corrupt("its value's checksum does not match"));
         }
-        let own = self.own_bytes(into).inspect_err(|_| into.clear())?;
+        let own = self.own_bytes(into, after).inspect_err(|_| into.clear())?;
         into.truncate(own);
         Ok(())
     }
 
     /// Bytes of the value among what is stored, whose key is the one that is asked for: two keys can have one digest.
     #[inline]
-    fn own_bytes(&self, stored: &[u8]) -> Result<usize, Error> {
+    fn own_bytes(&self, stored: &[u8], expiry_bytes: usize) -> Result<usize, Error> {
         let key = self.key.full();
+        let without_time = stored.len().checked_sub(expiry_bytes);
+        let stored = &stored[..without_time.ok_or_else(|| self.corrupt("the time at which it expires is missing"))?];
         if key.long_bytes().is_empty() {
             return Ok(stored.len());
         }
@@ -371,23 +398,30 @@ impl FlashRead {
         if is_same { Ok(own) } else { Err(wrong()) }
     }
 
+    /// When the record expires, in milliseconds since 1970, 0 for never, if these bytes are it.
+    pub fn expires(&self, bytes: &[u8]) -> u64 {
+        let Some(record) = RecordHeader::check(bytes) else { return 0 };
+        let stored = bytes.get(RecordHeader::BYTES..record.page_bytes());
+        stored.and_then(|stored| record.expires(stored)).unwrap_or(0)
+    }
+
     /// The error of a record that is not what it should be.
     pub fn corrupt(&self, what: &'static str) -> Error {
         Error::Corrupt { namespace: self.namespace, key: self.key.full().to_buf(), at: self.at, what }
     }
 
-    /// Where the value lies and its checksum, if the header is the record's.
-    fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, u32), Error> {
+    /// Where the value lies, its checksum, and the bytes of the time at which it expires, if the header is the record's.
+    fn claimed(&self, bytes: &[u8]) -> Result<(Range<usize>, u32, usize), Error> {
         let corrupt = |what| self.corrupt(what);
         let record = RecordHeader::check(bytes).ok_or_else(|| corrupt("its header's checksum does not match"))?;
-        if record.namespace != self.namespace || record.key != *self.key.key() || record.kind != RecordKind::Value {
+        if record.namespace != self.namespace || record.key != *self.key.key() || !record.kind.is_value() {
             return Err(corrupt("another record is in its place"));
         }
         let range = RecordHeader::BYTES..record.page_bytes();
         if range.end > bytes.len() {
             return Err(corrupt("its length does not match the index"));
         }
-        Ok((range, record.value_crc))
+        Ok((range, record.value_crc, record.expiry_bytes()))
     }
 }
 
@@ -407,7 +441,8 @@ impl Core {
     pub fn reader(&self) -> Reader {
         let digester = self.key_digester();
         let directory = self.catalog.directory.clone();
-        Reader { geometry: self.log.geometry.clone(), gate: self.gate(), directory, digester }
+        let (geometry, clock) = (self.log.geometry.clone(), self.clock.clone());
+        Reader { geometry, gate: self.gate(), directory, digester, clock }
     }
 
     /// Reads a record that is in a write buffer. When it has left it, the answer reports where it went. The index may have

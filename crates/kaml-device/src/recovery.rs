@@ -32,6 +32,7 @@ use crate::versioned::Again;
 use kaml_flash::{AlignedBuf, ChunkAddr, Completion, Io, Medium, MediumError, PageAddr};
 use kaml_index::{FullKey, Slot};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering;
 
 /// What opening found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -146,7 +147,12 @@ impl Core {
         core.grow_up_to(medium.grows_up_to().and_then(|bytes| medium.blocks_in(bytes)).unwrap_or(0));
         for (id, space) in &spaces {
             core.catalog.directory.insert(*id, space.shared.clone());
+            if space.may_expire() {
+                core.catalog.directory.note_expiry();
+            }
         }
+        let next = spaces.values().map(|space| space.shared.next_expiry.load(Ordering::SeqCst)).min();
+        core.next_expiry = next.unwrap_or(u64::MAX);
         core.spaces = spaces;
         let keeps_versions = core.version_spaces().next().is_some();
         core.catalog.keeps_versions = keeps_versions;
@@ -175,7 +181,7 @@ impl Core {
     pub(crate) fn load_tables(&mut self, medium: &dyn Medium, id: u32) -> Result<(), Error> {
         match self.spaces[&id].layout {
             Layout::Versions(_) => self.load_directory(medium, id),
-            Layout::Records(_) | Layout::Blocks(_) => self.load_index(medium, id),
+            Layout::Records(_) | Layout::Blocks(_) => self.load_image(medium, id),
         }
     }
 
@@ -241,6 +247,10 @@ impl Core {
                     self.replay(entry, namespace, &long.of(namespace, key), Some(to));
                 }
                 Change::Deleted { namespace, key } => self.replay(entry, namespace, &long.of(namespace, key), None),
+                Change::Expires { namespace, key, at } => {
+                    self.replay_expiry(entry, namespace, &long.of(namespace, key), at);
+                }
+                Change::Expired { namespace, until } => self.replay_expired(entry, namespace, until),
                 Change::RangeDeleted { namespace } => self.replay_range(entry, namespace, long.range(namespace)),
                 Change::Block { block, erase_count, bad } if block < self.log.blocks.count() => {
                     if entry >= self.root.blocks_entry {
@@ -273,7 +283,10 @@ impl Core {
         space.dirty = true;
         match to {
             Some(to) => index.insert(key, to),
-            None => index.remove(key),
+            None => {
+                space.expiries.set(key, 0);
+                index.remove(key)
+            }
         };
     }
 
@@ -297,7 +310,7 @@ impl Core {
         let mut last_mapped = HashMap::new();
         while let Some((frame, payload)) = scan.next()?.filter(|(frame, _)| frame.lsn < end) {
             let records = frame.records(&payload).expect("checked by the scan");
-            for (i, (record, body)) in records.iter().enumerate().filter(|(_, (r, _))| r.kind == RecordKind::Mapping) {
+            for (i, (record, body)) in records.iter().enumerate().filter(|(_, (r, _))| r.kind.is_mapping()) {
                 if !self.takes(record) {
                     continue;
                 }
@@ -316,7 +329,7 @@ impl Core {
             for (i, (record, body)) in records.into_iter().enumerate() {
                 report.ring_records += 1;
                 let mapped = last_mapped.get(&(record.namespace, record.key));
-                if record.kind == RecordKind::Value && mapped.is_some_and(|mapped| (frame.lsn, i) < *mapped) {
+                if record.kind.is_value() && mapped.is_some_and(|mapped| (frame.lsn, i) < *mapped) {
                     continue;
                 }
                 if record.kind.is_versioned() {
@@ -380,7 +393,7 @@ impl Core {
         let mut committed_end = 0;
         while let Some((frame, payload)) = scan.next()? {
             let records = frame.records(&payload).expect("checked by the scan");
-            let mappings = records.iter().filter(|(r, _)| r.kind == RecordKind::Mapping && self.takes(r));
+            let mappings = records.iter().filter(|(r, _)| r.kind.is_mapping() && self.takes(r));
             let mappings =
                 mappings.map(|(r, body)| Ok((*r, self.mapped_at(r, body)?))).collect::<Result<_, Error>>()?;
             last.push_back((frame.lsn, mappings));
@@ -462,8 +475,8 @@ impl Core {
             | RecordKind::VersionCommand
             | RecordKind::RangeTombstone => return Ok(()),
             RecordKind::Tombstone => None,
-            RecordKind::Value => Some(self.place_again(medium, record, body)?),
-            RecordKind::Mapping => {
+            RecordKind::Value | RecordKind::Expiring => Some(self.place_again(medium, record, body)?),
+            RecordKind::Mapping | RecordKind::ExpiringMapping => {
                 let at = self.mapped_at(record, body)?;
                 let chunks = self.log.chunks_of(record.value_len as usize);
                 Some(Slot { at, len: code(chunks) })
@@ -473,7 +486,9 @@ impl Core {
         if self.spaces[&record.namespace].layout.lacks_bytes_of(&key) {
             return Err(Error::MetadataDamaged(format!("the ring entry of key {key} lacks its bytes")));
         }
-        self.apply_replayed(record.namespace, &key, to);
+        let expires = record.expires(body);
+        let expires = expires.ok_or_else(|| Error::MetadataDamaged(format!("when key {key} expires, in the ring")))?;
+        self.apply_replayed(record.namespace, &key, to, expires);
         Ok(())
     }
 

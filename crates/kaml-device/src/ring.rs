@@ -32,6 +32,8 @@ pub(crate) struct Staged {
     pub(crate) version: u64,
     /// The keys that are deleted, if it is about a range of keys and not about one.
     pub(crate) range: Option<Box<KeyRange>>,
+    /// When it expires; 0 for never.
+    pub(crate) expires: u64,
 }
 
 impl Staged {
@@ -42,13 +44,18 @@ impl Staged {
 
     /// A record, or a delete, of a namespace without versions.
     pub(crate) fn new(namespace: u32, key: &FullKey<'_>, to: Option<Slot>, is_mapping: bool) -> Staged {
-        Staged { namespace, key: key.into(), to, is_mapping, version: 0, range: None }
+        Staged { namespace, key: key.into(), to, is_mapping, version: 0, range: None, expires: 0 }
+    }
+
+    /// The same, with a time at which it expires.
+    pub(crate) fn expiring(self, expires: u64) -> Staged {
+        Staged { expires, ..self }
     }
 
     /// A delete of all keys of a range.
     pub(crate) fn range(namespace: u32, range: KeyRange) -> Staged {
         let key = KeptKey::from(&FullKey::from(RANGE_KEY));
-        Staged { namespace, key, to: None, is_mapping: false, version: 0, range: Some(Box::new(range)) }
+        Staged { namespace, key, to: None, is_mapping: false, version: 0, range: Some(Box::new(range)), expires: 0 }
     }
 
     /// Whether the key exists or not after it because of it.
@@ -63,7 +70,7 @@ impl Staged {
     /// A version or a command, which has no place yet.
     pub(crate) fn version(namespace: u32, key: Key, sequence: u64) -> Staged {
         let key = (&FullKey::from(key)).into();
-        Staged { namespace, key, to: None, is_mapping: false, version: sequence, range: None }
+        Staged { namespace, key, to: None, is_mapping: false, version: sequence, range: None, expires: 0 }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Lives here:       their steps, requests, what becomes free with a root.
 //! Lives elsewhere:  executing them (`roots`, `checkpoint`).
 
+use crate::expiries::ExpiryCursor;
 use crate::format::root::{Root, Run};
 use crate::index::ImageCursor;
 use crate::stream::StreamWriter;
@@ -78,6 +79,8 @@ impl RootCommit {
 pub(crate) struct Job {
     pub(crate) namespace: u32,
     pub(crate) cursor: Option<ImageCursor>,
+    /// The times at which records expire come first.
+    pub(crate) expiries: ExpiryCursor,
     /// Journal entries from here on are not part of it.
     pub(crate) entry: u64,
     pub(crate) out: StreamWriter,

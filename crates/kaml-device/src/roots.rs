@@ -210,6 +210,7 @@ impl Core {
             lifetime: self.log.counters.lifetime(),
             index_seed: self.root.index_seed,
             secret: self.root.secret,
+            clock_ms: self.clock.latest_ms(),
         }
     }
 

@@ -43,6 +43,7 @@ struct Candidate {
     slot: Slot,
     /// As the index needs it.
     key: KeyBuf,
+    expires: u64,
 }
 
 impl Candidate {
@@ -145,7 +146,7 @@ impl Core {
                 None => BlockAudit::read(&reader, medium, block),
             };
             damage.report.problems.extend(audit.errors().map(|error| error.to_string()));
-            for (at, chunks, record, key, page_sequence) in audit.records(&self.log.geometry) {
+            for (at, chunks, record, key, [page_sequence, expires]) in audit.records(&self.log.geometry) {
                 self.log.sequence = self.log.sequence.max(record.sequence);
                 let wanted = damage.rebuild.contains(&record.namespace) && self.takes(record);
                 let slot = Slot { at: at.0, len: code(chunks) };
@@ -161,7 +162,8 @@ impl Core {
                 if self.spaces[&record.namespace].layout.lacks_bytes_of(&key) {
                     continue;
                 }
-                let found = Candidate { sequence: record.sequence, is_large, page_sequence, slot, key: key.to_buf() };
+                let (sequence, key) = (record.sequence, key.to_buf());
+                let found = Candidate { sequence, is_large, page_sequence, slot, key, expires };
                 let known = newest.entry((record.namespace, record.key));
                 known
                     .and_modify(|known| {
@@ -173,7 +175,7 @@ impl Core {
             }
         }
         progress(total.into(), total.into());
-        for ((namespace, digest), Candidate { slot, key, .. }) in newest {
+        for ((namespace, digest), Candidate { slot, key, expires, .. }) in newest {
             let space = self.spaces.get_mut(&namespace).expect("looked up before");
             space.dirty = true;
             let key = match key.as_short() {
@@ -181,6 +183,7 @@ impl Core {
                 None => FullKey::long(digest, key.as_bytes()),
             };
             space.index.as_mut().expect("loaded or made").insert(&key, slot);
+            space.set_expiry(&key, expires);
         }
     }
 }
@@ -328,7 +331,15 @@ mod tests {
         fn stage(&mut self, key: u64, value: &[u8]) {
             let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
             let (namespace, key) = (self.namespace, Key::from(key));
-            self.core.stage(&[Op { namespace, key: key.into(), body, condition: Condition::Always }]).unwrap();
+            self.core
+                .stage(&[Op {
+                    namespace,
+                    key: key.into(),
+                    body,
+                    condition: Condition::Always,
+                    expires: Default::default(),
+                }])
+                .unwrap();
         }
 
         fn put(&mut self, key: u64, value: &[u8]) {
@@ -356,7 +367,15 @@ mod tests {
 
         fn commit_large(&mut self, key: u64, ticket: u64) {
             let (namespace, key, body) = (self.namespace, Key::from(key), Body::Placed { ticket });
-            self.core.stage(&[Op { namespace, key: key.into(), body, condition: Condition::Always }]).unwrap();
+            self.core
+                .stage(&[Op {
+                    namespace,
+                    key: key.into(),
+                    body,
+                    condition: Condition::Always,
+                    expires: Default::default(),
+                }])
+                .unwrap();
             let write = self.core.begin_persist().unwrap();
             self.execute(write);
         }

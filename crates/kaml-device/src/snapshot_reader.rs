@@ -341,4 +341,20 @@ impl Core {
             None => Ok(Buffered::Absent),
         }
     }
+
+    /// When a record as a snapshot sees it expires, in milliseconds since 1970; 0 for never, and if it is not in a write buffer.
+    ///
+    /// # Errors
+    /// As [`Core::read_buffered_at`].
+    pub fn buffered_expiry_at(
+        &self,
+        snapshot: &SnapshotTicket,
+        namespace: u32,
+        key: &FullKey<'_>,
+    ) -> Result<u64, FindError> {
+        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
+        let index = space.index.as_ref().ok_or(FindError::NeedIndex)?;
+        let slot = state_of(&space.shared, snapshot, || index.place(key), || index.get(key))?;
+        Ok(slot.map_or(0, |slot| self.expiry_in_buffer(slot)))
+    }
 }

@@ -217,7 +217,8 @@ impl Snapshots {
 
 impl Core {
     /// Opens a snapshot: the state of all namespaces of records as of what is committed now. It is in memory only. As long as nothing is
-    /// committed, snapshots that are opened are one, however many there are.
+    /// committed, snapshots that are opened are one, however many there are. What has expired before is not in it, and what expires later
+    /// is; of namespaces that are not in memory once [`Core::due_without_index`] is none.
     ///
     /// # Errors
     /// The device is closed.
@@ -225,6 +226,7 @@ impl Core {
         if self.is_closing {
             return Err(Error::Closed);
         }
+        self.expire_all_due();
         let snapshots = &mut self.snapshots;
         if !snapshots.is_newest_current {
             snapshots.last += 1;

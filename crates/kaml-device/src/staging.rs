@@ -9,11 +9,14 @@ use crate::command::{Body, Condition, DIRECT_BYTES, Op, StageError, refused_by};
 use crate::core::{Core, code};
 use crate::error::Error;
 use crate::format::crc32c_append;
-use crate::format::record::{MAPPING_BYTES, Record, RecordHeader, RecordKind, suffix, suffix_bytes};
+use crate::format::record::{
+    EXPIRY_BYTES, MAPPING_BYTES, Record, RecordHeader, RecordKind, suffix, suffix_bytes, trailer,
+};
 use crate::format::version::VersionStamp;
 use crate::index::IndexWriter;
 use crate::layout::{Door, Layout};
 use crate::lifetime::Class;
+use crate::namespace::Namespace;
 use crate::ring::{self, Staged, sequences_ahead_max};
 use crate::space::Purpose;
 use crate::writers::NoBlock;
@@ -22,8 +25,10 @@ use kaml_index::{FullKey, Key, Slot};
 use std::collections::HashMap;
 
 /// Bytes of a value and of what is stored after it.
-fn stored_bytes(op: &Op<'_>, value: &[u8]) -> usize {
-    value.len() + suffix_bytes(&op.key)
+fn stored_bytes(space: &Namespace, op: &Op<'_>, value: &[u8]) -> usize {
+    // Whether it expires does not depend on the time.
+    let expiry_bytes = if space.expires_at(op.expires, || 0) == 0 { 0 } else { EXPIRY_BYTES };
+    value.len() + expiry_bytes + suffix_bytes(&op.key)
 }
 
 /// Conditions of a Put up to which each looks through the uncommitted records by itself; more would take time that grows with both.
@@ -84,6 +89,7 @@ impl Core {
             space.layout.admit(op.namespace, door)?;
             space.layout.check_full_key(&op.key).map_err(Error::Key)?;
             space.shared.note_use();
+            space.check_expiry(op.namespace, op.expires)?;
             match space.layout {
                 Layout::Versions(_) => {
                     self.check_version(op)?;
@@ -92,8 +98,8 @@ impl Core {
                 Layout::Records(_) | Layout::Blocks(_) => {}
             }
             match op.body {
-                Body::Value { value, .. } if stored_bytes(op, value) as u64 > value_max => {
-                    let bytes = stored_bytes(op, value) as u64;
+                Body::Value { value, .. } if stored_bytes(space, op, value) as u64 > value_max => {
+                    let bytes = stored_bytes(space, op, value) as u64;
                     return Err(Error::ValueTooLarge { bytes, max: value_max, namespace: None }.into());
                 }
                 Body::Placed { ticket } => {
@@ -108,7 +114,7 @@ impl Core {
             }
             let Some(index) = &space.index else { return Err(StageError::NeedIndex(op.namespace)) };
             if op.condition != Condition::Always {
-                self.check_condition(op, index, uncommitted.as_ref())?;
+                self.check_condition(op, space, index, uncommitted.as_ref())?;
             }
         }
         Ok(())
@@ -134,7 +140,7 @@ impl Core {
         let records = self.log.ring.uncommitted_in_frames();
         let of = |(frame, staged): (u64, &Staged)| {
             let key = (staged.namespace, *staged.key.key());
-            staged.range.is_none().then_some((key, (frame, staged.to.is_some())))
+            staged.range.is_none().then_some((key, (frame, self.exists_after(staged))))
         };
         records.map(of).collect()
     }
@@ -142,6 +148,7 @@ impl Core {
     fn check_condition(
         &self,
         op: &Op<'_>,
+        space: &Namespace,
         index: &IndexWriter,
         uncommitted: Option<&Uncommitted>,
     ) -> Result<(), StageError> {
@@ -150,10 +157,11 @@ impl Core {
             Some(keys) => keys.get(&(op.namespace, *op.key.key())).copied(),
             None => {
                 let newest = self.log.ring.uncommitted_in_frames().rev().find(same);
-                newest.map(|(frame, staged)| (frame, staged.to.is_some()))
+                newest.map(|(frame, staged)| (frame, self.exists_after(staged)))
             }
         };
-        let present = staged.map_or_else(|| index.get(&op.key).is_some(), |(_, present)| present);
+        let exists = || index.get(&op.key).is_some() && !space.is_due(op.key.key(), || self.clock.now_ms());
+        let present = staged.map_or_else(exists, |(_, present)| present);
         match (op.condition, present) {
             (Condition::IfAbsent, true) | (Condition::IfPresent, false) => {
                 let conflict = Error::Conflict { namespace: op.namespace, key: op.key.to_buf(), present };
@@ -166,11 +174,14 @@ impl Core {
 
     /// Chunks of a Put's records that are placed as it is staged, and of the longest of these.
     fn chunks_to_place(&self, ops: &[Op<'_>]) -> (u64, u32) {
-        let placed = ops.iter().filter_map(|op| match (op.body, self.spaces[&op.namespace].layout) {
-            (Body::Value { value, .. }, Layout::Records(_) | Layout::Blocks(_)) => {
-                Some(self.log.chunks_of(stored_bytes(op, value)))
+        let placed = ops.iter().filter_map(|op| {
+            let space = &self.spaces[&op.namespace];
+            match (op.body, space.layout) {
+                (Body::Value { value, .. }, Layout::Records(_) | Layout::Blocks(_)) => {
+                    Some(self.log.chunks_of(stored_bytes(space, op, value)))
+                }
+                (Body::Value { .. }, Layout::Versions(_)) | (Body::Placed { .. } | Body::Delete, _) => None,
             }
-            (Body::Value { .. }, Layout::Versions(_)) | (Body::Placed { .. } | Body::Delete, _) => None,
         });
         placed.fold((0, 0), |(sum, longest), chunks| (sum + u64::from(chunks), longest.max(chunks)))
     }
@@ -182,15 +193,17 @@ impl Core {
         let mut tombstones = 0;
         let mut is_overfull = false;
         for op in ops {
+            let space = &self.spaces[&op.namespace];
             let payload = match op.body {
                 Body::Value { value, .. } => {
-                    chunks += u64::from(self.log.chunks_of(stored_bytes(op, value)));
-                    stored_bytes(op, value)
+                    let bytes = stored_bytes(space, op, value);
+                    chunks += u64::from(self.log.chunks_of(bytes));
+                    bytes
                 }
-                Body::Placed { .. } => MAPPING_BYTES + suffix_bytes(&op.key),
+                Body::Placed { .. } => MAPPING_BYTES + EXPIRY_BYTES + suffix_bytes(&op.key),
                 Body::Delete => suffix_bytes(&op.key),
             };
-            let payload = match self.spaces[&op.namespace].versioned {
+            let payload = match space.versioned {
                 // Deletes are versions too, with room of their own.
                 Some(_) => {
                     tombstones += u64::from(matches!(op.body, Body::Delete));
@@ -223,13 +236,15 @@ impl Core {
 
     fn stage_one(&mut self, op: &Op<'_>) -> Result<(), NoBlock> {
         self.log.sequence += 1;
-        let indexed = match &self.spaces[&op.namespace].layout {
+        let space = &self.spaces[&op.namespace];
+        let indexed = match &space.layout {
             Layout::Versions(_) => {
                 self.stage_version(op);
                 return Ok(());
             }
             layout @ (Layout::Records(_) | Layout::Blocks(_)) => layout.indexed(op.key),
         };
+        let mut expires = space.expires_at(op.expires, || self.clock.now_ms());
         let mut record = Record {
             namespace: op.namespace,
             key: *op.key.key(),
@@ -238,20 +253,21 @@ impl Core {
             value_crc: 0,
             sequence: self.log.sequence,
         };
-        // What the ring or the pages have in addition to header and value: the suffix of a long key, the place of a large value.
+        // What the ring or the pages have in addition to header and value: the time of expiry, the suffix of a long key, the place of a large value.
         let mut extra: Vec<u8>;
         let header;
         let (payload, to): ([&[u8]; 3], Option<Slot>) = match op.body {
             Body::Delete => {
+                expires = 0;
                 extra = suffix(&indexed);
                 record.value_len = extra.len() as u32;
                 header = RecordHeader::encode(&record);
                 ([&extra, &[], &[]], None)
             }
             Body::Value { value, crc32c } => {
-                extra = suffix(&op.key);
-                record.kind = RecordKind::Value;
-                record.value_len = stored_bytes(op, value) as u32;
+                extra = trailer(expires, &op.key);
+                record.kind = if expires == 0 { RecordKind::Value } else { RecordKind::Expiring };
+                record.value_len = (value.len() + extra.len()) as u32;
                 record.value_crc = if extra.is_empty() { crc32c } else { crc32c_append(crc32c, &extra) };
                 header = RecordHeader::encode(&record);
                 let at = self.place_record(&record, &indexed, [&header, value, &extra])?;
@@ -260,15 +276,16 @@ impl Core {
             Body::Placed { ticket } => {
                 let placed = &self.tickets.placed[&ticket];
                 let sequence = suffix_bytes(&indexed) as u64;
-                record = Record { kind: RecordKind::Mapping, sequence, ..placed.record };
+                expires = placed.expires;
+                record = Record { kind: placed.record.kind.mapping(), sequence, ..placed.record };
                 header = RecordHeader::encode(&record);
                 extra = ring::mapping_payload(placed.at).to_vec();
-                extra.extend_from_slice(&suffix(&indexed));
+                extra.extend_from_slice(&trailer(expires, &indexed));
                 ([&extra, &[], &[]], Some(Slot { at: placed.at.0, len: code(placed.chunks) }))
             }
         };
-        let is_mapping = record.kind == RecordKind::Mapping;
-        let staged = Staged::new(op.namespace, &indexed, to, is_mapping);
+        let is_mapping = record.kind.is_mapping();
+        let staged = Staged::new(op.namespace, &indexed, to, is_mapping).expiring(expires);
         self.space.staged_chunks += staged.small_chunks();
         self.log.ring.stage(&header, payload, staged);
         Ok(())
@@ -342,7 +359,13 @@ mod tests {
         let value = [7; 20_000];
         let put = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
         let namespace = core.namespace("n").unwrap();
-        let op = |key, body| Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always };
+        let op = |key, body| Op {
+            namespace,
+            key: Key::from(key).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let ops = keys.map(|key: u64| op(key, put));
         core.stage(&[op(0, Body::Delete)].into_iter().chain(ops).collect::<Vec<_>>())
     }
@@ -383,7 +406,13 @@ mod tests {
         let left = core.collect_below();
         crate::small::take_blocks(&mut core, &medium, left);
         let put = Body::Value { value: &[7; 8], crc32c: crc_fast::crc32_iscsi(&[7; 8]) };
-        let op = |key: u64| Op { namespace, key: Key::from(key).into(), body: put, condition: Condition::Always };
+        let op = |key: u64| Op {
+            namespace,
+            key: Key::from(key).into(),
+            body: put,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let ops: Vec<_> = (0..u64::from(core.log.geometry.chunks_per_block()) + 1).map(op).collect();
         let refused = (0..10).find_map(|_| match core.stage(&ops) {
             Err(StageError::Busy) => core.drive_once(&medium).map(|()| None).unwrap(),

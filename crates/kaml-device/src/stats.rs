@@ -10,6 +10,8 @@ pub struct CoreStats {
     pub put_count: u64,
     /// Deletes stored.
     pub delete_count: u64,
+    /// Records that expired and were removed.
+    pub expired_count: u64,
     /// Values of hosts.
     pub host_bytes: u64,
     /// Records of hosts in whole chunks, headers included.
@@ -71,6 +73,7 @@ impl crate::core::Core {
         CoreStats {
             put_count: c.puts,
             delete_count: c.deletes,
+            expired_count: c.expired,
             host_bytes: c.host_bytes,
             record_bytes: c.record_chunks * chunk,
             relocated_bytes: c.relocated_chunks * chunk,

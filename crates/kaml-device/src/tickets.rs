@@ -15,6 +15,8 @@ pub(crate) struct Ticket {
     pub(crate) key: Key,
     pub(crate) image: Arc<AlignedBuf>,
     pub(crate) record: Record,
+    /// When it expires; 0 for never.
+    pub(crate) expires: u64,
     pub(crate) chunks: u32,
     pub(crate) at: ChunkAddr,
     pub(crate) done: bool,

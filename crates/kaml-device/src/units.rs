@@ -361,7 +361,13 @@ impl BlockChange {
     }
 
     fn op<'a>(&self, unit: u64, body: Body<'a>) -> Op<'a> {
-        Op { namespace: self.namespace, key: Key::from(unit).into(), body, condition: Condition::Always }
+        Op {
+            namespace: self.namespace,
+            key: Key::from(unit).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        }
     }
 
     fn ask(&mut self, read: FlashRead, place: Place) -> FlashRead {

@@ -36,12 +36,24 @@ fn close(mut life: Life) {
 fn put(life: &mut Life, space: u32, key: u64, seed: u64) -> Result<Result<(), Error>, Cut> {
     let value = value(seed, 3000);
     let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
-    let op = [Op { namespace: space, key: (&Key::from(key)).into(), body, condition: Condition::Always }];
+    let op = [Op {
+        namespace: space,
+        key: (&Key::from(key)).into(),
+        body,
+        condition: Condition::Always,
+        expires: Default::default(),
+    }];
     life.commit(|core| core.stage(&op))
 }
 
 fn delete(life: &mut Life, space: u32, key: u64) -> Result<(), Error> {
-    let op = [Op { namespace: space, key: (&Key::from(key)).into(), body: Body::Delete, condition: Condition::Always }];
+    let op = [Op {
+        namespace: space,
+        key: (&Key::from(key)).into(),
+        body: Body::Delete,
+        condition: Condition::Always,
+        expires: Default::default(),
+    }];
     life.commit(|core| core.stage(&op)).unwrap()
 }
 

@@ -110,7 +110,13 @@ impl Device {
         while !self.core.is_placed(ticket) {
             turn(self);
         }
-        let op = Op { namespace, key: key.into(), body: Body::Placed { ticket }, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: key.into(),
+            body: Body::Placed { ticket },
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         while let Err(error) = self.core.stage(&[op]) {
             assert_eq!(error, StageError::Busy);
             turn(self);
@@ -154,7 +160,7 @@ fn op(namespace: u32, key: u64, value: Option<&[u8]>, condition: Condition) -> O
         Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
         None => Body::Delete,
     };
-    Op { namespace, key: Key::from(key).into(), body, condition }
+    Op { namespace, key: Key::from(key).into(), body, condition, expires: Default::default() }
 }
 
 /// Goal:   a condition is judged by the newest record of its key that is not committed yet, staged or in flight, also where a Put has

@@ -128,7 +128,13 @@ impl World {
                 },
                 Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             };
-            ops.push(Op { namespace: *namespace, key: key.into(), body, condition: Condition::Always });
+            ops.push(Op {
+                namespace: *namespace,
+                key: key.into(),
+                body,
+                condition: Condition::Always,
+                expires: Default::default(),
+            });
         }
         let answer = self.life.commit(|core| core.stage(&ops))?;
         if answer.is_err() {

@@ -50,6 +50,7 @@ fn fill(life: &mut Life, namespace: u32, kind: KeyKind, bytes: usize) -> u64 {
             key: key(kind, number).into(),
             body: Body::Value { value: &value, crc32c },
             condition: Condition::Always,
+            expires: Default::default(),
         };
         let ops: Vec<Op<'_>> = (count..count + batch).map(op).collect();
         match life.commit(|core| core.stage(&ops)).expect("power stays") {
@@ -62,8 +63,13 @@ fn fill(life: &mut Life, namespace: u32, kind: KeyKind, bytes: usize) -> u64 {
 
 fn delete_all(life: &mut Life, namespace: u32, kind: KeyKind, count: u64) {
     for first in (0..count).step_by(100) {
-        let op =
-            |number| Op { namespace, key: key(kind, number).into(), body: Body::Delete, condition: Condition::Always };
+        let op = |number| Op {
+            namespace,
+            key: key(kind, number).into(),
+            body: Body::Delete,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let ops: Vec<Op<'_>> = (first..count.min(first + 100)).map(op).collect();
         life.commit(|core| core.stage(&ops)).expect("power stays").expect("a full device takes deletes");
     }
@@ -109,7 +115,13 @@ fn full_devices_churn() {
         let bytes = if rng.below(3) == 0 { 1 + rng.below(3000) } else { 1 + rng.below(40) };
         let stored = value(turn, bytes as usize);
         let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
-        let op = Op { namespace, key: key(kind, number).into(), body, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: key(kind, number).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         match life.commit(|core| core.stage(&[op])).expect("power stays") {
             Ok(()) => _ = model.insert((namespace, number), (turn, bytes)),
             Err(Error::Full { .. }) => {
@@ -124,6 +136,7 @@ fn full_devices_churn() {
                         key: key(kind, number).into(),
                         body: Body::Delete,
                         condition: Condition::Always,
+                        expires: Default::default(),
                     };
                     let deleted = life.commit(|core| core.stage(&[op])).expect("power stays");
                     deleted.expect("a full device takes deletes");
@@ -170,7 +183,13 @@ fn every_policy_collects_and_keeps_records() {
             model.insert(number, seed);
             let stored = value(seed, LARGE_BYTES);
             let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
-            let op = Op { namespace, key: Key::from(number).into(), body, condition: Condition::Always };
+            let op = Op {
+                namespace,
+                key: Key::from(number).into(),
+                body,
+                condition: Condition::Always,
+                expires: Default::default(),
+            };
             life.commit(|core| core.stage(&[op])).expect("power stays").expect("there is room");
         }
         let stats = life.core.stats();

@@ -191,6 +191,7 @@ impl World {
                         key: key.into(),
                         body: Option::map_or(value, Body::Delete, |value| Body::Value { value, crc32c: *crc32c }),
                         condition: Condition::Always,
+                        expires: Default::default(),
                     };
                     let ops: Vec<Op<'_>> = heads.iter().zip(values.iter().map(Option::as_deref)).map(op).collect();
                     core.stage(&ops)
@@ -520,8 +521,13 @@ fn a_rollback_is_a_change() {
     let versions = world.versions;
     let put = |world: &mut World, since: u64| {
         let body = Body::Value { value: b"seen", crc32c: crc_fast::crc32_iscsi(b"seen") };
-        let op =
-            [Op { namespace: versions, key: Key::from(1).into(), body, condition: Condition::UnchangedSince(since) }];
+        let op = [Op {
+            namespace: versions,
+            key: Key::from(1).into(),
+            body,
+            condition: Condition::UnchangedSince(since),
+            expires: Default::default(),
+        }];
         world.life.commit(|core| core.stage(&op)).unwrap()
     };
     assert_eq!(world.apply(&Step::Command(Command::Snapshot)).unwrap(), Ok(()));

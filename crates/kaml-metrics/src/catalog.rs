@@ -104,6 +104,7 @@ pub const METRICS: &[Metric] = &[
     metric("kaml_stopped", Gauge, "0 or 1", "Whether the device takes no more changes because something failed.", One("/is_stopped")),
     // What hosts did.
     metric("kaml_puts_total", Counter, "values", "Values stored.", One("/stats/put_count")),
+    metric("kaml_expired_total", Counter, "records", "Records that expired and were removed.", One("/stats/expired_count")),
     metric("kaml_deletes_total", Counter, "deletes", "Deletes stored.", One("/stats/delete_count")),
     metric("kaml_gets_total", Counter, "gets", "Gets that have completed.", One("/stats/get_count")),
     metric("kaml_put_duration_seconds", Histogram, "seconds", "Latency of Puts and deletes until they are durable, one for each batch.", Buckets("/latency/put")),

@@ -289,6 +289,7 @@ impl Put {
             key: reader.key((&self.keys[i]).into()).expect("a key"),
             body: body(i),
             condition: self.conditions[i],
+            expires: Default::default(),
         };
         self.changes.keys().enumerate().map(op).collect()
     }

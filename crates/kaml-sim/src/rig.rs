@@ -372,6 +372,7 @@ impl Rig {
                     key: Key::from(Load::key(number)).into(),
                     body: Body::Value { value, crc32c: *crc32c },
                     condition: Condition::Always,
+                    expires: Default::default(),
                 };
                 match load.batch {
                     1 => self.core.stage(&[op(*number)]),

@@ -80,6 +80,8 @@ impl Housekeeper {
             (false, false) => RETRY,
         };
         let pause = pause.min(index_idle);
+        // What has expired is released in time; nobody sees it in any case.
+        let pause = core.ms_to_next_expiry().map_or(pause, |ms| pause.min(Duration::from_millis(ms + 1)));
         let progress = shared.progress(&core);
         let again = core.wants_poll();
         // Waiting callers request rounds: if each round woke them again, neither would sleep until something happens.

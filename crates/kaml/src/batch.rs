@@ -6,6 +6,7 @@
 use crate::NamespaceId;
 use crate::driver::Shared;
 use crate::error::Error;
+use crate::expiry::Expiry;
 use kaml_device::{Body, Condition, Key, KeyRef, Op};
 
 /// Records that are stored all together or not at all. Later records of one key win over earlier ones; conditions are
@@ -59,6 +60,7 @@ struct Item {
     condition: Condition,
     /// Start, length and checksum of the value; nothing for a delete.
     value: Option<(usize, usize, u32)>,
+    expiry: Expiry,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +109,24 @@ impl Batch {
     /// Deletes a key that exists; else the whole batch fails.
     pub fn delete_if_present<'k>(&mut self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> &mut Self {
         self.push(namespace, key.into(), None, Condition::IfPresent)
+    }
+
+    /// Sets when the record that was added last expires; without it, the time to live of its namespace counts. It concerns values, and no
+    /// deletes. [`Expiry::After`] begins when the batch is written.
+    ///
+    /// # Examples
+    /// ```
+    /// use kaml::{Batch, Expiry};
+    /// use std::time::Duration;
+    ///
+    /// let mut batch = Batch::new();
+    /// batch.put(1, "ada", b"1").expires(Expiry::After(Duration::from_secs(60))).put(1, "grace", b"kept");
+    /// ```
+    pub fn expires(&mut self, expiry: Expiry) -> &mut Self {
+        if let Some(item) = self.items.last_mut() {
+            item.expiry = expiry;
+        }
+        self
     }
 
     /// Records in the batch.
@@ -166,7 +186,7 @@ impl Batch {
             self.values.extend_from_slice(value);
             (start, value.len(), crc_fast::crc32_iscsi(value))
         });
-        self.items.push(Item { namespace, key, condition, value });
+        self.items.push(Item { namespace, key, condition, value, expiry: Expiry::Default });
         self
     }
 
@@ -184,7 +204,13 @@ impl Batch {
                 None => Body::Delete,
             };
             let key = shared.key(self.key(item))?;
-            Ok(Op { namespace: item.namespace, key, body, condition: item.condition })
+            Ok(Op {
+                namespace: item.namespace,
+                key,
+                body,
+                condition: item.condition,
+                expires: item.expiry.resolve(shared),
+            })
         };
         self.items.iter().map(op).collect()
     }

@@ -203,7 +203,13 @@ impl Device {
     pub fn put<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>, value: &[u8]) -> Result<(), Error> {
         let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
         let key = key.into();
-        let op = Op { namespace, key: self.shared().key(key)?, body, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: self.shared().key(key)?,
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         self.shared().write(self.by(), &mut [op])
     }
 
@@ -221,7 +227,7 @@ impl Device {
         let key = key.into();
         let key = self.shared().key(key)?;
         let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        let op = Op { namespace, key, body, condition };
+        let op = Op { namespace, key, body, condition, expires: Default::default() };
         let asks = matches!(condition, Condition::IfAbsent | Condition::IfPresent);
         match asks.then(|| self.kind(namespace)).transpose()? {
             Some(SpaceReader::Versions(_)) => {
@@ -237,7 +243,13 @@ impl Device {
     /// As [`Device::put`]. A full device accepts deletes.
     pub fn delete<'k>(&self, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<(), Error> {
         let key = key.into();
-        let op = Op { namespace, key: self.shared().key(key)?, body: Body::Delete, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: self.shared().key(key)?,
+            body: Body::Delete,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         self.shared().write(self.by(), &mut [op])
     }
 

@@ -210,14 +210,17 @@ impl Shared {
         self.wait_root(core, request).err().unwrap_or_else(|| error.into())
     }
 
-    /// Loads an index if it is not in memory. Others continue with other namespaces meanwhile.
+    /// Loads an index if it is not in memory, and removes from it what has expired. Others continue with other namespaces meanwhile.
     pub(crate) fn load_index<'a>(
         &'a self,
-        core: MutexGuard<'a, Core>,
+        mut core: MutexGuard<'a, Core>,
         id: NamespaceId,
     ) -> Result<MutexGuard<'a, Core>, Error> {
         match self.reader.is_loaded(id) {
-            Ok(true) => return Ok(core), // it is kept as long as the core is locked
+            Ok(true) => {
+                core.expire_due(id);
+                return Ok(core); // it is kept as long as the core is locked
+            }
             Ok(false) => {}
             Err(error) => return Err(self.refused_under(core, error)),
         }
@@ -227,7 +230,10 @@ impl Shared {
         let mut core = self.lock();
         loop {
             match core.begin_load(id) {
-                Ok(None) => return Ok(core),
+                Ok(None) => {
+                    core.expire_due(id);
+                    return Ok(core);
+                }
                 Ok(Some(load)) => {
                     drop(core);
                     let loaded = load.read(&*self.medium);

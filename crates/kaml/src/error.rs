@@ -107,6 +107,19 @@ pub enum Error {
         /// The key.
         key: Key,
     },
+    /// A put with an expiry, of a versioned namespace.
+    #[error(
+        "namespace {0} keeps versions, which do not expire one by one; merge it with a retention time, or set rules for merges when space runs low"
+    )]
+    VersionsDoNotExpire(NamespaceId),
+    /// A time to live of a namespace that holds something else than records without versions.
+    #[error("a namespace of {0} takes no time to live")]
+    BadTimeToLive(&'static str),
+    /// A record of a namespace whose records expire, in a store: it would show what it has cached beyond that time.
+    #[error(
+        "records of namespace {0} expire, so a store cannot cache them; use the device, or a namespace without a time to live"
+    )]
+    NotInStore(NamespaceId),
     /// A command on versions, of a namespace that does not keep them.
     #[error("namespace {0} does not keep versions; create one that does")]
     KeepsNoVersions(NamespaceId),

@@ -37,6 +37,7 @@ mod clustering;
 mod device;
 mod driver;
 mod error;
+mod expiry;
 #[cfg(feature = "async")]
 mod futures;
 mod gather;
@@ -66,6 +67,7 @@ pub use device::{Commit, Device, ListPage};
 pub use error::Error;
 #[doc(hidden)]
 pub use error::ErrorClass;
+pub use expiry::Expiry;
 #[cfg(feature = "async")]
 pub use futures::{AsyncDevice, Pending};
 /// # Examples
@@ -80,6 +82,9 @@ pub use futures::{AsyncDevice, Pending};
 /// # Ok::<(), Error>(())
 /// ```
 pub use kaml_device::Condition;
+/// # Examples
+/// [`Device::clock`] has one.
+pub use kaml_device::DeviceClock;
 pub use kaml_device::NamespaceOptions;
 /// # Examples
 /// ```

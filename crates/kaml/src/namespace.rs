@@ -6,8 +6,8 @@
 use crate::device::Device;
 use crate::error::Error;
 use crate::{
-    Condition, CreateOptions, Cursor, KeyBuf, KeyRef, NamespaceId, NamespaceInfo, NamespaceOptions, OpenOptions,
-    OrderedKeys,
+    Condition, CreateOptions, Cursor, Expiry, KeyBuf, KeyRef, NamespaceId, NamespaceInfo, NamespaceOptions,
+    OpenOptions, OrderedKeys,
 };
 use std::path::Path;
 
@@ -85,6 +85,22 @@ impl Namespace {
     /// of the device ([`crate::DeviceInfo::value_bytes_max`]).
     pub fn put<'k>(&self, key: impl Into<KeyRef<'k>>, value: &[u8]) -> Result<(), Error> {
         self.device.put(self.id, key, value)
+    }
+
+    /// Stores a value that expires. Durable when it returns.
+    ///
+    /// # Errors
+    /// As [`Device::put_expiring`].
+    pub fn put_expiring<'k>(&self, key: impl Into<KeyRef<'k>>, value: &[u8], expiry: Expiry) -> Result<(), Error> {
+        self.device.put_expiring(self.id, key, value, expiry)
+    }
+
+    /// When the record of a key expires: [`Expiry::At`] or [`Expiry::Never`]. Nothing if the key does not exist. Reads no flash.
+    ///
+    /// # Errors
+    /// As [`Device::expiry`].
+    pub fn expiry<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Expiry>, Error> {
+        self.device.expiry(self.id, key)
     }
 
     /// Stores a value under a condition. Durable when it returns.

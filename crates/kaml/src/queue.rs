@@ -144,6 +144,10 @@ const READS_ANSWERED_MIN: usize = 4;
 const PUT_OFF_MAX: usize = 4;
 
 impl AsyncQueue {
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     pub(crate) fn new(shared: Arc<Shared>, by: By, depth: u32) -> AsyncQueue {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -242,7 +246,10 @@ impl AsyncQueue {
     pub fn delete<'k>(&mut self, token: u64, namespace: NamespaceId, key: impl Into<KeyRef<'k>>) -> Result<(), Error> {
         let (shared, key) = (self.shared.clone(), key.into());
         let key = shared.key(key)?;
-        self.submit(token, &mut [Op { namespace, key, body: Body::Delete, condition: Condition::Always }])
+        self.submit(
+            token,
+            &mut [Op { namespace, key, body: Body::Delete, condition: Condition::Always, expires: Default::default() }],
+        )
     }
 
     fn submit(&mut self, token: u64, ops: &mut [Op<'_>]) -> Result<(), Error> {
@@ -532,7 +539,7 @@ impl AsyncQueue {
 /// The operation that stores a value.
 fn storing<'a>(namespace: NamespaceId, key: FullKey<'a>, value: &'a [u8], condition: Condition) -> Op<'a> {
     let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-    Op { namespace, key, body, condition }
+    Op { namespace, key, body, condition, expires: Default::default() }
 }
 
 impl Drop for AsyncQueue {

@@ -73,7 +73,7 @@ impl Keys {
         let count = self.page_keys.max(self.short_range()).min(keys_max);
         self.page_keys = (self.page_keys * 2).min(PAGE_KEYS_MAX);
         if let View::Own(device, own @ None) = &mut self.view {
-            *own = Some(device.open_snapshot_of_iterator()?);
+            *own = Some(device.open_snapshot_of_iterator(self.namespace)?);
         }
         loop {
             let range = (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice));

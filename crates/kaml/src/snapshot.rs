@@ -56,20 +56,31 @@ impl Drop for Open {
 }
 
 impl Device {
-    /// Opens a snapshot: what is durable now, of all namespaces of records.
+    /// Opens a snapshot: what is durable now, of all namespaces of records. What has expired is not in it; what expires later remains in it.
     ///
     /// # Errors
-    /// [`Error::Closed`].
+    /// [`Error::Closed`]; [`Error::IndexDamaged`] if records of a namespace have expired whose index cannot be read.
     pub fn open_snapshot(&self) -> Result<Snapshot, Error> {
-        let mut core = self.shared().lock();
+        let shared = self.shared();
+        let mut core = shared.lock();
+        // What has expired is not in a snapshot, also of namespaces that are not in memory.
+        while let Some(id) = core.due_without_index() {
+            core = shared.load_index(core, id)?;
+        }
         let (ticket, namespaces) = (core.open_snapshot()?, core.readable_namespaces());
         Ok(Snapshot::new(self.shared(), ticket, namespaces))
     }
 
     /// A snapshot for an iterator, which reads one namespace.
-    pub(crate) fn open_snapshot_of_iterator(&self) -> Result<Snapshot, Error> {
-        let ticket = self.shared().lock().open_snapshot()?;
-        Ok(Snapshot::new(self.shared(), ticket, Vec::new()))
+    pub(crate) fn open_snapshot_of_iterator(&self, namespace: NamespaceId) -> Result<Snapshot, Error> {
+        let shared = self.shared();
+        let mut core = shared.lock();
+        if core.has_due(namespace) {
+            core = shared.load_index(core, namespace)?;
+        }
+        let ticket = core.open_snapshot()?;
+        drop(core);
+        Ok(Snapshot::new(shared, ticket, Vec::new()))
     }
 
     /// Sets the memory that open snapshots take for what is overwritten meanwhile; 512 MiB by default, at some 160 bytes a record.

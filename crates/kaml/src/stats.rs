@@ -266,6 +266,8 @@ pub struct Stats {
     pub put_count: u64,
     /// Deletes stored.
     pub delete_count: u64,
+    /// Records that expired and whose room was released.
+    pub expired_count: u64,
     /// Gets that have completed.
     pub get_count: u64,
     /// Values of hosts.
@@ -332,6 +334,7 @@ impl Stats {
         Stats {
             put_count: core.put_count,
             delete_count: core.delete_count,
+            expired_count: core.expired_count,
             host_bytes: core.host_bytes,
             record_bytes: core.record_bytes,
             relocated_bytes: core.relocated_bytes,

@@ -3,7 +3,7 @@
 use crate::commands::versions::keeps_versions;
 use crate::failure::Failure;
 use crate::store::{self, PlaceArgument};
-use crate::{output, size};
+use crate::{output, size, ttl};
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use kaml::{
@@ -11,6 +11,8 @@ use kaml::{
     VersionOptions,
 };
 use serde::Serialize;
+use std::num::NonZeroU64;
+use std::time::Duration;
 
 /// Flags of `kaml namespace`.
 #[derive(Args)]
@@ -18,6 +20,7 @@ use serde::Serialize;
   kaml namespace create data.kaml notes
   kaml namespace create data.kaml counters --keys u64 --logs 0
   kaml namespace create data.kaml disk --block 4096 --size 1GiB
+  kaml namespace create data.kaml sessions --ttl 1h
   kaml namespace create data.kaml past --versioned
   kaml namespace create data.kaml log --versioned --buffer 1MiB --merge-when-low --keep-last 10
   kaml namespace list data.kaml
@@ -57,6 +60,9 @@ enum Action {
         shape: ShapeArguments,
         #[command(flatten)]
         policy: PolicyArguments,
+        /// Let records expire so long after they were put, for example 90s, 15m, 1h or 7d
+        #[arg(long, value_name = "TIME", value_parser = ttl::parse, conflicts_with_all = ["block", "versioned"])]
+        ttl: Option<Duration>,
         /// Logs that its records are written to, for example 0,1 [default: all]
         #[arg(long, value_delimiter = ',')]
         logs: Vec<u32>,
@@ -69,7 +75,7 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Rename a namespace, move it to other logs, or set what is dropped when space runs low
+    /// Rename a namespace, move it to other logs, or set what expires or is dropped when space runs low
     Set {
         #[command(flatten)]
         target: Target,
@@ -84,6 +90,12 @@ enum Action {
         /// Drop versions only with `kaml merge`
         #[arg(long, conflicts_with = "merge_when_low")]
         never_merge: bool,
+        /// Let records that are put from now on expire after so long; present ones keep their times
+        #[arg(long, value_name = "TIME", value_parser = ttl::parse)]
+        ttl: Option<Duration>,
+        /// Let records that are put from now on not expire
+        #[arg(long, conflicts_with = "ttl")]
+        no_ttl: bool,
     },
     /// Delete a namespace and all its records
     Delete {
@@ -199,7 +211,7 @@ impl Arguments {
     /// Runs the command.
     pub fn run(self) -> Result<(), Failure> {
         match self.action {
-            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, shape, policy } => {
+            Action::Create { target, keys, logs, block, size, unit, versioned, buffer, shape, policy, ttl } => {
                 let merge_when_low = policy.policy();
                 if merge_when_low.is_some() && !versioned {
                     return Err(Failure::Usage("--merge-when-low needs --versioned".into()));
@@ -219,7 +231,12 @@ impl Arguments {
                     (None, false) => NamespaceKind::Records(keys),
                 };
                 let device = target.device.open()?;
-                device.create_namespace(&target.name, &NamespaceOptions::new(kind).with_logs(logs))?;
+                let mut options = NamespaceOptions::new(kind).with_logs(logs);
+                if let Some(ttl) = ttl {
+                    ttl::local(&*device, "--ttl")?;
+                    options = options.with_ttl(ttl);
+                }
+                device.create_namespace(&target.name, &options)?;
                 target.show(&store::namespace(&*device, &target.name)?, "created")?;
                 store::close(device);
                 Ok(())
@@ -228,11 +245,13 @@ impl Arguments {
                 let namespaces = device.open_to_read()?.namespaces()?;
                 if json { output::json(&View::of_all(&namespaces)) } else { output::line(table(&namespaces)) }
             }
-            Action::Set { rename: None, logs: None, never_merge: false, policy, .. } if !policy.merge_when_low => {
-                let flags = "--rename, --logs, --merge-when-low or --never-merge";
+            Action::Set { rename: None, logs: None, never_merge: false, ttl: None, no_ttl: false, policy, .. }
+                if !policy.merge_when_low =>
+            {
+                let flags = "--rename, --logs, --ttl, --no-ttl, --merge-when-low or --never-merge";
                 Err(Failure::Usage(format!("nothing to set: give {flags}")))
             }
-            Action::Set { target, rename, logs, policy, never_merge } => {
+            Action::Set { target, rename, logs, policy, never_merge, ttl, no_ttl } => {
                 let device = target.device.open()?;
                 let info = store::namespace(&*device, &target.name)?;
                 if policy.merge_when_low || never_merge {
@@ -240,7 +259,15 @@ impl Arguments {
                 }
                 let name = rename.clone().unwrap_or_else(|| target.name.clone());
                 let merge_when_low = policy.policy().map(Some).or(never_merge.then_some(None));
-                let change = NamespaceChange { name: rename, logs: logs.map(|logs| logs.0), merge_when_low };
+                if ttl.is_some() || no_ttl {
+                    ttl::local(&*device, "--ttl")?;
+                }
+                let default_ttl_ms = match ttl {
+                    Some(ttl) => Some(NamespaceOptions::default().with_ttl(ttl).default_ttl_ms),
+                    None => no_ttl.then_some(None),
+                };
+                let logs = logs.map(|logs| logs.0);
+                let change = NamespaceChange { name: rename, logs, merge_when_low, default_ttl_ms };
                 device.set_namespace(info.id, &change)?;
                 target.show(&store::namespace(&*device, &name)?, "changed")?;
                 store::close(device);
@@ -310,6 +337,9 @@ pub struct View<'a> {
     record_count: u64,
     index_bytes: u64,
     loaded: bool,
+    /// Records expire after so many milliseconds by default; those that expire.
+    default_ttl_ms: Option<u64>,
+    expiring_count: u64,
 }
 
 impl View<'_> {
@@ -337,6 +367,8 @@ impl View<'_> {
             record_count: info.record_count,
             index_bytes: info.index_bytes,
             loaded: info.loaded,
+            default_ttl_ms: info.default_ttl_ms.map(NonZeroU64::get),
+            expiring_count: info.expiring_count,
         }
     }
 
@@ -374,7 +406,10 @@ fn show_layout(info: &NamespaceInfo) -> String {
             format!("{}, all versions, by Bloom filters", show_kind(info))
         }
         NamespaceKind::Versions(..) => format!("{}, all versions", show_kind(info)),
-        NamespaceKind::Records(_) => show_kind(info),
+        NamespaceKind::Records(_) => match info.default_ttl_ms {
+            Some(millis) => format!("{}, for {}", show_kind(info), ttl::show(millis.get())),
+            None => show_kind(info),
+        },
     }
 }
 

@@ -7,15 +7,17 @@ use crate::output;
 use crate::size;
 use crate::store::{self, PlaceArgument};
 use crate::tree::Tree;
+use crate::ttl;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use kaml::{At, Condition, KeyKind};
+use kaml::{At, Batch, Condition, Expiry, KeyKind};
 use serde_json::{Map, Value, json};
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A value lies in one erase block, and these have no more.
 const VALUE_BYTES_MAX: u64 = 1 << 30;
@@ -40,7 +42,8 @@ struct Record {
   kaml put data.kaml notes hello world
   kaml put data.kaml notes photo --file photo.jpg
   date | kaml put data.kaml notes today -
-  kaml put data.kaml counters 42 --u64 one --if-absent")]
+  kaml put data.kaml counters 42 --u64 one --if-absent
+  kaml put data.kaml notes token secret --ttl 1h")]
 pub struct PutArguments {
     #[command(flatten)]
     record: Record,
@@ -56,6 +59,12 @@ pub struct PutArguments {
     /// Store only if the key exists already
     #[arg(long)]
     if_present: bool,
+    /// Let the record expire after so long, for example 90s, 15m, 1h or 7d [default: as its namespace]
+    #[arg(long, value_name = "TIME", value_parser = ttl::parse)]
+    ttl: Option<Duration>,
+    /// Let the record not expire, whatever the default of its namespace is
+    #[arg(long, conflicts_with = "ttl")]
+    no_ttl: bool,
 }
 
 /// Flags of `kaml get`.
@@ -115,7 +124,25 @@ impl PutArguments {
             (_, true) => Condition::IfPresent,
             _ => Condition::Always,
         };
-        device.put_if(namespace.id, (&key).into(), &value, condition).map_err(|error| {
+        let expiry = match (self.ttl, self.no_ttl) {
+            (Some(ttl), _) => Expiry::After(ttl),
+            (None, true) => Expiry::Never,
+            (None, false) => Expiry::Default,
+        };
+        let put = match expiry {
+            Expiry::Default => device.put_if(namespace.id, (&key).into(), &value, condition),
+            expiry => {
+                let mut batch = Batch::new();
+                match condition {
+                    Condition::IfAbsent => batch.put_if_absent(namespace.id, &key, &value),
+                    Condition::IfPresent => batch.put_if_present(namespace.id, &key, &value),
+                    Condition::Always | Condition::UnchangedSince(_) => batch.put(namespace.id, &key, &value),
+                };
+                batch.expires(expiry);
+                ttl::local(&*device, "--ttl")?.write(&batch)
+            }
+        };
+        put.map_err(|error| {
             if !error.is_conflict() {
                 return error.into();
             }

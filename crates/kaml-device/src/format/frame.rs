@@ -164,7 +164,7 @@ impl Frame {
             let (checked, value) =
                 payload[at..start + body.len()].split_at(RecordHeader::BYTES + record.ring_head_bytes());
             crc = crc32c_append(crc, checked);
-            let has_value = matches!(record.kind, RecordKind::Value | RecordKind::Version);
+            let has_value = record.kind.is_value() || record.kind == RecordKind::Version;
             if has_value && crc_fast::crc32_iscsi(value) != record.value_crc {
                 return None;
             }

@@ -34,13 +34,14 @@ struct JournalPage {
 /// |      0 |     4 | `namespace` | the namespace; 0: the entry is about a block                     |
 /// |      4 |     1 | `key_len`   | 1..=16, 17: a digest; for a block 0; for a versioned namespace   |
 /// |        |       |             | 0; 18: bytes of the key whose digest comes next, or of the range |
-/// |        |       |             | that comes next; 19: a range is deleted                          |
+/// |        |       |             | that comes next; 19: a range is deleted; 20: records expired     |
 /// |      5 |     1 | `len_code`  | length code of the record, 0: deleted; for a block 1: bad; for a |
 /// |        |       |             | versioned namespace 1 segment in, 2 segments out, 3 command; for |
-/// |        |       |             | bytes of a key 0                                                 |
+/// |        |       |             | bytes of a key 0; 128: the entry is when the record expires      |
 /// |      6 |     6 | `at`        | chunk number; for a block its erase count; for a command its     |
 /// |        |       |             | sequence; for bytes of a key where they begin in it and its      |
-/// |        |       |             | length (u16 each)                                                |
+/// |        |       |             | length (u16 each); for an expiry milliseconds since 1970, 0:     |
+/// |        |       |             | never; for expired records the time up to which                  |
 /// |     12 |    16 | `key`       | the key, zero-padded; for a block its number (u32); for segments |
 /// |        |       |             | row, place in it (u32 each), pages of the table (out: segments), |
 /// |        |       |             | live versions (u16 each); for a command its time (u64), its kind |
@@ -82,6 +83,10 @@ pub(crate) enum Change {
     /// Sixteen bytes of a key, of so many in all, from there on, the last ones padded with zeroes. The entry that follows the last of
     /// them has the digest of the key. Only of ordered namespaces.
     KeyBytes { namespace: u32, from: u16, len: u16, bytes: [u8; KEY_BYTES_PER_ENTRY] },
+    /// The record of the key expires then, in milliseconds since 1970; 0: it does not.
+    Expires { namespace: u32, key: Key, at: u64 },
+    /// The records that expire up to this time are gone.
+    Expired { namespace: u32, until: u64 },
     /// A command on user versions.
     Versions { namespace: u32, command: Command, stamp: Stamp },
 }
@@ -108,6 +113,17 @@ pub(crate) fn write_entry(page: &mut [u8], index: usize, change: &Change) {
             at: [0; 6],
             key: *key.stored().0,
         },
+        Change::Expires { namespace, key, at } => JournalEntry {
+            namespace: namespace.into(),
+            key_len: key.stored().1,
+            len_code: EXPIRES,
+            at: at.to_le_bytes()[..6].try_into().expect("six bytes"),
+            key: *key.stored().0,
+        },
+        Change::Expired { namespace, until } => {
+            let at = until.to_le_bytes()[..6].try_into().expect("six bytes");
+            JournalEntry { namespace: namespace.into(), key_len: EXPIRED, len_code: 0, at, key: [0; 16] }
+        }
         Change::RangeDeleted { namespace } => {
             JournalEntry { namespace: namespace.into(), key_len: RANGE, len_code: 0, at: [0; 6], key: [0; 16] }
         }
@@ -145,6 +161,12 @@ pub(crate) const KEY_BYTES_PER_ENTRY: usize = 16;
 
 /// As `key_len`: a range.
 const RANGE: u8 = 19;
+
+/// As `key_len`: records expired.
+const EXPIRED: u8 = 20;
+
+/// As `len_code`: when the record of the key expires.
+const EXPIRES: u8 = 128;
 
 /// The entries that precede one of a long key, or of a range: its bytes.
 pub(crate) fn key_bytes(namespace: u32, bytes: &[u8]) -> impl Iterator<Item = Change> {
@@ -295,7 +317,14 @@ fn decode(bytes: &[u8]) -> Option<Change> {
         let is_one = entry.len_code == 0 && at == 0 && entry.key == [0; 16];
         return is_one.then_some(Change::RangeDeleted { namespace });
     }
+    if entry.key_len == EXPIRED {
+        let is_one = entry.len_code == 0 && entry.key == [0; 16];
+        return is_one.then_some(Change::Expired { namespace, until: at });
+    }
     let key = Key::of_stored(&entry.key, entry.key_len)?;
+    if entry.len_code == EXPIRES {
+        return Some(Change::Expires { namespace, key, at });
+    }
     match LenCode::from_stored(entry.len_code) {
         Some(len) => Some(Change::Moved { namespace, key, to: Slot { at, len } }),
         None if entry.len_code == 0 => Some(Change::Deleted { namespace, key }),

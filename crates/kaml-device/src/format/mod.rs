@@ -3,6 +3,7 @@
 //! Lives here:       layouts, encoders, checked decoders.
 //! Lives elsewhere:  the superblock (`kaml-flash`), index images (`kaml-index`).
 
+pub(crate) mod expiries;
 pub(crate) mod frame;
 pub(crate) mod journal;
 pub(crate) mod oob;

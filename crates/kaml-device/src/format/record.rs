@@ -19,7 +19,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// |     16 |     8 | `tag`        | bits 0..48 sequence, 48..56 key length (1..=16, 17: a digest), 56..64 the kind |
 /// |     24 |    16 | `key`        | the key, zero-padded; of one above 16 bytes its digest           |
 ///
-/// If the key is a digest, a suffix follows the value: the bytes of the key, then their number (`u16`).
+/// If the key is a digest, a suffix follows the value: the bytes of the key, then their number (`u16`). In a record that expires, the time of
+/// that comes last: milliseconds since 1970 (`u64`).
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(crate) struct RecordHeader {
@@ -54,6 +55,10 @@ pub(crate) enum RecordKind {
     VersionCommand,
     /// The keys of a range are deleted; the range follows ([`super::range::KeyRange`]), the key is [`RANGE_KEY`]. Only in the ring.
     RangeTombstone,
+    /// As `Value`, of a record that expires: the time of that comes last.
+    Expiring,
+    /// As `Mapping`, of a record that expires: the time of that comes last. Only in the ring.
+    ExpiringMapping,
 }
 
 /// What stands in the place of a key where a record is about a range of keys.
@@ -63,6 +68,22 @@ impl RecordKind {
     /// Whether it belongs to a versioned namespace.
     pub(crate) fn is_versioned(self) -> bool {
         matches!(self, RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand)
+    }
+
+    /// Whether it is a record as pages have it, with its value.
+    #[inline]
+    pub(crate) fn is_value(self) -> bool {
+        matches!(self, RecordKind::Value | RecordKind::Expiring)
+    }
+
+    /// Whether it names the place of a record.
+    pub(crate) fn is_mapping(self) -> bool {
+        matches!(self, RecordKind::Mapping | RecordKind::ExpiringMapping)
+    }
+
+    /// The kind of a mapping of such a record.
+    pub(crate) fn mapping(self) -> RecordKind {
+        if self == RecordKind::Expiring { RecordKind::ExpiringMapping } else { RecordKind::Mapping }
     }
 }
 
@@ -91,6 +112,8 @@ impl RecordHeader {
             RecordKind::VersionTombstone => 5,
             RecordKind::VersionCommand => 6,
             RecordKind::RangeTombstone => 7,
+            RecordKind::Expiring => 8,
+            RecordKind::ExpiringMapping => 9,
         };
         let (key, key_code) = record.key.stored();
         let tag = (record.sequence & Self::SEQUENCE_MASK) | u64::from(key_code) << 48 | kind << 56;
@@ -122,6 +145,8 @@ impl RecordHeader {
             5 => RecordKind::VersionTombstone,
             6 => RecordKind::VersionCommand,
             7 => RecordKind::RangeTombstone,
+            8 => RecordKind::Expiring,
+            9 => RecordKind::ExpiringMapping,
             _ => return None,
         };
         Some(Record {
@@ -139,9 +164,10 @@ impl Record {
     /// Bytes of the value (or what is in its place) after the header in the ring.
     pub(crate) fn ring_payload_bytes(&self) -> usize {
         match self.kind {
-            RecordKind::Value => self.value_len as usize,
+            RecordKind::Value | RecordKind::Expiring => self.value_len as usize,
             RecordKind::Tombstone | RecordKind::RangeTombstone => self.value_len as usize,
             RecordKind::Mapping => MAPPING_BYTES + self.mapping_suffix_bytes(),
+            RecordKind::ExpiringMapping => MAPPING_BYTES + EXPIRY_BYTES + self.mapping_suffix_bytes(),
             RecordKind::Version => VersionStamp::BYTES + self.value_len as usize,
             RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
@@ -150,8 +176,10 @@ impl Record {
     /// The first of those have no checksum of their own: the frame's covers them.
     pub(crate) fn ring_head_bytes(&self) -> usize {
         match self.kind {
-            RecordKind::Value => 0,
-            RecordKind::Tombstone | RecordKind::Mapping | RecordKind::RangeTombstone => self.ring_payload_bytes(),
+            RecordKind::Value | RecordKind::Expiring => 0,
+            RecordKind::Tombstone | RecordKind::Mapping | RecordKind::ExpiringMapping | RecordKind::RangeTombstone => {
+                self.ring_payload_bytes()
+            }
             RecordKind::Version | RecordKind::VersionTombstone | RecordKind::VersionCommand => VersionStamp::BYTES,
         }
     }
@@ -171,6 +199,7 @@ impl Record {
         if !self.key.is_digest() {
             return Some(self.key.into());
         }
+        let stored = &stored[..stored.len().checked_sub(self.expiry_bytes())?];
         let (rest, len) = stored.split_last_chunk::<SUFFIX_LEN_BYTES>()?;
         let len = usize::from(u16::from_le_bytes(*len));
         let bytes = &rest[rest.len().checked_sub(len)?..];
@@ -180,7 +209,23 @@ impl Record {
     /// Bytes of the value that a caller gave, among those that are stored.
     pub(crate) fn own_value_bytes(&self, stored: &[u8]) -> Option<usize> {
         let suffix = suffix_bytes(&self.full_key(stored)?);
-        stored.len().checked_sub(suffix)
+        stored.len().checked_sub(suffix + self.expiry_bytes())
+    }
+
+    /// Bytes of the time at which it expires.
+    #[inline]
+    pub(crate) fn expiry_bytes(&self) -> usize {
+        if matches!(self.kind, RecordKind::Expiring | RecordKind::ExpiringMapping) { EXPIRY_BYTES } else { 0 }
+    }
+
+    /// When it expires, milliseconds since 1970; 0 for never. `stored` is what follows the header, in the ring or in pages. Nothing if the
+    /// time cannot be there, or is none.
+    pub(crate) fn expires(&self, stored: &[u8]) -> Option<u64> {
+        if self.expiry_bytes() == 0 {
+            return Some(0);
+        }
+        let time = u64::from_le_bytes(*stored.last_chunk()?);
+        (1..=EXPIRES_MAX).contains(&time).then_some(time)
     }
 }
 
@@ -193,6 +238,12 @@ pub fn key_of_stored(digest: &Key, stored: &[u8]) -> Option<KeyBuf> {
 
 /// Bytes of the payload of a mapping record, without a suffix.
 pub(crate) const MAPPING_BYTES: usize = 8;
+
+/// Bytes of the time at which a record expires.
+pub(crate) const EXPIRY_BYTES: usize = 8;
+
+/// The last time at which a record can expire, in the year 10889: the journal has 48 bits for it.
+pub(crate) const EXPIRES_MAX: u64 = (1 << 48) - 1;
 
 const SUFFIX_LEN_BYTES: usize = 2;
 
@@ -207,6 +258,15 @@ pub(crate) fn suffix(key: &FullKey<'_>) -> Vec<u8> {
         [] => Vec::new(),
         bytes => [bytes, &(bytes.len() as u16).to_le_bytes()].concat(),
     }
+}
+
+/// What follows the value of a record of this key that expires then; 0 for never.
+pub(crate) fn trailer(expires: u64, key: &FullKey<'_>) -> Vec<u8> {
+    let mut bytes = suffix(key);
+    if expires != 0 {
+        bytes.extend_from_slice(&expires.to_le_bytes());
+    }
+    bytes
 }
 
 /// Records in a ring frame start at multiples of this.

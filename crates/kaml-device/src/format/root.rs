@@ -49,6 +49,10 @@ pub(crate) struct NamespaceRoot {
     pub(crate) kept_before: u64,
     /// It is merged when space runs low.
     pub(crate) merge_when_low: Option<MergePolicy>,
+    /// No record of it expires before, in milliseconds since 1970; `u64::MAX` if none does.
+    pub(crate) next_expiry: u64,
+    /// Its records expire after so many milliseconds by default; 0: they do not.
+    pub(crate) default_ttl_ms: u64,
 }
 
 /// Everything in a root.
@@ -80,15 +84,17 @@ pub(crate) struct Root {
     pub(crate) index_seed: u64,
     /// What frames and pages are authenticated with; nothing on a device that no build with tags has opened yet.
     pub(crate) secret: Option<Secret>,
+    /// The device's clock, in milliseconds since 1970; 0 if no record ever expired.
+    pub(crate) clock_ms: u64,
 }
 
 const MAGIC: [u8; 4] = *b"KRT1";
 /// Version 2 knows block namespaces, version 4 versioned ones, version 5 journal entries in the root, version 6 merges when
 /// space runs low, version 8 versioned namespaces with the paper's index, version 10 directories that exist twice, version 11 the
-/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces; an older root is one without them. There are
+/// seed of indexes, version 12 the secret and the command that forgets many snapshots at once, version 13 keys above 16 bytes and ordered namespaces, version 14 records that expire; an older root is one without them. There are
 /// no versions 3 and 7, which one flipped bit would make older ones. Opening writes a root before it takes commands, so an older build
 /// refuses a device that has any of these.
-const VERSION: u32 = 13;
+const VERSION: u32 = 14;
 /// The first version whose checksum covers the header, too, as that of every later one must: otherwise a flipped bit would make it a
 /// later version, and the device would be refused although the other root is whole.
 const WITH_HEADER_CHECKED: u32 = 9;
@@ -98,6 +104,8 @@ const WITH_TAIL: u32 = 5;
 const WITH_SEED: u32 = 11;
 /// The first version with the secret.
 const WITH_SECRET: u32 = 12;
+/// The first version with the device's clock, and with what namespaces have on expiry.
+const WITH_EXPIRY: u32 = 14;
 /// Added to the kind of a versioned namespace that is merged when space runs low.
 const WITH_POLICY: u32 = 2;
 /// Added to the kind of a versioned namespace with the paper's index.
@@ -133,6 +141,11 @@ impl Root {
         w.u64(self.index_seed);
         w.0.extend_from_slice(&self.secret.map_or([0; Secret::BYTES], |secret| secret.key));
         w.u64(self.secret.map_or(0, |secret| secret.since_epoch));
+        w.u64(self.clock_ms);
+        for namespace in &self.namespaces {
+            w.u64(namespace.next_expiry);
+            w.u64(namespace.default_ttl_ms);
+        }
         let len = (w.0.len() - HEADER_BYTES) as u32;
         w.0[..4].copy_from_slice(&MAGIC);
         w.0[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -203,6 +216,12 @@ impl Root {
             let key: [u8; Secret::BYTES] = r.take(Secret::BYTES)?.try_into().expect("as many bytes");
             let since_epoch = r.u64()?;
             root.secret = (key != [0; Secret::BYTES]).then_some(Secret { key, since_epoch });
+        }
+        if version >= WITH_EXPIRY {
+            root.clock_ms = r.u64()?;
+            for namespace in &mut root.namespaces {
+                (namespace.next_expiry, namespace.default_ttl_ms) = (r.u64()?, r.u64()?);
+            }
         }
         r.0.is_empty().then_some(root)
     }
@@ -336,6 +355,8 @@ impl NamespaceRoot {
             kept,
             kept_before,
             merge_when_low,
+            next_expiry: u64::MAX,
+            default_ttl_ms: 0,
         })
     }
 }

@@ -4,7 +4,7 @@ use super::crc32c_append;
 use super::frame::{Frame, FrameHeader};
 use super::journal::{self, Change, LongKey};
 use super::oob::{Extent, Oob, PageOob, entries_of_block, extents};
-use super::record::{Record, RecordHeader, RecordKind, suffix};
+use super::record::{Record, RecordHeader, RecordKind, suffix, trailer};
 use super::root::{DecodeError, HEADER_BYTES, NamespaceRoot, Root, Run, Stream};
 use super::version::{Directory, Entry, VersionStamp};
 use crate::layout::{BlockOptions, Layout, VersionLayout};
@@ -52,6 +52,8 @@ fn root() -> Root {
                 kept: None,
                 kept_before: 0,
                 merge_when_low: None,
+                next_expiry: u64::MAX,
+                default_ttl_ms: 0,
             },
             NamespaceRoot {
                 id: 2,
@@ -68,6 +70,8 @@ fn root() -> Root {
                 kept: None,
                 kept_before: 0,
                 merge_when_low: None,
+                next_expiry: u64::MAX,
+                default_ttl_ms: 0,
             },
             NamespaceRoot {
                 id: 3,
@@ -83,6 +87,8 @@ fn root() -> Root {
                 kept: Some(stream.clone()),
                 kept_before: 70,
                 merge_when_low: None,
+                next_expiry: u64::MAX,
+                default_ttl_ms: 0,
             },
             NamespaceRoot {
                 id: 4,
@@ -98,6 +104,8 @@ fn root() -> Root {
                 kept: None,
                 kept_before: 0,
                 merge_when_low: Some(MergePolicy { keep_last: 3, keep_for_ns: 0x0102_0304_0506, keep_internal: true }),
+                next_expiry: u64::MAX,
+                default_ttl_ms: 0,
             },
             NamespaceRoot {
                 id: 5,
@@ -113,6 +121,8 @@ fn root() -> Root {
                 kept: None,
                 kept_before: 0,
                 merge_when_low: Some(MergePolicy::default()),
+                next_expiry: u64::MAX,
+                default_ttl_ms: 0,
             },
             of_records(6, "any", KeyKind::Any),
             of_records(7, "ordered", KeyKind::Ordered),
@@ -125,7 +135,14 @@ fn root() -> Root {
         lifetime: [1, 2, 3, 4, 5, 6, 7, 8],
         index_seed: 0x1112_1314_1516_1718,
         secret: Some(secret()),
+        clock_ms: 0,
     }
+}
+
+fn root_with_expiry() -> Root {
+    let mut root = Root { clock_ms: 0x0304_0506_0708, ..root() };
+    (root.namespaces[0].next_expiry, root.namespaces[0].default_ttl_ms) = (0x0102_0304_0506, 1000);
+    root
 }
 
 fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
@@ -140,6 +157,8 @@ fn of_records(id: u32, name: &str, keys: KeyKind) -> NamespaceRoot {
         kept: None,
         kept_before: 0,
         merge_when_low: None,
+        next_expiry: u64::MAX,
+        default_ttl_ms: 0,
     }
 }
 
@@ -180,8 +199,11 @@ fn golden_bytes() {
         &mut entry,
     );
     assert_eq!(hex(&entry), "4f4f42321c876a6b018000000000000003000000000000000200010124232221");
-    let bytes = root().encode(UUID);
-    assert_eq!(crc_fast::crc32_iscsi(&bytes), 1_017_361_264);
+    let bytes = root_with_expiry().encode(UUID);
+    assert_eq!(crc_fast::crc32_iscsi(&bytes), 2_093_424_306);
+    let expiry = "0807060504030000".to_owned() + "0605040302010000" + "e803000000000000" + "ffffffffffffffff";
+    assert!(hex(&bytes).contains(&expiry), "the clock, and what the first namespace has on expiry");
+    assert_eq!(Root::decode(&bytes, UUID), Ok(root_with_expiry()));
     let past = "0300000004000000001000000001000005000000030000000e000000000010000000000004030201000000000400";
     assert!(hex(&bytes).contains(past), "the attributes of a versioned namespace");
     let bloom = "0a000000001000000001000002000000000000000000000000002000000000000500000000000000\
@@ -197,7 +219,7 @@ fn golden_bytes() {
 
 /// Goal:   roots of older versions are still read: 1 knew no block namespaces, 2 no versioned ones, 4 no journal entries in
 ///         the root, 5 no merges because there is no space, 6 not the paper's index, 8 not the checksum of the header, 9 directories once,
-///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes.
+///         10 no seed of indexes, 11 no secret, 12 no keys above 16 bytes, 13 no records that expire.
 /// Method: the bytes that each version wrote, checked against the sum that it froze.
 #[test]
 fn older_roots_open() {
@@ -230,9 +252,10 @@ fn older_roots_open() {
         (10, 32, root_without_seed(), 2_666_733_024),
         (11, 24, Root { secret: None, ..root() }, 3_806_140_925),
         (12, 0, root(), 87_640_190),
+        (13, 0, root(), 1_017_361_264),
     ];
     for (version, without, mut old, sum) in newer {
-        old.namespaces.truncate(5);
+        old.namespaces.truncate(if version == 13 { 7 } else { 5 });
         let mut bytes = encode_without(&old, without);
         bytes[4] = version;
         let crc = crc32c_append(crc_fast::crc32_iscsi(&bytes[..12]), &bytes[16..]);
@@ -250,10 +273,11 @@ fn encode_without_seed(root: &Root) -> Vec<u8> {
     encode_without(root, 32)
 }
 
-/// The root without its last bytes; its checksum is wrong.
+/// The root without what version 14 has last, and so many bytes before; its checksum is wrong.
 fn encode_without(root: &Root, count: usize) -> Vec<u8> {
     let mut bytes = root.encode(UUID);
-    bytes.truncate(bytes.len() - count);
+    let expiry_bytes = 8 + 16 * root.namespaces.len();
+    bytes.truncate(bytes.len() - expiry_bytes - count);
     let len = (bytes.len() - HEADER_BYTES) as u32;
     bytes[8..12].copy_from_slice(&len.to_le_bytes());
     bytes
@@ -325,6 +349,49 @@ fn golden_journal_page() {
          3412000003030504030201006b65790000000000000000000000000034120000\
          0800000000000000000000000000002a00000000000000000000000000011100\
          0000000009000000000000000000000000000000000000000000000000000000"
+    );
+    assert_eq!(journal::check(&page), Some((7, changes.to_vec())));
+}
+
+/// Goal:   the formats of records that expire never change unnoticed; what is encoded is decoded, and times that are none are refused.
+/// Method: a record and its mapping, and journal entries, written out byte by byte; times of 0 and beyond the last one.
+#[test]
+fn golden_expiry() {
+    let key = FullKey::from(Key::new(b"key").unwrap());
+    let record = Record { kind: RecordKind::Expiring, value_len: 13, ..record() };
+    assert_eq!(hex(&RecordHeader::encode(&record)[8..24]), "070000000d0000003412000000000308");
+    assert_eq!(RecordHeader::check(&RecordHeader::encode(&record)), Some(record));
+    let stored = [b"value", &trailer(0x0102_0304_0506, &key)[..]].concat();
+    assert_eq!(hex(&stored), hex(b"value") + "0605040302010000");
+    assert_eq!((record.expires(&stored), record.own_value_bytes(&stored)), (Some(0x0102_0304_0506), Some(5)));
+    assert_eq!((record.ring_payload_bytes(), record.ring_head_bytes()), (13, 0));
+    for bad in [0, 1 << 48] {
+        assert_eq!(record.expires(&[&b"value"[..], &u64::to_le_bytes(bad)].concat()), None);
+    }
+    assert_eq!(record.expires(b"short"), None);
+    let mapping = Record { kind: record.kind.mapping(), sequence: 0, ..record };
+    assert_eq!(hex(&RecordHeader::encode(&mapping)[8..24]), "070000000d0000000000000000000309");
+    assert_eq!((mapping.ring_payload_bytes(), mapping.ring_head_bytes()), (16, 16));
+    assert_eq!(mapping.expires(&[[9; 8], 7u64.to_le_bytes()].concat()), Some(7));
+    let long = FullKey::long(Key::of_digest([7; 16]), b"a key of 22 bytes here");
+    let stored = [b"value", &trailer(9, &long)[..]].concat();
+    let of_long = Record { key: *long.key(), value_len: stored.len() as u32, ..record };
+    assert_eq!((of_long.full_key(&stored), of_long.expires(&stored)), (Some(long), Some(9)));
+    assert_eq!(of_long.own_value_bytes(&stored), Some(5));
+
+    let changes = [
+        Change::Expires { namespace: 0x1234, key: *key.key(), at: 0x0102_0304_0506 },
+        Change::Expires { namespace: 0x1234, key: *key.key(), at: 0 },
+        Change::Expired { namespace: 0x1234, until: 0x0102_0304_0506 },
+    ];
+    let mut page = vec![0; 128];
+    changes.iter().enumerate().for_each(|(i, change)| journal::write_entry(&mut page, i, change));
+    journal::seal(&mut page, 7, 3);
+    assert_eq!(
+        hex(&page[32..]),
+        "3412000003800605040302016b65790000000000000000000000000034120000\
+         03800000000000006b6579000000000000000000000000003412000014000605\
+         0403020100000000000000000000000000000000000000000000000000000000"
     );
     assert_eq!(journal::check(&page), Some((7, changes.to_vec())));
 }

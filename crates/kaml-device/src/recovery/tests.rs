@@ -29,7 +29,13 @@ fn with_namespace(medium: &dyn Medium) -> (Core, u32) {
 
 fn stage(core: &mut Core, namespace: u32, value: &[u8]) -> Result<u64, StageError> {
     let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-    core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition: Condition::Always }])
+    core.stage(&[Op {
+        namespace,
+        key: Key::from(1).into(),
+        body,
+        condition: Condition::Always,
+        expires: Default::default(),
+    }])
 }
 
 fn put(core: &mut Core, medium: &dyn Medium, namespace: u32, value: &[u8]) {

@@ -474,7 +474,8 @@ mod tests {
     fn put(core: &mut Core, medium: &MemoryMedium, namespace: u32, condition: Condition) -> Result<(), StageError> {
         let value = [7; 3000];
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
-        let frame = core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition }])?;
+        let frame =
+            core.stage(&[Op { namespace, key: Key::from(1).into(), body, condition, expires: Default::default() }])?;
         let (id, mut io) = core.begin_persist().expect("one at a time");
         let result = kaml_flash::Medium::execute(medium, &mut io);
         core.complete(Completion { id, io, result });

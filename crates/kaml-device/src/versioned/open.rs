@@ -42,9 +42,12 @@ impl Again {
                 let about = record.key.as_u64().and_then(|about| u32::try_from(about).ok())?;
                 return Some(Again::Command(command_of(user_version, about)?, stamp(record.sequence, time_ns)));
             }
-            RecordKind::Value | RecordKind::Tombstone | RecordKind::Mapping | RecordKind::RangeTombstone => {
-                return None;
-            }
+            RecordKind::Value
+            | RecordKind::Tombstone
+            | RecordKind::Mapping
+            | RecordKind::RangeTombstone
+            | RecordKind::Expiring
+            | RecordKind::ExpiringMapping => return None,
         };
         let (key, value_len, value_crc, sequence) = (record.key, record.value_len, record.value_crc, record.sequence);
         let version = Version { key, kind, value_len, value_crc, sequence, time_ns, user_version, ordinal: 0 };
@@ -78,6 +81,8 @@ impl Core {
             | Change::Deleted { .. }
             | Change::RangeDeleted { .. }
             | Change::KeyBytes { .. }
+            | Change::Expires { .. }
+            | Change::Expired { .. }
             | Change::Block { .. } => return,
         };
         let Some(space) = self.spaces.get_mut(&namespace).filter(|space| entry >= space.snapshot_entry) else { return };
@@ -160,6 +165,8 @@ impl Directory {
             | Change::Deleted { .. }
             | Change::RangeDeleted { .. }
             | Change::KeyBytes { .. }
+            | Change::Expires { .. }
+            | Change::Expired { .. }
             | Change::Block { .. } => false,
         }
     }

@@ -115,6 +115,7 @@ impl Life {
         Ok(Ok(()))
     }
 
+    #[allow(dead_code)] // tests of other keys read in their own way
     pub(crate) fn get(&mut self, namespace: u32, key: u64) -> Option<Vec<u8>> {
         self.core.load_index(&self.medium, namespace).unwrap();
         let key = Key::from(key);

@@ -135,7 +135,13 @@ fn failed_programs_of_deleted_namespaces_stop_nothing() {
     (0..20).for_each(|_| rig.background());
     assert_eq!((rig.core.stats().program_failures, rig.core.stopped()), (1, None));
     assert!(rig.core.is_placed(ticket), "its caller waits for ever");
-    let op = Op { namespace: gone, key: key.into(), body: Body::Placed { ticket }, condition: Condition::Always };
+    let op = Op {
+        namespace: gone,
+        key: key.into(),
+        body: Body::Placed { ticket },
+        condition: Condition::Always,
+        expires: Default::default(),
+    };
     assert_eq!(rig.core.stage(&[op]), Err(Error::UnknownNamespace(gone).into()));
     rig.core.forget(ticket);
     rig.settle();
@@ -223,7 +229,7 @@ fn image(rig: &Rig, key: u64, value: &[u8]) -> Arc<AlignedBuf> {
 
 fn placed(rig: &Rig, key: u64, ticket: u64) -> Op<'static> {
     let (namespace, body) = (rig.namespace, Body::Placed { ticket });
-    Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always }
+    Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always, expires: Default::default() }
 }
 
 /// Goal:   a frame that a power cut interrupted is taken back although a read of the value that it names fails: what it would have replaced

@@ -157,7 +157,13 @@ impl Rig {
             Some(value) => Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) },
             None => Body::Delete,
         };
-        let op = Op { namespace: self.namespace, key: Key::from(key).into(), body, condition: Condition::Always };
+        let op = Op {
+            namespace: self.namespace,
+            key: Key::from(key).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         for _ in 0..10_000 {
             match self.core.stage(&[op]) {
                 Ok(_) => {
@@ -183,7 +189,13 @@ impl Rig {
         let value = (value, crc_fast::crc32_iscsi(value));
         let image = encode_image(self.core.geometry(), namespace, key, value, self.core.last_sequence(), buf);
         let ticket = self.core.place(namespace, key, image).unwrap();
-        let op = Op { namespace, key: key.into(), body: Body::Placed { ticket }, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: key.into(),
+            body: Body::Placed { ticket },
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let mut programmed = None;
         if let Some((id, mut io)) = self.core.take_program(ticket) {
             let result = self.attempt(&mut io);

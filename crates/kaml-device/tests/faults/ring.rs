@@ -14,7 +14,13 @@ fn what_is_staged_has_a_place() {
         let mut rig = Rig::new();
         let value = value(1, 1);
         let body = Body::Value { value: &value, crc32c: crc_fast::crc32_iscsi(&value) };
-        let op = |key| Op { namespace: rig.namespace, key: Key::from(key).into(), body, condition: Condition::Always };
+        let op = |key| Op {
+            namespace: rig.namespace,
+            key: Key::from(key).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let ops: Vec<_> = (0..100_000u64).map(op).collect();
         let mut frames = 0;
         let refused = ops.chunks(frame_puts).find_map(|puts| {

@@ -66,6 +66,8 @@ impl RemoteDevice {
             record_count: 0,
             index_bytes: 0,
             loaded: true,
+            default_ttl_ms: None,
+            expiring_count: 0,
         };
         Ok(self.standard_namespaces()?.into_iter().map(info).collect())
     }

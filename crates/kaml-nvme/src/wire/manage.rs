@@ -190,6 +190,7 @@ pub fn decode_change(bits: u32, data: &[u8]) -> Result<NamespaceChange, Status> 
         name: wanted.name.filter(|_| bits & change::NAME != 0),
         logs: (bits & change::LOGS != 0).then_some(wanted.logs),
         merge_when_low: (bits & change::POLICY != 0).then(policy),
+        ..NamespaceChange::default()
     })
 }
 

@@ -171,8 +171,12 @@ fn golden_changes() {
     assert_eq!((bits, &data[..8], &data[72..76]), (2, &b"KAML\x01\0\0\x02"[..], &[1, 0, 2, 1][..]));
     assert_eq!(decode_change(bits, data), Ok(logs));
     let policy = MergePolicy { keep_last: 2, keep_for_ns: 3, keep_internal: true };
-    let all =
-        NamespaceChange { name: Some("läufe".into()), logs: Some(Vec::new()), merge_when_low: Some(Some(policy)) };
+    let all = NamespaceChange {
+        name: Some("läufe".into()),
+        logs: Some(Vec::new()),
+        merge_when_low: Some(Some(policy)),
+        ..NamespaceChange::default()
+    };
     let (bits, attributes) = encode_change(&all).unwrap();
     let data = attributes.as_bytes();
     assert_eq!((bits, data[6], &data[8..14], data[201]), (7, 6, "läufe".as_bytes(), 3));

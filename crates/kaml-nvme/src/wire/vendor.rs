@@ -248,6 +248,8 @@ impl NamespaceEntry {
             record_count: self.record_count.get(),
             index_bytes: self.index_bytes.get(),
             loaded: self.loaded == 1,
+            default_ttl_ms: None,
+            expiring_count: 0,
         })
     }
 }

@@ -144,7 +144,7 @@ fn a_host_changes_namespaces() {
     host.put_if(notes, key(b"k"), b"v", kaml::Condition::Always).unwrap();
     let last = world.device.info().die_count - 1;
     assert!(last > 0, "there are several logs");
-    let both = NamespaceChange { name: Some("letters".into()), logs: Some(vec![last]), merge_when_low: None };
+    let both = NamespaceChange { name: Some("letters".into()), logs: Some(vec![last]), ..NamespaceChange::default() };
     host.set_namespace(notes, &both).unwrap();
     assert_eq!(told(notes), ("letters".into(), vec![last], None));
     host.put_if(notes, key(b"l"), b"w", kaml::Condition::Always).unwrap();

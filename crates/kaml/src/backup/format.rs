@@ -11,6 +11,7 @@ use kaml_device::{
 };
 use kaml_versions::{BloomOptions, Index, Kind, Parameters, Timeline, Version};
 pub(super) use piece::{Piece, PieceHeader, PieceKind, TRAILER_BYTES, decode_trailer, encode_trailer};
+use std::num::NonZeroU64;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -20,8 +21,8 @@ pub(super) const PIECE_BYTES_MAX: usize = 1 << 30;
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 /// Identifies a backup.
 pub(super) const MAGIC: [u8; 4] = *b"KBK1";
-/// The version that this build writes and reads.
-pub(super) const VERSION: u32 = 1;
+/// The version that this build writes. Version 1 had no records that expire.
+pub(super) const VERSION: u32 = 2;
 const PIECE_MAGIC: [u8; 4] = *b"KBP1";
 const TRAILER_MAGIC: [u8; 4] = *b"KBE1";
 const NAME_BYTES_MAX: usize = 255;
@@ -66,7 +67,7 @@ impl<'a> Cursor<'a> {
 /// | offset | bytes | field         | meaning                                                                      |
 /// |-------:|------:|---------------|------------------------------------------------------------------------------|
 /// |      0 |     4 | `magic`       | `"KBK1"`                                                                     |
-/// |      4 |     4 | `version`     | 1                                                                            |
+/// |      4 |     4 | `version`     | 2; 1 of a backup whose records do not expire                                 |
 /// |      8 |    16 | `backup`      | its number, random                                                           |
 /// |     24 |    16 | `device`      | the identity of the device                                                   |
 /// |     40 |    16 | `base`        | the number of the backup that it adds to; zeroes if it is a full one         |
@@ -118,7 +119,7 @@ impl Head {
             return Err(None);
         }
         match rest.u32() {
-            Some(VERSION) => Head::decode_rest(rest).ok_or(None),
+            Some(1..=VERSION) => Head::decode_rest(rest).ok_or(None),
             version => Err(version),
         }
     }
@@ -162,6 +163,8 @@ pub(super) struct Described {
     pub(super) logs: Vec<u32>,
     /// Records, units or versions.
     pub(super) count: u64,
+    /// Its records expire after so many milliseconds by default; 0: they do not.
+    pub(super) default_ttl_ms: u64,
     pub(super) holds: Holds,
 }
 
@@ -197,7 +200,8 @@ impl Described {
                 (count, Holds::Versions(keys, Box::new(Versions { options, seed, newest, count, timeline })))
             }
         };
-        Described { id: info.id, name: info.name.clone(), logs: info.logs.clone(), count, holds }
+        let default_ttl_ms = info.default_ttl_ms.map_or(0, NonZeroU64::get);
+        Described { id: info.id, name: info.name.clone(), logs: info.logs.clone(), count, default_ttl_ms, holds }
     }
 
     /// | bytes | meaning                                                                                   |
@@ -209,6 +213,7 @@ impl Described {
     /// |     4 | how many logs are listed                                                                  |
     /// |     8 | records, units or versions                                                                |
     /// |     … | the name; 4 bytes for each log; what follows depends on what it holds                     |
+    /// |     8 | of records that expire by default: after how many milliseconds; else nothing              |
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.id.to_le_bytes().to_vec();
         let (kind, keys) = match &self.holds {
@@ -223,7 +228,8 @@ impl Described {
         bytes.extend(self.name.as_bytes());
         bytes.extend(self.logs.iter().flat_map(|log| log.to_le_bytes()));
         match &self.holds {
-            Holds::Records(_) => {}
+            Holds::Records(_) if self.default_ttl_ms == 0 => {}
+            Holds::Records(_) => bytes.extend(self.default_ttl_ms.to_le_bytes()),
             Holds::Blocks(blocks) => {
                 bytes.extend(blocks.block_bytes.to_le_bytes());
                 bytes.extend(blocks.unit_bytes.to_le_bytes());
@@ -242,8 +248,14 @@ impl Described {
         let name = std::str::from_utf8(rest.bytes(name_len)?).ok()?.to_owned();
         let logs = rest.bytes(log_count.checked_mul(4)?)?;
         let logs = logs.chunks_exact(4).map(|log| u32::from_le_bytes([log[0], log[1], log[2], log[3]])).collect();
+        let mut default_ttl_ms = 0;
         let holds = match kind {
-            1 => Holds::Records(keys_of_code(keys)?),
+            1 => {
+                if !rest.is_empty() {
+                    default_ttl_ms = rest.u64().filter(|ttl| *ttl != 0)?;
+                }
+                Holds::Records(keys_of_code(keys)?)
+            }
             2 => {
                 let (block_bytes, unit_bytes, block_count) = (rest.u32()?, rest.u32()?, rest.u64()?);
                 Holds::Blocks(BlockOptions { unit_bytes, ..BlockOptions::new(block_bytes, block_count) })
@@ -252,7 +264,7 @@ impl Described {
             _ => return None,
         };
         let is_sound = rest.is_empty() && id > 0 && (1..=NAME_BYTES_MAX).contains(&name_len);
-        is_sound.then_some(Described { id, name, logs, count, holds })
+        is_sound.then_some(Described { id, name, logs, count, default_ttl_ms, holds })
     }
 }
 
@@ -361,20 +373,23 @@ impl Versions {
 /// |      0 |     4 | `namespace` | its namespace                                                                        |
 /// |      4 |     4 | `value_len` | bytes of the value                                                                   |
 /// |      8 |     2 | `key_len`   | bytes of the key                                                                     |
-/// |     10 |     2 | `digest`    | 1: the digest by which the device knows the key, 16 bytes, precedes the key; else 0  |
+/// |     10 |     2 | `flags`     | bit 0: the digest by which the device knows the key, 16 bytes, precedes the key;     |
+/// |        |       |             | bit 1: when it expires, 8 bytes, milliseconds since 1970, precedes that              |
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct EntryHeader {
     namespace: U32,
     value_len: U32,
     key_len: U16,
-    digest: U16,
+    flags: U16,
 }
 
 /// A record of a backup; the key of a unit of blocks is its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Entry<'a> {
     pub(super) namespace: u32,
+    /// When it expires, milliseconds since 1970; 0 for never.
+    pub(super) expires: u64,
     pub(super) digest: Option<[u8; 16]>,
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
@@ -383,7 +398,12 @@ pub(super) struct Entry<'a> {
 impl<'a> Entry<'a> {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<EntryHeader>() + self.digest.map_or(0, |digest| digest.len()) + self.key.len() + self.value.len()
+        let expiry_bytes = if self.expires == 0 { 0 } else { size_of::<u64>() };
+        size_of::<EntryHeader>()
+            + expiry_bytes
+            + self.digest.map_or(0, |digest| digest.len())
+            + self.key.len()
+            + self.value.len()
     }
 
     pub(super) fn encode(&self, into: &mut Vec<u8>) {
@@ -391,9 +411,12 @@ impl<'a> Entry<'a> {
             namespace: self.namespace.into(),
             value_len: (self.value.len() as u32).into(),
             key_len: (self.key.len() as u16).into(),
-            digest: u16::from(self.digest.is_some()).into(),
+            flags: (u16::from(self.digest.is_some()) | u16::from(self.expires != 0) << 1).into(),
         };
         into.extend_from_slice(header.as_bytes());
+        if self.expires != 0 {
+            into.extend_from_slice(&self.expires.to_le_bytes());
+        }
         if let Some(digest) = &self.digest {
             into.extend_from_slice(digest);
         }
@@ -403,15 +426,16 @@ impl<'a> Entry<'a> {
 
     pub(super) fn decode(rest: &mut Cursor<'a>) -> Option<Entry<'a>> {
         let header = EntryHeader::read_from_bytes(rest.bytes(size_of::<EntryHeader>())?).ok()?;
-        let digest = match header.digest.get() {
-            0 => None,
-            1 => Some(rest.array()?),
-            _ => return None,
-        };
+        let flags = header.flags.get();
+        if flags > 3 {
+            return None;
+        }
+        let expires = if flags & 2 == 0 { 0 } else { rest.u64().filter(|time| *time != 0)? };
+        let digest = if flags & 1 == 0 { None } else { Some(rest.array()?) };
         let key = rest.bytes(header.key_len.get().into())?;
         let value = rest.bytes(header.value_len.get() as usize)?;
         let (namespace, has_key) = (header.namespace.get(), !key.is_empty());
-        has_key.then_some(Entry { namespace, digest, key, value })
+        has_key.then_some(Entry { namespace, expires, digest, key, value })
     }
 }
 

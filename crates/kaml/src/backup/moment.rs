@@ -53,6 +53,9 @@ impl<'a> Moment<'a> {
         let keeps_versions = shared.lock().wants_time();
         let merges = keeps_versions.then(|| shared.merge_alone());
         let mut core = shared.lock();
+        while let Some(id) = core.due_without_index() {
+            core = shared.load_index(core, id)?;
+        }
         let (pending, begin) = (core.pending_mark(), Instant::now());
         let mark = loop {
             match core.is_resolved(&pending) {
@@ -109,34 +112,41 @@ impl<'a> Moment<'a> {
         })
     }
 
-    /// Reads the record of a key: its whole key and its value. The key may be the digest of a long one.
+    /// Reads the record of a key: its whole key, its value, and when it expires (0 for never). The key may be the digest of a long one.
     pub(super) fn fetch(
         &self,
         records: &RecordsAt<'_>,
         namespace: NamespaceId,
         key: &FullKey<'_>,
-    ) -> Result<Option<(KeyBuf, Vec<u8>)>, Error> {
+    ) -> Result<Option<(KeyBuf, Vec<u8>, u64)>, Error> {
         let snapshot = self.snapshot.as_ref().ok_or(Error::Closed)?;
-        let mut stored = Vec::new();
+        let (mut stored, mut expires) = (Vec::new(), 0);
         let found = self.look(namespace, || {
             Ok(match records.find(key)? {
                 Found::Absent => Buffered::Absent,
                 Found::Flash(read) => Buffered::Programmed(read),
-                Found::Buffered => self.shared.lock().read_buffered_at(snapshot, namespace, key)?,
+                Found::Buffered => {
+                    let core = self.shared.lock();
+                    expires = core.buffered_expiry_at(snapshot, namespace, key)?;
+                    core.read_buffered_at(snapshot, namespace, key)?
+                }
             })
         })?;
         match found {
             Buffered::Absent => return Ok(None),
             Buffered::Value(value) => stored = value,
-            Buffered::Programmed(read) => self.shared.read(&read, &mut stored)?,
+            Buffered::Programmed(read) => self.shared.read_with(read.at, read.bytes, |bytes| {
+                expires = read.expires(bytes);
+                read.copy_value(bytes, &mut stored)
+            })?,
         }
         if !key.key().is_digest() || !key.long_bytes().is_empty() {
-            return Ok(Some((key.to_buf(), stored)));
+            return Ok(Some((key.to_buf(), stored, expires)));
         }
         // What is stored ends with the key and its length.
         let long = key_of_stored(key.key(), &stored);
         let long = long.ok_or_else(|| Error::Internal(format!("namespace {namespace}: key {key} lacks its bytes")))?;
         stored.truncate(stored.len().saturating_sub(long.as_bytes().len() + size_of::<u16>()));
-        Ok(Some((long, stored)))
+        Ok(Some((long, stored, expires)))
     }
 }

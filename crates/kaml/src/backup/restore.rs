@@ -13,11 +13,15 @@ use super::read::{Pieces, deleted_digests, io_error, open};
 use super::write::{Unfinished, sync_directory};
 use crate::driver::{By, Shared};
 use crate::error::Error;
-use crate::{Batch, BlockOptions, CreateOptions, Device, NamespaceChange, NamespaceId, NamespaceOptions, OpenOptions};
+use crate::{
+    Batch, BlockOptions, CreateOptions, Device, Expiry, NamespaceChange, NamespaceId, NamespaceOptions, OpenOptions,
+};
 use kaml_device::{Key, NamespaceKind, VersionOptions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{BufReader, Read};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Bytes that are taken from the system at a time.
 const READ_BYTES: usize = 1 << 20;
@@ -217,6 +221,8 @@ struct Restore<'a> {
     /// By their numbers in the backups.
     targets: BTreeMap<u32, Target>,
     digests: HashSet<(u32, [u8; 16])>,
+    /// Namespaces of the new device with records that expire.
+    expiring: HashSet<NamespaceId>,
     long_keys: HashMap<(u32, [u8; 16]), Box<[u8]>>,
     batch: Batch,
     ring_bytes: usize,
@@ -232,6 +238,7 @@ impl<'a> Restore<'a> {
             device,
             targets: BTreeMap::new(),
             digests,
+            expiring: HashSet::new(),
             long_keys: HashMap::new(),
             batch: Batch::new(),
             ring_bytes: 0,
@@ -326,8 +333,12 @@ impl<'a> Restore<'a> {
                         Holds::Records(_) | Holds::Blocks(_) => None,
                     };
                     let name = Some(new.name.clone());
-                    self.device
-                        .set_namespace(target.id, &NamespaceChange { name, logs: Some(logs), merge_when_low })?;
+                    let default_ttl_ms = match &new.holds {
+                        Holds::Records(_) => Some(NonZeroU64::new(new.default_ttl_ms)),
+                        Holds::Blocks(_) | Holds::Versions(..) => None,
+                    };
+                    let change = NamespaceChange { name, logs: Some(logs), merge_when_low, default_ttl_ms };
+                    self.device.set_namespace(target.id, &change)?;
                     target.described = new;
                 }
                 None => {
@@ -355,7 +366,8 @@ impl<'a> Restore<'a> {
             Holds::Blocks(blocks) => NamespaceKind::Blocks(*blocks),
             Holds::Versions(keys, versions) => NamespaceKind::Versions(*keys, versions.options),
         };
-        let options = NamespaceOptions::new(kind).with_logs(logs);
+        let mut options = NamespaceOptions::new(kind).with_logs(logs);
+        options.default_ttl_ms = NonZeroU64::new(new.default_ttl_ms);
         let Holds::Versions(keys, versions) = &new.holds else {
             return self.device.create_namespace(&new.name, &options);
         };
@@ -465,7 +477,14 @@ impl<'a> Restore<'a> {
                 }
                 Holds::Records(_) => {
                     self.reserve(entry.key.len(), entry.value.len())?;
-                    self.batch.put(id, entry.key, entry.value);
+                    let expiry = match entry.expires {
+                        0 => Expiry::Never,
+                        time => Expiry::At(UNIX_EPOCH + Duration::from_millis(time)),
+                    };
+                    self.batch.put(id, entry.key, entry.value).expires(expiry);
+                    if entry.expires != 0 {
+                        self.expiring.insert(id);
+                    }
                 }
             }
         }
@@ -539,7 +558,9 @@ impl<'a> Restore<'a> {
                     infos.iter().find(|info| info.id == target.id).map_or(0, |info| info.record_count)
                 }
             };
-            if count != described.count {
+            // What expires while it is restored is gone.
+            let may_be_less = count < described.count && self.expiring.contains(&target.id);
+            if count != described.count && !may_be_less {
                 let (name, expected) = (&described.name, described.count);
                 return Err(pieces.damaged(&format!("namespace {name:?} has {count} of its {expected} records")));
             }

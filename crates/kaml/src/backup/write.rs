@@ -454,7 +454,7 @@ impl<'a> Scan<'a> {
                 return Ok(());
             }
             match record.value {
-                Some(value) => self.put(record.namespace, &record.key, value),
+                Some(value) => self.put(record.namespace, &record.key, value, record.expires),
                 // A bit may have flipped on its way: a read by its key is repeated, and reports what is wrong.
                 None => self.fetch(record.namespace, &record.key),
             }
@@ -476,18 +476,18 @@ impl<'a> Scan<'a> {
 
     fn fetch(&mut self, namespace: NamespaceId, key: &FullKey<'_>) -> Result<(), Error> {
         let Some(space) = self.spaces.get(&namespace) else { return Ok(()) };
-        let Some((whole, value)) = self.moment.fetch(&space.at, namespace, key)? else { return Ok(()) };
+        let Some((whole, value, expires)) = self.moment.fetch(&space.at, namespace, key)? else { return Ok(()) };
         let whole = match key.key().is_digest() {
             true => FullKey::long(*key.key(), whole.as_bytes()),
             false => *key,
         };
-        self.put(namespace, &whole, &value)
+        self.put(namespace, &whole, &value, expires)
     }
 
-    fn put(&mut self, namespace: NamespaceId, key: &FullKey<'_>, value: &[u8]) -> Result<(), Error> {
+    fn put(&mut self, namespace: NamespaceId, key: &FullKey<'_>, value: &[u8], expires: u64) -> Result<(), Error> {
         let names_by_digest = self.spaces.get(&namespace).is_some_and(|space| space.names_by_digest);
         let digest = (names_by_digest && key.key().is_digest()).then(|| *key.key().padded());
-        let entry = Entry { namespace, digest, key: key.as_bytes(), value };
+        let entry = Entry { namespace, expires, digest, key: key.as_bytes(), value };
         self.collected.reserve(entry.bytes());
         entry.encode(&mut self.collected);
         self.out.totals.records += 1;

@@ -60,6 +60,7 @@ impl Device {
         let durability = medium.durability();
         let made = Core::format(&medium).map_err(Error::from);
         let made = made.and_then(|()| Device::start(Arc::new(medium), path, durability, false, random));
+        let made = made.map(Device::with_host_clocks);
         if made.is_err() && is_new {
             let _ = std::fs::remove_file(path);
         }
@@ -97,7 +98,7 @@ impl Device {
             true => Arc::new(Overlay::new(Arc::new(medium))),
             false => Arc::new(medium),
         };
-        Device::start(medium, path, durability, options.read_only, random)
+        Ok(Device::start(medium, path, durability, options.read_only, random)?.with_host_clocks())
     }
 
     /// What hosts know the device at a path by, which is [`crate::DeviceInfo::uuid`]. No other program may be writing to it.
@@ -138,11 +139,12 @@ impl Device {
 
     fn in_memory_of(medium: MemoryMedium, options: &CreateOptions) -> Result<Device, Error> {
         Core::format(&medium)?;
-        Device::start(Arc::new(medium), Path::new(""), options.durability, false, random)
+        let device = Device::start(Arc::new(medium), Path::new(""), options.durability, false, random)?;
+        Ok(device.with_host_clocks())
     }
 
     /// Opens a device on any medium that was formatted before. It does the same each time: nothing is drawn at random, so this is for
-    /// laboratories. A tenant that knows the UUID of such a device can choose keys that collide, and values that pass for metadata.
+    /// laboratories. Its clock stands still until it is advanced ([`Device::clock`]). A tenant that knows the UUID of such a device can choose keys that collide, and values that pass for metadata.
     ///
     /// # Errors
     /// As [`Device::open`], as far as that concerns what is on the medium.
@@ -164,7 +166,7 @@ impl Device {
         let path = path.as_ref().display().to_string();
         let about = About { path, durability, report, open: begin.elapsed(), read_only: false };
         core.draw_index_seed(random);
-        Ok((Device::run(core, Arc::new(medium), about)?, gone))
+        Ok((Device::run(core, Arc::new(medium), about)?.with_host_clocks(), gone))
     }
 
     /// Opens a damaged device, or one whose last user was killed, for reading, and changes nothing on it: what recovery
@@ -190,7 +192,7 @@ impl Device {
         found.problems.splice(0..0, why.map(|why| why.to_string()));
         let path = path.as_ref().display().to_string();
         let about = About { path, durability, report: OpenReport::default(), open: begin.elapsed(), read_only: true };
-        Ok((Device::run(core, medium, about)?, found))
+        Ok((Device::run(core, medium, about)?.with_host_clocks(), found))
     }
 
     fn start(

@@ -7,7 +7,7 @@
 use super::{By, Shared, programs_wait_for_ever};
 use crate::error::Error;
 use crate::sync::Mutex;
-use kaml_device::{Body, Op, encode_image, image_bytes};
+use kaml_device::{Body, Op, encode_expiring_image, expiring_image_bytes};
 use kaml_flash::{AlignedBuf, Completion};
 use std::sync::Arc;
 
@@ -62,8 +62,16 @@ impl Shared {
                     kaml_device::Error::ValueTooLarge { bytes: value.len() as u64, max, namespace: None }.into()
                 );
             }
-            let buf = self.images.take(image_bytes(&self.geometry, op.key, value.len()));
-            let image = encode_image(&self.geometry, op.namespace, op.key, (value, crc32c), after, buf);
+            let expires = match self.reader.expires_at(op.namespace, op.expires) {
+                Ok(expires) => expires,
+                Err(error) => {
+                    self.finish(large, false);
+                    return Err(self.refused(error));
+                }
+            };
+            let bytes = expiring_image_bytes(&self.geometry, op.key, value.len(), expires);
+            let (value, buf) = ((value, crc32c), self.images.take(bytes));
+            let image = encode_expiring_image(&self.geometry, op.namespace, op.key, value, after, expires, buf);
             let placed = self.place(by, op, image.clone(), is_alone);
             large.images.push(image);
             match placed {

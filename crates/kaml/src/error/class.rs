@@ -126,11 +126,15 @@ impl Error {
             Error::BadName { .. } => C::BadName,
             Error::UnknownLog { .. } | Error::LogTwice(_) => C::BadLogs,
             Error::TooManyNamespaces { .. } => C::TooManyNamespaces,
-            Error::BadVersionOptions(_) | Error::BadBlockOptions { .. } => C::BadOptions,
-            Error::HoldsBlocks(_) | Error::HoldsRecords(_) | Error::ListedByRange(_) | Error::NotOrdered(_) => {
-                C::WrongKind
+            Error::BadVersionOptions(_) | Error::BadBlockOptions { .. } | Error::BadTimeToLive(_) => C::BadOptions,
+            Error::HoldsBlocks(_)
+            | Error::HoldsRecords(_)
+            | Error::ListedByRange(_)
+            | Error::NotOrdered(_)
+            | Error::NotInStore(_) => C::WrongKind,
+            Error::KeepsVersions(_) | Error::NoConditionOnVersions { .. } | Error::VersionsDoNotExpire(_) => {
+                C::KeepsVersions
             }
-            Error::KeepsVersions(_) | Error::NoConditionOnVersions { .. } => C::KeepsVersions,
             Error::KeepsNoVersions(_) => C::KeepsNoVersions,
             Error::Conflict { present: true, .. } => C::Exists,
             Error::Conflict { present: false, .. } => C::NotFound,

@@ -31,6 +31,8 @@ impl From<CommandError> for Error {
             E::KeepsVersions(NotForVersions::Condition { namespace, key, .. }) => {
                 Error::NoConditionOnVersions { namespace, key }
             }
+            E::KeepsVersions(NotForVersions::Expiry(id)) => Error::VersionsDoNotExpire(id),
+            E::BadTimeToLive(kind) => Error::BadTimeToLive(kind),
             E::KeepsNoVersions(id) => Error::KeepsNoVersions(id),
             E::Versions(error) => error.into(),
             E::BadVersionOptions(why) => Error::BadVersionOptions(why),

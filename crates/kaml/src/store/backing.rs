@@ -3,6 +3,7 @@
 //! Lives here:       the traits, and how [`Device`] keeps them.
 //! Implements:       docs/ARCHITECTURE.md "The record cache".
 
+use crate::driver::Shared;
 use crate::queue::{finish_ring_writes, has_ring_writes};
 use crate::{Answer, AsyncQueue, Batch, Bytes, Commit, Device, Error, KeyBuf, KeyRef, NamespaceId, Snapshot};
 use kaml_device::SpaceReader;
@@ -215,6 +216,9 @@ impl BatchReader for DeviceReader {
         answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>, Error>),
     ) {
         let shared = self.device.shared();
+        if let Err(error) = check_expiry(shared, namespace) {
+            return (0..keys.len()).for_each(|place| answer(place, Err(error.clone())));
+        }
         let gathered = match shared.reader.of(namespace) {
             Ok(SpaceReader::Records(_)) => shared.gather_refs(namespace, keys).ok(),
             Ok(SpaceReader::Blocks | SpaceReader::Versions(_)) | Err(_) => None,
@@ -251,12 +255,29 @@ impl DeviceReader {
     }
 }
 
+/// Refuses records that expire: what is cached of them would be seen afterwards.
+fn check_expiry(shared: &Shared, namespace: NamespaceId) -> Result<(), Error> {
+    match shared.reader.has_expiry(namespace) {
+        Ok(true) => Err(Error::NotInStore(namespace)),
+        Ok(false) | Err(_) => Ok(()), // the command reports the error
+    }
+}
+
+fn check_expiry_of(shared: &Shared, batch: &Batch) -> Result<(), Error> {
+    match shared.reader.has_any_expiry() {
+        true => batch.records().try_for_each(|record| check_expiry(shared, record.namespace)),
+        false => Ok(()),
+    }
+}
+
 impl CommandQueue for AsyncQueue {
     fn get(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>) -> Result<(), Error> {
+        check_expiry(self.shared(), namespace)?;
         AsyncQueue::get(self, token, namespace, key)
     }
 
     fn put(&mut self, token: u64, namespace: NamespaceId, key: KeyRef<'_>, value: Option<&[u8]>) -> Result<(), Error> {
+        check_expiry(self.shared(), namespace)?;
         match value {
             Some(value) => AsyncQueue::put(self, token, namespace, key, value),
             None => AsyncQueue::delete(self, token, namespace, key),
@@ -312,6 +333,7 @@ impl Backing for Device {
     }
 
     fn get_into(&self, namespace: NamespaceId, key: KeyRef<'_>, value: &mut Vec<u8>) -> Result<bool, Error> {
+        check_expiry(self.shared(), namespace)?;
         Device::get_into(self, namespace, key, value)
     }
 
@@ -347,10 +369,12 @@ impl Backing for Device {
     }
 
     fn write(&self, batch: &Batch) -> Result<(), Error> {
+        check_expiry_of(self.shared(), batch)?;
         Device::write(self, batch)
     }
 
     fn submit(&self, batch: &Batch) -> Result<Box<dyn PendingPut>, Error> {
+        check_expiry_of(self.shared(), batch)?;
         Ok(Box::new(Device::submit(self, batch)?))
     }
 

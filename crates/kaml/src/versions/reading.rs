@@ -208,7 +208,13 @@ impl Shared {
             };
             match self.write(
                 By::Caller,
-                &mut [Op { namespace, key: key.into(), body, condition: Condition::UnchangedSince(since) }],
+                &mut [Op {
+                    namespace,
+                    key: key.into(),
+                    body,
+                    condition: Condition::UnchangedSince(since),
+                    expires: Default::default(),
+                }],
             ) {
                 Err(Error::Conflict { .. }) => self.wait_for_change(namespace, since),
                 written => return written.map(|()| answer),

@@ -9,7 +9,7 @@ use crate::commands::export::for_each_key;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::{keys, place};
-use kaml::{Batch, BlockOptions, Device, KeyBuf, NamespaceId, NamespaceInfo, NamespaceKind, SalvageReport};
+use kaml::{Batch, BlockOptions, Device, Expiry, KeyBuf, NamespaceId, NamespaceInfo, NamespaceKind, SalvageReport};
 use kaml_terminal::progress::named_bar;
 use serde_json::{Map, Value, json};
 
@@ -93,7 +93,7 @@ struct Copy<'a> {
 /// Records that are read and not stored yet.
 struct Pending {
     batch: Batch,
-    records: Vec<(KeyBuf, Vec<u8>)>,
+    records: Vec<(KeyBuf, Vec<u8>, Expiry)>,
     /// Bytes of a batch at most.
     limit: u64,
     /// Length of the shortest value for which the new device had no room, and why: longer ones are not tried any more.
@@ -134,8 +134,14 @@ impl Copy<'_> {
                 if batch.len() == BATCH_RECORDS || place::is_full(batch, value.len(), *limit) {
                     self.flush()?;
                 }
-                self.pending.batch.put(id, &key, &value);
-                self.pending.records.push((key, value));
+                let expiry = match self.info.kind {
+                    NamespaceKind::Records(_) => {
+                        self.source.device.expiry(self.info.id, &key)?.unwrap_or(Expiry::Never)
+                    }
+                    NamespaceKind::Blocks(_) | NamespaceKind::Versions(..) => Expiry::Default,
+                };
+                self.pending.batch.put(id, &key, &value).expires(expiry);
+                self.pending.records.push((key, value, expiry));
             }
             Ok(None) => {}
             Err(error) => {
@@ -155,8 +161,8 @@ impl Copy<'_> {
             return Ok(());
         }
         // Others of the batch may still be taken.
-        for (key, value) in records {
-            if let Some(why) = self.put(device, id, &key, &value)? {
+        for (key, value, expiry) in records {
+            if let Some(why) = self.put(device, id, &key, (&value, expiry))? {
                 self.space.records -= 1;
                 self.space.value_bytes -= value.len() as u64;
                 self.space.refused += 1;
@@ -167,11 +173,17 @@ impl Copy<'_> {
     }
 
     /// Puts one record; returns the reason if it is refused.
-    fn put(&mut self, device: &Device, id: NamespaceId, key: &KeyBuf, value: &[u8]) -> Result<Option<String>, Failure> {
+    fn put(
+        &mut self,
+        device: &Device,
+        id: NamespaceId,
+        key: &KeyBuf,
+        (value, expiry): (&[u8], Expiry),
+    ) -> Result<Option<String>, Failure> {
         if let Some((_, why)) = self.pending.too_long.as_ref().filter(|(length, _)| value.len() >= *length) {
             return Ok(Some(why.clone()));
         }
-        let refused = self.refusal(device.put(id, key, value))?;
+        let refused = self.refusal(device.put_expiring(id, key, value, expiry))?;
         if let Some(why) = &refused {
             self.pending.too_long = Some((value.len(), why.clone()));
         }

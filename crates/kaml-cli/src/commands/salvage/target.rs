@@ -132,7 +132,9 @@ impl Target {
                     )
                 }
             };
-            self.device().create_namespace(&info.name, &NamespaceOptions::new(kind))
+            let mut options = NamespaceOptions::new(kind);
+            options.default_ttl_ms = info.default_ttl_ms;
+            self.device().create_namespace(&info.name, &options)
         };
         let buffer_bytes = match info.kind {
             NamespaceKind::Records(_) | NamespaceKind::Blocks(_) => 0,

@@ -170,7 +170,13 @@ impl Device {
     /// Puts.
     pub(super) fn put(&mut self, key: u64, value: &[u8]) -> Result<(), RigError> {
         let body = Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) };
-        let op = Op { namespace: self.space, key: Key::from(key).into(), body, condition: Condition::Always };
+        let op = Op {
+            namespace: self.space,
+            key: Key::from(key).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         let mut idle_turns = 0;
         self.frame = loop {
             match self.core.stage(&[op]) {

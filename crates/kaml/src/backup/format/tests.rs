@@ -43,9 +43,11 @@ fn described() -> Vec<Described> {
         count: 19,
         timeline: timeline.clone(),
     };
-    let of = |id, holds| Described { id, name: "users".to_owned(), logs: vec![0, 2], count: 3, holds };
+    let of =
+        |id, holds| Described { id, name: "users".to_owned(), logs: vec![0, 2], count: 3, default_ttl_ms: 0, holds };
     let keys = [KeyKind::U64, KeyKind::Bytes, KeyKind::Any, KeyKind::Ordered];
     let mut all: Vec<Described> = keys.into_iter().map(|keys| of(1, Holds::Records(keys))).collect();
+    all.push(Described { default_ttl_ms: 77, ..of(1, Holds::Records(KeyKind::Any)) });
     all.push(of(2, Holds::Blocks(BlockOptions::new(512, 1000))));
     all.push(of(3, Holds::Versions(KeyKind::Bytes, Box::new(versions(None)))));
     all.push(of(4, Holds::Versions(KeyKind::U64, Box::new(versions(Some(bloom))))));
@@ -72,13 +74,16 @@ fn golden_bytes() {
 
     let bytes = head().encode();
     let words = bytes[56..].chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
-    assert_eq!((&bytes[..8], bytes.len()), (&b"KBK1\x01\0\0\0"[..], 112));
+    assert_eq!((&bytes[..8], bytes.len()), (&b"KBK1\x02\0\0\0"[..], 112));
     assert_eq!((&bytes[8..24], &bytes[24..40], &bytes[40..56]), (&[7; 16][..], &[8; 16][..], &[9; 16][..]));
     assert!(words.eq(10..17));
 
     let mut bytes = Vec::new();
-    Entry { namespace: 1, digest: None, key: b"k", value: b"vv" }.encode(&mut bytes);
+    Entry { namespace: 1, expires: 0, digest: None, key: b"k", value: b"vv" }.encode(&mut bytes);
     assert_eq!(bytes, b"\x01\0\0\0\x02\0\0\0\x01\0\0\0kvv");
+    bytes.clear();
+    Entry { namespace: 1, expires: 0x0102, digest: None, key: b"k", value: b"vv" }.encode(&mut bytes);
+    assert_eq!(bytes, b"\x01\0\0\0\x02\0\0\0\x01\0\x02\0\x02\x01\0\0\0\0\0\0kvv");
     bytes.clear();
     encode_version(1, &version(), b"vv", &mut bytes);
     let expected =
@@ -108,8 +113,10 @@ fn what_is_written_is_read() {
     let totals = Totals { pieces: 1, records: 2, versions: 3, deleted: 4, bytes: 5, crc: 6 };
     assert_eq!(Totals::decode(&totals.encode()), Some(totals));
     let mut newer = head().encode();
-    newer[4] = 2;
-    assert_eq!(Head::decode(&newer), Err(Some(2)));
+    newer[4] = 3;
+    assert_eq!(Head::decode(&newer), Err(Some(3)));
+    newer[4] = 1;
+    assert_eq!(Head::decode(&newer), Ok(head()), "backups of older versions are read");
 }
 
 fn decode_all(bytes: &[u8]) {
@@ -133,7 +140,7 @@ fn decode_all(bytes: &[u8]) {
 #[test]
 fn hostile_bytes_are_refused() {
     let mut entry = Vec::new();
-    Entry { namespace: 1, digest: Some([1; 16]), key: b"key", value: b"value" }.encode(&mut entry);
+    Entry { namespace: 1, expires: 5, digest: Some([1; 16]), key: b"key", value: b"value" }.encode(&mut entry);
     encode_version(1, &version(), b"vv", &mut entry);
     let mut valid: Vec<Vec<u8>> = described().iter().map(Described::encode).collect();
     valid.extend([head().encode(), entry, Totals::default().encode()]);
