@@ -197,7 +197,7 @@ fn what_cannot_expire_is_refused() {
     let brief = device.ensure_namespace("brief", &NamespaceOptions::default()).unwrap();
     kept.put("a", b"1").unwrap();
     brief.put_expiring("a", b"1", Expiry::After(HOUR)).unwrap();
-    let store = Store::open(device.clone(), &StoreOptions::default()).unwrap();
+    let store = Store::open(device.clone(), &StoreOptions::new(1 << 20)).unwrap();
     assert_eq!(store.get(kept.id(), "a").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(matches!(store.get(brief.id(), "a"), Err(Error::NotInStore(_))));
     assert!(matches!(store.put(brief.id(), "b", b"1"), Err(Error::NotInStore(_))));

@@ -1,6 +1,6 @@
 //! All kinds of errors.
 //!
-//! Lives here:       [`ErrorClass`], and the one `match` that gives each error its kind.
+//! Lives here:       [`ErrorClass`], the one `match` that gives each error its kind, and what callers ask of it.
 //! Lives elsewhere:  NVMe statuses, C statuses and exit codes, each made from [`ErrorClass`] by one `match` of its own.
 
 use super::Error;
@@ -187,6 +187,47 @@ impl Error {
             Error::CacheTooSmall { .. } => C::CacheTooSmall,
             Error::BadStoreOptions(_) => C::BadStoreOptions,
         }
+    }
+}
+
+impl Error {
+    /// A condition does not hold, so nothing of the batch was stored; or a transaction met a record that must not exist, or missed one
+    /// that must.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self.class(), ErrorClass::Exists | ErrorClass::NotFound)
+    }
+
+    /// The device, or the file system below it, has no room for new data. Deletes still succeed and release space.
+    pub fn is_full(&self) -> bool {
+        matches!(self.class(), ErrorClass::Full | ErrorClass::NoSpace)
+    }
+
+    /// The namespace, the snapshot or the device's file does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.class(), ErrorClass::UnknownNamespace | ErrorClass::NoSnapshot | ErrorClass::NoFile)
+    }
+
+    /// A value or a batch exceeds a limit of the device.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self.class(), ErrorClass::ValueTooLarge | ErrorClass::BatchTooLarge)
+    }
+
+    /// Stored bytes do not match their checksums. They are never served.
+    pub fn is_corrupt(&self) -> bool {
+        matches!(self.class(), ErrorClass::Corrupt | ErrorClass::MetadataCorrupt)
+    }
+
+    /// The same call, or the same transaction from its beginning, may succeed later without any change by the caller.
+    ///
+    /// # Examples
+    /// ```
+    /// let refused = kaml::Error::DependencyLost;
+    /// assert!(refused.is_retryable());
+    /// assert!(!kaml::Error::ReadOnly.is_retryable());
+    /// ```
+    pub fn is_retryable(&self) -> bool {
+        use ErrorClass as C;
+        matches!(self.class(), C::InUse | C::Deadlock | C::LockTimeout | C::DependencyLost)
     }
 }
 
