@@ -188,8 +188,8 @@ fn step(world: &mut World, model: &mut Model, changes: &mut Changes) -> Result<(
         14 => {
             let (from, ordered) = (key_of(3, rng.below(KEYS)), spaces[2]);
             let range = KeyRange::new(from.as_slice()..&b"key 00050"[..]);
-            let doomed: Vec<_> = (0..KEYS).filter(|n| range.contains(&key_of(ordered, *n))).collect();
-            changes.extend(doomed.iter().map(|n| ((ordered, *n), None)));
+            let within: Vec<_> = (0..KEYS).filter(|n| range.contains(&key_of(ordered, *n))).collect();
+            changes.extend(within.iter().map(|n| ((ordered, *n), None)));
             let stage = |core: &mut Core| core.stage_delete_range(ordered, &range).map(|(frame, _)| frame);
             world.life.commit(stage)?.unwrap();
             change(model, changes);
