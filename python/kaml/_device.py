@@ -4,7 +4,7 @@ import ctypes
 import enum
 import os
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from . import _native as native
 from ._errors import Error, Status
@@ -488,6 +488,11 @@ class Device(native.Owner):
     def get(self, namespace: Namespace, key: Key) -> Optional[bytes]:
         """Reads a value; none if the key does not exist."""
         return native.value("kaml_get", self._handle, native.id_of(namespace), *native.key_in(key))
+
+    def get_many(self, namespace: Namespace, keys: Iterable[Key]) -> List[Optional[bytes]]:
+        """Reads the values of many keys, in their order; none for those that do not exist. What must be read from the medium is read at the same time.
+        The values are not of one moment; those of an ``open_snapshot`` are."""
+        return native.values("kaml_get_many", self._handle, native.id_of(namespace), keys)
 
     def exists(self, namespace: Namespace, key: Key) -> bool:
         """Whether a key exists. Reads no flash, except in a versioned namespace."""

@@ -23,7 +23,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 from ._errors import Error, Status, error
 
@@ -377,6 +377,9 @@ _VALUE_IN = [c_void_p, c_size_t]
 _VALUE_OUT = [POINTER(c_void_p), POINTER(c_size_t)]
 _BUFFER = [c_void_p, c_size_t, POINTER(c_size_t)]
 _RANGE = [c_uint32, c_void_p, c_size_t, c_void_p, c_size_t, c_uint32]
+#: Keys that a function of many keys takes at most.
+KEYS_OF_A_CALL = 4096
+_KEYS = [c_uint32, POINTER(c_void_p), POINTER(c_size_t), c_size_t]
 _ITEMS_OUT = [POINTER(POINTER(Item)), POINTER(c_size_t)]
 
 #: What each function returns and takes. ``c_int`` is a status.
@@ -410,6 +413,7 @@ FUNCTIONS = {
     "kaml_delete": (c_int, [DeviceHandle, *_RECORD]),
     "kaml_list": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), POINTER(KeyOut), c_size_t, POINTER(c_size_t)]),
     "kaml_list_keys": (c_int, [DeviceHandle, c_uint32, POINTER(Cursor), c_size_t, *_ITEMS_OUT]),
+    "kaml_get_many": (c_int, [DeviceHandle, *_KEYS, POINTER(POINTER(Item))]),
     "kaml_range_open": (c_int, [DeviceHandle, *_RANGE, POINTER(RangeHandle)]),
     "kaml_prefix_open": (c_int, [DeviceHandle, *_RECORD, c_uint32, POINTER(RangeHandle)]),
     "kaml_range_next": (c_int, [RangeHandle, c_size_t, *_ITEMS_OUT]),
@@ -461,12 +465,14 @@ FUNCTIONS = {
     "kaml_store_exists": (c_int, [StoreHandle, *_RECORD]),
     "kaml_store_put": (c_int, [StoreHandle, *_RECORD, *_VALUE_IN]),
     "kaml_store_delete": (c_int, [StoreHandle, *_RECORD]),
+    "kaml_store_get_many": (c_int, [StoreHandle, *_KEYS, POINTER(POINTER(Item))]),
     "kaml_store_range": (c_int, [StoreHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
     "kaml_store_read_only": (c_int, [StoreHandle, POINTER(SnapshotHandle)]),
     "kaml_txn_expect": (c_int, [TxnHandle, POINTER(Record), c_size_t]),
     "kaml_txn_range": (c_int, [TxnHandle, *_RANGE, c_size_t, *_ITEMS_OUT]),
     "kaml_txn_begin": (c_int, [StoreHandle, POINTER(TxnHandle)]),
     "kaml_txn_read": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
+    "kaml_txn_read_into": (c_int, [TxnHandle, *_RECORD, *_BUFFER]),
     "kaml_txn_read_for_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_OUT]),
     "kaml_txn_update": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
     "kaml_txn_upsert": (c_int, [TxnHandle, *_RECORD, *_VALUE_IN]),
@@ -588,6 +594,24 @@ def items(function: str, *arguments: Any, keys_only: bool = False) -> "list[Any]
     call(function, *arguments, byref(found), byref(count))
     what = _key if keys_only else _record
     return [what(found[at]) for at in range(count.value)]
+
+
+def values(function: str, handle: Any, namespace_id: int, keys: "Iterable[Key]") -> "list[Optional[bytes]]":
+    """Calls a function that reads many keys, as often as there are too many for one call. None is the value of a key that does not exist."""
+    all_keys = [key_bytes(key) for key in keys]
+    read: "list[Optional[bytes]]" = []
+    for begin in range(0, len(all_keys), KEYS_OF_A_CALL):
+        some = all_keys[begin : begin + KEYS_OF_A_CALL]
+        starts = ctypes.cast((c_char_p * len(some))(*some), POINTER(c_void_p))
+        lengths = (c_size_t * len(some))(*map(len, some))
+        found = Items()
+        call(function, handle, namespace_id, starts, lengths, len(some), byref(found))
+        read += [_value(found[at]) for at in range(len(some))]
+    return read
+
+
+def _value(one: Item) -> Optional[bytes]:
+    return None if one.value is None else ctypes.string_at(one.value, one.value_length)
 
 
 def _key(one: Item) -> bytes:

@@ -88,6 +88,11 @@ class Store(native.Owner):
         """Reads a value through the cache; none if the key does not exist."""
         return native.value("kaml_store_get", self._handle, native.id_of(namespace), *native.key_in(key))
 
+    def get_many(self, namespace: "Namespace", keys: "Iterable[Key]") -> "List[Optional[bytes]]":
+        """Reads the values of many keys, in their order; none for those that do not exist. What must be read from the medium is read at the same time.
+        It also fills the cache: what it reads from the medium is cached."""
+        return native.values("kaml_store_get_many", self._handle, native.id_of(namespace), keys)
+
     def exists(self, namespace: "Namespace", key: Key) -> bool:
         """Whether a key exists. Reads no flash, except in a versioned namespace."""
         return native.is_there("kaml_store_exists", self._handle, native.id_of(namespace), *native.key_in(key))

@@ -66,6 +66,21 @@ class Ranges(unittest.TestCase):
         self.assertEqual(list(self.device.prefix(self.pages, "0003", reverse=True)), hundreds[::-1])
         self.assertEqual(len(list(self.device.prefix(self.pages, "", keys_only=True))), self.COUNT)
 
+    def test_many_keys_are_read_like_single_ones(self):
+        model = dict(self.model)
+        model[b"empty"] = b""
+        self.device.put(self.pages, b"empty", b"")
+        keys = [b"empty", b"none", *(self.key(number % (self.COUNT + 50)) for number in range(10_000)), "none"]
+        expected = [model.get(key) for key in keys]
+        self.assertEqual(self.device.get_many(self.pages, keys), expected)
+        self.assertEqual(self.device.get_many(self.pages, []), [])
+        with self.assertRaises(kaml.Error):
+            self.device.get_many(self.pages, [b"right", b""])
+        with Store(self.device, 8 << 20) as store:
+            for _ in range(2):
+                self.assertEqual(store.get_many(self.pages, keys), expected)
+            self.assertEqual(store.get_many(self.pages, iter([b"empty"])), [b""])
+
     def test_an_iterator_shows_one_moment_and_can_be_left(self):
         walk = self.device.range(self.pages)
         seen = [next(walk)]

@@ -1139,6 +1139,24 @@ enum kaml_status kaml_store_range(struct kaml_store store,
 enum kaml_status kaml_store_read_only(struct kaml_store store,
                                       struct kaml_device_snapshot *snapshot);
 
+// Reads the values of up to 4096 keys of a namespace; neighbours on the medium are read in one operation. `*items` is an array of
+// `key_count` items in the order of `keys`, which you free with `kaml_free`. `value` is null in the item of a key that does not exist; the call
+// returns `KAML_OK` all the same. The values are not of one moment: `kaml_snapshot_get` reads those.
+enum kaml_status kaml_get_many(struct kaml_device device,
+                               kaml_namespace_id namespace_id,
+                               const void *const *keys,
+                               const size_t *key_lengths,
+                               size_t key_count,
+                               struct kaml_item **items);
+
+// As `kaml_get_many`, through the cache of a store. It also fills the cache: what it reads from the medium is cached.
+enum kaml_status kaml_store_get_many(struct kaml_store store,
+                                     kaml_namespace_id namespace_id,
+                                     const void *const *keys,
+                                     const size_t *key_lengths,
+                                     size_t key_count,
+                                     struct kaml_item **items);
+
 // Begins a transaction. Free it with `kaml_txn_free` after it was committed or aborted. If a call aborts it
 // (`KAML_DEADLOCK`, `KAML_LOCK_TIMEOUT`, `KAML_DEPENDENCY_LOST`), all later calls except `kaml_txn_free` return the same
 // status.
@@ -1160,6 +1178,16 @@ enum kaml_status kaml_txn_read(struct kaml_txn txn,
                                size_t key_length,
                                void **value,
                                size_t *value_length);
+
+// As `kaml_txn_read`, into a buffer of the caller. If the value does not fit, the call returns `KAML_BUFFER_TOO_SMALL`, the buffer does not change,
+// and `*value_length` is the length of the value; the record is locked all the same.
+enum kaml_status kaml_txn_read_into(struct kaml_txn txn,
+                                    kaml_namespace_id namespace_id,
+                                    const void *key,
+                                    size_t key_length,
+                                    void *buffer,
+                                    size_t buffer_bytes,
+                                    size_t *value_length);
 
 // As `kaml_txn_read`, for a record that will be changed: no other transaction can read it for update meanwhile. This
 // avoids deadlocks.

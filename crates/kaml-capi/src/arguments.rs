@@ -16,7 +16,7 @@ use crate::device::KAML_NAME_BYTES;
 use crate::failure::Failure;
 use crate::ranges::kaml_item;
 use crate::status::kaml_status::{KAML_BAD_NAME, KAML_BATCH_TOO_LARGE, KAML_NO_RESOURCES};
-use kaml::{Device, KEY_BYTES_MAX, Key, KeyBuf, KeyRef};
+use kaml::{Device, KEY_BYTES_MAX, Key, KeyRef};
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -119,13 +119,18 @@ impl ItemsOut {
     }
 
     /// Returns copies in one piece of memory that the caller frees: the array, and then keys and values. Nothing if there are none.
-    pub(crate) fn set<V: AsRef<[u8]>>(&self, found: &[(KeyBuf, V)], has_values: bool) -> Result<(), Failure> {
-        if found.is_empty() {
+    pub(crate) fn set<'a>(
+        &self,
+        found: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> + Clone,
+    ) -> Result<(), Failure> {
+        let (mut count, mut bytes) = (0, 0);
+        for (key, value) in found.clone() {
+            count += 1;
+            bytes += size_of::<kaml_item>() + key.len() + value.map_or(0, <[u8]>::len);
+        }
+        if count == 0 {
             return Ok(());
         }
-        let value = |value: &'_ V| if has_values { value.as_ref().len() } else { 0 };
-        let bytes: usize =
-            found.iter().map(|(key, of)| size_of::<kaml_item>() + key.as_bytes().len() + value(of)).sum();
         // One more byte: a value of no bytes at the end is in this memory, too.
         // SAFETY: `malloc` takes any size.
         let memory = unsafe { libc::malloc(bytes + 1) };
@@ -134,7 +139,7 @@ impl ItemsOut {
         }
         let items: *mut kaml_item = memory.cast();
         // SAFETY: the memory begins with the array.
-        let mut free: *mut u8 = unsafe { items.add(found.len()) }.cast();
+        let mut free: *mut u8 = unsafe { items.add(count) }.cast();
         let mut copy = |bytes: &[u8]| {
             let at = free;
             // SAFETY: the sum above has room for all that is copied; the memory is new, so it overlaps nothing.
@@ -144,19 +149,18 @@ impl ItemsOut {
             }
             at.cast_const().cast::<c_void>()
         };
-        for (at, (key, value)) in found.iter().enumerate() {
-            let (key, value) = (key.as_bytes(), value.as_ref());
+        for (at, (key, value)) in found.enumerate() {
             let item = kaml_item {
                 key: copy(key),
                 key_length: key.len(),
-                value: if has_values { copy(value) } else { std::ptr::null() },
-                value_length: if has_values { value.len() } else { 0 },
+                value: value.map_or(std::ptr::null(), &mut copy),
+                value_length: value.map_or(0, <[u8]>::len),
             };
             // SAFETY: the array has a place for each; `malloc` aligns it for anything.
             unsafe { items.add(at).write(item) };
         }
         self.items.set(items);
-        self.count.set(found.len());
+        self.count.set(count);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::arguments::{self, Limits, Out};
 use crate::failure::{Failure, call, call_quietly};
-use crate::handle::{Kind, Registry};
+use crate::handle::{Kind, Registry, SHARED};
 use crate::histories::Histories;
 use crate::options::{
     self, KAML_KEYS_ANY, KAML_KEYS_BYTES, KAML_KEYS_ORDERED, KAML_KEYS_U64, kaml_create_options,
@@ -86,7 +86,7 @@ pub(crate) struct OpenDevice {
     pub(crate) store: RwLock<Option<Store>>,
 }
 
-pub(crate) static DEVICES: Registry<OpenDevice> = Registry::new(Kind::Device);
+pub(crate) static DEVICES: Registry<OpenDevice, SHARED> = Registry::new(Kind::Device);
 
 impl OpenDevice {
     fn store(&self) -> RwLockReadGuard<'_, Option<Store>> {

@@ -16,8 +16,12 @@
 //! what it opens itself is its own. The child waits for no lock of another thread, because its owner does not exist there: the thread that
 //! forks holds the tables over the fork, and a slot whose lock somebody had is left alone.
 //!
-//! A call holds its slot's lock (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
+//! A call holds a lock of its slot (shared, for devices and stores) until it returns. Closing takes the lock only if nobody
 //! has it, so nothing is ever closed under a call that uses it, and closing never waits for a call.
+//!
+//! Many threads call with one device or store at the same time, and a lock that they share is a cache line that they take from
+//! each other. Slots of these kinds therefore have several *doors*, each with its own lock and its own pointer to the object. A thread
+//! always uses the same door; closing locks all of them.
 
 use crate::device::DEVICES;
 use crate::failure::Failure;
@@ -28,8 +32,8 @@ use crate::store::STORES;
 use crate::txn::TRANSACTIONS;
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 
 const SLOT_BITS: u32 = 20;
 const GENERATION_BITS: u32 = 40;
@@ -37,6 +41,8 @@ const SLOTS_MAX: usize = 1 << SLOT_BITS;
 /// Slots are made so many at a time, and never move.
 const CHUNK_SLOTS: usize = 1 << 10;
 const CHUNKS_MAX: usize = SLOTS_MAX / CHUNK_SLOTS;
+/// Doors of a slot whose object is used by many threads at the same time.
+pub(crate) const SHARED: usize = 16;
 /// A slot is left alone when its generations are used up: after 10^12 uses.
 const GENERATION_MAX: u64 = (1 << GENERATION_BITS) - 1;
 const _: () = assert!(4 + GENERATION_BITS + SLOT_BITS == u64::BITS);
@@ -46,6 +52,8 @@ static FORKS: AtomicU64 = AtomicU64::new(0);
 static NOTICES_FORKS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
+    /// Which door of each slot this thread uses, modulo their number. No value yet: `usize::MAX`.
+    static DOOR: Cell<usize> = const { Cell::new(usize::MAX) };
     /// The tables, while this thread forks. Never dropped, so it exists at the end of a thread, too.
     static HELD: Cell<Option<ManuallyDrop<[MutexGuard<'static, Free>; 5]>>> = const { Cell::new(None) };
 }
@@ -101,13 +109,20 @@ impl Kind {
     }
 }
 
-struct Slot<T> {
-    /// Changes under the lock only; read before it too, so a stale handle never meets a call of its slot's next user.
+struct Slot<T, const DOORS: usize> {
+    /// Changes under the locks of all doors only; read before them too, so a stale handle never meets a call of its slot's next user.
     generation: AtomicU64,
     /// Forks before it was opened.
     forks: AtomicU64,
-    value: RwLock<Option<T>>,
+    /// Made when the slot is first used: they take up to 2 KiB.
+    doors: OnceLock<Box<[Door<T>; DOORS]>>,
 }
+
+/// On cache lines of its own, and of the line that processors fetch with it.
+#[repr(align(128))]
+struct Door<T>(RwLock<Option<Arc<T>>>);
+
+type LockedDoor<'a, T> = RwLockWriteGuard<'a, Option<Arc<T>>>;
 
 #[derive(Default)]
 struct Free {
@@ -117,14 +132,14 @@ struct Free {
 }
 
 /// All open handles of a kind.
-pub(crate) struct Registry<T> {
+pub(crate) struct Registry<T, const DOORS: usize> {
     kind: Kind,
-    chunks: [OnceLock<Box<[Slot<T>]>>; CHUNKS_MAX],
+    chunks: [OnceLock<Box<[Slot<T, DOORS>]>>; CHUNKS_MAX],
     free: Mutex<Free>,
 }
 
-impl<T> Registry<T> {
-    pub(crate) const fn new(kind: Kind) -> Registry<T> {
+impl<T, const DOORS: usize> Registry<T, DOORS> {
+    pub(crate) const fn new(kind: Kind) -> Registry<T, DOORS> {
         let free = Mutex::new(Free { slots: Vec::new(), fresh: 0 });
         Registry { kind, chunks: [const { OnceLock::new() }; CHUNKS_MAX], free }
     }
@@ -132,13 +147,14 @@ impl<T> Registry<T> {
     /// Opens a handle.
     pub(crate) fn insert(&self, value: T) -> Result<u64, Failure> {
         notice_forks();
-        let (at, slot, mut content) = loop {
+        let (at, slot, mut doors) = loop {
             let (at, slot) = self.take_slot()?;
-            if let Some(content) = slot.lock() {
-                break (at, slot, content);
+            if let Some(doors) = slot.lock() {
+                break (at, slot, doors);
             }
         };
-        *content = Some(value);
+        let value = Arc::new(value);
+        doors.iter_mut().for_each(|door| **door = Some(value.clone()));
         slot.forks.store(FORKS.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(((self.kind as u64) << (64 - 4)) | (slot.generation.load(Ordering::Acquire) << SLOT_BITS) | at as u64)
     }
@@ -146,22 +162,8 @@ impl<T> Registry<T> {
     /// Calls with the object of a handle, while other calls run.
     pub(crate) fn with<R>(&self, handle: u64, body: impl FnOnce(&T) -> Result<R, Failure>) -> Result<R, Failure> {
         let (slot, generation) = self.slot(handle)?;
-        let content = slot.value.read().unwrap_or_else(PoisonError::into_inner);
+        let content = slot.door().0.read().unwrap_or_else(PoisonError::into_inner);
         match &*content {
-            Some(value) if slot.is_at(generation) => body(value),
-            Some(_) | None => Err(self.not_open(handle)),
-        }
-    }
-
-    /// Calls with the object of a handle, one call at a time.
-    pub(crate) fn with_mut<R>(
-        &self,
-        handle: u64,
-        body: impl FnOnce(&mut T) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
-        let (slot, generation) = self.slot(handle)?;
-        let mut content = slot.value.write().unwrap_or_else(PoisonError::into_inner);
-        match &mut *content {
             Some(value) if slot.is_at(generation) => body(value),
             Some(_) | None => Err(self.not_open(handle)),
         }
@@ -170,25 +172,21 @@ impl<T> Registry<T> {
     /// Closes a handle if `check` allows it, and returns its object.
     pub(crate) fn take(&self, handle: u64, check: impl FnOnce(&T) -> Result<(), Failure>) -> Result<T, Failure> {
         let (slot, generation) = self.slot(handle)?;
-        let mut content = match slot.value.try_write() {
-            Ok(content) => content,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                let what = self.kind.name();
-                return Err(Failure::new(KAML_IN_USE, format!("another thread is in a call with this {what}")));
-            }
+        let in_use = || {
+            let what = self.kind.name();
+            Failure::new(KAML_IN_USE, format!("another thread is in a call with this {what}"))
         };
+        let mut doors = slot.try_lock().ok_or_else(in_use)?;
         if !slot.is_at(generation) {
             return Err(self.not_open(handle));
         }
-        let value = content.take().ok_or_else(|| self.not_open(handle))?;
-        if let Err(failure) = check(&value) {
-            *content = Some(value);
-            return Err(failure);
-        }
+        check(doors[0].as_deref().ok_or_else(|| self.not_open(handle))?)?;
+        // The last door's pointer is the last one.
+        let value = doors.iter_mut().map(|door| door.take()).reduce(|_, last| last).flatten();
+        let value = value.and_then(Arc::into_inner).expect("no call is inside, and each door has a pointer");
         slot.generation.store(generation + 1, Ordering::Release);
         let used_up = generation + 1 == GENERATION_MAX;
-        drop(content);
+        drop(doors);
         if !used_up {
             self.free().slots.push((handle as usize % SLOTS_MAX) as u32);
         }
@@ -199,7 +197,7 @@ impl<T> Registry<T> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_slot(&self) -> Result<(usize, &Slot<T>), Failure> {
+    fn take_slot(&self) -> Result<(usize, &Slot<T, DOORS>), Failure> {
         let mut free = self.free();
         let at = match free.slots.pop() {
             Some(slot) => slot as usize,
@@ -217,7 +215,7 @@ impl<T> Registry<T> {
     }
 
     /// The slot of a handle that is open, or was a moment ago.
-    fn slot(&self, handle: u64) -> Result<(&Slot<T>, u64), Failure> {
+    fn slot(&self, handle: u64) -> Result<(&Slot<T, DOORS>, u64), Failure> {
         if handle >> (64 - 4) != self.kind as u64 {
             return Err(self.not_open(handle));
         }
@@ -238,28 +236,72 @@ impl<T> Registry<T> {
     }
 }
 
-impl<T> Slot<T> {
-    fn is_at(&self, generation: u64) -> bool {
-        self.generation.load(Ordering::Acquire) == generation
-    }
-
-    /// Locks a free slot, which only calls with stale handles of it still look at, for a moment. None: it is held by such a
-    /// thread of the process that this one was forked from, and never ends.
-    fn lock(&self) -> Option<RwLockWriteGuard<'_, Option<T>>> {
-        match self.value.try_write() {
-            Ok(content) => Some(content),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                let is_of_this_process = self.forks.load(Ordering::Relaxed) == FORKS.load(Ordering::Relaxed);
-                is_of_this_process.then(|| self.value.write().unwrap_or_else(PoisonError::into_inner))
-            }
+impl<T> Registry<T, 1> {
+    /// Calls with the object of a handle, one call at a time.
+    pub(crate) fn with_mut<R>(
+        &self,
+        handle: u64,
+        body: impl FnOnce(&mut T) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let (slot, generation) = self.slot(handle)?;
+        let mut content = slot.door().0.write().unwrap_or_else(PoisonError::into_inner);
+        match content.as_mut().and_then(Arc::get_mut) {
+            Some(value) if slot.is_at(generation) => body(value),
+            Some(_) | None => Err(self.not_open(handle)),
         }
     }
 }
 
-fn new_chunk<T>() -> Box<[Slot<T>]> {
+impl<T, const DOORS: usize> Slot<T, DOORS> {
+    fn is_at(&self, generation: u64) -> bool {
+        self.generation.load(Ordering::Acquire) == generation
+    }
+
+    fn doors(&self) -> &[Door<T>; DOORS] {
+        self.doors.get_or_init(|| Box::new([const { Door(RwLock::new(None)) }; DOORS]))
+    }
+
+    /// The door that this thread uses.
+    fn door(&self) -> &Door<T> {
+        if DOORS == 1 {
+            return &self.doors()[0];
+        }
+        let mut at = DOOR.get();
+        if at == usize::MAX {
+            static NEXT: AtomicUsize = AtomicUsize::new(0);
+            at = NEXT.fetch_add(1, Ordering::Relaxed) % SHARED;
+            DOOR.set(at);
+        }
+        &self.doors()[at % DOORS]
+    }
+
+    /// Locks all doors if no call is inside. Of several threads that try, the one that has the first door goes on.
+    fn try_lock(&self) -> Option<[LockedDoor<'_, T>; DOORS]> {
+        let mut locked = [const { None }; DOORS];
+        for (place, door) in locked.iter_mut().zip(self.doors()) {
+            *place = match door.0.try_write() {
+                Ok(content) => Some(content),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => return None,
+            };
+        }
+        Some(locked.map(|door| door.expect("each was locked")))
+    }
+
+    /// Locks a free slot, which only calls with stale handles of it still look at, for a moment. None: it is held by such a
+    /// thread of the process that this one was forked from, and never ends.
+    fn lock(&self) -> Option<[LockedDoor<'_, T>; DOORS]> {
+        self.try_lock().or_else(|| {
+            let is_of_this_process = self.forks.load(Ordering::Relaxed) == FORKS.load(Ordering::Relaxed);
+            is_of_this_process
+                .then(|| self.doors().each_ref().map(|door| door.0.write().unwrap_or_else(PoisonError::into_inner)))
+        })
+    }
+}
+
+fn new_chunk<T, const DOORS: usize>() -> Box<[Slot<T, DOORS>]> {
     (0..CHUNK_SLOTS)
-        .map(|_| Slot { generation: AtomicU64::new(0), forks: AtomicU64::new(0), value: RwLock::new(None) })
+        .map(|_| Slot { generation: AtomicU64::new(0), forks: AtomicU64::new(0), doors: OnceLock::new() })
         .collect()
 }
 
@@ -279,7 +321,7 @@ mod tests {
     /// Method: open and close in one slot many times, and ask every handle that ever was.
     #[test]
     fn stale_and_foreign_handles_are_refused() {
-        let numbers = Registry::new(Kind::Store);
+        let numbers = Registry::<i32, SHARED>::new(Kind::Store);
         let mut stale: Vec<u64> = vec![0, 1, u64::MAX, (1 << 60) | 5, (2 << 60) | 5, (2 << 60) | (7 << 40)];
         for round in 0..100 {
             let handle = numbers.insert(round).expect("there is room");
@@ -293,7 +335,7 @@ mod tests {
         }
         let unique: HashSet<u64> = stale.iter().copied().collect();
         assert_eq!(unique.len(), stale.len());
-        let devices = Registry::<i32>::new(Kind::Device);
+        let devices = Registry::<i32, 1>::new(Kind::Device);
         devices.insert(1).expect("there is room");
         assert_eq!(status(devices.with(2 << 60, |_| Ok(()))), Some(KAML_BAD_HANDLE));
     }
@@ -302,7 +344,7 @@ mod tests {
     /// Method: a check that states no; a close from within a call of another thread.
     #[test]
     fn nothing_is_closed_in_use() {
-        let numbers = Registry::new(Kind::Device);
+        let numbers = Registry::<i32, SHARED>::new(Kind::Device);
         let handle = numbers.insert(5).expect("there is room");
         assert_eq!(
             status(numbers.take(handle, |_| Err(Failure::argument("no")))),
@@ -330,7 +372,7 @@ mod tests {
     /// Method: open, close, open again in the same slot, and ask the old handle from within a call with the new one.
     #[test]
     fn stale_handles_do_not_wait() {
-        let numbers = Registry::new(Kind::Transaction);
+        let numbers = Registry::<i32, 1>::new(Kind::Transaction);
         let old = numbers.insert(1).expect("there is room");
         numbers.take(old, |_| Ok(())).expect("it is open");
         let new = numbers.insert(2).expect("there is room");
@@ -348,7 +390,7 @@ mod tests {
     /// Method: open as many as there are slots.
     #[test]
     fn a_full_table_says_so() {
-        let numbers = Registry::new(Kind::Transaction);
+        let numbers = Registry::<usize, 1>::new(Kind::Transaction);
         let first = numbers.insert(0usize).expect("there is room");
         (1..SLOTS_MAX).for_each(|number| assert!(numbers.insert(number).is_ok()));
         assert_eq!(status(numbers.insert(0)), Some(KAML_TOO_MANY));

@@ -29,6 +29,7 @@ pub mod failure;
 mod handle;
 mod histories;
 pub mod inspect;
+pub mod many;
 pub mod options;
 mod owned;
 pub mod ranges;

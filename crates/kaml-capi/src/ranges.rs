@@ -57,7 +57,7 @@ pub struct kaml_range {
 pub(crate) const ITEMS_MAX: usize = 4096;
 const ITEM_BYTES_MAX: usize = 4 << 20;
 
-pub(crate) static RANGES: Registry<OwnedBy> = Registry::new(Kind::Range);
+pub(crate) static RANGES: Registry<OwnedBy, 1> = Registry::new(Kind::Range);
 
 enum Walk {
     Records(Entries),
@@ -77,6 +77,11 @@ pub(crate) type Iterations = Owned<Arc<Mutex<Iteration>>>;
 
 pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 pub(crate) type Found = Vec<(KeyBuf, Vec<u8>)>;
+
+/// Returns the records of a range.
+pub(crate) fn set<V: AsRef<[u8]>>(out: &ItemsOut, found: &[(KeyBuf, V)], has_values: bool) -> Result<(), Failure> {
+    out.set(found.iter().map(|(key, value)| (key.as_bytes(), has_values.then(|| value.as_ref()))))
+}
 
 /// What an iterator reads.
 #[derive(Clone, Copy)]
@@ -323,7 +328,7 @@ pub unsafe extern "C" fn kaml_range_next(
                 let closed = || Failure::new(KAML_BAD_HANDLE, "the iterator is closed");
                 let iteration = device.ranges.get(open.number).ok_or_else(closed)?;
                 let mut iteration = iteration.lock().unwrap_or_else(PoisonError::into_inner);
-                out.set(&iteration.next(item_count_max)?, iteration.has_values())
+                set(&out, &iteration.next(item_count_max)?, iteration.has_values())
             })
         })
     })
@@ -362,7 +367,7 @@ pub(crate) unsafe fn end_of(
     // SAFETY: the caller's promise is the same.
     let out = unsafe { ItemsOut::new(item, &mut count)? };
     match find()? {
-        Some(found) => out.set(&[found], true),
+        Some(found) => set(&out, &[found], true),
         None => Err(Failure::new(KAML_NOT_FOUND, format!("namespace {namespace_id} has no records"))),
     }
 }
@@ -495,8 +500,7 @@ pub unsafe extern "C" fn kaml_list_keys(
             let list = |after, limit| Ok(open.device.list(namespace_id, after, limit)?);
             next.next_keys(item_count_max.min(ITEMS_MAX), list)
         })?;
-        let found: Found = found.into_iter().map(|key| (key, Vec::new())).collect();
-        out.set(&found, false)?;
+        out.set(found.iter().map(|key| (key.as_bytes(), None)))?;
         *cursor = next;
         Ok(())
     })

@@ -9,9 +9,9 @@
 use crate::arguments::{self, BufferOut, ItemsOut, Out, ValueOut};
 use crate::device::{DEVICES, OpenDevice, kaml_device, kaml_namespace_id, kaml_namespace_info};
 use crate::failure::{Failure, call, call_quietly};
-use crate::handle::{Kind, Registry};
+use crate::handle::{Kind, Registry, SHARED};
 use crate::owned::{Owned, OwnedBy};
-use crate::ranges::{self, Found, ITEMS_MAX, Iteration, Source, bounds, kaml_item, kaml_range};
+use crate::ranges::{self, ITEMS_MAX, Iteration, Source, bounds, kaml_item, kaml_range};
 use crate::records::kaml_cursor;
 use crate::status::kaml_status::{self, KAML_BAD_HANDLE};
 use kaml::Snapshot;
@@ -43,7 +43,7 @@ pub struct kaml_device_snapshot_usage {
     pub memory_bytes: u64,
 }
 
-pub(crate) static SNAPSHOTS: Registry<OwnedBy> = Registry::new(Kind::Snapshot);
+pub(crate) static SNAPSHOTS: Registry<OwnedBy, SHARED> = Registry::new(Kind::Snapshot);
 
 /// The snapshots of a device.
 pub(crate) type Snapshots = Owned<Snapshot>;
@@ -226,8 +226,7 @@ pub unsafe extern "C" fn kaml_snapshot_list_keys(
             let list = |after, limit| Ok(snapshot.list(namespace_id, after, limit)?);
             next.next_keys(item_count_max.min(ITEMS_MAX), list)
         })?;
-        let found: Found = found.into_iter().map(|key| (key, Vec::new())).collect();
-        out.set(&found, false)?;
+        out.set(found.iter().map(|key| (key.as_bytes(), None)))?;
         *cursor = next;
         Ok(())
     })

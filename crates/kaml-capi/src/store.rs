@@ -7,9 +7,9 @@
 use crate::arguments::{self, BufferOut, ItemsOut, Limits, Out, ValueOut};
 use crate::device::{DEVICES, kaml_device, kaml_namespace_id};
 use crate::failure::{Failure, call, call_quietly};
-use crate::handle::{Kind, Registry};
+use crate::handle::{Kind, Registry, SHARED};
 use crate::options::{self, kaml_store_options};
-use crate::ranges::{KAML_RANGE_KEYS_ONLY, KAML_RANGE_REVERSE, bounds, kaml_item};
+use crate::ranges::{self, KAML_RANGE_KEYS_ONLY, KAML_RANGE_REVERSE, bounds, kaml_item};
 use crate::snapshots::{self, kaml_device_snapshot};
 use crate::status::kaml_status::{self, KAML_IN_USE};
 use kaml::store::Store;
@@ -33,7 +33,7 @@ pub(crate) struct OpenStore {
     pub(crate) transactions: Arc<AtomicUsize>,
 }
 
-pub(crate) static STORES: Registry<OpenStore> = Registry::new(Kind::Store);
+pub(crate) static STORES: Registry<OpenStore, SHARED> = Registry::new(Kind::Store);
 
 /// Opens a store over a device: a cache of records with transactions. While it is open, records of the device change only
 /// through the store (`kaml_put`, `kaml_put_one`, `kaml_delete`, `kaml_roll_back` and `kaml_undo` return `KAML_IN_USE`),
@@ -155,9 +155,9 @@ pub unsafe extern "C" fn kaml_store_get_into(
         // SAFETY: pointers are as the header demands.
         let (out, key) =
             unsafe { (BufferOut::new(buffer, buffer_bytes, value_length)?, arguments::key(key, key_length)?) };
-        STORES.with(store.id, |open| match open.store.get(namespace_id, key)? {
-            Some(found) => out.set(&found),
-            None => Err(Failure::no_record(namespace_id, key)),
+        STORES.with(store.id, |open| {
+            let copied = open.store.get_with(namespace_id, key, |found| out.set(found))?;
+            copied.unwrap_or_else(|| Err(Failure::no_record(namespace_id, key)))
         })
     })
 }
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn kaml_store_range(
             };
             Ok(open.store.run(read)?)
         })?;
-        out.set(&found, flags & KAML_RANGE_KEYS_ONLY == 0)
+        ranges::set(&out, &found, flags & KAML_RANGE_KEYS_ONLY == 0)
     })
 }
 

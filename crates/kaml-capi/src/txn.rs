@@ -8,11 +8,11 @@
 //! One that was aborted because of others returns that status to every call from then on: the first status may not have reached
 //! the code that would run it again.
 
-use crate::arguments::{self, ItemsOut, Limits, Out, ValueOut};
+use crate::arguments::{self, BufferOut, ItemsOut, Limits, Out, ValueOut};
 use crate::device::kaml_namespace_id;
 use crate::failure::{Failure, call, call_quietly};
 use crate::handle::{Kind, Registry};
-use crate::ranges::{KAML_RANGE_KEYS_ONLY, KAML_RANGE_REVERSE, bounds, kaml_item};
+use crate::ranges::{self, KAML_RANGE_KEYS_ONLY, KAML_RANGE_REVERSE, bounds, kaml_item};
 use crate::records::kaml_record;
 use crate::status::kaml_status;
 use crate::store::{STORES, kaml_store};
@@ -40,7 +40,7 @@ pub(crate) struct OpenTxn {
 
 struct Counted(Arc<AtomicUsize>);
 
-pub(crate) static TRANSACTIONS: Registry<OpenTxn> = Registry::new(Kind::Transaction);
+pub(crate) static TRANSACTIONS: Registry<OpenTxn, 1> = Registry::new(Kind::Transaction);
 
 /// A call with a transaction.
 fn call_with<R>(txn: kaml_txn, body: impl FnOnce(&mut Transaction) -> Result<R, kaml::Error>) -> Result<R, Failure> {
@@ -140,6 +140,29 @@ pub unsafe extern "C" fn kaml_txn_read(
     })
 }
 
+/// As `kaml_txn_read`, into a buffer of the caller. If the value does not fit, the call returns `KAML_BUFFER_TOO_SMALL`, the buffer does not change,
+/// and `*value_length` is the length of the value; the record is locked all the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kaml_txn_read_into(
+    txn: kaml_txn,
+    namespace_id: kaml_namespace_id,
+    key: *const c_void,
+    key_length: usize,
+    buffer: *mut c_void,
+    buffer_bytes: usize,
+    value_length: *mut usize,
+) -> kaml_status {
+    call(|| {
+        // SAFETY: pointers are as the header demands.
+        let (out, key) =
+            unsafe { (BufferOut::new(buffer, buffer_bytes, value_length)?, arguments::key(key, key_length)?) };
+        match call_with(txn, |txn| txn.read(namespace_id, key))? {
+            Some(value) => out.set(&value),
+            None => Err(Failure::no_record(namespace_id, key)),
+        }
+    })
+}
+
 /// As `kaml_txn_read`, for a record that will be changed: no other transaction can read it for update meanwhile. This
 /// avoids deadlocks.
 #[unsafe(no_mangle)]
@@ -192,7 +215,7 @@ pub unsafe extern "C" fn kaml_txn_range(
             0 => txn.range::<&[u8]>(namespace_id, bounds, item_count_max),
             _ => txn.range_back::<&[u8]>(namespace_id, bounds, item_count_max),
         })?;
-        out.set(&found, flags & KAML_RANGE_KEYS_ONLY == 0)
+        ranges::set(&out, &found, flags & KAML_RANGE_KEYS_ONLY == 0)
     })
 }
 

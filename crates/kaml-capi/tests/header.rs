@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which a reader needs to meet them.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "status",
     "failure",
     "arguments",
@@ -18,6 +18,7 @@ const SOURCES: [&str; 12] = [
     "snapshots",
     "versions",
     "store",
+    "many",
     "txn",
 ];
 

@@ -162,6 +162,14 @@ fn snapshots_show_their_moment() {
     everywhere("tests/c/snapshots.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
 }
 
+/// Goal:   reads of many keys return what single reads do; a transaction reads into a buffer; a store that eight threads read is closed between two of
+///         their calls, never in one, and every later call is refused.
+/// Method: a program that compares all, makes every mistake, and closes until it succeeds.
+#[test]
+fn many_records_and_many_threads() {
+    everywhere("tests/c/many.c", |printed| assert_eq!(printed, "0 mistakes with another status\n"));
+}
+
 /// Goal:   a child that was forked while other threads opened and closed handles waits for none of them: it can open its own.
 /// Method: a program that forks hundreds of times under four such threads.
 #[test]

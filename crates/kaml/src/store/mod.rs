@@ -249,34 +249,62 @@ impl Store {
         key: impl Into<KeyRef<'k>>,
         value: &mut Vec<u8>,
     ) -> Result<bool, Error> {
+        let copied = self.get_with(namespace, key, |found| {
+            value.clear();
+            value.extend_from_slice(found);
+        });
+        Ok(copied?.is_some())
+    }
+
+    /// Reads a record where it is: `read` gets the value, and its result is returned; `None` if the record does not exist. A hit
+    /// changes no memory that other threads read, except the lock of its part of the cache.
+    ///
+    /// A value of at most 4096 bytes is lent under that lock, so `read` must be short and must not use the store. It is called
+    /// again, and its last result is returned, if the commit that wrote the value is lost meanwhile.
+    ///
+    /// ```
+    /// # use kaml::store::{Store, StoreOptions};
+    /// # use kaml::{CreateOptions, Device, NamespaceOptions};
+    /// # let device = Device::in_memory(&CreateOptions::new(64 << 20))?;
+    /// # let users = device.create_namespace("users", &NamespaceOptions::default())?;
+    /// # let store = Store::open(device, &StoreOptions::new(8 << 20))?;
+    /// store.put(users, 1u64, b"Ada Lovelace")?;
+    /// let initial = store.get_with(users, 1u64, |name| name[0])?;
+    /// assert_eq!(initial, Some(b'A'));
+    /// # Ok::<(), kaml::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub fn get_with<'k, R>(
+        &self,
+        namespace: NamespaceId,
+        key: impl Into<KeyRef<'k>>,
+        read: impl FnMut(&[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
         match key.into() {
-            KeyRef::Short(key) => self.get_into_at(&self.inner.cache.place(namespace, key), None, value),
+            KeyRef::Short(key) => self.get_with_at(&self.inner.cache.place(namespace, key), None, read),
             KeyRef::Bytes(bytes) => {
                 let place = self.inner.cache.place_of(namespace, bytes.into())?;
-                self.get_into_at(&place, Some(bytes), value)
+                self.get_with_at(&place, Some(bytes), read)
             }
         }
     }
 
     #[inline(always)]
-    fn get_into_at(&self, place: &Place, long: Option<&[u8]>, value: &mut Vec<u8>) -> Result<bool, Error> {
-        let copied = self.inner.cache.peek(place, |found| {
-            let small = found.len() <= COPY_BYTES_MAX;
-            if small {
-                value.clear();
-                value.extend_from_slice(found);
-            }
-            small
-        });
-        match copied {
-            Peek::Hit(true, ticket) if self.may_show(ticket) => return Ok(true),
-            Peek::Absent(ticket) if self.may_show(ticket) => return Ok(false),
+    fn get_with_at<R>(
+        &self,
+        place: &Place,
+        long: Option<&[u8]>,
+        mut read: impl FnMut(&[u8]) -> R,
+    ) -> Result<Option<R>, Error> {
+        let peek = self.inner.cache.peek(place, |found| (found.len() <= COPY_BYTES_MAX).then(|| read(found)));
+        match peek {
+            Peek::Hit(Some(result), ticket) if self.may_show(ticket) => return Ok(Some(result)),
+            Peek::Absent(ticket) if self.may_show(ticket) => return Ok(None),
             Peek::Hit(..) | Peek::Absent(_) | Peek::Miss | Peek::Busy => {}
         }
-        let Some(found) = self.get_at(place, long)? else { return Ok(false) };
-        value.clear();
-        value.extend_from_slice(&found);
-        Ok(true)
+        Ok(self.get_at(place, long)?.map(|found| read(&found)))
     }
 
     /// A door for batched gets, for this thread.
