@@ -112,6 +112,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     return name
 
 
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """Writes the metadata alone, so pip does not build the library for them."""
+    info = pathlib.Path(metadata_directory) / f"{_field('name')}-{_field('version')}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(_metadata())
+    return info.name
+
+
 def build_sdist(sdist_directory, config_settings=None):
     """Refused: the sources of the library are crates of the repository."""
     raise SystemExit("the Python package has no source distribution of its own; build a wheel in a clone of the repository")

@@ -506,7 +506,9 @@ def _load() -> ctypes.CDLL:
         )
         raise ImportError(f"the library of kaml cannot be loaded: {failure} ({remedy})") from failure
     for function, (restype, argtypes) in FUNCTIONS.items():
-        declared = getattr(library, function)
+        declared = getattr(library, function, None)
+        if declared is None:
+            raise ImportError(f"{name} has no {function}: it is older than this package; install both from one version of KAML")
         declared.restype, declared.argtypes = restype, argtypes
     found = library.kaml_version().decode()
     if found.split(".")[0] != str(VERSION_MAJOR):

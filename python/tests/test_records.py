@@ -1,6 +1,7 @@
 """Records as a ``dict`` has them, namespaces that are found or created, and ``asyncio``."""
 
 import asyncio
+import ctypes.util
 import doctest
 import os
 import pathlib
@@ -191,6 +192,20 @@ class Async(unittest.TestCase):
                 await kaml.aio.Device.open("/nonexistent/device")
 
         asyncio.run(main())
+
+
+class Loading(unittest.TestCase):
+    """What ``import kaml`` reports if the library cannot be used."""
+
+    def test_the_error_has_the_remedy(self):
+        libc = ctypes.util.find_library("c")
+        cases = {"/nonexistent/libkaml.so": "install a wheel", libc: "install both from one version"}
+        for library, remedy in cases.items():
+            environment = {**os.environ, "KAML_LIBRARY": library, "PYTHONPATH": str(PACKAGE.resolve())}
+            command = [sys.executable, "-B", "-c", "import kaml"]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, f"ImportError: .*{remedy}")
 
 
 class Documentation(unittest.TestCase):
