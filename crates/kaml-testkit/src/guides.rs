@@ -15,3 +15,7 @@ struct Transactions;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guide/history.md")]
 struct History;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/modelling.md")]
+struct Modelling;
