@@ -10,7 +10,7 @@ use crate::blocks::BlockState;
 use crate::core::Core;
 use crate::expiries::ExpiryCursor;
 use crate::format::crc32c_append;
-use crate::format::root::Run;
+use crate::format::root::{Run, Stream};
 use crate::index::ImageCursor;
 use crate::layout::Layout;
 use crate::lifetime::Class;
@@ -23,6 +23,9 @@ use crate::stream::StreamWriter;
 const SEGMENTS_PER_STEP: usize = 4;
 /// Times of records copied per step: some 100 KiB.
 const EXPIRIES_PER_STEP: usize = 4096;
+
+/// Metadata blocks with at most this part of their pages in use are emptied by writing what they have again.
+const SPARSE: u32 = 4;
 
 /// The image of an index begins again, if it is being written: the index has been replaced by a copy with another layout.
 pub(crate) fn restart(checkpoint: &mut Checkpoint, roots: &mut RootCommit, namespace: u32) {
@@ -68,6 +71,7 @@ impl Core {
             }
             self.checkpoint.requested = false;
             self.checkpoint.running = true;
+            self.renew_sparse_images();
             self.checkpoint.began_after = self.root_commit.requested;
             self.checkpoint.waiting = self.spaces.iter().filter(|(_, s)| s.dirty).map(|(id, _)| *id).collect();
         }
@@ -83,6 +87,24 @@ impl Core {
             } else {
                 self.checkpoint.job = Some(job);
                 return;
+            }
+        }
+    }
+
+    /// Images of unchanged indexes, and kept versions, are written again where little else is in use in their blocks. Otherwise each of many
+    /// indexes that became idle one after the other would keep a block.
+    fn renew_sparse_images(&mut self) {
+        let pages = self.log.geometry.pages_per_block;
+        let (blocks, spaces) = (&self.log.blocks, &mut self.spaces);
+        let is_sparse = |run: &Run| {
+            let block = blocks.get(run.block);
+            block.state == BlockState::Full && block.holds * SPARSE <= pages
+        };
+        let all_sparse = |stream: &Stream| !stream.runs.is_empty() && stream.runs.iter().all(is_sparse);
+        for space in spaces.values_mut().filter(|space| space.is_loaded()) {
+            space.dirty |= space.snapshot.as_ref().is_some_and(all_sparse);
+            if let Some(versioned) = &mut space.versioned {
+                versioned.kept_is_stale |= versioned.kept.as_ref().is_some_and(all_sparse);
             }
         }
     }

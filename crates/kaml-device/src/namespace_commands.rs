@@ -327,6 +327,7 @@ impl Core {
         let wants_seal = |versioned: &Versioned| versioned.sealed.is_some() || !versioned.full_rows.is_empty();
         let is_sealing = space.versioned.as_deref().is_some_and(wants_seal);
         let is_merging = space.versioned.as_ref().is_some_and(|versioned| versioned.is_merging);
+        let is_stale = space.versioned.as_ref().is_some_and(|versioned| versioned.kept_is_stale);
         let is_placing = self.sealing.placing.values().any(|placing| placing.namespace == id);
         // Loading reads the medium, not write buffers.
         let is_programmed =
@@ -339,6 +340,7 @@ impl Core {
             || needs_ring
             || is_sealing
             || is_merging
+            || is_stale
             || is_placing
             || self.sealing.keep_job.is_some()
             || !space.snapshot.iter().chain(kept).flat_map(|stream| &stream.runs).all(is_programmed)

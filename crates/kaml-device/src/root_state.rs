@@ -7,6 +7,7 @@ use crate::expiries::ExpiryCursor;
 use crate::format::root::{Root, Run};
 use crate::index::ImageCursor;
 use crate::stream::StreamWriter;
+use crate::versioned::state::Firsts;
 use kaml_flash::IoId;
 
 /// Where committing a root is.
@@ -32,7 +33,7 @@ pub(crate) struct Prepared {
     /// The oldest frame with a version that was in no segment in the journal then, and not kept.
     pub(crate) versions_frame: u64,
     /// The smallest sequence that each versioned namespace keeps.
-    pub(crate) kept_firsts: Vec<(u32, Option<u64>)>,
+    pub(crate) kept_firsts: Vec<(u32, Firsts)>,
     pub(crate) reclaimed: Vec<u32>,
     pub(crate) retired: Vec<Run>,
     /// It serves all requests up to this one.

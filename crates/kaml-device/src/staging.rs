@@ -221,6 +221,8 @@ impl Core {
         }
         let purpose = match (chunks, tombstones) {
             (0, 0) => Purpose::Delete,
+            // What page buffers take without sealing a row needs no page now.
+            (0, _) if self.buffers_take(ops) => Purpose::Delete,
             (0, _) => Purpose::Tombstone,
             _ => Purpose::Put,
         };

@@ -165,6 +165,47 @@ fn full_devices_churn() {
     assert!(count * 100 >= new * 97, "{count} of {new} records");
 }
 
+/// Goal:   indexes that become idle one after the other do not keep a block of metadata each.
+/// Method: namespaces that get a few records and then rest, while another one changes and checkpoints are taken; free blocks are counted.
+///         Then all records are found after an opening.
+#[test]
+fn images_of_idle_indexes_keep_no_blocks() {
+    const IDLE: u32 = 24;
+    let (mut life, [busy, _]) = empty(KeyKind::U64);
+    let put = |life: &mut Life, namespace: u32, number: u64| {
+        let stored = value(number, SMALL_BYTES);
+        let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
+        let op = Op { namespace, key: key(KeyKind::U64, number).into(), body, condition: Condition::Always };
+        life.commit(|core| core.stage(&[op])).expect("power stays").expect("there is room");
+    };
+    let checkpoint = |life: &mut Life| {
+        let done = life.core.request_checkpoint();
+        life.until(|core| core.roots_done() >= done).expect("power stays");
+    };
+    let mut idle = Vec::new();
+    let mut free = Vec::new();
+    for at in 0..IDLE {
+        let options = NamespaceOptions::records(KeyKind::U64);
+        let namespace = life.core.create_namespace(&format!("idle {at}"), &options).unwrap();
+        rest(&mut life);
+        (0..50).for_each(|number| put(&mut life, namespace, number));
+        idle.push(namespace);
+        for number in 0..40 {
+            put(&mut life, busy, number);
+            checkpoint(&mut life);
+        }
+        rest(&mut life);
+        free.push(life.core.stats().free_blocks);
+    }
+    println!("free blocks: {free:?}");
+    assert!(free[0] - free[IDLE as usize - 1] <= 6, "idle indexes keep blocks: {free:?}");
+    life.audit();
+    life = Life::open(&life.medium, 1).unwrap();
+    for namespace in idle {
+        (0..50).for_each(|number| assert_eq!(life.get(namespace, number), Some(value(number, SMALL_BYTES))));
+    }
+}
+
 /// Goal:   each collection policy gets blocks back and loses no record, also if another one collected before.
 /// Method: a device three quarters full; under one policy after the other, records at random keys are replaced as often as there are
 ///         three times over. The device is opened again without having been closed, and a model has the content of each key.

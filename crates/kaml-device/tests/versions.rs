@@ -1,18 +1,15 @@
 //! Versioned namespaces under power cuts, together with records, on flash in memory.
 
 mod common;
+#[path = "common/merging.rs"]
+mod merging;
 
 use common::{Cut, Life, Rng, value};
-use kaml_device::{
-    Body, Condition, Core, Error, FindError, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions,
-    VersionReader, segment_image,
-};
+use kaml_device::{Body, Condition, Core, Error, Key, KeyKind, NamespaceOptions, Op, StageError, VersionOptions};
 use kaml_flash::{BlockIndex, Geometry, Io, MediumError, MemoryMedium, Packing};
 use kaml_testkit::{Access, Watched};
-use kaml_versions::{
-    At, BloomOptions, Command, Error as Damage, Kind, Past, Retention, SegmentAt, Source, Versions, get, history,
-    merge, plan_merge,
-};
+use kaml_versions::{At, BloomOptions, Command, Kind, Past, Retention, get, history};
+use merging::{Reading, Stopped};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Mutex;
@@ -106,35 +103,6 @@ struct World {
     versions: u32,
 }
 
-/// The versions of a world, read as a driver reads them.
-struct Reading<'a> {
-    core: &'a mut Core,
-    medium: &'a MemoryMedium,
-    reader: VersionReader,
-    namespace: u32,
-}
-
-impl Source for Reading<'_> {
-    type Error = Error;
-
-    fn look<T>(&mut self, look: impl FnOnce(&Versions, &mut dyn FnMut(SegmentAt)) -> T) -> Result<T, Error> {
-        self.core.load_index(self.medium, self.namespace)?;
-        self.reader.look(look).map_err(|error| match error {
-            FindError::Refused(error) => error,
-            FindError::NeedIndex => unreachable!("just loaded"),
-        })
-    }
-
-    fn read<T>(
-        &mut self,
-        at: SegmentAt,
-        bytes: Range<usize>,
-        take: impl FnMut(&[u8]) -> Result<T, Damage>,
-    ) -> Result<T, Error> {
-        self.core.read_part(self.medium, self.namespace, at, &bytes, take)
-    }
-}
-
 impl World {
     fn open(medium: &MemoryMedium, seed: u64) -> Result<World, Error> {
         let life = Life::open(medium, seed)?;
@@ -162,13 +130,21 @@ impl World {
     }
 
     /// Takes the versions out of memory; returns how far a merge could go.
-    fn unload(&mut self) -> u64 {
+    fn unload(&mut self) -> Vec<u64> {
         self.root(true).expect("power stays");
         let request = self.life.core.request_checkpoint();
         self.life.until(|core| core.roots_done() >= request).expect("power stays");
-        let limit = self.life.core.merge_limit(self.versions).unwrap();
+        let limit = self.limit().unwrap();
         assert_eq!(self.life.core.unload_index(self.versions), Ok(true));
         limit
+    }
+
+    /// How far a merge could go in each row.
+    fn limit(&self) -> Result<Vec<u64>, StageError> {
+        let scope = |row| Some(self.life.core.merge_scope(self.versions, row, false));
+        let first = self.life.core.merge_scope(self.versions, 0, false)?;
+        let rows = self.life.core.reader().versions(self.versions).map_or(0, |reader| reader.row_count());
+        (0..rows).filter_map(scope).chain([Ok(first)]).map(|scope| scope.map(|scope| scope.sealed_before)).collect()
     }
 
     fn apply(&mut self, step: &Step) -> Result<Result<(), Error>, Cut> {
@@ -248,52 +224,17 @@ impl World {
     }
 
     fn reading(&mut self) -> Reading<'_> {
-        let reader = self.life.core.reader().versions(self.versions).unwrap();
-        Reading { core: &mut self.life.core, medium: &self.life.medium, reader, namespace: self.versions }
+        self.life.reading(self.versions)
     }
 
-    /// Merges all rows, keeping what snapshots see.
+    /// Merges all rows, keeping what snapshots see, in pieces of several lengths.
     fn merge(&mut self) -> Result<(), Cut> {
         let retention = Retention { keep_internal: false, ..Retention::default() };
-        self.root(true)?;
-        let rows = self.life.core.reader().versions(self.versions).unwrap().row_count();
-        let limit = self.life.core.merge_limit(self.versions).unwrap();
-        for row in 0..rows {
-            let versions = self.versions;
-            loop {
-                match self.life.core.begin_merge(versions, row) {
-                    Ok(()) => break,
-                    Err(StageError::Busy) => self.life.background(true)?,
-                    Err(StageError::NeedIndex(id)) => self.life.core.load_index(&self.life.medium, id).expect("whole"),
-                    Err(StageError::Refused(error) | StageError::RefusedAfter(_, error)) => panic!("{error}"),
-                }
-            }
-            let plan = plan_merge(&mut self.reading(), row, &retention, limit).unwrap();
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(&mut self.reading(), &plan, run).unwrap();
-                let mut tickets = Vec::new();
-                for sealed in &merged.segments {
-                    let ticket = loop {
-                        match self.life.core.place_merged(versions, sealed, &segment_image(sealed)) {
-                            Ok(ticket) => break Some(ticket),
-                            Err(StageError::Refused(Error::Full { .. })) => break None,
-                            Err(StageError::Busy) => self.life.background(true)?,
-                            Err(other) => panic!("{other:?}"),
-                        }
-                    };
-                    let Some(ticket) = ticket else {
-                        self.life.core.forget_merged(&tickets);
-                        self.life.core.end_merge(versions);
-                        return Ok(());
-                    };
-                    tickets.push(ticket);
-                }
-                self.life.until(|core| tickets.iter().all(|ticket| core.is_segment_programmed(*ticket)))?;
-                self.life.core.install_merge(versions, &merged, &tickets).unwrap();
-            }
+        let segments_max = 2 + self.life.rng.below(6) as usize;
+        match self.life.merge(self.versions, &retention, |_| segments_max) {
+            Ok(_) | Err(Stopped::Full) => Ok(()),
+            Err(Stopped::Cut) => Err(Cut),
         }
-        self.life.core.end_merge(self.versions);
-        Ok(())
     }
 
     /// What is wrong, if anything is.
@@ -559,14 +500,14 @@ fn stale_versions_are_not_installed() {
     put(&mut world, &mut model, 0..100);
     for count in [1, 2000] {
         let limit = world.unload();
-        assert_eq!(world.life.core.merge_limit(world.versions), Err(StageError::NeedIndex(world.versions)));
+        assert_eq!(world.limit(), Err(StageError::NeedIndex(world.versions)));
         let read = |world: &mut World| {
             let load = world.life.core.begin_load(world.versions).unwrap().expect("it left memory");
             load.read(&world.life.medium).unwrap()
         };
         let (late, loaded, stale) = (read(&mut world), read(&mut world), read(&mut world));
         world.life.core.finish_load(loaded);
-        assert_eq!(world.life.core.merge_limit(world.versions), Ok(limit));
+        assert_eq!(world.limit(), Ok(limit));
         put(&mut world, &mut model, 1000..1000 + count);
         world.life.core.finish_load(late);
         world.compare(&model, false).unwrap();
@@ -578,6 +519,6 @@ fn stale_versions_are_not_installed() {
         world.life.until(|core| core.roots_done() >= closed).expect("power stays");
         world = World::open(&medium, 2).unwrap();
         world.life.core.load_index(&medium, world.versions).unwrap();
-        assert_eq!(world.life.core.merge_limit(world.versions), Ok(limit));
+        assert_eq!(world.limit(), Ok(limit));
     }
 }

@@ -333,10 +333,8 @@ struct Merging {
     /// The firmware needs it because space is low.
     is_for_space: bool,
     root: Option<u64>,
-    limit: u64,
     row: u32,
     plan: Option<MergePlan>,
-    run: usize,
     merged: Option<Merged>,
     tickets: Vec<u64>,
 }
@@ -346,22 +344,20 @@ const KEEP: Retention = Retention { keep_last: 1, keep_since_ns: None, keep_snap
 impl Merging {
     fn step(&mut self, core: &mut Core, medium: &dyn Medium, model: &mut Model) -> Result<Step, StageError> {
         let Some(request) = self.root else {
+            core.prepare_merge(self.space);
             self.root = Some(core.request_root(true));
             return Ok(Step::On);
         };
         if core.roots_done() < request {
             return Ok(Step::Later);
         }
-        if self.limit == 0 {
-            self.limit = core.merge_limit(self.space)?;
-        }
-        let Some(plan) = &self.plan else { return self.plan_row(core, medium) };
+        let Some(plan) = &mut self.plan else { return self.plan_row(core, medium) };
         let Some(merged) = &self.merged else {
-            if self.run == 0 {
+            let segments_max = core.merge_segments_max(self.space);
+            self.merged = merge(&mut Reading::new(core, medium, self.space)?, plan, segments_max)?;
+            if self.merged.is_none() {
+                core.drop_buffered(self.space, plan)?;
                 (self.plan, self.row) = (None, self.row + 1);
-            } else {
-                self.run -= 1;
-                self.merged = Some(merge(&mut Reading::new(core, medium, self.space)?, plan, self.run)?);
             }
             return Ok(Step::On);
         };
@@ -374,6 +370,7 @@ impl Merging {
         }
         model.pasts.get_mut(&self.space).expect("not deleted meanwhile").is_merged = true;
         core.install_merge(self.space, merged, &self.tickets)?;
+        plan.note_installed(merged);
         self.merged = None;
         self.tickets.clear();
         Ok(Step::On)
@@ -388,9 +385,8 @@ impl Merging {
             }
             return Ok(Step::Done);
         }
-        core.begin_merge(self.space, self.row)?;
-        let plan = plan_merge(&mut Reading::new(core, medium, self.space)?, self.row, &self.retention, self.limit)?;
-        self.run = plan.run_count();
+        let scope = core.begin_merge(self.space, self.row, core.needs_thorough_merge())?;
+        let plan = plan_merge(&mut Reading::new(core, medium, self.space)?, self.row, &self.retention, &scope)?;
         self.plan = Some(plan);
         Ok(Step::On)
     }

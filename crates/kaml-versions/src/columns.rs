@@ -10,11 +10,12 @@ use crate::format::{self, SegmentTable};
 use crate::group::{Group, Segment, SegmentAt};
 use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
-use crate::record::{Kind, Version};
+use crate::record::{HEADER_BYTES, Kind, Version};
 use crate::row::Row;
-use crate::seal::Sealed;
+use crate::seal::{Room, Sealed};
 use crate::search::Search;
 use kaml_index::Key;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Mutex;
 
@@ -166,6 +167,14 @@ impl Columns {
         self.rows[row as usize].is_full(&self.parameters)
     }
 
+    /// Whether the buffer takes so many deletes like that of a key without wanting a row sealed.
+    pub fn takes_deletes(&self, key: &Key, count: usize) -> bool {
+        let bytes = count * (HEADER_BYTES + Key::BYTES_MAX);
+        let row = &self.rows[self.row_of(key) as usize];
+        let row_takes = !row.is_full(&self.parameters) && row.buffer.bytes() + bytes <= self.parameters.segment_bytes();
+        row_takes && (self.buffered_bytes + bytes + count * ENTRY_BYTES) as u64 <= self.parameters.buffer_bytes
+    }
+
     /// The row that has most in the buffer.
     pub fn fullest(&self) -> u32 {
         let rows = 0..self.parameters.rows;
@@ -303,21 +312,10 @@ impl Columns {
         KeyHash::of(key, self.parameters.seed)
     }
 
-    /// Closes the last group of a row if that is worth it: the next segment begins another.
-    pub(crate) fn close_group(&mut self, row: u32) {
-        self.change_row(row, |row| {
-            if let Some(group) = row.groups.last_mut().filter(|group| group.is_worth_closing()) {
-                group.close();
-            }
-        });
-    }
-
-    /// Groups of a row that no segment joins any more, or with `closes` would after [`Columns::close_group`]: all but the
-    /// last, or all.
-    pub(crate) fn closed_groups(&self, row: u32, closes: bool) -> usize {
+    /// Groups of a row that no segment joins any more: all but the last, or all.
+    pub(crate) fn closed_groups(&self, row: u32) -> usize {
         let groups = &self.rows[row as usize].groups;
-        let is_open = |group: &Group| !(group.is_full() || closes && group.is_worth_closing());
-        groups.len() - usize::from(groups.last().is_some_and(is_open))
+        groups.len() - usize::from(groups.last().is_some_and(|group| !group.is_full()))
     }
 
     /// Segments of each group of a row, oldest first.
@@ -325,9 +323,20 @@ impl Columns {
         self.rows[row as usize].groups.iter().map(|group| group.segments.len()).collect()
     }
 
-    /// Which table of filters of its row a group is.
-    pub(crate) fn table_number(&self, row: u32, group: usize) -> u32 {
-        self.rows[row as usize].groups.get(group).map_or(0, |group| group.table_numbers().0)
+    /// What the table of a segment should be like that follows the first `segments` of a row, and the number of its table of filters.
+    pub(crate) fn room_after(&self, row: u32, segments: usize) -> (Room, u32) {
+        self.rows[row as usize].room_after(segments)
+    }
+
+    /// Removes versions of a row from the buffer; how many. No segment of the row may be sealed and not installed.
+    pub(crate) fn drop_buffered(&mut self, row_index: u32, sequences: &BTreeSet<u64>) -> u64 {
+        let parameters = self.parameters;
+        let row = &mut self.rows[row_index as usize];
+        let before = row.buffer.cost();
+        let dropped = row.drop_buffered(sequences, &parameters, row.next_table());
+        self.buffered_bytes -= before - row.buffer.cost();
+        self.oldest.get_mut().expect(UNPOISONED).take_if(|known| known.found.is_some_and(|(_, row)| row == row_index));
+        dropped
     }
 
     /// With the paper's index: runs of `count` full tables of a row, the paper's internal versions. For each, the share of bits
@@ -343,11 +352,11 @@ impl Columns {
         runs.filter_map(|(row, run)| Some((Group::bits_in_common(run)?, segments(row, run)))).collect()
     }
 
-    /// Puts new segments in place of some groups of a row; returns the old segments' addresses.
+    /// Puts new segments in place of some others of a row; returns their addresses.
     pub(crate) fn replace(
         &mut self,
         row: u32,
-        groups: Range<usize>,
+        segments: &Range<usize>,
         sealed: &[Sealed],
         live: &[u16],
         at: &[SegmentAt],
@@ -358,8 +367,8 @@ impl Columns {
             let segment = Segment::new(at[i], sealed.hashed_pages, sealed.sequences.clone(), records, live[i]);
             chain.push(segment, &sealed.table, &self.parameters);
         }
-        let old: Vec<Group> = self.change_row(row, |row| row.groups.splice(groups, chain.groups).collect());
-        let freed: Vec<SegmentAt> = old.iter().flat_map(|group| &group.segments).map(Segment::at).collect();
+        let old = self.change_row(row, |row| row.splice(segments, chain.groups));
+        let freed: Vec<SegmentAt> = old.iter().map(Segment::at).collect();
         self.segment_count = self.segment_count + sealed.len() as u64 - freed.len() as u64;
         freed
     }

@@ -1,6 +1,6 @@
 //! Up to 64 segments of a row, searched at once.
 //!
-//! Lives here:       the directory of the segments, which tables go together, closing a group.
+//! Lives here:       the directory of the segments, which tables go together, dividing and joining groups.
 //! Lives elsewhere:  their tables, column by column (`retrieval_columns`, `bloom`), the groups of a row (`row`).
 //! Implements:       paper:Muninn 4.3 (read-only version tables, Figure 5).
 
@@ -14,10 +14,6 @@ use std::ops::Range;
 
 /// Segments of a group.
 pub const SEGMENTS_MAX: usize = WIDTH_MAX;
-/// Segments from which on an open group is closed for a merge.
-const CLOSED_SEGMENTS_MIN: usize = 8;
-/// The same if half of its versions are not the newest of their key.
-const DYING_SEGMENTS_MIN: usize = 2;
 
 /// Where a segment lies on the medium, as the caller reports it: 48 bits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -93,8 +89,6 @@ pub(crate) struct Group {
     tables: Tables,
     pub(crate) segments: Vec<Segment>,
     segments_max: usize,
-    /// No segment joins it any more, although it has room.
-    is_closed: bool,
 }
 
 /// What a probe of a group found.
@@ -151,7 +145,7 @@ impl Group {
             Table::Retrieval(table) => Tables::Retrieval(RetrievalColumns::new(table)),
             Table::Filters(table) => Tables::Filters(Box::new(FilterColumns::new(table))),
         };
-        Group { tables, segments: Vec::new(), segments_max, is_closed: false }
+        Group { tables, segments: Vec::new(), segments_max }
     }
 
     /// Whether a segment with such a table may join.
@@ -172,6 +166,14 @@ impl Group {
         }
     }
 
+    /// The same if it had only its first segments.
+    pub(crate) fn room_below(&self, segments: usize) -> Room {
+        match &self.tables {
+            Tables::Retrieval(tables) if segments > 0 => Room::Join(tables.positions()),
+            Tables::Retrieval(_) | Tables::Filters(_) => Room::New,
+        }
+    }
+
     /// Which of the row's tables of filters this is, and the next segment's.
     pub(crate) fn table_numbers(&self) -> (u32, u32) {
         match &self.tables {
@@ -181,20 +183,33 @@ impl Group {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.is_closed || self.segments.len() >= self.segments_max
+        self.segments.len() >= self.segments_max
     }
 
-    /// Whether a merge should close it. A small one is worth it only if much of it will go: else it would be one more to
-    /// search forever.
-    pub(crate) fn is_worth_closing(&self) -> bool {
-        let count = |of: fn(&Segment) -> u32| self.segments.iter().map(of).sum::<u32>();
-        let (live, records) = (count(|segment| segment.live.into()), count(|segment| segment.records.into()));
-        let (segments, is_dying) = (self.segments.len(), live * 2 <= records);
-        segments >= CLOSED_SEGMENTS_MIN || (segments >= DYING_SEGMENTS_MIN && is_dying)
+    /// A group of some of its segments.
+    pub(crate) fn part(&self, segments: Range<usize>) -> Group {
+        let tables = match &self.tables {
+            Tables::Retrieval(tables) => Tables::Retrieval(tables.part(segments.clone())),
+            Tables::Filters(tables) => Tables::Filters(Box::new(tables.part(segments.clone()))),
+        };
+        Group { tables, segments: self.segments[segments].to_vec(), segments_max: self.segments_max }
     }
 
-    pub(crate) fn close(&mut self) {
-        self.is_closed = true;
+    /// Takes the newer segments of another group, if there is room and their tables are alike; returns whether it did.
+    pub(crate) fn append(&mut self, newer: &Group) -> bool {
+        if self.segments.len() + newer.segments.len() > self.segments_max {
+            return false;
+        }
+        let is_alike = match (&mut self.tables, &newer.tables) {
+            (Tables::Retrieval(tables), Tables::Retrieval(newer)) => tables.append(newer),
+            (Tables::Filters(tables), Tables::Filters(newer)) => tables.append(newer),
+            (Tables::Retrieval(_), Tables::Filters(_)) | (Tables::Filters(_), Tables::Retrieval(_)) => false,
+        };
+        if is_alike {
+            self.segments.reserve_exact(newer.segments.len());
+            self.segments.extend(&newer.segments);
+        }
+        is_alike
     }
 
     /// Memory in bytes.

@@ -1,13 +1,14 @@
 //! Version-aware merge: releasing the space of versions that no rule keeps.
 //!
-//! Lives here:       what a merge of a row would keep (the dry run), and executing it group by group.
+//! Lives here:       what a merge of a row would keep (the dry run), and executing it piece by piece.
 //! Lives elsewhere:  the rules (`retention`), when to merge and at which pace (the caller).
 //! Implements:       paper:Muninn 4.4.1; docs/versioned.md "Merge".
 //!
 //! Rows have disjoint keys, so a row is merged by itself. Planning reads the records of its segments once, newest first,
-//! and decides exactly. Then runs of groups with little that is kept are rewritten: their kept versions, in time order,
-//! become new segments in the same place of the chain. The open group, the last one, is left alone or closed first, so puts
-//! continue.
+//! and decides exactly. Then *runs* of neighbouring segments with little that is kept are rewritten: their kept versions, in
+//! time order, become new segments in the same place of the chain. A run is rewritten in *pieces*, the oldest first. Each
+//! releases its segments before the next one writes any, so a merge needs little room. The last new segment of a piece is
+//! often not full. Then the next piece rewrites it as well. Puts continue meanwhile: what they seal follows all runs.
 
 use crate::columns::SegmentInfo;
 use crate::group::SegmentAt;
@@ -21,45 +22,74 @@ use crate::seal::{Room, Sealed};
 use crate::timeline::Timeline;
 use crate::versions::Versions;
 use kaml_index::Key;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 /// The percentage of kept versions above which a group is left alone (paper:Muninn 6.5).
 const KEPT_PERCENT_MAX: u64 = 80;
+/// A segment with fewer eighths of its bytes in records is rewritten with those after it.
+const FULL_EIGHTHS: usize = 7;
+/// Segments of a piece at least: the one that was not full, and one that follows.
+const PIECE_SEGMENTS_MIN: usize = 2;
 
-/// What a merge of a row would do.
+/// What a merge of a row must not touch, and how hard it tries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MergeScope {
+    /// Versions in segments with this sequence or a larger one are kept: a log still has them, and would bring them back.
+    pub sealed_before: u64,
+    /// The same of versions in the page buffer.
+    pub buffered_before: u64,
+    /// Segments of the row, from the oldest, that the caller knows to be whole and durable. Later ones are kept as they are.
+    pub segments: usize,
+    /// Space is short: whatever releases a segment is worth it. Otherwise groups of which more than 80 % is kept are left alone.
+    pub is_thorough: bool,
+}
+
+impl MergeScope {
+    /// All versions, where no log has any.
+    pub const ALL: MergeScope =
+        MergeScope { sealed_before: u64::MAX, buffered_before: u64::MAX, segments: usize::MAX, is_thorough: false };
+}
+
+/// What a merge of a row would do, or what remains to be done of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MergePlan {
     /// The row.
     pub row: u32,
-    /// Versions in its segments.
+    /// Its versions, those in the page buffer among them.
     pub versions: u64,
     /// Those of them that the rules keep.
     pub kept: u64,
-    /// Versions that would go: those not kept in the groups that would be rewritten.
+    /// Versions that would go: those not kept in the page buffer and in the segments that would be rewritten.
     pub dropped: u64,
     /// Bytes of the records and values that would go.
     pub dropped_bytes: u64,
     /// Segments that would be read and released; the kept versions take new ones.
     pub segments: u64,
-    /// Groups that would be rewritten, in runs, and the sequences that go from them.
-    runs: Vec<Range<usize>>,
+    /// Segments that would be rewritten, in runs, the oldest first, and the sequences that go from them.
+    runs: VecDeque<Range<usize>>,
     drop: BTreeSet<u64>,
+    /// Versions that go from the page buffer, and their bytes.
+    buffered: BTreeMap<u64, u64>,
     /// The newest versions of their keys.
     newest: BTreeSet<u64>,
+    /// The first run begins with a segment that was written just now and is not full.
+    is_begun: bool,
 }
 
-/// A run of groups whose kept versions are in new segments, which wait to be programmed.
+/// A piece of a run, whose kept versions are in new segments, which wait to be programmed.
 #[derive(Debug)]
 pub struct Merged {
     /// The row.
     pub row: u32,
-    groups: Range<usize>,
+    old: Range<usize>,
     /// The new segments, oldest first.
     pub segments: Vec<Sealed>,
     /// For each, how many versions are the newest of their key.
     pub live: Vec<u16>,
-    /// Segments that were read.
+    /// The last new segment is nearly full, or there is none.
+    is_full: bool,
+    /// Segments that were read, without what the piece before this one wrote.
     pub segments_read: u64,
     /// Versions that are not kept.
     pub dropped: u64,
@@ -71,8 +101,11 @@ pub struct Merged {
 #[derive(Default)]
 struct Decisions {
     keys: BTreeMap<Key, Vec<Candidate>>,
-    /// By group: versions, and which sequences are in it.
-    groups: Vec<Vec<(u64, u64)>>,
+    /// By segment, oldest first: the sequences of its versions, and their bytes.
+    segments: Vec<Vec<(u64, u64)>>,
+    /// The same of the page buffer.
+    buffered: Vec<(u64, u64)>,
+    /// Segments of each group.
     sizes: Vec<usize>,
     /// Groups that no segment joins any more.
     closed: usize,
@@ -83,119 +116,103 @@ struct Decisions {
 struct Verdict {
     drop: BTreeSet<u64>,
     newest: BTreeSet<u64>,
-    /// Tombstones that go only together with these older versions of their keys.
+    /// Tombstones that go only with these older versions of their keys, or after them.
     with_older: Vec<(u64, Vec<u64>)>,
 }
 
-/// As [`plan_merge`] would answer after [`Versions::close_group`]: what a merge would do. Not to be executed.
-pub fn preview_merge<S: Source>(
-    source: &mut S,
-    row: u32,
-    retention: &Retention,
-    kept_from: u64,
-) -> Result<MergePlan, S::Error> {
-    decide(source, row, retention, kept_from, true)
-}
-
-/// What merging a row under these rules would do; nothing is changed. Also the first step of doing it. Whatever has a
-/// sequence of `kept_from` or more is kept: a log still has it, and would bring it back.
+/// What merging a row under these rules would do; nothing is changed. Also the first step of doing it.
+///
+/// # Errors
+/// Those of reading.
 pub fn plan_merge<S: Source>(
     source: &mut S,
     row: u32,
     retention: &Retention,
-    kept_from: u64,
+    scope: &MergeScope,
 ) -> Result<MergePlan, S::Error> {
-    decide(source, row, retention, kept_from, false)
-}
-
-/// The plan; with `closes` as if an open group that is worth it were closed.
-fn decide<S: Source>(
-    source: &mut S,
-    row: u32,
-    retention: &Retention,
-    kept_from: u64,
-    closes: bool,
-) -> Result<MergePlan, S::Error> {
-    let (mut decisions, timeline) = read_row(source, row, kept_from, closes)?;
+    let (mut decisions, timeline) = read_row(source, row, scope)?;
     decisions.mend_times();
     let verdict = decisions.verdict(retention, &timeline);
-    Ok(decisions.plan(row, verdict))
+    Ok(decisions.plan(row, verdict, scope.is_thorough))
 }
 
 /// Reads all versions of a row, of each key the newest first.
-fn read_row<S: Source>(
-    source: &mut S,
-    row: u32,
-    kept_from: u64,
-    closes: bool,
-) -> Result<(Decisions, Timeline), S::Error> {
+fn read_row<S: Source>(source: &mut S, row: u32, scope: &MergeScope) -> Result<(Decisions, Timeline), S::Error> {
     let (buffered, segments, (sizes, closed), timeline, parameters) = source.look(|versions, hold| {
         let columns = &versions.columns;
         let buffered: Vec<Version> = columns.buffered(row).map(|(version, _)| version).collect();
         let segments: Vec<SegmentInfo> = columns.segments(row).collect();
         segments.iter().for_each(|segment| hold(segment.at));
         let parameters = *columns.parameters();
-        let groups = (columns.group_sizes(row), columns.closed_groups(row, closes));
+        let mut sizes = columns.group_sizes(row);
+        let mut left = scope.segments;
+        sizes.iter_mut().for_each(|size| {
+            *size = left.min(*size);
+            left -= *size;
+        });
+        let groups = (sizes, columns.closed_groups(row));
         (buffered, segments, groups, versions.timeline.clone(), parameters)
     })?;
-    let mut decisions = Decisions { groups: vec![Vec::new(); sizes.len()], sizes, closed, ..Decisions::default() };
+    let mut decisions = Decisions { segments: vec![Vec::new(); segments.len()], sizes, closed, ..Decisions::default() };
     for version in buffered.into_iter().rev() {
-        decisions.keys.entry(version.key).or_default().push(Candidate { version, internal: None });
+        // The page buffer is an internal version of its own.
+        let internal = (version.sequence < scope.buffered_before).then_some(decisions.sizes.len() as u32);
+        decisions.buffered.push((version.sequence, bytes_of(&version)));
+        decisions.keys.entry(version.key).or_default().push(Candidate { version, internal });
     }
     let groups = decisions.sizes.iter().enumerate().flat_map(|(group, size)| std::iter::repeat_n(group, *size));
     let groups: Vec<usize> = groups.collect();
-    for (segment, group) in segments.iter().zip(groups).rev() {
+    for (at, segment) in segments.iter().enumerate().rev() {
         let mut versions = read_segment(source, segment, &parameters, |version, _| Ok(version))?;
         versions.sort_unstable_by_key(|version| std::cmp::Reverse(version.sequence));
         for version in versions {
-            decisions.groups[group].push((version.sequence, bytes_of(&version)));
-            let internal = (version.sequence < kept_from).then_some(group as u32);
+            decisions.segments[at].push((version.sequence, bytes_of(&version)));
+            let group = groups.get(at).filter(|_| version.sequence < scope.sealed_before);
+            let internal = group.map(|group| *group as u32);
             decisions.keys.entry(version.key).or_default().push(Candidate { version, internal });
         }
     }
     Ok((decisions, timeline))
 }
 
-impl Versions {
-    /// Closes the last group of a row if it is worth merging; call it before planning what will be executed.
-    pub fn close_group(&mut self, row: u32) {
-        self.columns.close_group(row);
-    }
-}
-
-/// Rewrites a run of groups of a plan: reads its segments, and seals what is kept into new ones. The namespace is as it
-/// was until [`Versions::install_merge`]; puts may come between, other merges of the row not.
-pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, run: usize) -> Result<Merged, S::Error> {
-    let groups = plan.runs[run].clone();
-    let (segments, parameters, first_table) = source.look(|versions, hold| {
+/// Rewrites the next piece of a plan, of at most so many segments: reads them, and seals what is kept into new ones. Nothing if all runs
+/// are done. The namespace is as it was until [`Versions::install_merge`]; puts may come between, other merges of the row not. A piece
+/// that is not installed is the next one again.
+///
+/// # Errors
+/// Those of reading.
+pub fn merge<S: Source>(source: &mut S, plan: &MergePlan, segments_max: usize) -> Result<Option<Merged>, S::Error> {
+    let Some(run) = plan.runs.front() else { return Ok(None) };
+    let old = run.start..run.end.min(run.start + segments_max.max(PIECE_SEGMENTS_MIN));
+    let (segments, parameters, (room, number)) = source.look(|versions, hold| {
         let columns = &versions.columns;
-        let sizes = columns.group_sizes(plan.row);
-        let skipped = sizes[..groups.start].iter().sum();
-        let count = sizes[groups.clone()].iter().sum();
-        let segments: Vec<SegmentInfo> = columns.segments(plan.row).skip(skipped).take(count).collect();
+        let segments: Vec<SegmentInfo> = columns.segments(plan.row).skip(old.start).take(old.len()).collect();
         segments.iter().for_each(|segment| hold(segment.at));
-        (segments, *columns.parameters(), columns.table_number(plan.row, groups.start))
+        (segments, *columns.parameters(), columns.room_after(plan.row, old.start))
     })?;
-    let mut kept = Row::new(&parameters, first_table);
+    let mut kept = Row::new(&parameters, number);
     let mut merged = Merged {
         row: plan.row,
-        groups,
+        old,
         segments: Vec::new(),
         live: Vec::new(),
-        segments_read: segments.len() as u64,
+        is_full: true,
+        segments_read: segments.len() as u64 - u64::from(plan.is_begun),
         dropped: 0,
         dropped_bytes: 0,
     };
     for segment in &segments {
         copy_kept(source, segment, plan, &parameters, (&mut kept, &mut merged))?;
         while kept.is_full(&parameters) {
-            seal_kept(&mut kept, plan, &parameters, first_table, &mut merged);
+            seal_kept(&mut kept, plan, &parameters, (room, number), &mut merged);
         }
     }
     while !kept.buffer.entries().is_empty() {
-        seal_kept(&mut kept, plan, &parameters, first_table, &mut merged);
+        seal_kept(&mut kept, plan, &parameters, (room, number), &mut merged);
     }
-    Ok(merged)
+    let is_full = |sealed: &Sealed| sealed.record_bytes * 8 >= parameters.segment_bytes() * FULL_EIGHTHS;
+    merged.is_full = merged.segments.last().is_none_or(is_full);
+    Ok(Some(merged))
 }
 
 /// Appends the versions of a segment that are kept, oldest first; counts the others.
@@ -229,8 +246,14 @@ fn copy_kept<S: Source>(
     Ok(())
 }
 
-fn seal_kept(kept: &mut Row, plan: &MergePlan, parameters: &Parameters, first_table: u32, merged: &mut Merged) {
-    let room = merged.segments.last().map_or(Room::New, |sealed| sealed.table.room());
+fn seal_kept(
+    kept: &mut Row,
+    plan: &MergePlan,
+    parameters: &Parameters,
+    (room, number): (Room, u32),
+    merged: &mut Merged,
+) {
+    let room = merged.segments.last().map_or(room, |sealed| sealed.table.room());
     let Some(sealed) = kept.seal(plan.row, parameters, room) else { return };
     // A key's newest version is in the last segment that has the key, so counting hashes of newest versions there
     // and in earlier ones would count it twice; its sequence is what decides.
@@ -243,7 +266,7 @@ fn seal_kept(kept: &mut Row, plan: &MergePlan, parameters: &Parameters, first_ta
         Index::Bloom(bloom) => merged.segments.len() as u32 / bloom.combined,
     };
     let sealed = merged.segments.last().expect("just pushed");
-    kept.leave(sealed, parameters, first_table + tables);
+    kept.leave(sealed, parameters, number + tables);
 }
 
 impl Versions {
@@ -251,17 +274,37 @@ impl Versions {
     /// segments their row has, and the addresses of the old ones, which nothing refers to any more.
     pub fn install_merge(&mut self, merged: &Merged, at: &[SegmentAt]) -> (u32, Vec<SegmentAt>) {
         assert_eq!(merged.segments.len(), at.len(), "an address for each segment");
-        let first: usize = self.columns.group_sizes(merged.row)[..merged.groups.start].iter().sum();
-        let freed = self.columns.replace(merged.row, merged.groups.clone(), &merged.segments, &merged.live, at);
-        (first as u32, freed)
+        let freed = self.columns.replace(merged.row, &merged.old, &merged.segments, &merged.live, at);
+        (merged.old.start as u32, freed)
+    }
+
+    /// Removes what a plan drops from the page buffer, after all pieces are installed; returns how many versions, and their bytes. What was
+    /// sealed since the row was planned is kept. No segment of the row may be sealed and not installed.
+    pub fn drop_buffered(&mut self, plan: &MergePlan) -> (u64, u64) {
+        let present = self.columns.buffered(plan.row).map(|(version, _)| version.sequence);
+        let gone: BTreeMap<u64, u64> = present.filter_map(|at| Some((at, *plan.buffered.get(&at)?))).collect();
+        let count = self.columns.drop_buffered(plan.row, &gone.keys().copied().collect());
+        (count, gone.values().sum())
     }
 }
 
 impl MergePlan {
-    /// How many runs of groups are to be rewritten, each by [`merge`]. Merge the last one first: numbers of groups
-    /// before a run do not change with it.
-    pub fn run_count(&self) -> usize {
-        self.runs.len()
+    /// A piece of it is installed.
+    pub fn note_installed(&mut self, merged: &Merged) {
+        let Some(mut run) = self.runs.pop_front() else { return };
+        let (old, new) = (merged.old.len(), merged.segments.len());
+        let shift = |at: usize| at + new - old;
+        self.is_begun = run.end > merged.old.end && !merged.is_full;
+        run = merged.old.start + new - usize::from(self.is_begun)..shift(run.end);
+        self.runs.iter_mut().for_each(|run| *run = shift(run.start)..shift(run.end));
+        if !run.is_empty() {
+            self.runs.push_front(run);
+        }
+    }
+
+    /// Whether anything goes from the page buffer.
+    pub fn drops_buffered(&self) -> bool {
+        !self.buffered.is_empty()
     }
 }
 
@@ -292,44 +335,37 @@ impl Decisions {
         verdict
     }
 
-    fn plan(self, row: u32, verdict: Verdict) -> MergePlan {
+    fn plan(self, row: u32, verdict: Verdict, is_thorough: bool) -> MergePlan {
         let Verdict { mut drop, newest, with_older } = verdict;
-        let is_kept = |(sequence, _): &&(u64, u64)| !drop.contains(sequence);
-        let kept_in = |group: &Vec<(u64, u64)>| group.iter().filter(is_kept).count() as u64;
-        let versions = self.groups.iter().map(|group| group.len() as u64).sum();
-        let kept = self.groups.iter().map(kept_in).sum();
-        let mut plan = MergePlan {
-            row,
-            versions,
-            kept,
-            dropped: 0,
-            dropped_bytes: 0,
-            segments: 0,
-            runs: Vec::new(),
-            drop: BTreeSet::new(),
-            newest,
-        };
-        for (at, group) in self.groups[..self.closed].iter().enumerate() {
-            if kept_in(group) * 100 > group.len() as u64 * KEPT_PERCENT_MAX {
-                continue;
-            }
-            match plan.runs.last_mut() {
-                Some(run) if run.end == at => run.end = at + 1,
-                _ => plan.runs.push(at..at + 1),
-            }
-            plan.segments += self.sizes[at] as u64;
-        }
-        // Runs are installed one after another, and some groups do not change: a tombstone that went before what it hides
-        // would let that be seen again.
-        let run_of = if with_older.is_empty() { BTreeMap::new() } else { self.runs_of_sequences(&plan.runs) };
+        let runs = self.runs(&drop, is_thorough);
+        let rewritten = runs.iter().cloned().flatten().flat_map(|at| &self.segments[at]);
+        let rewritten: BTreeSet<u64> =
+            rewritten.chain(&self.buffered).map(|(sequence, _)| *sequence).filter(|at| drop.contains(at)).collect();
+        // Some segments do not change: a tombstone that went before what it hides would let that be seen again. Older versions are in
+        // older segments or in the same one, so they are not dropped after it.
         for (tombstone, older) in with_older {
-            let run = run_of.get(&tombstone);
-            if older.iter().any(|sequence| run_of.get(sequence) != run) {
+            if older.iter().any(|sequence| !rewritten.contains(sequence)) {
                 drop.remove(&tombstone);
             }
         }
-        for (sequence, bytes) in plan.runs.iter().flat_map(|run| self.groups[run.clone()].iter().flatten()) {
-            if drop.contains(sequence) {
+        let all = || self.segments.iter().flatten().chain(&self.buffered);
+        let mut plan = MergePlan {
+            row,
+            versions: all().count() as u64,
+            kept: 0,
+            dropped: 0,
+            dropped_bytes: 0,
+            segments: runs.iter().map(|run| run.len() as u64).sum(),
+            runs,
+            drop: BTreeSet::new(),
+            buffered: self.buffered.iter().copied().filter(|(sequence, _)| drop.contains(sequence)).collect(),
+            newest,
+            is_begun: false,
+        };
+        for (sequence, bytes) in all() {
+            if !drop.contains(sequence) {
+                plan.kept += 1;
+            } else if rewritten.contains(sequence) {
                 plan.dropped += 1;
                 plan.dropped_bytes += bytes;
                 plan.drop.insert(*sequence);
@@ -338,13 +374,47 @@ impl Decisions {
         plan
     }
 
-    /// The run that each version is rewritten with.
-    fn runs_of_sequences(&self, runs: &[Range<usize>]) -> BTreeMap<u64, usize> {
-        let of_run = |(at, run): (usize, &Range<usize>)| {
-            let groups = &self.groups[run.clone()];
-            groups.iter().flatten().map(move |(sequence, _)| (*sequence, at)).collect::<Vec<_>>()
-        };
-        runs.iter().enumerate().flat_map(of_run).collect()
+    /// The segments that are worth rewriting, in runs.
+    fn runs(&self, drop: &BTreeSet<u64>, is_thorough: bool) -> VecDeque<Range<usize>> {
+        let goes = |at: &usize| self.segments[*at].iter().any(|(sequence, _)| drop.contains(sequence));
+        let (first, last) = ((0..self.segments.len()).find(goes), (0..self.segments.len()).rev().find(goes));
+        if is_thorough
+            && let (Some(first), Some(last)) = (first, last)
+            && self.gain(first..last + 1, drop) > 0
+        {
+            return std::iter::once(first..last + 1).collect();
+        }
+        let mut runs: VecDeque<Range<usize>> = VecDeque::new();
+        let mut begin = 0;
+        for (group, size) in self.sizes.iter().enumerate() {
+            let segments = begin..begin + size;
+            begin += size;
+            let versions = || self.segments[segments.clone()].iter().flatten();
+            let (count, kept) = (versions().count(), versions().filter(|(at, _)| !drop.contains(at)).count());
+            let is_dead = kept as u64 * 100 <= count as u64 * KEPT_PERCENT_MAX;
+            // The last group grows: rewriting it brings as much later.
+            if count == 0 || !is_dead || (group >= self.closed && self.gain(segments.clone(), drop) == 0) {
+                continue;
+            }
+            match runs.back_mut() {
+                Some(run) if run.end == segments.start => run.end = segments.end,
+                _ => runs.push_back(segments),
+            }
+        }
+        runs
+    }
+
+    /// Segments that rewriting some releases at least, as far as sizes show.
+    fn gain(&self, segments: Range<usize>, drop: &BTreeSet<u64>) -> usize {
+        let segments = &self.segments[segments];
+        let bytes: Vec<u64> = segments.iter().map(|versions| versions.iter().map(|(_, bytes)| bytes).sum()).collect();
+        let largest = bytes.iter().copied().max().unwrap_or(0);
+        let full = || bytes.iter().filter(|bytes| **bytes * 8 >= largest * FULL_EIGHTHS as u64);
+        let mean = full().sum::<u64>() / (full().count() as u64).max(1);
+        let kept = segments.iter().flatten().filter(|(at, _)| !drop.contains(at)).map(|(_, bytes)| bytes).sum::<u64>();
+        // The last new segment is chosen from fewer versions, so it takes a little less.
+        let needed = if kept == 0 { 0 } else { (kept + mean / 10).div_ceil(mean.max(1)) };
+        segments.len().saturating_sub(needed as usize)
     }
 }
 
@@ -358,13 +428,13 @@ fn bytes_of(version: &Version) -> u64 {
 mod tests {
     use super::*;
 
-    /// Goal:   a tombstone is kept as long as any version that it hides, not only the one before it; the open group is left alone.
+    /// Goal:   a tombstone is kept as long as any version that it hides, not only the one before it.
     /// Method: a group of which nearly all is kept, one of which half is, and an open one of which nothing is; a key with a version in
     ///         the first, another and a tombstone in the second.
     #[test]
     fn tombstones_stay_before_all_that_they_hide() {
         let group = |sequences: Range<u64>| sequences.map(|sequence| (sequence, 1)).collect::<Vec<_>>();
-        let groups = vec![group(0..10), group(10..14), group(14..18)];
+        let segments = vec![group(0..10), group(10..14), group(14..18)];
         let versions = |key: u64, kind, sequences: &[u64]| {
             let candidate = |sequence: &u64| {
                 let kind = if *sequence == sequences[0] { kind } else { Kind::Value };
@@ -378,12 +448,12 @@ mod tests {
         let deleted = versions(1, Kind::Tombstone, &[11, 10, 0]);
         let replaced = versions(2, Kind::Value, &[18, 17, 16, 15, 14]);
         let keys = BTreeMap::from([deleted, replaced]);
-        let decisions = Decisions { keys, groups, sizes: vec![1; 3], closed: 2 };
+        let decisions = Decisions { keys, segments, buffered: Vec::new(), sizes: vec![1; 3], closed: 2 };
         let only_newest = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
         let verdict = decisions.verdict(&only_newest, &Timeline::default());
         assert_eq!((&verdict.newest, verdict.drop.len()), (&BTreeSet::from([11, 18]), 7));
-        let plan = decisions.plan(0, verdict);
-        assert!(plan.runs.into_iter().flatten().eq([1]));
-        assert_eq!((plan.drop, plan.segments), (BTreeSet::from([10]), 1));
+        let plan = decisions.plan(0, verdict, false);
+        assert_eq!((plan.runs.len(), &plan.runs[0]), (1, &(1..3)));
+        assert_eq!((plan.drop, plan.segments), (BTreeSet::from([10, 14, 15, 16, 17]), 2));
     }
 }

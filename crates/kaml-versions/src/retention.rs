@@ -43,7 +43,7 @@ pub(crate) fn mend_times<'a>(versions: impl Iterator<Item = &'a mut Version>) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Candidate {
     pub(crate) version: Version,
-    /// The internal version that it is in; nothing while it is in the buffer.
+    /// The internal version that it is in; nothing if it must be kept because a log still has it.
     pub(crate) internal: Option<u32>,
 }
 
@@ -75,6 +75,7 @@ impl Retention {
             shown[at] = true;
         }
         kept.iter().for_each(|family| family.shown(&sequences, |at| shown[at] = true));
+        self.mark_older_deletes(versions, &mut shown);
         let mut hides = false;
         let mut fates = vec![Fate::Goes; versions.len()];
         for at in (0..versions.len()).rev() {
@@ -90,6 +91,17 @@ impl Retention {
         fates
     }
 
+    /// Deletes before the time from which everything is kept, of keys that did not exist at that time: they matter only while they hide
+    /// something. Kept forever, they would fill a device that is merged by age alone.
+    fn mark_older_deletes(&self, versions: &[Candidate], shown: &mut [bool]) {
+        let Some(since) = self.keep_since_ns else { return };
+        let mut successor_ns = u64::MAX;
+        for (Candidate { version, .. }, shown) in versions.iter().zip(shown) {
+            *shown |= version.kind == Kind::Tombstone && successor_ns >= since && version.time_ns < since;
+            successor_ns = version.time_ns;
+        }
+    }
+
     fn by_rule(&self, versions: &[Candidate], timeline: &Timeline) -> Vec<bool> {
         let mut seen = 0;
         let mut internal = None;
@@ -99,11 +111,14 @@ impl Retention {
             let is_seen = timeline.view().sees(version.sequence);
             seen += u32::from(is_seen);
             let is_last = self.keep_last > 1 && is_seen && seen <= self.keep_last;
-            let is_recent = self.keep_since_ns.is_some_and(|since| successor_ns >= since);
+            let is_delete = version.kind == Kind::Tombstone;
+            let is_recent = self
+                .keep_since_ns
+                .is_some_and(|since| successor_ns >= since && (!is_delete || version.time_ns >= since));
             successor_ns = version.time_ns;
             let is_newest_here = self.keep_internal && here.is_some() && *here != internal;
             internal = *here;
-            // What is in the buffer costs no flash yet.
+            // A log has it, and would bring it back.
             keep.push(here.is_none() || is_last || is_recent || is_newest_here);
         }
         keep
@@ -213,5 +228,14 @@ mod tests {
         timeline.carry_out(Command::Snapshot, Stamp { sequence: 3, time_ns: 0 }).expect("few snapshots");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vvvv", &timeline), "k..k.");
         assert_eq!(kept(Retention { keep_snapshots: true, ..ONLY_NEWEST }, "-vv--", &timeline), "w..w.");
+        // Times are 50, 40 … 10.
+        for (since, versions, fates) in [(51, "-vvvv", "w...."), (50, "-vvvv", "kk..."), (45, "-vvvv", "kk...")] {
+            let rules = Retention { keep_since_ns: Some(since), ..ONLY_NEWEST };
+            assert_eq!(kept(rules, versions, &timeline), fates, "since {since}");
+        }
+        for (since, versions, fates) in [(45, "v-vvv", "kw..."), (35, "v-vvv", "kkk.."), (41, "v--vv", "kw...")] {
+            let rules = Retention { keep_since_ns: Some(since), ..ONLY_NEWEST };
+            assert_eq!(kept(rules, versions, &timeline), fates, "since {since}");
+        }
     }
 }

@@ -18,6 +18,7 @@
 use crate::format;
 use crate::hash::{KeyHash, VersionHash};
 use crate::packed::Packed;
+use std::ops::Range;
 
 /// Bits of a value that name the candidate page.
 pub(crate) const CHOICE_BITS: u32 = 2;
@@ -112,6 +113,24 @@ impl RetrievalColumns {
         let planes = self.shape.planes();
         let bits = table.values.iter().flat_map(|value| (0..planes).map(move |plane| value >> plane & 1 == 1));
         self.columns.push(table.values.len() * planes as usize, bits);
+    }
+
+    fn column_count(&self) -> usize {
+        self.positions as usize * self.shape.planes() as usize
+    }
+
+    /// The tables of some of the segments.
+    pub(crate) fn part(&self, segments: Range<usize>) -> RetrievalColumns {
+        RetrievalColumns { columns: self.columns.part(self.column_count(), segments), ..*self }
+    }
+
+    /// Adds the tables of newer segments, if they are of this length; returns whether they are.
+    pub(crate) fn append(&mut self, newer: &RetrievalColumns) -> bool {
+        let is_alike = (self.positions, self.shape) == (newer.positions, newer.shape);
+        if is_alike {
+            self.columns.append(self.column_count(), &newer.columns);
+        }
+        is_alike
     }
 
     /// How many versions of the key a segment seems to have: one has ordinal 0, the others are tested in turn.

@@ -14,6 +14,7 @@ use crate::hash::KeyHash;
 use crate::parameters::{Index, Parameters};
 use crate::seal::{Room, Sealed, Table, seal};
 use kaml_index::Key;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A row fuller than this, in quarters of a segment, is sealed even while the buffer has room: a hot key must not fill
@@ -102,6 +103,60 @@ impl Row {
             self.groups.push(Group::new(table, parameters));
         }
         self.groups.last_mut().expect("one at least").push(segment, table);
+    }
+
+    /// Puts new groups in place of some segments, joined with their neighbours where that is possible; returns the segments that were
+    /// there.
+    pub(crate) fn splice(&mut self, segments: &Range<usize>, new: Vec<Group>) -> Vec<Segment> {
+        let (mut before, mut after, mut old, mut at) = (Vec::new(), Vec::new(), Vec::new(), 0);
+        for group in std::mem::take(&mut self.groups) {
+            let (begin, len) = (at, group.segments.len());
+            at += len;
+            let (first, end) = (segments.start.clamp(begin, at) - begin, segments.end.clamp(begin, at) - begin);
+            old.extend(&group.segments[first..end]);
+            match (first, end) {
+                (first, _) if first == len => before.push(group),
+                (_, 0) => after.push(group),
+                (first, end) => {
+                    before.extend((first > 0).then(|| group.part(0..first)));
+                    after.extend((end < len).then(|| group.part(end..len)));
+                }
+            }
+        }
+        self.groups = before;
+        for group in new.into_iter().chain(after) {
+            if !self.groups.last_mut().is_some_and(|last| last.append(&group)) {
+                self.groups.push(group);
+            }
+        }
+        old
+    }
+
+    /// What the table of a segment that follows the first `segments` should be like, and the number of the table of filters there.
+    pub(crate) fn room_after(&self, segments: usize) -> (Room, u32) {
+        let (mut at, mut room) = (0, Room::New);
+        for group in &self.groups {
+            if at == segments {
+                return (room, group.table_numbers().0);
+            }
+            at += group.segments.len();
+            if at > segments {
+                return (group.room_below(segments + group.segments.len() - at), group.table_numbers().0);
+            }
+            room = group.room();
+        }
+        (room, self.next_table())
+    }
+
+    /// Removes versions with these sequences from the buffer. They count as sealed for those that compare sequences.
+    pub(crate) fn drop_buffered(&mut self, sequences: &BTreeSet<u64>, parameters: &Parameters, number: u32) -> u64 {
+        let leaves: Vec<bool> = self.buffer.entries().iter().map(|e| sequences.contains(&e.sequence())).collect();
+        let last = self.buffer.entries().iter().zip(&leaves).filter(|(_, leaves)| **leaves).map(|(e, _)| e.sequence());
+        let Some(last) = last.max() else { return 0 };
+        self.note_sealed(&(last..last + 1));
+        self.buffer.remove(&leaves);
+        self.reopen(parameters, number);
+        leaves.into_iter().map(u64::from).sum()
     }
 
     /// Versions with these sequences are in segments.

@@ -5,9 +5,9 @@ mod common;
 
 use common::{Random, tiny, tiny_indexes, value_of};
 use kaml_versions::{
-    At, Columns, Command, Diff, Difference, Error, History, Key, Lookup, Parameters, Past, Record, Retention,
-    SegmentAt, SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list, merge,
-    newest, plan_merge, records, undone,
+    At, Columns, Command, Diff, Difference, Error, History, Key, Lookup, MergeScope, Parameters, Past, Record,
+    Retention, SegmentAt, SegmentInfo, SegmentTable, Source, Stamp, Steps, Version, Versions, View, get, history, list,
+    merge, newest, plan_merge, records, undone,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -67,21 +67,25 @@ impl Flash {
     }
 
     /// Merges all rows; returns the number of versions dropped.
-    fn merge(&mut self, versions: &mut Versions, retention: &Retention, kept_from: u64) -> u64 {
+    fn merge(&mut self, versions: &mut Versions, retention: &Retention) -> u64 {
         let mut dropped = 0;
         for row in 0..versions.columns().parameters().rows {
-            let plan = plan_merge(&mut self.over(versions), row, retention, kept_from).expect("undamaged");
+            let scope = MergeScope { is_thorough: self.next.is_multiple_of(2), ..MergeScope::ALL };
+            let mut plan = plan_merge(&mut self.over(versions), row, retention, &scope).expect("undamaged");
             assert!(plan.kept <= plan.versions && plan.dropped <= plan.versions - plan.kept);
             let mut planned = (plan.dropped, plan.dropped_bytes, plan.segments);
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(&mut self.over(versions), &plan, run).expect("undamaged");
+            while let Some(merged) = merge(&mut self.over(versions), &plan, 3).expect("undamaged") {
                 planned.0 -= merged.dropped;
                 planned.1 -= merged.dropped_bytes;
                 planned.2 -= merged.segments_read;
                 let at: Vec<SegmentAt> = merged.segments.iter().map(|sealed| self.program(&sealed.image)).collect();
                 let (_, freed) = versions.install_merge(&merged, &at);
                 freed.iter().for_each(|at| assert!(self.images.remove(&at.get()).is_some()));
+                plan.note_installed(&merged);
             }
+            let (count, bytes) = versions.drop_buffered(&plan);
+            planned.0 -= count;
+            planned.1 -= bytes;
             assert_eq!(planned, (0, 0, 0), "the runs drop together what was planned");
             dropped += plan.dropped;
         }
@@ -325,7 +329,9 @@ fn lost_pages_are_noticed() {
                     assert!(list(&mut over, segment.row, &view).is_err_and(|error| damaged(&error)));
                     let keep =
                         Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: false, keep_internal: false };
-                    assert!(plan_merge(&mut over, segment.row, &keep, u64::MAX).is_err_and(|error| damaged(&error)));
+                    assert!(
+                        plan_merge(&mut over, segment.row, &keep, &MergeScope::ALL).is_err_and(|error| damaged(&error))
+                    );
                     refused += 1;
                 }
                 world.flash.images.insert(segment.at.get(), image.clone());
@@ -396,7 +402,7 @@ fn steps_are_short_whatever_changes_between_them() {
         let mut change = |world: &mut World| {
             world.change();
             if world.random.below(30) == 0 {
-                world.flash.merge(&mut world.versions, &keep, u64::MAX);
+                world.flash.merge(&mut world.versions, &keep);
             }
         };
         for (from, to) in [(first, last), (last, first)] {
@@ -433,7 +439,7 @@ fn merges_keep_what_the_rules_keep() {
             let mut dropped = 0;
             for _ in 0..4 {
                 (0..1200).for_each(|_| world.change());
-                dropped += world.flash.merge(&mut world.versions, &retention, u64::MAX);
+                dropped += world.flash.merge(&mut world.versions, &retention);
                 world.check_views();
                 for key in 0..KEYS {
                     for back in 0..keeps_last.min(6) {
@@ -473,7 +479,7 @@ fn space_comes_back() {
         }
         let retention = Retention { keep_last: 1, keep_since_ns: None, keep_snapshots: true, keep_internal: false };
         let before = world.flash.images.len();
-        let dropped = world.flash.merge(&mut world.versions, &retention, u64::MAX);
+        let dropped = world.flash.merge(&mut world.versions, &retention);
         world.check_views();
         assert!(
             dropped > 1000 && world.flash.images.len() * 2 < before,
@@ -481,13 +487,13 @@ fn space_comes_back() {
             world.flash.images.len()
         );
         assert_eq!(world.flash.images.len() as u64, world.versions.columns().segment_count());
-        assert_eq!(world.flash.merge(&mut world.versions, &retention, u64::MAX), 0);
+        assert_eq!(world.flash.merge(&mut world.versions, &retention), 0);
     }
 }
 
 /// Goal:   a tombstone stays while anything that it hides does: where older groups have too little to go to be rewritten, and
-///         between two runs of a merge.
-/// Method: keys put once, some of them deleted, groups of hot keys in between; all deleted keys looked up after each run.
+///         between two pieces of a merge.
+/// Method: keys put once, some of them deleted, groups of hot keys in between; all deleted keys looked up after each piece.
 #[test]
 fn deleted_keys_stay_deleted() {
     for parameters in tiny_indexes(51) {
@@ -506,16 +512,19 @@ fn deleted_keys_stay_deleted() {
         (0..6000).for_each(|n| put(&mut world, 10_000 + n % 50, Some(&[9; 100])));
         let mut runs = 0;
         for row in 0..world.versions.columns().parameters().rows {
-            world.versions.close_group(row);
-            let plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, u64::MAX).expect("undamaged");
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(&mut world.flash.over(&world.versions), &plan, run).expect("undamaged");
+            let scope = MergeScope { is_thorough: row % 2 == 1, ..MergeScope::ALL };
+            let mut plan = plan_merge(&mut world.flash.over(&world.versions), row, &newest, &scope).expect("undamaged");
+            while let Some(merged) = merge(&mut world.flash.over(&world.versions), &plan, 2).expect("undamaged") {
                 let at: Vec<SegmentAt> =
                     merged.segments.iter().map(|sealed| world.flash.program(&sealed.image)).collect();
                 world.versions.install_merge(&merged, &at);
-                (0..4000).for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
+                plan.note_installed(&merged);
                 runs += 1;
+                let keys = (runs % 40..4000).step_by(40); // all of them with 40 pieces
+                keys.for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
             }
+            world.versions.drop_buffered(&plan);
+            (0..4000).for_each(|key| assert_eq!(world.value(key, At::Latest).is_none(), key % 7 == 0, "key {key}"));
         }
         assert!(runs > 0, "something was merged");
     }

@@ -10,7 +10,7 @@ use crate::sync::{Instant, JoinHandle, sleep, spawn};
 use crate::versions::{MergeReport, Reading, to_the_end};
 use crate::{Error, NamespaceId};
 use kaml_device::{Core, segment_image};
-use kaml_versions::{Merged, Retention, Source, merge, plan_merge, preview_merge};
+use kaml_versions::{MergePlan, MergeScope, Merged, Retention, merge, plan_merge};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +24,8 @@ const REST_MAX: Duration = Duration::from_millis(250);
 
 /// How long a merge waits before it looks again whether another one has ended.
 const TURN_WAIT: Duration = Duration::from_millis(10);
+/// The smallest piece of a merge: fewer segments would gain nothing.
+const SEGMENTS_MIN: usize = 2;
 /// Of what a merge reads.
 const PACED: &str = "merges have a pace";
 
@@ -158,35 +160,52 @@ impl Shared {
         pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
         self.lock().writable()?;
-        let limit = self.settle_for_merge(namespace)?;
+        let is_thorough = self.settle_for_merge(namespace)?;
         let _merging = Merging(self, namespace);
         self.each_row(namespace, pace, |reading, row, report| {
-            self.begin_merge(namespace, row)?;
-            let plan = plan_merge(reading, row, retention, limit)?;
+            let scope = self.begin_merge(namespace, row, is_thorough)?;
+            let plan = plan_merge(reading, row, retention, &scope)?;
             report.add_looked_at(&plan);
-            for run in (0..plan.run_count()).rev() {
-                let merged = merge(reading, &plan, run)?;
-                self.install(namespace, &merged, reading.pace.as_mut().expect(PACED))?;
-                report.add_merged(&merged);
-            }
-            Ok(())
+            self.execute(namespace, plan, (reading, report))
         })
     }
 
-    /// What a crash would bring back from the commit ring cannot be dropped: makes that as little as possible. Returns the sequence from
-    /// which on everything must be kept. On a device that is only read there is no merge to prepare, and what is in the buffer is all
-    /// that such a merge would have to keep.
-    fn settle_for_merge(&self, namespace: NamespaceId) -> Result<u64, Error> {
-        let mut core = self.lock();
-        if core.is_read_only() {
-            drop(core);
-            return self
-                .reading(namespace)?
-                .look(|versions, _| versions.columns().oldest_buffered(0).unwrap_or(u64::MAX));
+    /// Rewrites the runs of a row, piece by piece. Where there is no room for one, a smaller one may have it.
+    fn execute(
+        &self,
+        namespace: NamespaceId,
+        mut plan: MergePlan,
+        (reading, report): (&mut Reading<'_>, &mut MergeReport),
+    ) -> Result<(), Error> {
+        let mut segments_max = self.lock().merge_segments_max(namespace);
+        while let Some(merged) = merge(reading, &plan, segments_max)? {
+            match self.install(namespace, &merged, reading.pace.as_mut().expect(PACED)) {
+                Err(error) if error.is_full() && segments_max > SEGMENTS_MIN => segments_max = SEGMENTS_MIN,
+                installed => {
+                    installed?;
+                    plan.note_installed(&merged);
+                    report.add_merged(&merged);
+                    segments_max = self.lock().merge_segments_max(namespace);
+                }
+            }
         }
-        let request = core.request_root(true);
-        self.wait_root(core, request)?;
-        self.merge_limit(namespace)
+        let (dropped, bytes) = self.lock().drop_buffered(namespace, &plan)?;
+        report.add_dropped(dropped, bytes);
+        Ok(())
+    }
+
+    /// What a crash would bring back from the commit ring cannot be dropped: makes that as little as possible. Returns whether space is
+    /// so short that the merge should be thorough. On a device that is only read there is nothing to prepare.
+    fn settle_for_merge(&self, namespace: NamespaceId) -> Result<bool, Error> {
+        self.merge_scope(namespace, 0, false)?; // its versions are in memory now
+        let mut core = self.lock();
+        if !core.is_read_only() {
+            core.prepare_merge(namespace);
+            let request = core.request_root(true);
+            self.wait_root(core, request)?;
+            core = self.lock();
+        }
+        Ok(core.needs_thorough_merge())
     }
 
     /// What that would come to.
@@ -196,9 +215,10 @@ impl Shared {
         retention: &Retention,
         pace: Pace<'a>,
     ) -> Result<MergeReport, Error> {
-        let limit = self.settle_for_merge(namespace)?;
+        let is_thorough = self.settle_for_merge(namespace)?;
         self.each_row(namespace, pace, |reading, row, report| {
-            let plan = preview_merge(reading, row, retention, limit)?;
+            let scope = self.merge_scope(namespace, row, is_thorough)?;
+            let plan = plan_merge(reading, row, retention, &scope)?;
             report.add_looked_at(&plan);
             report.add_planned(&plan);
             Ok(())
@@ -246,14 +266,14 @@ impl Shared {
     }
 
     /// What a merge must not drop.
-    pub(crate) fn merge_limit(&self, namespace: NamespaceId) -> Result<u64, Error> {
-        self.visit(By::Store, |core| core.merge_limit(namespace)).map(|(_, limit)| limit)
+    fn merge_scope(&self, namespace: NamespaceId, row: u32, is_thorough: bool) -> Result<MergeScope, Error> {
+        self.visit(By::Store, |core| core.merge_scope(namespace, row, is_thorough)).map(|(_, scope)| scope)
     }
 
-    /// Waits until the segments of a row are settled, and closes its last group.
-    fn begin_merge(&self, namespace: NamespaceId, row: u32) -> Result<(), Error> {
-        let begin = |core: &mut Core| core.begin_merge(namespace, row);
-        self.visit_with(By::Store, begin, self.clear_until_no_space()).map(drop)
+    /// Waits until the segments of a row are settled; returns what must not be dropped.
+    fn begin_merge(&self, namespace: NamespaceId, row: u32, is_thorough: bool) -> Result<MergeScope, Error> {
+        let begin = |core: &mut Core| core.begin_merge(namespace, row, is_thorough);
+        self.visit_with(By::Store, begin, self.clear_until_no_space()).map(|(_, scope)| scope)
     }
 
     /// Programs the segments of a merge, then puts them in place of the old ones.

@@ -86,7 +86,7 @@ pub struct VersionStats {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergeReport {
-    /// Versions in segments.
+    /// Versions of the namespace, those in the page buffer among them.
     pub versions: u64,
     /// Those of them that the rules keep.
     pub kept: u64,
@@ -112,6 +112,12 @@ impl MergeReport {
         self.dropped += plan.dropped;
         self.dropped_bytes += plan.dropped_bytes;
         self.segments_read += plan.segments;
+    }
+
+    /// So many versions have gone from the page buffer.
+    pub(crate) fn add_dropped(&mut self, count: u64, bytes: u64) {
+        self.dropped += count;
+        self.dropped_bytes += bytes;
     }
 
     /// This is what has gone.

@@ -329,7 +329,7 @@ impl MergeArguments {
         let verb = if self.dry_run { "would go" } else { "are gone" };
         let (count, of, bytes) =
             (size::show_count(report.dropped), size::show_count(report.versions), size::show(report.dropped_bytes));
-        format!("{count} of {of} sealed versions {verb}, {bytes}")
+        format!("{count} of {of} versions {verb}, {bytes}")
     }
 
     fn show(&self, report: &MergeReport, device: Box<dyn Place>, namespace: &NamespaceInfo) -> Result<(), Failure> {

@@ -12,6 +12,8 @@ use crate::core::Core;
 pub(crate) const HELD_SIXTEENTHS: u64 = 14;
 /// Deletes of versions may exceed the capacity by this share of it: a merge drops what was deleted only after them.
 const TOMBSTONES_OF_CAPACITY: u64 = 64;
+/// The largest share of the capacity by which segments that are not full may exceed it.
+const SEGMENTS_OF_CAPACITY: u64 = 32;
 
 impl Core {
     /// The situation of a purpose.
@@ -80,11 +82,15 @@ impl Core {
     }
 
     /// Chunks that deletes of versions may take beyond the capacity. What is in page buffers was accepted before the device was
-    /// full, and counts only when it is sealed.
+    /// full, and counts only when it is sealed. With two segments for each row, which small versions fill by half, a merge finds a row that
+    /// releases one.
     fn room_for_tombstones(&self) -> u64 {
-        let buffers = self.version_spaces().filter_map(|(_, space)| space.layout.versions()).map(|p| p.buffer_bytes);
-        let bytes = buffers.sum::<u64>() + self.log.geometry.block_bytes();
-        self.space.sizes.capacity_chunks / TOMBSTONES_OF_CAPACITY + bytes / u64::from(self.log.geometry.chunk_bytes)
+        let shapes = || self.version_spaces().filter_map(|(_, space)| space.layout.versions());
+        let buffers: u64 = shapes().map(|shape| shape.buffer_bytes).sum();
+        let rows: u64 = shapes().map(|shape| 2 * u64::from(shape.rows) * shape.segment_bytes() as u64).sum();
+        let (capacity, chunk_bytes) = (self.space.sizes.capacity_chunks, u64::from(self.log.geometry.chunk_bytes));
+        let rows = (rows.saturating_sub(buffers) / chunk_bytes).min(capacity / SEGMENTS_OF_CAPACITY);
+        capacity / TOMBSTONES_OF_CAPACITY + (buffers + self.log.geometry.block_bytes()) / chunk_bytes + rows
     }
 
     #[inline]

@@ -10,12 +10,14 @@
 //! is.
 
 use super::segments::entry_of;
-use super::state::{KeepJob, Versioned};
+use super::state::{Firsts, KeepJob, Versioned};
 use crate::core::Core;
 use crate::format::version::Directory;
 use crate::namespace::Namespace;
 use crate::space::Purpose;
 use crate::stream::StreamWriter;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// With so many eighths of the ring in use, versions are kept that are so many eighths after its head.
 const USED_EIGHTHS: u64 = 7;
@@ -34,6 +36,7 @@ impl Core {
                 return false;
             }
             self.sealing.keep_job = Some(self.capture(id, before));
+            self.versioned_mut(id).kept_is_stale = false;
         }
         if !self.may_program(Purpose::Keep) {
             return false;
@@ -71,7 +74,7 @@ impl Core {
         let before = self.log.ring.version_before(behind.max(named)).max(asked);
         // What is staged is not in the buffer yet.
         let before = versioned.staged.front().map_or(before, |staged| before.min(staged.sequence()));
-        if versioned.kept_is_lost {
+        if versioned.kept_is_lost || (versioned.kept_is_stale && space.is_loaded()) {
             return Some(before.max(versioned.kept_before));
         }
         if before <= versioned.kept_before {
@@ -82,10 +85,11 @@ impl Core {
     }
 
     fn capture(&self, namespace: u32, before: u64) -> KeepJob {
-        let mut job = KeepJob { namespace, before, first: None, out: StreamWriter::default() };
+        let mut job = KeepJob { namespace, before, first: BTreeMap::new(), out: StreamWriter::default() };
         self.spaces[&namespace].with_versions(|versions| {
-            for (version, record) in versions.columns().stragglers(before) {
-                job.first = job.first.into_iter().chain([version.sequence]).min();
+            let columns = versions.columns();
+            for (version, record) in columns.stragglers(before) {
+                job.first.entry(columns.row_of(&version.key)).or_insert(version.sequence); // a row's are in order
                 job.out.tail.extend_from_slice(record);
             }
         });
@@ -97,7 +101,7 @@ impl Core {
         let versioned = space.versioned.as_mut().expect("a versioned namespace");
         let kept = (job.out.stream.bytes > 0).then_some(job.out.stream);
         let old = std::mem::replace(&mut versioned.kept, kept);
-        (versioned.kept_before, versioned.kept_first) = (job.before, job.first);
+        (versioned.kept_before, versioned.kept_first) = (job.before, Arc::new(job.first));
         versioned.kept_is_lost = false;
         self.root_commit.retire(old.map(|stream| stream.runs).unwrap_or_default());
     }
@@ -122,16 +126,16 @@ impl Core {
     }
 
     /// The smallest sequences of the kept streams that a root made now names.
-    pub(crate) fn kept_firsts(&self) -> Vec<(u32, Option<u64>)> {
+    pub(crate) fn kept_firsts(&self) -> Vec<(u32, Firsts)> {
         let loaded = self.version_spaces().filter(|(_, space)| space.is_loaded());
-        loaded.filter_map(|(id, space)| Some((id, space.versioned.as_ref()?.kept_first))).collect()
+        loaded.filter_map(|(id, space)| Some((id, space.versioned.as_ref()?.kept_first.clone()))).collect()
     }
 
     /// A root names these.
-    pub(crate) fn kept_are_in_root(&mut self, firsts: &[(u32, Option<u64>)]) {
+    pub(crate) fn kept_are_in_root(&mut self, firsts: &[(u32, Firsts)]) {
         for (id, first) in firsts {
             if let Some(versioned) = self.spaces.get_mut(id).and_then(|space| space.versioned.as_mut()) {
-                versioned.kept_first_in_root = *first;
+                versioned.kept_first_in_root = first.clone();
             }
         }
     }
@@ -143,7 +147,10 @@ impl Core {
             let versioned = space.versioned.as_ref().expect("a versioned namespace");
             let oldest = space.with_versions(|v| v.columns().oldest_buffered(versioned.kept_before)).flatten();
             let is_fresh = versioned.fresh.iter().any(|fresh| fresh.first_sequence <= until);
-            versioned.kept_is_lost || is_fresh || oldest.is_some_and(|oldest| oldest <= until)
+            versioned.kept_is_lost
+                || versioned.kept_is_stale
+                || is_fresh
+                || oldest.is_some_and(|oldest| oldest <= until)
         })
     }
 

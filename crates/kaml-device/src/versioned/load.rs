@@ -19,8 +19,9 @@ use kaml_flash::{ChunkAddr, Medium};
 use kaml_versions::{
     Columns, Error as Damage, Parameters, SegmentAt, SegmentTable, Source, Version, Versions, View, newest,
 };
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// What there is of a namespace on flash; its directory and kept versions are kept from being erased until they have been read.
 pub(crate) struct VersionsLoad {
@@ -39,7 +40,7 @@ pub(crate) struct LoadedVersions {
     id: u32,
     snapshot: Option<Stream>,
     kept: Option<Stream>,
-    kept_first: Option<u64>,
+    kept_first: BTreeMap<u32, u64>,
     versions: Versions,
 }
 
@@ -142,7 +143,10 @@ impl VersionsLoad {
             }
             (kept, _) => kept?,
         };
-        let kept_first = kept.first().map(|(version, _)| version.sequence);
+        let mut kept_first = BTreeMap::new();
+        for (version, _) in &kept {
+            kept_first.entry(versions.columns().row_of(&version.key)).or_insert(version.sequence);
+        }
         for (version, record) in kept {
             let mut segments = Segments { versions: &versions, core: None, medium, namespace: self.id };
             if segments.lack(&version, problems.as_deref_mut())? {
@@ -285,9 +289,12 @@ impl Core {
         if (&space.snapshot, &versioned.kept) != (&loaded.snapshot, &loaded.kept) {
             return;
         }
-        versioned.kept_first = loaded.kept_first;
         // The root names this stream, unless it names an older one still.
-        versioned.kept_first_in_root = versioned.kept_first_in_root.into_iter().chain(loaded.kept_first).min();
+        let in_root = Arc::make_mut(&mut versioned.kept_first_in_root);
+        for (row, first) in &loaded.kept_first {
+            in_root.entry(*row).and_modify(|known| *known = (*first).min(*known)).or_insert(*first);
+        }
+        versioned.kept_first = Arc::new(loaded.kept_first);
         *space.shared.versions_mut() = Some(loaded.versions);
     }
 }

@@ -1,22 +1,19 @@
-//! Segments on their way to flash: sealed, moved by collection, placed again after a failure, merged.
+//! Segments on their way to flash: sealed, moved by collection, placed again after a failure.
 //!
 //! Lives here:       when a row is sealed, what a programmed segment settles, which segments a block has.
 //! Lives elsewhere:  what is in a segment (`kaml-versions`), blocks and programs (`core`, `writers`), victims (`gc`).
 //! Implements:       docs/versioned.md "In the device"; paper:Muninn 4.2.1, 4.4.1.
 
 use super::state::{Fresh, Placing, Use, for_each_segment, segment_chunks};
-use crate::command::StageError;
 use crate::core::Core;
-use crate::error::Error;
 use crate::format::journal::Change;
 use crate::format::version::Entry;
-use crate::layout::Door;
 use crate::lifetime::Class;
 use crate::namespace::Namespace;
 use crate::space::Purpose;
 use crate::writers::NoBlock;
 use kaml_flash::{AlignedBuf, ChunkAddr};
-use kaml_versions::{Columns, Merged, Parameters, Sealed, SegmentAt, SegmentInfo, Versions, is_whole};
+use kaml_versions::{Columns, Parameters, Sealed, SegmentAt, SegmentInfo, Versions, is_whole};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -113,7 +110,7 @@ impl Core {
         Ok(())
     }
 
-    fn place_segment(
+    pub(super) fn place_segment(
         &mut self,
         namespace: u32,
         image: &Arc<AlignedBuf>,
@@ -124,7 +121,7 @@ impl Core {
         self.place_image(Class::Segment, namespace, chunks, (image, ticket), floor)
     }
 
-    fn segment_chunks_of(&self, id: u32) -> u32 {
+    pub(super) fn segment_chunks_of(&self, id: u32) -> u32 {
         let parameters = self.spaces.get(&id).and_then(|space| space.layout.versions());
         segment_chunks(parameters.expect("a versioned namespace"), &self.log.geometry)
     }
@@ -173,7 +170,7 @@ impl Core {
         }
     }
 
-    fn journal_segment(&mut self, id: u32, row: u32, at: ChunkAddr) {
+    pub(super) fn journal_segment(&mut self, id: u32, row: u32, at: ChunkAddr) {
         let space = self.spaces.get_mut(&id).expect("its segments are journaled");
         space.dirty = true;
         let find = |versions: &Versions| {
@@ -299,118 +296,6 @@ impl Core {
         }
         self.log.blocks.unhold(old_block);
     }
-
-    // --- merging --------------------------------------------------------------------------------------------------------
-
-    /// Places a new segment of a merge; it is on flash when [`Core::is_segment_programmed`]. `image` is [`segment_image`].
-    pub fn place_merged(
-        &mut self,
-        namespace: u32,
-        sealed: &Sealed,
-        image: &Arc<AlignedBuf>,
-    ) -> Result<u64, StageError> {
-        self.writable()?;
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        space.layout.admit(namespace, Door::Versions)?;
-        if !self.may_program(Purpose::Merge) {
-            return Err(StageError::Busy);
-        }
-        let ticket = self.tickets.take();
-        let floor = self.floor(Purpose::Merge);
-        let at =
-            self.place_segment(namespace, image, ticket, floor).map_err(|NoBlock| self.no_block_for(Purpose::Merge))?;
-        let purpose = Use::Merged { is_programmed: false };
-        self.sealing.placing.insert(ticket, Placing { namespace, row: sealed.row, at, image: image.clone(), purpose });
-        Ok(ticket)
-    }
-
-    /// Whether the segment of [`Core::place_merged`] is on flash.
-    pub fn is_segment_programmed(&self, ticket: u64) -> bool {
-        let purpose = self.sealing.placing.get(&ticket).map(|placing| placing.purpose);
-        matches!(purpose, Some(Use::Merged { is_programmed: true }))
-    }
-
-    /// Begins a merge of a row: closes its last group. One merge of a namespace may continue at a time. Until
-    /// [`Core::end_merge`] the namespace is kept in memory.
-    ///
-    /// # Errors
-    /// [`StageError::Busy`] while segments of the row wait to be journaled; [`StageError::NeedIndex`]; [`Error::Full`] if a segment waits
-    /// for a block that will not come.
-    pub fn begin_merge(&mut self, namespace: u32, row: u32) -> Result<(), StageError> {
-        let space = self.spaces.get_mut(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        space.layout.admit(namespace, Door::Versions)?;
-        if !space.is_loaded() {
-            return Err(StageError::NeedIndex(namespace));
-        }
-        let versioned = space.versioned.as_mut().expect("admitted");
-        if versioned.sealed.is_some() {
-            return Err(self.no_block_for(Purpose::Merge));
-        }
-        if versioned.fresh.iter().any(|fresh| fresh.row == row) {
-            return Err(StageError::Busy);
-        }
-        versioned.is_merging = true;
-        space.change_versions(|versions| versions.close_group(row));
-        Ok(())
-    }
-
-    /// No merge of the namespace is in progress any more.
-    pub fn end_merge(&mut self, namespace: u32) {
-        if let Some(versioned) = self.spaces.get_mut(&namespace).and_then(|space| space.versioned.as_mut()) {
-            versioned.is_merging = false;
-        }
-    }
-
-    /// The programmed segments of a merge take the place of the old ones, in one step.
-    pub fn install_merge(&mut self, namespace: u32, merged: &Merged, tickets: &[u64]) -> Result<(), Error> {
-        self.writable()?;
-        let space = self.spaces.get(&namespace).ok_or(Error::UnknownNamespace(namespace))?;
-        assert!(tickets.iter().all(|ticket| self.is_segment_programmed(*ticket)), "all segments are programmed");
-        let places: Vec<ChunkAddr> = tickets.iter().map(|ticket| self.sealing.placing[ticket].at).collect();
-        let at: Vec<SegmentAt> = places.iter().map(|at| segment_at(*at)).collect();
-        let row = merged.row;
-        let (place, freed) = space.change_versions(|versions| versions.install_merge(merged, &at));
-        let chunks = self.segment_chunks_of(namespace);
-        self.log.table_is_exact = false;
-        tickets.iter().for_each(|ticket| drop(self.sealing.placing.remove(ticket)));
-        for count in counts(freed.len()) {
-            self.log.journal.append(&Change::SegmentsOut { namespace, row, place, count });
-        }
-        for at in &places {
-            let block = self.log.block_of(at.0);
-            self.log.blocks.add_valid(block, chunks);
-            self.log.blocks.unhold(block);
-            self.journal_segment(namespace, row, *at);
-        }
-        for at in freed {
-            let block = self.log.block_of(at.get());
-            self.log.blocks.sub_valid(block, chunks);
-        }
-        self.spaces.get_mut(&namespace).expect("just seen").dirty = true;
-        Ok(())
-    }
-
-    /// Gives up segments of a merge that will not be installed.
-    pub fn forget_merged(&mut self, tickets: &[u64]) {
-        for ticket in tickets {
-            if let Some(placing) = self.sealing.placing.get_mut(ticket) {
-                if matches!(placing.purpose, Use::Merged { is_programmed: true }) {
-                    let block = self.log.geometry.split(placing.at).0.0;
-                    self.sealing.placing.remove(ticket);
-                    self.log.blocks.unhold(block);
-                } else {
-                    placing.purpose = Use::Abandoned;
-                }
-            }
-        }
-    }
-}
-
-/// Numbers of at most 16 bits that add up to `sum`.
-fn counts(sum: usize) -> impl Iterator<Item = u16> {
-    let full = sum / usize::from(u16::MAX);
-    let rest = (sum % usize::from(u16::MAX)) as u16;
-    std::iter::repeat_n(u16::MAX, full).chain((rest > 0).then_some(rest))
 }
 
 /// A segment as the directory has it.

@@ -68,6 +68,9 @@ impl StagedVersion {
     }
 }
 
+/// The smallest sequence of each row that has any.
+pub(crate) type Firsts = Arc<BTreeMap<u32, u64>>;
+
 /// The state of a versioned namespace that only the core sees.
 #[derive(Debug, Default)]
 pub(crate) struct Versioned {
@@ -81,15 +84,19 @@ pub(crate) struct Versioned {
     pub(crate) sealed: Option<Box<Sealed>>,
     pub(crate) kept: Option<Stream>,
     pub(crate) kept_before: u64,
-    /// The smallest sequence in the kept stream, after that was read or written.
-    pub(crate) kept_first: Option<u64>,
+    /// The smallest sequence of each row in the kept stream, after that was read or written.
+    pub(crate) kept_first: Firsts,
     /// The same of the stream that the root on the medium names.
-    pub(crate) kept_first_in_root: Option<u64>,
+    pub(crate) kept_first_in_root: Firsts,
+    /// The kept stream has versions that are not in the page buffer any more, and they are in the way of a merge.
+    pub(crate) kept_is_stale: bool,
+    /// A merge in progress dropped versions from the page buffer that the kept stream has.
+    pub(crate) kept_has_dropped: bool,
     /// Versions of a backup are being inserted, which are neither in the ring nor kept.
     pub(crate) is_restoring: bool,
     /// The kept stream went down with a block.
     pub(crate) kept_is_lost: bool,
-    /// A merge is in progress, which knows groups by their numbers: they are kept in memory unchanged.
+    /// A merge is in progress, which knows segments by their places in a row: they are kept in memory.
     pub(crate) is_merging: bool,
     /// What may go when space runs low; nothing: it is not merged by itself.
     pub(crate) merge_when_low: Option<MergePolicy>,
@@ -114,7 +121,7 @@ impl Versioned {
 pub(crate) struct KeepJob {
     pub(crate) namespace: u32,
     pub(crate) before: u64,
-    pub(crate) first: Option<u64>,
+    pub(crate) first: BTreeMap<u32, u64>,
     pub(crate) out: StreamWriter,
 }
 

@@ -331,7 +331,7 @@ pub(super) fn get_policy(flags: u8, keep_last: U32, keep_for_ns: U64) -> Option<
 ///
 /// | offset | bytes | field |
 /// |-------:|------:|-------|
-/// | 0 | 8 | versions in segments |
+/// | 0 | 8 | versions, those in the page buffer among them |
 /// | 8 | 8 | of these, those that the rules keep |
 /// | 16 | 8 | versions that go |
 /// | 24 | 8 | bytes of the records that go |

@@ -8,6 +8,7 @@ use super::{BloomParameters, FILTERS_MAX, Filters, OVERFLOW_ENTRY_BYTES, Overflo
 use crate::Error;
 use crate::hash::KeyHash;
 use crate::packed::Packed;
+use std::ops::Range;
 
 /// The filters and the overflow map of one segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,6 +112,37 @@ impl FilterColumns {
         self.ends.push(self.overflow.keys.len() as u32);
     }
 
+    /// The filters of some of the segments.
+    pub(crate) fn part(&self, segments: Range<usize>) -> FilterColumns {
+        let (start, end) = (self.map_end(segments.start), self.map_end(segments.end));
+        let (keys, places) = (self.overflow.keys[start..end].to_vec(), self.overflow.places[start..end].to_vec());
+        FilterColumns {
+            number: self.number,
+            filters: self.filters,
+            columns: self.columns.part(self.filters.bits(), segments.clone()),
+            overflow: OverflowMap { keys, places },
+            ends: self.ends[segments].iter().map(|end| end - start as u32).collect(),
+        }
+    }
+
+    /// Adds those of newer segments, if they are of the same table of the row; returns whether they are.
+    pub(crate) fn append(&mut self, newer: &FilterColumns) -> bool {
+        let is_alike = (self.number, self.filters) == (newer.number, newer.filters);
+        if is_alike {
+            let start = self.overflow.keys.len() as u32;
+            self.columns.append(self.filters.bits(), &newer.columns);
+            self.overflow.keys.extend(&newer.overflow.keys);
+            self.overflow.places.extend(&newer.overflow.places);
+            self.ends.extend(newer.ends.iter().map(|end| end + start));
+        }
+        is_alike
+    }
+
+    /// Where the maps of the first segments end.
+    fn map_end(&self, segments: usize) -> usize {
+        segments.checked_sub(1).map_or(0, |last| self.ends[last] as usize)
+    }
+
     /// Asks all filters of all segments.
     pub(crate) fn probe(&self, hash: KeyHash) -> FilterProbe {
         let of_filter = |filter: usize| {
@@ -135,8 +167,7 @@ impl FilterColumns {
         if !is_set(&hashes) {
             return places;
         }
-        let start = segment.checked_sub(1).map_or(0, |before| self.ends[before as usize] as usize);
-        let map = start..self.ends[segment as usize] as usize;
+        let map = self.map_end(segment as usize)..self.ends[segment as usize] as usize;
         places | overflow_places(&self.overflow.keys[map.clone()], &self.overflow.places[map], hash) << hashes
     }
 
