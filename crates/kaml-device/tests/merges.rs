@@ -53,7 +53,7 @@ fn rest(life: &mut Life) {
 
 fn op(namespace: u32, key: u64, value: Option<&[u8]>) -> Op<'_> {
     let body = value.map_or(Body::Delete, |value| Body::Value { value, crc32c: crc_fast::crc32_iscsi(value) });
-    Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always }
+    Op { namespace, key: Key::from(key).into(), body, condition: Condition::Always, expires: Default::default() }
 }
 
 /// Puts records until the device is full; how many.

@@ -175,7 +175,13 @@ fn images_of_idle_indexes_keep_no_blocks() {
     let put = |life: &mut Life, namespace: u32, number: u64| {
         let stored = value(number, SMALL_BYTES);
         let body = Body::Value { value: &stored, crc32c: crc_fast::crc32_iscsi(&stored) };
-        let op = Op { namespace, key: key(KeyKind::U64, number).into(), body, condition: Condition::Always };
+        let op = Op {
+            namespace,
+            key: key(KeyKind::U64, number).into(),
+            body,
+            condition: Condition::Always,
+            expires: Default::default(),
+        };
         life.commit(|core| core.stage(&[op])).expect("power stays").expect("there is room");
     };
     let checkpoint = |life: &mut Life| {
