@@ -167,7 +167,7 @@ impl Columns {
         self.rows[row as usize].is_full(&self.parameters)
     }
 
-    /// Whether the buffer takes so many deletes like that of a key without wanting a row sealed.
+    /// Whether the buffer takes so many deletes like that of a key without the need to seal a row.
     pub fn takes_deletes(&self, key: &Key, count: usize) -> bool {
         let bytes = count * (HEADER_BYTES + Key::BYTES_MAX);
         let row = &self.rows[self.row_of(key) as usize];

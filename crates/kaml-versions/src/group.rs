@@ -187,10 +187,10 @@ impl Group {
     }
 
     /// A group of some of its segments.
-    pub(crate) fn part(&self, segments: Range<usize>) -> Group {
+    pub(crate) fn slice(&self, segments: Range<usize>) -> Group {
         let tables = match &self.tables {
-            Tables::Retrieval(tables) => Tables::Retrieval(tables.part(segments.clone())),
-            Tables::Filters(tables) => Tables::Filters(Box::new(tables.part(segments.clone()))),
+            Tables::Retrieval(tables) => Tables::Retrieval(tables.slice(segments.clone())),
+            Tables::Filters(tables) => Tables::Filters(Box::new(tables.slice(segments.clone()))),
         };
         Group { tables, segments: self.segments[segments].to_vec(), segments_max: self.segments_max }
     }

@@ -56,7 +56,7 @@ impl Packed {
     }
 
     /// The columns of some of the segments.
-    pub(crate) fn part(&self, column_count: usize, segments: Range<usize>) -> Packed {
+    pub(crate) fn slice(&self, column_count: usize, segments: Range<usize>) -> Packed {
         let (start, width) = (segments.start, segments.len());
         let mask = u64::MAX.checked_shr((WIDTH_MAX - width) as u32).unwrap_or(0);
         let values =
@@ -120,7 +120,7 @@ mod tests {
             packed.push(67, (0..67).map(|column| (column * 5 + segment * 3) % 7 < 3));
         }
         for at in 0..=WIDTH_MAX {
-            let (mut older, newer) = (packed.part(67, 0..at), packed.part(67, at..WIDTH_MAX));
+            let (mut older, newer) = (packed.slice(67, 0..at), packed.slice(67, at..WIDTH_MAX));
             assert_eq!((older.width(), newer.width()), (at, WIDTH_MAX - at));
             if at > 0 && at < WIDTH_MAX {
                 (0..67).for_each(|column| assert_eq!(older.read(column), packed.read(column) & older.all()));

@@ -120,8 +120,8 @@ impl RetrievalColumns {
     }
 
     /// The tables of some of the segments.
-    pub(crate) fn part(&self, segments: Range<usize>) -> RetrievalColumns {
-        RetrievalColumns { columns: self.columns.part(self.column_count(), segments), ..*self }
+    pub(crate) fn slice(&self, segments: Range<usize>) -> RetrievalColumns {
+        RetrievalColumns { columns: self.columns.slice(self.column_count(), segments), ..*self }
     }
 
     /// Adds the tables of newer segments, if they are of this length; returns whether they are.

@@ -118,8 +118,8 @@ impl Row {
                 (first, _) if first == len => before.push(group),
                 (_, 0) => after.push(group),
                 (first, end) => {
-                    before.extend((first > 0).then(|| group.part(0..first)));
-                    after.extend((end < len).then(|| group.part(end..len)));
+                    before.extend((first > 0).then(|| group.slice(0..first)));
+                    after.extend((end < len).then(|| group.slice(end..len)));
                 }
             }
         }

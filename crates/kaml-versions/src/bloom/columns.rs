@@ -113,13 +113,13 @@ impl FilterColumns {
     }
 
     /// The filters of some of the segments.
-    pub(crate) fn part(&self, segments: Range<usize>) -> FilterColumns {
+    pub(crate) fn slice(&self, segments: Range<usize>) -> FilterColumns {
         let (start, end) = (self.map_end(segments.start), self.map_end(segments.end));
         let (keys, places) = (self.overflow.keys[start..end].to_vec(), self.overflow.places[start..end].to_vec());
         FilterColumns {
             number: self.number,
             filters: self.filters,
-            columns: self.columns.part(self.filters.bits(), segments.clone()),
+            columns: self.columns.slice(self.filters.bits(), segments.clone()),
             overflow: OverflowMap { keys, places },
             ends: self.ends[segments].iter().map(|end| end - start as u32).collect(),
         }
