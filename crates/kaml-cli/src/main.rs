@@ -14,6 +14,7 @@ mod parallel;
 mod place;
 mod range;
 mod restore;
+mod secrets;
 mod store;
 mod tree;
 mod ttl;

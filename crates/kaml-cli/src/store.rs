@@ -3,10 +3,11 @@
 use crate::failure::Failure;
 pub use crate::output::{FileIdentity as Identity, identity};
 use crate::place::Place;
+use crate::secrets::HostArguments;
 use crate::whole::WholeFile;
 use clap::Args;
 use kaml::{Device, NamespaceInfo, NamespaceKind, NamespaceOptions, OpenOptions};
-use kaml_nvme::host::{HostOptions, RemoteDevice};
+use kaml_nvme::host::RemoteDevice;
 use kaml_nvme::target::{Served, served_by};
 use std::io::Write;
 use std::os::unix::fs::FileTypeExt;
@@ -107,6 +108,8 @@ pub struct PlaceArgument {
     /// Wait so long for another process that has the device open [without SECONDS: 60]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "60", value_parser = seconds)]
     wait: Option<Duration>,
+    #[command(flatten)]
+    host: HostArguments,
 }
 
 impl PlaceArgument {
@@ -137,10 +140,10 @@ impl PlaceArgument {
 
     /// Connects, if it is somewhere else.
     pub fn remote(&self) -> Result<Option<RemoteDevice>, Failure> {
-        let opened = RemoteDevice::open_named(&self.path, &HostOptions::default());
+        let opened = RemoteDevice::open_named(&self.path, &self.host.options()?);
         opened.transpose().map_err(|error| match error {
             kaml_nvme::host::Error::Url { .. } => Failure::Usage(error.to_string()),
-            _ => Failure::Failed(format!("{}: {error}", self.path.display())),
+            _ => Failure::Failed(format!("{}: {}", self.path.display(), self.host.named(error))),
         })
     }
 

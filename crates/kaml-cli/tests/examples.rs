@@ -116,6 +116,11 @@ fn run(world: &World, example: &str) -> (Option<i32>, String) {
 fn serve(world: &World, example: &str) {
     let example = example.replace("serve", "serve --listen 127.0.0.1:0").replace(" --listen 0.0.0.0:4420", "");
     let example = example.replace("--metrics 127.0.0.1:9464", "--metrics 127.0.0.1:0");
+    if example.contains("--hosts ") {
+        let hosts = world.path("hosts.toml");
+        std::fs::write(&hosts, "[[host]]\nnqn = \"nqn.2026-11.example:host\"\n").unwrap();
+        std::fs::set_permissions(&hosts, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
     let arguments: Vec<&str> = example.split_whitespace().take_while(|word| *word != "#").skip(1).collect();
     let mut child = world.command(&arguments).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();

@@ -1,8 +1,10 @@
 //! Parsers of what comes over the wire, at both ends.
 
+use kaml_nvme::auth::Secret;
 use kaml_nvme::host::RemoteUrl;
 use kaml_nvme::transport::framer::{Event, Framer};
 use kaml_nvme::transport::{Digests, End};
+use kaml_nvme::wire::auth::{Carrier, FromController, FromHost};
 use kaml_nvme::wire::command::Command;
 use kaml_nvme::wire::fabrics::{Connect, Property};
 use kaml_nvme::wire::identify::read_controller_list;
@@ -19,7 +21,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub type Decoder = (&'static str, fn(&[u8], u8));
 
 /// All of them.
-pub const DECODERS: [Decoder; 9] = [
+pub const DECODERS: [Decoder; 10] = [
     ("stream", stream),
     ("header", |bytes, _| header(bytes)),
     ("put", |bytes, parameter| put(bytes, parameter.into())),
@@ -29,6 +31,7 @@ pub const DECODERS: [Decoder; 9] = [
     ("attributes", |bytes, parameter| attributes(bytes, parameter.into())),
     ("text", |bytes, _| text(bytes)),
     ("vendor", vendor),
+    ("auth", auth),
 ];
 
 /// Has the parser of that name parse.
@@ -206,5 +209,27 @@ fn text(bytes: &[u8]) {
     get_ascii(bytes);
     if let Ok(text) = std::str::from_utf8(bytes) {
         drop(text.parse::<RemoteUrl>());
+    }
+}
+
+/// Messages of authentication in both directions, secrets, and the commands that carry messages: what is read is read again as the same
+/// when it is written.
+fn auth(bytes: &[u8], parameter: u8) {
+    match parameter % 4 {
+        0 => {
+            let Ok(message) = FromHost::read(bytes) else { return };
+            assert_eq!(FromHost::read(&message.write()), Ok(message));
+        }
+        1 => {
+            let Ok(message) = FromController::read(bytes) else { return };
+            assert_eq!(FromController::read(&message.write()), Ok(message));
+        }
+        2 => {
+            let Some(secret) = std::str::from_utf8(bytes).ok().and_then(|text| text.parse::<Secret>().ok()) else {
+                return;
+            };
+            assert_eq!(secret.to_text().parse::<Secret>(), Ok(secret));
+        }
+        _ => drop(Command::read_from_prefix(bytes).map(|(command, _)| Carrier::length_of(&command))),
     }
 }

@@ -2,7 +2,7 @@
 
 use kaml::{CreateOptions, Device};
 use kaml_nvme::host::{Controller, HostOptions};
-use kaml_nvme::target::{Options, Server};
+use kaml_nvme::target::{Access, Options, Server};
 use kaml_nvme::wire::command::Command;
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
@@ -62,7 +62,7 @@ fn connections_and_failures_are_logged() {
     tracing::subscriber::set_global_default(lines.clone()).unwrap();
     let device = Device::in_memory(&CreateOptions::new(64 << 20)).unwrap();
     let host = "nqn.2026-01.org.example:host";
-    let options = Options { allowed_hosts: vec![host.into()], ..Options::for_device(&device) };
+    let options = Options { access: Access::only([host]), ..Options::for_device(&device) };
     let server = Server::bind(&device, "127.0.0.1:0", options).unwrap();
     let (address, subsystem) = (server.address().to_string(), server.options().subsystem.clone());
     let stopper = server.stopper();

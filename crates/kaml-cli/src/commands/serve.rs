@@ -1,5 +1,6 @@
 //! `kaml serve`.
 
+mod hosts;
 mod log;
 mod metrics;
 
@@ -10,9 +11,11 @@ use crate::size;
 use crate::store::DeviceArgument;
 use clap::Args;
 use kaml::{CreateOptions, Device};
-use kaml_nvme::target::{Error, Options, Server, Stopper};
+use kaml_nvme::target::{Access, Control, Error, Options, Server, Stopper};
 use serde::Serialize;
+use signal_hook::consts::SIGHUP;
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 /// The default address of a target.
 pub const ADDRESS: &str = "127.0.0.1:4420";
@@ -25,6 +28,7 @@ pub const ADDRESS: &str = "127.0.0.1:4420";
   kaml serve data.kaml
   kaml serve --in-memory 1GiB --busy-poll
   kaml serve data.kaml --listen 0.0.0.0:4420 --allow-host nqn.2026-11.example:host
+  kaml serve data.kaml --listen 0.0.0.0:4420 --hosts hosts.toml   # secrets of hosts
   kaml serve data.kaml --metrics 127.0.0.1:9464   # a live page there, and /metrics for Prometheus
   nvme discover -t tcp -a 127.0.0.1 -s 4420
   nvme connect -t tcp -a 127.0.0.1 -s 4420 -n SUBSYSTEM
@@ -49,6 +53,9 @@ pub struct Arguments {
     /// Qualified name of a host that may connect; can be given several times [default: all]
     #[arg(long = "allow-host", value_name = "NQN")]
     allowed_hosts: Vec<String>,
+    /// File of the hosts that may connect, with their secrets (see docs/nvme.md); only its owner may read it. SIGHUP reads it again
+    #[arg(long, value_name = "FILE", conflicts_with = "allowed_hosts")]
+    hosts: Option<PathBuf>,
     /// Memory for data of commands in flight, for all hosts together
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1G")]
     memory: u64,
@@ -78,11 +85,17 @@ impl Arguments {
         let device = self.open()?;
         let mut options = Options::for_device(&device);
         options.subsystem = self.subsystem.unwrap_or(options.subsystem);
-        (options.allowed_hosts, options.busy_poll) = (self.allowed_hosts, self.busy_poll);
+        options.access = match &self.hosts {
+            Some(file) => hosts::read(file)?,
+            None if self.allowed_hosts.is_empty() => Access::open(),
+            None => Access::only(self.allowed_hosts.iter().map(String::as_str)),
+        };
+        options.busy_poll = self.busy_poll;
         options.memory_bytes = usize::try_from(self.memory).unwrap_or(usize::MAX);
         let server = Server::bind(&device, &self.listen, options).map_err(failed)?;
         let metrics = self.metrics.map(|address| metrics::start(&address, &device, server.monitor())).transpose()?;
-        stop_on_signals(server.stopper())?;
+        let reload = self.hosts.clone().map(|file| (file, server.control()));
+        obey_signals(server.stopper(), reload)?;
         let listening = Listening {
             address: server.address().to_string(),
             subsystem: &server.options().subsystem,
@@ -124,15 +137,23 @@ fn available_bytes() -> Option<u64> {
     Some(available.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// The first signal ends the target in order, the second one the process.
-fn stop_on_signals(stopper: Stopper) -> Result<(), Failure> {
-    let mut signals =
-        signal_hook::iterator::Signals::new(interrupt::signals()).map_err(Failure::io("listening for signals"))?;
+/// The first signal ends the target in order, the second one the process. With a file of hosts, SIGHUP has it read again instead.
+fn obey_signals(stopper: Stopper, reload: Option<(PathBuf, Control)>) -> Result<(), Failure> {
+    let mut awaited = interrupt::signals();
+    if reload.is_some() && !awaited.contains(&SIGHUP) {
+        awaited.push(SIGHUP);
+    }
+    let mut signals = signal_hook::iterator::Signals::new(awaited).map_err(Failure::io("listening for signals"))?;
     let wait = move || {
-        for (number, _) in signals.forever().enumerate() {
-            match number {
-                0 => stopper.stop(),
-                _ => std::process::exit(130),
+        let mut is_ending = false;
+        for signal in signals.forever() {
+            match (&reload, is_ending) {
+                (Some((file, control)), false) if signal == SIGHUP => read_again(file, control),
+                (_, false) => {
+                    is_ending = true;
+                    stopper.stop();
+                }
+                (_, true) => std::process::exit(130),
             }
         }
     };
@@ -141,6 +162,17 @@ fn stop_on_signals(stopper: Stopper) -> Result<(), Failure> {
         .spawn(wait)
         .map(drop)
         .map_err(Failure::io("listening for signals"))
+}
+
+/// Hosts that the file names now may connect from now on; if something is wrong with it, nothing changes.
+fn read_again(file: &Path, control: &Control) {
+    let changed = hosts::read(file).and_then(|access| {
+        control.set_access(access).map_err(|bad| Failure::Usage(format!("{}: {bad}", file.display())))
+    });
+    match changed {
+        Ok(()) => tracing::info!(file = %file.display(), "the file of hosts was read again"),
+        Err(error) => tracing::error!(%error, "the hosts that may connect are those of before"),
+    }
 }
 
 fn failed(error: Error) -> Failure {

@@ -8,6 +8,7 @@ mod view;
 
 use crate::failure::Failure;
 use crate::output;
+use crate::secrets::HostArguments;
 use clap::Args;
 use figures::Figures;
 use screen::{Screen, Wish};
@@ -31,6 +32,8 @@ pub struct Arguments {
     /// Device file or block device, http://HOST:PORT of `kaml serve --metrics`, or nvme+tcp://HOST:PORT/SUBSYSTEM
     #[arg(value_name = "DEVICE|URL")]
     place: PathBuf,
+    #[command(flatten)]
+    host: HostArguments,
     /// Time between two looks
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -51,7 +54,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 impl Arguments {
     /// Shows the device until it is ended.
     pub fn run(self) -> Result<(), Failure> {
-        let mut source = Source::open(&self.place)?;
+        let mut source = Source::open(&self.place, &self.host)?;
         let first = source.state()?;
         if self.json {
             return self.print(source, first, |_, now| Ok(now.to_string()));

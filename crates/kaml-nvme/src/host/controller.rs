@@ -1,11 +1,12 @@
 //! Connecting to a subsystem: the admin queue, enabling, I/O queues, keep-alive, admin commands.
 //!
 //! Lives here:       the steps of connecting in their order.
-//! Lives elsewhere:  one queue (`queue`).
+//! Lives elsewhere:  one queue (`queue`), authenticating it (`authentication`).
 //! Implements:       spec:NVMe-oF "Connect"; spec:NVMe-Base "Controller Initialization".
 
+use super::authentication::{authenticate, prove};
 use super::queue::{CONNECT_TIMEOUT, Queue};
-use super::{Error, Finished};
+use super::{Credentials, Error, Finished};
 use crate::transport::Digests;
 use crate::wire::command::{Command, admin};
 use crate::wire::fabrics::{
@@ -45,6 +46,8 @@ pub struct HostOptions {
     pub digests: Digests,
     /// Keep-alive time-out; zero for none. A target that is silent for so long, and 10 seconds at least, is lost.
     pub keep_alive: Duration,
+    /// What the host proves itself with, if the target requires that.
+    pub credentials: Option<Credentials>,
 }
 
 impl Default for HostOptions {
@@ -57,6 +60,7 @@ impl Default for HostOptions {
             depth: 128,
             digests: Digests::default(),
             keep_alive: Duration::from_secs(15),
+            credentials: None,
         }
     }
 }
@@ -71,6 +75,8 @@ pub struct Controller {
     queues: Vec<Queue>,
     transfer_bytes_max: usize,
     page: ControllerPage,
+    /// What we are called, and what the subsystem is.
+    names: (String, String),
     sockets: Sockets,
     /// Ends the thread that keeps the controller alive.
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
@@ -96,7 +102,9 @@ impl Controller {
         let sockets = Arc::new(Mutex::new(Some(Vec::new())));
         let keeper =
             (!options.keep_alive.is_zero()).then(|| keep_alive(&admin, &sockets, options.keep_alive)).transpose()?;
-        let mut controller = Controller { id, admin, queues: Vec::new(), transfer_bytes_max, page, sockets, keeper };
+        let names = (options.host.clone(), subsystem.to_owned());
+        let mut controller =
+            Controller { id, admin, queues: Vec::new(), transfer_bytes_max, page, names, sockets, keeper };
         if subsystem != DISCOVERY_NQN && options.queues > 0 {
             controller.open_queues(address, subsystem, options)?;
         }
@@ -122,6 +130,17 @@ impl Controller {
             self.queues.push(queue);
         }
         Ok(())
+    }
+
+    /// Authenticates all of its queues again, for example after the secret was changed at the target.
+    ///
+    /// # Errors
+    /// [`Error::NotAuthenticated`] if one of both refuses the other one, and [`Error::Status`] if the target knows no secret of this
+    /// host. The queues can be used as before.
+    pub fn reauthenticate(&self, credentials: &Credentials) -> Result<(), Error> {
+        let (host, subsystem) = &self.names;
+        let queues = std::iter::once(&*self.admin).chain(&self.queues);
+        queues.into_iter().try_for_each(|queue| prove(queue, host, subsystem, credentials))
     }
 
     /// Its number.
@@ -214,6 +233,9 @@ fn connect_queue(
         connect.keep_alive_ms = (options.keep_alive.as_millis() as u32).into();
     }
     let finished = queue.execute(connect.command(), data.as_bytes(), 0)?.success()?;
+    // Discovery requires no authentication, and shows a host nothing that it could be deceived with.
+    let credentials = options.credentials.as_ref().filter(|_| subsystem != DISCOVERY_NQN);
+    authenticate(queue, number, finished.result, &options.host, subsystem, credentials)?;
     Ok(finished.result as u16)
 }
 

@@ -1,12 +1,13 @@
 //! Our own host, in user space: queues over TCP, and a controller with its admin and I/O queues.
 //!
 //! Lives here:       errors; which queue is used by whom.
-//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), commands of the command sets
+//! Lives elsewhere:  one queue (`queue`), connecting and admin commands (`controller`), who is who (`authentication`), commands of the command sets
 //!                   (`keyvalue`, `blocks`), on reservations, and of our own (`named`, `ranges`, `versions`), ways to a device (`carrier`: TCP;
 //!                   `passthrough`: Linux), the device after them
 //!                   (`remote`, `remote_commands`, `remote_ranges`, `remote_backing`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; docs/nvme.md.
 
+mod authentication;
 mod blocks;
 mod carrier;
 mod controller;
@@ -23,6 +24,7 @@ mod remote_snapshot;
 mod reservations;
 mod versions;
 
+pub use authentication::{Credentials, NotAuthenticated};
 pub use blocks::Blocks;
 pub use controller::{Controller, HostOptions};
 pub use keyvalue::KeyValue;
@@ -74,6 +76,9 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// The target and this host do not trust each other.
+    #[error("the target cannot be used: {0}")]
+    NotAuthenticated(#[from] NotAuthenticated),
     /// The target cannot do what is requested.
     #[error("the target does not support {0}")]
     Unsupported(&'static str),

@@ -21,6 +21,7 @@
 //! these entries again.
 
 use super::budget::Budget;
+use super::core::NewQueue;
 use super::request::{Answer, CAPSULE_DATA_BYTES, Data, Request, Transfers};
 use super::share::{CONNECTION_BYTES_MIN, Share};
 use crate::transport::framer::{Event, Framer};
@@ -112,7 +113,7 @@ impl Connection {
     /// A new one; its data count in the budget.
     pub(super) fn new(budget: Budget) -> Connection {
         Connection {
-            framer: Framer::new(End::Target),
+            framer: Framer::small(End::Target),
             outbox: Outbox::new(End::Target),
             phase: Phase::Opening,
             arriving: Arriving::Nothing,
@@ -226,8 +227,11 @@ impl Connection {
     }
 
     /// Reads from a Connect how many commands may be outstanding, and whether completions report the head.
-    pub(super) fn set_queue(&mut self, entries: usize, flow_control: bool) {
-        (self.entries, self.flow_control) = (entries, flow_control);
+    pub(super) fn set_queue(&mut self, queue: NewQueue) {
+        (self.entries, self.flow_control) = (queue.entries, queue.flow_control);
+        if queue.is_authenticated {
+            self.framer.grow();
+        }
     }
 
     /// How much commands may move from now on.
@@ -282,6 +286,12 @@ impl Connection {
                 return Ok(request);
             }
         }
+    }
+
+    /// The connection is closed after what is to be sent was sent.
+    pub(super) fn end(&mut self) {
+        self.close();
+        self.count();
     }
 
     /// Nothing more is executed: what waits ends without an answer.

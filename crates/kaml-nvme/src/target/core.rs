@@ -3,10 +3,11 @@
 //! Lives here:       all controllers, the role of each link, dispatch, namespaces as hosts see them.
 //! Lives elsewhere:  the commands (`fabrics`, `admin`, `keyvalue`, `blocks`), sockets and time (`reactor`).
 
+use super::authentication::Authentication;
 use super::budget::Budget;
 use super::connection::Connection;
 use super::controller::{Controller, Kind, NAMESPACE_EVENTS};
-use super::engine::{Engine, Reply};
+use super::engine::{After, Engine, Reply};
 use super::errors::CommandSummary;
 use super::identity::Identity;
 use super::options::Options;
@@ -24,7 +25,7 @@ use kaml::{BlockInfo, Bytes, Device, KeyKind, NamespaceId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 /// Controllers at a time.
@@ -33,6 +34,8 @@ const CONTROLLERS_MAX: usize = 256;
 const DISCOVERIES_MAX: usize = 64;
 /// Controller numbers that are given out: 1 to this.
 const CNTLID_MAX: u16 = 0xffef;
+/// A host must have authenticated a queue this long after it has made the connection: large groups take slow hosts seconds.
+const AUTHENTICATION_MAX: Duration = Duration::from_secs(30);
 /// Names all namespaces.
 pub(crate) const ALL_NAMESPACES: u32 = u32::MAX;
 
@@ -68,6 +71,8 @@ impl Origin {
 pub(crate) enum Role {
     /// Nothing yet.
     Nobody,
+    /// A queue that its host has to authenticate first.
+    Pending,
     /// The admin queue of a controller.
     Admin(u16),
     /// An I/O queue of a controller.
@@ -79,6 +84,8 @@ pub(crate) enum Role {
 pub(crate) struct NewQueue {
     pub(crate) entries: usize,
     pub(crate) flow_control: bool,
+    /// Its host need not authenticate it, or has.
+    pub(crate) is_authenticated: bool,
 }
 
 /// A Connect that is put off.
@@ -94,7 +101,9 @@ pub(crate) enum Outcome {
     /// The command has completed.
     Done(Status, u64, Vec<u8>),
     /// The command has completed with a result, and its link has a queue.
-    Connected(NewQueue, u64),
+    Connected(NewQueue, u64, Vec<u8>),
+    /// The command has completed, and its link is closed.
+    Ends(Vec<u8>),
     /// It will complete later.
     Later,
 }
@@ -106,6 +115,19 @@ pub(crate) struct Turn {
     pub(crate) has_connected: bool,
     /// More commands may have come whole: it needs another turn before anything is received on it.
     pub(crate) has_more: bool,
+}
+
+impl Outcome {
+    /// As a reply to a command that has waited for it; nothing if it waits still.
+    pub(crate) fn into_reply(self, origin: Origin) -> Option<Reply> {
+        let (status, result, data, after) = match self {
+            Outcome::Done(status, result, data) => (status, result, data, After::Nothing),
+            Outcome::Connected(queue, result, data) => (Status::SUCCESS, result, data, After::Queue(queue)),
+            Outcome::Ends(data) => (Status::SUCCESS, 0, data, After::End),
+            Outcome::Later => return None,
+        };
+        Some(Reply { result, data: data.into(), after, ..Reply::of(origin, status) })
+    }
 }
 
 impl From<Status> for Outcome {
@@ -200,6 +222,9 @@ pub(crate) struct Target {
     pub(crate) budget: Budget,
     pub(crate) controllers: BTreeMap<u16, Controller>,
     pub(crate) roles: BTreeMap<u64, Role>,
+    /// Where the hosts of links are.
+    pub(crate) peers: BTreeMap<u64, SocketAddr>,
+    pub(crate) authentication: Authentication,
     pub(crate) spaces: BTreeMap<NamespaceId, Space>,
     /// Of namespaces that a host has ever registered with.
     pub(crate) reservations: BTreeMap<NamespaceId, Reservations>,
@@ -240,6 +265,8 @@ impl Target {
             limits,
             controllers: BTreeMap::new(),
             roles: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            authentication: Authentication::new()?,
             spaces: BTreeMap::new(),
             reservations: BTreeMap::new(),
             sessions: Sessions::default(),
@@ -260,8 +287,9 @@ impl Target {
     // --- links --------------------------------------------------------------------------------------------------------
 
     /// A link was made.
-    pub(crate) fn on_connect(&mut self, link: u64) {
+    pub(crate) fn on_connect(&mut self, link: u64, peer: Option<SocketAddr>) {
         self.roles.insert(link, Role::Nobody);
+        self.peers.extend(peer.map(|peer| (link, peer)));
     }
 
     /// How much commands of a link may move.
@@ -290,6 +318,8 @@ impl Target {
         self.engine.leave_behind(link);
         self.leave_session(link);
         self.late_connects.retain(|late| late.origin.link != link);
+        self.authentication.on_disconnect(link);
+        self.peers.remove(&link);
         match self.roles.remove(&link) {
             Some(Role::Admin(id)) => self.end(id),
             Some(Role::Io(id, queue)) => {
@@ -299,7 +329,7 @@ impl Target {
                     controller.io_links.remove(&queue);
                 }
             }
-            Some(Role::Nobody) | None => {}
+            Some(Role::Nobody | Role::Pending) | None => {}
         }
     }
 
@@ -319,7 +349,7 @@ impl Target {
         self.replies.extend(waiting.into_iter().map(reply));
     }
 
-    fn end(&mut self, id: u16) {
+    pub(crate) fn end(&mut self, id: u16) {
         if let Some(controller) = self.controllers.remove(&id) {
             if let Some(session) = controller.session {
                 self.sessions.leave(session);
@@ -330,20 +360,21 @@ impl Target {
         }
     }
 
-    /// Makes a controller with a free number.
-    pub(crate) fn admit(&mut self, kind: Kind, make: impl FnOnce(u16) -> Controller) -> Option<u16> {
+    /// Whether there may be one more controller.
+    pub(crate) fn has_room_for(&self, kind: Kind) -> bool {
         let discoveries = || self.controllers.values().filter(|controller| controller.kind == Kind::Discovery).count();
         let is_full = kind == Kind::Discovery && discoveries() >= DISCOVERIES_MAX;
-        if is_full || self.controllers.len() >= CONTROLLERS_MAX {
-            return None;
-        }
-        while self.controllers.contains_key(&self.next_id) {
+        !is_full && self.controllers.len() < CONTROLLERS_MAX
+    }
+
+    /// A free number for a controller.
+    pub(crate) fn free_controller_id(&mut self) -> u16 {
+        while self.controllers.contains_key(&self.next_id) || self.authentication.has_promised(self.next_id) {
             self.next_id = self.next_id % CNTLID_MAX + 1;
         }
         let id = self.next_id;
         self.next_id = id % CNTLID_MAX + 1;
-        self.controllers.insert(id, make(id));
-        Some(id)
+        id
     }
 
     // --- commands -----------------------------------------------------------------------------------------------------
@@ -362,10 +393,14 @@ impl Target {
             let origin = Origin::of(link, &command, reserved);
             match self.execute(origin, local, &command, connection.data(data), now) {
                 Outcome::Done(status, result, data) => connection.answer(origin.answer(status, result, data)),
-                Outcome::Connected(queue, result) => {
-                    turn.has_connected = true;
-                    connection.set_queue(queue.entries, queue.flow_control);
-                    connection.answer(origin.answer(Status::SUCCESS, result, Vec::new()));
+                Outcome::Connected(queue, result, data) => {
+                    turn.has_connected |= queue.is_authenticated;
+                    connection.set_queue(queue);
+                    connection.answer(origin.answer(Status::SUCCESS, result, data));
+                }
+                Outcome::Ends(data) => {
+                    connection.answer(origin.answer(Status::SUCCESS, 0, data));
+                    connection.end();
                 }
                 Outcome::Later => {}
             }
@@ -395,8 +430,11 @@ impl Target {
                 self.late_connects.push(LateConnect { origin, command: *command, data: data.into_owned() });
                 return Outcome::Later;
             }
-            Role::Nobody if command.opcode == FABRICS => return self.fabrics(link, role, command, &data, now),
+            Role::Nobody | Role::Pending if command.opcode == FABRICS => {
+                return self.fabrics(origin, role, command, &data, now);
+            }
             Role::Nobody => return Status::COMMAND_SEQUENCE.into(),
+            Role::Pending => return Status::AUTHENTICATION_REQUIRED.into(),
             Role::Admin(id) | Role::Io(id, _) => id,
         };
         let Some(controller) = self.controllers.get_mut(&id) else { return Status::COMMAND_SEQUENCE.into() };
@@ -414,12 +452,12 @@ impl Target {
             }
         }
         let mut outcome = match role {
-            _ if command.opcode == FABRICS => self.fabrics(link, role, command, &data, now),
+            _ if command.opcode == FABRICS => self.fabrics(origin, role, command, &data, now),
             _ if !ready => Status::COMMAND_SEQUENCE.into(),
             // Neither parts of one command, nor pages of the host's memory, nor metadata described by an SGL.
             _ if command.flags & (FLAGS_FUSED | FLAGS_PSDT) != FLAGS_SGL => Status::INVALID_FIELD.into(),
             Role::Io(..) => self.io(origin, id, command, data),
-            Role::Admin(_) | Role::Nobody => self.admin(origin, id, local, command, &data),
+            Role::Admin(_) | Role::Nobody | Role::Pending => self.admin(origin, id, local, command, &data),
         };
         if let Outcome::Done(status, result, data) = &mut outcome {
             // Never more than the host has room for.
@@ -474,15 +512,20 @@ impl Target {
         is_connect && self.has_left_behind() && !is_for_discovery(data)
     }
 
-    /// Whether a link has no queue yet because the target puts its Connect off.
-    pub(crate) fn puts_off(&self, link: u64) -> bool {
-        self.late_connects.iter().any(|late| late.origin.link == link)
+    /// How long a link may be without a queue, if it is not as long as others: without limit if the target puts its Connect off, longer
+    /// while it is authenticated.
+    pub(crate) fn greeting_max(&self, link: u64) -> Option<Duration> {
+        let is_put_off = || self.late_connects.iter().any(|late| late.origin.link == link);
+        match self.authentication.is_pending(link) {
+            true => Some(AUTHENTICATION_MAX),
+            false => is_put_off().then_some(Duration::MAX),
+        }
     }
 
     fn has_left_behind(&self) -> bool {
         let has_gone = |link: u64| match self.roles.get(&link) {
             Some(Role::Admin(id) | Role::Io(id, _)) => !self.controllers.contains_key(id),
-            Some(Role::Nobody) => false,
+            Some(Role::Nobody | Role::Pending) => false,
             None => true,
         };
         self.engine.changes_for(has_gone)
@@ -495,14 +538,8 @@ impl Target {
         }
         for LateConnect { origin, command, data } in std::mem::take(&mut self.late_connects) {
             let Some(role) = self.roles.get(&origin.link).copied() else { continue };
-            let reply = match self.fabrics(origin.link, role, &command, &data, Instant::now()) {
-                Outcome::Connected(queue, result) => {
-                    Reply { result, queue: Some(queue), ..Reply::of(origin, Status::SUCCESS) }
-                }
-                Outcome::Done(status, result, _) => Reply { result, ..Reply::of(origin, status) },
-                Outcome::Later => unreachable!("it is executed at once"),
-            };
-            self.replies.push(reply);
+            let outcome = self.fabrics(origin, role, &command, &data, Instant::now());
+            self.replies.extend(outcome.into_reply(origin));
         }
     }
 
@@ -526,6 +563,7 @@ impl Target {
         }
         self.open_fences();
         self.connect_late();
+        self.poll_authentication();
         for controller in self.controllers.values_mut() {
             while let Some((origin, result)) = controller.next_event() {
                 self.replies.push(Reply { result, ..Reply::of(origin, Status::SUCCESS) });

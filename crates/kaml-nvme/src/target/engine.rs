@@ -32,14 +32,25 @@ pub(crate) struct Reply {
     pub(crate) data: Bytes,
     /// A namespace was created or deleted by this command.
     pub(crate) namespace: Option<Change>,
-    /// The link has a queue now.
-    pub(crate) queue: Option<NewQueue>,
+    /// What happens to the link.
+    pub(crate) after: After,
+}
+
+/// What happens to a link with a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing.
+    Nothing,
+    /// It has a queue.
+    Queue(NewQueue),
+    /// It is closed after the reply was sent.
+    End,
 }
 
 impl Reply {
     /// One that returns a status and nothing else.
     pub(crate) fn of(origin: Origin, status: Status) -> Reply {
-        Reply { origin, status, result: 0, data: Bytes::default(), namespace: None, queue: None }
+        Reply { origin, status, result: 0, data: Bytes::default(), namespace: None, after: After::Nothing }
     }
 }
 

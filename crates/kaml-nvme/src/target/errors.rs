@@ -112,7 +112,7 @@ impl Target {
         let (id, queue) = match self.roles.get(&origin.link) {
             Some(Role::Admin(id)) => (*id, 0),
             Some(Role::Io(id, queue)) => (*id, *queue),
-            Some(Role::Nobody) | None => return,
+            Some(Role::Nobody | Role::Pending) | None => return,
         };
         let summary = &origin.summary;
         let space = self.spaces.get(&summary.nsid).filter(|_| queue != 0 && summary.opcode != FABRICS);

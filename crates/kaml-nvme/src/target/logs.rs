@@ -117,7 +117,7 @@ impl Target {
     /// One record for the subsystem, if this host may connect to it, at the address that it has reached us at.
     fn discovery(&self, controller: &Controller, local: SocketAddr) -> Vec<u8> {
         let mut head = DiscoveryHead::new_zeroed();
-        let allowed = self.options.allows(&controller.host.nqn);
+        let allowed = self.options.access.admits(&controller.host.nqn);
         (head.generation, head.record_count) = (1.into(), U64::new(u64::from(allowed)));
         let mut page = head.as_bytes().to_vec();
         if allowed {

@@ -3,26 +3,32 @@
 //! Lives here:       starting and stopping it.
 //! Lives elsewhere:  see the modules: sockets (`reactor`, `link`), one connection (`connection`, `request`), their memory
 //!                   (`share`, `budget`), controllers (`controller`), which hosts there are (`monitor`), who else serves the same device (`claim`),
-//!                   where a process serves devices (`published`),
+//!                   where a process serves devices (`published`), which hosts may connect (`access`) after they have proved who they are
+//!                   (`authentication`, `exponents`), changes while it runs (`control`), what other threads have done (`mailbox`),
 //!                   dispatch (`core`), commands (`fabrics`, `admin`, `identify`, `logs`, `namespaces`, `keyvalue`, `named`,
 //!                   `versions`, `blocks`, `reservations`), what is executed one time (`sessions`), what failed (`errors`), the device (`engine`, `workers`).
 //! Implements:       spec:NVMe-TCP; spec:NVMe-oF; spec:NVMe-NVM; spec:NVMe-KV; docs/nvme.md "How it works".
 
+mod access;
 mod admin;
+mod authentication;
 mod blocks;
 mod budget;
 mod claim;
 mod connection;
+mod control;
 mod controller;
 mod core;
 mod engine;
 mod errors;
+mod exponents;
 mod fabrics;
 mod identify;
 mod identity;
 mod keyvalue;
 mod link;
 mod logs;
+mod mailbox;
 mod monitor;
 mod named;
 mod namespaces;
@@ -39,6 +45,8 @@ mod snapshots;
 mod versions;
 mod workers;
 
+pub use access::{Access, HostAccess};
+pub use control::Control;
 pub use identity::Identity;
 pub use monitor::{ConnectedHost, Monitor};
 pub use offline::Offline;
@@ -94,6 +102,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     stopper: Stopper,
+    control: Control,
     monitor: Monitor,
     claim: claim::Claim,
     published: published::Published,
@@ -113,9 +122,9 @@ impl Server {
         let resolved: Vec<SocketAddr> = address.to_socket_addrs().map_err(failed)?.collect();
         let listener = TcpListener::bind(&resolved[..]).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let (stopper, monitor) = (Stopper::new()?, Monitor::default());
+        let (stopper, control, monitor) = (Stopper::new()?, Control::new()?, Monitor::default());
         let published = published::Published::new(address, &options.subsystem);
-        Ok(Server { device: device.clone(), options, listener, address, stopper, monitor, claim, published })
+        Ok(Server { device: device.clone(), options, listener, address, stopper, control, monitor, claim, published })
     }
 
     /// Where it listens.
@@ -133,6 +142,11 @@ impl Server {
         self.stopper.clone()
     }
 
+    /// What changes [`Server::run`], from any thread.
+    pub fn control(&self) -> Control {
+        self.control.clone()
+    }
+
     /// Shows which hosts are connected while [`Server::run`] runs.
     pub fn monitor(&self) -> Monitor {
         self.monitor.watch()
@@ -142,6 +156,6 @@ impl Server {
     pub fn run(self) -> Result<(), Error> {
         let _until_it_ends = (self.claim, self.published);
         let target = core::Target::new(&self.device, self.options)?;
-        Ok(reactor::Reactor::new(self.listener, target, self.stopper, self.monitor)?.run()?)
+        Ok(reactor::Reactor::new(self.listener, target, self.stopper, self.control, self.monitor)?.run()?)
     }
 }

@@ -6,7 +6,7 @@
 use super::budget::Budget;
 use super::connection::Connection;
 use super::core::Target;
-use super::engine::Reply;
+use super::engine::{After, Reply};
 use super::{Error, Options};
 use kaml::Device;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Offline {
     pub fn connect(&mut self) -> u64 {
         self.next += 1;
         self.connections.insert(self.next, Connection::new(self.budget.clone()));
-        self.target.on_connect(self.next);
+        self.target.on_connect(self.next, None);
         self.next
     }
 
@@ -105,13 +105,16 @@ impl Offline {
     /// Hands answers to their connections, and closes those that are to be closed.
     fn poll(&mut self) {
         self.target.poll();
-        for Reply { origin, status, result, data, queue, .. } in std::mem::take(&mut self.target.replies) {
+        for Reply { origin, status, result, data, after, .. } in std::mem::take(&mut self.target.replies) {
             if let Some(connection) = self.connections.get_mut(&origin.link) {
-                if let Some(queue) = queue {
-                    connection.set_queue(queue.entries, queue.flow_control);
+                if let After::Queue(queue) = after {
+                    connection.set_queue(queue);
                     connection.set_transfers(self.target.transfers(origin.link));
                 }
                 connection.answer(origin.answer(status, result, data));
+                if after == After::End {
+                    connection.end();
+                }
             }
         }
         std::mem::take(&mut self.target.to_close).into_iter().for_each(|link| self.disconnect(link));

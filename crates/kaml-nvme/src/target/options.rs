@@ -2,6 +2,7 @@
 //!
 //! Lives here:       options with their limits and defaults.
 
+use super::access::Access;
 use super::identity::Identity;
 use crate::wire::text::{NQN_BYTES_MAX, is_nqn};
 use kaml::Device;
@@ -14,8 +15,8 @@ pub const QUEUE_ENTRIES_MAX: u32 = 1024;
 pub struct Options {
     /// The subsystem's qualified name.
     pub subsystem: String,
-    /// Qualified names of the hosts that may connect; empty: all.
-    pub allowed_hosts: Vec<String>,
+    /// Which hosts may connect, and what they have to prove.
+    pub access: Access,
     /// Connections at a time; further ones are closed at once.
     pub connections_max: usize,
     /// Memory for data of commands, all connections together, in bytes.
@@ -37,7 +38,7 @@ impl Options {
     pub fn for_device(device: &Device) -> Options {
         Options {
             subsystem: Identity::of_hex(&device.info().uuid).subsystem(),
-            allowed_hosts: Vec::new(),
+            access: Access::open(),
             connections_max: 1024,
             memory_bytes: 1 << 30,
             busy_poll: false,
@@ -46,11 +47,7 @@ impl Options {
 
     /// Refuses names that are none.
     pub fn check(&self) -> Result<(), BadName> {
-        let mut names = std::iter::once(&self.subsystem).chain(&self.allowed_hosts);
-        names.find(|name| !is_nqn(name)).map_or(Ok(()), |name| Err(BadName { name: name.clone() }))
-    }
-
-    pub(crate) fn allows(&self, host: &str) -> bool {
-        self.allowed_hosts.is_empty() || self.allowed_hosts.iter().any(|allowed| allowed == host)
+        let bad = Some(&self.subsystem).filter(|name| !is_nqn(name)).or_else(|| self.access.bad_name());
+        bad.map_or(Ok(()), |name| Err(BadName { name: name.clone() }))
     }
 }

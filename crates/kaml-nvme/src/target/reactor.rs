@@ -10,8 +10,9 @@
 
 use super::budget::Budget;
 use super::connection::Connection;
+use super::control::Control;
 use super::core::Target;
-use super::engine::Reply;
+use super::engine::{After, Reply};
 use super::link::{BY_HOST, LINGER_MAX, Link};
 use super::monitor::Monitor;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -61,6 +62,8 @@ const LISTENER: u64 = u64::MAX;
 const DEVICE: u64 = u64::MAX - 1;
 const WORKERS: u64 = u64::MAX - 2;
 const STOP: u64 = u64::MAX - 3;
+const AUTHENTICATION: u64 = u64::MAX - 4;
+const CONTROL: u64 = u64::MAX - 5;
 
 /// Stops a running target from any thread.
 #[derive(Clone)]
@@ -99,6 +102,7 @@ pub(crate) struct Reactor {
     /// Links that have more commands to execute.
     unfinished: Vec<u64>,
     stopper: Stopper,
+    control: Control,
     monitor: Monitor,
     ticked: Instant,
     /// When something was last received, and on which link.
@@ -113,6 +117,7 @@ impl Reactor {
         listener: TcpListener,
         target: Target,
         stopper: Stopper,
+        control: Control,
         monitor: Monitor,
     ) -> io::Result<Reactor> {
         listener.set_nonblocking(true)?;
@@ -121,6 +126,8 @@ impl Reactor {
             |fd: rustix::fd::BorrowedFd<'_>, name| epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN);
         watch(rustix::fd::AsFd::as_fd(&listener), LISTENER)?;
         watch(target.engine.workers_fd(), WORKERS)?;
+        watch(target.authentication.fd(), AUTHENTICATION)?;
+        watch(control.fd(), CONTROL)?;
         watch(rustix::fd::AsFd::as_fd(&*stopper.event), STOP)?;
         if let Some(fd) = target.engine.queue_fd() {
             watch(fd, DEVICE)?;
@@ -139,6 +146,7 @@ impl Reactor {
             turn: None,
             unfinished: Vec::new(),
             stopper,
+            control,
             monitor,
             ticked: now,
             received: now,
@@ -158,7 +166,8 @@ impl Reactor {
             for event in events.drain(..) {
                 match event.data.u64() {
                     LISTENER => self.accept(now),
-                    DEVICE | WORKERS | STOP => {} // looked after below in any case
+                    CONTROL => self.control.take().into_iter().for_each(|access| self.target.set_access(access)),
+                    DEVICE | WORKERS | STOP | AUTHENTICATION => {} // looked after below in any case
                     link => self.hear(link, event.flags, now),
                 }
             }
@@ -258,7 +267,8 @@ impl Reactor {
         notice_silence(&socket)?;
         let local = socket.local_addr()?;
         let link = self.next_link;
-        tracing::debug!(link, peer = ?socket.peer_addr().ok(), "a connection is made");
+        let peer = socket.peer_addr().ok();
+        tracing::debug!(link, ?peer, "a connection is made");
         epoll::add(&self.epoll, &socket, EventData::new_u64(link), EventFlags::IN)?;
         self.next_link += 1;
         let connection = Connection::new(self.budget.clone());
@@ -275,7 +285,7 @@ impl Reactor {
             reason: "it is over by the protocol",
         };
         self.links.insert(link, link_state);
-        self.target.on_connect(link);
+        self.target.on_connect(link, peer);
         Ok(())
     }
 
@@ -336,15 +346,18 @@ impl Reactor {
     fn send_answers(&mut self, now: Instant) {
         self.target.poll();
         for reply in std::mem::take(&mut self.target.replies) {
-            let Reply { origin, status, result, data, queue, .. } = reply;
+            let Reply { origin, status, result, data, after, .. } = reply;
             // A host that has left meanwhile needs no response.
             if let Some(link) = self.links.get_mut(&origin.link) {
-                if let Some(queue) = queue {
-                    link.connection.set_queue(queue.entries, queue.flow_control);
+                if let After::Queue(queue) = after {
+                    link.connection.set_queue(queue);
                     link.connection.set_transfers(self.target.transfers(origin.link));
-                    link.connected = true;
+                    link.connected |= queue.is_authenticated;
                 }
                 link.connection.answer(origin.answer(status, result, data));
+                if after == After::End {
+                    link.connection.end();
+                }
                 link.touch(origin.link, &mut self.touched);
             }
         }
@@ -457,8 +470,8 @@ impl Reactor {
                 link.end("it is slow, and others wait for memory");
             }
             let stalled = link.connection.is_owed() && !link.is_deaf() || link.connection.outbox().bytes() > 0;
-            let late =
-                !link.connected && now.duration_since(link.began) > GREETING_MAX && !self.target.puts_off(*number);
+            let limit = self.target.greeting_max(*number).unwrap_or(GREETING_MAX);
+            let late = !link.connected && now.duration_since(link.began) > limit;
             if late || stalled && now.duration_since(link.moved) > STALL_MAX {
                 tracing::info!(peer = ?link.socket.peer_addr().ok(), "closing a connection that does not move");
                 link.end("it does not move");

@@ -7,12 +7,11 @@
 //! has requested. A long job yields after a piece of it, and continues when it is its controller's turn again; one that has no pieces
 //! checks occasionally whether it is given up ([`Worker::is_given_up`]).
 
+use super::mailbox::Mailbox;
 use crate::wire::status::Status;
 use kaml::{AsyncQueue, Bytes, Device, NamespaceId};
-use rustix::event::EventfdFlags;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -167,23 +166,7 @@ impl Inbox {
 }
 
 /// What workers have done.
-struct Finished {
-    list: Mutex<Vec<(u64, Done)>>,
-    /// Whether the list holds anything, for those who look often.
-    is_there: AtomicBool,
-    event: OwnedFd,
-}
-
-impl Finished {
-    fn push(&self, done: impl IntoIterator<Item = (u64, Done)>) {
-        let mut list = self.list.lock().expect("no panics under this lock");
-        list.extend(done);
-        self.is_there.store(true, Ordering::Release);
-        drop(list);
-        // The counter cannot overflow: it would take 2^64 jobs.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-}
+type Finished = Mailbox<Done>;
 
 /// See the module.
 pub(crate) struct Workers {
@@ -195,8 +178,7 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) fn start_threads(device: &Device) -> std::io::Result<Workers> {
-        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let finished = Arc::new(Finished { list: Mutex::default(), is_there: AtomicBool::new(false), event });
+        let finished = Arc::new(Finished::new()?);
         let mut workers = Workers { inboxes: Default::default(), finished, threads: Vec::new() };
         let [quick, slow] = workers.inboxes.clone();
         for inbox in std::iter::repeat_n(quick, WORKER_COUNT).chain([slow]) {
@@ -234,19 +216,12 @@ impl Workers {
 
     /// Appends what they have done.
     pub(crate) fn take(&self, into: &mut Vec<(u64, Done)>) {
-        if !self.finished.is_there.load(Ordering::Acquire) {
-            return;
-        }
-        let mut list = self.finished.list.lock().expect("no panics under this lock");
-        self.finished.is_there.store(false, Ordering::Release);
-        // It can only be empty already.
-        let _ = rustix::io::read(&self.finished.event, &mut [0; 8]);
-        into.append(&mut list);
+        self.finished.take(into);
     }
 
     /// What becomes readable when one of them is done.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.finished.event.as_fd()
+        self.finished.fd()
     }
 }
 

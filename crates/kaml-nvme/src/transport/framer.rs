@@ -8,7 +8,8 @@
 //! header that announces data it reports where they go; long data are then received right there. Short ones that are here
 //! already can be read where they are.
 //!
-//! Memory: one receive buffer of [`INBOX_BYTES`]; data go to memory that the caller has allowed.
+//! Memory: one receive buffer of [`INBOX_BYTES`], or of [`SMALL_INBOX_BYTES`] until [`Framer::grow`] is called; data go to memory that the
+//! caller has allowed.
 
 use super::{DIGEST_BYTES, Digests, End, padded_digest};
 use crate::wire::pdu::{Common, Fatal, HEADER_BYTES_MAX, Header, flags, kind};
@@ -17,10 +18,12 @@ use zerocopy::FromBytes;
 
 /// Bytes of the receive buffer: several dozens of commands, or four with 8 KiB of data, for each system call.
 pub const INBOX_BYTES: usize = 64 << 10;
+/// Bytes of the receive buffer of a connection that may be anybody's: a command with 8 KiB of data, and the next one.
+pub const SMALL_INBOX_BYTES: usize = 20 << 10;
 /// Data of at least this many bytes to come are received in place.
 const IN_PLACE_BYTES: usize = 16 << 10;
 
-const _: () = assert!(INBOX_BYTES > HEADER_BYTES_MAX + 256 + IN_PLACE_BYTES);
+const _: () = assert!(SMALL_INBOX_BYTES > HEADER_BYTES_MAX + 256 + IN_PLACE_BYTES && INBOX_BYTES > SMALL_INBOX_BYTES);
 
 /// What came.
 #[derive(Debug)]
@@ -63,9 +66,27 @@ struct Filling {
 impl Framer {
     /// For one end of a connection; digests are off until agreed on.
     pub fn new(end: End) -> Framer {
-        let inbox = vec![0; INBOX_BYTES].into_boxed_slice();
+        Framer::with_inbox(end, INBOX_BYTES)
+    }
+
+    /// With a small receive buffer.
+    pub fn small(end: End) -> Framer {
+        Framer::with_inbox(end, SMALL_INBOX_BYTES)
+    }
+
+    fn with_inbox(end: End, bytes: usize) -> Framer {
+        let inbox = vec![0; bytes].into_boxed_slice();
         let (digests, state) = (Digests::default(), State::Header);
         Framer { end, digests, inbox, unread: 0..0, head: 0..0, state, in_place: false, pads_digests: false }
+    }
+
+    /// Makes a small receive buffer as large as others. What is in it keeps its place.
+    pub fn grow(&mut self) {
+        if self.inbox.len() < INBOX_BYTES {
+            let mut inbox = vec![0; INBOX_BYTES].into_boxed_slice();
+            inbox[..self.inbox.len()].copy_from_slice(&self.inbox);
+            self.inbox = inbox;
+        }
     }
 
     /// From the next PDU on.

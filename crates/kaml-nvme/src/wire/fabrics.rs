@@ -16,6 +16,8 @@ pub mod kind {
     pub const PROPERTY_SET: u8 = 0x00;
     pub const CONNECT: u8 = 0x01;
     pub const PROPERTY_GET: u8 = 0x04;
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
 }
 
 /// Controller number that means any free one.
@@ -94,6 +96,11 @@ const _: () = {
 impl Connect {
     /// Attribute: the host does without the queue's head in completions.
     pub const NO_FLOW_CONTROL: u8 = 1 << 2;
+
+    /// Bit of the result: the host has to authenticate the queue.
+    pub const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
+    /// Bit of the result: the host has to authenticate the queue, and to make a secure channel of it.
+    pub const SECURE_CHANNEL_REQUIRED: u64 = 1 << 18;
 
     /// From a command.
     pub fn of(command: &Command) -> Connect {

@@ -3,6 +3,7 @@
 //! Lives here:       structures with their offsets, and plain functions between bytes and values.
 //! Lives elsewhere:  when to send what (`transport`, `target`, `host`).
 
+pub mod auth;
 pub mod blocks;
 pub mod command;
 pub mod fabrics;

@@ -73,6 +73,7 @@ statuses! {
     CONNECT_BUSY = 1, 0x81; "connect: controller busy"
     CONNECT_PARAMETERS = 1, 0x82, dnr; "connect: invalid parameters"
     CONNECT_HOST = 1, 0x84, dnr; "connect: invalid host"
+    AUTHENTICATION_REQUIRED = 1, 0x91, dnr; "authentication required"
     NO_SUCH_LIST = 1, 0xc0, dnr; "no such list of keys"
     NO_SUCH_SNAPSHOT = 1, 0xc1, dnr; "no such snapshot"
     TOO_FAR_BACK = 1, 0xc2, dnr; "more changes than are known of the key"

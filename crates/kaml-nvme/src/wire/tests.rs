@@ -11,7 +11,7 @@ use super::manage::{
 use super::named::{decode_found, decode_keys, decode_long_keys, encode_keys, encode_long_keys, put_found};
 use super::ranges::{KeyRange, decode_range, decode_records, encode_range, put_record};
 use super::status::Status;
-use super::{identify, keyvalue, text, vendor, versions};
+use super::{auth, identify, keyvalue, text, vendor, versions};
 use kaml::{
     At, BlockOptions, CreateOptions, Device, Difference, Key, KeyBuf, KeyKind, MergePolicy, NamespaceChange, Past,
     Retention, SnapshotInfo, Version, VersionKind, VersionOptions, VersionStats,
@@ -413,6 +413,7 @@ proptest! {
         let _ = (versions::decode_differences(&bytes, count as usize), versions::decode_merged(&bytes));
         let _ = (vendor::decode_namespaces(&bytes), vendor::DevicePage::read(&bytes).is_some());
         let _ = identify::read_controller_list(&bytes);
+        let _ = (auth::FromHost::read(&bytes), auth::FromController::read(&bytes), auth::transaction_of(&bytes));
         let _ = super::pdu::Header::parse(&bytes);
         if let Ok((command, _)) = Command::read_from_prefix(&bytes) {
             let _ = (keyvalue::get_key(&command), LogRequest::of(&command), command.direction());

@@ -2,6 +2,7 @@
 
 use crate::world::World;
 use kaml_nvme::host::{Controller, HostOptions, KeyValue, Queue};
+use kaml_nvme::target::Access;
 use kaml_nvme::transport::Digests;
 use kaml_nvme::wire::command::{Command, FLAGS_FUSED, FLAGS_PSDT, admin};
 use kaml_nvme::wire::fabrics::{Connect, ConnectData, DISCOVERY_NQN};
@@ -86,7 +87,7 @@ fn pages_have_what_hosts_need() {
 #[test]
 fn discovery_shows_what_is_allowed() {
     let allowed = "nqn.2024-01.test:allowed";
-    let world = World::with(|options| options.allowed_hosts = vec![allowed.to_owned()]);
+    let world = World::with(|options| options.access = Access::only([allowed]));
     let options = HostOptions { host: allowed.to_owned(), ..HostOptions::default() };
     let found = Controller::connect(&world.address, DISCOVERY_NQN, &options).unwrap().discovered().unwrap();
     let (address, port) = world.address.split_once(':').unwrap();

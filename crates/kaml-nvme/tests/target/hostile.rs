@@ -2,6 +2,7 @@
 
 use crate::world::{World, key, run_alone};
 use kaml_nvme::host::{HostOptions, KeyValue, Wait};
+use kaml_nvme::target::Access;
 use kaml_nvme::transport::End;
 use kaml_nvme::transport::outbox::Outbox;
 use kaml_nvme::wire::command::{Command, Sgl};
@@ -460,7 +461,7 @@ fn resets_leave_nothing_behind() {
 /// Method: as many connections to discovery as there are controllers, all of which remain open; then an allowed host.
 #[test]
 fn discovery_leaves_room_for_storage() {
-    let world = World::with(|options| options.allowed_hosts = vec![HostOptions::default().host]);
+    let world = World::with(|options| options.access = Access::only([&*HostOptions::default().host]));
     let open = bytes(&[(init(), vec![]), connect(DISCOVERY_NQN)]);
     let strangers: Vec<_> = (0..256)
         .map(|_| {

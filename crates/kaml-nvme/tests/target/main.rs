@@ -1,6 +1,7 @@
 //! The target, reached over loopback by the host of this crate and by bytes that no host would send.
 
 mod admin;
+mod authentication;
 mod blocks;
 mod errors;
 mod everything;

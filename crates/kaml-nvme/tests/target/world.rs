@@ -2,7 +2,7 @@
 
 use kaml::{CreateOptions, Device, NamespaceId, NamespaceOptions};
 use kaml_nvme::host::{Controller, HostOptions};
-use kaml_nvme::target::{Error, Options, Server, Stopper};
+use kaml_nvme::target::{Control, Error, Options, Server, Stopper};
 use std::net::TcpStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,6 +19,7 @@ pub(crate) struct World {
     pub(crate) device: Device,
     pub(crate) address: String,
     pub(crate) subsystem: String,
+    pub(crate) control: Control,
     stopper: Stopper,
     name: String,
     thread: Option<JoinHandle<Result<(), Error>>>,
@@ -39,10 +40,10 @@ impl World {
         change(&mut options);
         let server = Server::bind(&device, "127.0.0.1:0", options).unwrap();
         let (address, subsystem) = (server.address().to_string(), server.options().subsystem.clone());
-        let stopper = server.stopper();
+        let (stopper, control) = (server.stopper(), server.control());
         let name = format!("t-{}", server.address().port());
         let thread = std::thread::Builder::new().name(name.clone()).spawn(|| server.run());
-        World { device, address, subsystem, stopper, name, thread: Some(thread.unwrap()) }
+        World { device, address, subsystem, control, stopper, name, thread: Some(thread.unwrap()) }
     }
 
     pub(crate) fn namespace(&self, name: &str) -> NamespaceId {

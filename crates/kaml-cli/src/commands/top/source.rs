@@ -6,10 +6,11 @@
 use super::http::Endpoint;
 use crate::commands::info;
 use crate::failure::Failure;
+use crate::secrets::HostArguments;
 use crate::store::named_by_place;
 use kaml::{Device, OpenOptions};
 use kaml_metrics::{Detail, State};
-use kaml_nvme::host::{HostOptions, RemoteDevice};
+use kaml_nvme::host::RemoteDevice;
 use serde_json::Value;
 use std::path::Path;
 
@@ -25,15 +26,15 @@ pub enum Source {
 
 impl Source {
     /// Opens what a person named. A device of this machine that is served with `--metrics` is looked at there.
-    pub fn open(place: &Path) -> Result<Source, Failure> {
+    pub fn open(place: &Path, host: &HostArguments) -> Result<Source, Failure> {
         let name = place.to_string_lossy();
         if let Some(endpoint) = Endpoint::of_url(&name)? {
             return Ok(Source::Endpoint(endpoint));
         }
-        let remote = RemoteDevice::open_named(place, &HostOptions::default()).transpose();
+        let remote = RemoteDevice::open_named(place, &host.options()?).transpose();
         let remote = remote.map_err(|error| match error {
             kaml_nvme::host::Error::Url { .. } => Failure::Usage(error.to_string()),
-            _ => Failure::Failed(format!("{name}: {error}")),
+            _ => Failure::Failed(format!("{name}: {}", host.named(error))),
         })?;
         if let Some(remote) = remote {
             return Ok(Source::Remote(Box::new(remote)));

@@ -8,7 +8,7 @@ fn asked(flow_control: bool, count: usize) -> Connection {
     host.push(&Header::InitRequest(Init::new_zeroed()));
     (0..count).for_each(|_| host.push(&Header::Command(Command::new(2, 1))));
     let mut connection = Connection::new(Budget::new(1 << 20));
-    connection.set_queue(64, flow_control);
+    connection.set_queue(NewQueue { entries: 64, flow_control, is_authenticated: true });
     for bytes in host.slices() {
         connection.space()[..bytes.len()].copy_from_slice(&bytes);
         connection.received(bytes.len());
@@ -30,7 +30,7 @@ fn commands_without_data_pass_those_that_wait() {
     other.share.reserve(2 << 20);
     other.count();
     let mut connection = Connection::new(budget);
-    connection.set_queue(64, true);
+    connection.set_queue(NewQueue { entries: 64, flow_control: true, is_authenticated: true });
     connection.set_transfers(Transfers::Long);
     let long = Command { sgl: crate::wire::command::Sgl::transport(1 << 20), ..Command::new(2, 1) };
     let short = Command { sgl: crate::wire::command::Sgl::transport(512), ..Command::new(2, 1) };
@@ -56,7 +56,7 @@ fn moving(opcode: u8, bytes: u32) -> Command {
 /// A new connection, which has received such commands.
 fn with_commands(budget: Budget, commands: &[Command]) -> Connection {
     let mut connection = Connection::new(budget);
-    connection.set_queue(64, true);
+    connection.set_queue(NewQueue { entries: 64, flow_control: true, is_authenticated: true });
     connection.set_transfers(Transfers::Long);
     let mut host = Outbox::new(End::Host);
     host.push(&Header::InitRequest(Init::new_zeroed()));
